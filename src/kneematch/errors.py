@@ -1,0 +1,45 @@
+"""What can go wrong in a way that the user can mend.
+
+KneematchError
+├── FilmError          a file cannot be used as a radiograph
+│   ├── NotAnImage       unknown, truncated or otherwise undecodable content
+│   ├── NotARadiograph   an image, but not one frame of grey film
+│   ├── MissingDecoder   a transfer syntax that no installed plug-in reads
+│   └── Unreadable       the operating system does not let us
+├── TemplateError      an annotation that cannot serve as a template
+└── SettingsError      options that contradict each other or the data
+
+The message is one line: what was found; what was expected; what to do.
+"""
+
+
+class KneematchError(Exception):
+    """Base of all errors that a user can mend."""
+
+
+class FilmError(KneematchError):
+    """A file cannot be used as a radiograph."""
+
+
+class NotAnImage(FilmError):
+    """The content is unknown, truncated or cannot be decoded."""
+
+
+class NotARadiograph(FilmError):
+    """An image, but not a single frame of grey film with something on it."""
+
+
+class MissingDecoder(FilmError):
+    """No installed plug-in decodes this transfer syntax."""
+
+
+class Unreadable(FilmError):
+    """The operating system does not let us read the file."""
+
+
+class TemplateError(KneematchError):
+    """An annotation that cannot serve as a template."""
+
+
+class SettingsError(KneematchError):
+    """Options that contradict each other or the data."""

@@ -1,0 +1,36 @@
+"""Files that appear whole or not at all."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def write_aside(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a new name in the same folder; what is written there replaces `path` on success.
+
+    On failure nothing remains of it, and a file that was at `path` before is untouched.
+    """
+    target = Path(path)
+    # The suffix is kept for writers that go by it; the default mode, unlike mkstemp's, is shared.
+    aside = target.with_name(f".{secrets.token_hex(8)}{target.suffix}")
+    try:
+        yield aside
+        _flush(aside)
+        aside.replace(target)
+    finally:
+        aside.unlink(missing_ok=True)
+    _flush(target.parent)  # so that the new name, too, outlasts a power cut
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    if path.is_dir() and os.name == "nt":  # Windows has no such list to flush
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

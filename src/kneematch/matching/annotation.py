@@ -1,0 +1,132 @@
+"""The annotation file: boxes and points drawn on one knee of one film."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from kneematch.errors import TemplateError
+from kneematch.files import write_aside
+from kneematch.radiograph.split import SIDES
+
+FORMAT: Final = "kneematch-template/1"
+COARSE_MARGIN: Final = 1.3  # the coarse box when none is drawn, relative to the fine one
+
+Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in film pixels
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """Four boxes on one knee of one film, in film pixels, and any named points."""
+
+    film: Path
+    side: str  # which half of the picture the knee is in: "left" or "right"
+    fine: Box  # the joint area, T~
+    coarse: Box  # T, around it
+    red: Box  # at the two outer borders of the joint, inside fine
+    green: Box
+    landmarks: Mapping[str, Point] = field(default_factory=dict)
+
+
+def load_annotation(path: str | Path) -> Annotation:
+    """Read a template.json; its film is relative to the file's own folder."""
+    path = Path(path)
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise TemplateError(
+            f"{path}: cannot be read ({error.strerror}); expected a template.json; check the path"
+        ) from error
+    except ValueError as error:
+        raise TemplateError(
+            f"{path}: not JSON ({error}); expected a {FORMAT} file; draw the template again"
+        ) from error
+    return _parse(data, path)
+
+
+def save_annotation(annotation: Annotation, path: str | Path) -> None:
+    """Write a template.json beside which its film is found by a relative path."""
+    path = Path(path)
+    boxes = {name: list(getattr(annotation, name)) for name in ("fine", "coarse", "red", "green")}
+    data = {
+        "format": FORMAT,
+        "film": Path(os.path.relpath(annotation.film, path.parent)).as_posix(),
+        "side": annotation.side,
+        "boxes": boxes,
+        "landmarks": {name: list(point) for name, point in annotation.landmarks.items()},
+    }
+    with write_aside(path) as aside:
+        aside.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def _parse(data: Any, path: Path) -> Annotation:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        found = data.get("format") if isinstance(data, dict) else type(data).__name__
+        raise TemplateError(
+            f"{path}: format is {found!r}; expected {FORMAT!r}; draw the template again"
+        )
+    boxes = data.get("boxes")
+    if not isinstance(boxes, dict):
+        raise TemplateError(f"{path}: no boxes; expected fine, red and green; draw them")
+    side = data.get("side")
+    if side not in SIDES:
+        raise TemplateError(
+            f"{path}: side is {side!r}; expected 'left' or 'right', the half of the picture that "
+            "the knee is in; correct it"
+        )
+    if not isinstance(data.get("film"), str):
+        raise TemplateError(f"{path}: no film; expected the path of the annotated film; add it")
+    fine = _box(boxes, "fine", path)
+    red, green = (_inside(_box(boxes, name, path), fine, name, path) for name in ("red", "green"))
+    coarse = _box(boxes, "coarse", path) if "coarse" in boxes else _enlarge(fine, COARSE_MARGIN)
+    _inside(fine, coarse, "fine", path, outer_name="coarse")
+    points = data.get("landmarks") or {}
+    landmarks = {str(name): _numbers(point, 2, str(name), path) for name, point in points.items()}
+    return Annotation(path.parent / data["film"], side, fine, coarse, red, green, landmarks)
+
+
+def _numbers(values: Any, count: int, name: str, path: Path) -> Any:
+    if (
+        not isinstance(values, list)
+        or len(values) != count
+        or not all(isinstance(v, int | float) and abs(v) < 1e6 for v in values)
+    ):
+        raise TemplateError(
+            f"{path}: {name} is {values!r}; expected {count} numbers in film pixels; correct it"
+        )
+    return tuple(float(value) for value in values)
+
+
+def _box(boxes: Mapping[str, Any], name: str, path: Path) -> Box:
+    if name not in boxes:
+        raise TemplateError(f"{path}: no {name} box; expected [x0, y0, x1, y1]; draw it")
+    box: Box = _numbers(boxes[name], 4, name, path)
+    if box[2] - box[0] < 2 or box[3] - box[1] < 2:
+        raise TemplateError(
+            f"{path}: {name} box {list(box)} is empty; expected x0 < x1 and y0 < y1; draw it again"
+        )
+    return box
+
+
+def _inside(inner: Box, outer: Box, name: str, path: Path, *, outer_name: str = "fine") -> Box:
+    slack = 0.5  # half a pixel, so that boxes drawn on each other's edge pass
+    if (
+        inner[0] < outer[0] - slack
+        or inner[1] < outer[1] - slack
+        or inner[2] > outer[2] + slack
+        or inner[3] > outer[3] + slack
+    ):
+        raise TemplateError(
+            f"{path}: {name} box {list(inner)} leaves the {outer_name} box {list(outer)}; "
+            "expected it inside; move it"
+        )
+    return inner
+
+
+def _enlarge(box: Box, factor: float) -> Box:
+    cx, cy = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+    w, h = factor * (box[2] - box[0]) / 2, factor * (box[3] - box[1]) / 2
+    return cx - w, cy - h, cx + w, cy + h

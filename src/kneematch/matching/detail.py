@@ -1,0 +1,41 @@
+"""The fine structure of a half image: what is left when its local brightness and contrast go."""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kneematch.radiograph.sampling import resize
+
+REACH: Final = 30  # pixels of an 800 x 500 half: the deviation of the Gaussian neighbourhood
+REACH_SHARE: Final = REACH / 500
+# Where the local deviation falls below this share of the half's own, it is noise, and stays small.
+NOISE: Final = 0.2
+
+
+def detail(halves: Tensor) -> Tensor:
+    """Subtract the local mean and divide by the local deviation: (..., H, W) to (..., H, W)."""
+    halves = halves - halves.mean((-2, -1), keepdim=True)
+    local_mean = _smooth(halves)
+    high = halves - local_mean
+    deviation = _smooth(high.square()).clamp(min=0).sqrt()
+    overall = halves.square().mean((-2, -1), keepdim=True).sqrt()
+    return high / (deviation + NOISE * overall).clamp(min=1e-12)
+
+
+def _smooth(images: Tensor) -> Tensor:
+    """A wide Gaussian blur, computed on a small copy, where it is a matrix product a side."""
+    height, width = images.shape[-2:]
+    sigma = REACH_SHARE * width
+    shrink = max(1, round(sigma / 4))
+    small = resize(images, (max(height // shrink, 1), max(width // shrink, 1)))
+    rows = _gaussian(small.shape[-2], sigma * small.shape[-2] / height, images)
+    columns = _gaussian(small.shape[-1], sigma * small.shape[-1] / width, images)
+    return resize(rows @ small @ columns.mT, (height, width))
+
+
+def _gaussian(length: int, sigma: float, like: Tensor) -> Tensor:
+    """(length, length): row i averages its neighbours, and only those that exist."""
+    at = torch.arange(length).to(like)
+    weights = torch.exp(-0.5 * ((at[:, None] - at) / sigma).square())
+    return weights / weights.sum(1, keepdim=True)

@@ -1,0 +1,127 @@
+"""Template: the image to look for, with its red and green window (paper, Sect. 4)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import EllipsisType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kneematch.errors import TemplateError
+from kneematch.matching.annotation import Annotation, Box
+from kneematch.matching.detail import detail
+from kneematch.matching.pose import SCALE_MIN, SCALE_RANGE, pose_matrix
+from kneematch.radiograph.radiograph import Radiograph
+from kneematch.radiograph.sampling import sample
+from kneematch.radiograph.split import SIDES, split
+from kneematch.radiograph.view import View, compose, transform
+
+Window = tuple[EllipsisType, slice, slice]
+
+SMALLEST_WINDOW: Final = 4  # pixels of the half, below which a correlation says nothing
+EDGE_SLACK: Final = 0.01  # how far, in [-1, 1], a box may lie past the edge of the half
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Template:
+    """An image, its two sub-windows and the landmarks to carry to every detection."""
+
+    image: Tensor  # (H, W)
+    fine_structure: Tensor  # (H, W), the same patch of the half's detail
+    red: Window  # patch[template.red]: the pixels of patches (..., H, W) in the red window
+    green: Window
+    landmarks: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # in [-1, 1]^2
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) in pixels."""
+        height, width = self.image.shape
+        return height, width
+
+    @property
+    def aspect(self) -> float:
+        """Height over width."""
+        return self.size[0] / self.size[1]
+
+    def to(self, like: Tensor) -> "Template":
+        """The same template on the device and in the dtype of a tensor."""
+        return replace(self, image=self.image.to(like), fine_structure=self.fine_structure.to(like))
+
+    def of_detail(self) -> "Template":
+        """The template to look for in the detail of a half."""
+        return replace(self, image=self.fine_structure)
+
+
+def cut_template(
+    film: Radiograph, annotation: Annotation, box: str = "fine"
+) -> tuple[Template, Tensor]:
+    """Cut the fine or the coarse template out of the annotated film.
+
+    Returns:
+        The template and the pose theta (4,) it has in its own half image.
+    """
+    halves = split(film)
+    side = SIDES.index(annotation.side)
+    return cut_from_half(View(halves.pixels[side], halves.to_film[side]), annotation, box)
+
+
+def cut_from_half(half: View, annotation: Annotation, box: str = "fine") -> tuple[Template, Tensor]:
+    """Cut a template out of one half image (H, W), at the half's own resolution."""
+    x0, y0, x1, y1 = _box_through(torch.linalg.inv(half.to_film), getattr(annotation, box))
+    _check_inside(annotation, box, (x0, y0, x1, y1))
+    size = round((y1 - y0) * half.size[0] / 2), round((x1 - x0) * half.size[1] / 2)
+    theta = torch.tensor([(x1 - x0) / 2, (x0 + x1) / 2, (y0 + y1) / 2, 0], dtype=torch.float64)
+    matrix = pose_matrix(theta, size[0] / size[1], half.size[0] / half.size[1])
+    from_film = torch.linalg.inv(compose(half.to_film, matrix))
+    template = Template(
+        sample(half.pixels, matrix.to(half.pixels), size),
+        sample(detail(half.pixels), matrix.to(half.pixels), size),
+        red=_window(annotation, "red", from_film, size),
+        green=_window(annotation, "green", from_film, size),
+        landmarks=_landmarks(annotation, from_film),
+    )
+    return template, theta
+
+
+def _box_through(matrix: Tensor, box: Box) -> Box:
+    """An axis-aligned box through an affine map that keeps it axis-aligned (or mirrors it)."""
+    corners = torch.tensor([[box[0], box[1]], [box[2], box[3]]], dtype=torch.float64)
+    (xa, ya), (xb, yb) = transform(matrix, corners).tolist()
+    return min(xa, xb), min(ya, yb), max(xa, xb), max(ya, yb)
+
+
+def _check_inside(annotation: Annotation, name: str, box: Box) -> None:
+    scale = (box[2] - box[0]) / 2
+    largest = SCALE_MIN + SCALE_RANGE
+    if not SCALE_MIN <= scale <= largest:
+        raise TemplateError(
+            f"{annotation.film}: the {name} box takes {scale:.2f} of the {annotation.side} half's "
+            f"width; expected {SCALE_MIN} to {largest}; draw another box or annotate another film"
+        )
+    if min(box) < -1 - EDGE_SLACK or max(box) > 1 + EDGE_SLACK:
+        raise TemplateError(
+            f"{annotation.film}: the {name} box leaves the {annotation.side} half of the film; "
+            "expected it inside; check 'side' or move the box"
+        )
+
+
+def _window(annotation: Annotation, name: str, from_film: Tensor, size: tuple[int, int]) -> Window:
+    """Rows and columns of a template of the given size that a box of the annotation covers."""
+    x0, y0, x1, y1 = _box_through(from_film, getattr(annotation, name))
+    height, width = size
+    rows = slice(max(round((y0 + 1) / 2 * height), 0), min(round((y1 + 1) / 2 * height), height))
+    columns = slice(max(round((x0 + 1) / 2 * width), 0), min(round((x1 + 1) / 2 * width), width))
+    if min(rows.stop - rows.start, columns.stop - columns.start) < SMALLEST_WINDOW:
+        raise TemplateError(
+            f"{annotation.film}: the {name} box is smaller than {SMALLEST_WINDOW} pixels of the "
+            "half image; expected a window on the border of the joint; draw it larger"
+        )
+    return ..., rows, columns
+
+
+def _landmarks(annotation: Annotation, from_film: Tensor) -> dict[str, tuple[float, float]]:
+    names = list(annotation.landmarks)
+    points = torch.tensor([annotation.landmarks[name] for name in names], dtype=torch.float64)
+    mapped = transform(from_film, points.reshape(-1, 2)).tolist()
+    return {name: (x, y) for name, (x, y) in zip(names, mapped, strict=True)}

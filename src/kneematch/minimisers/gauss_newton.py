@@ -1,0 +1,88 @@
+"""The fast sharpening: damped Gauss-Newton steps, coarse to fine."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kneematch.matching.pose import (
+    MAX_ROTATION,
+    SCALE_MIN,
+    SCALE_RANGE,
+    pose_from_vector,
+    vector_from_pose,
+)
+from kneematch.minimisers.problem import Problem, Solution, lower
+from kneematch.minimisers.pyramid import pyramid
+from kneematch.minimisers.quadratic import Quadratic, quadratic
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One resolution of the descent."""
+
+    shrink: int  # the halves and the template are this many times smaller
+    steps: int
+    softness: float  # of the maximum over the two windows
+
+
+LEVELS: Final = (
+    Level(16, 12, 0.3),
+    Level(8, 10, 0.1),
+    Level(4, 8, 0.05),
+    Level(2, 6, 0.02),
+    Level(1, 3, 0.01),
+)
+DAMPING: Final = 1e-2  # Levenberg-Marquardt's, at the start of a level
+EASE, STIFFEN = 0.3, 5.0  # what a step down and a step up do to it
+FLAT: Final = 1e-6  # added to the diagonal, for poses that nothing in the patch resists
+
+
+def gauss_newton(
+    problem: Problem, start: Tensor, *, levels: tuple[Level, ...] = LEVELS
+) -> Solution:
+    """Descend from start (N, S, 4); the better of start and end."""
+    theta = pose_from_vector(start, problem.height_ratio)
+    sizes = pyramid(problem, tuple(level.shrink for level in levels))
+    for level in levels:
+        theta = descend(sizes[level.shrink], theta, level)
+    v = vector_from_pose(theta, problem.height_ratio)
+    return lower(Solution(start, problem.energy(start)), Solution(v, problem.energy(v)))
+
+
+def descend(problem: Problem, theta: Tensor, level: Level) -> Tensor:
+    """Levenberg-Marquardt steps from poses (N, S, 4), each row accepting its own."""
+    here = quadratic(problem, theta, level.softness)
+    damping = theta.new_full((len(theta),), DAMPING)
+    for _ in range(level.steps):
+        next_theta = inside(theta + step(here, damping), problem.height_ratio)
+        there = quadratic(problem, next_theta, level.softness)
+        down = there.value < here.value
+        theta = torch.where(down[:, None, None], next_theta, theta)
+        here = here.where(down, there)
+        damping = torch.where(down, damping * EASE, damping * STIFFEN)
+    return theta
+
+
+def step(here: Quadratic, damping: Tensor) -> Tensor:
+    """The damped Gauss-Newton step, (N, S, 4)."""
+    diagonal = here.matrix.diagonal(dim1=-2, dim2=-1)
+    matrix = here.matrix + torch.diag_embed(damping[:, None] * diagonal + FLAT)
+    solved: Tensor = torch.linalg.solve(matrix, here.gradient)
+    return -solved.reshape(len(solved), -1, 4)
+
+
+def inside(theta: Tensor, height_ratio: float) -> Tensor:
+    """The nearest poses in D's range."""
+    scale = theta[..., 0].clamp(SCALE_MIN, SCALE_MIN + SCALE_RANGE)
+    reach_x, reach_y = 1 - scale, 1 - scale * height_ratio
+    return torch.stack(
+        [
+            scale,
+            theta[..., 1].clamp(-reach_x, reach_x),
+            theta[..., 2].clamp(-reach_y, reach_y),
+            theta[..., 3].clamp(-MAX_ROTATION, MAX_ROTATION),
+        ],
+        dim=-1,
+    )

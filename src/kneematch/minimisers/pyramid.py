@@ -1,0 +1,62 @@
+"""The same problem at lower resolutions."""
+
+from dataclasses import replace
+
+from kneematch.matching.energy import Term
+from kneematch.matching.template import Template, Window
+from kneematch.minimisers.problem import Problem
+from kneematch.radiograph.sampling import resize
+
+
+def pyramid(problem: Problem, factors: tuple[int, ...]) -> dict[int, Problem]:
+    """The problem on halves and templates that are each factor times smaller."""
+    levels, larger = {}, problem.f.terms
+    for factor in sorted(factors):
+        # A small image is made from the next larger one: its filter is then small too.
+        larger = tuple(
+            _shrunk(term, above, factor)
+            for term, above in zip(problem.f.terms, larger, strict=True)
+        )
+        levels[factor] = Problem(replace(problem.f, terms=larger))
+    return levels
+
+
+def _shrunk(term: Term, larger: Term, factor: int) -> Term:
+    if factor == 1:
+        return term
+    height, width = term.halves.shape[-2:]
+    return replace(
+        term,
+        halves=resize(larger.halves, (height // factor, width // factor)),
+        template=shrink_template(term.template, factor),
+    )
+
+
+def shrink_template(template: Template, factor: int) -> Template:
+    """A template factor times smaller."""
+    height, width = (max(round(side / factor), 1) for side in template.size)
+    return resize_template(template, (height, width))
+
+
+def resize_template(template: Template, size: tuple[int, int]) -> Template:
+    """A template of another size, its windows rounded to its pixels."""
+
+    def window(of: Window) -> Window:
+        _, rows, columns = of
+        return (
+            ...,
+            _scaled(rows, template.size[0], size[0]),
+            _scaled(columns, template.size[1], size[1]),
+        )
+
+    return replace(
+        template,
+        image=resize(template.image, size),
+        red=window(template.red),
+        green=window(template.green),
+    )
+
+
+def _scaled(span: slice, before: int, after: int) -> slice:
+    start = min(round(span.start * after / before), after - 2)
+    return slice(start, max(round(span.stop * after / before), start + 2))

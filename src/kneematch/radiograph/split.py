@@ -1,0 +1,126 @@
+"""A film becomes two aligned half images (paper, Sect. 2)."""
+
+from typing import Final
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kneematch.errors import NotARadiograph
+from kneematch.radiograph.radiograph import Radiograph
+from kneematch.radiograph.sampling import resize
+from kneematch.radiograph.view import View, rectangle_to_film
+
+LEFT: Final = 0  # the left half of the picture, mirrored
+RIGHT: Final = 1
+SIDES: Final = ("left", "right")
+
+HALF_SIZE: Final = (800, 500)
+HALF_ASPECT: Final = 1.6
+OVERLAP: Final = 1.1
+AXIS_SEARCH: Final = 0.125  # of the width, to either side of the middle
+AXIS_WIDTH: Final = 256  # width of the down-sampled copy in which the axis is sought
+SMALLEST_FILM: Final = 32  # pixels a side, below which there is no knee to see
+
+
+def split(film: Radiograph, *, margin: float = 1.0, shift: Tensor | None = None) -> View:
+    """Cut a bilateral film into its two halves, the left one mirrored.
+
+    Args:
+        film: a bilateral radiograph.
+        margin: how much larger than the paper's the halves are, in black (1 is the paper's), for
+            joint areas that reach past the edge of the film.
+        shift: (2, 2), the random translation (x, y) of each half in training, as a share of the
+            half's width and height.
+
+    Returns:
+        pixels (2, 800, 500) and to_film (2, 3, 3).
+    """
+    pixels = torch.from_numpy(_large_enough(film))
+    height, width = pixels.shape
+    axis = symmetry_axis(pixels)
+    spans = [(0, round(OVERLAP * axis)), (width - round(OVERLAP * (width - axis)), width)]
+    frame = _frame(height, max(x1 - x0 for x0, x1 in spans), margin)
+    views = []
+    for side, (x0, x1) in enumerate(spans):
+        move = (0.0, 0.0) if shift is None else (float(shift[side, 0]), float(shift[side, 1]))
+        views.append(_half(pixels, (x0, x1), frame, mirrored=side == LEFT, move=move))
+    return View(
+        torch.stack([view.pixels for view in views]), torch.stack([view.to_film for view in views])
+    )
+
+
+def single(film: Radiograph, *, mirrored: bool, margin: float = 1.0) -> View:
+    """The half image of a film that shows one knee: pixels (1, 800, 500), to_film (1, 3, 3).
+
+    Mirror what would stand in the left half of a bilateral film: the patient's right knee.
+    """
+    pixels = torch.from_numpy(_large_enough(film))
+    height, width = pixels.shape
+    view = _half(pixels, (0, width), _frame(height, width, margin), mirrored=mirrored)
+    return View(view.pixels[None], view.to_film[None])
+
+
+def symmetry_axis(pixels: Tensor) -> float:
+    """The x, in film pixels, about which the film (H, W) is most alike its mirror image.
+
+    Sought in the middle quarter of the width of a down-sampled copy.
+    """
+    height, width = pixels.shape
+    columns = min(AXIS_WIDTH, width)
+    rows = max(1, round(height * columns / width))
+    small = resize(pixels, (rows, columns))
+    first = round((0.5 - AXIS_SEARCH) * columns)
+    last = round((0.5 + AXIS_SEARCH) * columns)
+
+    def distance(axis: int) -> float:
+        reach = min(axis, columns - axis)
+        left, right = small[:, axis - reach : axis], small[:, axis : axis + reach]
+        return float((left - right.flip(1)).square().mean())
+
+    return min(range(first, last + 1), key=distance) * width / columns
+
+
+def _large_enough(film: Radiograph) -> NDArray[np.float32]:
+    if min(film.size) < SMALLEST_FILM:
+        raise NotARadiograph(
+            f"film of {film.size[0]} x {film.size[1]} pixels; expected at least "
+            f"{SMALLEST_FILM} a side; give the full-size film"
+        )
+    return film.pixels
+
+
+def _frame(height: int, width: int, margin: float) -> tuple[int, int]:
+    """(height, width) in film pixels of the padded half: of the half's aspect, the margin added."""
+    if height < HALF_ASPECT * width:
+        height = round(HALF_ASPECT * width)
+    return round(margin * height), round(margin * height / HALF_ASPECT)
+
+
+def _half(
+    pixels: Tensor,
+    span: tuple[int, int],
+    frame: tuple[int, int],
+    *,
+    mirrored: bool,
+    move: tuple[float, float] = (0.0, 0.0),
+) -> View:
+    """Columns x0 to x1 of the film in the middle of a black frame, resized and mirrored."""
+    (x0, x1), height = span, len(pixels)
+    left = x0 - (frame[1] - (x1 - x0)) // 2 + round(move[0] * frame[1])
+    top = -((frame[0] - height) // 2) + round(move[1] * frame[0])
+    right, bottom = left + frame[1], top + frame[0]
+    inside = pixels[max(top, 0) : min(bottom, height), max(left, x0) : min(right, x1)]
+    padding = (
+        max(x0 - left, 0),
+        max(right - x1, 0),
+        max(-top, 0),
+        max(bottom - height, 0),
+    )
+    half = resize(F.pad(inside, padding), HALF_SIZE)
+    return View(
+        half.flip(1) if mirrored else half,
+        rectangle_to_film(left, top, right, bottom, mirrored=mirrored),
+    )
