@@ -1,3 +1,30 @@
 """Draw boxes on one knee of one X-ray; get both knee joint areas in every other one."""
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kneematch.errors import KneematchError
+    from kneematch.radiograph.radiograph import Radiograph
+    from kneematch.radiograph.read import read
+
 __version__ = "0.1.0"
+__all__ = ["KneematchError", "Radiograph", "__version__", "read"]
+
+_HOME = {
+    "KneematchError": "kneematch.errors",
+    "Radiograph": "kneematch.radiograph.radiograph",
+    "read": "kneematch.radiograph.read",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first asked for, so that `import kneematch` stays fast."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'kneematch' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

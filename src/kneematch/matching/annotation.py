@@ -40,7 +40,7 @@ def load_annotation(path: str | Path) -> Annotation:
         raise TemplateError(
             f"{path}: cannot be read ({error.strerror}); expected a template.json; check the path"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the latter from thousands of brackets
         raise TemplateError(
             f"{path}: not JSON ({error}); expected a {FORMAT} file; draw the template again"
         ) from error
@@ -83,8 +83,12 @@ def _parse(data: Any, path: Path) -> Annotation:
     red, green = (_inside(_box(boxes, name, path), fine, name, path) for name in ("red", "green"))
     coarse = _box(boxes, "coarse", path) if "coarse" in boxes else _enlarge(fine, COARSE_MARGIN)
     _inside(fine, coarse, "fine", path, outer_name="coarse")
-    points = data.get("landmarks") or {}
-    landmarks = {str(name): _numbers(point, 2, str(name), path) for name, point in points.items()}
+    points = data.get("landmarks", {})
+    if not isinstance(points, dict):
+        raise TemplateError(
+            f"{path}: landmarks is {points!r}; expected names and their [x, y]; correct it"
+        )
+    landmarks = {name: _numbers(point, 2, repr(name), path) for name, point in points.items()}
     return Annotation(path.parent / data["film"], side, fine, coarse, red, green, landmarks)
 
 
@@ -92,7 +96,8 @@ def _numbers(values: Any, count: int, name: str, path: Path) -> Any:
     if (
         not isinstance(values, list)
         or len(values) != count
-        or not all(isinstance(v, int | float) and abs(v) < 1e6 for v in values)
+        or any(isinstance(v, bool) or not isinstance(v, int | float) for v in values)
+        or not all(abs(v) < 1e6 for v in values)
     ):
         raise TemplateError(
             f"{path}: {name} is {values!r}; expected {count} numbers in film pixels; correct it"

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kneematch.radiograph.sampling import resize
 
-REACH: Final = 30  # pixels of an 800 x 500 half: the deviation of the Gaussian neighbourhood
+REACH: Final = 12  # pixels of an 800 x 500 half: the deviation of the Gaussian neighbourhood
 REACH_SHARE: Final = REACH / 500
 # Where the local deviation falls below this share of the half's own, it is noise, and stays small.
 NOISE: Final = 0.2

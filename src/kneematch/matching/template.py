@@ -14,12 +14,13 @@ from kneematch.matching.detail import detail
 from kneematch.matching.pose import SCALE_MIN, SCALE_RANGE, pose_matrix
 from kneematch.radiograph.radiograph import Radiograph
 from kneematch.radiograph.sampling import sample
-from kneematch.radiograph.split import SIDES, split
+from kneematch.radiograph.split import HALF_ASPECT, SIDES, split
 from kneematch.radiograph.view import View, compose, transform
 
 Window = tuple[EllipsisType, slice, slice]
 
 SMALLEST_WINDOW: Final = 4  # pixels of the half, below which a correlation says nothing
+SMALLEST_CONTRAST: Final = 1e-4  # of the film's, below which a correlation is one of rounding
 EDGE_SLACK: Final = 0.01  # how far, in [-1, 1], a box may lie past the edge of the half
 
 
@@ -81,6 +82,8 @@ def cut_from_half(half: View, annotation: Annotation, box: str = "fine") -> tupl
         green=_window(annotation, "green", from_film, size),
         landmarks=_landmarks(annotation, from_film),
     )
+    for name, window in ((box, ...), ("red", template.red), ("green", template.green)):
+        _check_contrast(annotation, name, template.image[window])
     return template, theta
 
 
@@ -103,6 +106,21 @@ def _check_inside(annotation: Annotation, name: str, box: Box) -> None:
         raise TemplateError(
             f"{annotation.film}: the {name} box leaves the {annotation.side} half of the film; "
             "expected it inside; check 'side' or move the box"
+        )
+    # The paper's f >= 1: in a taller shape than the half's, large patches would not fit inside.
+    if box[3] - box[1] > box[2] - box[0] + EDGE_SLACK:
+        raise TemplateError(
+            f"{annotation.film}: the {name} box is taller in shape than the half image; expected "
+            f"at most {HALF_ASPECT} times its width; draw it wider or less tall"
+        )
+
+
+def _check_contrast(annotation: Annotation, name: str, image: Tensor) -> None:
+    """Refuse a single grey, such as clipped air, with which nothing correlates."""
+    if image.max() - image.min() < SMALLEST_CONTRAST:
+        raise TemplateError(
+            f"{annotation.film}: the {name} box shows a single grey; expected a part of the joint; "
+            "move it or annotate another film"
         )
 
 

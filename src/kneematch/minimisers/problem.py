@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kneematch.matching.energy import Energy, energy, printed, robust
+from kneematch.matching.energy import Terms, energy, printed, robust
 from kneematch.matching.pose import pose_from_vector
 from kneematch.matching.template import Template
 
@@ -15,17 +15,17 @@ from kneematch.matching.template import Template
 class Problem:
     """min over v of f(u, v), for N radiographs of S sides."""
 
-    f: Energy
+    terms: Terms
 
     @property
     def halves(self) -> Tensor:
         """The half images as they are, (N, S, H, W)."""
-        return self.f.terms[0].halves
+        return self.terms[0].halves
 
     @property
     def template(self) -> Template:
         """The template as it was cut."""
-        return self.f.terms[0].template
+        return self.terms[0].template
 
     @property
     def image_aspect(self) -> float:
@@ -39,7 +39,7 @@ class Problem:
 
     def energy(self, v: Tensor) -> Tensor:
         """f(u, v), (N,), at v (N, S, 4)."""
-        return energy(self.f, pose_from_vector(v, self.height_ratio))
+        return energy(self.terms, pose_from_vector(v, self.height_ratio))
 
 
 def problem(halves: Tensor, template: Template, *, paper: bool = False) -> Problem:

@@ -10,14 +10,13 @@ from kneematch.radiograph.sampling import resize
 
 def pyramid(problem: Problem, factors: tuple[int, ...]) -> dict[int, Problem]:
     """The problem on halves and templates that are each factor times smaller."""
-    levels, larger = {}, problem.f.terms
+    levels, larger = {}, problem.terms
     for factor in sorted(factors):
         # A small image is made from the next larger one: its filter is then small too.
         larger = tuple(
-            _shrunk(term, above, factor)
-            for term, above in zip(problem.f.terms, larger, strict=True)
+            _shrunk(term, above, factor) for term, above in zip(problem.terms, larger, strict=True)
         )
-        levels[factor] = Problem(replace(problem.f, terms=larger))
+        levels[factor] = Problem(larger)
     return levels
 
 

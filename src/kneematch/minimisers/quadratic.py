@@ -43,15 +43,15 @@ class Quadratic:
 
 def quadratic(problem: Problem, theta: Tensor, softness: float) -> Quadratic:
     """The energy near poses (N, S, 4), the maximum of the two windows made soft."""
-    costs = [_one_sided(term, theta, softness) for term in problem.f.terms]
-    weights = [term.weight for term in problem.f.terms]
+    costs = [_one_sided(term, theta, softness) for term in problem.terms]
+    weights = [term.weight for term in problem.terms]
     value, gradient, matrix = (
         sum(weight * part for weight, part in zip(weights, parts, strict=True))
         for parts in zip(*costs, strict=True)
     )
     chain = _affine_from_pose(theta, problem.template.aspect, problem.image_aspect)
     sides = value, (gradient[..., None, :] @ chain)[..., 0, :], chain.mT @ matrix @ chain
-    return _both_sides(sides, theta, problem.f.stiffness)
+    return _both_sides(sides, theta)
 
 
 def _nine_images(term: Term, theta: Tensor) -> Tensor:
@@ -158,7 +158,7 @@ def _affine_from_pose(theta: Tensor, template_aspect: float, image_aspect: float
     return torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
 
 
-def _both_sides(costs: Cost, theta: Tensor, stiffness: tuple[float, ...]) -> Quadratic:
+def _both_sides(costs: Cost, theta: Tensor) -> Quadratic:
     """Sum the sides and add the symmetry penalty."""
     value, gradient, matrix = costs
     n, sides = theta.shape[:2]
@@ -167,10 +167,10 @@ def _both_sides(costs: Cost, theta: Tensor, stiffness: tuple[float, ...]) -> Qua
         block = slice(4 * side, 4 * side + 4)
         whole[:, block, block] = matrix[:, side]
     if sides == 2:
-        weight = 2 * torch.diag(theta.new_tensor(stiffness))
+        weight = 2 * torch.diag(theta.new_tensor([1.0, 0.0, 1.0, 0.0]))
         whole = whole + torch.cat(
             [torch.cat([weight, -weight], dim=1), torch.cat([-weight, weight], dim=1)]
         )
         pull = (theta[:, 0] - theta[:, 1]) @ weight
         gradient = gradient + torch.cat([pull, -pull], dim=1)
-    return Quadratic(value.sum(-1) + symmetry_penalty(theta, stiffness), gradient, whole)
+    return Quadratic(value.sum(-1) + symmetry_penalty(theta), gradient, whole)

@@ -22,6 +22,7 @@ HALF_ASPECT: Final = 1.6
 OVERLAP: Final = 1.1
 AXIS_SEARCH: Final = 0.125  # of the width, to either side of the middle
 AXIS_WIDTH: Final = 256  # width of the down-sampled copy in which the axis is sought
+ROWS_AT_ONCE: Final = 64  # as narrow a band as costs no time
 SMALLEST_FILM: Final = 32  # pixels a side, below which there is no knee to see
 
 
@@ -32,8 +33,8 @@ def split(film: Radiograph, *, margin: float = 1.0, shift: Tensor | None = None)
         film: a bilateral radiograph.
         margin: how much larger than the paper's the halves are, in black (1 is the paper's), for
             joint areas that reach past the edge of the film.
-        shift: (2, 2), the random translation (x, y) of each half in training, as a share of the
-            half's width and height.
+        shift: (2, 2), the random translation (x, y) in training: how far the content of each half
+            moves right and down, as a share of the half's width and height.
 
     Returns:
         pixels (2, 800, 500) and to_film (2, 3, 3).
@@ -109,18 +110,26 @@ def _half(
 ) -> View:
     """Columns x0 to x1 of the film in the middle of a black frame, resized and mirrored."""
     (x0, x1), height = span, len(pixels)
-    left = x0 - (frame[1] - (x1 - x0)) // 2 + round(move[0] * frame[1])
-    top = -((frame[0] - height) // 2) + round(move[1] * frame[0])
+    # Whole film pixels, and against the content's move: it is the frame that moves over the film.
+    right_by, down_by = round(move[0] * frame[1]), round(move[1] * frame[0])
+    left = x0 - (frame[1] - (x1 - x0)) // 2 + (right_by if mirrored else -right_by)
+    top = -((frame[0] - height) // 2) - down_by
     right, bottom = left + frame[1], top + frame[0]
     inside = pixels[max(top, 0) : min(bottom, height), max(left, x0) : min(right, x1)]
-    padding = (
-        max(x0 - left, 0),
-        max(right - x1, 0),
-        max(-top, 0),
-        max(bottom - height, 0),
-    )
-    half = resize(F.pad(inside, padding), HALF_SIZE)
+    across = (max(x0 - left, 0), max(right - x1, 0))
+    down = (0, 0, max(-top, 0), max(bottom - height, 0))
+    half = resize(F.pad(_narrowed(inside, across), down), HALF_SIZE)
     return View(
         half.flip(1) if mirrored else half,
         rectangle_to_film(left, top, right, bottom, mirrored=mirrored),
     )
+
+
+def _narrowed(pixels: Tensor, padding: tuple[int, int]) -> Tensor:
+    """Pad rows (H, W) left and right and resize them to the half's width: (H, 500)."""
+    rows = pixels.new_empty(len(pixels), HALF_SIZE[1])
+    # Not all at once, since a padded copy can be as large as the film itself.
+    for start in range(0, len(pixels), ROWS_AT_ONCE):
+        band = F.pad(pixels[start : start + ROWS_AT_ONCE], padding)
+        rows[start : start + ROWS_AT_ONCE] = resize(band, (len(band), HALF_SIZE[1]))
+    return rows

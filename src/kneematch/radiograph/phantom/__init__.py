@@ -7,7 +7,7 @@ import torch
 
 from kneematch.radiograph.phantom.film import LETTERS, PLATEAU_MM, Plan, plan
 from kneematch.radiograph.phantom.outlines import margins
-from kneematch.radiograph.phantom.render import render, to_film
+from kneematch.radiograph.phantom.rendering import render, to_film
 from kneematch.radiograph.radiograph import Radiograph
 
 __all__ = ["Knee", "Phantom", "Plan", "knees_of", "phantom", "plan", "render"]

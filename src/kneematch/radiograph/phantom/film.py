@@ -115,22 +115,12 @@ def _draw_framing(rng: np.random.Generator, size: tuple[int, int] | None) -> Fra
     lean = rng.normal(0, 1.5)
     turns = [float(np.clip(sign * lean + rng.normal(0, 2.0), -7, 7)) for sign in (1, -1)]
     scales = [float(plateau * factor) for factor in rng.normal(1, 0.012, 2)]
-    xs = [
-        float(np.clip(xs[0], 0.62 * scales[0], width / 2 - 0.56 * scales[0])),
-        float(np.clip(xs[1], width / 2 + 0.56 * scales[1], width - 0.62 * scales[1])),
-    ]
-    ys = [
-        float(np.clip(level + s * apart / 2, 0.3 * plateau, height - 0.3 * plateau))
-        for s in (-1, 1)
-    ]
-    return Framing(
-        kind,
-        size,
-        field,
-        (scales[0], scales[1]),
-        ((xs[0], ys[0]), (xs[1], ys[1])),
-        (turns[0], turns[1]),
-    )
+    left, right = 0.62 * scales[0], width - 0.62 * scales[1]  # whole plateaus, each in its half
+    inner = (width / 2 - 0.56 * scales[0], width / 2 + 0.56 * scales[1])
+    x = (float(np.clip(xs[0], left, inner[0])), float(np.clip(xs[1], inner[1], right)))
+    y = np.clip([level - apart / 2, level + apart / 2], 0.3 * plateau, height - 0.3 * plateau)
+    centres = ((x[0], float(y[0])), (x[1], float(y[1])))
+    return Framing(kind, size, field, (scales[0], scales[1]), centres, (turns[0], turns[1]))
 
 
 def _draw_field(
@@ -180,7 +170,7 @@ def _draw_extras(rng: np.random.Generator, framing: Framing) -> Extras:
     height, width = framing.size
     x0, y0, x1, y1 = framing.field
     px = framing.plateau_px[0]
-    border = 0.0 if rng.random() < 0.88 else float(rng.uniform(0.6, 1.0))
+    border = 0.0 if rng.random() < 0.93 else float(rng.uniform(0.6, 1.0))
     tilt = float(rng.normal(0, 1.0)) if rng.random() < 0.25 else 0.0
     arcs = []
     if rng.random() < 0.22:

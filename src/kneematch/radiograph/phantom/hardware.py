@@ -7,7 +7,7 @@ from torch import Tensor
 
 from kneematch.radiograph.phantom.anatomy import Shape
 from kneematch.radiograph.phantom.outlines import condyle_line
-from kneematch.radiograph.phantom.shapes import Canvas
+from kneematch.radiograph.phantom.shapes import Canvas, dome
 
 METAL = 3.0  # attenuation where metal fills the chord
 
@@ -53,7 +53,7 @@ def _plate(canvas: Canvas, metal: Tensor, shape: Shape) -> None:
 def _nail(canvas: Canvas, metal: Tensor, shape: Shape) -> None:
     """A nail down the tibia's shaft and its two locking screws."""
     lean = float(shape.tibia_lean[0])
-    _bar(canvas, metal, (0.0, 0.12, 0.08 + 4 * lean, 4.2), 0.055, 0.7)
+    _bar(canvas, metal, (0.04, 0.12, 0.09 + 4 * lean, 4.2), 0.055, 0.7)
     for v in (0.35, 0.55):
         _bar(canvas, metal, (-0.28, v, 0.32, v + 0.05), 0.022, 0.5)
 
@@ -61,11 +61,12 @@ def _nail(canvas: Canvas, metal: Tensor, shape: Shape) -> None:
 def _prosthesis(canvas: Canvas, metal: Tensor, shape: Shape) -> None:
     """A tray with a stem on the tibia, a shield on the condyles, plastic (dark) between."""
     _bar(canvas, metal, (-0.46, 0.02, 0.46, 0.02), 0.03)
-    _bar(canvas, metal, (0.0, 0.03, 0.02, 0.5), 0.075, 0.7)
-    part = canvas.part(-0.46, 0.48, -0.5, 0.0)
+    _bar(canvas, metal, (0.0, 0.10, 0.02, 0.5), 0.075, 0.7)
+    part = canvas.part(-0.47, 0.49, -0.5, 0.03)
     if part is None:
         return
     height = part.across(condyle_line(shape, part.columns)) - part.v
-    shield = (height * canvas.px).clamp(0, 1) * ((0.30 - height) * canvas.px).clamp(0, 1)
-    sides = ((0.45 - (part.u - 0.01).abs()) * canvas.px).clamp(0, 1)
-    metal[part.box] = torch.maximum(metal[part.box], shield * sides * (0.55 * METAL))
+    crown = part.v + 0.34 - 0.5 * (part.u - 0.01) ** 2  # higher in the middle, over the groove
+    sides = 0.45 - (part.u - 0.01).abs() - 0.10 * (part.v + 0.2).abs()
+    depth = dome(height, 0.12).mul_(dome(crown, 0.05)).mul_(dome(sides, 0.04))
+    metal[part.box] = torch.maximum(metal[part.box], depth * (0.7 * METAL))

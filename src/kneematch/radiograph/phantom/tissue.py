@@ -47,28 +47,37 @@ def add_soft_tissue(
     left, right = (canvas.along(spline(canvas.rows, LEG_AT, side)) for side in skin)
     deep = half * np.interp(LEG_AT, [-1.5, 0, 1.3, 4], [1.8, 1.72, 1.75, 1.8])
     depth = canvas.along(spline(canvas.rows, LEG_AT, deep))
-    square = (canvas.u * -8).sigmoid().mul(0.5)  # and falls off more steeply there
-    skew = 1 - 0.33 * canvas.u.clamp(-1, 1)  # a leg is thicker on its outer side
+    # A leg is thicker on its outer side, and falls off more steeply there.
+    skew = 1 - 0.33 * canvas.u.clamp(-1, 1)
+    square = (canvas.u * -8).sigmoid_().mul_(0.5)
     leg = tube(canvas.u, left, right, depth, square, FEATHER).mul_(skew * FAT)
     lean = tube(canvas.u, left + fat[0], right - fat[1], depth - 0.1, square).mul_(skew)
     attenuation += leg.add_(lean, alpha=(1 - FAT) * 0.6).mul_(cloud).mul_(SOFT)
-    for at, lateral, medial in MUSCLES:
-        centre, width = np.interp(at, LEG_AT, middle), np.interp(at, LEG_AT, half)
-        belly = canvas.part(-1.6, 1.6, at[0], at[-1])
-        if belly is None:
-            continue
-        inset = float(fat.mean())
-        ends = np.clip(np.minimum(belly.rows - at[0], at[-1] - belly.rows) / 0.3, 0, 1)
-        left, right, deep = (
-            belly.along(np.interp(belly.rows, at, values))
-            for values in (
-                centre + lateral * (width - inset),
-                centre + medial * (width - inset),
-                (medial - lateral) * width,
-            )
-        )
-        chord = tube(belly.u, left, right, deep * belly.along(ends))
-        attenuation[belly.box] += chord.mul_(SOFT * (1 - FAT) * 0.7)
+    inset = float(fat.mean())
+    for muscle in MUSCLES:
+        _add_muscle(canvas, attenuation, muscle, (middle, half - inset))
+
+
+def _add_muscle(
+    canvas: Canvas,
+    attenuation: Tensor,
+    muscle: tuple[Array, Array, Array],
+    leg: tuple[Array, Array],
+) -> None:
+    """Add what a muscle attenuates more than fat; `leg` is its middle and half width at LEG_AT."""
+    at, lateral, medial = muscle
+    middle, half = (np.interp(at, LEG_AT, values) for values in leg)
+    left, right = middle + lateral * half, middle + medial * half
+    part = canvas.part(float(left.min()), float(right.max()), at[0], at[-1])
+    if part is None:
+        return
+    ends = np.clip(np.minimum(part.rows - at[0], at[-1] - part.rows) / 0.3, 0, 1)
+    deep = part.along(np.interp(part.rows, at, right - left) * ends)
+    lateral_side, medial_side = (
+        part.along(np.interp(part.rows, at, side)) for side in (left, right)
+    )
+    chord = tube(part.u, lateral_side, medial_side, deep)
+    attenuation[part.box] += chord.mul_(SOFT * (1 - FAT) * 0.85)
 
 
 def _outermost(shape: Shape, side: int) -> Array:

@@ -56,24 +56,20 @@ def _add_leg(attenuation: Tensor, plan: Plan, knee: int) -> None:
     c, s = math.cos(turn), math.sin(turn)
     x = torch.arange(x0, x1, device=attenuation.device)[None, :] + (0.5 - cx)
     y = torch.arange(height, device=attenuation.device)[:, None] + (0.5 - cy)
-    ends = [
-        (mirror * (x * c + y * s) / px, (y * c - x * s) / px)
-        for x in (x0 - cx, x1 - cx)
-        for y in (-cy, height - cy)
-    ]
-    u0, v0 = (min(end[axis] for end in ends) - 2 / px for axis in (0, 1))
-    u1, v1 = (max(end[axis] for end in ends) + 2 / px for axis in (0, 1))
-    rows, columns = ((end - start) * px / COARSE for start, end in ((v0, v1), (u0, u1)))
-    size = (COARSE * math.ceil(rows), COARSE * math.ceil(columns))
-    leg = _leg(size, (u0, v0), plan, knee, attenuation.device)
+    corners = np.array([(a, b) for a in (x0 - cx, x1 - cx) for b in (-cy, height - cy)])
+    turned = corners @ np.array([[mirror * c, -s], [mirror * s, c]])  # (4, 2): u and v, in pixels
+    start, end = turned.min(axis=0) - 2, turned.max(axis=0) + 2
+    columns, rows = (COARSE * math.ceil(length / COARSE) for length in end - start)
+    left, top = start.tolist()
+    leg = _leg((rows, columns), (left / px, top / px), plan, knee, attenuation.device)
     grid = torch.empty(1, height, x1 - x0, 2, device=attenuation.device)
-    across, down = 2 / size[1], 2 / size[0]
+    across, down = 2 / columns, 2 / rows
     torch.add(
-        x * (c * mirror * across) - u0 * px * across - 1,
+        x * (c * mirror * across) - left * across - 1,
         y * (s * mirror * across),
         out=grid[0, ..., 0],
     )
-    torch.add(y * (c * down) - v0 * px * down - 1, x * (-s * down), out=grid[0, ..., 1])
+    torch.add(y * (c * down) - top * down - 1, x * (-s * down), out=grid[0, ..., 1])
     attenuation[:, x0:x1] += F.grid_sample(
         leg[None, None], grid, padding_mode="border", align_corners=False
     )[0, 0]
@@ -130,9 +126,9 @@ def _grain(canvas: Canvas, strength: float, rng: np.random.Generator) -> Tensor:
     slow = (int(size[0] / canvas.px * 8) + 2, int(size[1] / canvas.px * 9) + 2)
     fade = min(canvas.px * 0.007, 1.0) * strength  # less where pixels are too coarse
     speck = _noise(fine, canvas, rng)[0, 0]
-    streak = _convolve(speck, [1.0] * 9, 0).mul_(0.18 * fade)
+    streak = _convolve(speck, [1.0] * 7, 0).mul_(0.11 * fade)
     grain = F.interpolate(_noise(slow, canvas, rng), fine, mode="bilinear").mul_(0.08)
-    grain += streak.add_(speck, alpha=0.08 * fade).add_(1)
+    grain += streak.add_(speck, alpha=0.055 * fade).add_(1)
     return F.interpolate(grain, size, mode="bilinear")[0, 0]
 
 

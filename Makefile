@@ -1,0 +1,36 @@
+# make demo, make test, make lint: each sets up what it needs in .venv.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: demo test lint clean
+.DEFAULT_GOAL := test
+
+# Phantoms, what is read from them, and a picture of where they are split.
+demo: $(READY)
+	$(BIN)/kneematch synth -n 4 -o demo/films/dicom --force
+	$(BIN)/kneematch synth -n 4 -o demo/films/png --format png --seed 4 --force
+	$(BIN)/kneematch info demo/films/*/phantom-* --preview demo/preview.png
+	@echo "Look at demo/preview.png"
+
+# One thread a worker: two workers with torch's own threads would be in each other's way.
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict
+
+clean:
+	rm -rf .venv demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: $(PYTHON) is not Python 3.11 or later; install it, or name it: make PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
+	@touch $@

@@ -1,0 +1,8 @@
+"""`python -m kneematch` is `kneematch`."""
+
+import sys
+
+from kneematch.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""`kneematch synth`: a folder of phantoms and their truth."""
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kneematch.commands.terminal import progress, shown, writing
+from kneematch.errors import SettingsError
+
+
+class Format(StrEnum):
+    """Of the files."""
+
+    DICOM = "dicom"
+    PNG = "png"
+
+
+def synth(
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to make and fill.")],
+    count: Annotated[int, typer.Option("-n", "--count", help="How many films.")] = 100,
+    format: Annotated[Format, typer.Option(help="Of the films.")] = Format.DICOM,
+    size: Annotated[
+        str | None, typer.Option(metavar="HxW", help="Of every film; else it varies.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the first film; the next has the next.")] = 0,
+    family: Annotated[
+        int | None, typer.Option(help="Films of one family share the shape of their bones.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; else by the cores.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace the phantoms there.")] = False,
+) -> None:
+    """Write phantoms: synthetic films, and truth.csv, which says where the knees are."""
+    from kneematch.radiograph.synth import Recipe, synthesise
+
+    recipe = Recipe(count, format.value, _height_and_width(size), seed, family)
+    with writing(out), progress() as bar:
+        task = bar.add_task("", total=count)
+        truth = synthesise(
+            out, recipe, workers=workers, force=force, report=lambda path: bar.advance(task)
+        )
+    typer.echo(f"{shown(out)}: {count} film{'s' if count != 1 else ''} and {truth.name}")
+
+
+def _height_and_width(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
+    if match is None:
+        raise SettingsError(
+            f"--size {text}: not a size; expected height x width in pixels; write it as 1024x820"
+        )
+    return int(match[1]), int(match[2])

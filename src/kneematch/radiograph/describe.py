@@ -1,0 +1,72 @@
+"""What a film's file holds, and where the film would be split."""
+
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from kneematch.errors import NotARadiograph
+from kneematch.radiograph.levels import decoding
+from kneematch.radiograph.radiograph import Radiograph
+from kneematch.radiograph.read import is_dicom, read
+from kneematch.radiograph.split import OVERLAP, split, symmetry_axis
+
+Span = tuple[int, int]  # columns from x0 to before x1
+
+PICTURE_DEPTHS = {"L": "8 bits", "I;16": "16 bits", "I;16B": "16 bits", "I": "32 bits"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Description:
+    """A film as read, as stored, and as split."""
+
+    film: Radiograph
+    kind: str  # "DICOM", "PNG", "JPEG" or "TIFF"
+    stored: str  # "12 of 16 bits", "8 bits", ...
+    axis_px: float
+    halves: tuple[Span, Span]
+    film_px_per_half_px: float  # above 1 the half images hold less detail than the film
+
+
+def describe(path: str | os.PathLike[str]) -> Description:
+    """Read a film and say what was found; raises what `read` raises."""
+    where = Path(path)
+    film = read(where)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the readers' remarks on odd headers, as in `read`
+        kind, stored = _dicom_storage(where) if is_dicom(where) else _picture_storage(where)
+    try:
+        halves = split(film)
+    except NotARadiograph as error:
+        raise NotARadiograph(f"{where}: {error}") from error
+    axis, spans = split_lines(film)
+    scale = float(halves.to_film[0, 1, 1]) * 2 / halves.size[0]
+    return Description(film, kind, stored, axis, spans, scale)
+
+
+def split_lines(film: Radiograph) -> tuple[float, tuple[Span, Span]]:
+    """The symmetry axis and the columns of the film in the left and in the right half."""
+    width = film.size[1]
+    axis = symmetry_axis(torch.from_numpy(film.pixels))
+    return axis, ((0, round(OVERLAP * axis)), (width - round(OVERLAP * (width - axis)), width))
+
+
+def _dicom_storage(path: Path) -> tuple[str, str]:
+    from pydicom import dcmread
+
+    from kneematch.radiograph.dicom_header import header_value
+
+    tags = ["BitsStored", "BitsAllocated"]
+    with decoding(path, "DICOM"):
+        header = dcmread(path, force=True, stop_before_pixels=True, specific_tags=list(tags))
+    stored, allocated = (header_value(header, tag) for tag in tags)
+    return "DICOM", f"{stored or '?'} of {allocated or '?'} bits"
+
+
+def _picture_storage(path: Path) -> tuple[str, str]:
+    from PIL import Image
+
+    with decoding(path, "picture"), Image.open(path) as image:
+        return image.format or "picture", PICTURE_DEPTHS.get(image.mode, image.mode)

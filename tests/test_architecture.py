@@ -1,0 +1,125 @@
+"""The direction of imports, and the public names."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import kneematch
+
+SOURCE = Path(__file__).parent.parent / "src" / "kneematch"
+
+LEVELS = {
+    "errors": 0,
+    "files": 0,
+    "radiograph": 1,
+    "matching": 2,
+    "minimisers": 3,
+    "training": 4,
+    "detector": 5,
+    "evaluation": 6,
+    "outputs": 6,
+    "cohort": 7,
+    "web": 8,
+    "commands": 9,
+    "cli": 9,
+    "__main__": 9,
+}
+
+
+def part(module: str) -> str:
+    """kneematch.radiograph.read -> radiograph."""
+    return module.split(".")[1]
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+def name_of(path: Path) -> str:
+    return ".".join(["kneematch", *path.relative_to(SOURCE).with_suffix("").parts])
+
+
+def imported(tree: ast.AST, module: str) -> Iterator[str]:
+    """The kneematch modules that a module imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("kneematch."))
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: a relative import"
+            if node.module == "kneematch":
+                inside = [f"kneematch.{alias.name}" for alias in node.names]
+                yield from (name for name in inside if part(name) != "__version__")
+            elif (node.module or "").startswith("kneematch."):
+                yield str(node.module)
+
+
+def wrong_imports(text: str, module: str) -> list[str]:
+    own = part(module)
+    return [
+        f"{module} imports {other}"
+        for other in imported(ast.parse(text), module)
+        if part(other) != own and not LEVELS[part(other)] < LEVELS[own]
+        # cli wires the commands: both are the top.
+        if (own, part(other)) not in {("cli", "commands"), ("__main__", "cli")}
+    ]
+
+
+def test_every_module_has_a_level() -> None:
+    assert len(modules()) > 20
+    assert {part(name_of(path)) for path in modules()} <= set(LEVELS)
+
+
+def test_a_module_imports_its_own_folder_or_a_lower_number() -> None:
+    wrong = [
+        line
+        for path in modules()
+        for line in wrong_imports(path.read_text(encoding="utf-8"), name_of(path))
+    ]
+    assert wrong == []
+
+
+def test_an_import_upwards_or_sideways_is_noticed() -> None:
+    module = "kneematch.radiograph.read"
+    assert wrong_imports("from kneematch.matching.pose import x", module)
+    assert wrong_imports("def f():\n    import kneematch.cli", module)
+    assert wrong_imports("from kneematch.evaluation import x", "kneematch.outputs.csv")
+    assert not wrong_imports("from kneematch.radiograph import view", module)
+    assert not wrong_imports("from kneematch.errors import FilmError", module)
+
+
+def test_nothing_below_the_commands_prints_or_exits() -> None:
+    for path in modules():
+        if LEVELS[part(name_of(path))] < LEVELS["commands"]:
+            called = {
+                ast.unparse(node.func)
+                for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+                if isinstance(node, ast.Call)
+            }
+            assert not called & {"print", "sys.exit", "exit", "typer.echo"}, path
+
+
+def test_public_names_are_these() -> None:
+    assert set(kneematch.__all__) == {"KneematchError", "Radiograph", "__version__", "read"}
+    assert all(hasattr(kneematch, name) for name in kneematch.__all__)
+    assert not hasattr(kneematch, "anything_else")
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = "import sys, kneematch; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "numpy", "pydicom", "PIL", "typer"} & set(done.stdout.split())
+
+
+def test_every_file_in_the_readmes_tree_exists() -> None:
+    readme = (SOURCE.parent.parent / "README.md").read_text(encoding="utf-8")
+    tree = readme.split("src/kneematch/\n")[1].split("docs/\n")[0]
+    folder, listed = SOURCE, []
+    for line in tree.splitlines():
+        indent, name = len(line) - len(line.lstrip()), line.split()[0]
+        folder = SOURCE if indent == 2 else folder
+        listed.append(folder / name)
+        folder = folder / name if indent == 2 and name.endswith("/") else folder
+    assert len(listed) > 20
+    assert [str(path) for path in listed if not path.exists()] == []
