@@ -1,6 +1,5 @@
 """The command line: which commands there are, and how their errors are told."""
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, cast
@@ -13,8 +12,7 @@ from kneematch.commands.synth import synth
 from kneematch.commands.terminal import FAILED, complain
 from kneematch.errors import KneematchError
 
-BROKEN_PIPE = 141  # what a shell reports when the reader of a pipe has left
-INTERRUPTED = 130
+INTERRUPTED = 130  # what a shell reports after Ctrl-C
 # typer brings a click of its own and exports this class of it; its base is every usage error.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
@@ -52,13 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(f"{error.format_message()} See 'kneematch --help'.")
     except KneematchError as error:
         complain(str(error))
-    except BrokenPipeError:
-        # Python flushes stdout once more at exit, which would complain again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
     except OSError as error:
         complain(f"{error.filename or 'the system'}: {error.strerror or error}")
-    except (typer.Abort, KeyboardInterrupt):
-        complain("interrupted")
+    except typer.Abort:
         return INTERRUPTED
     return FAILED

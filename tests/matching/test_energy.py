@@ -96,7 +96,7 @@ def cut_from_phantom(seed: int, side: int) -> tuple[Tensor, Template, Tensor]:
     half = View(halves.pixels[side], halves.to_film[side])
     knee = made.knees[side]
     fine = box_around(knee, half, 1.3, 1.2)
-    (x, y), width = knee.centre, fine[2] - fine[0]
+    y, width = knee.centre[1], fine[2] - fine[0]
     windows = [
         (max(at - 0.12 * width, fine[0]), y - 0.2 * width, min(at + 0.12 * width, fine[2]), y)
         for at in (knee.plateau_left[0], knee.plateau_right[0])
@@ -105,20 +105,20 @@ def cut_from_phantom(seed: int, side: int) -> tuple[Tensor, Template, Tensor]:
     return half.pixels, *cut_from_half(half, annotation)
 
 
-@pytest.mark.parametrize("f", ENERGIES)
-def test_the_energy_is_zero_where_the_template_was_cut_out(f: Any) -> None:
+def test_the_energy_is_zero_where_the_template_was_cut_out() -> None:
     half = clouds()
     template, theta = cut(half)
-    found = energy(f(half.expand(1, 2, *SIZE), template), theta.expand(1, 2, 4))
-    # Low contrast counts against a patch in the robust energy, the template's own included.
-    assert float(found) == pytest.approx(0, abs=1e-6 if f is printed else 0.2)
+    found = energy(printed(half.expand(1, 2, *SIZE), template), theta.expand(1, 2, 4))
+    assert float(found) == pytest.approx(0, abs=1e-6)
 
 
-def test_the_energy_is_higher_everywhere_else() -> None:
+@pytest.mark.parametrize("f", ENERGIES)
+def test_the_energy_is_higher_everywhere_else(f: Any) -> None:
     half = clouds()
-    template, _ = cut(half)
-    elsewhere = energy(printed(half.expand(50, 2, *SIZE), template), poses(50, 2))
-    assert elsewhere.min() > 0.3
+    template, theta = cut(half)
+    everywhere = torch.cat([theta.expand(1, 2, 4), poses(50, 2)])
+    found = energy(f(half.expand(51, 2, *SIZE), template), everywhere)
+    assert found[1:].min() > found[0] + 0.3
 
 
 @pytest.mark.parametrize("f", ENERGIES)
@@ -152,14 +152,15 @@ def test_the_energy_is_what_plain_numpy_makes_of_it(
 def test_the_gradient_is_that_of_finite_differences(f: Any) -> None:
     problem = f(clouds(2, 2), cut(clouds(seed=1))[0])
     theta = poses(2, 2).requires_grad_()
-    assert torch.autograd.gradcheck(lambda t: energy(problem, t), theta)
+    # So small a step that no sampling point comes across a pixel's centre, where slopes change.
+    assert torch.autograd.gradcheck(lambda t: energy(problem, t), theta, eps=1e-7)
 
 
 def test_the_gradient_in_the_unconstrained_vector_is_that_of_finite_differences() -> None:
     problem = printed(clouds(2, 1), cut(clouds(seed=1))[0])
     v = torch.randn(2, 1, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     assert torch.autograd.gradcheck(
-        lambda x: energy(problem, pose_from_vector(x, 0.75)), (0.5 * v).requires_grad_()
+        lambda x: energy(problem, pose_from_vector(x, 0.75)), (0.5 * v).requires_grad_(), eps=1e-7
     )
 
 
@@ -206,7 +207,7 @@ def test_a_constant_patch_has_correlation_zero(grey: float, dtype: torch.dtype) 
     patch = torch.full(SIZE, grey, dtype=dtype).requires_grad_()
     found = correlation(patch, image, 1e-6)
     found.backward()
-    assert float(found) == pytest.approx(0, abs=1e-5)
+    assert found.detach().abs() < 1e-5
     assert bool(patch.grad.isfinite().all())
 
 
@@ -236,7 +237,7 @@ def test_a_black_part_of_the_film_has_loss_one_and_no_slope_and_never_wins(f: An
     assert found[0, 0] < 0.3
     assert found[1, 0] > 0.9
     if f is printed:
-        assert float(found[1, 0]) == 1
+        assert found[1, 0] == 1
         assert torch.equal(there.grad[1], torch.zeros(1, 4))
 
 
@@ -252,8 +253,9 @@ def test_films_of_a_batch_and_their_sides_do_not_touch_each_other() -> None:
 def test_a_phantoms_energy_is_lowest_at_the_true_pose_of_its_own_template(seed: int) -> None:
     half, template, theta = cut_from_phantom(seed, side=seed % 2)
     steps = torch.tensor([0.02, 0.02, 0.02, 0.03], dtype=torch.float64)
-    signs = torch.cartesian_prod(*[torch.tensor([-1, 0, 1])] * 4)  # the middle one is no step
+    one = torch.eye(4, dtype=torch.int64)
+    signs = torch.cat([0 * one[:1], one, -one, torch.cartesian_prod(*[torch.tensor([-1, 1])] * 4)])
     around = (theta + signs * steps).float()[:, None]
     found = energy(printed(half.expand(len(around), 1, *half.shape), template), around)
-    assert float(found[40]) == pytest.approx(0, abs=1e-4)
-    assert found[torch.arange(81) != 40].min() > 0.001
+    assert float(found[0]) == pytest.approx(0, abs=1e-4)
+    assert found[1:].min() > 0.001

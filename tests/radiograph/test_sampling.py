@@ -30,9 +30,7 @@ def test_minus_one_to_zero_is_the_left_half_from_edge_to_edge() -> None:
 
 def test_a_negative_scale_mirrors() -> None:
     image = picture(12, 8)
-    assert torch.allclose(
-        sample(image, placed(-1, 1, 0, 0), (12, 8)), image.flip(1), atol=1e-6
-    )
+    assert torch.allclose(sample(image, placed(-1, 1, 0, 0), (12, 8)), image.flip(1), atol=1e-6)
 
 
 def test_between_two_pixels_lies_their_mean() -> None:

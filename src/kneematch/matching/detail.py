@@ -7,17 +7,19 @@ from torch import Tensor
 
 from kneematch.radiograph.sampling import resize
 
-REACH: Final = 12  # pixels of an 800 x 500 half: the deviation of the Gaussian neighbourhood
-REACH_SHARE: Final = REACH / 500
+REACH: Final = 12 / 500  # deviation of the Gaussian neighbourhood, as a share of the half's width
 # Where the local deviation falls below this share of the half's own, it is noise, and stays small.
 NOISE: Final = 0.2
 
 
 def detail(halves: Tensor) -> Tensor:
-    """Subtract the local mean and divide by the local deviation: (..., H, W) to (..., H, W)."""
+    """Subtract the local mean and divide by the local deviation: (..., H, W) to (..., H/2, W/2).
+
+    Finer than that there is only noise.
+    """
+    halves = resize(halves, (halves.shape[-2] // 2, halves.shape[-1] // 2))
     halves = halves - halves.mean((-2, -1), keepdim=True)
-    local_mean = _smooth(halves)
-    high = halves - local_mean
+    high = halves - _smooth(halves)
     deviation = _smooth(high.square()).clamp(min=0).sqrt()
     overall = halves.square().mean((-2, -1), keepdim=True).sqrt()
     return high / (deviation + NOISE * overall).clamp(min=1e-12)
@@ -26,12 +28,12 @@ def detail(halves: Tensor) -> Tensor:
 def _smooth(images: Tensor) -> Tensor:
     """A wide Gaussian blur, computed on a small copy, where it is a matrix product a side."""
     height, width = images.shape[-2:]
-    sigma = REACH_SHARE * width
-    shrink = max(1, round(sigma / 4))
+    sigma = REACH * width
+    shrink = max(1, round(sigma / 3))
     small = resize(images, (max(height // shrink, 1), max(width // shrink, 1)))
     rows = _gaussian(small.shape[-2], sigma * small.shape[-2] / height, images)
-    columns = _gaussian(small.shape[-1], sigma * small.shape[-1] / width, images)
-    return resize(rows @ small @ columns.mT, (height, width))
+    columns = _gaussian(small.shape[-1], sigma * small.shape[-1] / width, images).mT.contiguous()
+    return resize(rows @ (small @ columns), (height, width))
 
 
 def _gaussian(length: int, sigma: float, like: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def cut_from_half(half: View, annotation: Annotation, box: str = "fine") -> tupl
     """Cut a template out of one half image (H, W), at the half's own resolution."""
     x0, y0, x1, y1 = _box_through(torch.linalg.inv(half.to_film), getattr(annotation, box))
     _check_inside(annotation, box, (x0, y0, x1, y1))
-    size = round((y1 - y0) * half.size[0] / 2), round((x1 - x0) * half.size[1] / 2)
+    size = max(round((y1 - y0) * half.size[0] / 2), 1), round((x1 - x0) * half.size[1] / 2)
     theta = torch.tensor([(x1 - x0) / 2, (x0 + x1) / 2, (y0 + y1) / 2, 0], dtype=torch.float64)
     matrix = pose_matrix(theta, size[0] / size[1], half.size[0] / half.size[1])
     from_film = torch.linalg.inv(compose(half.to_film, matrix))

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from kneematch.matching.energy import Term
+from torch import Tensor
+
 from kneematch.matching.template import Template, Window
 from kneematch.minimisers.problem import Problem
 from kneematch.radiograph.sampling import resize
@@ -10,29 +11,31 @@ from kneematch.radiograph.sampling import resize
 
 def pyramid(problem: Problem, factors: tuple[int, ...]) -> dict[int, Problem]:
     """The problem on halves and templates that are each factor times smaller."""
+    height, width = problem.halves.shape[-2:]
     levels, larger = {}, problem.terms
     for factor in sorted(factors):
         # A small image is made from the next larger one: its filter is then small too.
         larger = tuple(
-            _shrunk(term, above, factor) for term, above in zip(problem.terms, larger, strict=True)
+            replace(
+                above,
+                halves=at_most(above.halves, (height // factor, width // factor)),
+                template=shrink_template(term.template, factor),
+            )
+            for term, above in zip(problem.terms, larger, strict=True)
         )
         levels[factor] = Problem(larger)
     return levels
 
 
-def _shrunk(term: Term, larger: Term, factor: int) -> Term:
-    if factor == 1:
-        return term
-    height, width = term.halves.shape[-2:]
-    return replace(
-        term,
-        halves=resize(larger.halves, (height // factor, width // factor)),
-        template=shrink_template(term.template, factor),
-    )
+def at_most(halves: Tensor, size: tuple[int, int]) -> Tensor:
+    """Halves resized to (height, width), unless they are that small already."""
+    return halves if halves.shape[-2] <= size[0] else resize(halves, size)
 
 
 def shrink_template(template: Template, factor: int) -> Template:
     """A template factor times smaller."""
+    if factor == 1:
+        return template
     height, width = (max(round(side / factor), 1) for side in template.size)
     return resize_template(template, (height, width))
 

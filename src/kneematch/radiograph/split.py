@@ -110,10 +110,10 @@ def _half(
 ) -> View:
     """Columns x0 to x1 of the film in the middle of a black frame, resized and mirrored."""
     (x0, x1), height = span, len(pixels)
-    # Whole film pixels, and against the content's move: it is the frame that moves over the film.
-    right_by, down_by = round(move[0] * frame[1]), round(move[1] * frame[0])
-    left = x0 - (frame[1] - (x1 - x0)) // 2 + (right_by if mirrored else -right_by)
-    top = -((frame[0] - height) // 2) - down_by
+    spare = frame[1] - (x1 - x0)
+    before = spare // 2 + round(move[0] * frame[1])  # black columns, as the half will show them
+    left = x0 - (spare - before if mirrored else before)
+    top = -((frame[0] - height) // 2 + round(move[1] * frame[0]))
     right, bottom = left + frame[1], top + frame[0]
     inside = pixels[max(top, 0) : min(bottom, height), max(left, x0) : min(right, x1)]
     across = (max(x0 - left, 0), max(right - x1, 0))

@@ -4,6 +4,7 @@ import csv
 import multiprocessing
 import os
 import re
+import signal
 from collections.abc import Callable, Generator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
@@ -133,10 +134,13 @@ def _written(folder: Path, recipe: Recipe, workers: int) -> Generator[tuple[Path
         return
     # A fork would copy locks that torch's threads may hold.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        workers, context, initializer=torch.set_num_threads, initargs=(1,)
-    ) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=_start_worker) as pool:
         yield from pool.map(write, range(recipe.count))
+
+
+def _start_worker() -> None:
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops the pool
 
 
 def _write(folder: Path, recipe: Recipe, index: int) -> tuple[Path, list[Row]]:

@@ -1,0 +1,250 @@
+"""The annotation file: what is saved is loaded, and what is malformed is refused in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kneematch.errors import TemplateError
+from kneematch.matching.annotation import Annotation, load_annotation, save_annotation
+
+FINE, COARSE = [100, 200, 300, 380], [80, 180, 320, 400]
+RED, GREEN = [110, 250, 150, 300], [250, 250, 290, 300]
+
+
+def valid() -> dict[str, Any]:
+    return {
+        "format": "kneematch-template/1",
+        "film": "films/one.dcm",
+        "side": "left",
+        "boxes": {"fine": FINE, "coarse": COARSE, "red": RED, "green": GREEN},
+        "landmarks": {"medial margin": [120.5, 290.25]},
+    }
+
+
+def written(folder: Path, data: Any) -> Path:
+    path = folder / "template.json"
+    path.write_text(data if isinstance(data, str) else json.dumps(data), encoding="utf-8")
+    return path
+
+
+def refusal(path: Path) -> str:
+    """The message of the error that a file causes, which must be one line that names the file."""
+    with pytest.raises(TemplateError) as caught:
+        load_annotation(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert len(message.splitlines()) == 1
+    assert message.count("; ") >= 2  # what was found; what was expected; what to do
+    return message
+
+
+def test_a_valid_file_is_read_as_it_stands(tmp_path: Path) -> None:
+    found = load_annotation(written(tmp_path, valid()))
+    assert found == Annotation(
+        tmp_path / "films/one.dcm",
+        "left",
+        tuple(FINE),
+        tuple(COARSE),
+        tuple(RED),
+        tuple(GREEN),
+        {"medial margin": (120.5, 290.25)},
+    )
+
+
+def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
+    (tmp_path / "templates").mkdir()
+    path = tmp_path / "templates" / "template.json"
+    saved = Annotation(
+        tmp_path / "films" / "one.dcm",
+        "right",
+        (100.1, 200.2, 300.3, 380.4),
+        (80.0, 180.0, 320.0, 400.0),
+        (110.0, 250.0, 150.0, 300.0),
+        (250.0, 250.0, 290.0, 300.0),
+        {"Kniekehle – süd": (1.25, -7.0)},
+    )
+    save_annotation(saved, path)
+    loaded = load_annotation(path)
+    assert loaded.film.resolve() == saved.film.resolve()
+    for name in ("side", "fine", "coarse", "red", "green", "landmarks"):
+        assert getattr(loaded, name) == getattr(saved, name)
+
+
+def test_the_film_is_saved_by_a_path_relative_to_the_file(tmp_path: Path) -> None:
+    path = written(tmp_path, valid())
+    save_annotation(load_annotation(path), path)
+    assert json.loads(path.read_text(encoding="utf-8")) == valid()
+
+
+def test_a_coarse_box_that_is_not_drawn_is_the_fine_one_enlarged_about_its_middle(
+    tmp_path: Path,
+) -> None:
+    data = valid()
+    del data["boxes"]["coarse"]
+    found = load_annotation(written(tmp_path, data))
+    assert found.coarse == pytest.approx((70, 173, 330, 407))  # 1.3 times 200 x 180
+
+
+@pytest.mark.parametrize("landmarks", [{}, None])
+def test_landmarks_are_optional(tmp_path: Path, landmarks: dict[str, Any] | None) -> None:
+    data = valid()
+    del data["landmarks"]
+    if landmarks is not None:
+        data["landmarks"] = landmarks
+    assert load_annotation(written(tmp_path, data)).landmarks == {}
+
+
+def test_boxes_drawn_on_each_others_edge_pass(tmp_path: Path) -> None:
+    data = valid()
+    data["boxes"] |= {"red": [99.7, 250, 150, 300], "coarse": FINE}
+    assert load_annotation(written(tmp_path, data)).red[0] == 99.7
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "no JSON", "{", '{"format": }', "\x00", "[" * 100_000],
+    ids=["empty", "text", "cut", "hole", "zero", "brackets"],
+)
+def test_what_is_not_json_is_refused(tmp_path: Path, content: str) -> None:
+    assert "not JSON" in refusal(written(tmp_path, content))
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "template.json"
+    path.write_bytes(b"\xff\xfe\x00\x81")
+    assert "not JSON" in refusal(path)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    assert "cannot be read" in refusal(tmp_path / "nowhere.json")
+    assert "cannot be read" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data", [[], 3, None, "text", {}, {"format": "kneematch-template/2"}, {"format": ["a\nb"]}]
+)
+def test_another_format_is_refused(tmp_path: Path, data: Any) -> None:
+    assert "format is" in refusal(written(tmp_path, json.dumps(data)))
+
+
+@pytest.mark.parametrize("key", ["film", "side", "boxes"])
+def test_a_missing_key_is_refused_by_name(tmp_path: Path, key: str) -> None:
+    data = valid()
+    del data[key]
+    assert key in refusal(written(tmp_path, data))
+
+
+@pytest.mark.parametrize("name", ["fine", "red", "green"])
+def test_a_missing_box_is_refused_by_name(tmp_path: Path, name: str) -> None:
+    data = valid()
+    del data["boxes"][name]
+    assert f"no {name} box" in refusal(written(tmp_path, data))
+
+
+@pytest.mark.parametrize("side", ["Left", "L", "", None, 0, ["left"], "both"])
+def test_a_side_that_is_neither_left_nor_right_is_refused(tmp_path: Path, side: Any) -> None:
+    assert "side is" in refusal(written(tmp_path, valid() | {"side": side}))
+
+
+@pytest.mark.parametrize("film", [None, 3, ["one.dcm"]])
+def test_a_film_that_is_no_path_is_refused(tmp_path: Path, film: Any) -> None:
+    assert "film" in refusal(written(tmp_path, valid() | {"film": film}))
+
+
+@pytest.mark.parametrize("boxes", [None, [], [FINE, RED, GREEN], "fine"])
+def test_boxes_without_names_are_refused(tmp_path: Path, boxes: Any) -> None:
+    assert "no boxes" in refusal(written(tmp_path, valid() | {"boxes": boxes}))
+
+
+@pytest.mark.parametrize("name", ["fine", "coarse", "red", "green"])
+@pytest.mark.parametrize(
+    "box",
+    [
+        None,
+        7,
+        "1234",
+        {"x0": 1},
+        [],
+        [1, 2, 3],
+        [1, 2, 3, 4, 5],
+        [110, 250, "150", 300],
+        [110, 250, None, 300],
+        [110, 250, [150], 300],
+        [True, 250, 150, 300],
+        [110, 250, 150, float("nan")],
+        [110, float("-inf"), 150, 300],
+        [110, 250, float("inf"), 300],
+        [110, 250, 10**400, 300],
+    ],
+    ids=str,
+)
+def test_a_box_that_is_not_four_finite_numbers_is_refused_by_name(
+    tmp_path: Path, name: str, box: Any
+) -> None:
+    data = valid()
+    data["boxes"][name] = box
+    message = refusal(written(tmp_path, data))
+    assert name in message
+    assert "4 numbers" in message
+
+
+@pytest.mark.parametrize("name", ["fine", "coarse", "red", "green"])
+@pytest.mark.parametrize("order", [(2, 1, 0, 3), (0, 3, 2, 1), (2, 3, 0, 1), (0, 1, 0, 3)])
+def test_an_inverted_or_empty_box_is_refused_by_name(
+    tmp_path: Path, name: str, order: tuple[int, ...]
+) -> None:
+    data = valid()
+    data["boxes"][name] = [data["boxes"][name][k] for k in order]
+    assert f"{name} box" in refusal(written(tmp_path, data))
+
+
+@pytest.mark.parametrize("name", ["red", "green"])
+@pytest.mark.parametrize("edge", range(4))
+def test_a_window_outside_the_fine_box_is_refused(tmp_path: Path, name: str, edge: int) -> None:
+    data = valid()
+    box = list(data["boxes"][name])
+    box[edge] = FINE[edge] + (-5 if edge < 2 else 5)
+    data["boxes"][name] = box
+    assert f"{name} box" in refusal(written(tmp_path, data))
+
+
+@pytest.mark.parametrize("edge", range(4))
+def test_a_fine_box_outside_the_coarse_one_is_refused(tmp_path: Path, edge: int) -> None:
+    data = valid()
+    box = list(COARSE)
+    box[edge] = FINE[edge] + (5 if edge < 2 else -5)
+    data["boxes"]["coarse"] = box
+    assert "leaves the coarse box" in refusal(written(tmp_path, data))
+
+
+@pytest.mark.parametrize(
+    "landmarks",
+    [
+        [1, 2],
+        "text",
+        5,
+        None,
+        {"a": None},
+        {"a": [1]},
+        {"a": [1, 2, 3]},
+        {"a": ["1", "2"]},
+        {"a": [True, 2]},
+        {"a": [float("nan"), 2]},
+        {"two\nlines": [1]},
+    ],
+    ids=str,
+)
+def test_landmarks_that_are_not_named_points_are_refused(tmp_path: Path, landmarks: Any) -> None:
+    refusal(written(tmp_path, valid() | {"landmarks": landmarks}))
+
+
+def test_a_refused_save_leaves_the_old_file(tmp_path: Path) -> None:
+    path = written(tmp_path, valid())
+    before = path.read_bytes()
+    broken = Annotation(tmp_path / "x", "left", *[tuple(FINE)] * 4, {"a": (object(), 1)})
+    with pytest.raises(TypeError):
+        save_annotation(broken, path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

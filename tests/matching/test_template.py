@@ -1,0 +1,229 @@
+"""Templates: what is cut is what was drawn, on either side, and bad boxes are refused."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kneematch.errors import TemplateError
+from kneematch.matching.annotation import Annotation, Box
+from kneematch.matching.pose import pose_matrix
+from kneematch.matching.template import cut_from_half, cut_template
+from kneematch.radiograph.phantom import phantom
+from kneematch.radiograph.radiograph import Radiograph
+from kneematch.radiograph.split import split
+from kneematch.radiograph.view import View, compose, rectangle_to_film, transform
+
+SIZE = (160, 100)  # of the half, a pixel of which is two of the film
+DRAWN = Annotation(
+    film=Path("film.dcm"),
+    side="right",
+    fine=(1060.0, 600.0, 1140.0, 696.0),
+    coarse=(1040.0, 580.0, 1160.0, 720.0),
+    red=(1064.0, 620.0, 1088.0, 660.0),
+    green=(1116.0, 624.0, 1136.0, 664.0),
+    landmarks={"margin": (1065.25, 650.5), "outside": (900.0, 1000.0)},
+)
+
+
+def half(*, mirrored: bool = False) -> View:
+    """A half that covers x from 1000 to 1200 and y from 500 to 820 of its film."""
+    pixels = torch.rand(SIZE, generator=torch.Generator().manual_seed(0))
+    return View(pixels, rectangle_to_film(1000, 500, 1200, 820, mirrored=mirrored))
+
+
+def reflected(box: Box, width: float) -> Box:
+    return width - box[2], box[1], width - box[0], box[3]
+
+
+def refusal(annotation: Annotation, box: str = "fine") -> str:
+    """The message of the error, which must be one line that names the film."""
+    with pytest.raises(TemplateError) as caught:
+        cut_from_half(half(), annotation, box)
+    message = str(caught.value)
+    assert message.startswith("film.dcm: ")
+    assert len(message.splitlines()) == 1
+    return message
+
+
+def test_the_image_is_what_lies_in_the_box() -> None:
+    view = half()
+    template, theta = cut_from_half(view, DRAWN)
+    assert template.size == (48, 40)
+    assert template.aspect == 1.2
+    assert torch.allclose(template.image, view.pixels[50:98, 30:70], atol=1e-4)
+    assert theta.tolist() == pytest.approx([0.4, 0.0, (-0.375 + 0.225) / 2, 0.0])
+
+
+def test_in_a_mirrored_half_the_box_is_mirrored() -> None:
+    view = half(mirrored=True)
+    moved = replace(DRAWN, fine=(1070.0, 600.0, 1150.0, 696.0))
+    template, theta = cut_from_half(view, moved)
+    assert torch.allclose(template.image, view.pixels[50:98, 25:65], atol=1e-4)
+    assert float(theta[1]) == pytest.approx(-0.1)
+
+
+def test_windows_are_the_boxes_in_pixels_of_the_template() -> None:
+    template, _ = cut_from_half(half(), DRAWN)
+    assert template.red == (..., slice(10, 30), slice(2, 14))
+    assert template.green == (..., slice(12, 32), slice(28, 38))
+    mirrored, _ = cut_from_half(half(mirrored=True), DRAWN)
+    assert mirrored.red == (..., slice(10, 30), slice(26, 38))
+    assert mirrored.green == (..., slice(12, 32), slice(2, 12))
+
+
+def test_the_coarse_template_has_the_same_windows_on_the_film() -> None:
+    fine, _ = cut_from_half(half(), DRAWN)
+    coarse, _ = cut_from_half(half(), DRAWN, "coarse")
+    assert coarse.size == (70, 60)
+    assert torch.allclose(coarse.image[coarse.red], fine.image[fine.red], atol=1e-4)
+    assert torch.allclose(coarse.image[coarse.green], fine.image[fine.green], atol=1e-4)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize("box", ["fine", "coarse"])
+def test_landmarks_map_back_to_their_film_pixels(mirrored: bool, box: str) -> None:
+    view = half(mirrored=mirrored)
+    uneven = replace(DRAWN, fine=(1060.7, 600.2, 1141.9, 697.3))  # not whole pixels of the half
+    template, theta = cut_from_half(view, uneven, box)
+    to_film = compose(view.to_film, pose_matrix(theta, template.aspect, SIZE[0] / SIZE[1]))
+    points = torch.tensor(list(template.landmarks.values()), dtype=torch.float64)
+    found = transform(to_film, points).tolist()
+    for name, point in zip(template.landmarks, found, strict=True):
+        assert point == pytest.approx(DRAWN.landmarks[name], abs=1e-9)
+
+
+def test_a_template_needs_no_landmarks() -> None:
+    template, _ = cut_from_half(half(), replace(DRAWN, landmarks={}))
+    assert template.landmarks == {}
+
+
+def test_the_pose_of_a_template_is_its_box_on_the_film() -> None:
+    view = half(mirrored=True)
+    template, theta = cut_from_half(view, DRAWN)
+    to_film = compose(view.to_film, pose_matrix(theta, template.aspect, SIZE[0] / SIZE[1]))
+    (xa, ya), (xb, yb) = transform(to_film, torch.tensor([[-1.0, -1], [1, 1]])).tolist()
+    assert (xb, ya, xa, yb) == pytest.approx(DRAWN.fine)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_left_knee_gives_the_template_that_the_right_one_of_the_mirror_image_gives(
+    seed: int,
+) -> None:
+    size = (400 + seed, 500 + seed % 3)
+    film = phantom(seed, size=size).radiograph
+    mirror = Radiograph(np.ascontiguousarray(film.pixels[:, ::-1]))
+    x, y = 0.27 * size[1], 0.5 * size[0]
+    left = Annotation(
+        Path("film"),
+        "left",
+        fine=(x - 50, y - 45, x + 50, y + 45),
+        coarse=(x - 60, y - 60, x + 60, y + 60),
+        red=(x - 45.3, y - 20, x - 20.1, y + 10),
+        green=(x + 18.2, y - 18, x + 43.4, y + 12),
+        landmarks={"margin": (x - 31.5, y)},
+    )
+    right = replace(
+        left,
+        side="right",
+        **{
+            name: reflected(getattr(left, name), size[1])
+            for name in ("fine", "coarse", "red", "green")
+        },
+        landmarks={"margin": (size[1] - (x - 31.5), y)},
+    )
+    for box in ("fine", "coarse"):
+        one, theta = cut_template(film, left, box)
+        two, other = cut_template(mirror, right, box)
+        assert torch.allclose(one.image, two.image, atol=1e-4)
+        assert torch.allclose(theta, other)
+        assert (one.red, one.green) == (two.red, two.green)
+        assert one.landmarks["margin"] == pytest.approx(two.landmarks["margin"])
+
+
+def test_cutting_from_a_film_is_cutting_from_its_half() -> None:
+    film = phantom(2, size=(400, 500)).radiograph
+    annotation = Annotation(Path("film"), "right", *[(320.0, 150.0, 420.0, 250.0)] * 4)
+    halves = split(film)
+    one, theta = cut_template(film, annotation)
+    two, other = cut_from_half(View(halves.pixels[1], halves.to_film[1]), annotation)
+    assert torch.equal(one.image, two.image)
+    assert torch.equal(theta, other)
+
+
+def test_a_template_takes_the_dtype_of_a_tensor_and_keeps_its_windows() -> None:
+    template, _ = cut_from_half(half(), DRAWN)
+    double = template.to(torch.zeros(1, dtype=torch.float64))
+    assert double.image.dtype == double.fine_structure.dtype == torch.float64
+    assert (double.red, double.landmarks) == (template.red, template.landmarks)
+
+
+def test_the_template_of_the_detail_covers_the_same_patch() -> None:
+    template, _ = cut_from_half(half(), DRAWN)
+    fine = template.of_detail()
+    assert fine.size == template.size
+    assert torch.equal(fine.image, template.fine_structure)
+
+
+@pytest.mark.parametrize(
+    "fine",
+    [
+        (990.0, 600.0, 1090.0, 696.0),
+        (1130.0, 600.0, 1210.0, 696.0),
+        (1060.0, 490.0, 1140.0, 580.0),
+        (1060.0, 740.0, 1140.0, 830.0),
+        (60.0, 600.0, 140.0, 696.0),
+    ],
+    ids=["left", "right", "top", "bottom", "the other half"],
+)
+def test_a_box_that_leaves_the_half_is_refused(fine: Box) -> None:
+    assert "leaves the right half" in refusal(replace(DRAWN, fine=fine))
+
+
+def test_a_coarse_box_that_leaves_the_half_is_refused_by_name() -> None:
+    wide = replace(DRAWN, coarse=(980.0, 580.0, 1160.0, 720.0))
+    assert "the coarse box leaves" in refusal(wide, "coarse")
+    cut_from_half(half(), wide)  # the fine one is none the worse
+
+
+def test_a_box_on_the_very_edge_of_the_half_passes() -> None:
+    fine = (999.5, 600.0, 1100.0, 696.0)
+    template, _ = cut_from_half(half(), replace(DRAWN, fine=fine, green=DRAWN.red))
+    assert template.size == (48, 50)
+
+
+@pytest.mark.parametrize(
+    ("fine", "share"),
+    [((1002.0, 600.0, 1198.0, 696.0), "0.98"), ((1086.0, 600.0, 1114.0, 628.0), "0.14")],
+)
+def test_a_box_wider_or_narrower_than_any_patch_is_refused(fine: Box, share: str) -> None:
+    assert f"takes {share} of the right half's width" in refusal(replace(DRAWN, fine=fine))
+
+
+def test_a_box_taller_in_shape_than_the_half_is_refused() -> None:
+    tall = replace(DRAWN, fine=(1060.0, 560.0, 1140.0, 760.0))
+    assert "taller in shape" in refusal(tall)
+
+
+@pytest.mark.parametrize("name", ["red", "green"])
+def test_a_window_of_a_few_pixels_is_refused_by_name(name: str) -> None:
+    tiny: dict[str, Any] = {name: (1070.0, 620.0, 1076.0, 660.0)}
+    assert f"the {name} box is smaller" in refusal(replace(DRAWN, **tiny))
+
+
+def test_a_fine_box_without_height_is_refused() -> None:
+    flat = (1060.0, 640.0, 1140.0, 640.5)
+    assert "smaller" in refusal(replace(DRAWN, fine=flat, red=flat, green=flat))
+
+
+@pytest.mark.parametrize("name", ["red", "green"])
+def test_a_window_on_a_single_grey_is_refused_by_name(name: str) -> None:
+    view = half()
+    x0, y0, x1, y1 = (int(value) for value in getattr(DRAWN, name))
+    rows = slice((y0 - 500) // 2 - 1, (y1 - 500) // 2 + 1)
+    view.pixels[rows, (x0 - 1000) // 2 - 1 : (x1 - 1000) // 2 + 1] = 0.0
+    with pytest.raises(TemplateError, match=f"the {name} box shows a single grey"):
+        cut_from_half(view, DRAWN)
