@@ -1,5 +1,7 @@
 """u(theta): patches of half images (paper, Sect. 3); the only place that samples an image."""
 
+import math
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -8,7 +10,8 @@ def sample(images: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor:
     """Sample the patch that each matrix maps into its image; zero outside the image.
 
     Coordinates are [-1, 1] from edge to edge of an image, not from centre to centre of its first
-    and last pixel.
+    and last pixel. An image that serves many matrices, its axis left out, of length 1 or expanded,
+    is not copied for each of them.
 
     Args:
         images: (..., H, W).
@@ -19,10 +22,22 @@ def sample(images: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor:
         Patches, (..., height, width).
     """
     leading = matrices.shape[:-2]
-    flat = images.expand(*leading, *images.shape[-2:]).reshape(-1, 1, *images.shape[-2:])
-    grid = F.affine_grid(matrices.reshape(-1, 2, 3), [len(flat), 1, *size], align_corners=False)
+    images = images.expand(*leading, *images.shape[-2:])
+    shared = [k for k, stride in enumerate(images.stride()[:-2]) if stride == 0 and leading[k] > 1]
+    own = [k for k in range(len(leading)) if k not in shared]
+    flat = images.permute(*shared, *own, -2, -1)[(0,) * len(shared)]
+    flat = flat.reshape(-1, 1, *images.shape[-2:])
+    grid = F.affine_grid(
+        matrices.permute(*own, *shared, -2, -1).reshape(-1, 2, 3),
+        [math.prod(leading), 1, *size],
+        align_corners=False,
+    )
+    # The patches of one image stand on top of each other, as one tall patch.
+    grid = grid.reshape(len(flat), -1, size[1], 2)
     patches = F.grid_sample(flat, grid, mode="bilinear", align_corners=False)
-    return patches.reshape(*leading, *size)
+    patches = patches.reshape(*[leading[k] for k in [*own, *shared]], *size)
+    home = sorted(range(len(leading)), key=[*own, *shared].__getitem__)
+    return patches.permute(*home, -2, -1)
 
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
