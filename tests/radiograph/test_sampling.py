@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kneematch.radiograph.sampling import resize, sample
@@ -92,3 +93,43 @@ def test_resizing_keeps_the_leading_axes() -> None:
     small = resize(images, (5, 6))
     assert small.shape == (2, 3, 5, 6)
     assert torch.allclose(small[1, 2], resize(images[1, 2], (5, 6)))
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 2), (1, 2), (2, 3, 2)])
+@pytest.mark.parametrize("own", ["none", "last", "first", "all"])
+def test_expanded_images_are_sampled_as_their_copies_are(shape: tuple[int, ...], own: str) -> None:
+    lengths = {
+        "none": [1] * len(shape),
+        "last": [1] * (len(shape) - 1) + [shape[-1]],
+        "first": [shape[0]] + [1] * (len(shape) - 1),
+        "all": list(shape),
+    }[own]
+    images = picture(*lengths, 12, 8).double().expand(*shape, 12, 8)
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(*shape, 2, 3, generator=generator, dtype=torch.float64)
+    matrices = (0.5 * IDENTITY + 0.2 * noise).requires_grad_()
+    weights = torch.randn(*shape, 5, 7, generator=generator, dtype=torch.float64)
+    expanded = sample(images, matrices, (5, 7))
+    copied = sample(images.clone(memory_format=torch.contiguous_format), matrices, (5, 7))
+    assert torch.equal(expanded, copied)
+    one, other = (
+        torch.autograd.grad((found * weights).sum(), matrices)[0] for found in (expanded, copied)
+    )
+    assert torch.allclose(one, other, atol=1e-12)
+
+
+def test_one_image_for_a_thousand_matrices_is_not_copied() -> None:
+    image = picture(1, 2, 160, 100)
+    matrices = torch.stack([placed(0.1, 0.1, 0, 0)] * 2000).reshape(1000, 2, 2, 3)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        sample(image.expand(1000, 2, 160, 100), matrices, (4, 4))
+    largest = max(event.cpu_memory_usage for event in profile.events())
+    assert largest < 4 * image.numel() * 10  # bytes; copies would take 4 * image.numel() * 1000
+
+
+def test_points_are_where_pytorchs_affine_grid_has_them() -> None:
+    image, matrices = picture(12, 8), IDENTITY + 0.1 * picture(4, 2, 3)
+    grid = F.affine_grid(matrices, [4, 1, 5, 7], align_corners=False)
+    wanted = F.grid_sample(image.expand(4, 1, 12, 8), grid, align_corners=False)[:, 0]
+    assert torch.allclose(sample(image, matrices, (5, 7)), wanted, atol=1e-5)

@@ -18,11 +18,12 @@ def detail(halves: Tensor) -> Tensor:
     Finer than that there is only noise.
     """
     halves = resize(halves, (halves.shape[-2] // 2, halves.shape[-1] // 2))
+    rounding = 1e-5 * halves.abs().amax((-2, -1), keepdim=True) + 1e-12
     halves = halves - halves.mean((-2, -1), keepdim=True)
     high = halves - _smooth(halves)
     deviation = _smooth(high.square()).clamp(min=0).sqrt()
     overall = halves.square().mean((-2, -1), keepdim=True).sqrt()
-    return high / (deviation + NOISE * overall).clamp(min=1e-12)
+    return high / (deviation + NOISE * overall + rounding)
 
 
 def _smooth(images: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ Terms = tuple[Term, ...]
 
 def printed(halves: Tensor, template: Template) -> Terms:
     """The paper's energy: one term."""
-    return (Term(halves, template, ROUNDING * halves.std((-2, -1))),)
+    return (Term(halves, template, ROUNDING * deviation(halves)),)
 
 
 def robust(halves: Tensor, template: Template) -> Terms:
@@ -45,9 +45,14 @@ def robust(halves: Tensor, template: Template) -> Terms:
     """
     fine = detail(halves)
     return (
-        Term(halves, template, CONTRAST * halves.std((-2, -1)), 1 - DETAIL_WEIGHT),
-        Term(fine, template.of_detail(), CONTRAST * fine.std((-2, -1)), DETAIL_WEIGHT),
+        Term(halves, template, CONTRAST * deviation(halves), 1 - DETAIL_WEIGHT),
+        Term(fine, template.of_detail(), CONTRAST * deviation(fine), DETAIL_WEIGHT),
     )
+
+
+def deviation(images: Tensor) -> Tensor:
+    """Standard deviation of each image (..., H, W): (...)."""
+    return (images - images.mean((-2, -1), keepdim=True)).square().mean((-2, -1)).sqrt()
 
 
 def energy(terms: Terms, theta: Tensor) -> Tensor:

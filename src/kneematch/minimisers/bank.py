@@ -21,14 +21,16 @@ from kneematch.radiograph.sampling import sample
 BANK_WIDTH: Final = 24  # pixels
 # Widths of the half, one a scale from 0.15 to 0.96: a tenth apart, and quick to transform.
 HALF_WIDTHS: Final = (160, 140, 125, 110, 100, 90, 80, 70, 60, 55, 50, 45, 40, 35, 30, 25)
-ROTATIONS: Final = (-0.6 * MAX_ROTATION, 0.0, 0.6 * MAX_ROTATION)
+ROTATIONS: Final = (0.0, -0.6 * MAX_ROTATION, 0.6 * MAX_ROTATION)
+UPRIGHT_FROM: Final = 125  # in halves this wide or wider, the smallest scales, only upright ones
 MINIMA_A_SCALE: Final = 8
 # Two minima closer than this, in scale and in patch widths, are one.
-SAME_SCALE: Final = 1.2
-SAME_PLACE: Final = 0.15
+SAME_SCALE: Final = 1.12
+SAME_PLACE: Final = 0.1
 WHOLE: Final = (..., slice(None), slice(None))
 
 
+@torch.no_grad()
 def minima(problem: Problem, count: int) -> Tensor:
     """Poses of the lowest, distinct local minima of each side: (N, S, count, 4)."""
     terms = problem.terms
@@ -37,7 +39,8 @@ def minima(problem: Problem, count: int) -> Tensor:
         size = round(width * problem.image_aspect), width
         # From the next larger size, but for the first; each is then cheap to make.
         terms = tuple(replace(term, halves=at_most(term.halves, size)) for term in terms)
-        found.append(_minima_in(terms, problem.image_aspect))
+        rotations = ROTATIONS if width < UPRIGHT_FROM else ROTATIONS[:1]
+        found.append(_minima_in(terms, problem.image_aspect, rotations))
     loss = torch.cat([loss for loss, _ in found], dim=-1)
     theta = torch.cat([theta for _, theta in found], dim=-2)
     loss = loss.masked_fill(_shadowed(loss, theta, problem.image_aspect), torch.inf)
@@ -45,15 +48,19 @@ def minima(problem: Problem, count: int) -> Tensor:
     return theta.gather(-2, best[..., None].expand(*best.shape, 4))
 
 
-def _minima_in(terms: Terms, image_aspect: float) -> tuple[Tensor, Tensor]:
+def _minima_in(
+    terms: Terms, image_aspect: float, rotations: tuple[float, ...]
+) -> tuple[Tensor, Tensor]:
     """The lowest local minima at one scale: losses (N, S, K) and poses (N, S, K, 4)."""
     height, width = terms[0].halves.shape[-2:]
-    loss, turn = _loss_maps(terms, image_aspect).min(0)  # (N, S, h, w)
+    turned = (_turned(term, image_aspect, rotations) for term in terms)
+    maps = [term.weight * _slide(halves, term) for halves, term in zip(turned, terms, strict=True)]
+    loss, turn = torch.stack(maps).sum(0).min(0)  # of (R, N, S, h, w)
     rows, columns = loss.shape[-2:]
     around = -F.max_pool2d(-loss, 3, stride=1, padding=1)
-    flat = loss.masked_fill(loss > around, torch.inf).flatten(-2)
+    flat = loss.masked_fill_(loss > around, torch.inf).flatten(-2)
     value, index = flat.topk(min(MINIMA_A_SCALE, rows * columns), dim=-1, largest=False)
-    rotation = loss.new_tensor(ROTATIONS)[turn.flatten(-2).gather(-1, index)]
+    rotation = loss.new_tensor(rotations)[turn.flatten(-2).gather(-1, index)]
     # The centre of the patch in the turned half, and from there in the half itself.
     x = (2 * (index % columns) - columns + 1) / width
     y = (2 * (index // columns) - rows + 1) / height
@@ -70,50 +77,53 @@ def _minima_in(terms: Terms, image_aspect: float) -> tuple[Tensor, Tensor]:
     return value, theta
 
 
-def _loss_maps(terms: Terms, image_aspect: float) -> Tensor:
-    """The loss of every upright patch of the halves, turned back by each rotation: (R, N, S, h, w)."""
-    total = terms[0].halves.new_zeros(())
-    poses = terms[0].halves.new_tensor([[1, 0, 0, rotation] for rotation in ROTATIONS])
+def _turned(term: Term, image_aspect: float, rotations: tuple[float, ...]) -> Tensor:
+    """The halves turned back by each rotation, the first of which is none: (R, N, S, H, W)."""
+    if len(rotations) == 1:
+        return term.halves[None]
+    poses = term.halves.new_tensor([[1, 0, 0, rotation] for rotation in rotations[1:]])
     turns = pose_matrix(poses, image_aspect, image_aspect)[:, None, None]
-    for term in terms:
-        size = term.halves.shape[-2], term.halves.shape[-1]
-        turned = sample(term.halves, turns.expand(-1, *term.halves.shape[:2], 2, 3), size)
-        total = total + term.weight * _slide(turned, term)
-    return total
+    size = term.halves.shape[-2], term.halves.shape[-1]
+    turned = sample(term.halves, turns.expand(-1, *term.halves.shape[:2], 2, 3), size)
+    return torch.cat([term.halves[None], turned])
 
 
 def _slide(halves: Tensor, term: Term) -> Tensor:
     """L of the template at every place where it lies inside the halves: (..., h, w)."""
-    template = resize_template(
-        term.template, (round(BANK_WIDTH * term.template.aspect), BANK_WIDTH)
-    )
+    size = (round(BANK_WIDTH * term.template.aspect), BANK_WIDTH)
+    template = resize_template(term.template, size)
     halves = halves - halves.mean((-2, -1), keepdim=True)
     # So few pixels correlate with anything: here contrast counts in the paper's energy too.
-    floor = term.floor.maximum(CONTRAST * term.halves.std((-2, -1)))
-    size = halves.shape[-2:]
-    rows, columns = (a - b + 1 for a, b in zip(size, template.size, strict=True))
+    floor = term.floor.square().maximum((CONTRAST**2) * halves[0].square().mean((-2, -1)))
+    shape = halves.shape[-2:]
+    count = shape[0] - size[0] + 1, shape[1] - size[1] + 1
     spectrum = torch.fft.rfft2(halves)
-    integrals = torch.stack([_integral(halves), _integral(halves.square())])
+    integrals = _integrals(halves)
     maps = []
     for window in (WHOLE, template.red, template.green):
         part = template.image[window]
         part = (part - part.mean()) / (part - part.mean()).norm()
-        products = torch.fft.irfft2(spectrum * torch.fft.rfft2(part, s=size).conj(), s=size)
+        products = torch.fft.irfft2(spectrum * torch.fft.rfft2(part, s=shape).conj(), s=shape)
         top, left = window[1].start or 0, window[2].start or 0
-        products = products[..., top : top + rows, left : left + columns]
-        sums, squares = _box_sums(integrals, part.shape, (top, left), (rows, columns))
-        deviation = (squares - sums.square() / part.numel()).clamp(min=0)
-        noise = part.numel() * floor.square()[..., None, None] + TINY
-        maps.append(products / (deviation + noise).sqrt())
+        products = products[..., top : top + count[0], left : left + count[1]]
+        sums, squares = _box_sums(integrals, part.shape, (top, left), count)
+        squares.addcmul_(sums, sums, value=-1 / part.numel()).clamp_(min=0)
+        squares.add_(part.numel() * floor[..., None, None] + TINY)
+        maps.append(squares.rsqrt_().mul_(products))
     whole, red, green = maps
-    positive = whole + torch.minimum(red, green)
-    negative = -whole - torch.maximum(red, green)
-    return 1 - torch.maximum(positive, negative) / 2
+    positive = torch.minimum(red, green).add_(whole)
+    negative = torch.maximum(red, green, out=red).add_(whole).neg_()
+    return torch.maximum(positive, negative, out=positive).mul_(-0.5).add_(1)
 
 
-def _integral(images: Tensor) -> Tensor:
-    """Sums over all that lies above and to the left, (..., H + 1, W + 1)."""
-    return F.pad(images, (1, 0, 1, 0)).cumsum(-1).cumsum(-2)
+def _integrals(images: Tensor) -> Tensor:
+    """Sums of the images and of their squares over all above and to the left.
+
+    Returns:
+        (2, ..., H + 1, W + 1).
+    """
+    padded = F.pad(images, (1, 0, 1, 0))
+    return torch.stack([padded, padded.square()]).cumsum(-1).cumsum(-2)
 
 
 def _box_sums(
@@ -122,8 +132,7 @@ def _box_sums(
     """Sums over count boxes down and across, the first of them at offset (row, column)."""
     top, left = (slice(o, o + n) for o, n in zip(offset, count, strict=True))
     bottom, right = (slice(o + b, o + b + n) for o, b, n in zip(offset, box, count, strict=True))
-    upper, lower = integral[..., top, :], integral[..., bottom, :]
-    band = lower - upper
+    band = integral[..., bottom, :] - integral[..., top, :]
     return band[..., right] - band[..., left]
 
 

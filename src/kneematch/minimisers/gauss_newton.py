@@ -27,18 +27,20 @@ class Level:
     softness: float  # of the maximum over the two windows
 
 
+# Finer than half the resolution there is nothing to gain: the minimum hardly moves any more.
 LEVELS: Final = (
     Level(16, 12, 0.3),
     Level(8, 10, 0.1),
     Level(4, 8, 0.05),
     Level(2, 6, 0.02),
-    Level(1, 3, 0.01),
+    Level(2, 4, 0.005),
 )
 DAMPING: Final = 1e-2  # Levenberg-Marquardt's, at the start of a level
 EASE, STIFFEN = 0.3, 5.0  # what a step down and a step up do to it
 FLAT: Final = 1e-6  # added to the diagonal, for poses that nothing in the patch resists
 
 
+@torch.no_grad()
 def gauss_newton(
     problem: Problem, start: Tensor, *, levels: tuple[Level, ...] = LEVELS
 ) -> Solution:

@@ -18,13 +18,19 @@ from kneematch.minimisers.gauss_newton import Level, descend
 from kneematch.minimisers.problem import Problem, Solution
 from kneematch.minimisers.pyramid import pyramid
 
-CANDIDATES: Final = 16  # minima of each side that are sharpened
+CANDIDATES: Final = 24  # minima of each side that are sharpened
 SIDE_LEVEL: Final = Level(8, 5, 0.1)
-PAIRS: Final = 8
+PAIRS: Final = 12
 # Pairs that stay after each level of the joint descent.
-PAIR_LEVELS: Final = ((Level(4, 6, 0.05), 2), (Level(2, 6, 0.02), 1), (Level(1, 3, 0.01), 1))
+PAIR_LEVELS: Final = (
+    (Level(4, 2, 0.05), 4),
+    (Level(4, 4, 0.05), 2),
+    (Level(2, 5, 0.02), 1),
+    (Level(2, 3, 0.005), 1),
+)
 
 
+@torch.no_grad()
 def search(problem: Problem) -> Solution:
     """The lowest energy over the whole range of poses."""
     sizes = pyramid(problem, (SIDE_LEVEL.shrink, *(level.shrink for level, _ in PAIR_LEVELS)))

@@ -1,0 +1,280 @@
+"""Radiograph to Detections: the knee joint areas of a film, in the film's own pixels."""
+
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib import import_module
+from itertools import islice
+from typing import Final, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
+from kneematch.matching.annotation import Annotation, load_annotation
+from kneematch.matching.energy import (
+    correlation,
+    one_sided_loss,
+    printed,
+    symmetry_penalty,
+)
+from kneematch.matching.pose import pose_from_vector, pose_matrix
+from kneematch.matching.template import Template, cut_template
+from kneematch.minimisers.problem import Minimiser, problem
+from kneematch.radiograph.radiograph import Radiograph
+from kneematch.radiograph.read import read
+from kneematch.radiograph.sampling import sample
+from kneematch.radiograph.split import LEFT, RIGHT, SIDES, single, split
+from kneematch.radiograph.view import View, compose, transform
+
+Point = tuple[float, float]
+Film = Radiograph | str | os.PathLike[str]
+
+METHODS: Final = ("search", "sliding", "grid")  # each a function in a file of its name
+DEVICES: Final = ("auto", "cpu", "cuda")
+BATCH_SIZE: Final = 8
+# The patient's side that stands in the left and in the right half of a picture, AP or PA alike.
+LATERALITY: Final = ("R", "L")
+# Of a template, clockwise from its top left.
+CORNERS: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detection:
+    """The joint area of one knee; points (x, y) and lengths in film pixels."""
+
+    side: str  # the half of the picture, "left" or "right"; of a single knee, where it would stand
+    laterality: str  # the patient's side, "R" or "L"
+    energy: float  # the paper's, of the film: both sides and the symmetry penalty
+    loss: float  # of this side
+    polarity: str  # "positive", or "negative" where bright and dark are the template's swapped
+    method: str
+    corners: NDArray[np.float64]  # (4, 2), where the template's own corners land
+    centre: Point
+    width_px: float
+    height_px: float
+    rotation_deg: float  # picture clockwise positive
+    mm_per_px: float | None = None
+    landmarks: Mapping[str, Point] = field(default_factory=dict)
+    status: str = "ok"
+    review: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What became of one film: its detections, or why there are none."""
+
+    film: Radiograph | None
+    detections: tuple[Detection, ...] = ()
+    failure: FilmError | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Detector:
+    """A template and a way to find it."""
+
+    template: Template
+    minimiser: Minimiser
+    method: str  # its name in the results
+    paper: bool = False  # lower the paper's energy, not the robust one
+    device: str = "cpu"
+    batch_size: int = BATCH_SIZE  # films that are searched at once
+
+    @classmethod
+    def from_template(
+        cls,
+        template: str | os.PathLike[str] | Annotation,
+        *,
+        method: str = "search",
+        paper: bool = False,
+        device: str = "auto",
+        batch_size: int = BATCH_SIZE,
+    ) -> "Detector":
+        """Look for the fine box of an annotation, or of a template.json."""
+        if method not in METHODS:
+            raise SettingsError(f"method {method!r}; expected one of {', '.join(METHODS)}")
+        if batch_size < 1:
+            raise SettingsError(f"a batch of {batch_size}; expected 1 film or more; raise it")
+        device = _device(device)
+        drawn = template if isinstance(template, Annotation) else load_annotation(str(template))
+        if "centre" in drawn.landmarks:
+            raise TemplateError(
+                f"{drawn.film}: a landmark is called centre, as the middle of an area is; "
+                "expected another name; rename it"
+            )
+        cut, _ = cut_template(read(drawn.film), drawn)
+        minimiser = getattr(import_module(f"kneematch.minimisers.{method}"), method)
+        return cls(cut, minimiser, method, paper, device, batch_size)
+
+    @overload
+    def detect(self, films: Film) -> tuple[Detection, ...]: ...
+
+    @overload
+    def detect(self, films: Iterable[Film]) -> list[tuple[Detection, ...]]: ...
+
+    def detect(
+        self, films: Film | Iterable[Film]
+    ) -> tuple[Detection, ...] | list[tuple[Detection, ...]]:
+        """Find the knees of a film, the picture's left one first; of many, a tuple each.
+
+        Raises:
+            FilmError: a film cannot be used; `each` goes on instead.
+        """
+        if isinstance(films, Radiograph | str | os.PathLike):
+            return self.detect([films])[0]
+        found = []
+        for outcome in self.each(films):
+            if outcome.failure is not None:
+                raise outcome.failure
+            found.append(outcome.detections)
+        return found
+
+    def each(self, films: Iterable[Film]) -> Iterator[Outcome]:
+        """What becomes of each film, in order; the next batch is read while one is searched."""
+        source = iter(films)
+
+        def load() -> list[_Ready | FilmError]:
+            return [_load(film) for film in islice(source, self.batch_size)]
+
+        # One reader: `read` silences warnings, which only one thread at a time may.
+        with ThreadPoolExecutor(max_workers=1) as reader:
+            ahead = reader.submit(load)
+            while batch := ahead.result():
+                ahead = reader.submit(load)
+                yield from self._outcomes(batch)
+
+    def _outcomes(self, batch: "list[_Ready | FilmError]") -> list[Outcome]:
+        outcomes = [
+            Outcome(None, failure=item) if isinstance(item, FilmError) else None for item in batch
+        ]
+        for count in (1, len(SIDES)):  # films of one knee and of two do not share a tensor
+            alike = {
+                k: item
+                for k, item in enumerate(batch)
+                if isinstance(item, _Ready) and len(item.sides) == count
+            }
+            if alike:
+                for k, outcome in zip(alike, self._search(list(alike.values())), strict=True):
+                    outcomes[k] = outcome
+        return [outcome for outcome in outcomes if outcome is not None]
+
+    def _search(self, batch: "list[_Ready]") -> list[Outcome]:
+        """Films with as many sides each."""
+        halves = torch.stack([item.halves.pixels for item in batch]).to(self.device)
+        question = problem(halves, self.template, paper=self.paper)
+        v = self.minimiser(question).v
+        theta = pose_from_vector(v.double(), question.height_ratio)  # (N, S, 4)
+        matrices = pose_matrix(theta, self.template.aspect, question.image_aspect)
+        fit = _judge(halves, question.template, theta, matrices)
+        to_film = torch.stack([item.halves.to_film for item in batch])
+        placed = compose(to_film, matrices.cpu())  # (N, S, 3, 3)
+        return [
+            Outcome(
+                item.film,
+                tuple(
+                    self._detection(item.film, side, placed[n, s], fit.of(n, s))
+                    for s, side in enumerate(item.sides)
+                ),
+            )
+            for n, item in enumerate(batch)
+        ]
+
+    def _detection(
+        self, film: Radiograph, side: int, to_film: Tensor, fit: tuple[float, float, str]
+    ) -> Detection:
+        """What lies where a map (3, 3) takes the template's [-1, 1]^2."""
+        energy, loss, polarity = fit
+        corners = transform(to_film, torch.tensor(CORNERS)).numpy()
+        # The top edge from the picture's left to its right, which mirrored is from corner 1 to 0.
+        (x0, y0), (x1, y1) = corners[[1, 0] if side == LEFT else [0, 1]]
+        points = list(self.template.landmarks.items())
+        places = transform(to_film, torch.tensor([at for _, at in points]).reshape(-1, 2))
+        return Detection(
+            side=SIDES[side],
+            laterality=LATERALITY[side],
+            energy=energy,
+            loss=loss,
+            polarity=polarity,
+            method=self.method,
+            corners=corners,
+            centre=(float(to_film[0, 2]), float(to_film[1, 2])),
+            width_px=math.dist(corners[0], corners[1]),
+            height_px=math.dist(corners[0], corners[3]),
+            rotation_deg=math.degrees(math.atan2(y1 - y0, x1 - x0)),
+            mm_per_px=film.mm_per_px,
+            landmarks={
+                name: (x, y) for (name, _), (x, y) in zip(points, places.tolist(), strict=True)
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Ready:
+    """A film that was read and split."""
+
+    film: Radiograph
+    halves: View  # pixels (S, 800, 500)
+    sides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fit:
+    """How well the template matches where it was found."""
+
+    energy: Tensor  # (N,)
+    loss: Tensor  # (N, S)
+    positive: Tensor  # (N, S)
+
+    def of(self, n: int, s: int) -> tuple[float, float, str]:
+        polarity = "positive" if self.positive[n, s] else "negative"
+        return float(self.energy[n]), float(self.loss[n, s]), polarity
+
+
+def _judge(halves: Tensor, template: Template, theta: Tensor, matrices: Tensor) -> _Fit:
+    """The paper's energy of halves (N, S, H, W) at poses, whatever was lowered to find them."""
+    (term,) = printed(halves, template)
+    patches = sample(halves, matrices.to(halves), template.size)
+    loss = one_sided_loss(patches, template, term.floor)
+    whole, red, green = (
+        correlation(patches[window], template.image[window], term.floor)
+        for window in (..., template.red, template.green)
+    )
+    energy = loss.sum(-1) + symmetry_penalty(theta)
+    # Where cost(+1) <= cost(-1) of the loss: of two numbers, min and max add up to their sum.
+    return _Fit(energy, loss, 2 * whole + red + green >= 0)
+
+
+def _load(source: Film) -> _Ready | FilmError:
+    """Read and split; what cannot be used is returned, not raised."""
+    try:
+        if isinstance(source, Radiograph):
+            return _prepare(source)
+        film = read(source)
+        try:
+            return _prepare(film)
+        except NotARadiograph as error:
+            raise NotARadiograph(f"{os.fspath(source)}: {error}") from error
+    except FilmError as error:
+        return error
+
+
+def _prepare(film: Radiograph) -> _Ready:
+    """Two halves, or one where the header says that the film shows one knee."""
+    if film.laterality in LATERALITY:
+        side = LATERALITY.index(film.laterality)
+        return _Ready(film, single(film, mirrored=side == LEFT), (side,))
+    return _Ready(film, split(film), (LEFT, RIGHT))
+
+
+def _device(name: str) -> str:
+    if name not in DEVICES:
+        raise SettingsError(f"device {name!r}; expected one of {', '.join(DEVICES)}")
+    available = torch.cuda.is_available()
+    if name == "cuda" and not available:
+        raise SettingsError("device 'cuda': not found; expected an NVIDIA GPU; choose 'cpu'")
+    return "cuda" if available and name != "cpu" else "cpu"
