@@ -7,12 +7,13 @@ READY := .venv/ready
 .PHONY: demo test lint clean
 .DEFAULT_GOAL := test
 
-# Phantoms, what is read from them, and a picture of where they are split.
+# Phantoms, DICOM and PNG; a template drawn on one of them; the knees in all of them.
 demo: $(READY)
 	$(BIN)/kneematch synth -n 4 -o demo/films/dicom --force
 	$(BIN)/kneematch synth -n 4 -o demo/films/png --format png --seed 4 --force
-	$(BIN)/kneematch info demo/films/*/phantom-* --preview demo/preview.png
-	@echo "Look at demo/preview.png"
+	$(BIN)/kneematch detect demo/films/*/phantom-* --template demo/films/dicom/template.json \
+	  -o demo --sheet demo/detections.png
+	@echo "Look at demo/detections.png"
 
 # One thread a worker: two workers with torch's own threads would be in each other's way.
 test: lint

@@ -1,19 +1,49 @@
 """Make the pictures of the README, from phantoms only: python docs/make_images.py."""
 
+import tempfile
 from pathlib import Path
 
-from kneematch.outputs.preview import contact_sheet, draw_split
+from PIL import Image
+
+from kneematch.detector import Detector
+from kneematch.matching.truth import annotate
+from kneematch.outputs.overlay import draw_detections
+from kneematch.outputs.preview import CELL_PX, contact_sheet, draw_split
 from kneematch.radiograph.phantom import phantom
+from kneematch.radiograph.write import write_png16
 
 IMAGES = Path(__file__).parent / "images"
-SEEDS = (0, 2, 6)
+SPLIT_SEEDS = (0, 2, 6)
+TEMPLATE_SEED = 0
+DETECTED_SEEDS = (2, 7, 21)
 
 
 def main() -> None:
-    """Three films, and where each is split."""
+    """Three films and where each is split; three others and what is found on them."""
     IMAGES.mkdir(exist_ok=True)
-    films = [draw_split(phantom(seed).radiograph) for seed in SEEDS]
-    contact_sheet(films, len(films)).save(IMAGES / "split.png", optimize=True)
+    _save([draw_split(phantom(seed).radiograph) for seed in SPLIT_SEEDS], "split.png")
+    films = [phantom(seed).radiograph for seed in DETECTED_SEEDS]
+    found = _detector().detect(films)
+    pictures = [
+        draw_detections(film, knees, longest_px=CELL_PX)
+        for film, knees in zip(films, found, strict=True)
+    ]
+    _save(pictures, "detections.png")
+
+
+def _detector() -> Detector:
+    """That of a template drawn on the right knee of a phantom."""
+    made = phantom(TEMPLATE_SEED)
+    knee = made.knees[1]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "phantom.png"
+        write_png16(path, made.radiograph.pixels)
+        drawn = annotate(path, knee.side, knee.plateau_left, knee.plateau_right)
+        return Detector.from_template(drawn)
+
+
+def _save(pictures: list[Image.Image], name: str) -> None:
+    contact_sheet(pictures, len(pictures)).save(IMAGES / name, optimize=True)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,14 @@ def test_nothing_below_the_commands_prints_or_exits() -> None:
 
 
 def test_public_names_are_these() -> None:
-    assert set(kneematch.__all__) == {"KneematchError", "Radiograph", "__version__", "read"}
+    assert set(kneematch.__all__) == {
+        "Detection",
+        "Detector",
+        "KneematchError",
+        "Radiograph",
+        "__version__",
+        "read",
+    }
     assert all(hasattr(kneematch, name) for name in kneematch.__all__)
     assert not hasattr(kneematch, "anything_else")
 

@@ -181,7 +181,7 @@ def test_synth_then_info_as_real_processes(tmp_path: Path) -> None:
     folder = tmp_path / "films"
     command = [*run, "synth", "-n", "2", "-o", str(folder), "--size", "96x128"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout == f"{folder}: 2 films and truth.csv\n"
+    assert done.stdout == f"{folder}: 2 films, truth.csv and template.json\n"
     assert done.stderr == ""
     films = [str(path) for path in sorted(folder.glob("*.dcm"))]
     command = [*run, "info", *films]

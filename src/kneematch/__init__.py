@@ -3,14 +3,17 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kneematch.detector import Detection, Detector
     from kneematch.errors import KneematchError
     from kneematch.radiograph.radiograph import Radiograph
     from kneematch.radiograph.read import read
 
 __version__ = "0.1.0"
-__all__ = ["KneematchError", "Radiograph", "__version__", "read"]
+__all__ = ["Detection", "Detector", "KneematchError", "Radiograph", "__version__", "read"]
 
 _HOME = {
+    "Detection": "kneematch.detector",
+    "Detector": "kneematch.detector",
     "KneematchError": "kneematch.errors",
     "Radiograph": "kneematch.radiograph.radiograph",
     "read": "kneematch.radiograph.read",

@@ -7,6 +7,7 @@ from typing import Annotated, cast
 import typer
 
 from kneematch import __version__
+from kneematch.commands.detect import detect
 from kneematch.commands.info import info
 from kneematch.commands.synth import synth
 from kneematch.commands.terminal import FAILED, complain
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(detect)
 app.command()(info)
 app.command()(synth)
 

@@ -111,8 +111,8 @@ class Detector:
         minimiser = getattr(import_module(f"kneematch.minimisers.{method}"), method)
         return cls(cut, minimiser, method, paper, device, batch_size)
 
-    @overload
-    def detect(self, films: Film) -> tuple[Detection, ...]: ...
+    @overload  # a str is an iterable of str, too; it is one film
+    def detect(self, films: Film) -> tuple[Detection, ...]: ...  # type: ignore[overload-overlap]
 
     @overload
     def detect(self, films: Iterable[Film]) -> list[tuple[Detection, ...]]: ...

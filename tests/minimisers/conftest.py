@@ -19,7 +19,7 @@ from kneematch.radiograph.split import split
 from kneematch.radiograph.view import View, rectangle_to_film
 
 FAMILY = 3
-SIZE = (200, 125)  # of clouds
+SIZE = (192, 120)  # of clouds
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def clouds() -> Callable[..., Tensor]:
     def make(*shape: int, seed: int = 0, blur: float = 6) -> Tensor:
-        """Smooth random pictures in [0, 1], (*shape, 200, 125)."""
+        """Smooth random pictures in [0, 1], (*shape, 192, 120)."""
         noise = np.random.default_rng(seed).normal(size=(*shape, *SIZE))
         smooth = gaussian_filter(noise, (0,) * len(shape) + (blur, blur))
         return torch.from_numpy((smooth - smooth.min()) / (smooth.max() - smooth.min())).float()

@@ -1,6 +1,5 @@
 """`kneematch detect`: both knee joint areas of every film."""
 
-import math
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -72,9 +71,7 @@ def detect(
 class _Results:
     """What a run has found so far: rows for the tables, and pictures, which are saved at once."""
 
-    def __init__(
-        self, out: Path, files: list[Path], *, overlays: bool, sheet: Path | None
-    ) -> None:
+    def __init__(self, out: Path, files: list[Path], *, overlays: bool, sheet: Path | None) -> None:
         from kneematch.outputs.overlay import overlay_names
 
         self.out, self.sheet = out, sheet
@@ -114,7 +111,8 @@ class _Results:
         with writing(self.out / FAILURES):
             write_failures(self.failures, self.out / FAILURES)
         if self.sheet is not None and self.pictures:
-            columns = min(math.ceil(math.sqrt(len(self.pictures))), MOST_COLUMNS)
+            # As many as leave the fewest gaps in the last row.
+            columns = min(range(MOST_COLUMNS, 1, -1), key=lambda c: -len(self.pictures) % c)
             _save(contact_sheet(self.pictures, columns), self.sheet)
 
 

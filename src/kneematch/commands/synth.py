@@ -3,12 +3,14 @@
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from kneematch.commands.terminal import progress, shown, writing
 from kneematch.errors import SettingsError
+
+TEMPLATE: Final = "template.json"
 
 
 class Format(StrEnum):
@@ -30,18 +32,36 @@ def synth(
         int | None, typer.Option(help="Films of one family share the shape of their bones.")
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; else by the cores.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace the phantoms there.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the phantoms, and their template, there.")
+    ] = False,
 ) -> None:
-    """Write phantoms: synthetic films, and truth.csv, which says where the knees are."""
+    """Write phantoms, truth.csv, which says where the knees are, and a template.json."""
     from kneematch.radiograph.synth import Recipe, synthesise
 
     recipe = Recipe(count, format.value, _height_and_width(size), seed, family)
-    with writing(out), progress() as bar:
-        task = bar.add_task("", total=count)
-        truth = synthesise(
-            out, recipe, workers=workers, force=force, report=lambda path: bar.advance(task)
-        )
-    typer.echo(f"{shown(out)}: {count} film{'s' if count != 1 else ''} and {truth.name}")
+    with writing(out), progress(count) as advance:
+        truth = synthesise(out, recipe, workers=workers, force=force, report=lambda path: advance())
+        drawn = _write_template(truth)
+    films = f"{count} film{'s' if count != 1 else ''}"
+    typer.echo(
+        f"{shown(out)}: {films}, {truth.name} and {TEMPLATE}"
+        if drawn
+        else f"{shown(out)}: {films} and {truth.name}; no knee could serve as a template"
+    )
+
+
+def _write_template(truth: Path) -> bool:
+    """Annotate one of the phantoms, if one will do; one of an earlier run goes in any case."""
+    from kneematch.matching.annotation import save_annotation
+    from kneematch.matching.truth import template_from_truth
+
+    target = truth.with_name(TEMPLATE)
+    target.unlink(missing_ok=True)
+    annotation = template_from_truth(truth)
+    if annotation is not None:
+        save_annotation(annotation, target)
+    return annotation is not None
 
 
 def _height_and_width(text: str | None) -> tuple[int, int] | None:

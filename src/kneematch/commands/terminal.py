@@ -1,18 +1,17 @@
 """What all commands show alike: complaints, paths and progress."""
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import typer
 
 from kneematch.errors import SettingsError
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
 FAILED: Final = 2  # the exit code of everything that a user can mend
+SOME_FAILED: Final = 1  # of a run that went through, though not with every film
 
 
 def complain(message: str) -> None:
@@ -37,11 +36,33 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         ) from error
 
 
-def progress() -> "Progress":
-    """A bar on stderr, or nothing where stderr is no terminal."""
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, its rate and the time left, or nothing where stderr is no terminal.
+
+    Yields what is to be called after each film.
+    """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
     console = Console(stderr=True)
-    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    rate = TextColumn("{task.fields[rate]}")
+    columns = BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("", total=total, rate="")
+        started, done = time.monotonic(), 0
+
+        def advance() -> None:
+            nonlocal done
+            done += 1
+            a_second = done / max(time.monotonic() - started, 1e-9)
+            bar.update(task, advance=1, rate=f"{a_second:.1f} films/s")
+
+        yield advance

@@ -39,6 +39,6 @@ def _smooth(images: Tensor) -> Tensor:
 
 def _gaussian(length: int, sigma: float, like: Tensor) -> Tensor:
     """(length, length): row i averages its neighbours, and only those that exist."""
-    at = torch.arange(length).to(like)
+    at = torch.arange(length, device=like.device).to(like.dtype)
     weights = torch.exp(-0.5 * ((at[:, None] - at) / sigma).square())
     return weights / weights.sum(1, keepdim=True)

@@ -100,4 +100,4 @@ def symmetry_penalty(theta: Tensor) -> Tensor:
     if theta.shape[-2] == 1:
         return theta.new_zeros(theta.shape[:-2])
     left, right = theta.unbind(-2)
-    return (left - right)[..., [0, 2]].square().sum(-1)
+    return (left - right)[..., 0:3:2].square().sum(-1)

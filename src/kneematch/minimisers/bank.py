@@ -60,7 +60,8 @@ def _minima_in(
     around = -F.max_pool2d(-loss, 3, stride=1, padding=1)
     flat = loss.masked_fill_(loss > around, torch.inf).flatten(-2)
     value, index = flat.topk(min(MINIMA_A_SCALE, rows * columns), dim=-1, largest=False)
-    rotation = loss.new_tensor(rotations)[turn.flatten(-2).gather(-1, index)]
+    angles = torch.cat([loss.new_full((1,), rotation) for rotation in rotations])
+    rotation = angles[turn.flatten(-2).gather(-1, index)]
     # The centre of the patch in the turned half, and from there in the half itself.
     x = (2 * (index % columns) - columns + 1) / width
     y = (2 * (index // columns) - rows + 1) / height
@@ -81,7 +82,10 @@ def _turned(term: Term, image_aspect: float, rotations: tuple[float, ...]) -> Te
     """The halves turned back by each rotation, the first of which is none: (R, N, S, H, W)."""
     if len(rotations) == 1:
         return term.halves[None]
-    poses = term.halves.new_tensor([[1, 0, 0, rotation] for rotation in rotations[1:]])
+    poses = term.halves.new_zeros(len(rotations) - 1, 4)
+    poses[:, 0] = 1
+    for pose, rotation in zip(poses, rotations[1:], strict=True):
+        pose[3] = rotation
     turns = pose_matrix(poses, image_aspect, image_aspect)[:, None, None]
     size = term.halves.shape[-2], term.halves.shape[-1]
     turned = sample(term.halves, turns.expand(-1, *term.halves.shape[:2], 2, 3), size)
@@ -141,6 +145,6 @@ def _shadowed(loss: Tensor, theta: Tensor, image_aspect: float) -> Tensor:
     scale = theta[..., 0]
     ratio = (scale[..., :, None] / scale[..., None, :]).log().abs()
     apart = (theta[..., :, None, 1:3] - theta[..., None, :, 1:3]).abs()
-    apart = apart * apart.new_tensor([1.0, image_aspect])
+    apart[..., 1] *= image_aspect
     near = (ratio < math.log(SAME_SCALE)) & (apart.amax(-1) < 2 * SAME_PLACE * scale[..., :, None])
     return (near & (loss[..., None, :] < loss[..., :, None])).any(-1)

@@ -71,7 +71,8 @@ def step(here: Quadratic, damping: Tensor) -> Tensor:
     """The damped Gauss-Newton step, (N, S, 4)."""
     diagonal = here.matrix.diagonal(dim1=-2, dim2=-1)
     matrix = here.matrix + torch.diag_embed(damping[:, None] * diagonal + FLAT)
-    solved: Tensor = torch.linalg.solve(matrix, here.gradient)
+    # solve_ex does not wait for the device to say that all went well, and with FLAT it does.
+    solved: Tensor = torch.linalg.solve_ex(matrix, here.gradient).result
     return -solved.reshape(len(solved), -1, 4)
 
 

@@ -60,14 +60,14 @@ def _nine_images(term: Term, theta: Tensor) -> Tensor:
     image_aspect = term.halves.shape[-2] / term.halves.shape[-1]
     matrices = pose_matrix(theta, term.template.aspect, image_aspect)
     patch = sample(term.halves, matrices, term.template.size)
-    x = torch.arange(1 - width, width, 2).to(patch) / width
-    y = (torch.arange(1 - height, height, 2).to(patch) / height)[:, None]
+    x = torch.arange(1 - width, width, 2, device=patch.device).to(patch) / width
+    y = (torch.arange(1 - height, height, 2, device=patch.device).to(patch) / height)[:, None]
     images = patch.new_empty(*patch.shape[:2], 9, height, width)
     across, down = images[:, :, 2], images[:, :, 5]
     across[..., 1:-1] = (patch[..., 2:] - patch[..., :-2]) * (width / 4)
-    across[..., [0, -1]] = 0
+    across[..., 0] = across[..., -1] = 0
     down[..., 1:-1, :] = (patch[..., 2:, :] - patch[..., :-2, :]) * (height / 4)
-    down[..., [0, -1], :] = 0
+    down[..., 0, :] = down[..., -1, :] = 0
     torch.mul(across, x, out=images[:, :, 0])
     torch.mul(across, y, out=images[:, :, 1])
     torch.mul(down, x, out=images[:, :, 3])
@@ -167,7 +167,8 @@ def _both_sides(costs: Cost, theta: Tensor) -> Quadratic:
         block = slice(4 * side, 4 * side + 4)
         whole[:, block, block] = matrix[:, side]
     if sides == 2:
-        weight = 2 * torch.diag(theta.new_tensor([1.0, 0.0, 1.0, 0.0]))
+        weight = theta.new_zeros(4, 4)
+        weight[0, 0] = weight[2, 2] = 2  # twice the weights of the squared differences
         whole = whole + torch.cat(
             [torch.cat([weight, -weight], dim=1), torch.cat([-weight, weight], dim=1)]
         )

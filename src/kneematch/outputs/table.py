@@ -83,7 +83,9 @@ def _number(value: float, decimals: int) -> str:
     return f"{round(value, decimals) + 0.0:.{decimals}f}"
 
 
-def _write(path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def _write(
+    path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Sequence[str]]
+) -> None:
     # surrogateescape writes names that are not UTF-8 as the bytes they are.
     with (
         write_aside(path) as aside,

@@ -41,8 +41,9 @@ def _grid(matrices: Tensor, size: tuple[int, int]) -> Tensor:
     F.affine_grid's values; as a sum of a row and a column it is a third of its work.
     """
     height, width = size
-    x = torch.arange(1 - width, width, 2, device=matrices.device).to(matrices) / width
-    y = torch.arange(1 - height, height, 2, device=matrices.device).to(matrices) / height
+    dtype, device = matrices.dtype, matrices.device
+    x = torch.arange(1 - width, width, 2, dtype=dtype, device=device) / width
+    y = torch.arange(1 - height, height, 2, dtype=dtype, device=device) / height
     across = matrices[:, None, :, 0] * x[:, None]
     down = matrices[:, None, :, 1] * y[:, None] + matrices[:, None, :, 2]
     return across[:, None] + down[:, :, None]

@@ -1,0 +1,108 @@
+"""Films a second of Adam, Gauss-Newton and the search on a GPU, at several batch sizes.
+
+The time of a call is that between two CUDA events around it, the halves being on the GPU already.
+What of it no kernel runs is the overhead of launching kernels: one less the sum of the kernels' own
+times, as PyTorch's profiler has them in another call, over the time of a call.
+
+Run it as `python benchmarks/gpu.py` (`--help` lists the options; `--device cpu` tries it out
+without a GPU); it prints a Markdown table.
+"""
+
+import argparse
+import functools
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from films import FAMILY, halves_of, options, phantom_films, phantom_template
+from kneematch.matching.template import Template
+from kneematch.minimisers.adam import STEPS, adam
+from kneematch.minimisers.gauss_newton import gauss_newton
+from kneematch.minimisers.problem import Problem, Solution, problem
+from kneematch.minimisers.search import search
+
+COLUMNS = ("method", "batch", "ms a call", "films a second", "launch overhead", "peak memory GB")
+
+
+def question(halves: Tensor, template: Template, batch: int, *, paper: bool) -> Problem:
+    """As many films as asked for, the same few over and over."""
+    copies = -(-batch // len(halves))
+    return problem(halves.repeat(copies, 1, 1, 1)[:batch].contiguous(), template, paper=paper)
+
+
+def milliseconds(call: Callable[[], object], repeats: int, *, cuda: bool) -> float:
+    """The median time of a call."""
+    call()  # to warm up
+    times = []
+    for _ in range(repeats):
+        if cuda:
+            before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            before.record()
+            call()
+            after.record()
+            torch.cuda.synchronize()
+            times.append(before.elapsed_time(after))
+        else:
+            start = time.perf_counter()
+            call()
+            times.append(1000 * (time.perf_counter() - start))
+    return statistics.median(times)
+
+
+def kernel_milliseconds(call: Callable[[], object]) -> float:
+    """The sum of the times of all kernels that a call launches."""
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities) as profile:
+        call()
+        torch.cuda.synchronize()
+    return sum(event.self_device_time_total for event in profile.key_averages()) / 1000
+
+
+def methods(chosen: argparse.Namespace) -> dict[str, Callable[[Problem, Tensor], Solution]]:
+    """Each from a problem and a start, which the search does not need."""
+    return {
+        "adam": functools.partial(adam, steps=chosen.steps),
+        "gauss_newton": gauss_newton,
+        "search": lambda asked, _: search(asked),
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = options(__doc__, films=32)
+    parser.set_defaults(device="cuda")
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 1024])
+    parser.add_argument("--repeats", type=int, default=5, help="calls of which the median counts")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of Adam")
+    parser.add_argument("--robust", action="store_true", help="instead of the paper's energy")
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    cuda = torch.device(chosen.device).type == "cuda"
+    template = phantom_template(FAMILY)
+    films = phantom_films(range(chosen.seed, chosen.seed + min(chosen.films, max(chosen.batches))))
+    halves = halves_of(films, chosen.device)
+    name = torch.cuda.get_device_name() if cuda else "CPU"
+    energy = "the robust" if chosen.robust else "the paper's"
+    print(f"{name}, {energy} energy, template of {template.size[1]} x {template.size[0]}.\n")
+    print(f"| {' | '.join(COLUMNS)} |\n|---|{'---:|' * (len(COLUMNS) - 1)}")
+    for method_name, method in methods(chosen).items():
+        for batch in chosen.batches:
+            asked = question(halves, template, batch, paper=not chosen.robust)
+            start = asked.halves.new_zeros(batch, 2, 4)
+            call = functools.partial(method, asked, start)
+            if cuda:
+                torch.cuda.reset_peak_memory_stats()
+            taken = milliseconds(call, chosen.repeats, cuda=cuda)
+            overhead, memory = "-", "-"
+            if cuda:
+                memory = f"{torch.cuda.max_memory_allocated() / 1e9:.1f}"
+                overhead = f"{100 * max(0.0, 1 - kernel_milliseconds(call) / taken):.0f} %"
+            row = (method_name, str(batch), f"{taken:.1f}", f"{1000 * batch / taken:.0f}")
+            print(f"| {' | '.join((*row, overhead, memory))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

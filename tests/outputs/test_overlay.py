@@ -1,0 +1,137 @@
+"""Pictures of detections: outlines where the areas are, labels that can be read."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from kneematch.detector import Detection
+from kneematch.outputs.overlay import LONGEST_PX, draw_detections, overlay_names
+from kneematch.outputs.preview import LEFT_COLOUR, RIGHT_COLOUR, Colour
+from kneematch.radiograph.radiograph import Radiograph
+
+
+def grey(height: int, width: int) -> Radiograph:
+    return Radiograph(np.tile(np.linspace(0, 1, width, dtype=np.float32), (height, 1)))
+
+
+def area(side: str, x0: float, y0: float, size: float) -> Detection:
+    """An upright square; the template's top left is towards the middle of the picture."""
+    a, b = (x0, x0 + size) if side == "right" else (x0 + size, x0)
+    corners = np.array([[a, y0], [b, y0], [b, y0 + size], [a, y0 + size]])
+    return Detection(
+        side=side,
+        laterality="R" if side == "left" else "L",
+        energy=0.3,
+        loss=0.15,
+        polarity="positive",
+        method="search",
+        corners=corners,
+        centre=(x0 + size / 2, y0 + size / 2),
+        width_px=size,
+        height_px=size,
+        rotation_deg=0.0,
+    )
+
+
+def near(picture: Image.Image, colour: Colour) -> NDArray[np.bool_]:
+    """Where a picture has a colour, but for smoothing."""
+    return np.abs(np.asarray(picture).astype(int) - colour).max(-1) < 40
+
+
+def box_of(mask: NDArray[np.bool_]) -> tuple[int, int, int, int]:
+    ys, xs = np.nonzero(mask)
+    return int(xs.min()), int(ys.min()), int(xs.max()), int(ys.max())
+
+
+LEFT, RIGHT = area("left", 60, 120, 200), area("right", 340, 120, 200)
+
+
+def test_outlines_lie_on_the_areas() -> None:
+    picture = draw_detections(grey(400, 600), [LEFT, RIGHT])
+    assert picture.size == (600, 400)
+    for found, colour in ((LEFT, LEFT_COLOUR), (RIGHT, RIGHT_COLOUR)):
+        inside = near(picture, colour)
+        inside[:118] = False  # the label
+        (x0, y0), (x1, y1) = found.corners.min(0), found.corners.max(0)
+        assert box_of(inside) == pytest.approx((x0, y0, x1, y1), abs=4)
+        x, y = map(round, found.centre)
+        assert not inside[y - 80 : y + 80, x - 80 : x + 80].any()
+
+
+def test_the_templates_top_left_corner_is_the_thicker_one() -> None:
+    picture = draw_detections(grey(400, 600), [LEFT, RIGHT])
+    for found, colour in ((LEFT, LEFT_COLOUR), (RIGHT, RIGHT_COLOUR)):
+        shown = near(picture, colour)
+        counts = [
+            int(shown[round(y) - 8 : round(y) + 9, round(x) - 8 : round(x) + 9].sum())
+            for x, y in found.corners
+        ]
+        assert counts[0] > 1.5 * max(counts[1:])
+
+
+def test_landmarks_are_crosses() -> None:
+    marked = replace(RIGHT, landmarks={"rim": (400.5, 200.5)})
+    film = Radiograph(np.pad(np.full((398, 598), 0.4, np.float32), 1))
+    with_cross = np.asarray(draw_detections(film, [marked])).astype(int)
+    without = np.asarray(draw_detections(film, [RIGHT])).astype(int)
+    changed = np.abs(with_cross - without).max(-1) > 60
+    x0, y0, x1, y1 = box_of(changed)
+    assert ((x0 + x1) / 2, (y0 + y1) / 2) == pytest.approx((400, 200), abs=1.5)
+    assert 4 <= x1 - x0 <= 30
+
+
+def digits_of(found: Detection) -> tuple[int, int, int, int]:
+    """Where the label's number stands in a picture of 600 x 400 pixels."""
+    one, other = (
+        np.asarray(draw_detections(grey(400, 600), [replace(found, loss=loss)])).astype(int)
+        for loss in (0.11, 0.88)
+    )
+    return box_of(np.abs(one - other).max(-1) > 40)
+
+
+@pytest.mark.parametrize("y0", [-150, 0, 120, 199, 390])
+def test_the_label_stays_in_the_picture(y0: float) -> None:
+    x0, top, x1, bottom = digits_of(area("right", 450, y0, 200))  # reaches past the right edge
+    assert 8 <= bottom - top <= 14
+    assert 2 < top < bottom < 397
+    assert 450 < x0 < x1 < 595
+
+
+def test_the_label_stands_above_an_area_or_else_below_it() -> None:
+    assert 80 < digits_of(area("right", 340, 120, 200))[3] < 120
+    assert 205 < digits_of(area("right", 340, 5, 200))[1] < 240
+
+
+def test_without_detections_the_film_is_plain_grey() -> None:
+    picture = np.asarray(draw_detections(grey(100, 120), []))
+    assert (picture == picture[..., :1]).all()
+    assert picture.min() == 0
+    assert picture.max() == 255
+
+
+def test_large_films_are_reduced_and_small_ones_are_not() -> None:
+    large = draw_detections(grey(1000, 2 * LONGEST_PX), [RIGHT])
+    assert large.size == (LONGEST_PX, 500)
+    assert draw_detections(grey(300, 200), []).size == (200, 300)
+    assert draw_detections(grey(600, 300), [], longest_px=200).size == (100, 200)
+
+
+def test_lines_are_smooth() -> None:
+    corners = RIGHT.corners - RIGHT.centre
+    turn = math.radians(5)
+    rotation = np.array([[math.cos(turn), -math.sin(turn)], [math.sin(turn), math.cos(turn)]])
+    turned = replace(RIGHT, corners=corners @ rotation.T + RIGHT.centre)
+    blue = np.asarray(draw_detections(Radiograph(np.eye(600, dtype=np.float32)), [turned]))
+    assert len(np.unique(blue[300:, 400:440, 2])) > 8  # and not line and film alone
+
+
+def test_every_film_has_a_picture_of_its_own() -> None:
+    films = ["x/a.dcm", "y/a.png", "a-2.dcm", "A.dcm", "b.dcm", "y/a.png"]
+    names = overlay_names(films)
+    assert names[:2] == ["a.png", "a-2.png"]
+    assert names[4] == "b.png"
+    assert len({name.casefold() for name in names}) == len(films)
