@@ -25,7 +25,7 @@ from kneematch.matching.truth import annotate
 from kneematch.minimisers.problem import Problem, Solution, problem
 from kneematch.radiograph.phantom import phantom
 from kneematch.radiograph.read import read
-from kneematch.radiograph.split import HALF_SIZE, SIDES, split
+from kneematch.radiograph.split import HALF_SIZE, ROOM, SIDES, split
 from kneematch.radiograph.view import View, compose, transform
 
 Result = TypeVar("Result")
@@ -129,7 +129,7 @@ def phantom_films(seeds: Iterable[int], family: int | None = None) -> list[Film]
         made = phantom(seed, family=family)
         tags = ("implant",) * bool(made.hardware) + ("negative",) * made.negative
         margins = [[knee.plateau_left, knee.plateau_right] for knee in made.knees]
-        halves = split(made.radiograph)
+        halves = split(made.radiograph, room=ROOM)
         truth = torch.tensor(margins, dtype=torch.float64)
         films.append(Film(f"phantom {seed}", tags or ("ordinary",), halves, truth))
     return films
@@ -160,7 +160,7 @@ def real_films(folder: Path) -> list[Film]:
                 margins["LR".index(row["knee"])] = torch.tensor(corners, dtype=torch.float64)
     paths = {path.stem: path for path in sorted((folder / "films").iterdir())}
     return [
-        Film(name, (_source(name),), split(read(paths[name])), margins)
+        Film(name, (_source(name),), split(read(paths[name]), room=ROOM), margins)
         for name, margins in known.items()
         if not margins.isnan().all()
     ]

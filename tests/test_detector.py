@@ -56,10 +56,10 @@ def always(theta: Tensor) -> Minimiser:
 def detector_at(
     annotation: Annotation, pose: list[float] | None = None, **options: int
 ) -> Detector:
-    """A detector that finds a pose, or else the annotated one, without a search."""
+    """A detector that finds a pose of the paper's halves, or the annotated one, without search."""
     template, own = cut_template(read(annotation.film), annotation)
     theta = own if pose is None else torch.tensor(pose)
-    return Detector(template, always(theta), "always", **options)
+    return Detector(template, always(theta), "always", paper=True, **options)
 
 
 def box_corners(box: tuple[float, float, float, float]) -> list[list[float]]:
@@ -139,6 +139,17 @@ def test_the_energy_is_the_printed_one_in_both_rows(
     expected = energy(printed(halves, detector.template), pose_from_vector(v, height_ratio))
     assert left.energy == right.energy == pytest.approx(expected.item(), abs=1e-5)
     assert left.energy == pytest.approx(left.loss + right.loss, abs=1e-5)  # poses are alike
+
+
+def test_a_joint_area_may_reach_past_the_edge_of_the_film(
+    annotation: Annotation, film: Radiograph
+) -> None:
+    knee = max(x for x, _ in annotation.landmarks.values())
+    cut = replace(film, pixels=np.ascontiguousarray(film.pixels[:, : math.ceil(knee) + 4]))
+    assert annotation.fine[2] > cut.size[1]
+    _, right = Detector.from_template(annotation, device="cpu").detect(cut)
+    assert np.abs(right.corners - box_corners(annotation.fine)).max() < 6
+    assert right.corners[:, 0].max() > cut.size[1]
 
 
 def test_a_negative_is_told_from_a_positive(annotation: Annotation, film: Radiograph) -> None:

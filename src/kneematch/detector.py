@@ -28,7 +28,7 @@ from kneematch.minimisers.problem import Minimiser, problem
 from kneematch.radiograph.radiograph import Radiograph
 from kneematch.radiograph.read import read
 from kneematch.radiograph.sampling import sample
-from kneematch.radiograph.split import LEFT, RIGHT, SIDES, single, split
+from kneematch.radiograph.split import LEFT, RIGHT, ROOM, SIDES, single, split
 from kneematch.radiograph.view import View, compose, transform
 
 Point = tuple[float, float]
@@ -137,9 +137,10 @@ class Detector:
     def each(self, films: Iterable[Film]) -> Iterator[Outcome]:
         """What becomes of each film, in order; the next batch is read while one is searched."""
         source = iter(films)
+        room = 0.0 if self.paper else ROOM
 
         def load() -> list[_Ready | FilmError]:
-            return [_load(film) for film in islice(source, self.batch_size)]
+            return [_load(film, room) for film in islice(source, self.batch_size)]
 
         # One reader: `read` silences warnings, which only one thread at a time may.
         with ThreadPoolExecutor(max_workers=1) as reader:
@@ -249,26 +250,26 @@ def _judge(halves: Tensor, template: Template, theta: Tensor, matrices: Tensor) 
     return _Fit(energy, loss, 2 * whole + red + green >= 0)
 
 
-def _load(source: Film) -> _Ready | FilmError:
+def _load(source: Film, room: float) -> _Ready | FilmError:
     """Read and split; what cannot be used is returned, not raised."""
     try:
         if isinstance(source, Radiograph):
-            return _prepare(source)
+            return _prepare(source, room)
         film = read(source)
         try:
-            return _prepare(film)
+            return _prepare(film, room)
         except NotARadiograph as error:
             raise NotARadiograph(f"{os.fspath(source)}: {error}") from error
     except FilmError as error:
         return error
 
 
-def _prepare(film: Radiograph) -> _Ready:
+def _prepare(film: Radiograph, room: float) -> _Ready:
     """Two halves, or one where the header says that the film shows one knee."""
     if film.laterality in LATERALITY:
         side = LATERALITY.index(film.laterality)
-        return _Ready(film, single(film, mirrored=side == LEFT), (side,))
-    return _Ready(film, split(film), (LEFT, RIGHT))
+        return _Ready(film, single(film, mirrored=side == LEFT, room=room), (side,))
+    return _Ready(film, split(film, room=room), (LEFT, RIGHT))
 
 
 def _device(name: str) -> str:

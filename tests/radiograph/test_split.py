@@ -1,7 +1,5 @@
 """Splitting: what Sect. 2 asks for, and a map home that holds at every pixel of a half."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,15 @@ from torch import Tensor
 from kneematch.errors import NotARadiograph
 from kneematch.radiograph.phantom import phantom
 from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.split import HALF_SIZE, LEFT, RIGHT, single, split, symmetry_axis
+from kneematch.radiograph.split import (
+    HALF_SIZE,
+    LEFT,
+    RIGHT,
+    single,
+    spans,
+    split,
+    symmetry_axis,
+)
 from kneematch.radiograph.view import View, transform
 
 PHANTOMS = 40  # benchmarks/phantoms.py looks at 200
@@ -59,7 +65,9 @@ def assert_shows_the_film(
     reach = 2 * max((x1 - x0) / HALF_SIZE[1], (y1 - y0) / HALF_SIZE[0], 1)  # of the resizing
     height = film.size[0]
     per_pixel = 0.5 / film.size[1] + 0.3 / film.size[0]  # how much brighter the slope gets
-    inside = (x > span[0] + reach) & (x < span[1] - reach) & (y > reach) & (y < height - reach)
+    first, end = max(span[0], x0), min(span[1], x1)  # a shift may move the content off the half
+    top, bottom = max(0, y0), min(height, y1)
+    inside = (x > first + reach) & (x < end - reach) & (y > top + reach) & (y < bottom - reach)
     outside = (x < span[0] - reach) | (x > span[1] + reach) | (y < -reach) | (y > height + reach)
     pixels = view.pixels[side].numpy()
     wanted = map_coordinates(film.pixels, [y - 0.5, x - 0.5], order=1, mode="nearest")
@@ -155,16 +163,15 @@ def test_each_half_holds_its_part_of_the_film_widened_by_1_1_in_the_middle_of_bl
 
 @given(
     size=st.tuples(st.integers(100, 900), st.integers(100, 900)),
-    margin=st.floats(1.0, 1.5),
     shift=st.tuples(*[st.floats(-0.1, 0.1)] * 4),
 )
 @settings(max_examples=10, deadline=None)
 def test_every_pixel_of_a_half_shows_what_lies_at_its_place_on_the_film(
-    size: tuple[int, int], margin: float, shift: tuple[float, ...]
+    size: tuple[int, int], shift: tuple[float, ...]
 ) -> None:
     film = slope(*size)
     axis = symmetry_axis(torch.from_numpy(film.pixels))
-    halves = split(film, margin=margin, shift=torch.tensor(shift).reshape(2, 2))
+    halves = split(film, shift=torch.tensor(shift).reshape(2, 2))
     width = size[1]
     assert_shows_the_film(film, halves, LEFT, (0, round(1.1 * axis)))
     assert_shows_the_film(film, halves, RIGHT, (width - round(1.1 * (width - axis)), width))
@@ -226,19 +233,24 @@ def test_a_fine_checkerboard_becomes_grey() -> None:
     assert (inner - 0.5).abs().max() < 0.05
 
 
-@pytest.mark.parametrize("margin", [1.2, 1.5])
-def test_a_margin_adds_black_all_around(margin: float) -> None:
-    film = symmetric(640, 256, 128)
-    usual, wider = split(film), split(film, margin=margin)
-    for side in (LEFT, RIGHT):
-        a, b = rectangle(usual, side), rectangle(wider, side)
-        assert b[2] - b[0] == pytest.approx(margin * (a[2] - a[0]), abs=1)
-        assert b[3] - b[1] == pytest.approx(margin * (a[3] - a[1]), abs=1)
-        assert (b[0] + b[2]) / 2 == pytest.approx((a[0] + a[2]) / 2, abs=1)
-        assert (b[1] + b[3]) / 2 == pytest.approx((a[1] + a[3]) / 2, abs=1)
-    edge = math.floor(HALF_SIZE[0] * (1 - 1 / margin) / 2) - 2
-    assert wider.pixels[:, :edge].abs().max() == 0
-    assert wider.pixels[:, -edge:].abs().max() == 0
+@pytest.mark.parametrize("room", [0.05, 0.2])
+def test_room_continues_the_film_by_its_outermost_columns(room: float) -> None:
+    film = slope(640, 400)
+    by_hand = Radiograph(np.pad(film.pixels, ((0, 0), (round(400 * room),) * 2), mode="edge"))
+    axis = symmetry_axis(torch.from_numpy(film.pixels))
+    halves = split(film, room=room)
+    extra = round(room * 400)
+    for side, (x0, x1) in zip((LEFT, RIGHT), spans(400, axis), strict=True):
+        span = (x0 - extra, x1) if side == LEFT else (x0, x1 + extra)
+        shifted = View(halves.pixels, halves.to_film.clone())
+        shifted.to_film[:, 0, 2] += extra
+        assert_shows_the_film(by_hand, shifted, side, (span[0] + extra, span[1] + extra))
+
+
+def test_without_room_the_film_ends_where_it_ends() -> None:
+    film = slope(640, 400)
+    assert torch.equal(split(film).pixels, split(film, room=0.0).pixels)
+    assert not torch.equal(split(film).pixels, split(film, room=0.1).pixels)
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
@@ -252,9 +264,11 @@ def test_a_single_knee_film_is_one_half(mirrored: bool, size: tuple[int, int]) -
     assert_shows_the_film(film, half, 0, (0, size[1]))
 
 
-def test_a_single_knee_film_may_have_a_margin() -> None:
+def test_a_single_knee_film_has_room_on_both_sides() -> None:
     film = slope(500, 200)
-    assert_shows_the_film(film, single(film, mirrored=True, margin=1.3), 0, (0, 200))
+    by_hand = Radiograph(np.pad(film.pixels, ((0, 0), (20, 20)), mode="edge"))
+    there, here = single(film, mirrored=True, room=0.1), single(by_hand, mirrored=True)
+    assert torch.allclose(there.pixels, here.pixels, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [(31, 400), (400, 31), (1, 1), (0, 0)])
@@ -276,7 +290,7 @@ def test_the_smallest_and_the_slimmest_films_are_split(size: tuple[int, int]) ->
 def test_the_film_is_left_as_it_was() -> None:
     film = symmetric(300, 256, 120)
     before = film.pixels.copy()
-    split(film, margin=1.2, shift=torch.full((2, 2), 0.03))
+    split(film, room=0.1, shift=torch.full((2, 2), 0.03))
     assert np.array_equal(film.pixels, before)
 
 

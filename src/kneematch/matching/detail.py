@@ -10,6 +10,7 @@ from kneematch.radiograph.sampling import resize
 REACH: Final = 12 / 500  # deviation of the Gaussian neighbourhood, as a share of the half's width
 # Where the local deviation falls below this share of the half's own, it is noise, and stays small.
 NOISE: Final = 0.2
+TINY: Final = 1e-20  # a black half has no detail, and none that is not a number
 
 
 def detail(halves: Tensor) -> Tensor:
@@ -18,12 +19,12 @@ def detail(halves: Tensor) -> Tensor:
     Finer than that there is only noise.
     """
     halves = resize(halves, (halves.shape[-2] // 2, halves.shape[-1] // 2))
-    rounding = 1e-5 * halves.abs().amax((-2, -1), keepdim=True) + 1e-12
+    rounding = 100 * torch.finfo(halves.dtype).eps * halves.abs().amax((-2, -1), keepdim=True)
     halves = halves - halves.mean((-2, -1), keepdim=True)
     high = halves - _smooth(halves)
     deviation = _smooth(high.square()).clamp(min=0).sqrt()
     overall = halves.square().mean((-2, -1), keepdim=True).sqrt()
-    return high / (deviation + NOISE * overall + rounding)
+    return high / (deviation + NOISE * overall + rounding + TINY)
 
 
 def _smooth(images: Tensor) -> Tensor:

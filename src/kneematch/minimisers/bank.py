@@ -15,8 +15,8 @@ from torch import Tensor
 from kneematch.matching.energy import CONTRAST, TINY, Term, Terms
 from kneematch.matching.pose import MAX_ROTATION, pose_matrix
 from kneematch.minimisers.problem import Problem
-from kneematch.minimisers.pyramid import at_most, resize_template
-from kneematch.radiograph.sampling import sample
+from kneematch.minimisers.pyramid import resize_template
+from kneematch.radiograph.sampling import resize, sample
 
 BANK_WIDTH: Final = 24  # pixels
 # Widths of the half, one a scale from 0.15 to 0.96: a tenth apart, and quick to transform.
@@ -38,7 +38,7 @@ def minima(problem: Problem, count: int) -> Tensor:
     for width in HALF_WIDTHS:
         size = round(width * problem.image_aspect), width
         # From the next larger size, but for the first; each is then cheap to make.
-        terms = tuple(replace(term, halves=at_most(term.halves, size)) for term in terms)
+        terms = tuple(replace(term, halves=resize(term.halves, size)) for term in terms)
         rotations = ROTATIONS if width < UPRIGHT_FROM else ROTATIONS[:1]
         found.append(_minima_in(terms, problem.image_aspect, rotations))
     loss = torch.cat([loss for loss, _ in found], dim=-1)

@@ -11,7 +11,7 @@ from kneematch.errors import NotARadiograph
 from kneematch.radiograph.levels import decoding
 from kneematch.radiograph.radiograph import Radiograph
 from kneematch.radiograph.read import is_dicom, read
-from kneematch.radiograph.split import OVERLAP, split, symmetry_axis
+from kneematch.radiograph.split import spans, split, symmetry_axis
 
 Span = tuple[int, int]  # columns from x0 to before x1
 
@@ -41,16 +41,15 @@ def describe(path: str | os.PathLike[str]) -> Description:
         halves = split(film)
     except NotARadiograph as error:
         raise NotARadiograph(f"{where}: {error}") from error
-    axis, spans = split_lines(film)
+    axis, columns = split_lines(film)
     scale = float(halves.to_film[0, 1, 1]) * 2 / halves.size[0]
-    return Description(film, kind, stored, axis, spans, scale)
+    return Description(film, kind, stored, axis, columns, scale)
 
 
 def split_lines(film: Radiograph) -> tuple[float, tuple[Span, Span]]:
     """The symmetry axis and the columns of the film in the left and in the right half."""
-    width = film.size[1]
     axis = symmetry_axis(torch.from_numpy(film.pixels))
-    return axis, ((0, round(OVERLAP * axis)), (width - round(OVERLAP * (width - axis)), width))
+    return axis, spans(film.size[1], axis)
 
 
 def _dicom_storage(path: Path) -> tuple[str, str]:

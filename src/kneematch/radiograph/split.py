@@ -23,16 +23,18 @@ OVERLAP: Final = 1.1
 AXIS_SEARCH: Final = 0.125  # of the width, to either side of the middle
 AXIS_WIDTH: Final = 256  # width of the down-sampled copy in which the axis is sought
 ROWS_AT_ONCE: Final = 64  # as narrow a band as costs no time
+# The room that the robust search has beside a film (the paper's has none): a fifth of a knee.
+ROOM: Final = 0.08
 SMALLEST_FILM: Final = 32  # pixels a side, below which there is no knee to see
 
 
-def split(film: Radiograph, *, margin: float = 1.0, shift: Tensor | None = None) -> View:
+def split(film: Radiograph, *, room: float = 0.0, shift: Tensor | None = None) -> View:
     """Cut a bilateral film into its two halves, the left one mirrored.
 
     Args:
         film: a bilateral radiograph.
-        margin: how much larger than the paper's the halves are, in black (1 is the paper's), for
-            joint areas that reach past the edge of the film.
+        room: how far, as a share of its width, the film is continued past its left and right edge
+            by its outermost columns, for joint areas that reach past it (0 is the paper's).
         shift: (2, 2), the random translation (x, y) in training: how far the content of each half
             moves right and down, as a share of the half's width and height.
 
@@ -41,27 +43,35 @@ def split(film: Radiograph, *, margin: float = 1.0, shift: Tensor | None = None)
     """
     pixels = torch.from_numpy(_large_enough(film))
     height, width = pixels.shape
-    axis = symmetry_axis(pixels)
-    spans = [(0, round(OVERLAP * axis)), (width - round(OVERLAP * (width - axis)), width)]
-    frame = _frame(height, max(x1 - x0 for x0, x1 in spans), margin)
+    (left, inner_left), (inner_right, right) = spans(width, symmetry_axis(pixels))
+    extra = round(room * width)
+    both = [(left - extra, inner_left), (inner_right, right + extra)]
+    frame = _frame(height, max(x1 - x0 for x0, x1 in both))
     views = []
-    for side, (x0, x1) in enumerate(spans):
+    for side, span in enumerate(both):
         move = (0.0, 0.0) if shift is None else (float(shift[side, 0]), float(shift[side, 1]))
-        views.append(_half(pixels, (x0, x1), frame, mirrored=side == LEFT, move=move))
+        views.append(_half(pixels, span, frame, mirrored=side == LEFT, move=move))
     return View(
         torch.stack([view.pixels for view in views]), torch.stack([view.to_film for view in views])
     )
 
 
-def single(film: Radiograph, *, mirrored: bool, margin: float = 1.0) -> View:
+def single(film: Radiograph, *, mirrored: bool, room: float = 0.0) -> View:
     """The half image of a film that shows one knee: pixels (1, 800, 500), to_film (1, 3, 3).
 
     Mirror what would stand in the left half of a bilateral film: the patient's right knee.
     """
     pixels = torch.from_numpy(_large_enough(film))
     height, width = pixels.shape
-    view = _half(pixels, (0, width), _frame(height, width, margin), mirrored=mirrored)
+    extra = round(room * width)
+    frame = _frame(height, width + 2 * extra)
+    view = _half(pixels, (-extra, width + extra), frame, mirrored=mirrored)
     return View(view.pixels[None], view.to_film[None])
+
+
+def spans(width: int, axis: float) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The columns (first, end) of the two overlapping halves of a film split at x = axis."""
+    return (0, round(OVERLAP * axis)), (width - round(OVERLAP * (width - axis)), width)
 
 
 def symmetry_axis(pixels: Tensor) -> float:
@@ -93,11 +103,11 @@ def _large_enough(film: Radiograph) -> NDArray[np.float32]:
     return film.pixels
 
 
-def _frame(height: int, width: int, margin: float) -> tuple[int, int]:
-    """(height, width) in film pixels of the padded half: of the half's aspect, the margin added."""
+def _frame(height: int, width: int) -> tuple[int, int]:
+    """(height, width) in film pixels of the half that black makes of the right aspect."""
     if height < HALF_ASPECT * width:
         height = round(HALF_ASPECT * width)
-    return round(margin * height), round(margin * height / HALF_ASPECT)
+    return height, round(height / HALF_ASPECT)
 
 
 def _half(
@@ -108,28 +118,34 @@ def _half(
     mirrored: bool,
     move: tuple[float, float] = (0.0, 0.0),
 ) -> View:
-    """Columns x0 to x1 of the film in the middle of a black frame, resized and mirrored."""
-    (x0, x1), height = span, len(pixels)
+    """Columns x0 to x1 of the film in the middle of a black frame, resized and mirrored.
+
+    Where the columns lie outside the film, its outermost column is repeated.
+    """
+    (x0, x1), (height, width) = span, pixels.shape
     spare = frame[1] - (x1 - x0)
     before = spare // 2 + round(move[0] * frame[1])  # black columns, as the half will show them
     left = x0 - (spare - before if mirrored else before)
     top = -((frame[0] - height) // 2 + round(move[1] * frame[0]))
     right, bottom = left + frame[1], top + frame[0]
-    inside = pixels[max(top, 0) : min(bottom, height), max(left, x0) : min(right, x1)]
-    across = (max(x0 - left, 0), max(right - x1, 0))
+    first, end = max(left, x0), min(right, x1)
+    inside = pixels[max(top, 0) : min(bottom, height), max(first, 0) : min(end, width)]
+    repeated = (max(-first, 0), max(end - width, 0))
+    black = (max(x0 - left, 0), max(right - x1, 0))
     down = (0, 0, max(-top, 0), max(bottom - height, 0))
-    half = resize(F.pad(_narrowed(inside, across), down), HALF_SIZE)
+    half = resize(F.pad(_narrowed(inside, repeated, black), down), HALF_SIZE)
     return View(
         half.flip(1) if mirrored else half,
         rectangle_to_film(left, top, right, bottom, mirrored=mirrored),
     )
 
 
-def _narrowed(pixels: Tensor, padding: tuple[int, int]) -> Tensor:
+def _narrowed(pixels: Tensor, repeated: tuple[int, int], black: tuple[int, int]) -> Tensor:
     """Pad rows (H, W) left and right and resize them to the half's width: (H, 500)."""
     rows = pixels.new_empty(len(pixels), HALF_SIZE[1])
     # Not all at once, since a padded copy can be as large as the film itself.
     for start in range(0, len(pixels), ROWS_AT_ONCE):
-        band = F.pad(pixels[start : start + ROWS_AT_ONCE], padding)
+        band = F.pad(pixels[start : start + ROWS_AT_ONCE], repeated, mode="replicate")
+        band = F.pad(band, black)
         rows[start : start + ROWS_AT_ONCE] = resize(band, (len(band), HALF_SIZE[1]))
     return rows
