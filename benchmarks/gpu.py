@@ -21,6 +21,7 @@ from films import FAMILY, halves_of, options, phantom_films, phantom_template
 from kneematch.matching.template import Template
 from kneematch.minimisers.adam import STEPS, adam
 from kneematch.minimisers.gauss_newton import gauss_newton
+from kneematch.minimisers.graphed import Graphed
 from kneematch.minimisers.problem import Problem, Solution, problem
 from kneematch.minimisers.search import search
 
@@ -70,6 +71,16 @@ def methods(chosen: argparse.Namespace) -> dict[str, Callable[[Problem, Tensor],
     }
 
 
+def graphed(asked: Problem, *, paper: bool) -> Callable[[], Solution]:
+    """The search of films of one shape, recorded once and replayed."""
+
+    def solve(halves: Tensor) -> Solution:
+        return search(problem(halves, asked.template, paper=paper))
+
+    replay = Graphed(solve, asked.halves)
+    return lambda: replay(asked.halves)
+
+
 def main() -> None:
     """Measure and print."""
     parser = options(__doc__, films=32)
@@ -78,6 +89,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="calls of which the median counts")
     parser.add_argument("--steps", type=int, default=STEPS, help="of Adam")
     parser.add_argument("--robust", action="store_true", help="instead of the paper's energy")
+    parser.add_argument("--graph-up-to", type=int, default=64, help="films a batch")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     cuda = torch.device(chosen.device).type == "cuda"
@@ -88,20 +100,35 @@ def main() -> None:
     energy = "the robust" if chosen.robust else "the paper's"
     print(f"{name}, {energy} energy, template of {template.size[1]} x {template.size[0]}.\n")
     print(f"| {' | '.join(COLUMNS)} |\n|---|{'---:|' * (len(COLUMNS) - 1)}")
-    for method_name, method in methods(chosen).items():
-        for batch in chosen.batches:
-            asked = question(halves, template, batch, paper=not chosen.robust)
-            start = asked.halves.new_zeros(batch, 2, 4)
-            call = functools.partial(method, asked, start)
-            if cuda:
-                torch.cuda.reset_peak_memory_stats()
-            taken = milliseconds(call, chosen.repeats, cuda=cuda)
-            overhead, memory = "-", "-"
-            if cuda:
-                memory = f"{torch.cuda.max_memory_allocated() / 1e9:.1f}"
-                overhead = f"{100 * max(0.0, 1 - kernel_milliseconds(call) / taken):.0f} %"
-            row = (method_name, str(batch), f"{taken:.1f}", f"{1000 * batch / taken:.0f}")
-            print(f"| {' | '.join((*row, overhead, memory))} |", flush=True)
+    paper = not chosen.robust
+    for batch in chosen.batches:
+        asked = question(halves, template, batch, paper=paper)
+        start = asked.halves.new_zeros(batch, 2, 4)
+        calls = {
+            name: functools.partial(method, asked, start)
+            for name, method in methods(chosen).items()
+        }
+        if cuda and batch <= chosen.graph_up_to:
+            calls["search, as a CUDA graph"] = graphed(asked, paper=paper)
+        for name, call in calls.items():
+            print(
+                f"| {' | '.join(row(name, batch, call, chosen.repeats, cuda=cuda))} |", flush=True
+            )
+
+
+def row(
+    name: str, batch: int, call: Callable[[], object], repeats: int, *, cuda: bool
+) -> tuple[str, ...]:
+    """What a call costs, as the table has it."""
+    if not cuda:
+        taken = milliseconds(call, repeats, cuda=False)
+        return name, str(batch), f"{taken:.1f}", f"{1000 * batch / taken:.0f}", "-", "-"
+    torch.cuda.reset_peak_memory_stats()
+    taken = milliseconds(call, repeats, cuda=True)
+    memory = torch.cuda.max_memory_allocated() / 1e9
+    overhead = 100 * max(0.0, 1 - kernel_milliseconds(call) / taken)
+    speed = f"{taken:.1f}", f"{1000 * batch / taken:.0f}"
+    return name, str(batch), *speed, f"{overhead:.0f} %", f"{memory:.1f}"
 
 
 if __name__ == "__main__":
