@@ -83,9 +83,9 @@ def _turned(term: Term, image_aspect: float, rotations: tuple[float, ...]) -> Te
     if len(rotations) == 1:
         return term.halves[None]
     poses = term.halves.new_zeros(len(rotations) - 1, 4)
-    poses[:, 0] = 1
+    poses[:, 0].fill_(1)
     for pose, rotation in zip(poses, rotations[1:], strict=True):
-        pose[3] = rotation
+        pose[3].fill_(rotation)
     turns = pose_matrix(poses, image_aspect, image_aspect)[:, None, None]
     size = term.halves.shape[-2], term.halves.shape[-1]
     turned = sample(term.halves, turns.expand(-1, *term.halves.shape[:2], 2, 3), size)

@@ -65,16 +65,16 @@ def _nine_images(term: Term, theta: Tensor) -> Tensor:
     images = patch.new_empty(*patch.shape[:2], 9, height, width)
     across, down = images[:, :, 2], images[:, :, 5]
     across[..., 1:-1] = (patch[..., 2:] - patch[..., :-2]) * (width / 4)
-    across[..., 0] = across[..., -1] = 0
+    across[..., :: width - 1].zero_()
     down[..., 1:-1, :] = (patch[..., 2:, :] - patch[..., :-2, :]) * (height / 4)
-    down[..., 0, :] = down[..., -1, :] = 0
+    down[..., :: height - 1, :].zero_()
     torch.mul(across, x, out=images[:, :, 0])
     torch.mul(across, y, out=images[:, :, 1])
     torch.mul(down, x, out=images[:, :, 3])
     torch.mul(down, y, out=images[:, :, 4])
     images[:, :, PATCH] = patch
     images[:, :, IMAGE] = term.template.image
-    images[:, :, ONE] = 1
+    images[:, :, ONE].fill_(1)
     return images
 
 
@@ -168,7 +168,7 @@ def _both_sides(costs: Cost, theta: Tensor) -> Quadratic:
         whole[:, block, block] = matrix[:, side]
     if sides == 2:
         weight = theta.new_zeros(4, 4)
-        weight[0, 0] = weight[2, 2] = 2  # twice the weights of the squared differences
+        weight.diagonal()[::2].fill_(2)  # twice the weights of the squared differences
         whole = whole + torch.cat(
             [torch.cat([weight, -weight], dim=1), torch.cat([-weight, weight], dim=1)]
         )
