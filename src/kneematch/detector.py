@@ -24,7 +24,8 @@ from kneematch.matching.energy import (
 )
 from kneematch.matching.pose import pose_from_vector, pose_matrix
 from kneematch.matching.template import Template, cut_template
-from kneematch.minimisers.problem import Minimiser, problem
+from kneematch.minimisers.graphed import Graphed, replayed
+from kneematch.minimisers.problem import Minimiser, Solution, problem
 from kneematch.radiograph.radiograph import Radiograph
 from kneematch.radiograph.read import read
 from kneematch.radiograph.sampling import sample
@@ -35,6 +36,7 @@ Point = tuple[float, float]
 Film = Radiograph | str | os.PathLike[str]
 
 METHODS: Final = ("search", "sliding", "grid")  # each a function in a file of its name
+REPLAYED: Final = ("search",)  # those that a CUDA graph can hold
 DEVICES: Final = ("auto", "cpu", "cuda")
 BATCH_SIZE: Final = 8
 # The patient's side that stands in the left and in the right half of a picture, AP or PA alike.
@@ -84,6 +86,7 @@ class Detector:
     paper: bool = False  # lower the paper's energy, not the robust one
     device: str = "cpu"
     batch_size: int = BATCH_SIZE  # films that are searched at once
+    _recorded: dict[torch.Size, Graphed | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def from_template(
@@ -108,6 +111,7 @@ class Detector:
                 "expected another name; rename it"
             )
         cut, _ = cut_template(read(drawn.film), drawn)
+        cut = cut.to(torch.empty(0, device=device))
         minimiser = getattr(import_module(f"kneematch.minimisers.{method}"), method)
         return cls(cut, minimiser, method, paper, device, batch_size)
 
@@ -167,11 +171,11 @@ class Detector:
     def _search(self, batch: "list[_Ready]") -> list[Outcome]:
         """Films with as many sides each."""
         halves = torch.stack([item.halves.pixels for item in batch]).to(self.device)
-        question = problem(halves, self.template, paper=self.paper)
-        v = self.minimiser(question).v
-        theta = pose_from_vector(v.double(), question.height_ratio)  # (N, S, 4)
-        matrices = pose_matrix(theta, self.template.aspect, question.image_aspect)
-        fit = _judge(halves, question.template, theta, matrices)
+        image_aspect = halves.shape[-2] / halves.shape[-1]
+        v = self._solve(halves).v
+        theta = pose_from_vector(v.double(), self.template.aspect / image_aspect)  # (N, S, 4)
+        matrices = pose_matrix(theta, self.template.aspect, image_aspect)
+        fit = _judge(halves, self.template.to(halves), theta, matrices)
         to_film = torch.stack([item.halves.to_film for item in batch])
         placed = compose(to_film, matrices.cpu())  # (N, S, 3, 3)
         return [
@@ -184,6 +188,14 @@ class Detector:
             )
             for n, item in enumerate(batch)
         ]
+
+    def _solve(self, halves: Tensor) -> Solution:
+        def solve(halves: Tensor) -> Solution:
+            return self.minimiser(problem(halves, self.template, paper=self.paper))
+
+        if halves.is_cuda and self.method in REPLAYED:
+            return replayed(solve, halves, self._recorded)
+        return solve(halves)
 
     def _detection(
         self, film: Radiograph, side: int, to_film: Tensor, fit: tuple[float, float, str]
