@@ -29,9 +29,14 @@ def grid(
     steps: int = STEPS,
     chunk: int = CHUNK,
     progress: Progress | None = None,
+    starts: Tensor | None = None,
 ) -> Solution:
-    """The lowest energy met on the way down from every start of the grid, film by film."""
-    starts = grid_starts(problem, n_scales, stride)
+    """The lowest energy met on the way down from every start of the grid, film by film.
+
+    Given starts (M, S, 4) take the place of the appendix's.
+    """
+    if starts is None:
+        starts = grid_starts(problem, n_scales, stride)
     films, done = len(problem.halves), 0
     found = []
     for film in range(films):

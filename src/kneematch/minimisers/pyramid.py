@@ -13,7 +13,7 @@ def pyramid(problem: Problem, factors: tuple[int, ...]) -> dict[int, Problem]:
     """The problem on halves and templates that are each factor times smaller."""
     height, width = problem.halves.shape[-2:]
     levels, larger = {}, problem.terms
-    for factor in sorted(factors):
+    for factor in sorted(set(factors)):
         # A small image is made from the next larger one: its filter is then small too.
         larger = tuple(
             replace(

@@ -1,5 +1,7 @@
 """The outlines of a knee's bones, and the truth that follows from them."""
 
+from typing import Final
+
 import numpy as np
 
 from kneematch.radiograph.phantom.anatomy import (
@@ -12,6 +14,8 @@ from kneematch.radiograph.phantom.anatomy import (
     Shape,
 )
 from kneematch.radiograph.phantom.shapes import bump, spline
+
+RIM: Final = 0.02  # of the plateau's width: less far out than this counts little as its margin
 
 
 def femur_outline(shape: Shape, v: Array) -> tuple[Array, Array]:
@@ -76,8 +80,16 @@ def fibula_outline(shape: Shape, v: Array) -> tuple[Array, Array]:
 
 
 def margins(shape: Shape) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The outermost points (u, v) of the tibial plateau: lateral, medial."""
+    """The outermost points (u, v) of the tibial plateau: lateral, medial.
+
+    Where the rim runs straight down, no one point of it is outermost: one takes the middle.
+    """
     v = np.linspace(-0.03, 0.1, 131)
     lateral, medial = tibia_outline(shape, v)
-    i, j = int(np.argmin(lateral)), int(np.argmax(medial))
-    return (float(lateral[i]), float(v[i])), (float(medial[j]), float(v[j]))
+    low, high = (
+        float(np.average(v, weights=np.exp((out - out.max()) / RIM))) for out in (-lateral, medial)
+    )
+    return (
+        (float(np.interp(low, v, lateral)), low),
+        (float(np.interp(high, v, medial)), high),
+    )
