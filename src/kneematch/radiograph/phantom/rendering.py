@@ -13,6 +13,7 @@ from kneematch.radiograph.phantom.hardware import add_hardware
 from kneematch.radiograph.phantom.overlay import lay_over
 from kneematch.radiograph.phantom.shapes import Canvas, make_canvas
 from kneematch.radiograph.phantom.tissue import add_soft_tissue
+from kneematch.radiograph.sampling import sample_at
 
 REACH = 1.75  # how far a leg may extend from the knee's middle, in plateau widths
 COARSE = 4  # film pixels in one of soft tissue, which has no finer detail
@@ -62,17 +63,15 @@ def _add_leg(attenuation: Tensor, plan: Plan, knee: int) -> None:
     columns, rows = (COARSE * math.ceil(length / COARSE) for length in end - start)
     left, top = start.tolist()
     leg = _leg((rows, columns), (left / px, top / px), plan, knee, attenuation.device)
-    grid = torch.empty(1, height, x1 - x0, 2, device=attenuation.device)
+    places = torch.empty(height, x1 - x0, 2, device=attenuation.device)
     across, down = 2 / columns, 2 / rows
     torch.add(
         x * (c * mirror * across) - left * across - 1,
         y * (s * mirror * across),
-        out=grid[0, ..., 0],
+        out=places[..., 0],
     )
-    torch.add(y * (c * down) - top * down - 1, x * (-s * down), out=grid[0, ..., 1])
-    attenuation[:, x0:x1] += F.grid_sample(
-        leg[None, None], grid, padding_mode="border", align_corners=False
-    )[0, 0]
+    torch.add(y * (c * down) - top * down - 1, x * (-s * down), out=places[..., 1])
+    attenuation[:, x0:x1] += sample_at(leg, places)
 
 
 def _leg(
