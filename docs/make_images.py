@@ -5,9 +5,9 @@ from pathlib import Path
 
 from PIL import Image
 
+from kneematch.detection.overlay import draw_detections
 from kneematch.detector import Detector
 from kneematch.matching.truth import annotate
-from kneematch.outputs.overlay import draw_detections
 from kneematch.outputs.preview import CELL_PX, contact_sheet, draw_split
 from kneematch.radiograph.phantom import phantom
 from kneematch.radiograph.write import write_png16

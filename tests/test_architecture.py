@@ -17,14 +17,15 @@ LEVELS = {
     "matching": 2,
     "minimisers": 3,
     "training": 4,
-    "detector": 5,
-    "evaluation": 6,
-    "outputs": 6,
-    "cohort": 7,
-    "web": 8,
-    "commands": 9,
-    "cli": 9,
-    "__main__": 9,
+    "detection": 5,
+    "detector": 6,
+    "evaluation": 7,
+    "outputs": 7,
+    "cohort": 8,
+    "web": 9,
+    "commands": 10,
+    "cli": 10,
+    "__main__": 10,
 }
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.detector import Detection, Detector
+from kneematch.detection.detection import Detection
+from kneematch.detector import Detector
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
 from kneematch.matching.annotation import Annotation, save_annotation
 from kneematch.matching.energy import energy, printed

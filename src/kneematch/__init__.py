@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kneematch.detector import Detection, Detector
+    from kneematch.detection.detection import Detection
+    from kneematch.detector import Detector
     from kneematch.errors import KneematchError
     from kneematch.radiograph.radiograph import Radiograph
     from kneematch.radiograph.read import read
@@ -12,7 +13,7 @@ __version__ = "0.1.0"
 __all__ = ["Detection", "Detector", "KneematchError", "Radiograph", "__version__", "read"]
 
 _HOME = {
-    "Detection": "kneematch.detector",
+    "Detection": "kneematch.detection.detection",
     "Detector": "kneematch.detector",
     "KneematchError": "kneematch.errors",
     "Radiograph": "kneematch.radiograph.radiograph",

@@ -2,19 +2,19 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import islice
 from typing import Final, overload
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
+from kneematch.detection.detection import Detection
+from kneematch.detection.prepare import LATERALITY, Film, Prepared, load
+from kneematch.errors import FilmError, SettingsError, TemplateError
 from kneematch.matching.annotation import Annotation, load_annotation
 from kneematch.matching.energy import (
     correlation,
@@ -29,42 +29,15 @@ from kneematch.minimisers.problem import Minimiser, Solution, problem
 from kneematch.radiograph.radiograph import Radiograph
 from kneematch.radiograph.read import read
 from kneematch.radiograph.sampling import sample
-from kneematch.radiograph.split import LEFT, RIGHT, ROOM, SIDES, single, split
-from kneematch.radiograph.view import View, compose, transform
-
-Point = tuple[float, float]
-Film = Radiograph | str | os.PathLike[str]
+from kneematch.radiograph.split import LEFT, ROOM, SIDES
+from kneematch.radiograph.view import compose, transform
 
 METHODS: Final = ("search", "sliding", "grid")  # each a function in a file of its name
 REPLAYED: Final = ("search",)  # those that a CUDA graph can hold
 DEVICES: Final = ("auto", "cpu", "cuda")
 BATCH_SIZE: Final = 8
-# The patient's side that stands in the left and in the right half of a picture, AP or PA alike.
-LATERALITY: Final = ("R", "L")
 # Of a template, clockwise from its top left.
 CORNERS: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Detection:
-    """The joint area of one knee; points (x, y) and lengths in film pixels."""
-
-    side: str  # the half of the picture, "left" or "right"; of a single knee, where it would stand
-    laterality: str  # the patient's side, "R" or "L"
-    energy: float  # the paper's, of the film: both sides and the symmetry penalty
-    loss: float  # of this side
-    polarity: str  # "positive", or "negative" where bright and dark are the template's swapped
-    method: str
-    corners: NDArray[np.float64]  # (4, 2), where the template's own corners land
-    centre: Point
-    width_px: float
-    height_px: float
-    rotation_deg: float  # picture clockwise positive
-    mm_per_px: float | None = None
-    landmarks: Mapping[str, Point] = field(default_factory=dict)
-    status: str = "ok"
-    review: str = ""
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,50 +116,47 @@ class Detector:
         source = iter(films)
         room = 0.0 if self.paper else ROOM
 
-        def load() -> list[_Ready | FilmError]:
-            return [_load(film, room) for film in islice(source, self.batch_size)]
+        def ahead() -> list[tuple[Radiograph, Prepared] | FilmError]:
+            return [load(film, room) for film in islice(source, self.batch_size)]
 
         # One reader: `read` silences warnings, which only one thread at a time may.
         with ThreadPoolExecutor(max_workers=1) as reader:
-            ahead = reader.submit(load)
-            while batch := ahead.result():
-                ahead = reader.submit(load)
-                yield from self._outcomes(batch)
+            reading = reader.submit(ahead)
+            while batch := reading.result():
+                reading = reader.submit(ahead)
+                found = iter(self.find([item[1] for item in batch if isinstance(item, tuple)]))
+                for item in batch:
+                    if isinstance(item, FilmError):
+                        yield Outcome(None, failure=item)
+                    else:
+                        yield Outcome(item[0], next(found))
 
-    def _outcomes(self, batch: "list[_Ready | FilmError]") -> list[Outcome]:
-        outcomes = [
-            Outcome(None, failure=item) if isinstance(item, FilmError) else None for item in batch
-        ]
+    def find(self, films: Sequence[Prepared]) -> list[tuple[Detection, ...]]:
+        """The knees of films that are prepared, all at once."""
+        found: list[tuple[Detection, ...]] = [()] * len(films)
         for count in (1, len(SIDES)):  # films of one knee and of two do not share a tensor
-            alike = {
-                k: item
-                for k, item in enumerate(batch)
-                if isinstance(item, _Ready) and len(item.sides) == count
-            }
+            alike = [k for k, film in enumerate(films) if len(film.sides) == count]
             if alike:
-                for k, outcome in zip(alike, self._search(list(alike.values())), strict=True):
-                    outcomes[k] = outcome
-        return [outcome for outcome in outcomes if outcome is not None]
+                for k, knees in zip(alike, self._find([films[k] for k in alike]), strict=True):
+                    found[k] = knees
+        return found
 
-    def _search(self, batch: "list[_Ready]") -> list[Outcome]:
+    def _find(self, films: list[Prepared]) -> list[tuple[Detection, ...]]:
         """Films with as many sides each."""
-        halves = torch.stack([item.halves.pixels for item in batch]).to(self.device)
+        halves = torch.stack([film.halves.pixels for film in films]).to(self.device)
         image_aspect = halves.shape[-2] / halves.shape[-1]
         v = self._solve(halves).v
         theta = pose_from_vector(v.double(), self.template.aspect / image_aspect)  # (N, S, 4)
         matrices = pose_matrix(theta, self.template.aspect, image_aspect)
         fit = _judge(halves, self.template.to(halves), theta, matrices)
-        to_film = torch.stack([item.halves.to_film for item in batch])
+        to_film = torch.stack([film.halves.to_film for film in films])
         placed = compose(to_film, matrices.cpu())  # (N, S, 3, 3)
         return [
-            Outcome(
-                item.film,
-                tuple(
-                    self._detection(item.film, side, placed[n, s], fit.of(n, s))
-                    for s, side in enumerate(item.sides)
-                ),
+            tuple(
+                self._detection(film, side, placed[n, s], fit.of(n, s))
+                for s, side in enumerate(film.sides)
             )
-            for n, item in enumerate(batch)
+            for n, film in enumerate(films)
         ]
 
     def _solve(self, halves: Tensor) -> Solution:
@@ -198,7 +168,7 @@ class Detector:
         return solve(halves)
 
     def _detection(
-        self, film: Radiograph, side: int, to_film: Tensor, fit: tuple[float, float, str]
+        self, film: Prepared, side: int, to_film: Tensor, fit: tuple[float, float, str]
     ) -> Detection:
         """What lies where a map (3, 3) takes the template's [-1, 1]^2."""
         energy, loss, polarity = fit
@@ -227,15 +197,6 @@ class Detector:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Ready:
-    """A film that was read and split."""
-
-    film: Radiograph
-    halves: View  # pixels (S, 800, 500)
-    sides: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class _Fit:
     """How well the template matches where it was found."""
 
@@ -260,28 +221,6 @@ def _judge(halves: Tensor, template: Template, theta: Tensor, matrices: Tensor) 
     energy = loss.sum(-1) + symmetry_penalty(theta)
     # Where cost(+1) <= cost(-1) of the loss: of two numbers, min and max add up to their sum.
     return _Fit(energy, loss, 2 * whole + red + green >= 0)
-
-
-def _load(source: Film, room: float) -> _Ready | FilmError:
-    """Read and split; what cannot be used is returned, not raised."""
-    try:
-        if isinstance(source, Radiograph):
-            return _prepare(source, room)
-        film = read(source)
-        try:
-            return _prepare(film, room)
-        except NotARadiograph as error:
-            raise NotARadiograph(f"{os.fspath(source)}: {error}") from error
-    except FilmError as error:
-        return error
-
-
-def _prepare(film: Radiograph, room: float) -> _Ready:
-    """Two halves, or one where the header says that the film shows one knee."""
-    if film.laterality in LATERALITY:
-        side = LATERALITY.index(film.laterality)
-        return _Ready(film, single(film, mirrored=side == LEFT, room=room), (side,))
-    return _Ready(film, split(film, room=room), (LEFT, RIGHT))
 
 
 def _device(name: str) -> str:

@@ -7,14 +7,12 @@ from PIL import Image
 from kneematch.outputs.preview import (
     AXIS_COLOUR,
     CELL_PX,
-    LEFT_COLOUR,
     LONGEST_PX,
-    RIGHT_COLOUR,
     contact_sheet,
     draw_split,
-    to_grey8,
 )
 from kneematch.radiograph.describe import split_lines
+from kneematch.radiograph.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.radiograph.radiograph import Radiograph
 
 

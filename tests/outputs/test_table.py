@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kneematch.detector import Detection
+from kneematch.detection.detection import Detection
 from kneematch.outputs.table import write_detections, write_failures
 
 FIXED = (

@@ -12,7 +12,8 @@ from kneematch.commands.terminal import SOME_FAILED, complain, progress, shown, 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from kneematch.detector import Detection, Detector, Outcome
+    from kneematch.detection.detection import Detection
+    from kneematch.detector import Detector, Outcome
 
 TABLE: Final = "detections.csv"
 FAILURES: Final = "failures.csv"
@@ -72,7 +73,7 @@ class _Results:
     """What a run has found so far: rows for the tables, and pictures, which are saved at once."""
 
     def __init__(self, out: Path, files: list[Path], *, overlays: bool, sheet: Path | None) -> None:
-        from kneematch.outputs.overlay import overlay_names
+        from kneematch.detection.overlay import overlay_names
 
         self.out, self.sheet = out, sheet
         self.rows: list[tuple[str, Detection]] = []
@@ -85,7 +86,7 @@ class _Results:
 
     def add(self, path: Path, outcome: "Outcome") -> None:
         """The next film, in the order given."""
-        from kneematch.outputs.overlay import draw_detections
+        from kneematch.detection.overlay import draw_detections
         from kneematch.outputs.preview import CELL_PX
 
         name = next(self.names) if self.names is not None else None

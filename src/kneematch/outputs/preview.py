@@ -4,35 +4,19 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from kneematch.radiograph.describe import split_lines
+from kneematch.radiograph.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.radiograph.radiograph import Radiograph
-
-Colour = tuple[int, int, int]
 
 LONGEST_PX: Final = 1024  # side of a drawn film
 CELL_PX: Final = 480  # side of a film in a contact sheet
 GAP_PX: Final = 8
-WINDOW: Final = (0.5, 99.5)  # percentiles shown as black and white
 
-LEFT_COLOUR: Final = (255, 150, 40)
-RIGHT_COLOUR: Final = (70, 170, 255)
 AXIS_COLOUR: Final = (255, 255, 255)
 PAPER: Final = (24, 24, 24)
 INK: Final = (225, 225, 225)
-
-
-def to_grey8(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Pixels (H, W) of any range as bytes, in a window that a few odd pixels do not move."""
-    low, high = np.percentile(pixels, WINDOW)
-    if high <= low:  # nearly all of the film is of one value
-        low, high = float(pixels.min()), float(pixels.max())
-    span = high - low if high > low else 1.0
-    grey: NDArray[np.uint8] = np.rint(((pixels - low) / span).clip(0, 1) * 255).astype(np.uint8)
-    return grey
 
 
 def draw_split(film: Radiograph, *, title: str = "") -> Image.Image:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kneematch.detector import Detection
+from kneematch.detection.detection import Detection
 from kneematch.files import write_aside
 
 COLUMNS: Final = (

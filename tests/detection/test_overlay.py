@@ -8,9 +8,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from kneematch.detector import Detection
-from kneematch.outputs.overlay import LONGEST_PX, draw_detections, overlay_names
-from kneematch.outputs.preview import LEFT_COLOUR, RIGHT_COLOUR, Colour
+from kneematch.detection.detection import Detection
+from kneematch.detection.overlay import LONGEST_PX, draw_detections, overlay_names
+from kneematch.radiograph.display import LEFT_COLOUR, RIGHT_COLOUR, Colour
 from kneematch.radiograph.radiograph import Radiograph
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from kneematch.detector import Detection
-from kneematch.outputs.preview import LEFT_COLOUR, RIGHT_COLOUR, Colour, to_grey8
+from kneematch.detection.detection import Detection
+from kneematch.radiograph.display import LEFT_COLOUR, RIGHT_COLOUR, Colour, to_grey8
 from kneematch.radiograph.radiograph import Radiograph
 
 LONGEST_PX: Final = 1600  # side of the picture
