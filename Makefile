@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+CHROMIUM := /usr/bin/chromium
 
 .PHONY: demo test lint clean
 .DEFAULT_GOAL := test
@@ -12,11 +13,11 @@ demo: $(READY)
 	$(BIN)/kneematch synth -n 4 -o demo/films/dicom --force
 	$(BIN)/kneematch synth -n 4 -o demo/films/png --format png --seed 4 --force
 	$(BIN)/kneematch detect demo/films/*/phantom-* --template demo/films/dicom/template.json \
-	  -o demo --sheet demo/detections.png
+	  -o demo --sheet demo/detections.png --force
 	@echo "Look at demo/detections.png"
 
 # One thread a worker: two workers with torch's own threads would be in each other's way.
-test: lint
+test: lint $(CHROMIUM)
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 lint: $(READY)
@@ -33,5 +34,13 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,web,ray]'
 	@touch $@
+
+# The browser that the tests of the web pages drive.
+$(CHROMIUM):
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; \
+	else \
+	  echo "make: no $@, which the tests of the web pages drive; as root: apt-get install chromium" >&2; exit 1; \
+	fi

@@ -19,7 +19,12 @@ from torch import Tensor
 from kneematch.errors import TemplateError
 from kneematch.matching.annotation import load_annotation
 from kneematch.matching.energy import losses, printed, symmetry_penalty
-from kneematch.matching.pose import pose_from_vector, pose_matrix, vector_from_pose
+from kneematch.matching.pose import (
+    pose_from_points,
+    pose_from_vector,
+    pose_matrix,
+    vector_from_pose,
+)
 from kneematch.matching.template import Template, cut_from_half, cut_template
 from kneematch.matching.truth import annotate
 from kneematch.minimisers.problem import Problem, Solution, problem
@@ -33,7 +38,6 @@ Result = TypeVar("Result")
 AREA = 1.5  # a knee's area is a square of this many plateau widths around the margins' middle
 TEMPLATE_SEEDS = range(1_000_000, 1_001_000)  # apart from those of the films that are searched
 FAMILY = 3
-HALF_PX = torch.tensor([HALF_SIZE[1] / 2, HALF_SIZE[0] / 2], dtype=torch.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,21 +203,10 @@ def true_vectors(films: Sequence[Film], template: Template) -> Tensor:
     """The vectors (N, 2, 4) that put the template's landmarks on the true margins."""
     to_film = torch.stack([film.halves.to_film for film in films])
     margins = torch.stack([film.margins for film in films])
-    there = _by_x(transform(torch.linalg.inv(to_film), margins)) * HALF_PX  # half pixels
-    here = _landmarks(template) * torch.tensor([template.size[1], template.size[0]]) / 2
-    (first, last), (start, end) = there.unbind(-2), here.unbind(-2)
-    ratio = (last - first).norm(dim=-1) / (end - start).norm(dim=-1)
-    rotation = _angle(last - first) - _angle(end - start)
-    cos, sin = rotation.cos() * ratio, rotation.sin() * ratio
-    turn = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
-    centre = ((first + last) / 2 - (turn @ ((start + end) / 2)[:, None])[..., 0]) / HALF_PX
-    scale = ratio * template.size[1] / HALF_SIZE[1]
-    theta = torch.cat([scale[..., None], centre, rotation[..., None]], dim=-1)
-    return vector_from_pose(theta, template.aspect * HALF_SIZE[1] / HALF_SIZE[0])
-
-
-def _angle(direction: Tensor) -> Tensor:
-    return torch.atan2(direction[..., 1], direction[..., 0])
+    there = _by_x(transform(torch.linalg.inv(to_film), margins))
+    image_aspect = HALF_SIZE[0] / HALF_SIZE[1]
+    theta = pose_from_points(there, _landmarks(template), template.aspect, image_aspect)
+    return vector_from_pose(theta, template.aspect / image_aspect)
 
 
 def _landmarks(template: Template) -> Tensor:

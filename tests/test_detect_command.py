@@ -1,6 +1,7 @@
 """`kneematch detect`, end to end."""
 
 import csv
+import io
 import math
 import os
 import subprocess
@@ -15,12 +16,13 @@ from typer.testing import CliRunner
 from kneematch.cli import app, main
 from kneematch.matching.annotation import save_annotation
 from kneematch.matching.truth import annotate
-from kneematch.outputs.table import COLUMNS
+from kneematch.outputs.table import COLUMNS, TABLES
 from kneematch.radiograph.phantom import Knee, phantom
 from kneematch.radiograph.write import write_dicom, write_png16
 
 TEMPLATE_SEED, SEEDS = 0, {"one.dcm": 1, "two.dcm": 10, "sub/two.png": 21}  # the last a negative
 TRUNCATED = "broken.dcm"
+SEARCHED = ["--overlays", "--method", "search"]
 LANDMARKS = [f"plateau_{end}_{axis}_px" for end in ("left", "right") for axis in "xy"]
 Box = tuple[float, float, float, float]
 
@@ -50,7 +52,16 @@ def run(films: Path) -> subprocess.CompletedProcess[str]:
     names = ["one.dcm", TRUNCATED, "two.dcm", "sub/two.png"]
     command = [sys.executable, "-m", "kneematch", "detect", *names, "-o", "out"]
     return subprocess.run(
-        [*command, "--template", "template.json", "--batch-size", "3"],
+        [
+            *command,
+            "--template",
+            "template.json",
+            "--batch-size",
+            "3",
+            "--overlays",
+            "--method",
+            "search",
+        ],
         cwd=films,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -150,11 +161,22 @@ def test_a_second_run_writes_the_same_bytes(
     names = ["one.dcm", TRUNCATED, "two.dcm", "sub/two.png"]
     command = [sys.executable, "-m", "kneematch", "detect", *names, "-o", str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    options = ["--template", "template.json", "--batch-size", "3"]
+    options = [
+        "--template",
+        "template.json",
+        "--batch-size",
+        "3",
+        "--overlays",
+        "--method",
+        "search",
+    ]
+    options += ["--workers", "2"]  # the first run had none, for so few films
     subprocess.run([*command, *options], env=environment, capture_output=True, check=False)
     files = [path for path in sorted(tmp_path.rglob("*")) if path.is_file()]
-    assert len(files) == 5
+    assert {path.name for path in files} >= {*TABLES, "failures.csv", "two-2.png"}
     for path in files:
+        if path.name in ("run.json", "ledger.jsonl", "report.html"):
+            continue  # they tell the time
         assert path.read_bytes() == (films / "out" / path.relative_to(tmp_path)).read_bytes()
 
 
@@ -163,13 +185,14 @@ def test_without_failures_the_code_is_0_and_no_film_is_listed(
 ) -> None:
     arguments = ["--template", str(films / "template.json"), "-o", str(tmp_path / "new" / "out")]
     sheet = tmp_path / "sheet.png"
-    command = ["detect", str(films / "one.dcm"), *arguments, "--no-overlays", "--sheet", str(sheet)]
+    command = ["detect", str(films / "one.dcm"), *arguments, "--sheet", str(sheet)]
     assert main(command) == 0
     said = capsys.readouterr()
     assert said.err == ""
     assert said.out.endswith("detections.csv: 2 knees in 1 film\n")
     written = sorted(path.name for path in (tmp_path / "new" / "out").iterdir())
-    assert written == ["detections.csv", "failures.csv"]
+    others = ["failures.csv", "ledger.jsonl", "report.html", "run.json"]
+    assert written == sorted([*TABLES, *others])
     assert rows(tmp_path / "new" / "out" / "failures.csv") == []
     with Image.open(sheet) as picture:
         assert picture.width == 480
@@ -179,7 +202,7 @@ def test_a_run_of_bad_films_alone_ends_with_1(
     films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = [str(tmp_path / f"missing-{k}.dcm") for k in range(12)]
-    template = ["--template", str(films / "template.json")]
+    template = ["--template", str(films / "template.json"), "--method", "search"]
     assert main(["detect", *bad, *template, "-o", str(tmp_path / "out")]) == 1
     said = capsys.readouterr()
     assert len(said.err.splitlines()) == 11
@@ -191,11 +214,19 @@ def test_a_run_of_bad_films_alone_ends_with_1(
 @pytest.mark.parametrize(
     "options",
     [
-        [],
+        ["--model", "missing.safetensors"],
         ["--template", "missing.json"],
         ["--template", "TEMPLATE", "--method", "magic"],
         ["--template", "TEMPLATE", "--batch-size", "0"],
         ["--template", "TEMPLATE", "--device", "tpu"],
+        ["--template", "TEMPLATE", "--workers", "-1"],
+        ["--template", "TEMPLATE", "--resume", "--force"],
+        ["--template", "TEMPLATE", "--quiet", "--verbose"],
+        ["--template", "TEMPLATE", "--num-parts", "2", "--part-id", "2"],
+        ["--template", "TEMPLATE", "--num-parts", "2", "--part-id", "1"],
+        ["--template", "TEMPLATE", "--series", "hand"],
+        ["--template", "TEMPLATE", "--ray-address", "1.2.3.4:5"],
+        ["--template", "TEMPLATE", "*.xyz"],
     ],
 )
 def test_wrong_settings_are_one_line_and_code_2(
@@ -223,6 +254,38 @@ def test_an_out_that_is_no_folder_is_code_2(
     assert main(["detect", str(films / "one.dcm"), *template, "-o", str(target)]) == 2
     assert str(target) in capsys.readouterr().err
     assert target.read_text() == "mine"
+
+
+def test_lists_come_from_stdin_and_are_limited(
+    films: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    odd = b"odd \xff name.dcm"
+    listed = io.TextIOWrapper(io.BytesIO(b"a.dcm\n" + odd + b"\na.dcm\nb.dcm\nc.dcm\n"))
+    monkeypatch.setattr(sys, "stdin", listed)
+    template = ["--template", str(films / "template.json"), "--method", "search"]
+    parts = ["--limit", "3", "--num-parts", "2", "--part-id", "1"]
+    assert main(["detect", "-", *template, *parts, "-o", "out", "--quiet"]) == 1
+    assert capsys.readouterr().out == ""
+    assert b"\n" + odd + b"," in Path("out/failures.csv").read_bytes()
+    assert Path("out/failures.csv").read_bytes().count(b"\n") == 2
+
+
+def test_films_of_other_series_are_counted_in_one_line(
+    films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, series in {"a": "PA Fixed Flexion", "b": "HAND", "c": "pa fixed"}.items():
+        pixels = np.eye(16, dtype=np.float32)  # too small, and so quickly done
+        write_dicom(tmp_path / name, pixels, mm_per_px=None, laterality="B", series=series)
+    template = ["--template", str(films / "template.json"), "--method", "search"]
+    out = str(tmp_path / "out")
+    assert main(["detect", str(tmp_path), *template, "-o", out, "--series", "fixed"]) == 1
+    said = capsys.readouterr()
+    assert said.err.splitlines()[0] == "kneematch: 1 of 3 films are of other series"
+    assert [Path(row["film"]).name for row in rows(tmp_path / "out" / "failures.csv")] == ["a", "c"]
 
 
 def test_help_names_detect() -> None:

@@ -73,13 +73,14 @@ def clockwise(found: Detection) -> bool:
     return bool((bx - ax) * (cy - by) - (by - ay) * (cx - bx) > 0)
 
 
-def test_a_template_is_found_where_it_was_drawn(annotation: Annotation) -> None:
-    left, right = Detector.from_template(annotation).detect(annotation.film)
+@pytest.mark.parametrize("method", ["search", "neural+sharpen"])
+def test_a_template_is_found_where_it_was_drawn(annotation: Annotation, method: str) -> None:
+    left, right = Detector.from_template(annotation, method=method).detect(annotation.film)
     assert np.abs(right.corners - box_corners(annotation.fine)).max() < 1
     for name, point in annotation.landmarks.items():
         assert math.dist(right.landmarks[name], point) < 1
     assert right.loss < 1e-3 < left.loss < 0.3
-    assert (right.method, right.polarity, right.status) == ("search", "positive", "ok")
+    assert (right.method, right.polarity, right.status) == (method, "positive", "ok")
     assert abs(right.rotation_deg) < 0.2
 
 
@@ -227,14 +228,14 @@ def test_a_template_file_serves_as_its_annotation_does(
 
 
 def test_settings_that_cannot_be_are_refused(annotation: Annotation) -> None:
-    with pytest.raises(SettingsError, match="search, sliding, grid"):
+    with pytest.raises(SettingsError, match="neural, neural\\+sharpen, search, grid, sliding"):
         Detector.from_template(annotation, method="magic")
     with pytest.raises(SettingsError, match="auto, cpu, cuda"):
         Detector.from_template(annotation, device="tpu")
     with pytest.raises(SettingsError, match="expected 1"):
         Detector.from_template(annotation, batch_size=0)
     if not torch.cuda.is_available():
-        with pytest.raises(SettingsError, match="not found"):
+        with pytest.raises(SettingsError, match="0 NVIDIA GPUs"):
             Detector.from_template(annotation, device="cuda")
     with pytest.raises(TemplateError, match="called centre"):
         Detector.from_template(replace(annotation, landmarks={"centre": (1.0, 2.0)}))

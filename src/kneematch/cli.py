@@ -7,13 +7,15 @@ from typing import Annotated, cast
 import typer
 
 from kneematch import __version__
+from kneematch.commands.annotate import annotate
 from kneematch.commands.detect import detect
 from kneematch.commands.info import info
+from kneematch.commands.review import review
 from kneematch.commands.synth import synth
-from kneematch.commands.terminal import FAILED, complain
+from kneematch.commands.terminal import FAILED, INTERRUPTED, complain
+from kneematch.commands.train import train
 from kneematch.errors import KneematchError
 
-INTERRUPTED = 130  # what a shell reports after Ctrl-C
 # typer brings a click of its own and exports this class of it; its base is every usage error.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
@@ -23,9 +25,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command()(annotate)
 app.command()(detect)
 app.command()(info)
+app.command()(review)
 app.command()(synth)
+app.command()(train)
 
 
 def _version(wanted: bool) -> None:

@@ -5,17 +5,16 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import islice
-from typing import Final, overload
+from typing import Any, Final, overload
 
 import torch
 from torch import Tensor
 
 from kneematch.detection.detection import Detection
 from kneematch.detection.prepare import LATERALITY, Film, Prepared, load
-from kneematch.errors import FilmError, SettingsError, TemplateError
-from kneematch.matching.annotation import Annotation, load_annotation
+from kneematch.errors import FilmError, SettingsError
+from kneematch.matching.annotation import Annotation
 from kneematch.matching.energy import (
     correlation,
     one_sided_loss,
@@ -23,18 +22,24 @@ from kneematch.matching.energy import (
     symmetry_penalty,
 )
 from kneematch.matching.pose import pose_from_vector, pose_matrix
-from kneematch.matching.template import Template, cut_template
+from kneematch.matching.template import Template
 from kneematch.minimisers.graphed import Graphed, replayed
+from kneematch.minimisers.methods import (
+    AUTO,
+    NEURAL,
+    check_method,
+    choose,
+    drawn_template,
+    own_template,
+)
+from kneematch.minimisers.model import load_model, shipped_model
 from kneematch.minimisers.problem import Minimiser, Solution, problem
 from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.read import read
 from kneematch.radiograph.sampling import sample
 from kneematch.radiograph.split import LEFT, ROOM, SIDES
 from kneematch.radiograph.view import compose, transform
 
-METHODS: Final = ("search", "sliding", "grid")  # each a function in a file of its name
-REPLAYED: Final = ("search",)  # those that a CUDA graph can hold
-DEVICES: Final = ("auto", "cpu", "cuda")
+REPLAYED: Final = ("search", "neural", "neural+sharpen")  # those that a CUDA graph can hold
 BATCH_SIZE: Final = 8
 # Of a template, clockwise from its top left.
 CORNERS: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
@@ -62,31 +67,47 @@ class Detector:
     _recorded: dict[torch.Size, Graphed | None] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def from_template(
+    def load(
         cls,
-        template: str | os.PathLike[str] | Annotation,
+        model: str | os.PathLike[str] | None = None,
         *,
-        method: str = "search",
+        template: str | os.PathLike[str] | Annotation | None = None,
+        method: str = AUTO,
         paper: bool = False,
         device: str = "auto",
         batch_size: int = BATCH_SIZE,
     ) -> "Detector":
-        """Look for the fine box of an annotation, or of a template.json."""
-        if method not in METHODS:
-            raise SettingsError(f"method {method!r}; expected one of {', '.join(METHODS)}")
+        """Ask a model, the one in the box unless another is named.
+
+        Args:
+            model: what `kneematch train` wrote.
+            template: an annotation, or a template.json, whose fine box is to be found instead of
+                the model's own: the networks carry it along with theirs.
+            method: auto, neural+sharpen, neural, search, grid or sliding; auto is neural+sharpen,
+                or search for a template on which the networks see no knee.
+            paper: lower the paper's energy, not the robust one.
+            device: auto, cpu, cuda, cuda:N or mps.
+            batch_size: films that are searched at once.
+        """
+        check_method(method)
         if batch_size < 1:
             raise SettingsError(f"a batch of {batch_size}; expected 1 film or more; raise it")
-        device = _device(device)
-        drawn = template if isinstance(template, Annotation) else load_annotation(str(template))
-        if "centre" in drawn.landmarks:
-            raise TemplateError(
-                f"{drawn.film}: a landmark is called centre, as the middle of an area is; "
-                "expected another name; rename it"
-            )
-        cut, _ = cut_template(read(drawn.film), drawn)
-        cut = cut.to(torch.empty(0, device=device))
-        minimiser = getattr(import_module(f"kneematch.minimisers.{method}"), method)
+        device = find_device(device)
+        sought = None if template is None else drawn_template(template)
+        known = None
+        if sought is None or method in (AUTO, *NEURAL):
+            known = load_model(model or shipped_model())
+            sought = sought or own_template(known)
+        method, minimiser = choose(method, sought, known, paper=paper, device=device)
+        cut = sought.template.to(torch.empty(0, device=device))
         return cls(cut, minimiser, method, paper, device, batch_size)
+
+    @classmethod
+    def from_template(
+        cls, template: str | os.PathLike[str] | Annotation, **options: Any
+    ) -> "Detector":
+        """Look for the fine box of an annotation, or of a template.json; options are `load`'s."""
+        return cls.load(template=template, **options)
 
     @overload  # a str is an iterable of str, too; it is one film
     def detect(self, films: Film) -> tuple[Detection, ...]: ...  # type: ignore[overload-overlap]
@@ -163,7 +184,7 @@ class Detector:
         def solve(halves: Tensor) -> Solution:
             return self.minimiser(problem(halves, self.template, paper=self.paper))
 
-        if halves.is_cuda and self.method in REPLAYED:
+        if halves.is_cuda and self.method in REPLAYED and not self.paper:
             return replayed(solve, halves, self._recorded)
         return solve(halves)
 
@@ -223,10 +244,16 @@ def _judge(halves: Tensor, template: Template, theta: Tensor, matrices: Tensor) 
     return _Fit(energy, loss, 2 * whole + red + green >= 0)
 
 
-def _device(name: str) -> str:
-    if name not in DEVICES:
-        raise SettingsError(f"device {name!r}; expected one of {', '.join(DEVICES)}")
-    available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise SettingsError("device 'cuda': not found; expected an NVIDIA GPU; choose 'cpu'")
-    return "cuda" if available and name != "cpu" else "cpu"
+def find_device(name: str) -> str:
+    """The device of a name that is there; auto is a GPU if there is one."""
+    kind, _, number = name.partition(":")
+    if kind not in ("auto", "cpu", "cuda", "mps") or (number and not number.isdecimal()):
+        raise SettingsError(f"device {name!r}; expected auto, cpu, cuda, cuda:N or mps")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if kind == "auto":
+        return "cuda" if gpus else "cpu"
+    if kind == "cuda" and int(number or 0) >= gpus:
+        raise SettingsError(f"device {name!r}: {gpus} NVIDIA GPUs found; choose 'cpu' or 'auto'")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise SettingsError("device 'mps': not found; expected an Apple GPU; choose 'cpu'")
+    return name

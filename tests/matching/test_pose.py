@@ -12,6 +12,8 @@ from kneematch.matching.pose import (
     MAX_ROTATION,
     SCALE_MIN,
     SCALE_RANGE,
+    corner_distance,
+    pose_from_points,
     pose_from_vector,
     pose_matrix,
     vector_from_pose,
@@ -174,3 +176,48 @@ def test_a_square_keeps_its_right_angles_in_a_rotated_patch(aspect: float) -> No
     edges = seen.roll(-1, 0) - seen
     assert torch.allclose((edges * edges.roll(-1, 0)).sum(1), torch.zeros(4).double(), atol=1e-9)
     assert torch.allclose(edges.norm(dim=1), edges[0].norm().expand(4), atol=1e-9)
+
+
+@given(
+    theta=st.tuples(st.floats(0.1, 1), st.floats(-1, 1), st.floats(-1, 1), st.floats(-0.5, 0.5)),
+    aspect=st.sampled_from(ASPECTS),
+)
+def test_two_points_and_where_they_lie_give_the_pose_back(
+    theta: tuple[float, ...], aspect: float
+) -> None:
+    pose = torch.tensor(theta, dtype=torch.float64)
+    landmarks = torch.tensor([[-0.6, 0.1], [0.7, 0.3]], dtype=torch.float64)
+    matrix = pose_matrix(pose, aspect, 1.6)
+    points = landmarks @ matrix[:, :2].mT + matrix[:, 2]
+    found = pose_from_points(points, landmarks, aspect, 1.6)
+    assert torch.allclose(found, pose, rtol=0, atol=1e-9)
+    together = pose_from_points(points.expand(3, 2, 2, 2), landmarks, aspect, 1.6)
+    assert torch.allclose(together, pose.expand(3, 2, 4), rtol=0, atol=1e-9)
+
+
+def test_corners_of_one_pose_are_no_distance_apart() -> None:
+    theta = torch.tensor([0.4, 0.2, -0.3, 0.1], dtype=torch.float64)
+    assert float(corner_distance(theta, theta, 0.8, 1.6)) == pytest.approx(0, abs=1e-5)
+
+
+def test_the_distance_of_corners_is_in_widths_of_the_target() -> None:
+    target = torch.tensor([0.4, 0.2, -0.3, 0.1], dtype=torch.float64)
+    for change, distance in [
+        ([0, 0.4, 0, 0], 0.4 / 0.8),  # 0.4 half widths of the image; the target is 0.8 wide
+        ([0, 0, 0.25, 0], 0.25 * 1.6 / 0.8),  # pixels are square, so that a height is 1.6 widths
+        ([0.2, 0, 0, 0], 0.5 * math.hypot(1, 0.8) / 2),  # half as large again
+        ([0, 0, 0, 0.1], math.sin(0.05) * math.hypot(1, 0.8)),  # a chord
+    ]:
+        found = target + torch.tensor(change, dtype=torch.float64)
+        told = float(corner_distance(found, target, 0.8, 1.6))
+        assert told == pytest.approx(distance, abs=1e-6), change
+
+
+def test_the_distance_of_corners_can_be_learnt_from_even_at_its_end() -> None:
+    target = torch.tensor([[0.4, 0.2, -0.3, 0.1], [0.5, 0.0, 0.0, 0.0]])
+    found = target.clone().requires_grad_()
+    distance = corner_distance(found, target, 0.8, 1.6)
+    assert distance.shape == (2,)
+    distance.sum().backward()
+    assert found.grad is not None
+    assert bool(found.grad.isfinite().all())

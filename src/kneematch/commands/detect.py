@@ -1,148 +1,243 @@
 """`kneematch detect`: both knee joint areas of every film."""
 
-from collections.abc import Callable
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kneematch.commands.terminal import SOME_FAILED, complain, progress, shown, writing
+from kneematch.cohort.recipe import Recipe
+from kneematch.cohort.settings import Selection, Settings
+from kneematch.commands.terminal import (
+    INTERRUPTED,
+    SOME_FAILED,
+    complain,
+    progress,
+    shown,
+    writing,
+)
+from kneematch.errors import SettingsError
 
 if TYPE_CHECKING:
-    from PIL import Image
-
-    from kneematch.detection.detection import Detection
-    from kneematch.detector import Detector, Outcome
+    from kneematch.cohort.run import Summary
 
 TABLE: Final = "detections.csv"
 FAILURES: Final = "failures.csv"
-OVERLAYS: Final = "overlays"
-MOST_COMPLAINTS: Final = 10  # on the terminal; failures.csv has all
-MOST_COLUMNS: Final = 4  # of a sheet
-MOST_ROWS: Final = 12
-FAST: Final = 2  # of PNG's compression levels: a tenth larger, three times as fast
+LEDGER: Final = "ledger.jsonl"
+SETTINGS: Final = Settings(Path())
+RECIPE: Final = SETTINGS.recipe
+SELECTION: Final = SETTINGS.selection
 
 
 class Method(StrEnum):
-    """How the template is found."""
-
-    SEARCH = "search"
-    SLIDING = "sliding"
-    GRID = "grid"
-
-
-class Device(StrEnum):
-    """Where it is computed."""
+    """How knees are found."""
 
     AUTO = "auto"
-    CPU = "cpu"
-    CUDA = "cuda"
+    SLIDING = "sliding"
+    GRID = "grid"
+    SEARCH = "search"
+    NEURAL = "neural"
+    NEURAL_SHARPEN = "neural+sharpen"
+
+
+class Export(StrEnum):
+    """For other programs."""
+
+    COCO = "coco"
+    DICOM = "dicom"
+
+
+class Engine(StrEnum):
+    """Who does the work."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+METHOD: Final = Method(RECIPE.method)
+ENGINE: Final = Engine(SETTINGS.engine)
 
 
 def detect(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="DICOM, PNG, JPEG, TIFF.")],
-    template: Annotated[Path, typer.Option(metavar="JSON", help="The annotated knee.")],
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH...",
+            help="Films (DICOM, PNG, JPEG, TIFF), folders, patterns, @list.txt, a CSV with a "
+            "column of paths, or - for a list on stdin.",
+        ),
+    ],
     out: Annotated[Path, typer.Option("-o", "--out", help="Folder to make and fill.")],
-    method: Annotated[Method, typer.Option(help="How to search.")] = Method.SEARCH,
+    model: Annotated[
+        str | None, typer.Option(metavar="FILE", help="What `kneematch train` made.")
+    ] = RECIPE.model,
+    template: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The annotated knee.")
+    ] = RECIPE.template,
+    method: Annotated[
+        Method, typer.Option(help="auto: the model, sharpened; with a template, search.")
+    ] = METHOD,
     paper: Annotated[
         bool, typer.Option("--paper", help="Lower the energy as printed, not the robust one.")
-    ] = False,
-    device: Annotated[Device, typer.Option(help="Where to compute.")] = Device.AUTO,
-    batch_size: Annotated[int, typer.Option(min=1, help="Films searched at once.")] = 8,
-    overlays: Annotated[bool, typer.Option(help="Draw a picture of every film.")] = True,
+    ] = RECIPE.paper,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = RECIPE.device,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Films searched at once.")
+    ] = RECIPE.batch_size,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Processes that read films; else by the cores.")
+    ] = SETTINGS.workers,
+    series: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only DICOM of a series so described.")
+    ] = SELECTION.series,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first films.")
+    ] = SELECTION.limit,
+    num_parts: Annotated[int, typer.Option(min=1, help="Of a job array.")] = SELECTION.num_parts,
+    part_id: Annotated[
+        int, typer.Option(min=0, help="From 0: every num-parts-th film.")
+    ] = SELECTION.part_id,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue a run that ended.")
+    ] = SETTINGS.resume,
+    force: Annotated[
+        bool, typer.Option("--force", help="Start over in the same folder.")
+    ] = SETTINGS.force,
+    overlays: Annotated[
+        bool, typer.Option(help="Draw a picture of every film.")
+    ] = SETTINGS.overlays,
+    crops: Annotated[
+        bool, typer.Option("--crops", help="Cut every knee out, upright, in 16 bits.")
+    ] = SETTINGS.crops,
+    crop_mm: Annotated[
+        float | None, typer.Option(metavar="MM", help="Side of a crop; else 140.")
+    ] = SETTINGS.crop_mm,
+    crop_spacing: Annotated[
+        float | None, typer.Option(metavar="MM", help="Of a crop's pixels; else 0.3.")
+    ] = SETTINGS.crop_spacing,
+    crop_px: Annotated[
+        int | None, typer.Option(metavar="PX", help="Side of a crop where the film has no spacing.")
+    ] = SETTINGS.crop_px,
+    mirror: Annotated[
+        bool, typer.Option("--mirror", help="Crops that all look like the picture's right side.")
+    ] = SETTINGS.mirror,
+    export: Annotated[
+        list[Export] | None, typer.Option(help="Results for other programs; may be repeated.")
+    ] = None,
     sheet: Annotated[
         Path | None, typer.Option(metavar="PNG", help="Draw the first films side by side.")
-    ] = None,
+    ] = SETTINGS.sheet,
+    engine: Annotated[Engine, typer.Option(help="This machine, or a Ray cluster.")] = ENGINE,
+    ray_address: Annotated[
+        str | None, typer.Option(metavar="ADDR", help="Of a cluster that runs; else a new one.")
+    ] = SETTINGS.ray_address,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what failed.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
 ) -> None:
-    """Find both knee joint areas of films, with a template drawn on one of them."""
-    from kneematch.detector import Detector
-
-    detector = Detector.from_template(
-        template, method=method.value, paper=paper, device=device.value, batch_size=batch_size
+    """Find both knee joint areas of films."""
+    if quiet and verbose:
+        raise SettingsError("--quiet and --verbose; expected one of them; leave one out")
+    recipe = Recipe(model, template, method.value, paper, device, batch_size)
+    settings = Settings(
+        out,
+        recipe,
+        workers=workers,
+        engine=engine.value,
+        ray_address=ray_address,
+        resume=resume,
+        force=force,
+        selection=Selection(series, limit, num_parts, part_id),
+        overlays=overlays,
+        crops=crops,
+        crop_mm=crop_mm,
+        crop_spacing=crop_spacing,
+        crop_px=crop_px,
+        mirror=mirror,
+        export=tuple(item.value for item in export or ()),
+        sheet=sheet,
     )
-    results = _Results(out, files, overlays=overlays, sheet=sheet)
-    _run(detector, files, results.add)
-    results.write()
-    _tell(results)
-    if results.failures:
+    with _stopping_cleanly(out):
+        films = _films(paths, settings.selection, out, quiet=quiet)
+        summary = _run(settings, films, quiet=quiet, verbose=verbose)
+    _tell(summary, out, quiet=quiet)
+    if summary.failed or summary.undrawn:
         raise typer.Exit(SOME_FAILED)
 
 
-class _Results:
-    """What a run has found so far: rows for the tables, and pictures, which are saved at once."""
+def _films(paths: list[str], selection: Selection, out: Path, *, quiet: bool) -> list[str]:
+    from kneematch.cohort.products import PRODUCT_FOLDERS
+    from kneematch.cohort.series import in_series
+    from kneematch.cohort.sources import find_films, share
 
-    def __init__(self, out: Path, files: list[Path], *, overlays: bool, sheet: Path | None) -> None:
-        from kneematch.detection.overlay import overlay_names
-
-        self.out, self.sheet = out, sheet
-        self.rows: list[tuple[str, Detection]] = []
-        self.failures: list[tuple[str, str]] = []
-        self.films = 0
-        self.pictures: list[Image.Image] = []
-        self.names = iter(overlay_names(files)) if overlays else None
-        with writing(out):
-            (out / OVERLAYS if overlays else out).mkdir(parents=True, exist_ok=True)
-
-    def add(self, path: Path, outcome: "Outcome") -> None:
-        """The next film, in the order given."""
-        from kneematch.detection.overlay import draw_detections
-        from kneematch.outputs.preview import CELL_PX
-
-        name = next(self.names) if self.names is not None else None
-        if outcome.film is None:
-            self.failures.append((str(path), str(outcome.failure)))
-            return
-        self.films += 1
-        self.rows.extend((str(path), found) for found in outcome.detections)
-        if name is not None:
-            _save(draw_detections(outcome.film, outcome.detections), self.out / OVERLAYS / name)
-        if self.sheet is not None and len(self.pictures) < MOST_COLUMNS * MOST_ROWS:
-            self.pictures.append(
-                draw_detections(outcome.film, outcome.detections, longest_px=CELL_PX)
+    ours = [out, *(out / folder for folder in PRODUCT_FOLDERS)]
+    found = find_films(paths, stdin=sys.stdin.buffer, leave_out=ours)
+    if selection.series is not None:
+        inside = list(in_series(found, selection.series))
+        if not inside:
+            raise SettingsError(
+                f"--series {selection.series}: none of {len(found)} films; expected DICOM with "
+                "this in its series description; see what `kneematch info` tells of them"
             )
-
-    def write(self) -> None:
-        """The tables, and the sheet."""
-        from kneematch.outputs.preview import contact_sheet
-        from kneematch.outputs.table import write_detections, write_failures
-
-        with writing(self.out / TABLE):
-            write_detections(self.rows, self.out / TABLE)
-        with writing(self.out / FAILURES):
-            write_failures(self.failures, self.out / FAILURES)
-        if self.sheet is not None and self.pictures:
-            # As many as leave the fewest gaps in the last row.
-            columns = min(range(MOST_COLUMNS, 1, -1), key=lambda c: -len(self.pictures) % c)
-            _save(contact_sheet(self.pictures, columns), self.sheet)
+        if not quiet:
+            complain(f"{len(found) - len(inside)} of {len(found)} films are of other series")
+        found = inside
+    return share(found, selection)
 
 
-def _run(
-    detector: "Detector", files: list[Path], report: "Callable[[Path, Outcome], None]"
-) -> None:
-    with progress(len(files)) as advance:
-        for path, outcome in zip(files, detector.each(files), strict=True):
-            report(path, outcome)
-            advance()
+def _run(settings: Settings, films: list[str], *, quiet: bool, verbose: bool) -> "Summary":
+    from kneematch.cohort.run import run, silent
+
+    if verbose:
+        complain(
+            f"{len(films)} films, {settings.recipe.method}, batches of "
+            f"{settings.recipe.batch_size}, engine {settings.engine}"
+        )
+    with writing(settings.out):
+        return run(settings, films, silent if quiet else progress, sys.argv)
 
 
-def _save(picture: "Image.Image", path: Path) -> None:
-    from kneematch.files import write_aside
-
-    with writing(path), write_aside(path) as aside:
-        picture.save(aside, format="PNG", compress_level=FAST)
-
-
-def _tell(results: _Results) -> None:
+def _tell(summary: "Summary", out: Path, *, quiet: bool) -> None:
     """What failed on stderr, what was found on stdout."""
-    for _, reason in results.failures[:MOST_COMPLAINTS]:
+    for reason in summary.reasons:
         complain(reason)
-    more = len(results.failures) - MOST_COMPLAINTS
+    more = summary.failed - len(summary.reasons)
     if more > 0:
-        complain(f"{more} more films failed: {shown(results.out / FAILURES)}")
-    knees = len(results.rows)
-    failed = f", {len(results.failures)} failed ({FAILURES})" if results.failures else ""
+        complain(f"{more} more films failed: {shown(out / FAILURES)}")
+    for reason in summary.why_undrawn:
+        complain(reason)
+    more = summary.undrawn - len(summary.why_undrawn)
+    if more > 0:
+        complain(f"{more} more films lack a picture, a crop or an export")
+    if quiet:
+        return
+    failed = f", {summary.failed} failed ({FAILURES})" if summary.failed else ""
     typer.echo(
-        f"{shown(results.out / TABLE)}: {knees} knee{'s' if knees != 1 else ''} in "
-        f"{results.films} film{'s' if results.films != 1 else ''}{failed}"
+        f"{shown(out / TABLE)}: {summary.knees} knee{'s' if summary.knees != 1 else ''} in "
+        f"{summary.films} film{'s' if summary.films != 1 else ''}{failed}"
     )
+
+
+@contextmanager
+def _stopping_cleanly(out: Path) -> Iterator[None]:
+    """Take SIGTERM for Ctrl-C, and say how to continue after either."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (out / LEDGER).exists():
+            complain(
+                f"stopped; what is done is in {shown(out / LEDGER)}; continue with the same "
+                "command and --resume"
+            )
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

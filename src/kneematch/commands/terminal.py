@@ -12,15 +12,16 @@ from kneematch.errors import SettingsError
 
 FAILED: Final = 2  # the exit code of everything that a user can mend
 SOME_FAILED: Final = 1  # of a run that went through, though not with every film
+INTERRUPTED: Final = 130  # what a shell reports after Ctrl-C
 
 
 def complain(message: str) -> None:
     """One line on stderr."""
-    typer.echo(f"kneematch: {' '.join(message.splitlines())}", err=True)
+    typer.echo(f"kneematch: {shown(' '.join(message.splitlines()))}", err=True)
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """A path on one line that any terminal can print."""
+    """A path, or what is said of it, on one line that any terminal can print."""
     return "".join(sign if sign.isprintable() else "?" for sign in str(path))
 
 
@@ -37,10 +38,10 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Callable[[], None]]:
+def progress(total: int, before: int = 0) -> Iterator[Callable[[], None]]:
     """A bar on stderr, its rate and the time left, or nothing where stderr is no terminal.
 
-    Yields what is to be called after each film.
+    Yields what is to be called after each film; those done before say nothing about the rate.
     """
     from rich.console import Console
     from rich.progress import (
@@ -56,7 +57,7 @@ def progress(total: int) -> Iterator[Callable[[], None]]:
     columns = BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()
     hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("", total=total, rate="")
+        task = bar.add_task("", total=total, completed=before, rate="")
         started, done = time.monotonic(), 0
 
         def advance() -> None:

@@ -1,10 +1,17 @@
 """Detection: the joint area of one knee, in the pixels of its film."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kneematch.errors import SettingsError
+from kneematch.radiograph.radiograph import Radiograph
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Point = tuple[float, float]
 
@@ -29,3 +36,76 @@ class Detection:
     status: str = "ok"
     review: str = ""
     reason: str = ""
+
+    @property
+    def width_mm(self) -> float | None:
+        """As the film's header has it, so at the detector or calibrated; None without spacing."""
+        return None if self.mm_per_px is None else self.width_px * self.mm_per_px
+
+    @property
+    def height_mm(self) -> float | None:
+        """None without spacing."""
+        return None if self.mm_per_px is None else self.height_px * self.mm_per_px
+
+    def crop(
+        self,
+        film: Radiograph,
+        *,
+        mm: float | None = 140.0,
+        spacing_mm: float | None = 0.3,
+        px: int | None = None,
+        mirror: bool = False,
+    ) -> NDArray[np.float32]:
+        """Cut the area from its film: upright, resampled once, black beyond the film's edge.
+
+        Args:
+            film: the one on which the area was found.
+            mm: side of the square around the centre. A film without spacing is scaled as if the
+                area were 100 mm wide, unless `px` is given.
+            spacing_mm: of the crop's pixels; None keeps the film's own pixels.
+            px: side of the square in film pixels, not resized: for films without spacing, or for
+                all where mm is None. With neither, the area's own shape.
+            mirror: turn knees of the picture's left half so that all look as in its right half.
+
+        Returns:
+            (height, width) in [0, 1].
+        """
+        from kneematch.detection.crop import CropSize, cut, place
+
+        size = CropSize(mm=mm, spacing_mm=spacing_mm, px=px, mirror=mirror)
+        return cut(film, place(self, size))
+
+    def draw(self, film: Radiograph) -> "Image.Image":
+        """The film in grey with the area's outline, its landmarks, its side and its loss."""
+        from kneematch.detection.overlay import draw_detections
+
+        return draw_detections(film, [self])
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON can hold, every number exact."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        plain["corners"] = self.corners.tolist()
+        plain["centre"] = list(self.centre)
+        plain["landmarks"] = {name: list(place) for name, place in self.landmarks.items()}
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "Detection":
+        """The detection of which `to_dict` told.
+
+        Raises:
+            SettingsError: names or values are not those of a detection.
+        """
+        try:
+            found = dict(plain)
+            x, y = found["centre"]
+            found["centre"] = (float(x), float(y))
+            found["corners"] = np.array(found["corners"], np.float64).reshape(4, 2)
+            places = found.get("landmarks", {}).items()
+            found["landmarks"] = {str(name): (float(x), float(y)) for name, (x, y) in places}
+            return cls(**found)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SettingsError(
+                f"a record of a detection that does not fit ({error}); expected the fields of this "
+                "version of kneematch; run the films again"
+            ) from error

@@ -11,6 +11,7 @@ MAX_ROTATION = 0.13  # radians
 
 # D^-1 is infinite at the border of D's range; the network itself never leaves |v| <= 3.
 MAX_TANH = math.tanh(3)
+TINY = 1e-12  # keeps the derivative of a length finite at 0
 
 
 def pose_from_vector(v: Tensor, height_ratio: float) -> Tensor:
@@ -61,3 +62,31 @@ def pose_matrix(theta: Tensor, template_aspect: float, image_aspect: float) -> T
     across = torch.stack([scale * cos, -scale * template_aspect * sin, centre_x], dim=-1)
     down = torch.stack([scale * sin, scale * template_aspect * cos], dim=-1) / image_aspect
     return torch.stack([across, torch.cat([down, centre_y[..., None]], dim=-1)], dim=-2)
+
+
+def pose_from_points(
+    points: Tensor, landmarks: Tensor, template_aspect: float, image_aspect: float
+) -> Tensor:
+    """The pose (..., 4) that puts points (2, 2) of a template on points (..., 2, 2) of an image."""
+    here = landmarks * landmarks.new_tensor([1, template_aspect])  # in half widths, as pixels are
+    there = points * points.new_tensor([1, image_aspect])
+    along, onto = here[1] - here[0], there[..., 1, :] - there[..., 0, :]
+    scale = onto.norm(dim=-1) / along.norm()
+    rotation = torch.atan2(onto[..., 1], onto[..., 0]) - torch.atan2(along[1], along[0])
+    unmoved = torch.stack([scale, 0 * scale, 0 * scale, rotation], dim=-1)
+    matrix = pose_matrix(unmoved, template_aspect, image_aspect)[..., :2]
+    centre = points.mean(-2) - (matrix @ landmarks.mean(0)[:, None])[..., 0]
+    return torch.cat([scale[..., None], centre, rotation[..., None]], dim=-1)
+
+
+def corner_distance(
+    found: Tensor, target: Tensor, template_aspect: float, image_aspect: float
+) -> Tensor:
+    """Mean distance of the corners of two poses (..., 4), in widths of the second: (...)."""
+    apart = pose_matrix(found, template_aspect, image_aspect) - pose_matrix(
+        target, template_aspect, image_aspect
+    )
+    across, down, centre = apart.unbind(-1)  # (..., 2) each
+    corners = torch.stack([centre + x * across + y * down for x in (-1, 1) for y in (-1, 1)], -1)
+    squared = corners[..., 0, :].square() + (image_aspect * corners[..., 1, :]).square()
+    return (squared + TINY).sqrt().mean(-1) / (2 * target[..., 0])  # (..., 4) to (...)

@@ -1,5 +1,6 @@
 """The fast sharpening: damped Gauss-Newton steps, coarse to fine."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -70,13 +71,25 @@ def _lowest_end(problem: Problem, starts: list[Tensor]) -> Tensor:
     return torch.stack(ends)[values.argmin(0), torch.arange(len(ends[0]), device=values.device)]
 
 
-def descend(problem: Problem, theta: Tensor, level: Level) -> Tensor:
-    """Levenberg-Marquardt steps from poses (N, S, 4), each row accepting its own."""
-    here = quadratic(problem, theta, level.softness)
+def descend(
+    problem: Problem,
+    theta: Tensor,
+    level: Level,
+    change: Callable[[Quadratic, Tensor], Quadratic] = lambda here, theta: here,
+) -> Tensor:
+    """Levenberg-Marquardt steps from poses (N, S, 4), each row accepting its own.
+
+    The energy at poses may be changed before it is lowered.
+    """
+
+    def at(theta: Tensor) -> Quadratic:
+        return change(quadratic(problem, theta, level.softness), theta)
+
+    here = at(theta)
     damping = theta.new_full((len(theta),), DAMPING)
     for _ in range(level.steps):
         next_theta = inside(theta + step(here, damping, level.upright), problem.height_ratio)
-        there = quadratic(problem, next_theta, level.softness)
+        there = at(next_theta)
         down = there.value < here.value
         theta = torch.where(down[:, None, None], next_theta, theta)
         here = here.where(down, there)

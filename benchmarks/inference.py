@@ -1,0 +1,110 @@
+"""The networks as they are (eager float32) against fast(): time a film, and how far knees move.
+
+    python benchmarks/inference.py --films 60 --real FOLDER [--model MODEL] [--threads 2]
+
+Both take turns, and the least time of each counts, since other programs can only add to it.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from films import SCORE_COLUMNS, Film, halves_of, options, phantom_films, real_films, score, table
+from kneematch.matching.pose import pose_matrix
+from kneematch.matching.template import Template
+from kneematch.minimisers.fast import fast
+from kneematch.minimisers.model import load_model, shipped_model
+from kneematch.minimisers.network import INPUT
+from kneematch.minimisers.neural import TwoPhases
+from kneematch.radiograph.split import HALF_SIZE
+from kneematch.radiograph.view import transform
+
+
+def least(methods: Mapping[str, Callable[[Tensor], Tensor]], given: Tensor, turns: int) -> Tensor:
+    """Milliseconds of each method, the methods taking turns: (method, wall and CPU)."""
+    best = torch.full((len(methods), 2), torch.inf)
+    for _ in range(turns):
+        for k, method in enumerate(methods.values()):
+            wall, cpu = time.perf_counter(), time.process_time()
+            method(given)
+            taken = torch.tensor([time.perf_counter() - wall, time.process_time() - cpu])
+            best[k] = best[k].minimum(1000 * taken)
+    return best
+
+
+def speed(eager: TwoPhases, quick: TwoPhases, films: int, turns: int) -> list[list[str]]:
+    """A row for each network and one for both, with the cutting of what they see."""
+    views, halves = torch.rand(films, 2, *INPUT), torch.rand(films, 2, *HALF_SIZE)
+    rows = []
+    for name, parts, given in (
+        ("coarse", (eager.coarse, quick.coarse), views),
+        ("fine", (eager.fine, quick.fine), views),
+        ("both, and cutting what they see", (eager.poses, quick.poses), halves),
+    ):
+        taken = least(dict(zip(("eager", "fast"), parts, strict=True)), given, turns) / films
+        ratios = (taken[0] / taken[1]).tolist()
+        figures = [f"{value:.1f}" for value in [*taken.T.flatten().tolist(), *ratios]]
+        rows.append([name, str(films), *figures])
+    return rows
+
+
+def poses(networks: TwoPhases, films: Sequence[Film], batch: int) -> Tensor:
+    """(N, 2, 4)."""
+    some = [films[first : first + batch] for first in range(0, len(films), batch)]
+    return torch.cat([networks.poses(halves_of(part, "cpu")) for part in some])
+
+
+def shift(one: Tensor, other: Tensor, template: Template) -> Tensor:
+    """How far margins lie apart at two sets of poses (N, 2, 4): (N, 2, 2), % of the plateau."""
+    size = torch.tensor([HALF_SIZE[1], HALF_SIZE[0]]).double() / 2  # of [-1, 1]^2, (x, y)
+    points = [template.landmarks[name] for name in ("plateau_left", "plateau_right")]
+    marks = torch.tensor(points, dtype=torch.float64)
+    aspect = HALF_SIZE[0] / HALF_SIZE[1]
+    here, there = (
+        size * transform(pose_matrix(theta.double(), template.aspect, aspect), marks)
+        for theta in (one, other)
+    )
+    width = (here[..., 0, :] - here[..., 1, :]).norm(dim=-1)
+    return 100 * (here - there).norm(dim=-1) / width[..., None]
+
+
+@torch.no_grad()
+def main() -> None:
+    parser = options(__doc__, films=60)
+    parser.add_argument("--model", type=Path, default=shipped_model())
+    parser.add_argument("--turns", type=int, default=8, help="of each method")
+    parser.set_defaults(threads=2)
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    model = load_model(chosen.model)
+    eager = model.networks()
+    quick = TwoPhases(fast(model.coarse), fast(model.fine), eager.coarse_aspect, eager.fine_aspect)
+    kinds = ("eager wall", "fast wall", "eager CPU", "fast CPU")
+    columns = (*(f"{kind}, ms a film" for kind in kinds), "times faster, wall", "CPU")
+    rows = [row for films in (1, chosen.batch) for row in speed(eager, quick, films, chosen.turns)]
+    table(
+        (f"{chosen.threads} threads, {type(quick.fine).__name__}", "films at once", *columns), rows
+    )
+
+    sets = [("phantoms", phantom_films(range(chosen.seed, chosen.seed + chosen.films)))]
+    if chosen.real:
+        sets.append(("real films", real_films(chosen.real)))
+    rows = []
+    for title, films in sets:
+        theta = poses(eager, films, chosen.batch), poses(quick, films, chosen.batch)
+        known = torch.stack([film.margins for film in films]).isfinite().flatten(2).all(2)
+        moved = shift(*theta, model.fine_template)[known]
+        spread = [*moved.quantile(torch.tensor([0.5, 0.95]).double()).tolist(), float(moved.max())]
+        for name, at in zip(("eager", "fast"), theta, strict=True):
+            told = [f"{value:.3f}" for value in spread] if name == "fast" else ["-"] * 3
+            rows.append(
+                [f"{title}, {name}", *score(films, model.fine_template, at).row(films), *told]
+            )
+    table(("films", *SCORE_COLUMNS, "moved, median %", "95th %", "most %"), rows)
+
+
+if __name__ == "__main__":
+    main()

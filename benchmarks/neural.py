@@ -1,0 +1,64 @@
+"""The networks alone and with sharpening, on phantoms and real films.
+
+    python benchmarks/neural.py --films 500 --real FOLDER [--model MODEL] [--device cuda]
+
+Without --model it is the shipped one. A model's own template is looked for.
+"""
+
+from pathlib import Path
+
+import torch
+
+from films import SCORE_COLUMNS, find, options, phantom_films, real_films, score, table
+from kneematch.minimisers.adam import adam
+from kneematch.minimisers.gauss_newton import gauss_newton
+from kneematch.minimisers.model import load_model, shipped_model
+from kneematch.minimisers.nearby import nearby
+from kneematch.minimisers.neural import neural, sharpened
+from kneematch.minimisers.search import search
+
+
+def main() -> None:
+    parser = options(__doc__, films=500)
+    parser.add_argument("--model", type=Path, default=shipped_model())
+    parser.add_argument("--methods", default="neural,neural+sharpen,search")
+    parser.add_argument("--paper", action="store_true", help="lower the energy as printed")
+    chosen = parser.parse_args()
+    torch.set_num_threads(chosen.threads)
+    model = load_model(chosen.model)
+    ask = neural(model.networks(chosen.device))
+    methods = {
+        "neural": ask,
+        "neural+sharpen": sharpened(ask, nearby),
+        "neural+gauss_newton": sharpened(ask, gauss_newton),
+        "neural+adam": sharpened(ask, adam),
+        "search": search,
+    }
+    sets = []
+    if chosen.films:
+        seeds = range(chosen.seed, chosen.seed + chosen.films)
+        sets.append((f"{chosen.films} phantoms", phantom_films(seeds)))
+    if chosen.real:
+        sets.append(("real films", real_films(chosen.real)))
+    for title, films in sets:
+        rows = []
+        for name in chosen.methods.split(","):
+            found = find(methods[name], films, model.fine_template, chosen, paper=chosen.paper)
+            scores = score(films, model.fine_template, found.theta)
+            for tag in (None, *sorted({tag for film in films for tag in film.tags})):
+                half = scores.iou[[tag is None or tag in film.tags for film in films]]
+                half = half[~half.isnan()]
+                rows.append(
+                    [
+                        f"{name}, {tag or 'all'}",
+                        *scores.row(films, tag),
+                        f"{(half >= 0.5).double().mean():.3f}",
+                        f"{found.loss.sum(-1).mean():.4f}",
+                        f"{1000 * found.seconds:.1f}",
+                    ]
+                )
+        table((title, *SCORE_COLUMNS, "recall at 0.5", "left + right loss", "ms a film"), rows)
+
+
+if __name__ == "__main__":
+    main()

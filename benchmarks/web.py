@@ -1,0 +1,203 @@
+"""The pages in a browser: a run of 50,000 rows, and a film of 3000 x 4000 pixels in 16 bits.
+
+Wanted, on two cores: the first page of a run under 1 s, any other place under 0.5 s after a scroll,
+a film on screen under 1.5 s.
+"""
+
+import argparse
+import csv
+import random
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from films import table
+from kneematch.outputs.table import COLUMNS
+from kneematch.radiograph.phantom import phantom
+from kneematch.radiograph.write import write_dicom
+from kneematch.web.annotate_app import annotate_app
+from kneematch.web.door import Door, Guard
+from kneematch.web.review_app import open_run, review_app
+from kneematch.web.serve import door_of, open_port, server
+
+CHROMIUM = "/usr/bin/chromium"
+SIZES = {"1280 x 800": (1280, 800), "2560 x 1440": (2560, 1440)}
+FILM = (4000, 3000)  # height and width
+RUN_FILM = (2494, 2048)
+DISTINCT = 40  # films of the run; the others are links to them
+SQUARE = ((-1, -1), (1, -1), (1, 1), (-1, 1))
+PLACES = 12  # that are scrolled to
+# Seconds from a scroll until all cards in sight are filled, and until all have their pictures.
+SCROLL = """async (share) => {
+  const place = document.querySelector("#gallery");
+  const seen = (card) => {
+    const top = card.offsetTop - place.scrollTop;
+    return top + card.offsetHeight > 0 && top < place.clientHeight;
+  };
+  const start = performance.now();
+  let filled = null;
+  if (share !== null) place.scrollTop = share * place.scrollHeight;
+  for (;;) {
+    await new Promise(requestAnimationFrame);
+    const cards = [...document.querySelectorAll(".card")].filter(seen);
+    const now = (performance.now() - start) / 1000;
+    if (cards.length && cards.every((card) => card.dataset.row)) filled ??= now;
+    if (filled !== null && cards.every((card) => card.querySelector("img")?.naturalWidth)) {
+      return [filled, now];
+    }
+    if (now > 60) return [filled, null];
+  }
+}"""
+
+
+@contextmanager
+def served(build: Callable[[Door], Guard]) -> Iterator[Door]:
+    """An app, for as long as the block lasts."""
+    with open_port() as own:
+        door = door_of(own)
+        running = server(build(door))
+        thread = threading.Thread(target=lambda: running.run(sockets=[own]))
+        thread.start()
+        try:
+            yield door
+        finally:
+            running.should_exit = True
+            thread.join()
+
+
+def make_run(folder: Path, rows: int) -> Path:
+    """A run without a template: links to a few films, and areas that are a little off."""
+    out, films = folder / "out", folder / "films"
+    out.mkdir()
+    films.mkdir()
+    draw = random.Random(5)
+    knees = []
+    for seed in range(DISTINCT):
+        made = phantom(seed, size=RUN_FILM)
+        write_dicom(
+            films / f"own-{seed}.dcm",
+            made.radiograph.pixels,
+            mm_per_px=0.15,
+            laterality="B",
+            bits=16,
+        )
+        knees.append(made.knees)
+    with (out / "detections.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for number in range(rows // 2):
+            path = films / f"film-{number:06d}.dcm"
+            path.symlink_to(films / f"own-{number % DISTINCT}.dcm")
+            for knee in knees[number % DISTINCT]:
+                half = 0.67 * abs(knee.plateau_right[0] - knee.plateau_left[0])
+                x, y = (value + draw.uniform(-9, 9) for value in knee.centre)
+                flip = -1 if knee.side == "left" else 1
+                corners = [(x + flip * a * half, y + b * half) for a, b in SQUARE]
+                loss = draw.betavariate(2, 9)
+                doubt = ("yes", "high loss") if loss > 0.4 else ("", "")
+                facts = [
+                    path,
+                    knee.side,
+                    knee.laterality,
+                    "ok",
+                    2 * loss,
+                    loss,
+                    "positive",
+                    "by hand",
+                ]
+                place = [x, y, 2 * half, 2 * half, 0.0, *np.ravel(corners), 0.15]
+                writer.writerow([*facts, *place, *doubt])
+    return out
+
+
+def opened(browser: Browser, door: Door, size: tuple[int, int]) -> Page:
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+    page.set_default_timeout(120_000)
+    page.goto(door.address, wait_until="commit")
+    return page
+
+
+def review(browser: Browser, folder: Path, rows: int) -> None:
+    """Time the gallery of a large run; its pictures are not there before."""
+    out = make_run(folder, rows)
+    start = time.perf_counter()
+    run = open_run(out, Path())
+    loading = time.perf_counter() - start
+    lines = []
+    for name, size in SIZES.items():
+        with served(lambda door: review_app(run, door)) as door:
+            start = time.perf_counter()
+            page = opened(browser, door, size)
+            page.wait_for_selector(".card[data-row]")
+            first = time.perf_counter() - start
+            _, pictured = page.evaluate(SCROLL, None)
+            first_pictures = first + pictured
+            draw = random.Random(3)
+            times = [page.evaluate(SCROLL, draw.random()) for _ in range(PLACES)]
+            filled, pictures = zip(*times, strict=True)
+            again = page.evaluate(SCROLL, 0)
+            page.close()
+        usual, slowest = statistics.median(filled), max(filled)
+        with_pictures = statistics.median(pictures), again[1]
+        times = first, first_pictures, usual, slowest, *with_pictures
+        lines.append([name, *map(_seconds, times)])
+    run.decisions.close()
+    print(f"{rows} rows; the table is read in {loading:.2f} s. Seconds:\n")
+    heads = ["window", "first page", "with pictures", "a scroll", "the slowest"]
+    table([*heads, "with new pictures", "with kept pictures"], lines)
+
+
+def annotate(browser: Browser, folder: Path, repeats: int) -> None:
+    """Time a large film, from the address to the screen."""
+    path = folder / "large.dcm"
+    write_dicom(
+        path, phantom(0, size=FILM).radiograph.pixels, mm_per_px=0.1, laterality="B", bits=16
+    )
+    lines = []
+    for name, size in SIZES.items():
+        shown, guessed, reading = [], [], []
+        for _ in range(repeats):
+            start = time.perf_counter()
+
+            def build(door: Door) -> Guard:
+                return annotate_app(path, folder / "template.json", [], door)
+
+            with served(build) as door:
+                reading.append(time.perf_counter() - start)
+                page = opened(browser, door, size)
+                page.wait_for_selector("#film[data-ready]")
+                shown.append(time.perf_counter() - start)
+                page.wait_for_selector("body[data-ready]")
+                guessed.append(time.perf_counter() - start)
+                page.close()
+        lines.append([name, *(_seconds(statistics.median(k)) for k in (reading, shown, guessed))])
+    print(f"A film of {FILM[1]} x {FILM[0]} pixels, 16 bits. Seconds since its reading began:\n")
+    table(["window", "film read", "on screen", "with the first guess"], lines)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    chosen = parser.parse_args()
+    with sync_playwright() as play, tempfile.TemporaryDirectory() as folder:
+        browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        annotate(browser, Path(folder), chosen.repeats)
+        review(browser, Path(folder), chosen.rows)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

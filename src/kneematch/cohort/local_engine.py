@@ -1,0 +1,90 @@
+"""The films of a cohort on this machine: processes read, this one searches."""
+
+import os
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import islice
+from typing import Final
+
+import torch
+
+from kneematch.cohort.pool import Died, apply_in_order
+from kneematch.cohort.reader import read_film
+from kneematch.cohort.record import Record
+from kneematch.detection.prepare import Prepared
+from kneematch.detector import Detector
+from kneematch.errors import SettingsError
+from kneematch.radiograph.split import ROOM
+
+FILMS_A_WORKER: Final = 12  # below which a process takes longer to start than it saves
+MOST_WORKERS: Final = 32
+BATCHES_AHEAD: Final = 2
+
+
+def enough_workers(films: int) -> int:
+    """Processes that read, by the cores; none for a few films, or where they share no memory."""
+    if os.name == "nt":
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores or 1, films // FILMS_A_WORKER, MOST_WORKERS)
+
+
+def search_batches(
+    detector: Detector, films: Sequence[str], batches: Iterable[range], *, workers: int
+) -> Generator[list[Record]]:
+    """The records of each batch of films, given by their numbers, in order.
+
+    Later films are read while a batch is searched; how many are held in memory is bounded.
+    """
+    batches = list(batches)
+    named = [films[number] for batch in batches for number in batch]
+    ahead = BATCHES_AHEAD * (detector.batch_size + workers)
+    with closing(read_films(named, room_of(detector), workers=workers, ahead=ahead)) as read:
+        for batch in batches:
+            yield search(detector, films, batch, list(islice(read, len(batch))))
+
+
+def search(
+    detector: Detector,
+    films: Sequence[str] | Mapping[int, str],
+    batch: range,
+    read: Sequence[Prepared | str],
+) -> list[Record]:
+    """The records of one batch, whose films are read; `films` names them by their numbers."""
+    good = [film for film in read if not isinstance(film, str)]
+    try:
+        found = iter(detector.find(good))
+    except torch.cuda.OutOfMemoryError as error:
+        raise SettingsError(
+            f"{len(good)} films at once do not fit into the memory of {detector.device}; expected "
+            "a batch that does; choose a smaller --batch-size"
+        ) from error
+    return [
+        Record(number, films[number], failure=film)
+        if isinstance(film, str)
+        else Record(number, films[number], film.size, next(found))
+        for number, film in zip(batch, read, strict=True)
+    ]
+
+
+def room_of(detector: Detector) -> float:
+    """The black margin that a detector wants around the halves."""
+    return 0.0 if detector.paper else ROOM
+
+
+def read_films(
+    films: Sequence[str], room: float, *, workers: int, ahead: int
+) -> Generator[Prepared | str]:
+    """Films, prepared or with the reason why not, in order."""
+    read = partial(read_film, room)
+    with closing(apply_in_order(read, films, workers=workers, ahead=ahead)) as results:
+        for film, result in zip(films, results, strict=True):
+            yield _died(film, result) if isinstance(result, Died) else result
+
+
+def _died(film: str, died: Died) -> str:
+    return (
+        f"{film}: the process that read it ended ({died.how}); expected a film that a decoder and "
+        "the memory can bear; check the file"
+    )

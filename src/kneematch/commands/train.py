@@ -1,0 +1,261 @@
+"""`kneematch train`: a model for one's own template, from films without labels."""
+
+import hashlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from kneematch.commands.terminal import (
+    INTERRUPTED,
+    SOME_FAILED,
+    complain,
+    progress,
+    shown,
+    writing,
+)
+from kneematch.errors import SettingsError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from kneematch.minimisers.model import Model
+    from kneematch.training.cache import PreparedFilms
+    from kneematch.training.group import Group
+    from kneematch.training.phase import Learner
+    from kneematch.training.recipe import Recipe
+    from kneematch.training.session import Session, Settings
+
+GLANCES: Final = 4  # films that are drawn as training goes
+FEWEST: Final = 2  # films, below which there is nothing to learn from
+
+
+class RecipeName(StrEnum):
+    """How to train."""
+
+    DEFAULT = "default"
+    PAPER = "paper"
+
+
+def train(
+    films: Annotated[
+        list[str],
+        typer.Argument(metavar="FILMS...", help="Films, folders, patterns or @list.txt."),
+    ],
+    template: Annotated[Path, typer.Option(metavar="JSON", help="The annotated knee.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The model to write.")],
+    recipe: Annotated[
+        RecipeName, typer.Option(help="Ours, or the paper's to the letter.")
+    ] = RecipeName.DEFAULT,
+    start: Annotated[
+        str,
+        typer.Option(help="Weights: synthetic (in the box), imagenet (fetched), none or a file."),
+    ] = "synthetic",
+    rounds: Annotated[int | None, typer.Option(min=1, help="T; else the recipe's.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="M; else the recipe's.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Else the recipe's.")] = None,
+    mean_template: Annotated[
+        int | None, typer.Option(min=0, help="Times the template becomes a mean; else 0.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of all that is random.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes that read films.")] = None,
+    cache: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="For prepared films, 1.6 MB each.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a training was stopped.")
+    ] = False,
+) -> None:
+    """Train both networks on films without labels to find the boxes of a template.
+
+    Beside the model: metrics.csv, curves.png and glance.png, which grow as training goes, and
+    until it ends a checkpoint. With several GPUs or machines:
+    torchrun --nproc-per-node N -m kneematch train ...
+    """
+    from kneematch.training.group import join, leave
+    from kneematch.training.recipe import chosen
+
+    asked = chosen(recipe.value, rounds, epochs, batch_size, mean_template)
+    checkpoint = out.with_name(f"{out.stem}.checkpoint.safetensors")
+    _check_out(out, checkpoint, resume=resume)
+    group = join()
+    settings = _settings(asked, start, seed, device, group)
+    with _stopping_cleanly(checkpoint):
+        try:
+            prepared, failures = _prepared(films, workers, cache, settings, group)
+            session = _session(prepared, template, settings, group, checkpoint if resume else None)
+            with writing(out):
+                model = _watched(session, out, checkpoint, group)
+        finally:
+            leave(group)
+    if group.rank == 0:
+        _finish(model, out, checkpoint, len(prepared), failures)
+    if failures:
+        raise typer.Exit(SOME_FAILED)
+
+
+def _check_out(out: Path, checkpoint: Path, *, resume: bool) -> None:
+    """Before hours of work: that the model can be written, and nothing is lost."""
+    if out.suffix != ".safetensors":
+        raise SettingsError(f"{out}: expected a name that ends in .safetensors; rename it")
+    if checkpoint.exists() and not resume:
+        raise SettingsError(
+            f"{checkpoint}: a training that was stopped; expected none; go on with --resume, or "
+            "delete it to start over"
+        )
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _settings(recipe: "Recipe", start: str, seed: int, device: str, group: "Group") -> "Settings":
+    from kneematch.detector import find_device
+    from kneematch.training.imagenet import fetch_imagenet
+    from kneematch.training.session import Settings
+    from kneematch.training.start import IMAGENET
+
+    where = find_device(device)
+    if where == "cuda" and group.size > 1:
+        where = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    if start == IMAGENET:
+        fetch_imagenet()
+    return Settings(recipe, start, seed, where)
+
+
+def _prepared(
+    named: list[str], workers: int | None, cache: Path | None, settings: "Settings", group: "Group"
+) -> tuple["PreparedFilms", list[tuple[str, str]]]:
+    """The films' halves, made by the first process and then found by all of them."""
+    from kneematch.cohort.sources import find_films
+    from kneematch.radiograph.split import ROOM
+    from kneematch.training.cache import prepare_films
+
+    paths = find_films(named, stdin=sys.stdin.buffer)
+    room = 0.0 if settings.recipe.printed else ROOM
+    processes = max((os.cpu_count() or 1) - 1, 0) if workers is None else workers
+    group.wait_for_first()
+    with _bar(len(paths), group) as advance:
+        prepared, failures = prepare_films(
+            paths, cache, room=room, workers=processes, report=advance
+        )
+    group.first_is_done()
+    if group.rank == 0:
+        for _, reason in failures:
+            complain(reason)
+    if len(prepared) < FEWEST:
+        raise SettingsError(
+            f"{len(prepared)} of {len(paths)} films can be used; expected {FEWEST} at least, and "
+            "better 50; name more"
+        )
+    return prepared, failures
+
+
+@contextmanager
+def _bar(count: int, group: "Group") -> Iterator[Callable[[], None]]:
+    if group.rank:
+        yield lambda: None
+    else:
+        with progress(count) as advance:
+            yield advance
+
+
+def _session(
+    prepared: "PreparedFilms",
+    template: Path,
+    settings: "Settings",
+    group: "Group",
+    resume: Path | None,
+) -> "Session":
+    from kneematch.matching.annotation import load_annotation
+    from kneematch.training.session import prepare
+
+    annotation = load_annotation(template)
+    drawn = template.read_bytes() + annotation.film.read_bytes()
+    keys = "\n".join(prepared.keys).encode()
+    told_of = hashlib.sha256(keys).hexdigest(), hashlib.sha256(drawn).hexdigest()
+    if group.rank == 0:
+        complain(f"{len(prepared)} films; {settings.recipe.name} recipe on {settings.device}")
+    return prepare(prepared, annotation, settings, told_of, group, resume)
+
+
+def _watched(session: "Session", out: Path, checkpoint: Path, group: "Group") -> "Model":
+    """Train with a bar, and files that tell how it goes."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from kneematch.outputs.curves import Epoch, draw_curves, read_metrics, write_metrics
+
+    recipe = session.task.recipe
+    metrics = out.with_name(f"{out.stem}.metrics.csv")
+    epochs = read_metrics(metrics) if session.checkpoint is not None else []
+    started = time.monotonic() - (epochs[-1].seconds if epochs else 0.0)
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    hidden = group.rank > 0 or not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("", total=2 * recipe.rounds * recipe.epochs, completed=len(epochs))
+
+        def report(phase: str, learner: "Learner") -> None:
+            seconds = time.monotonic() - started
+            epochs.append(Epoch(phase, learner.round, learner.epoch, learner.loss, seconds))
+            write_metrics(epochs, metrics)
+            _save(draw_curves(epochs), out.with_name(f"{out.stem}.curves.png"))
+            _save(_glance(session, phase, learner), out.with_name(f"{out.stem}.glance.png"))
+            told = f"{phase} {learner.round + 1}.{learner.epoch} loss {learner.loss:.4f}"
+            bar.update(task, advance=1, description=told)
+
+        return session.run(checkpoint, group, report)
+
+
+def _glance(session: "Session", phase: str, learner: "Learner") -> "Image.Image":
+    from kneematch.outputs.glance import draw_poses
+
+    halves, theta, aspect = session.glance(phase, learner, GLANCES)
+    return draw_poses(halves, theta, aspect)
+
+
+def _save(picture: "Image.Image", path: Path) -> None:
+    from kneematch.files import write_aside
+
+    with write_aside(path) as aside:
+        picture.save(aside, format="PNG")
+
+
+def _finish(
+    model: "Model", out: Path, checkpoint: Path, count: int, failures: list[tuple[str, str]]
+) -> None:
+    from kneematch.minimisers.model import save_model
+
+    with writing(out):
+        save_model(out, model)
+    checkpoint.unlink(missing_ok=True)
+    left_out = f", {len(failures)} left out" if failures else ""
+    typer.echo(f"{shown(out)}: trained on {count} films{left_out}")
+
+
+@contextmanager
+def _stopping_cleanly(checkpoint: Path) -> Iterator[None]:
+    """Take SIGTERM for Ctrl-C, and say how to continue after either."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if checkpoint.exists():
+            complain(
+                f"stopped; {shown(checkpoint)} is whole; go on with the same command and --resume"
+            )
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,61 @@
+"""What a network is to lower: the energy itself, or its distance from known poses."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kneematch.matching.energy import energy
+from kneematch.matching.frame import Spread, frames_that_show, moved, seen_from
+from kneematch.matching.pose import corner_distance, pose_from_vector
+from kneematch.minimisers.network import INPUT, look
+from kneematch.minimisers.neural import Network
+from kneematch.minimisers.problem import problem
+from kneematch.radiograph.split import HALF_ASPECT
+from kneematch.training.augment import draw_exposures, exposed
+from kneematch.training.lesson import Lesson
+
+# From a network, a lesson, the films (B,) of a batch, which of these are asked for (K,), and a
+# generator to a loss of each (K,). What is random is drawn for the whole batch, so that it does
+# not depend on which process does which film.
+Objective = Callable[[Network, Lesson, Tensor, Tensor, torch.Generator], Tensor]
+
+
+def energy_of(shift: float) -> Objective:
+    """The paper's: f(u, G(u)), with a small random translation (a share of the view)."""
+
+    def objective(
+        network: Network, lesson: Lesson, rows: Tensor, mine: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        halves = lesson.films.halves(rows[mine])
+        drawn = torch.rand(len(rows), 2, 2, generator=generator, device=generator.device)
+        moves = torch.nn.functional.pad(2 * shift * (2 * drawn - 1), (1, 1))  # of centre x and y
+        frames = lesson.of(lesson.frames, rows[mine])
+        frames = frames + moves[mine] * frames[..., :1]
+        asked = problem(halves, lesson.template, paper=lesson.printed)
+        return energy(asked.terms, lesson.answer(network, halves, frames))
+
+    return objective
+
+
+def distance_from(targets: Tensor, spread: Spread) -> Objective:
+    """Ours: how far G(u)'s corners are from those of targets (N, 2, 4), in template widths.
+
+    The view is another one each time, of another exposure; the target is known in any of them.
+    """
+
+    def objective(
+        network: Network, lesson: Lesson, rows: Tensor, mine: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        target = lesson.of(targets, rows)
+        nominal = seen_from(lesson.of(lesson.frames, rows), target, lesson.aspect, HALF_ASPECT)
+        wanted = moved(nominal, lesson.ratio, spread, generator)
+        frames = frames_that_show(target, wanted, lesson.aspect, HALF_ASPECT)
+        drawn = draw_exposures(2 * len(rows), INPUT, generator)
+        both = torch.stack([2 * mine, 2 * mine + 1], dim=-1).flatten()
+        halves = lesson.films.halves(rows[mine])
+        views = exposed(look(halves, frames[mine], lesson.aspect), drawn[both])
+        found = pose_from_vector(network(views), lesson.ratio)
+        return corner_distance(found, wanted[mine], lesson.template.aspect, lesson.aspect).sum(-1)
+
+    return objective

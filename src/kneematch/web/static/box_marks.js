@@ -1,0 +1,86 @@
+// The boxes of a template on a film: moved by drag, resized by handles, nudged by keys.
+
+export const BOXES = {
+  fine: { colour: "#ffd166", key: "1", means: "the joint area" },
+  red: { colour: "#ff5c5c", key: "2", means: "one outer border" },
+  green: { colour: "#5cdc82", key: "3", means: "the other outer border" },
+  coarse: { colour: "#8fb8ff", key: "4", means: "around it; drawn for you" },
+};
+const INNER_FIRST = ["red", "green", "fine", "coarse"]; // who gets a click where they overlap
+const SMALLEST_PX = 3; // of the film
+
+const tenth = (value) => Math.round(value * 10) / 10;
+
+export class BoxMarks {
+  // `changed(name, box)` is called while a box is moved, `settled()` when it is let go.
+  constructor(view, { changed, settled, chosen }) {
+    this.view = view;
+    this.told = { changed, settled, chosen };
+    this.shapes = {};
+    this.handles = new Konva.Transformer({
+      rotateEnabled: false,
+      keepRatio: false,
+      ignoreStroke: true,
+      flipEnabled: false,
+      anchorSize: 9,
+      anchorCornerRadius: 2,
+      anchorFill: "#12151b",
+      borderEnabled: false,
+    });
+    for (const name of [...INNER_FIRST].reverse()) this.#add(name);
+    view.markLayer.add(this.handles);
+    view.marks.on("xChange yChange scaleXChange", () => this.handles.forceUpdate());
+  }
+
+  set(boxes, chosen) {
+    for (const [name, shape] of Object.entries(this.shapes)) {
+      const box = boxes[name];
+      shape.visible(Boolean(box));
+      if (!box) continue;
+      const [x, y, right, bottom] = box;
+      shape.setAttrs({ x, y, width: right - x, height: bottom - y, scaleX: 1, scaleY: 1 });
+      shape.strokeWidth(name === chosen ? 2.5 : 1.5);
+      shape.opacity(name === "coarse" && name !== chosen ? 0.65 : 1);
+    }
+    const shape = this.shapes[chosen];
+    this.handles.anchorStroke(BOXES[chosen]?.colour ?? "white");
+    this.handles.nodes(shape?.visible() ? [shape] : []);
+  }
+
+  #add(name) {
+    const shape = new Konva.Rect({
+      name,
+      stroke: BOXES[name].colour,
+      strokeScaleEnabled: false,
+      dash: name === "coarse" ? [6, 5] : undefined,
+      draggable: true,
+      hitStrokeWidth: 10,
+      // Only the border of the coarse box takes the mouse, so that one can drag the film in it.
+      fillEnabled: name !== "coarse",
+      fill: "rgba(0, 0, 0, 0.001)",
+    });
+    shape.on("mousedown", ({ evt }) => {
+      shape.draggable(evt.button === 0 && !evt.altKey);
+      if (shape.draggable()) this.told.chosen(name);
+    });
+    shape.on("mouseenter", () => (this.view.container.style.cursor = "move"));
+    shape.on("mouseleave", () => (this.view.container.style.cursor = ""));
+    shape.on("dragmove transform", () => this.told.changed(name, this.#read(shape)));
+    shape.on("dragend transformend", () => this.told.settled());
+    this.shapes[name] = shape;
+    this.view.marks.add(shape);
+  }
+
+  #read(shape) {
+    const { x, y } = shape.position();
+    const width = Math.max(shape.width() * shape.scaleX(), SMALLEST_PX);
+    const height = Math.max(shape.height() * shape.scaleY(), SMALLEST_PX);
+    return [x, y, x + width, y + height].map(tenth);
+  }
+}
+
+// A box moved by whole film pixels, or with its lower right corner moved.
+export function nudged([x0, y0, x1, y1], dx, dy, resize) {
+  const start = resize ? [x0, y0] : [x0 + dx, y0 + dy];
+  return [...start, Math.max(x1 + dx, start[0] + SMALLEST_PX), Math.max(y1 + dy, start[1] + SMALLEST_PX)];
+}

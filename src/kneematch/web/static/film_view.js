@@ -1,0 +1,178 @@
+// A film on a stage: zoom, pan, brightness and contrast. Marks lie on it in film pixels.
+
+const ZOOM_STEP = 1.2;
+const MOST_ZOOM = 12; // screen pixels a film pixel
+const MARGIN_PX = 14; // around a film that is fitted
+const CLICK_PX = 3; // below this a drag is a click
+const PLAIN = { brightness: 1, contrast: 1, inverted: false };
+
+const between = (value, low, high) => Math.min(Math.max(value, low), high);
+
+export class FilmView {
+  // `changed` is called whenever the film is shown in another way.
+  constructor(container, changed = () => {}) {
+    this.container = container;
+    this.changed = changed;
+    this.stage = new Konva.Stage({ container, width: 10, height: 10 });
+    this.filmLayer = new Konva.Layer({ listening: false });
+    this.markLayer = new Konva.Layer();
+    this.stage.add(this.filmLayer, this.markLayer);
+    this.film = new Konva.Group();
+    this.marks = new Konva.Group(); // the same place and scale as the film's
+    this.filmLayer.add(this.film);
+    this.markLayer.add(this.marks);
+    this.size = { width: 1, height: 1 };
+    this.tone = { ...PLAIN };
+    this.drawn = null; // what to call with the next box that is drawn
+    this.fitted = true;
+    this.#listen();
+  }
+
+  async show(address, width, height) {
+    const image = new Image();
+    image.src = address;
+    await image.decode();
+    this.size = { width, height };
+    this.film.destroyChildren();
+    this.film.add(new Konva.Image({ image, width, height }));
+    this.fit();
+    this.filmLayer.draw();
+    this.container.dataset.ready = "yes";
+  }
+
+  get scale() {
+    return this.film.scaleX();
+  }
+
+  fit() {
+    const { clientWidth, clientHeight } = this.container;
+    const { width, height } = this.size;
+    const room = [clientWidth - 2 * MARGIN_PX, clientHeight - 2 * MARGIN_PX];
+    const scale = Math.max(Math.min(room[0] / width, room[1] / height), 0.01);
+    this.#place((clientWidth - scale * width) / 2, (clientHeight - scale * height) / 2, scale);
+    this.fitted = true;
+  }
+
+  // Shows a rectangle of the film, with some room around it.
+  fitBox([x0, y0, x1, y1], room = 1.6) {
+    const { clientWidth, clientHeight } = this.container;
+    const wanted = Math.min(clientWidth / (x1 - x0), clientHeight / (y1 - y0)) / room;
+    const scale = between(wanted, 0.01, MOST_ZOOM);
+    const x = clientWidth / 2 - (scale * (x0 + x1)) / 2;
+    this.#place(x, clientHeight / 2 - (scale * (y0 + y1)) / 2, scale);
+  }
+
+  zoom(factor, at = null) {
+    const { x, y } = at ?? { x: this.stage.width() / 2, y: this.stage.height() / 2 };
+    const scale = between(this.scale * factor, 0.02, MOST_ZOOM);
+    const ratio = scale / this.scale;
+    this.#place(x - ratio * (x - this.film.x()), y - ratio * (y - this.film.y()), scale);
+  }
+
+  setTone(tone) {
+    this.tone = { ...this.tone, ...tone };
+    this.tone.brightness = between(this.tone.brightness, 0.2, 4);
+    this.tone.contrast = between(this.tone.contrast, 0.2, 6);
+    const { brightness, contrast, inverted } = this.tone;
+    const style = this.filmLayer.getNativeCanvasElement().style;
+    style.filter = `invert(${inverted ? 1 : 0}) brightness(${brightness}) contrast(${contrast})`;
+    this.changed();
+  }
+
+  plainTone() {
+    this.setTone(PLAIN);
+  }
+
+  invert() {
+    this.setTone({ inverted: !this.tone.inverted });
+  }
+
+  // The next drag draws a box, or a click a point; `done` gets [x0, y0, x1, y1] in film pixels.
+  drawNext(done, colour) {
+    this.drawn = done;
+    this.drawColour = colour;
+    this.marks.listening(!done);
+    this.container.classList.toggle("drawing", Boolean(done));
+  }
+
+  toFilm({ x, y }) {
+    return [(x - this.film.x()) / this.scale, (y - this.film.y()) / this.scale];
+  }
+
+  #place(x, y, scale) {
+    this.fitted = false;
+    for (const group of [this.film, this.marks]) {
+      group.position({ x, y });
+      group.scale({ x: scale, y: scale });
+    }
+    Object.assign(this.container.dataset, { x, y, scale });
+    this.changed();
+  }
+
+  #listen() {
+    new ResizeObserver(() => {
+      const { clientWidth: width, clientHeight: height } = this.container;
+      if (!width || !height) return;
+      this.stage.size({ width, height });
+      if (this.fitted) this.fit();
+    }).observe(this.container);
+    this.container.addEventListener("contextmenu", (event) => event.preventDefault());
+    this.stage.on("wheel", ({ evt }) => {
+      evt.preventDefault();
+      const factor = ZOOM_STEP ** between(-evt.deltaY / 60, -1.5, 1.5);
+      this.zoom(factor, this.stage.getPointerPosition());
+    });
+    this.stage.on("mousedown", ({ evt, target }) => {
+      if (evt.button === 2 || evt.altKey) this.#follow(evt, this.#toning());
+      else if (this.drawn) this.#follow(evt, ...this.#drawing());
+      else if (evt.button === 1 || target === this.stage) this.#follow(evt, this.#panning());
+    });
+  }
+
+  // Calls `moved` with how far the mouse has come, until its button is up.
+  #follow(start, moved, ended = () => {}) {
+    start.preventDefault();
+    document.activeElement?.blur();
+    const far = (event) => [event.clientX - start.clientX, event.clientY - start.clientY];
+    const move = (event) => moved(...far(event));
+    const up = (event) => {
+      removeEventListener("mousemove", move);
+      removeEventListener("mouseup", up);
+      ended(...far(event));
+    };
+    addEventListener("mousemove", move);
+    addEventListener("mouseup", up);
+  }
+
+  #panning() {
+    const { x, y } = this.film.position();
+    return (dx, dy) => this.#place(x + dx, y + dy, this.scale);
+  }
+
+  #toning() {
+    const { brightness, contrast } = this.tone;
+    return (dx, dy) =>
+      this.setTone({ contrast: contrast * 2 ** (dx / 200), brightness: brightness * 2 ** (-dy / 200) });
+  }
+
+  #drawing() {
+    const start = this.stage.getPointerPosition();
+    const [x, y] = this.toFilm(start);
+    const shape = new Konva.Rect({ x, y, stroke: this.drawColour, strokeWidth: 1.5 });
+    shape.strokeScaleEnabled(false);
+    this.marks.add(shape);
+    const to = (dx, dy) => this.toFilm({ x: start.x + dx, y: start.y + dy });
+    const moved = (dx, dy) => {
+      const [endX, endY] = to(dx, dy);
+      shape.size({ width: endX - x, height: endY - y });
+    };
+    const ended = (dx, dy) => {
+      shape.destroy();
+      const [endX, endY] = to(dx, dy);
+      const click = Math.hypot(dx, dy) < CLICK_PX;
+      const box = [Math.min(x, endX), Math.min(y, endY), Math.max(x, endX), Math.max(y, endY)];
+      this.drawn?.(box, click);
+    };
+    return [moved, ended];
+  }
+}

@@ -1,0 +1,249 @@
+"""Drawing a template in the browser, from the first guess to the file that finds knees."""
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from kneematch.detector import Detector
+from kneematch.matching.annotation import load_annotation
+from kneematch.matching.truth import annotate
+from kneematch.radiograph.phantom import Knee, phantom
+from kneematch.web.annotate_app import annotate_app
+from kneematch.web.door import Door, Guard
+
+SIZE = (512, 512)
+KNEE = phantom(0, size=SIZE).knees[1]
+
+Serve = Callable[[Callable[[Door], Guard]], Door]
+Open = Callable[..., Page]
+Box = tuple[float, float, float, float]
+
+
+@pytest.fixture
+def page(
+    serve: Serve, open_page: Open, films: list[Path], template: Path, guessed_before: None
+) -> Page:
+    """The page, with its first guess."""
+    door = serve(lambda door: annotate_app(films[0], template, films[1:], door))
+    page = open_page(door)
+    page.wait_for_selector("body[data-ready]")
+    return page
+
+
+@pytest.fixture
+def template(tmp_path: Path) -> Path:
+    (tmp_path / "drawn").mkdir()
+    return tmp_path / "drawn" / "template.json"
+
+
+def on_screen(page: Page, x: float, y: float) -> tuple[float, float]:
+    """Where a point of the film is."""
+    film = page.locator("#film")
+    place = film.bounding_box()
+    assert place is not None
+    left, top, scale = (float(film.get_attribute(f"data-{k}") or 0) for k in ("x", "y", "scale"))
+    return place["x"] + left + scale * x, place["y"] + top + scale * y
+
+
+def drag(page: Page, start: tuple[float, float], end: tuple[float, float], **press: str) -> None:
+    """From one point of the film to another."""
+    page.mouse.move(*on_screen(page, *start))
+    page.mouse.down(button=press.get("button", "left"))  # type: ignore[arg-type]
+    middle = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
+    for point in (middle, end):
+        page.mouse.move(*on_screen(page, *point))
+    page.mouse.up(button=press.get("button", "left"))  # type: ignore[arg-type]
+
+
+def draw(page: Page, key: str, box: Box) -> None:
+    page.keyboard.press(key)
+    page.keyboard.press("d")
+    drag(page, box[:2], box[2:])
+
+
+def valid(page: Page) -> None:
+    expect(page.locator("#status")).to_have_attribute("data-valid", "yes")
+
+
+def save(page: Page, *, replace: bool = False) -> None:
+    """Press the key, confirm if there is a file, and wait until it is written."""
+    with page.expect_response(
+        lambda answer: "api/save" in answer.url and answer.status == 200
+    ) as told:
+        page.keyboard.press("s")
+        if replace:
+            page.locator("#replace button[value=replace]").click()
+    assert told.value.ok
+    expect(page.locator("#notice")).to_contain_text("Saved")
+
+
+def off(found: dict[str, tuple[float, float]], knee: Knee) -> float:
+    """Mean distance of both margins, in widths of the plateau."""
+    margins = sorted([found["plateau_left"], found["plateau_right"]])
+    true = [knee.plateau_left, knee.plateau_right]
+    return sum(map(math.dist, margins, true)) / 2 / math.dist(*true)
+
+
+def test_boxes_drawn_tried_and_saved_find_the_knees(
+    page: Page, films: list[Path], template: Path
+) -> None:
+    wanted = annotate(films[0], "right", KNEE.plateau_left, KNEE.plateau_right)
+    for key, box in {"1": wanted.fine, "2": wanted.red, "3": wanted.green}.items():
+        draw(page, key, box)
+    valid(page)
+    page.keyboard.press("t")
+    page.wait_for_selector("#trial[data-state=done]")
+    assert page.locator("#trial-films figure").count() == len(films) - 1
+    losses = [float(text) for text in page.locator("figcaption .good").all_inner_texts()]
+    assert len(losses) == 2 * (len(films) - 1)
+    assert max(losses) < 0.3
+    save(page)
+    drawn = load_annotation(template)
+    assert drawn.side == "right"
+    for name in ("fine", "red", "green"):
+        assert getattr(drawn, name) == pytest.approx(getattr(wanted, name), abs=1.5)
+    detector = Detector.from_template(template, method="search", device="cpu")
+    for seed, path in zip((1, 10, 4), films[1:], strict=True):
+        for found, knee in zip(detector.detect(path), phantom(seed, size=SIZE).knees, strict=True):
+            assert found.side == knee.side
+            assert off(dict(found.landmarks), knee) < 0.1
+
+
+def test_the_model_is_asked_where_nothing_was_drawn_before(
+    serve: Serve, open_page: Open, films: list[Path], template: Path
+) -> None:
+    page = open_page(serve(lambda door: annotate_app(films[0], template, [], door)))
+    page.wait_for_selector("body[data-ready]")
+    valid(page)
+    expect(page.locator("#try")).to_be_disabled()  # there is nothing to try it on
+
+
+def test_the_first_guess_needs_only_a_nudge(page: Page, films: list[Path], template: Path) -> None:
+    valid(page)
+    page.keyboard.press("2")
+    for key in ("ArrowRight", "Shift+ArrowDown", "Alt+ArrowRight"):
+        page.keyboard.press(key)
+    valid(page)
+    page.keyboard.press("Control+z")
+    save(page)
+    first = json.loads(template.read_text())
+    wanted = annotate(films[0], "right", KNEE.plateau_left, KNEE.plateau_right)
+    assert first["boxes"]["fine"] == pytest.approx(wanted.fine, abs=20)
+    assert Path(first["film"]).as_posix() == os.path.relpath(films[0], template.parent)
+    red = first["boxes"]["red"]
+    page.keyboard.press("Control+z")
+    page.keyboard.press("Control+z")
+    save(page, replace=True)
+    before = json.loads(template.read_text())["boxes"]["red"]
+    moved = [after - start for after, start in zip(red, before, strict=True)]
+    assert moved == pytest.approx([1, 10, 1, 10], abs=1e-6)
+
+
+def test_a_template_that_is_there_is_replaced_only_after_asking(page: Page, template: Path) -> None:
+    template.write_text("mine")
+    valid(page)
+    page.keyboard.press("s")
+    page.locator("#replace button[value=keep]").click()
+    assert template.read_text() == "mine"
+    save(page, replace=True)
+    assert load_annotation(template).side in ("left", "right")
+
+
+def test_a_window_outside_the_template_is_shown_and_cannot_be_saved(
+    page: Page, template: Path
+) -> None:
+    valid(page)
+    x0, y0, x1, y1 = 20.0, 20.0, 60.0, 60.0
+    draw(page, "2", (x0, y0, x1, y1))
+    expect(page.locator("#status")).to_contain_text("red box leaves the fine box")
+    expect(page.locator("#boxes [data-name=red]")).to_have_class("wrong")
+    expect(page.locator("#save")).to_be_disabled()
+    page.keyboard.press("s")
+    page.keyboard.press("Control+z")
+    valid(page)
+    assert not template.exists()
+
+
+def test_a_box_is_dragged_by_its_middle_and_resized_by_a_handle(page: Page, template: Path) -> None:
+    valid(page)
+    save(page)
+    x0, y0, x1, y1 = load_annotation(template).fine
+    middle = ((x0 + x1) / 2, y0 + 0.2 * (y1 - y0))
+    drag(page, middle, (middle[0] - 6, middle[1] - 4))
+    drag(page, (x1 - 6, y1 - 4), (x1 + 2, y1 + 4))
+    valid(page)
+    save(page, replace=True)
+    assert load_annotation(template).fine == pytest.approx(
+        (x0 - 6, y0 - 4, x1 + 2, y1 + 4), abs=1.5
+    )
+
+
+def test_landmarks_are_added_named_and_removed(page: Page, template: Path) -> None:
+    valid(page)
+    for _ in range(page.locator("#landmarks div").count()):
+        page.locator("#landmarks button").first.click()
+    page.keyboard.press("l")
+    page.mouse.click(*on_screen(page, 380, 260))
+    name = page.locator("#landmarks input")
+    name.fill("tip")
+    name.press("Enter")
+    valid(page)
+    save(page)
+    assert dict(load_annotation(template).landmarks) == {"tip": pytest.approx((380, 260), abs=1)}
+
+
+def test_right_drag_changes_the_tone_and_the_wheel_zooms(page: Page) -> None:
+    film = page.locator("#film")
+    tone = "document.querySelector('#film canvas').style.filter"
+    drag(page, (100, 100), (160, 60), button="right")
+    filters = page.evaluate(tone)
+    assert "brightness(1)" not in filters
+    assert "contrast(1)" not in filters
+    page.keyboard.press("i")
+    assert "invert(1)" in page.evaluate(tone)
+    page.keyboard.press("w")
+    assert page.evaluate(tone) == "invert(0) brightness(1) contrast(1)"
+    before = film.get_attribute("data-scale") or ""
+    page.mouse.move(*on_screen(page, 256, 256))
+    page.mouse.wheel(0, -120)
+    expect(film).not_to_have_attribute("data-scale", before)
+    assert float(film.get_attribute("data-scale") or 0) > 1.1 * float(before)
+    page.keyboard.press("0")
+    expect(film).to_have_attribute("data-scale", before)
+
+
+def test_a_second_trial_ends_the_first(page: Page, films: list[Path]) -> None:
+    valid(page)
+    page.keyboard.press("t")
+    page.wait_for_selector("#trial-films figure")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("t")
+    page.wait_for_selector("#trial[data-state=done]")
+    expect(page.locator("#trial-films figure")).to_have_count(len(films) - 1)
+    page.keyboard.press("Escape")
+    expect(page.locator("#trial")).to_be_hidden()
+
+
+def test_what_was_saved_is_there_when_the_page_is_opened_again(page: Page, template: Path) -> None:
+    valid(page)
+    page.keyboard.press("Shift+ArrowUp")
+    valid(page)
+    save(page)
+    before = template.read_bytes()
+    page.reload()
+    page.wait_for_selector("body[data-ready]")
+    valid(page)
+    save(page, replace=True)
+    assert template.read_bytes() == before
+
+
+def test_help_lists_the_keys(page: Page) -> None:
+    page.keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator("#help")).to_be_hidden()
