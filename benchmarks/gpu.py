@@ -1,4 +1,4 @@
-"""Films a second of Adam, Gauss-Newton and the search on a GPU, at several batch sizes.
+"""Films a second of every method on a GPU, at several batch sizes.
 
 The time of a call is that between two CUDA events around it, the halves being on the GPU already.
 What of it no kernel runs is the overhead of launching kernels: one less the sum of the kernels' own
@@ -17,14 +17,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from films import FAMILY, halves_of, options, phantom_films, phantom_template
+from films import halves_of, options, phantom_films
 from kneematch.matching.template import Template
 from kneematch.minimisers.adam import STEPS, adam
 from kneematch.minimisers.gauss_newton import gauss_newton
 from kneematch.minimisers.graphed import Graphed
+from kneematch.minimisers.model import load_model, shipped_model
+from kneematch.minimisers.nearby import nearby
+from kneematch.minimisers.neural import TwoPhases, neural, sharpened
 from kneematch.minimisers.problem import Problem, Solution, problem
 from kneematch.minimisers.search import search
 
+GRAPHED = ("search", "neural", "neural+sharpen")
 COLUMNS = ("method", "batch", "ms a call", "films a second", "launch overhead", "peak memory GB")
 
 
@@ -62,20 +66,28 @@ def kernel_milliseconds(call: Callable[[], object]) -> float:
     return sum(event.self_device_time_total for event in profile.key_averages()) / 1000
 
 
-def methods(chosen: argparse.Namespace) -> dict[str, Callable[[Problem, Tensor], Solution]]:
-    """Each from a problem and a start, which the search does not need."""
+def methods(
+    chosen: argparse.Namespace, networks: TwoPhases
+) -> dict[str, Callable[[Problem, Tensor], Solution]]:
+    """Each from a problem and a start, which only the sharpenings need."""
+    ask = neural(networks)
     return {
         "adam": functools.partial(adam, steps=chosen.steps),
         "gauss_newton": gauss_newton,
         "search": lambda asked, _: search(asked),
+        "neural": lambda asked, _: ask(asked),
+        "neural+sharpen": lambda asked, _: sharpened(ask, nearby)(asked),
     }
 
 
-def graphed(asked: Problem, *, paper: bool) -> Callable[[], Solution]:
-    """The search of films of one shape, recorded once and replayed."""
+def graphed(
+    asked: Problem, method: Callable[[Problem, Tensor], Solution], *, paper: bool
+) -> Callable[[], Solution]:
+    """A method on films of one shape, recorded once and replayed."""
+    start = asked.halves.new_zeros(len(asked.halves), 2, 4)
 
     def solve(halves: Tensor) -> Solution:
-        return search(problem(halves, asked.template, paper=paper))
+        return method(problem(halves, asked.template, paper=paper), start)
 
     replay = Graphed(solve, asked.halves)
     return lambda: replay(asked.halves)
@@ -88,12 +100,16 @@ def main() -> None:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 1024])
     parser.add_argument("--repeats", type=int, default=5, help="calls of which the median counts")
     parser.add_argument("--steps", type=int, default=STEPS, help="of Adam")
+    names = ["adam", "gauss_newton", "search", "neural", "neural+sharpen"]
+    parser.add_argument("--methods", nargs="+", default=names)
     parser.add_argument("--robust", action="store_true", help="instead of the paper's energy")
     parser.add_argument("--graph-up-to", type=int, default=64, help="films a batch")
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     cuda = torch.device(chosen.device).type == "cuda"
-    template = phantom_template(FAMILY)
+    model = load_model(shipped_model())
+    template = model.fine_template
+    ways = methods(chosen, model.networks(chosen.device))
     films = phantom_films(range(chosen.seed, chosen.seed + min(chosen.films, max(chosen.batches))))
     halves = halves_of(films, chosen.device)
     name = torch.cuda.get_device_name() if cuda else "CPU"
@@ -106,10 +122,13 @@ def main() -> None:
         start = asked.halves.new_zeros(batch, 2, 4)
         calls = {
             name: functools.partial(method, asked, start)
-            for name, method in methods(chosen).items()
+            for name, method in ways.items()
+            if name in chosen.methods
         }
         if cuda and batch <= chosen.graph_up_to:
-            calls["search, as a CUDA graph"] = graphed(asked, paper=paper)
+            for name in GRAPHED:
+                call = graphed(asked, ways[name], paper=paper)
+                calls[f"{name}, as a CUDA graph"] = call
         for name, call in calls.items():
             print(
                 f"| {' | '.join(row(name, batch, call, chosen.repeats, cuda=cuda))} |", flush=True

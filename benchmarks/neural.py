@@ -16,6 +16,7 @@ from kneematch.minimisers.model import load_model, shipped_model
 from kneematch.minimisers.nearby import nearby
 from kneematch.minimisers.neural import neural, sharpened
 from kneematch.minimisers.search import search
+from kneematch.minimisers.sliding import sliding
 
 
 def main() -> None:
@@ -33,6 +34,7 @@ def main() -> None:
         "neural+gauss_newton": sharpened(ask, gauss_newton),
         "neural+adam": sharpened(ask, adam),
         "search": search,
+        "sliding": sliding,
     }
     sets = []
     if chosen.films:
@@ -40,24 +42,26 @@ def main() -> None:
         sets.append((f"{chosen.films} phantoms", phantom_films(seeds)))
     if chosen.real:
         sets.append(("real films", real_films(chosen.real)))
+    columns = (*SCORE_COLUMNS, "recall at 0.5", "left + right loss", "ms a film")
     for title, films in sets:
         rows = []
         for name in chosen.methods.split(","):
             found = find(methods[name], films, model.fine_template, chosen, paper=chosen.paper)
             scores = score(films, model.fine_template, found.theta)
             for tag in (None, *sorted({tag for film in films for tag in film.tags})):
-                half = scores.iou[[tag is None or tag in film.tags for film in films]]
-                half = half[~half.isnan()]
+                tagged = torch.tensor([tag is None or tag in film.tags for film in films])
+                iou = scores.iou[tagged]
+                iou = iou[~iou.isnan()]
                 rows.append(
                     [
                         f"{name}, {tag or 'all'}",
                         *scores.row(films, tag),
-                        f"{(half >= 0.5).double().mean():.3f}",
-                        f"{found.loss.sum(-1).mean():.4f}",
+                        f"{(iou >= 0.5).double().mean():.3f}",
+                        f"{found.loss[tagged].sum(-1).mean():.4f}",
                         f"{1000 * found.seconds:.1f}",
                     ]
                 )
-        table((title, *SCORE_COLUMNS, "recall at 0.5", "left + right loss", "ms a film"), rows)
+        table((title, *columns), rows)
 
 
 if __name__ == "__main__":

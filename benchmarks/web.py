@@ -6,6 +6,7 @@ a film on screen under 1.5 s.
 
 import argparse
 import csv
+import os
 import random
 import statistics
 import tempfile
@@ -149,7 +150,7 @@ def review(browser: Browser, folder: Path, rows: int) -> None:
         times = first, first_pictures, usual, slowest, *with_pictures
         lines.append([name, *map(_seconds, times)])
     run.decisions.close()
-    print(f"{rows} rows; the table is read in {loading:.2f} s. Seconds:\n")
+    print(f"{rows} rows; opened in {loading:.2f} s. Load {_load()}. Seconds:\n")
     heads = ["window", "first page", "with pictures", "a scroll", "the slowest"]
     table([*heads, "with new pictures", "with kept pictures"], lines)
 
@@ -178,8 +179,14 @@ def annotate(browser: Browser, folder: Path, repeats: int) -> None:
                 guessed.append(time.perf_counter() - start)
                 page.close()
         lines.append([name, *(_seconds(statistics.median(k)) for k in (reading, shown, guessed))])
-    print(f"A film of {FILM[1]} x {FILM[0]} pixels, 16 bits. Seconds since its reading began:\n")
+    print(f"A film of {FILM[1]} x {FILM[0]} pixels, 16 bits. Load {_load()}. Seconds since")
+    print("its reading began:\n")
     table(["window", "film read", "on screen", "with the first guess"], lines)
+
+
+def _load() -> str:
+    """How many processes want to run, ours included: more than cores, and all takes longer."""
+    return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
 
 
 def _seconds(value: float) -> str:

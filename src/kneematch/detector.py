@@ -11,16 +11,11 @@ from typing import Any, Final, overload
 import torch
 from torch import Tensor
 
-from kneematch.detection.detection import Detection
+from kneematch.detection.detection import CORNERS, Detection
 from kneematch.detection.prepare import LATERALITY, Film, Prepared, load
+from kneematch.detection.quality import Measures, is_cut, measure
 from kneematch.errors import FilmError, SettingsError
 from kneematch.matching.annotation import Annotation
-from kneematch.matching.energy import (
-    correlation,
-    one_sided_loss,
-    printed,
-    symmetry_penalty,
-)
 from kneematch.matching.pose import pose_from_vector, pose_matrix
 from kneematch.matching.template import Template
 from kneematch.minimisers.graphed import Graphed, replayed
@@ -33,16 +28,14 @@ from kneematch.minimisers.methods import (
     own_template,
 )
 from kneematch.minimisers.model import load_model, shipped_model
-from kneematch.minimisers.problem import Minimiser, Solution, problem
+from kneematch.minimisers.problem import Minimiser, Problem, Solution, problem
+from kneematch.minimisers.second_look import SecondLook
 from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.sampling import sample
 from kneematch.radiograph.split import LEFT, ROOM, SIDES
 from kneematch.radiograph.view import compose, transform
 
 REPLAYED: Final = ("search", "neural", "neural+sharpen")  # those that a CUDA graph can hold
 BATCH_SIZE: Final = 8
-# Of a template, clockwise from its top left.
-CORNERS: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +57,7 @@ class Detector:
     paper: bool = False  # lower the paper's energy, not the robust one
     device: str = "cpu"
     batch_size: int = BATCH_SIZE  # films that are searched at once
+    look: SecondLook | None = None  # who is asked about what was found
     _recorded: dict[torch.Size, Graphed | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -95,12 +89,15 @@ class Detector:
         device = find_device(device)
         sought = None if template is None else drawn_template(template)
         known = None
-        if sought is None or method in (AUTO, *NEURAL):
+        # The paper's own search knows no network.
+        if sought is None or not paper or method in (AUTO, *NEURAL):
             known = load_model(model or shipped_model())
             sought = sought or own_template(known)
-        method, minimiser = choose(method, sought, known, paper=paper, device=device)
+        chosen = choose(method, sought, known, paper=paper, device=device)
         cut = sought.template.to(torch.empty(0, device=device))
-        return cls(cut, minimiser, method, paper, device, batch_size)
+        return cls(
+            cut, chosen.minimiser, chosen.method, paper, device, batch_size, look=chosen.look
+        )
 
     @classmethod
     def from_template(
@@ -165,45 +162,51 @@ class Detector:
     def _find(self, films: list[Prepared]) -> list[tuple[Detection, ...]]:
         """Films with as many sides each."""
         halves = torch.stack([film.halves.pixels for film in films]).to(self.device)
-        image_aspect = halves.shape[-2] / halves.shape[-1]
-        v = self._solve(halves).v
-        theta = pose_from_vector(v.double(), self.template.aspect / image_aspect)  # (N, S, 4)
-        matrices = pose_matrix(theta, self.template.aspect, image_aspect)
-        fit = _judge(halves, self.template.to(halves), theta, matrices)
+        asked = problem(halves, self.template, paper=self.paper)
+        v = self._solve(asked).v
+        theta = pose_from_vector(v.double(), asked.height_ratio)  # (N, S, 4)
+        measured = measure(asked, theta, self.look)
         to_film = torch.stack([film.halves.to_film for film in films])
+        matrices = pose_matrix(theta, self.template.aspect, asked.image_aspect)
         placed = compose(to_film, matrices.cpu())  # (N, S, 3, 3)
         return [
             tuple(
-                self._detection(film, side, placed[n, s], fit.of(n, s))
+                self._detection(film, side, placed[n, s], measured, (n, s))
                 for s, side in enumerate(film.sides)
             )
             for n, film in enumerate(films)
         ]
 
-    def _solve(self, halves: Tensor) -> Solution:
+    def _solve(self, asked: Problem) -> Solution:
         def solve(halves: Tensor) -> Solution:
             return self.minimiser(problem(halves, self.template, paper=self.paper))
 
-        if halves.is_cuda and self.method in REPLAYED and not self.paper:
-            return replayed(solve, halves, self._recorded)
-        return solve(halves)
+        if asked.halves.is_cuda and self.method in REPLAYED and not self.paper:
+            return replayed(solve, asked.halves, self._recorded)
+        return self.minimiser(asked)
 
     def _detection(
-        self, film: Prepared, side: int, to_film: Tensor, fit: tuple[float, float, str]
+        self,
+        film: Prepared,
+        side: int,
+        to_film: Tensor,
+        measured: Measures,
+        at: tuple[int, int],
     ) -> Detection:
         """What lies where a map (3, 3) takes the template's [-1, 1]^2."""
-        energy, loss, polarity = fit
         corners = transform(to_film, torch.tensor(CORNERS)).numpy()
         # The top edge from the picture's left to its right, which mirrored is from corner 1 to 0.
         (x0, y0), (x1, y1) = corners[[1, 0] if side == LEFT else [0, 1]]
         points = list(self.template.landmarks.items())
         places = transform(to_film, torch.tensor([at for _, at in points]).reshape(-1, 2))
+        cut = is_cut(to_film, film.size)
+        review, reason = measured.verdict(*at, learnt=self.method in NEURAL, cut=cut)
         return Detection(
             side=SIDES[side],
             laterality=LATERALITY[side],
-            energy=energy,
-            loss=loss,
-            polarity=polarity,
+            energy=float(measured.energy[at[0]]),
+            loss=float(measured.loss[at]),
+            polarity="negative" if measured.negative[at] else "positive",
             method=self.method,
             corners=corners,
             centre=(float(to_film[0, 2]), float(to_film[1, 2])),
@@ -214,34 +217,9 @@ class Detector:
             landmarks={
                 name: (x, y) for (name, _), (x, y) in zip(points, places.tolist(), strict=True)
             },
+            review=review,
+            reason=reason,
         )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Fit:
-    """How well the template matches where it was found."""
-
-    energy: Tensor  # (N,)
-    loss: Tensor  # (N, S)
-    positive: Tensor  # (N, S)
-
-    def of(self, n: int, s: int) -> tuple[float, float, str]:
-        polarity = "positive" if self.positive[n, s] else "negative"
-        return float(self.energy[n]), float(self.loss[n, s]), polarity
-
-
-def _judge(halves: Tensor, template: Template, theta: Tensor, matrices: Tensor) -> _Fit:
-    """The paper's energy of halves (N, S, H, W) at poses, whatever was lowered to find them."""
-    (term,) = printed(halves, template)
-    patches = sample(halves, matrices.to(halves), template.size)
-    loss = one_sided_loss(patches, template, term.floor)
-    whole, red, green = (
-        correlation(patches[window], template.image[window], term.floor)
-        for window in (..., template.red, template.green)
-    )
-    energy = loss.sum(-1) + symmetry_penalty(theta)
-    # Where cost(+1) <= cost(-1) of the loss: of two numbers, min and max add up to their sum.
-    return _Fit(energy, loss, 2 * whole + red + green >= 0)
 
 
 def find_device(name: str) -> str:

@@ -19,7 +19,7 @@ from kneematch.radiograph.read import read
 from kneematch.radiograph.write import write_dicom
 from kneematch.web.door import Door, Guard
 from kneematch.web.drawing import Subject
-from kneematch.web.guess import _from_model
+from kneematch.web.guess import from_model
 from kneematch.web.serve import door_of, open_port, server
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -127,8 +127,9 @@ def finished_run(films: list[Path], tmp_path_factory: pytest.TempPathFactory) ->
     table = folder / "out" / "detections.csv"
     with table.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    for number, reason in DOUBTS.items():
-        rows[number] |= {"review": "yes", "reason": reason}
+    for number, row in enumerate(rows):
+        reason = DOUBTS.get(number, "")
+        row |= {"review": "yes" if reason else "no", "reason": reason}
     with table.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
@@ -145,10 +146,10 @@ def run_folder(finished_run: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def model_guess(films: list[Path]) -> Annotation | None:
     """What the model in the box says of the first film."""
-    return _from_model(Subject.of(films[0], read(films[0])))
+    return from_model(Subject.of(films[0], read(films[0])))
 
 
 @pytest.fixture
 def guessed_before(model_guess: Annotation | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares a test the seconds in which the model is asked again."""
-    monkeypatch.setattr("kneematch.web.guess._from_model", lambda subject: model_guess)
+    monkeypatch.setattr("kneematch.web.annotate_app.from_model", lambda subject: model_guess)

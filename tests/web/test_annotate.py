@@ -195,6 +195,10 @@ def test_landmarks_are_added_named_and_removed(page: Page, template: Path) -> No
     valid(page)
     save(page)
     assert dict(load_annotation(template).landmarks) == {"tip": pytest.approx((380, 260), abs=1)}
+    drag(page, (380, 260), (395, 250))
+    valid(page)
+    save(page, replace=True)
+    assert dict(load_annotation(template).landmarks) == {"tip": pytest.approx((395, 250), abs=1)}
 
 
 def test_right_drag_changes_the_tone_and_the_wheel_zooms(page: Page) -> None:

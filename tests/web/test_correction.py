@@ -1,11 +1,13 @@
 """Areas moved by hand: their corners, their landmarks, and the live loss."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kneematch.cohort.recipe import Recipe
 from kneematch.radiograph.read import read
 from kneematch.web.correction import matcher_of, moved
 from kneematch.web.decisions import Area, area_of
@@ -75,3 +77,12 @@ def test_without_the_runs_own_template_there_is_no_loss(run_folder: Path) -> Non
     matcher, why = matcher_of(run_folder)
     assert matcher is None
     assert "run.json" in why
+
+
+def test_the_template_of_a_model_is_found_too(run_folder: Path) -> None:
+    path, recipe = run_folder / "run.json", Recipe()  # the model in the box
+    told = {"settings": asdict(recipe), "sha256": recipe.hashes()}
+    path.write_text(json.dumps(told))
+    matcher, why = matcher_of(run_folder)
+    assert matcher is not None, why
+    assert {"plateau_left", "plateau_right"} <= set(matcher.template.landmarks)

@@ -21,7 +21,7 @@ from kneematch.web.drawing import (
     problems_of,
     template_pictures,
 )
-from kneematch.web.guess import first_guess
+from kneematch.web.guess import first_guess, from_model
 
 KNEES = phantom(0, size=(512, 512)).knees
 
@@ -102,6 +102,6 @@ def test_without_a_model_the_guess_is_in_the_middle_of_a_half(
         raise SettingsError("no model")
 
     monkeypatch.setattr("kneematch.web.guess.Detector.load", none)
-    guess, source = first_guess(subject, tmp_path / "template.json")
+    guess, source = first_guess(subject, tmp_path / "none.json", lambda: from_model(subject))
     assert source == "middle"
     assert problems_of(guess, subject) == []

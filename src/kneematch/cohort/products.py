@@ -80,9 +80,12 @@ class DicomObjects:
     folder: Path
 
     def targets(self, name: str, record: Record) -> list[Path]:
-        """The picture, which is written last."""
+        """The picture, which is written last; none of a film without a patient and a study."""
         from kneematch.outputs.dicom import PICTURE
+        from kneematch.radiograph.read import is_dicom
 
+        if not is_dicom(record.film):
+            return []
         return [self.folder / f"{name}-{PICTURE}.dcm"]
 
     def make(self, film: Radiograph, name: str, record: Record) -> str | None:

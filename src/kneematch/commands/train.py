@@ -195,7 +195,9 @@ def _watched(session: "Session", out: Path, checkpoint: Path, group: "Group") ->
 
     recipe = session.task.recipe
     metrics = out.with_name(f"{out.stem}.metrics.csv")
-    epochs = read_metrics(metrics) if session.checkpoint is not None else []
+    before = session.checkpoint
+    # An earlier training may have left rows at the same name.
+    epochs = [] if before is None else read_metrics(metrics)[: before.epochs(recipe)]
     started = time.monotonic() - (epochs[-1].seconds if epochs else 0.0)
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()

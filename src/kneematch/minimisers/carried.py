@@ -14,7 +14,8 @@ from kneematch.minimisers.neural import TwoPhases
 
 VIEWS: Final = 24  # of the annotated knee, whose mean is taken
 JITTER: Final = Spread(0.1, 0.1, 0.06)
-LARGEST_SPREAD: Final = 0.04  # of the views' centres, in widths: above, there is no knee to see
+# Of the views' centres, in widths: of knees at most 0.01, of noise, clouds and black 0.04 and more.
+LARGEST_SPREAD: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,9 +47,8 @@ def carried(networks: TwoPhases, half: Tensor, theta: Tensor) -> Carried:
             "the network sees no knee in the annotated half of the film; expected a frontal "
             "knee; annotate another film, or search with --method search"
         )
-    return Carried(
-        networks, seen_from(own.mean(0).to(theta), theta, networks.fine_aspect, image_aspect)
-    )
+    offset = seen_from(own.mean(0).to(theta), theta, networks.fine_aspect, image_aspect)
+    return Carried(networks, offset.to(half))
 
 
 def _seen(networks: TwoPhases, half: Tensor) -> Tensor:

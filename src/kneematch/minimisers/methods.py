@@ -16,6 +16,7 @@ from kneematch.minimisers.model import Model
 from kneematch.minimisers.nearby import nearby
 from kneematch.minimisers.neural import Poses, neural, sharpened
 from kneematch.minimisers.problem import Minimiser
+from kneematch.minimisers.second_look import SecondLook
 from kneematch.radiograph.read import read
 from kneematch.radiograph.split import SIDES, split
 from kneematch.radiograph.view import View
@@ -60,25 +61,38 @@ def drawn_template(template: str | os.PathLike[str] | Annotation) -> Sought:
     return Sought(cut, half.pixels, theta)
 
 
-def choose(
-    method: str, sought: Sought, model: Model | None, *, paper: bool, device: str
-) -> tuple[str, Minimiser]:
-    """The minimiser of a method, and its name: auto's is that of what it stands for."""
-    if method in WITHOUT_NETWORKS or model is None:
-        return method, getattr(import_module(f"kneematch.minimisers.{method}"), method)
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """A way to find a template, and who is asked about what it found."""
+
+    method: str
+    minimiser: Minimiser
+    look: SecondLook | None = None
+
+
+def choose(method: str, sought: Sought, model: Model | None, *, paper: bool, device: str) -> Chosen:
+    """The minimiser of a method; auto is neural+sharpen if networks see the template's knee."""
     try:
-        ask = neural(_poses(sought, model, device))
+        known = None if model is None else _known(sought, model, device)
     except TemplateError:
-        if method != AUTO:
+        if method in NEURAL:
             raise
-        return choose("search", sought, None, paper=paper, device=device)
+        known = None
+    if method in WITHOUT_NETWORKS or known is None:
+        name = "search" if method == AUTO else method
+        minimiser = getattr(import_module(f"kneematch.minimisers.{name}"), name)
+        return Chosen(name, minimiser, None if known is None else known[1])
+    poses, look = known
     if method == "neural":
-        return method, ask
-    return "neural+sharpen", sharpened(ask, adam if paper else nearby)
+        return Chosen(method, neural(poses), look)
+    return Chosen("neural+sharpen", sharpened(neural(poses), adam if paper else nearby), look)
 
 
-def _poses(sought: Sought, model: Model, device: str) -> Poses:
+def _known(sought: Sought, model: Model, device: str) -> tuple[Poses, SecondLook]:
+    """What a model's networks know of a template."""
     networks = model.networks(device)
+    larger = model.coarse_template.size[1] / model.fine_template.size[1]
     if sought.half is None or sought.theta is None:
-        return networks
-    return carried(networks, sought.half.to(device), sought.theta)
+        return networks, SecondLook(networks, larger)
+    along = carried(networks, sought.half.to(device), sought.theta)
+    return along, SecondLook(networks, larger, along.offset)

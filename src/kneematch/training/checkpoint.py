@@ -14,6 +14,7 @@ from kneematch.errors import SettingsError
 from kneematch.files import write_aside
 from kneematch.minimisers.network import PoseNetwork
 from kneematch.training.phase import Learner
+from kneematch.training.recipe import Recipe
 from kneematch.training.two_phases import PHASES, Drawn, Task
 
 FORMAT: Final = "kneematch-checkpoint/1"
@@ -39,15 +40,19 @@ class Checkpoint:
         learner.round, learner.epoch = self.position["round"], self.position["epoch"]
         learner.c_u.copy_(self.tensors["c_u"])
         learner.generator.set_state(self.tensors["generator"])
-        states = {}
-        for number, _ in enumerate(_parameters(learner)):
+        # Not by load_state_dict, which would copy the rates that the learner sets.
+        for number, parameter in enumerate(_parameters(learner)):
             start = f"optimiser.{number}."
-            states[number] = {
+            learner.optimiser.state[parameter] = {
                 name.removeprefix(start): tensor.clone()
                 for name, tensor in self.tensors.items()
                 if name.startswith(start)
             }
-        learner.optimiser.load_state_dict({**learner.optimiser.state_dict(), "state": states})
+
+    def epochs(self, recipe: Recipe) -> int:
+        """How many epochs were done, of both phases."""
+        rounds = PHASES.index(self.phase) * recipe.rounds + int(self.position["round"])
+        return rounds * recipe.epochs + int(self.position["epoch"])
 
     def drawn(self, drawn: Drawn) -> Drawn:
         """Templates as they were cut, the fine one as it was refined."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kneematch.matching.energy import energy
-from kneematch.matching.frame import Spread, frames_that_show, moved, seen_from
+from kneematch.matching.frame import Spread, frames_that_show, moved, seen_from, within
 from kneematch.matching.pose import corner_distance, pose_from_vector
 from kneematch.minimisers.network import INPUT, look
 from kneematch.minimisers.neural import Network
@@ -29,9 +29,10 @@ def energy_of(shift: float) -> Objective:
     ) -> Tensor:
         halves = lesson.films.halves(rows[mine])
         drawn = torch.rand(len(rows), 2, 2, generator=generator, device=generator.device)
-        moves = torch.nn.functional.pad(2 * shift * (2 * drawn - 1), (1, 1))  # of centre x and y
+        x, y = (2 * shift * (2 * drawn - 1)).unbind(-1)  # a view is 2 wide
+        moves = torch.stack([torch.ones_like(x), x, y, torch.zeros_like(x)], dim=-1)[mine]
         frames = lesson.of(lesson.frames, rows[mine])
-        frames = frames + moves[mine] * frames[..., :1]
+        frames = within(frames, moves, lesson.aspect, HALF_ASPECT)
         asked = problem(halves, lesson.template, paper=lesson.printed)
         return energy(asked.terms, lesson.answer(network, halves, frames))
 

@@ -1,6 +1,7 @@
 """The page on which a template is drawn: what it asks for, and what it is told."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +12,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from kneematch.errors import TemplateError
 from kneematch.matching.annotation import Annotation, save_annotation
-from kneematch.radiograph.split import SIDES
+from kneematch.matching.template import cut_from_half
 from kneematch.web.door import Door, Guard
 from kneematch.web.drawing import (
     Drawing,
@@ -22,7 +23,7 @@ from kneematch.web.drawing import (
     template_pictures,
 )
 from kneematch.web.films import picture, read_film, remembered
-from kneematch.web.guess import first_guess
+from kneematch.web.guess import first_guess, from_model
 from kneematch.web.serve import page_app
 from kneematch.web.trial import Trials
 
@@ -34,9 +35,14 @@ def annotate_app(film: Path, template: Path, films: Sequence[Path], door: Door) 
     app = page_app("annotate.html")
     radiograph = read_film(film)
     split_once = remembered(lambda _: Subject.of(film, radiograph), 1)
+    drawn_once = remembered(lambda _: picture(radiograph), 1)
+    # Begun now, so that it is there when the browser is.
+    threading.Thread(target=drawn_once, args=(0,), daemon=True).start()
 
     def subject() -> Subject:
         return split_once(0)
+
+    asked_once = remembered(lambda _: from_model(subject()), 1)
 
     @app.get("/api/start")
     def start() -> dict[str, Any]:
@@ -50,13 +56,12 @@ def annotate_app(film: Path, template: Path, films: Sequence[Path], door: Door) 
 
     @app.get("/film.jpg")
     def film_picture() -> Response:
-        return Response(picture(radiograph), media_type="image/jpeg")
+        return Response(drawn_once(0), media_type="image/jpeg")
 
     @app.get("/api/guess")
     def guess() -> dict[str, Any]:
-        guessed, source = first_guess(subject(), template)
-        frames = {side: subject().frame(side) for side in SIDES}
-        return {"drawing": _shown(guessed, subject()), "source": source, "frames": frames}
+        guessed, source = first_guess(subject(), template, lambda: asked_once(0))
+        return {"drawing": _shown(guessed, subject()), "source": source}
 
     _add_judging(app, subject)
     _add_trials(app, subject, Trials(films))
@@ -87,7 +92,8 @@ def _add_trials(app: FastAPI, subject: Callable[[], Subject], trials: Trials) ->
     @app.post("/api/try")
     def try_it(drawing: Drawing) -> Response:
         annotation = _good(drawing, subject())
-        return StreamingResponse(_lines(trials.run(annotation)), media_type="application/x-ndjson")
+        template, _ = cut_from_half(subject().half(annotation.side), annotation)
+        return StreamingResponse(_lines(trials.run(template)), media_type="application/x-ndjson")
 
 
 def _add_saving(app: FastAPI, subject: Callable[[], Subject], template: Path) -> None:

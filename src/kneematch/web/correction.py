@@ -17,6 +17,8 @@ from kneematch.detection.prepare import Prepared, prepare
 from kneematch.errors import KneematchError
 from kneematch.matching.energy import one_sided_loss, printed
 from kneematch.matching.template import Template
+from kneematch.minimisers.methods import drawn_template, own_template
+from kneematch.minimisers.model import load_model, shipped_model
 from kneematch.radiograph.radiograph import Radiograph
 from kneematch.radiograph.sampling import sample
 from kneematch.radiograph.split import ROOM, SIDES
@@ -89,11 +91,18 @@ def matcher_of(out: Path) -> tuple[Matcher | None, str]:
         if recipe.hashes() != told["sha256"]:
             return None, "the run's template has changed since"
         room = 0.0 if recipe.paper else ROOM
-        return Matcher(recipe.build().template, room), ""
+        return Matcher(_template(recipe), room), ""
     except KneematchError as error:
         return None, str(error)
     except (OSError, ValueError, KeyError, TypeError):
         return None, f"{out / RUN} does not tell the run's template"
+
+
+def _template(recipe: Recipe) -> Template:
+    """What was looked for, without the networks that looked."""
+    if recipe.template is not None:
+        return drawn_template(recipe.template).template
+    return own_template(load_model(recipe.model or shipped_model())).template
 
 
 def _to_film(found: Detection) -> Tensor:

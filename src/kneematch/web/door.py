@@ -74,7 +74,7 @@ class Guard:
             return
         status, reason = refusal
         log.warning("%s %r refused with %d: %s", scope["method"], scope["path"], status, reason)
-        await PlainTextResponse(reason, status)(scope, receive, send)
+        await PlainTextResponse(reason, status, HEADERS)(scope, receive, send)
 
 
 def _refusal(scope: Scope, door: Door) -> tuple[int, str] | None:

@@ -1,5 +1,6 @@
 """The first guess of a template, so that most users only nudge it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -18,11 +19,13 @@ MARGINS: Final = ("plateau_left", "plateau_right")
 USUAL: Final = 0.45
 
 
-def first_guess(subject: Subject, template: Path) -> tuple[Annotation, str]:
+def first_guess(
+    subject: Subject, template: Path, ask_model: Callable[[], Annotation | None]
+) -> tuple[Annotation, str]:
     """An annotation to begin with, and where it is from: "file", "model" or "middle"."""
     if drawn := _drawn_before(subject, template):
         return drawn, "file"
-    if guessed := _from_model(subject):
+    if guessed := ask_model():
         return guessed, "model"
     return _in_the_middle(subject), "middle"
 
@@ -36,7 +39,7 @@ def _drawn_before(subject: Subject, template: Path) -> Annotation | None:
         return None
 
 
-def _from_model(subject: Subject) -> Annotation | None:
+def from_model(subject: Subject) -> Annotation | None:
     """The boxes around the knee that matches best, of those that can serve."""
     try:
         found = Detector.load(device="cpu").detect(subject.film)

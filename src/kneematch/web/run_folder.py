@@ -1,9 +1,10 @@
 """A run that is being reviewed: its rows, its films, its decisions."""
 
 import math
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kneematch.detection.detection import Detection
 from kneematch.detection.prepare import Prepared
@@ -18,7 +19,8 @@ from kneematch.web.reviewed import NAME as REVIEWED
 from kneematch.web.reviewed import write_reviewed
 from kneematch.web.rows import STATES, Query, Rows, load_rows
 
-FILMS_KEPT = 3  # in memory, each up to 50 MB
+FILMS_KEPT: Final = 3  # in memory, each up to 50 MB
+SLOW_S: Final = 0.1  # to read a film, after which it is worth to draw more than was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,20 @@ class RunFolder:
         }
 
     def thumbnail(self, row: int) -> Path:
-        """The small picture of a row; those of the film's other rows are made with it."""
+        """The small picture of a row, made if it is not there.
+
+        A film that was slow to read is used for all of its knees at once.
+        """
         path = thumbnails.kept(self.cache, self._key(row))
-        if not path.exists():
-            film = self.film(row)
-            for other in self.rows.by_film[self.rows.text(row, "film")]:
-                if not thumbnails.kept(self.cache, self._key(other)).exists():
-                    thumbnails.make(self.cache, film, self._key(other), self.found(other))
+        if path.exists():
+            return path
+        start = time.monotonic()
+        film = self.film(row)
+        slow = time.monotonic() - start > SLOW_S
+        for other in self.rows.by_film[self.rows.text(row, "film")] if slow else [row]:
+            key = self._key(other)
+            if not thumbnails.kept(self.cache, key).exists():
+                thumbnails.make(self.cache, film, key, self.found(other))
         return path
 
     def loss(self, row: int, area: Area) -> float | None:

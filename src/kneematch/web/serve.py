@@ -67,8 +67,18 @@ def page_app(page: str) -> FastAPI:
 
 
 def serve(app: Callable[..., object], own: socket.socket) -> None:
-    """Answer until the user ends it."""
-    server(app).run(sockets=[own])
+    """Answer until the user ends it; of what is cut off by that, nothing is said."""
+    running = server(app)
+    complaints = logging.getLogger("uvicorn.error")
+
+    def before_the_end(record: logging.LogRecord) -> bool:
+        return not running.should_exit
+
+    complaints.addFilter(before_the_end)
+    try:
+        running.run(sockets=[own])
+    finally:
+        complaints.removeFilter(before_the_end)
 
 
 def server(app: Callable[..., object]) -> uvicorn.Server:

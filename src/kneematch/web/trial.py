@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from kneematch.detection.overlay import draw_detections
 from kneematch.detector import Detector
-from kneematch.errors import FilmError, KneematchError
-from kneematch.matching.annotation import Annotation
+from kneematch.errors import FilmError
+from kneematch.matching.template import Template
+from kneematch.minimisers.search import search
 from kneematch.web.films import inline, read_film
 
 MOST_FILMS: Final = 12
@@ -30,15 +31,12 @@ class Trials:
         # Held for one film and never while one is told of: a page may be closed at any moment.
         self._searching = threading.Lock()
 
-    def run(self, annotation: Annotation) -> Iterator[dict[str, Any]]:
+    def run(self, template: Template) -> Iterator[dict[str, Any]]:
         """What becomes of each film; ends early when a later trial begins."""
         self._latest += 1
         mine = self._latest
-        try:
-            detector = Detector.from_template(annotation, method="search", device="cpu")
-        except KneematchError as error:
-            yield {"problem": str(error)}
-            return
+        # Not `Detector.load`, which takes seconds for the networks that tell the doubtful.
+        detector = Detector(template, search, search.__name__)
         for number, path in enumerate(self.films):
             with self._searching:
                 if mine != self._latest:
