@@ -227,7 +227,7 @@ def chests(count: int = 16) -> Iterator[Radiograph]:
         film = 1.2 * np.exp(-(((x - 0.5) / 0.42) ** 8) - ((y - 0.55) / 0.5) ** 8)
         for side in (-1, 1):
             lung = ((x - 0.5 - 0.2 * side) / 0.14) ** 2 + ((y - 0.48) / 0.3) ** 2
-            film -= 0.8 / (1 + np.exp(18 * (lung - 1)))
+            film -= 0.8 / (1 + np.exp((18 * (lung - 1)).clip(max=50)))
             for rib in range(9):
                 arc = 0.2 + 0.07 * rib + 0.5 * (x - 0.5) ** 2 + 0.1 * side * (x - 0.5)
                 inside = (side * (x - 0.5) > 0.02) & (side * (x - 0.5) < 0.36)

@@ -120,8 +120,9 @@ def _settings(recipe: "Recipe", start: str, seed: int, device: str, group: "Grou
     from kneematch.detector import find_device
     from kneematch.training.imagenet import fetch_imagenet
     from kneematch.training.session import Settings
-    from kneematch.training.start import IMAGENET
+    from kneematch.training.start import IMAGENET, check_start
 
+    check_start(start)
     where = find_device(device)
     if where == "cuda" and group.size > 1:
         where = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"

@@ -45,7 +45,8 @@ def carried(networks: TwoPhases, half: Tensor, theta: Tensor) -> Carried:
     if not spread < LARGEST_SPREAD:
         raise TemplateError(
             "the network sees no knee in the annotated half of the film; expected a frontal "
-            "knee; annotate another film, or search with --method search"
+            "knee; annotate another film, or do without (detect --method search, train --start "
+            "none)"
         )
     offset = seen_from(own.mean(0).to(theta), theta, networks.fine_aspect, image_aspect)
     return Carried(networks, offset.to(half))

@@ -3,10 +3,14 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+PATIENCE: Final = timedelta(days=2)  # while the first process prepares films, the others wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,8 @@ def join() -> Group:
     if size == 1:
         return Group()
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        dist.init_process_group(backend, timeout=PATIENCE)
     return Group(dist.get_rank(), size)
 
 

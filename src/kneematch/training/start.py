@@ -44,16 +44,21 @@ def start_networks(name: str, *, seed: int = 0, up_to: str = LAYERS[-1]) -> Netw
     if name == IMAGENET:
         check_imagenet(imagenet_file())
         return _with_backbone(read_state_dict(imagenet_file()), LAYERS[-1], name, seed)
+    check_start(name)
     path = Path(name)
-    if not path.is_file():
-        raise SettingsError(
-            f"start {name!r}: no such file; expected {SYNTHETIC}, {IMAGENET}, {NONE} or a file of "
-            "weights; choose one"
-        )
     if zipfile.is_zipfile(path):
         return _with_backbone(read_state_dict(path), up_to, name, seed)
     weights = _safetensors(path)
     return _of_model(path) if weights is None else _with_backbone(weights, up_to, name, seed)
+
+
+def check_start(name: str) -> None:
+    """Refuse a name that is no start and no file."""
+    if name not in (SYNTHETIC, IMAGENET, NONE) and not Path(name).is_file():
+        raise SettingsError(
+            f"start {name!r}: no such file; expected {SYNTHETIC}, {IMAGENET}, {NONE} or a file of "
+            "weights; choose one"
+        )
 
 
 def model_of(name: str) -> Path | None:
