@@ -22,7 +22,7 @@ HALF_ASPECT: Final = 1.6
 OVERLAP: Final = 1.1
 AXIS_SEARCH: Final = 0.125  # of the width, to either side of the middle
 AXIS_WIDTH: Final = 256  # width of the down-sampled copy in which the axis is sought
-ROWS_AT_ONCE: Final = 64  # as narrow a band as costs no time
+COLUMNS_AT_ONCE, ROWS_AT_ONCE = 256, 100  # bands as narrow as cost no time
 # The room that the robust search has beside a film (the paper's has none): a fifth of a knee.
 ROOM: Final = 0.08
 SMALLEST_FILM: Final = 32  # pixels a side, below which there is no knee to see
@@ -47,10 +47,13 @@ def split(film: Radiograph, *, room: float = 0.0, shift: Tensor | None = None) -
     extra = round(room * width)
     both = [(left - extra, inner_left), (inner_right, right + extra)]
     frame = _frame(height, max(x1 - x0 for x0, x1 in both))
-    views = []
+    views, rows = [], None
     for side, span in enumerate(both):
         move = (0.0, 0.0) if shift is None else (float(shift[side, 0]), float(shift[side, 1]))
-        views.append(_half(pixels, span, frame, mirrored=side == LEFT, move=move))
+        top = -((frame[0] - height) // 2 + round(move[1] * frame[0]))
+        if rows is None or shift is not None:  # else both halves share their rows
+            rows = _rows(pixels, top, top + frame[0])
+        views.append(_half(rows, span, top, frame, mirrored=side == LEFT, move=move[0]))
     return View(
         torch.stack([view.pixels for view in views]), torch.stack([view.to_film for view in views])
     )
@@ -65,7 +68,9 @@ def single(film: Radiograph, *, mirrored: bool, room: float = 0.0) -> View:
     height, width = pixels.shape
     extra = round(room * width)
     frame = _frame(height, width + 2 * extra)
-    view = _half(pixels, (-extra, width + extra), frame, mirrored=mirrored)
+    top = -((frame[0] - height) // 2)
+    rows = _rows(pixels, top, top + frame[0])
+    view = _half(rows, (-extra, width + extra), top, frame, mirrored=mirrored)
     return View(view.pixels[None], view.to_film[None])
 
 
@@ -110,42 +115,51 @@ def _frame(height: int, width: int) -> tuple[int, int]:
     return height, round(height / HALF_ASPECT)
 
 
+def _rows(pixels: Tensor, top: int, bottom: int) -> Tensor:
+    """Rows of a film (H, W), black where there is none, resized to the half's height: (800, W).
+
+    First the rows, of the whole film at once: what is left to be padded and resized is small.
+    """
+    height, width = pixels.shape
+    inside = pixels[max(top, 0) : min(bottom, height)]
+    black = max(-top, 0), max(bottom - height, 0)
+    if not any(black):
+        return resize(inside, (HALF_SIZE[0], width))
+    rows = pixels.new_empty(HALF_SIZE[0], width)
+    # Not all at once, since a padded copy can be as large as the film itself.
+    for start in range(0, width, COLUMNS_AT_ONCE):
+        band = F.pad(inside[:, start : start + COLUMNS_AT_ONCE], (0, 0, *black))
+        rows[:, start : start + COLUMNS_AT_ONCE] = resize(band, (HALF_SIZE[0], band.shape[1]))
+    return rows
+
+
 def _half(
-    pixels: Tensor,
+    rows: Tensor,
     span: tuple[int, int],
+    top: int,
     frame: tuple[int, int],
     *,
     mirrored: bool,
-    move: tuple[float, float] = (0.0, 0.0),
+    move: float = 0.0,
 ) -> View:
-    """Columns x0 to x1 of the film in the middle of a black frame, resized and mirrored.
+    """Columns x0 to x1 of a film's rows (800, W) amid black, resized and mirrored.
 
     Where the columns lie outside the film, its outermost column is repeated.
     """
-    (x0, x1), (height, width) = span, pixels.shape
+    (x0, x1), width = span, rows.shape[1]
     spare = frame[1] - (x1 - x0)
-    before = spare // 2 + round(move[0] * frame[1])  # black columns, as the half will show them
+    before = spare // 2 + round(move * frame[1])  # black columns, as the half will show them
     left = x0 - (spare - before if mirrored else before)
-    top = -((frame[0] - height) // 2 + round(move[1] * frame[0]))
-    right, bottom = left + frame[1], top + frame[0]
+    right = left + frame[1]
     first, end = max(left, x0), min(right, x1)
-    inside = pixels[max(top, 0) : min(bottom, height), max(first, 0) : min(end, width)]
+    inside = rows[:, max(first, 0) : min(end, width)]
     repeated = (max(-first, 0), max(end - width, 0))
     black = (max(x0 - left, 0), max(right - x1, 0))
-    down = (0, 0, max(-top, 0), max(bottom - height, 0))
-    half = resize(F.pad(_narrowed(inside, repeated, black), down), HALF_SIZE)
+    half = rows.new_empty(HALF_SIZE)
+    for start in range(0, HALF_SIZE[0], ROWS_AT_ONCE):
+        band = F.pad(inside[start : start + ROWS_AT_ONCE], repeated, mode="replicate")
+        half[start : start + ROWS_AT_ONCE] = resize(F.pad(band, black), (len(band), HALF_SIZE[1]))
     return View(
         half.flip(1) if mirrored else half,
-        rectangle_to_film(left, top, right, bottom, mirrored=mirrored),
+        rectangle_to_film(left, top, right, top + frame[0], mirrored=mirrored),
     )
-
-
-def _narrowed(pixels: Tensor, repeated: tuple[int, int], black: tuple[int, int]) -> Tensor:
-    """Pad rows (H, W) left and right and resize them to the half's width: (H, 500)."""
-    rows = pixels.new_empty(len(pixels), HALF_SIZE[1])
-    # Not all at once, since a padded copy can be as large as the film itself.
-    for start in range(0, len(pixels), ROWS_AT_ONCE):
-        band = F.pad(pixels[start : start + ROWS_AT_ONCE], repeated, mode="replicate")
-        band = F.pad(band, black)
-        rows[start : start + ROWS_AT_ONCE] = resize(band, (len(band), HALF_SIZE[1]))
-    return rows
