@@ -119,8 +119,9 @@ def measure(
         torch.cuda.synchronize()
     seconds = time.perf_counter() - started
     print(f"\n{recipe.name} recipe, {len(trained_on)} films, {asked.device}: {seconds:.1f} s\n")
-    ask = neural(TwoPhases(*networks, drawn.coarse.aspect, drawn.fine.aspect))
-    methods = {"neural": ask, "neural+sharpen": sharpened(ask, adam if recipe.printed else nearby)}
+    two = TwoPhases(*networks, drawn.coarse.aspect, drawn.fine.aspect)
+    sharpen = adam if recipe.printed else nearby
+    methods = {"neural": neural(two), "neural+sharpen": sharpened(two, sharpen)}
     rows = []
     for name, method in (methods | ({"sliding": sliding} if asked.sliding else {})).items():
         some = films[: asked.sliding] if name == "sliding" else films

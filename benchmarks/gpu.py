@@ -76,7 +76,7 @@ def methods(
         "gauss_newton": gauss_newton,
         "search": lambda asked, _: search(asked),
         "neural": lambda asked, _: ask(asked),
-        "neural+sharpen": lambda asked, _: sharpened(ask, nearby)(asked),
+        "neural+sharpen": lambda asked, _: sharpened(networks, nearby)(asked),
     }
 
 

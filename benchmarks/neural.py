@@ -27,12 +27,13 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     model = load_model(chosen.model)
-    ask = neural(model.networks(chosen.device))
+    networks = model.networks(chosen.device)
+    ask = neural(networks)
     methods = {
         "neural": ask,
-        "neural+sharpen": sharpened(ask, nearby),
-        "neural+gauss_newton": sharpened(ask, gauss_newton),
-        "neural+adam": sharpened(ask, adam),
+        "neural+sharpen": sharpened(networks, nearby),
+        "neural+gauss_newton": sharpened(networks, gauss_newton),
+        "neural+adam": sharpened(networks, adam),
         "search": search,
         "sliding": sliding,
     }

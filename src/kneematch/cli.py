@@ -1,5 +1,6 @@
 """The command line: which commands there are, and how their errors are told."""
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, cast
@@ -50,6 +51,8 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; what a user can mend is one line on stderr and exit code 2."""
+    # Threads that wait for work by spinning would keep the processes that read films waiting.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         return app(given or ["--help"], prog_name="kneematch", standalone_mode=False) or 0

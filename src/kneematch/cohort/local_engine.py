@@ -23,11 +23,14 @@ BATCHES_AHEAD: Final = 2
 
 
 def enough_workers(films: int) -> int:
-    """Processes that read, by the cores; none for a few films, or where they share no memory."""
+    """Processes that read, by the cores, one of which searches; none for a few films.
+
+    None either where processes share no memory.
+    """
     if os.name == "nt":
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(cores or 1, films // FILMS_A_WORKER, MOST_WORKERS)
+    return min(max((cores or 1) - 1, 1), films // FILMS_A_WORKER, MOST_WORKERS)
 
 
 def search_batches(

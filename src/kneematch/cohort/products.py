@@ -84,7 +84,7 @@ class DicomObjects:
         from kneematch.outputs.dicom import PICTURE
         from kneematch.radiograph.read import is_dicom
 
-        if not is_dicom(record.film):
+        if not record.detections or not is_dicom(record.film):
             return []
         return [self.folder / f"{name}-{PICTURE}.dcm"]
 

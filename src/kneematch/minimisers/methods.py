@@ -85,7 +85,7 @@ def choose(method: str, sought: Sought, model: Model | None, *, paper: bool, dev
     poses, look = known
     if method == "neural":
         return Chosen(method, neural(poses), look)
-    return Chosen("neural+sharpen", sharpened(neural(poses), adam if paper else nearby), look)
+    return Chosen("neural+sharpen", sharpened(poses, adam if paper else nearby), look)
 
 
 def _known(sought: Sought, model: Model, device: str) -> tuple[Poses, SecondLook]:

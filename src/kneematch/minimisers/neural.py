@@ -51,12 +51,17 @@ def neural(networks: Poses) -> Minimiser:
 
     @torch.no_grad()
     def find(problem: Problem) -> Solution:
-        v = vector_from_pose(networks.poses(problem.halves), problem.height_ratio)
+        v = _vector(networks, problem)
         return Solution(v, problem.energy(v))
 
     return find
 
 
-def sharpened(minimiser: Minimiser, sharpen: Sharpener) -> Minimiser:
-    """A minimiser whose answer is the start of a sharpening."""
-    return lambda problem: sharpen(problem, minimiser(problem).v)
+def sharpened(networks: Poses, sharpen: Sharpener) -> Minimiser:
+    """The minimiser that asks the networks where to start a sharpening."""
+    return lambda problem: sharpen(problem, _vector(networks, problem))
+
+
+@torch.no_grad()
+def _vector(networks: Poses, problem: Problem) -> Tensor:
+    return vector_from_pose(networks.poses(problem.halves), problem.height_ratio)
