@@ -178,7 +178,7 @@ def test_a_training_that_is_stopped_twice_goes_on_and_ends(
     metrics = folder.path / "stopped.metrics.csv"
     write_metrics([Epoch("coarse", 0, 1, 0.5, 1.0)] * 3, metrics)  # of an earlier training
     said = stopped(command, checkpoint.exists, signal.SIGINT)
-    assert f"{checkpoint} is whole; go on with the same command and --resume" in said
+    assert f"{checkpoint}; continue with the same command and --resume" in said
     assert "gone.dcm: No such file" in said
     assert "Traceback" not in said
 
@@ -188,7 +188,9 @@ def test_a_training_that_is_stopped_twice_goes_on_and_ends(
     def one_phase_is_over() -> bool:
         return [row.seconds > 1 for row in read_metrics(metrics)] == [True]
 
-    assert "is whole" in stopped([*command, "--resume"], one_phase_is_over, signal.SIGTERM)
+    assert "stopped; what is done is in" in stopped(
+        [*command, "--resume"], one_phase_is_over, signal.SIGTERM
+    )
     (first,) = read_metrics(metrics)
     assert not list(folder.path.glob(".*"))
 

@@ -1,12 +1,8 @@
 """`kneematch detect`: both knee joint areas of every film."""
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -14,11 +10,11 @@ import typer
 from kneematch.cohort.recipe import Recipe
 from kneematch.cohort.settings import Selection, Settings
 from kneematch.commands.terminal import (
-    INTERRUPTED,
     SOME_FAILED,
     complain,
     progress,
     shown,
+    stopping_cleanly,
     writing,
 )
 from kneematch.errors import SettingsError
@@ -80,7 +76,10 @@ def detect(
         str | None, typer.Option(metavar="JSON", help="The annotated knee.")
     ] = RECIPE.template,
     method: Annotated[
-        Method, typer.Option(help="auto: the model, sharpened; with a template, search.")
+        Method,
+        typer.Option(
+            help="auto: neural+sharpen; search if the networks see no knee on the template."
+        ),
     ] = METHOD,
     paper: Annotated[
         bool, typer.Option("--paper", help="Lower the energy as printed, not the robust one.")
@@ -161,7 +160,7 @@ def detect(
         export=tuple(item.value for item in export or ()),
         sheet=sheet,
     )
-    with _stopping_cleanly(out):
+    with stopping_cleanly(out / LEDGER):
         films = _films(paths, settings.selection, out, quiet=quiet)
         summary = _run(settings, films, quiet=quiet, verbose=verbose)
     _tell(summary, out, quiet=quiet)
@@ -220,24 +219,3 @@ def _tell(summary: "Summary", out: Path, *, quiet: bool) -> None:
         f"{shown(out / TABLE)}: {summary.knees} knee{'s' if summary.knees != 1 else ''} in "
         f"{summary.films} film{'s' if summary.films != 1 else ''}{failed}"
     )
-
-
-@contextmanager
-def _stopping_cleanly(out: Path) -> Iterator[None]:
-    """Take SIGTERM for Ctrl-C, and say how to continue after either."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        if (out / LEDGER).exists():
-            complain(
-                f"stopped; what is done is in {shown(out / LEDGER)}; continue with the same "
-                "command and --resume"
-            )
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)

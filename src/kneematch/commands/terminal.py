@@ -1,9 +1,12 @@
 """What all commands show alike: complaints, paths and progress."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Final
 
 import typer
@@ -67,3 +70,24 @@ def progress(total: int, before: int = 0) -> Iterator[Callable[[], None]]:
             bar.update(task, advance=1, rate=f"{a_second:.1f} films/s")
 
         yield advance
+
+
+@contextmanager
+def stopping_cleanly(kept: Path) -> Iterator[None]:
+    """Take SIGTERM for Ctrl-C, and after either say how to go on from the file that is kept."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if kept.exists():
+            complain(
+                f"stopped; what is done is in {shown(kept)}; continue with the same command and "
+                "--resume"
+            )
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -2,24 +2,22 @@
 
 import hashlib
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from kneematch.commands.terminal import (
-    INTERRUPTED,
     SOME_FAILED,
     complain,
     progress,
     shown,
+    stopping_cleanly,
     writing,
 )
 from kneematch.errors import SettingsError
@@ -89,7 +87,7 @@ def train(
     _check_out(out, checkpoint, resume=resume)
     group = join()
     settings = _settings(asked, start, seed, device, group)
-    with _stopping_cleanly(checkpoint):
+    with stopping_cleanly(checkpoint):
         try:
             prepared, failures = _prepared(films, workers, cache, settings, group)
             session = _session(prepared, template, settings, group, checkpoint if resume else None)
@@ -242,23 +240,3 @@ def _finish(
     checkpoint.unlink(missing_ok=True)
     left_out = f", {len(failures)} left out" if failures else ""
     typer.echo(f"{shown(out)}: trained on {count} films{left_out}")
-
-
-@contextmanager
-def _stopping_cleanly(checkpoint: Path) -> Iterator[None]:
-    """Take SIGTERM for Ctrl-C, and say how to continue after either."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        if checkpoint.exists():
-            complain(
-                f"stopped; {shown(checkpoint)} is whole; go on with the same command and --resume"
-            )
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
