@@ -11,7 +11,7 @@ from typing import BinaryIO, Final, Self
 
 from kneematch.cohort.record import Record, from_line, index_of, to_line
 from kneematch.errors import SettingsError
-from kneematch.files import write_aside
+from kneematch.files import lock, write_aside
 
 NAME: Final = "ledger.jsonl"
 FORMAT: Final = "kneematch-ledger/1"
@@ -33,7 +33,11 @@ class Ledger:
         self._offsets = array("q", [NOT_YET]) * count  # of each film's line
         self._file: BinaryIO = path.open("r+b")
         try:
-            _lock(self._file, path)
+            if not lock(self._file):
+                raise SettingsError(
+                    f"{path}: another run is writing to it; expected to be the only one; wait for "
+                    "it, or name another folder"
+                )
             self.started = float(json.loads(self._file.readline())["started"])
             self._file.truncate(self._scan())
             self._file.seek(0, os.SEEK_END)
@@ -162,20 +166,3 @@ def check_ledger(path: Path, settings: Fingerprint) -> None:
 def _short(value: object) -> str:
     """A setting, or the beginning of its hash."""
     return "not set" if value is None else str(value)[:24]
-
-
-def _lock(file: BinaryIO, path: Path) -> None:
-    """Keep a second run out for as long as the file is open, where the system can."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise SettingsError(
-            f"{path}: another run is writing to it; expected to be the only one; wait for it, or "
-            "name another folder"
-        ) from error
-    except OSError:  # a file system without locks
-        return

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from kneematch.errors import SettingsError
+from kneematch.files import lock
 from kneematch.web.rows import STATES, UNDECIDED, Rows, States
 
 NAME: Final = "review.csv"
@@ -61,7 +62,11 @@ class Decisions:
         self._one = threading.Lock()
         self._file: BinaryIO = path.open("a+b")
         try:
-            _lock(self._file, path)
+            if not lock(self._file):
+                raise SettingsError(
+                    f"{path}: another review is writing to it; expected to be the only one; end it "
+                    "first"
+                )
             self._begin(path)
         except BaseException:
             self._file.close()
@@ -193,17 +198,3 @@ def _append(file: BinaryIO, cells: Sequence[str]) -> None:
     file.write(text.getvalue().encode("utf-8", "surrogateescape"))
     file.flush()
     os.fsync(file.fileno())
-
-
-def _lock(file: BinaryIO, path: Path) -> None:
-    """Keep a second review out for as long as the file is open, where the system can."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise SettingsError(
-            f"{path}: another review is writing to it; expected to be the only one; end it first"
-        ) from error
