@@ -24,7 +24,6 @@ import torch
 
 from films import FAMILY, TEMPLATE_SEEDS, table
 from kneematch.cohort.handover import SharedRoom
-from kneematch.cohort.local_engine import room_of
 from kneematch.cohort.recipe import Recipe
 from kneematch.detection.prepare import Prepared, prepare
 from kneematch.errors import TemplateError
@@ -107,7 +106,7 @@ def parts(recipe: Recipe, paths: Sequence[Path]) -> dict[str, float]:
     some = [paths[k % len(paths)] for k in range(MEASURED)]
     films: list[Radiograph] = []
     prepared: list[Prepared] = []
-    room = room_of(detector)
+    room = detector.room
     unread, unsplit = iter(some), iter(films)
     decode = seconds_each(lambda: films.append(read(next(unread))), MEASURED)
     split = seconds_each(lambda: prepared.append(prepare(next(unsplit), room)), MEASURED)

@@ -60,6 +60,11 @@ class Detector:
     look: SecondLook | None = None  # who is asked about what was found
     _recorded: dict[torch.Size, Graphed | None] = field(default_factory=dict, repr=False)
 
+    @property
+    def room(self) -> float:
+        """How far, as a share of its width, a film is continued to either side."""
+        return 0.0 if self.paper else ROOM
+
     @classmethod
     def load(
         cls,
@@ -132,10 +137,9 @@ class Detector:
     def each(self, films: Iterable[Film]) -> Iterator[Outcome]:
         """What becomes of each film, in order; the next batch is read while one is searched."""
         source = iter(films)
-        room = 0.0 if self.paper else ROOM
 
         def ahead() -> list[tuple[Radiograph, Prepared] | FilmError]:
-            return [load(film, room) for film in islice(source, self.batch_size)]
+            return [load(film, self.room) for film in islice(source, self.batch_size)]
 
         # One reader: `read` silences warnings, which only one thread at a time may.
         with ThreadPoolExecutor(max_workers=1) as reader:

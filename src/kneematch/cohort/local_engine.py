@@ -15,7 +15,6 @@ from kneematch.cohort.record import Record
 from kneematch.detection.prepare import Prepared
 from kneematch.detector import Detector
 from kneematch.errors import SettingsError
-from kneematch.radiograph.split import ROOM
 
 FILMS_A_WORKER: Final = 12  # below which a process takes longer to start than it saves
 MOST_WORKERS: Final = 32
@@ -43,7 +42,7 @@ def search_batches(
     batches = list(batches)
     named = [films[number] for batch in batches for number in batch]
     ahead = BATCHES_AHEAD * (detector.batch_size + workers)
-    with closing(read_films(named, room_of(detector), workers=workers, ahead=ahead)) as read:
+    with closing(read_films(named, detector.room, workers=workers, ahead=ahead)) as read:
         for batch in batches:
             yield search(detector, films, batch, list(islice(read, len(batch))))
 
@@ -69,11 +68,6 @@ def search(
         else Record(number, films[number], film.size, next(found))
         for number, film in zip(batch, read, strict=True)
     ]
-
-
-def room_of(detector: Detector) -> float:
-    """The black margin that a detector wants around the halves."""
-    return 0.0 if detector.paper else ROOM
 
 
 def read_films(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kneematch.cohort.clock import Clock
 from kneematch.cohort.ledger import NAME, Fingerprint, Ledger, check_ledger, start_ledger
-from kneematch.cohort.local_engine import enough_workers, room_of, search_batches
+from kneematch.cohort.local_engine import enough_workers, search_batches
 from kneematch.cohort.products import crop_size, products_of
 from kneematch.cohort.record import Record
 from kneematch.cohort.settings import Settings
@@ -144,7 +144,7 @@ def _search(plan: _Plan, ledger: Ledger, cluster: "Cluster | None") -> Generator
     left = [ledger.films(batch) for batch in ledger.left()]
     if cluster is None:
         return search_batches(plan.detector, plan.films, left, workers=plan.workers)
-    room = room_of(plan.detector)
+    room = plan.detector.room
     return cluster.search_batches(plan.settings.recipe, plan.films, left, room=room)
 
 
