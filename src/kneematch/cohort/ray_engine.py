@@ -3,9 +3,9 @@
 Every machine must find kneematch, the films and the template or model under the same paths.
 """
 
+import json
 import logging
 import os
-import pickle
 import signal
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,10 +13,14 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final
 
+from safetensors.torch import load, save
+
 from kneematch.cohort.local_engine import read_films, search
 from kneematch.cohort.recipe import AUTO, Recipe
 from kneematch.cohort.record import Record, from_line, to_line
+from kneematch.detection.prepare import Prepared
 from kneematch.errors import SettingsError
+from kneematch.radiograph.view import View
 
 MOST_BLOCKS: Final = 10_000  # tasks that Ray keeps track of; each is one batch or more
 # Without GPUs a core is shared by a reader and a searcher, whichever has something to do.
@@ -121,16 +125,45 @@ def _cluster(ray: Any) -> Cluster:
 
 
 def _row(films: Sequence[str], batch: range) -> Row:
-    # Pickled, since Arrow's texts have no room for names that are not UTF-8.
-    return {"batch": pickle.dumps((batch, [films[number] for number in batch]))}
+    # JSON escapes what Arrow's texts have no room for: names that are not UTF-8.
+    named = [films[number] for number in batch]
+    return {"batch": json.dumps([batch.start, batch.stop, named])}
+
+
+def _batch(row: Row) -> tuple[range, list[str]]:
+    start, stop, films = json.loads(row["batch"])
+    return range(start, stop), films
 
 
 def _read(row: Row, room: float, folder: str) -> Row:
     """Read a batch, in a process that may die of a film."""
     _enter(folder)
-    _, films = pickle.loads(row["batch"])  # noqa: S301 - from our own driver
+    _, films = _batch(row)
     read = list(read_films(films, room, workers=1, ahead=len(films)))
-    return {"batch": row["batch"], "read": pickle.dumps(read, protocol=5)}
+    facts = [
+        film if isinstance(film, str) else [film.sides, film.size, film.mm_per_px] for film in read
+    ]
+    halves = {
+        f"{number}.{name}": tensor
+        for number, film in enumerate(read)
+        if not isinstance(film, str)
+        for name, tensor in (("pixels", film.halves.pixels), ("to_film", film.halves.to_film))
+    }
+    return {"batch": row["batch"], "facts": json.dumps(facts), "halves": save(halves)}
+
+
+def _prepared(row: Row) -> list[Prepared | str]:
+    """What was read, as it was before it travelled."""
+    halves = load(row["halves"])
+
+    def film(number: int, facts: Any) -> Prepared | str:
+        if isinstance(facts, str):
+            return facts
+        sides, size, mm_per_px = facts
+        view = View(halves[f"{number}.pixels"], halves[f"{number}.to_film"])
+        return Prepared(view, tuple(sides), tuple(size), mm_per_px)
+
+    return [film(number, facts) for number, facts in enumerate(json.loads(row["facts"]))]
 
 
 class _Search:
@@ -141,10 +174,9 @@ class _Search:
         self.detector = recipe.build()
 
     def __call__(self, row: Row) -> Row:
-        batch, films = pickle.loads(row["batch"])  # noqa: S301 - from our own driver
-        read = pickle.loads(row["read"])  # noqa: S301 - from our own reader
+        batch, films = _batch(row)
         named = dict(zip(batch, films, strict=True))
-        records = search(self.detector, named, batch, read)
+        records = search(self.detector, named, batch, _prepared(row))
         return {"records": b"".join(map(to_line, records))}
 
 
