@@ -1,0 +1,1 @@
+"""How good it is: tables, figures and ground truth."""
