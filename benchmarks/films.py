@@ -126,14 +126,20 @@ def sets_of_films(chosen: argparse.Namespace) -> list[tuple[str, list[Film], Tem
     return sets
 
 
-def phantom_films(seeds: Iterable[int], family: int | None = None) -> list[Film]:
-    """Phantoms, of anyone or of one family."""
+def phantom_films(
+    seeds: Iterable[int],
+    family: int | None = None,
+    kind: str | None = None,
+    *,
+    room: float = ROOM,
+) -> list[Film]:
+    """Phantoms, of anyone or of one family, framed in any way or in one."""
     films = []
     for seed in seeds:
-        made = phantom(seed, family=family)
+        made = phantom(seed, family=family, kind=kind)
         tags = ("implant",) * bool(made.hardware) + ("negative",) * made.negative
         margins = [[knee.plateau_left, knee.plateau_right] for knee in made.knees]
-        halves = split(made.radiograph, room=ROOM)
+        halves = split(made.radiograph, room=room)
         truth = torch.tensor(margins, dtype=torch.float64)
         films.append(Film(f"phantom {seed}", tags or ("ordinary",), halves, truth))
     return films

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.radiograph.phantom import phantom
+from kneematch.radiograph.phantom import phantom, plan
 from kneematch.radiograph.read import read
 from kneematch.radiograph.synth import Recipe, synthesise
 
@@ -109,6 +109,7 @@ def test_a_run_that_breaks_off_leaves_no_truth(tmp_path: Path) -> None:
         Recipe(format="gif"),
         Recipe(seed=-1),
         Recipe(family=-1),
+        Recipe(kind="hand"),
         Recipe(size=(31, 500)),
         Recipe(size=(100_000, 100_000)),
     ],
@@ -117,3 +118,16 @@ def test_a_recipe_that_cannot_be_made_touches_nothing(tmp_path: Path, recipe: Re
     with pytest.raises(SettingsError, match="expected"):
         synthesise(tmp_path / "new", recipe)
     assert not (tmp_path / "new").exists()
+
+
+def test_a_kind_frames_all_films_and_changes_nothing_else() -> None:
+    legs = [plan(seed, kind="leg") for seed in range(6)]
+    mixed = [plan(seed) for seed in range(6)]
+    assert {film.framing.kind for film in legs} == {"leg"}
+    assert len({film.framing.kind for film in mixed}) > 1
+    for leg, film in zip(legs, mixed, strict=True):
+        assert (leg.grades, leg.hardware, leg.negative) == (
+            film.grades,
+            film.hardware,
+            film.negative,
+        )

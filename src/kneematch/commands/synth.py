@@ -13,6 +13,15 @@ from kneematch.errors import SettingsError
 TEMPLATE: Final = "template.json"
 
 
+class Kind(StrEnum):
+    """Of framing."""
+
+    KNEE = "knee"
+    WIDE = "wide"
+    LEG = "leg"
+    FILL = "fill"
+
+
 class Format(StrEnum):
     """Of the files."""
 
@@ -31,6 +40,12 @@ def synth(
     family: Annotated[
         int | None, typer.Option(help="Films of one family share the shape of their bones.")
     ] = None,
+    kind: Annotated[
+        Kind | None,
+        typer.Option(
+            help="Around the knees, wide, knee to ankle, or filling the film; else mixed."
+        ),
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; else by the cores.")] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Replace the phantoms, and their template, there.")
@@ -39,7 +54,7 @@ def synth(
     """Write phantoms, truth.csv, which says where the knees are, and a template.json."""
     from kneematch.radiograph.synth import Recipe, synthesise
 
-    recipe = Recipe(count, format.value, _height_and_width(size), seed, family)
+    recipe = Recipe(count, format.value, _height_and_width(size), seed, family, kind)
     with writing(out), progress(count) as advance:
         truth = synthesise(out, recipe, workers=workers, force=force, report=lambda path: advance())
         drawn = _write_template(truth)

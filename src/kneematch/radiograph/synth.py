@@ -18,7 +18,7 @@ import torch
 from kneematch.errors import SettingsError
 from kneematch.files import write_aside
 from kneematch.radiograph.levels import MAX_PIXELS
-from kneematch.radiograph.phantom import Knee, Phantom, phantom
+from kneematch.radiograph.phantom import KINDS, Knee, Phantom, phantom
 from kneematch.radiograph.split import SMALLEST_FILM
 from kneematch.radiograph.write import write_dicom, write_png16
 
@@ -55,6 +55,7 @@ class Recipe:
     size: tuple[int, int] | None = None  # of every film; None varies it as real films vary
     seed: int = 0
     family: int | None = None  # films of one family share the shape of their bones
+    kind: str | None = None  # of framing: knee, wide, leg or fill; None mixes them
 
 
 def synthesise(
@@ -96,6 +97,8 @@ def _check(recipe: Recipe, workers: int | None) -> None:
         raise SettingsError(f"format {recipe.format!r}; expected dicom or png; choose one")
     if min(recipe.seed, recipe.family or 0) < 0:
         raise SettingsError("a negative seed or family; expected 0 or more; choose another")
+    if recipe.kind is not None and recipe.kind not in KINDS:
+        raise SettingsError(f"kind {recipe.kind!r}; expected one of {', '.join(KINDS)}; choose one")
     if workers is not None and workers < 1:
         raise SettingsError(f"{workers} workers; expected at least 1; leave it to the cores")
     if recipe.size is None:
@@ -145,7 +148,7 @@ def _start_worker() -> None:
 
 def _write(folder: Path, recipe: Recipe, index: int) -> tuple[Path, list[Row]]:
     seed = recipe.seed + index
-    made = phantom(seed, size=recipe.size, family=recipe.family)
+    made = phantom(seed, size=recipe.size, family=recipe.family, kind=recipe.kind)
     film = made.radiograph
     path = folder / f"phantom-{index:05d}{SUFFIXES[recipe.format]}"
     if recipe.format == "png":
@@ -158,7 +161,7 @@ def _write(folder: Path, recipe: Recipe, index: int) -> tuple[Path, list[Row]]:
             laterality=film.laterality,
             view=film.view,
             series=film.series,
-            entropy=f"kneematch phantom {seed} {recipe.size} {recipe.family}",
+            entropy=f"kneematch phantom {seed} {recipe.size} {recipe.family} {recipe.kind}",
         )
     return path, [_row(path.name, made, knee) for knee in made.knees]
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import torch
 
-from kneematch.radiograph.phantom.film import LETTERS, PLATEAU_MM, Plan, plan
+from kneematch.radiograph.phantom.film import KINDS, LETTERS, PLATEAU_MM, Plan, plan
 from kneematch.radiograph.phantom.outlines import margins
 from kneematch.radiograph.phantom.rendering import render, to_film
 from kneematch.radiograph.radiograph import Radiograph
 
-__all__ = ["Knee", "Phantom", "Plan", "knees_of", "phantom", "plan", "render"]
+__all__ = ["KINDS", "Knee", "Phantom", "Plan", "knees_of", "phantom", "plan", "render"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,14 @@ def phantom(
     *,
     size: tuple[int, int] | None = None,
     family: int | None = None,
+    kind: str | None = None,
     device: torch.device | str = "cpu",
 ) -> Phantom:
-    """Make the film of a seed; films of one family share their bones' shape but for details."""
-    drawn = plan(seed, size, family)
+    """Make the film of a seed; films of one family share their bones' shape but for details.
+
+    A kind is one of KINDS, how the film is framed; else any, as often as it is met.
+    """
+    drawn = plan(seed, size, family, kind)
     film = Radiograph(
         pixels=render(drawn, device).cpu().numpy(),
         mm_per_px=2 * PLATEAU_MM / sum(drawn.framing.plateau_px),

@@ -76,12 +76,17 @@ class Plan:
     negative: bool
 
 
-def plan(seed: int, size: tuple[int, int] | None = None, family: int | None = None) -> Plan:
+def plan(
+    seed: int,
+    size: tuple[int, int] | None = None,
+    family: int | None = None,
+    kind: str | None = None,
+) -> Plan:
     """Draw a film: a pure function of its arguments."""
     # Streams of their own, so that a change to one part leaves the others as they are.
     body, frame, light, things, rare = (np.random.default_rng([seed, k]) for k in range(1, 6))
     (one, first), (two, second) = draw_knees(body, family)
-    framing = _draw_framing(frame, size)
+    framing = _draw_framing(frame, size, kind)
     metal = str(rare.choice(["plate", "prosthesis", "nail"])) if rare.random() < 0.06 else None
     return Plan(
         seed,
@@ -96,9 +101,12 @@ def plan(seed: int, size: tuple[int, int] | None = None, family: int | None = No
     )
 
 
-def _draw_framing(rng: np.random.Generator, size: tuple[int, int] | None) -> Framing:
+def _draw_framing(
+    rng: np.random.Generator, size: tuple[int, int] | None, kind: str | None
+) -> Framing:
     names = list(KINDS)
-    kind = names[rng.choice(len(names), p=[KINDS[name][0] for name in names])]
+    drawn = names[rng.choice(len(names), p=[KINDS[name][0] for name in names])]
+    kind = drawn if kind is None else kind
     _, usual, widths, heights = KINDS[kind]
     size = usual if size is None else size
     height, width = size
