@@ -23,7 +23,6 @@ from pathlib import Path
 import torch
 
 from films import FAMILY, TEMPLATE_SEEDS, table
-from kneematch.cohort.handover import SharedRoom
 from kneematch.cohort.recipe import Recipe
 from kneematch.detection.prepare import Prepared, prepare
 from kneematch.errors import TemplateError
@@ -31,6 +30,7 @@ from kneematch.matching.annotation import save_annotation
 from kneematch.matching.template import cut_template
 from kneematch.matching.truth import annotate
 from kneematch.minimisers.methods import NEURAL
+from kneematch.processes.handover import SharedRoom
 from kneematch.radiograph.phantom import phantom
 from kneematch.radiograph.radiograph import Radiograph
 from kneematch.radiograph.read import read

@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "kneematch"
 LEVELS = {
     "errors": 0,
     "files": 0,
+    "processes": 1,
     "radiograph": 1,
     "matching": 2,
     "minimisers": 3,

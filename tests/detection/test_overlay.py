@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.overlay import LONGEST_PX, draw_detections, overlay_names
+from kneematch.detection.overlay import LONGEST_PX, draw_detections
 from kneematch.radiograph.display import LEFT_COLOUR, RIGHT_COLOUR, Colour
 from kneematch.radiograph.radiograph import Radiograph
 
@@ -127,11 +127,3 @@ def test_lines_are_smooth() -> None:
     turned = replace(RIGHT, corners=corners @ rotation.T + RIGHT.centre)
     blue = np.asarray(draw_detections(Radiograph(np.eye(600, dtype=np.float32)), [turned]))
     assert len(np.unique(blue[300:, 400:440, 2])) > 8  # and not line and film alone
-
-
-def test_every_film_has_a_picture_of_its_own() -> None:
-    films = ["x/a.dcm", "y/a.png", "a-2.dcm", "A.dcm", "b.dcm", "y/a.png"]
-    names = overlay_names(films)
-    assert names[:2] == ["a.png", "a-2.png"]
-    assert names[4] == "b.png"
-    assert len({name.casefold() for name in names}) == len(films)

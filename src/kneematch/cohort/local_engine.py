@@ -9,12 +9,12 @@ from typing import Final
 
 import torch
 
-from kneematch.cohort.pool import Died, apply_in_order
 from kneematch.cohort.reader import read_film
 from kneematch.cohort.record import Record
 from kneematch.detection.prepare import Prepared
 from kneematch.detector import Detector
 from kneematch.errors import SettingsError
+from kneematch.processes.pool import Died, apply_in_order
 
 FILMS_A_WORKER: Final = 12  # below which a process takes longer to start than it saves
 MOST_WORKERS: Final = 32
@@ -77,11 +77,4 @@ def read_films(
     read = partial(read_film, room)
     with closing(apply_in_order(read, films, workers=workers, ahead=ahead)) as results:
         for film, result in zip(films, results, strict=True):
-            yield _died(film, result) if isinstance(result, Died) else result
-
-
-def _died(film: str, died: Died) -> str:
-    return (
-        f"{film}: the process that read it ended ({died.how}); expected a film that a decoder and "
-        "the memory can bear; check the file"
-    )
+            yield result.told_of(film) if isinstance(result, Died) else result

@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
-from kneematch.cohort.pool import Died, apply_in_order
 from kneematch.cohort.products import Product
 from kneematch.cohort.reader import unexpected
 from kneematch.cohort.record import Record
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
+from kneematch.processes.pool import Died, apply_in_order
 from kneematch.radiograph.read import read
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def pay(visits: Iterable[Visit], *, workers: int, report: Callable[[], None]) ->
     with closing(apply_in_order(_visit, noted(), workers=workers, ahead=ahead)) as results:
         for result in results:
             film = films.popleft()
-            reason = _died(film, result) if isinstance(result, Died) else result
+            reason = result.told_of(film) if isinstance(result, Died) else result
             if reason is not None:
                 yield reason
             report()
@@ -123,10 +123,3 @@ def _drawn(longest_px: int, found: tuple[str, tuple[Detection, ...]]) -> "Image.
         return draw_detections(read(film), detections, longest_px=longest_px)
     except FilmError:  # it was there a moment ago, and has its rows
         return None
-
-
-def _died(film: str, died: Died) -> str:
-    return (
-        f"{film}: the process that drew it ended ({died.how}); expected enough memory; check the "
-        "file"
-    )

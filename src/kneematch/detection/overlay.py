@@ -1,9 +1,7 @@
 """A film with the knee joint areas that were found on it."""
 
 import math
-import os
-from collections.abc import Iterable, Sequence
-from pathlib import PurePath
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -50,21 +48,6 @@ def draw_detections(
     for detection in found:
         _label(layer, detection, larger * scale, text_px)
     return Image.alpha_composite(picture.convert("RGBA"), layer.reduce(larger)).convert("RGB")
-
-
-def overlay_names(films: Sequence[str | os.PathLike[str]]) -> list[str]:
-    """A file name for the picture of each film: its own, made distinct."""
-    names: list[str] = []
-    taken: set[str] = set()
-    for film in films:
-        stem = PurePath(film).stem or "film"
-        name, count = stem, 1
-        while name.casefold() in taken:  # some file systems take A for a
-            count += 1
-            name = f"{stem}-{count}"
-        taken.add(name.casefold())
-        names.append(f"{name}.png")
-    return names
 
 
 def _outline(draw: ImageDraw.ImageDraw, found: Detection, scale: float, line: float) -> None:

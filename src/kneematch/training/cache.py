@@ -16,11 +16,11 @@ from torch import Tensor
 
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadable
 from kneematch.files import write_aside
+from kneematch.processes.pool import Died, apply_in_order
 from kneematch.radiograph.read import is_dicom, read
 from kneematch.radiograph.split import HALF_SIZE, SIDES, split
 from kneematch.training.cache_folder import VARIABLE, cache_folder
 from kneematch.training.known import Stamp, known_films, stamp
-from kneematch.training.processes import results
 
 FORMAT: Final = 1  # to be raised when a film's halves come to be others
 SHAPE: Final = (len(SIDES), *HALF_SIZE)
@@ -29,6 +29,7 @@ WHITE: Final = np.float32(65535)
 BYTES: Final = int(np.prod(SHAPE)) * DTYPE.itemsize  # 1.6 MB
 HALVES, REASON = ".halves", ".reason"  # suffixes
 ONE_KNEE: Final = ("L", "R")
+AHEAD: Final = 8  # films a process, of which the results may wait for an earlier one
 ABANDONED_S: Final = 86_400  # after which a file that was never renamed belongs to no one
 
 
@@ -108,10 +109,12 @@ def prepare_films(
             made[film] = kept
             report()
     unknown = [film for film in paths if film not in made]
-    with closing(results(partial(_prepare, own, room), unknown, workers=workers)) as new:
-        for film, one in new:
-            made[film] = _Made(failure=_died(film)) if one is None else one
-            if one is not None and one.seen is not None:
+    work, ahead = partial(_prepare, own, room), AHEAD * max(workers, 1)
+    with closing(apply_in_order(work, unknown, workers=workers, ahead=ahead)) as new:
+        for film, result in zip(unknown, new, strict=True):
+            one = _Made(failure=result.told_of(film)) if isinstance(result, Died) else result
+            made[film] = one
+            if one.seen is not None:
                 with _writing(own):
                     known.add(film, one.seen, one.key)
             report()
@@ -221,10 +224,3 @@ def _writing(own: Path) -> Iterator[None]:
             f"{own}: cannot be written ({error.strerror or error}); expected a folder with 1.6 MB "
             f"a film to spare; name another one with ${VARIABLE}"
         ) from error
-
-
-def _died(film: str) -> str:
-    return (
-        f"{film}: the process that read it ended; expected a film that a decoder and the memory "
-        "can bear; check the file"
-    )

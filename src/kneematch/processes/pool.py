@@ -13,8 +13,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from typing import Any, Final, TypeVar
 
-from kneematch.cohort.handover import SharedRoom
 from kneematch.errors import SettingsError
+from kneematch.processes.handover import SharedRoom
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -22,7 +22,6 @@ Result = TypeVar("Result")
 IN_HAND: Final = 2  # tasks that a process has at once, so that it need not wait for the next
 TRIES: Final = 2  # of a task whose process died: the system may have killed it for its memory
 STILLBORN: Final = 3  # processes in a row that end before they are ready: none ever will be
-PRELOADED: Final = "kneematch.cohort.reader"  # imported once, for all processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +36,13 @@ class Died:
         if self.exit_code is not None and self.exit_code < 0:
             return f"killed by {signal.Signals(-self.exit_code).name}"
         return f"exit code {self.exit_code}"
+
+    def told_of(self, film: str) -> str:
+        """As the reason why a film failed."""
+        return (
+            f"{film}: the process that read it ended ({self.how}); expected a film that a decoder "
+            "and the memory can bear; check the file"
+        )
 
 
 def apply_in_order(
@@ -219,7 +225,7 @@ class _Hub:
 
 
 def _start(function: Callable[[Any], Any]) -> _Worker:
-    context = _context()
+    context = _context(function)
     ours, theirs = context.Pipe()
     room = SharedRoom(IN_HAND)
     process = context.Process(target=_work, args=(function, theirs, room), daemon=True)  # type: ignore[attr-defined]
@@ -228,12 +234,13 @@ def _start(function: Callable[[Any], Any]) -> _Worker:
     return _Worker(process, ours, room)
 
 
-def _context() -> BaseContext:
+def _context(function: Callable[[Any], Any]) -> BaseContext:
     """Processes that share nothing by chance: a fork of this one would copy locks held."""
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([PRELOADED])
+    # What the function needs is imported once, for all processes.
+    context.set_forkserver_preload([getattr(function, "func", function).__module__])
     return context
 
 

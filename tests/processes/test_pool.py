@@ -12,8 +12,8 @@ from multiprocessing import active_children
 import pytest
 import torch
 
-from kneematch.cohort.handover import ROOM_BYTES, SharedRoom
-from kneematch.cohort.pool import Died, apply_in_order
+from kneematch.processes.handover import ROOM_BYTES, SharedRoom
+from kneematch.processes.pool import Died, apply_in_order
 
 
 def test_results_come_in_the_order_of_the_tasks() -> None:
