@@ -82,7 +82,8 @@ def trained(settings: Settings, room: float, asked: argparse.Namespace) -> tuple
     if settings.device.startswith("cuda"):
         torch.cuda.synchronize()
     about = {"recipe": asdict(settings.recipe), "start": settings.start, "films": "phantoms"}
-    return Model(*networks, drawn.coarse, drawn.fine, about), time.perf_counter() - started
+    weights = (network.state_dict() for network in networks)
+    return Model(*weights, drawn.coarse, drawn.fine, about), time.perf_counter() - started
 
 
 def halves(kind: str, room: float, seed: int) -> Tensor:

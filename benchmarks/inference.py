@@ -17,7 +17,7 @@ from kneematch.matching.pose import pose_matrix
 from kneematch.matching.template import Template
 from kneematch.minimisers.fast import fast
 from kneematch.minimisers.model import load_model, shipped_model
-from kneematch.minimisers.network import INPUT
+from kneematch.minimisers.network import INPUT, network_of
 from kneematch.minimisers.neural import TwoPhases
 from kneematch.radiograph.split import HALF_SIZE
 from kneematch.radiograph.view import transform
@@ -80,8 +80,9 @@ def main() -> None:
     chosen = parser.parse_args()
     torch.set_num_threads(chosen.threads)
     model = load_model(chosen.model)
-    eager = model.networks()
-    quick = TwoPhases(fast(model.coarse), fast(model.fine), eager.coarse_aspect, eager.fine_aspect)
+    aspects = model.coarse_template.aspect, model.fine_template.aspect
+    eager = TwoPhases(network_of(model.coarse), network_of(model.fine), *aspects)
+    quick = TwoPhases(fast(model.coarse), fast(model.fine), *aspects)
     kinds = ("eager wall", "fast wall", "eager CPU", "fast CPU")
     columns = (*(f"{kind}, ms a film" for kind in kinds), "times faster, wall", "CPU")
     rows = [row for films in (1, chosen.batch) for row in speed(eager, quick, films, chosen.turns)]

@@ -59,8 +59,9 @@ def main() -> None:
         network = PoseNetwork().to(chosen.device)
         lesson, objective = second_phase(task, network, Group()) if number else first_phase(task)
         networks.append(trained(network, phase, lesson, objective, chosen))
+    weights = (network.state_dict() for network in networks)
     settings = {"start": "none", "films": f"{len(films)} phantoms", "steps": chosen.steps}
-    save_model(chosen.out, Model(*networks, coarse, fine, settings), dtype=torch.float16)
+    save_model(chosen.out, Model(*weights, coarse, fine, settings), dtype=torch.float16)
 
 
 def options() -> argparse.Namespace:

@@ -103,8 +103,8 @@ def weights(path: Path) -> dict[str, Tensor]:
     model = load_model(path)
     return {
         f"{name}.{key}": value.double()
-        for name, network in (("coarse", model.coarse), ("fine", model.fine))
-        for key, value in network.state_dict().items()
+        for name, own in (("coarse", model.coarse), ("fine", model.fine))
+        for key, value in own.items()
     }
 
 
@@ -203,7 +203,7 @@ def test_a_training_that_is_stopped_twice_goes_on_and_ends(
     assert rows[1].seconds > first.seconds
     assert "checkpoint.safetensors" not in folder.written("stopped")
     model = load_model(folder.path / "stopped.safetensors")
-    assert all(bool(value.isfinite().all()) for value in model.coarse.state_dict().values())
+    assert all(bool(value.isfinite().all()) for value in model.coarse.values())
 
 
 @pytest.mark.parametrize(

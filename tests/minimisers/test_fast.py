@@ -12,7 +12,7 @@ from kneematch.minimisers.eight_bits import ByteConvolution, Bytes, exact, in_by
 from kneematch.minimisers.fast import examples, fast
 from kneematch.minimisers.folded import Folded, folded
 from kneematch.minimisers.model import Model, load_model, shipped_model
-from kneematch.minimisers.network import INPUT, look, whole
+from kneematch.minimisers.network import INPUT, look, network_of, whole
 from kneematch.minimisers.neural import Network, TwoPhases
 from kneematch.radiograph.view import transform
 
@@ -47,8 +47,8 @@ def noise(*shape: int) -> Tensor:
 
 
 def test_folding_batchnorm_changes_nothing(model: Model, views: Tensor) -> None:
-    for network in (model.coarse, model.fine):
-        same = folded(network)
+    for weights in (model.coarse, model.fine):
+        same, network = folded(weights), network_of(weights)
         for images in (noise(2), views, torch.zeros(1, *INPUT)):
             assert (same(images) - network(images)).abs().max() < 1e-4
 
@@ -56,7 +56,7 @@ def test_folding_batchnorm_changes_nothing(model: Model, views: Tensor) -> None:
 def test_a_folded_network_is_a_copy(model: Model) -> None:
     copy = folded(model.fine)
     before = copy(noise(1))
-    bias = model.fine.regress[0].bias
+    bias = model.fine["regress.0.bias"]
     kept = bias.clone()
     bias += 1
     assert torch.equal(copy(noise(1)), before)
@@ -66,8 +66,9 @@ def test_a_folded_network_is_a_copy(model: Model) -> None:
 @needs_bytes
 def test_bytes_move_no_vector_by_much(model: Model, quick: Network, views: Tensor) -> None:
     assert isinstance(quick, Bytes)
-    assert (quick(views) - model.fine(views)).abs().median() < 0.01
-    assert (quick(noise(3)) - model.fine(noise(3))).abs().max() < 0.1
+    eager = network_of(model.fine)
+    assert (quick(views) - eager(views)).abs().median() < 0.01
+    assert (quick(noise(3)) - eager(noise(3))).abs().max() < 0.1
 
 
 @needs_bytes
@@ -75,8 +76,12 @@ def test_bytes_move_no_margin_by_half_a_percent(
     model: Model, quick: Network, knees: Callable
 ) -> None:
     halves = torch.stack([knees(seed).halves for seed in (5, 6, 7)])
-    eager, template = model.networks(), model.fine_template
-    both = TwoPhases(fast(model.coarse), quick, eager.coarse_aspect, eager.fine_aspect)
+    template, aspects = (
+        model.fine_template,
+        (model.coarse_template.aspect, model.fine_template.aspect),
+    )
+    eager = TwoPhases(network_of(model.coarse), network_of(model.fine), *aspects)
+    both = TwoPhases(fast(model.coarse), quick, *aspects)
     size = torch.tensor([250.0, 400.0])
     marks = torch.tensor([template.landmarks[f"plateau_{side}"] for side in ("left", "right")])
     here, there = (

@@ -1,5 +1,6 @@
 """The networks as this machine's CPU runs them fastest."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from kneematch.minimisers import eight_bits
 from kneematch.minimisers.folded import folded
-from kneematch.minimisers.network import PoseNetwork, look, whole
+from kneematch.minimisers.network import look, whole
 from kneematch.minimisers.neural import Network
 from kneematch.radiograph.phantom import phantom
 from kneematch.radiograph.split import split
@@ -18,17 +19,17 @@ ZOOMS: Final = (1.0, 0.5)  # of the examples: what the coarse and, about, the fi
 AGREEMENT: Final = 0.01  # of vectors v, the median: about 0.5 % of a knee's width
 
 
-def fast(network: PoseNetwork, seen: Tensor | None = None) -> Network:
-    """The same function, images (..., 224, 224) to v (..., 4), for inference on the CPU.
+def fast(weights: Mapping[str, Tensor], seen: Tensor | None = None) -> Network:
+    """What a PoseNetwork does, images (..., 224, 224) to v (..., 4), for inference on the CPU.
 
     It is in 8-bit integers where those are exact on this machine (an x86 CPU with VNNI) and agree
     with float32 on the examples, and in float32 anywhere else.
 
     Args:
-        network: on any device; a copy is made.
+        weights: of a PoseNetwork; they are copied.
         seen: (K, 224, 224), images of the kind it will see, instead of our examples.
     """
-    plain = folded(network)
+    plain = folded(weights)
     if not eight_bits.exact():
         return plain
     seen = examples() if seen is None else seen

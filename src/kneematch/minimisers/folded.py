@@ -1,13 +1,19 @@
 """G without BatchNorm, which is folded into the convolutions: the same function in less time."""
 
-from copy import deepcopy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from kneematch.minimisers.network import RANGE, PoseNetwork, standardised
+from kneematch.minimisers.network import RANGE, standardised
+
+LAYERS: Final = (1, 2, 3, 4)  # of ResNet18, each of two blocks
+EPSILON: Final = 1e-5  # of its BatchNorm
+
+Layer = tuple[Tensor, Tensor]  # weight, bias
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,8 +48,8 @@ class Folded:
 
     stem: Convolution
     blocks: tuple[Block, ...]
-    reduce: nn.Module
-    regress: nn.Module
+    reduce: tuple[Layer, ...]
+    regress: tuple[Layer, ...]
 
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
@@ -55,21 +61,29 @@ class Folded:
 
     def vectors(self, maps: Tensor) -> Tensor:
         """The network's end: maps (K, 512, 7, 7) to vectors v (K, 4)."""
-        flat = F.normalize(self.reduce(maps), dim=1).flatten(1)
-        return RANGE * (torch.sigmoid(self.regress(flat)) - 0.5)
+        for weight, bias in self.reduce:
+            maps = F.conv2d(maps, weight, bias).relu_()
+        values = F.normalize(maps, dim=1).flatten(1)
+        for number, (weight, bias) in enumerate(self.regress, 1):
+            values = F.linear(values, weight, bias)
+            values = values.relu_() if number < len(self.regress) else values
+        return RANGE * (torch.sigmoid(values) - 0.5)
 
 
 @torch.no_grad()
-def folded(network: PoseNetwork) -> Folded:
-    """A network as it is now; later changes of its weights do not reach the copy."""
-    copy = deepcopy(network).cpu().float()
-    net = copy.backbone
-    stem = _fold(net.get_submodule("conv1"), net.get_submodule("bn1"))
+def folded(weights: Mapping[str, Tensor]) -> Folded:
+    """A network as its weights are now, under PoseNetwork's names; later changes do not reach it.
+
+    No PoseNetwork is needed for it, whose backbone takes seconds to import.
+    """
+    own = {name: tensor.cpu().float().clone() for name, tensor in weights.items()}
+    stem = _fold(own, "backbone.conv1", "backbone.bn1", stride=2)
     # The three colours of a grey image are equal, so their weights add up.
     stem = replace(stem, weight=_last(stem.weight.sum(1, keepdim=True)))
-    layers = [net.get_submodule(f"layer{k}") for k in (1, 2, 3, 4)]
-    blocks = tuple(_block(block) for layer in layers for block in layer.children())
-    return Folded(stem, blocks, copy.reduce, copy.regress)
+    blocks = tuple(_block(own, layer, number) for layer in LAYERS for number in (0, 1))
+    reduce = tuple(_layer(own, f"reduce.{k}") for k in (0, 2))
+    regress = tuple(_layer(own, f"regress.{k}") for k in (0, 2, 4))
+    return Folded(stem, blocks, reduce, regress)
 
 
 def grey(images: Tensor) -> Tensor:
@@ -82,24 +96,30 @@ def pooled(maps: Tensor) -> Tensor:
     return F.max_pool2d(maps, 3, stride=2, padding=1)
 
 
-def _block(block: nn.Module) -> Block:
-    named = dict(block.named_modules())
+def _block(weights: Mapping[str, Tensor], layer: int, number: int) -> Block:
+    name = f"backbone.layer{layer}.{number}"
+    stride = 2 if layer > 1 and number == 0 else 1
+    first = _fold(weights, f"{name}.conv1", f"{name}.bn1", stride=stride)
+    second = _fold(weights, f"{name}.conv2", f"{name}.bn2", stride=1)
     shortcut = None
-    if "downsample.0" in named:
-        shortcut = _fold(named["downsample.0"], named["downsample.1"])
-    return Block(_fold(named["conv1"], named["bn1"]), _fold(named["conv2"], named["bn2"]), shortcut)
+    if f"{name}.downsample.0.weight" in weights:
+        shortcut = _fold(weights, f"{name}.downsample.0", f"{name}.downsample.1", stride=stride)
+    return Block(first, second, shortcut)
 
 
-def _fold(convolution: nn.Module, norm: nn.Module) -> Convolution:
-    if not (isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d)):
-        raise TypeError(f"{convolution} and {norm} are not a convolution and its BatchNorm")
-    mean, variance = norm.running_mean, norm.running_var
-    if mean is None or variance is None:
-        raise TypeError(f"{norm} has no statistics of its own")
-    scale = norm.weight / (variance + norm.eps).sqrt()
-    weight = _last(convolution.weight * scale[:, None, None, None])
-    stride, padding = convolution.stride[0], int(convolution.padding[0])
-    return Convolution(weight, norm.bias - mean * scale, stride, padding)
+def _fold(
+    weights: Mapping[str, Tensor], convolution: str, norm: str, *, stride: int
+) -> Convolution:
+    kernel = weights[f"{convolution}.weight"]
+    scale = weights[f"{norm}.weight"] / (weights[f"{norm}.running_var"] + EPSILON).sqrt()
+    bias = weights[f"{norm}.bias"] - weights[f"{norm}.running_mean"] * scale
+    return Convolution(
+        _last(kernel * scale[:, None, None, None]), bias, stride, len(kernel[0, 0]) // 2
+    )
+
+
+def _layer(weights: Mapping[str, Tensor], name: str) -> Layer:
+    return weights[f"{name}.weight"], weights[f"{name}.bias"]
 
 
 def _last(weight: Tensor) -> Tensor:

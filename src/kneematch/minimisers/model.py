@@ -18,20 +18,22 @@ from kneematch.errors import SettingsError
 from kneematch.files import write_aside
 from kneematch.matching.template import Template, Window
 from kneematch.minimisers.fast import examples, fast
-from kneematch.minimisers.network import PoseNetwork
-from kneematch.minimisers.neural import TwoPhases
+from kneematch.minimisers.network import network_of
+from kneematch.minimisers.neural import Network, TwoPhases
 
 FORMAT: Final = "kneematch-model/1"
 SHIPPED: Final = "synthetic.safetensors"  # beside this file
 PHASES: Final = ("coarse", "fine")
+
+Weights = Mapping[str, Tensor]  # of a PoseNetwork, under its names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
     """What `kneematch train` makes."""
 
-    coarse: PoseNetwork
-    fine: PoseNetwork
+    coarse: Weights
+    fine: Weights
     coarse_template: Template
     fine_template: Template
     settings: Mapping[str, Any] = field(default_factory=dict)  # JSON: how it was trained
@@ -39,11 +41,13 @@ class Model:
     def networks(self, device: str = "cpu") -> TwoPhases:
         """What finds the fine template, as fast as a device allows."""
         both = self.coarse, self.fine
+        coarse: Network
+        fine: Network
         if device == "cpu":
             seen = examples()
-            coarse, fine = (fast(network, seen) for network in both)
+            coarse, fine = (fast(weights, seen) for weights in both)
         else:
-            coarse, fine = (network.to(device) for network in both)
+            coarse, fine = (network_of(weights).to(device) for weights in both)
         return TwoPhases(coarse, fine, self.coarse_template.aspect, self.fine_template.aspect)
 
 
@@ -59,7 +63,7 @@ def save_model(
     tensors: dict[str, Tensor] = {}
     templates = {}
     for phase in PHASES:
-        for name, tensor in getattr(model, phase).state_dict().items():
+        for name, tensor in getattr(model, phase).items():
             kept = tensor.to(dtype) if tensor.is_floating_point() else tensor
             tensors[f"{phase}.{name}"] = kept.cpu().contiguous()
         template: Template = getattr(model, f"{phase}_template")
@@ -76,7 +80,7 @@ def save_model(
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """Read a model; the networks are in evaluation mode, in float32 on the CPU.
+    """Read a model; its weights are in float32 on the CPU.
 
     Raises:
         SettingsError: it is not there, or not a model of kneematch.
@@ -88,13 +92,10 @@ def load_model(path: str | os.PathLike[str]) -> Model:
             f"{FORMAT!r}; give a file that 'kneematch train' has written"
         )
     about = json.loads(metadata["about"])
-    networks = {}
-    for phase in PHASES:
-        networks[phase] = PoseNetwork().eval()
-        networks[phase].load_state_dict(_part(tensors, phase))
+    coarse, fine = (_part(tensors, phase) for phase in PHASES)
     return Model(
-        networks["coarse"],
-        networks["fine"],
+        coarse,
+        fine,
         _template(tensors, about, "coarse"),
         _template(tensors, about, "fine"),
         about["settings"],
@@ -117,7 +118,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, st
         ) from error
 
 
-def _part(tensors: Mapping[str, Tensor], phase: str) -> dict[str, Tensor]:
+def _part(tensors: Mapping[str, Tensor], phase: str) -> Weights:
     start = f"{phase}."
     return {
         name.removeprefix(start): tensor.float() if tensor.is_floating_point() else tensor

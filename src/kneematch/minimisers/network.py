@@ -1,5 +1,6 @@
 """G(.; phi): the network that says where the template lies (paper, Sect. 5)."""
 
+from collections.abc import Mapping
 from typing import Final
 
 import torch
@@ -57,6 +58,13 @@ class PoseNetwork(nn.Module):
         maps = net.layer2(net.layer1(maps))  # type: ignore[operator]
         deepest: Tensor = net.layer4(net.layer3(maps))  # type: ignore[operator]
         return deepest
+
+
+def network_of(weights: Mapping[str, Tensor]) -> PoseNetwork:
+    """The network that has these weights, in evaluation mode."""
+    network = PoseNetwork().eval()
+    network.load_state_dict(dict(weights))
+    return network
 
 
 def standardised(images: Tensor) -> Tensor:

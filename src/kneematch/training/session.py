@@ -85,7 +85,7 @@ class Session:
 
         train(self.task, self.networks, group, epoch_done, restore)
         drawn = self.task.drawn
-        coarse, fine = self.networks
+        coarse, fine = (network.state_dict() for network in self.networks)
         settings = {**self.told, "count": len(self.task.films)}
         return Model(coarse, fine, drawn.coarse, drawn.fine, settings)
 

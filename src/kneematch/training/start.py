@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.minimisers.model import FORMAT, load_model, shipped_model
-from kneematch.minimisers.network import PoseNetwork
+from kneematch.minimisers.network import PoseNetwork, network_of
 from kneematch.training.imagenet import check_imagenet, imagenet_file
 from kneematch.training.state_dict_file import read_state_dict
 
@@ -72,7 +72,7 @@ def model_of(name: str) -> Path | None:
 
 def _of_model(path: Path) -> Networks:
     model = load_model(path)
-    return model.coarse, model.fine
+    return network_of(model.coarse), network_of(model.fine)
 
 
 def _random(seed: int) -> Networks:
