@@ -1,8 +1,10 @@
 """The films of a cohort on this machine: processes read, this one searches."""
 
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -28,8 +30,14 @@ def enough_workers(films: int) -> int:
     """
     if os.name == "nt":
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(max((cores or 1) - 1, 1), films // FILMS_A_WORKER, MOST_WORKERS)
+    return min(max(cores() - 1, 1), films // FILMS_A_WORKER, MOST_WORKERS)
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def search_batches(
@@ -41,10 +49,42 @@ def search_batches(
     """
     batches = list(batches)
     named = [films[number] for batch in batches for number in batch]
-    ahead = BATCHES_AHEAD * (detector.batch_size + workers)
-    with closing(read_films(named, detector.room, workers=workers, ahead=ahead)) as read:
+    searchers = enough_searchers(detector, workers)
+    ahead = BATCHES_AHEAD * (searchers * detector.batch_size + workers)
+    with (
+        closing(read_films(named, detector.room, workers=workers, ahead=ahead)) as read,
+        _searching(searchers) as threads,
+    ):
+        under_way: deque[Future[list[Record]]] = deque()
         for batch in batches:
-            yield search(detector, films, batch, list(islice(read, len(batch))))
+            there = list(islice(read, len(batch)))
+            under_way.append(threads.submit(search, detector, films, batch, there))
+            if len(under_way) > searchers:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+
+
+def enough_searchers(detector: Detector, workers: int) -> int:
+    """Batches that are searched at once: one a core, each by one thread.
+
+    Threads that share a batch wait for each other, the more so beside processes that read. A GPU
+    takes one batch at a time, and so does whoever reads films without processes.
+    """
+    return cores() if detector.device == "cpu" and workers else 1
+
+
+@contextmanager
+def _searching(searchers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads that search, of which each has a core to itself if there are several."""
+    before = torch.get_num_threads()
+    alone = (lambda: None) if searchers == 1 else partial(torch.set_num_threads, 1)
+    threads = ThreadPoolExecutor(searchers, "search", initializer=alone)
+    try:
+        yield threads
+    finally:
+        threads.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
 
 
 def search(

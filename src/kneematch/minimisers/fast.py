@@ -16,6 +16,7 @@ from kneematch.radiograph.split import split
 SEEDS: Final = (0, 1)  # of the phantoms in the examples
 SIZE: Final = (256, 320)  # of them, in pixels: what the networks see of a film is smaller still
 ZOOMS: Final = (1.0, 0.5)  # of the examples: what the coarse and, about, the fine network sees
+COMPARED: Final = 4  # examples on which both must agree
 AGREEMENT: Final = 0.01  # of vectors v, the median: about 0.5 % of a knee's width
 
 
@@ -34,7 +35,8 @@ def fast(weights: Mapping[str, Tensor], seen: Tensor | None = None) -> Network:
         return plain
     seen = examples() if seen is None else seen
     short = eight_bits.in_bytes(plain, seen)
-    return short if float((short(seen) - plain(seen)).abs().median()) < AGREEMENT else plain
+    some = seen[:: len(seen) // COMPARED or 1]
+    return short if float((short(some) - plain(some)).abs().median()) < AGREEMENT else plain
 
 
 @torch.no_grad()

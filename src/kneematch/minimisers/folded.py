@@ -1,7 +1,7 @@
 """G without BatchNorm, which is folded into the convolutions: the same function in less time."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -12,6 +12,7 @@ from kneematch.minimisers.network import RANGE, standardised
 
 LAYERS: Final = (1, 2, 3, 4)  # of ResNet18, each of two blocks
 EPSILON: Final = 1e-5  # of its BatchNorm
+STEM_PADDING: Final = 3
 
 Layer = tuple[Tensor, Tensor]  # weight, bias
 
@@ -77,9 +78,7 @@ def folded(weights: Mapping[str, Tensor]) -> Folded:
     No PoseNetwork is needed for it, whose backbone takes seconds to import.
     """
     own = {name: tensor.cpu().float().clone() for name, tensor in weights.items()}
-    stem = _fold(own, "backbone.conv1", "backbone.bn1", stride=2)
-    # The three colours of a grey image are equal, so their weights add up.
-    stem = replace(stem, weight=_last(stem.weight.sum(1, keepdim=True)))
+    stem = _in_blocks(_fold(own, "backbone.conv1", "backbone.bn1", stride=2))
     blocks = tuple(_block(own, layer, number) for layer in LAYERS for number in (0, 1))
     reduce = tuple(_layer(own, f"reduce.{k}") for k in (0, 2))
     regress = tuple(_layer(own, f"regress.{k}") for k in (0, 2, 4))
@@ -87,13 +86,28 @@ def folded(weights: Mapping[str, Tensor]) -> Folded:
 
 
 def grey(images: Tensor) -> Tensor:
-    """Images (..., H, W) as a stem takes them: (K, 1, H, W), channels last in its strides too."""
-    return standardised(images).reshape(-1, *images.shape[-2:], 1).permute(0, 3, 1, 2)
+    """Images (..., 224, 224) as the stem takes them: padded, in blocks of 2 x 2, (K, 4, 115, 115).
+
+    What is a stride of 2 to the image is none to its blocks, and four channels suit a CPU better
+    than one.
+    """
+    padded = F.pad(standardised(images), (STEM_PADDING,) * 4)
+    height, width = (side // 2 for side in padded.shape[-2:])
+    blocks = padded.reshape(-1, height, 2, width, 2).permute(0, 1, 3, 2, 4)
+    return blocks.reshape(-1, height, width, 4).permute(0, 3, 1, 2)  # channels last in its strides
 
 
 def pooled(maps: Tensor) -> Tensor:
     """ResNet18's pooling after the stem: (K, C, H, W) to (K, C, H / 2, W / 2)."""
     return F.max_pool2d(maps, 3, stride=2, padding=1)
+
+
+def _in_blocks(stem: Convolution) -> Convolution:
+    """The stem (64, 3, 7, 7) of ResNet18 for blocks of grey images, (64, 4, 4, 4)."""
+    # The three colours of a grey image are equal, so their weights add up.
+    kernel = F.pad(stem.weight.sum(1), (0, 1, 0, 1)).reshape(-1, 4, 2, 4, 2)
+    weight = kernel.permute(0, 2, 4, 1, 3).reshape(-1, 4, 4, 4)
+    return Convolution(_last(weight), stem.bias, stride=1, padding=0)
 
 
 def _block(weights: Mapping[str, Tensor], layer: int, number: int) -> Block:

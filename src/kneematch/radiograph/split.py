@@ -4,13 +4,12 @@ from typing import Final
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.errors import NotARadiograph
 from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.sampling import resize
+from kneematch.radiograph.sampling import resize, stretch
 from kneematch.radiograph.view import View, rectangle_to_film
 
 LEFT: Final = 0  # the left half of the picture, mirrored
@@ -22,7 +21,6 @@ HALF_ASPECT: Final = 1.6
 OVERLAP: Final = 1.1
 AXIS_SEARCH: Final = 0.125  # of the width, to either side of the middle
 AXIS_WIDTH: Final = 256  # width of the down-sampled copy in which the axis is sought
-COLUMNS_AT_ONCE, ROWS_AT_ONCE = 256, 100  # bands as narrow as cost no time
 # The room that the robust search has beside a film (the paper's has none): a fifth of a knee.
 ROOM: Final = 0.08
 SMALLEST_FILM: Final = 32  # pixels a side, below which there is no knee to see
@@ -52,7 +50,7 @@ def split(film: Radiograph, *, room: float = 0.0, shift: Tensor | None = None) -
         move = (0.0, 0.0) if shift is None else (float(shift[side, 0]), float(shift[side, 1]))
         top = -((frame[0] - height) // 2 + round(move[1] * frame[0]))
         if rows is None or shift is not None:  # else both halves share their rows
-            rows = _rows(pixels, top, top + frame[0])
+            rows = stretch(pixels, 0, (top, top + frame[0]), HALF_SIZE[0])
         views.append(_half(rows, span, top, frame, mirrored=side == LEFT, move=move[0]))
     return View(
         torch.stack([view.pixels for view in views]), torch.stack([view.to_film for view in views])
@@ -69,7 +67,7 @@ def single(film: Radiograph, *, mirrored: bool, room: float = 0.0) -> View:
     extra = round(room * width)
     frame = _frame(height, width + 2 * extra)
     top = -((frame[0] - height) // 2)
-    rows = _rows(pixels, top, top + frame[0])
+    rows = stretch(pixels, 0, (top, top + frame[0]), HALF_SIZE[0])
     view = _half(rows, (-extra, width + extra), top, frame, mirrored=mirrored)
     return View(view.pixels[None], view.to_film[None])
 
@@ -87,7 +85,8 @@ def symmetry_axis(pixels: Tensor) -> float:
     height, width = pixels.shape
     columns = min(AXIS_WIDTH, width)
     rows = max(1, round(height * columns / width))
-    small = resize(pixels, (rows, columns))
+    # Every row counts for little: of a large film, two for one of the copy will do.
+    small = resize(pixels[:: max(1, height // (2 * rows))], (rows, columns))
     first = round((0.5 - AXIS_SEARCH) * columns)
     last = round((0.5 + AXIS_SEARCH) * columns)
 
@@ -115,24 +114,6 @@ def _frame(height: int, width: int) -> tuple[int, int]:
     return height, round(height / HALF_ASPECT)
 
 
-def _rows(pixels: Tensor, top: int, bottom: int) -> Tensor:
-    """Rows of a film (H, W), black where there is none, resized to the half's height: (800, W).
-
-    First the rows, of the whole film at once: what is left to be padded and resized is small.
-    """
-    height, width = pixels.shape
-    inside = pixels[max(top, 0) : min(bottom, height)]
-    black = max(-top, 0), max(bottom - height, 0)
-    if not any(black):
-        return resize(inside, (HALF_SIZE[0], width))
-    rows = pixels.new_empty(HALF_SIZE[0], width)
-    # Not all at once, since a padded copy can be as large as the film itself.
-    for start in range(0, width, COLUMNS_AT_ONCE):
-        band = F.pad(inside[:, start : start + COLUMNS_AT_ONCE], (0, 0, *black))
-        rows[:, start : start + COLUMNS_AT_ONCE] = resize(band, (HALF_SIZE[0], band.shape[1]))
-    return rows
-
-
 def _half(
     rows: Tensor,
     span: tuple[int, int],
@@ -146,19 +127,12 @@ def _half(
 
     Where the columns lie outside the film, its outermost column is repeated.
     """
-    (x0, x1), width = span, rows.shape[1]
+    x0, x1 = span
     spare = frame[1] - (x1 - x0)
     before = spare // 2 + round(move * frame[1])  # black columns, as the half will show them
     left = x0 - (spare - before if mirrored else before)
     right = left + frame[1]
-    first, end = max(left, x0), min(right, x1)
-    inside = rows[:, max(first, 0) : min(end, width)]
-    repeated = (max(-first, 0), max(end - width, 0))
-    black = (max(x0 - left, 0), max(right - x1, 0))
-    half = rows.new_empty(HALF_SIZE)
-    for start in range(0, HALF_SIZE[0], ROWS_AT_ONCE):
-        band = F.pad(inside[start : start + ROWS_AT_ONCE], repeated, mode="replicate")
-        half[start : start + ROWS_AT_ONCE] = resize(F.pad(band, black), (len(band), HALF_SIZE[1]))
+    half = stretch(rows, 1, (left, right), HALF_SIZE[1], lit=span)
     return View(
         half.flip(1) if mirrored else half,
         rectangle_to_film(left, top, right, top + frame[0], mirrored=mirrored),
