@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from kneematch.detection.quality import (
+    CERTAIN,
     CUT,
     DISAGREE,
     HIGH_ENERGY,
@@ -16,10 +18,14 @@ from kneematch.detection.quality import (
     SIDES,
     Measures,
     is_cut,
+    measure,
 )
 from kneematch.detector import Detector
+from kneematch.matching.pose import pose_from_vector
+from kneematch.minimisers.problem import problem
 from kneematch.radiograph.phantom import phantom
 from kneematch.radiograph.radiograph import Radiograph
+from kneematch.radiograph.split import split
 from kneematch.radiograph.view import rectangle_to_film
 
 
@@ -102,3 +108,24 @@ def test_an_upside_down_film_is_flagged(detector: Detector) -> None:
     film = phantom(22, size=(600, 720)).radiograph
     turned = replace(film, pixels=np.flipud(film.pixels).copy())
     assert any(knee.review for knee in detector.detect(turned))
+
+
+def test_the_network_is_asked_only_about_films_whose_match_leaves_doubts(
+    detector: Detector,
+) -> None:
+    asked_about: list[int] = []
+
+    def look(halves: Tensor, theta: Tensor) -> Tensor:
+        asked_about.append(len(halves))
+        return torch.full(theta.shape[:2], 0.3)
+
+    noise = Radiograph(np.random.default_rng(0).random((600, 720), dtype=np.float32))
+    films = [phantom(22, size=(600, 720)).radiograph, noise]
+    halves = torch.stack([split(film, room=detector.room).pixels for film in films])
+    asked = problem(halves, detector.template)
+    theta = pose_from_vector(detector.minimiser(asked).v, asked.height_ratio)
+    measured = measure(asked, theta, look)  # type: ignore[arg-type]
+    assert measured.mismatch[0].max() < CERTAIN < measured.mismatch[1].max()
+    assert asked_about == [1]
+    assert measured.apart is not None
+    assert measured.apart.tolist() == [[0.0, 0.0], pytest.approx([0.3, 0.3])]

@@ -4,6 +4,8 @@ import math
 import operator
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import closing
 from itertools import count, islice
@@ -101,3 +103,41 @@ def test_an_error_of_the_tasks_is_raised() -> None:
         closing(apply_in_order(abs, tasks, workers=1, ahead=1)) as results,
     ):
         list(results)
+
+
+def test_a_server_that_was_started_early_is_the_one_that_serves() -> None:
+    code = """
+from contextlib import closing
+from multiprocessing import forkserver
+from kneematch.processes.server import start_early
+if __name__ == "__main__":
+    start_early("json")
+    server = forkserver._forkserver._forkserver_pid
+    from kneematch.processes.pool import apply_in_order
+    asked = ["__import__('os').getppid()"]
+    with closing(apply_in_order(eval, asked, workers=1, ahead=1)) as parents:
+        print(list(parents) == [server])
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
+def test_memory_that_is_kept_is_given_out_again_without_a_page_fault() -> None:
+    code = """
+import resource, sys
+import numpy as np
+from kneematch.processes.memory import keep_memory
+if sys.argv[1] == "kept":
+    keep_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+np.ones(50_000_000, np.uint8)
+before = faults()
+np.ones(50_000_000, np.uint8)
+print(faults() - before)
+"""
+    kept, returned = (
+        int(subprocess.check_output([sys.executable, "-c", code, how])) for how in ("kept", "not")
+    )
+    assert kept < 100 < returned

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.radiograph.sampling import resize, sample
+from kneematch.radiograph.sampling import resize, sample, stretch
 
 IDENTITY = torch.tensor([[1.0, 0, 0], [0, 1, 0]])
 
@@ -133,3 +133,21 @@ def test_points_are_where_pytorchs_affine_grid_has_them() -> None:
     grid = F.affine_grid(matrices, [4, 1, 5, 7], align_corners=False)
     wanted = F.grid_sample(image.expand(4, 1, 12, 8), grid, align_corners=False)[:, 0]
     assert torch.allclose(sample(image, matrices, (5, 7)), wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize(("length", "count"), [(300, 100), (97, 40), (50, 90), (64, 64)])
+def test_stretching_is_resizing_amid_black(length: int, count: int) -> None:
+    image = picture(length, 30)
+    black = F.pad(image, (0, 0, 21, 8))
+    wanted = resize(black, (count, 30))
+    assert torch.allclose(stretch(image, 0, (-21, length + 8), count), wanted, atol=1e-4)
+    turned = stretch(image.mT.contiguous(), 1, (-21, length + 8), count)
+    assert torch.allclose(turned, wanted.mT, atol=1e-4)
+
+
+def test_stretching_takes_a_part_and_repeats_the_outermost_column_where_it_is_lit() -> None:
+    image = picture(5, 80)
+    lit = F.pad(image[None], (12, 0), mode="replicate")[0]
+    wanted = resize(F.pad(lit[:, :60], (4, 0)), (5, 25))
+    found = stretch(image, 1, (-16, 48), 25, lit=(-12, 80))
+    assert torch.allclose(found, wanted, atol=1e-4)

@@ -9,6 +9,7 @@ import typer
 
 from kneematch.cohort.recipe import Recipe
 from kneematch.cohort.settings import Selection, Settings
+from kneematch.commands.films import named_films
 from kneematch.commands.terminal import (
     SOME_FAILED,
     complain,
@@ -18,6 +19,8 @@ from kneematch.commands.terminal import (
     writing,
 )
 from kneematch.errors import SettingsError
+from kneematch.processes.memory import keep_memory
+from kneematch.processes.server import start_early
 
 if TYPE_CHECKING:
     from kneematch.cohort.run import Summary
@@ -170,25 +173,15 @@ def detect(
 
 def _films(paths: list[str], selection: Selection, out: Path, *, quiet: bool) -> list[str]:
     from kneematch.cohort.products import PRODUCT_FOLDERS
-    from kneematch.cohort.series import in_series
-    from kneematch.cohort.sources import find_films, share
 
     ours = [out, *(out / folder for folder in PRODUCT_FOLDERS)]
-    found = find_films(paths, stdin=sys.stdin.buffer, leave_out=ours)
-    if selection.series is not None:
-        inside = list(in_series(found, selection.series))
-        if not inside:
-            raise SettingsError(
-                f"--series {selection.series}: none of {len(found)} films; expected DICOM with "
-                "this in its series description; see what `kneematch info` tells of them"
-            )
-        if not quiet:
-            complain(f"{len(found) - len(inside)} of {len(found)} films are of other series")
-        found = inside
-    return share(found, selection)
+    return named_films(paths, selection, ours, quiet=quiet)
 
 
 def _run(settings: Settings, films: list[str], *, quiet: bool, verbose: bool) -> "Summary":
+    keep_memory()
+    if settings.engine == ENGINE and settings.workers != 0 and len(films) > 1:
+        start_early("kneematch.cohort.reader")
     from kneematch.cohort.run import run, silent
 
     if verbose:

@@ -36,7 +36,8 @@ def draw_detections(
     height, width = film.size
     scale = min(1.0, longest_px / max(height, width))
     size = max(1, round(scale * width)), max(1, round(scale * height))
-    picture = Image.fromarray(to_grey8(film.pixels)).resize(size, Image.Resampling.BOX)
+    small = Image.fromarray(film.pixels).resize(size, Image.Resampling.BOX)
+    picture = Image.fromarray(to_grey8(np.asarray(small)))
     larger = min(max(LAYER_PX // max(size), 2), 4)
     layer = Image.new("RGBA", (larger * size[0], larger * size[1]), (*SHADE, 0))
     draw = ImageDraw.Draw(layer)

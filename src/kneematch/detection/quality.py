@@ -25,6 +25,7 @@ from kneematch.radiograph.view import transform
 # and on films without knees all are beyond one (benchmarks/quality.py).
 HIGHEST_LOSS: Final = 0.3
 HIGHEST_MISMATCH: Final = 0.5  # of the robust energy's, which counts fine structure
+CERTAIN: Final = 0.25  # a mismatch so low that the network need not be asked
 # From where the network sees it, in widths of its template; a search goes by its own template.
 FURTHEST: Final = 0.05
 FURTHEST_SEARCHED: Final = 0.08
@@ -53,7 +54,7 @@ class Measures:
     loss: Tensor  # the paper's, of a side
     negative: Tensor  # bright and dark are the template's swapped
     mismatch: Tensor  # of the energy that was lowered
-    apart: Tensor | None  # from where the network sees it
+    apart: Tensor | None  # from where the network sees it; 0 where it was not asked
     scales: Tensor  # of the sides, apart
     heights: Tensor
     metal: Tensor
@@ -96,12 +97,21 @@ def measure(asked: Problem, theta: Tensor, look: SecondLook | None) -> Measures:
         loss,
         negative,
         mismatch,
-        None if look is None else look(term.halves, theta),
+        None if look is None else _apart(look, term.halves, theta, mismatch),
         scales,
         heights,
         _brightest(greys),
     )
     return Measures(*(each if each is None else each.cpu() for each in measured))  # type: ignore[arg-type]
+
+
+def _apart(look: SecondLook, halves: Tensor, theta: Tensor, mismatch: Tensor) -> Tensor:
+    """How far from poses the network sees the knees of films whose match leaves doubts, (N, S)."""
+    doubtful = mismatch.amax(1) > CERTAIN
+    apart = torch.zeros_like(mismatch)
+    if doubtful.any():
+        apart[doubtful] = look(halves[doubtful], theta[doubtful]).to(apart)
+    return apart
 
 
 def _negative(patches: Tensor, paper: Term) -> Tensor:

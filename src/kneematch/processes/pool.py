@@ -3,18 +3,18 @@
 import itertools
 import multiprocessing
 import signal
-import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
 from typing import Any, Final, TypeVar
 
 from kneematch.errors import SettingsError
 from kneematch.processes.handover import SharedRoom
+from kneematch.processes.memory import keep_memory
+from kneematch.processes.server import context, signals_blocked
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -140,7 +140,10 @@ class _Hub:
 
     def serve(self) -> None:
         """Until all is done, or nobody wants it."""
-        _block_signals()
+        with signals_blocked():
+            self._serve()
+
+    def _serve(self) -> None:
         try:
             while not self.stopped:
                 self._hand_out()
@@ -225,38 +228,20 @@ class _Hub:
 
 
 def _start(function: Callable[[Any], Any]) -> _Worker:
-    context = _context(function)
-    ours, theirs = context.Pipe()
+    forks = context(getattr(function, "func", function).__module__)
+    ours, theirs = forks.Pipe()
     room = SharedRoom(IN_HAND)
-    process = context.Process(target=_work, args=(function, theirs, room), daemon=True)  # type: ignore[attr-defined]
+    process = forks.Process(target=_work, args=(function, theirs, room), daemon=True)  # type: ignore[attr-defined]
     process.start()
     theirs.close()
     return _Worker(process, ours, room)
-
-
-def _context(function: Callable[[Any], Any]) -> BaseContext:
-    """Processes that share nothing by chance: a fork of this one would copy locks held."""
-    if sys.platform != "linux":
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    # What the function needs is imported once, for all processes.
-    context.set_forkserver_preload([getattr(function, "func", function).__module__])
-    return context
-
-
-def _block_signals() -> None:
-    """What is sent to stop the program is for its main thread.
-
-    Processes inherit the block; they end when their pipe is closed.
-    """
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 def _work(function: Callable[[Any], Any], pipe: Connection, room: SharedRoom) -> None:
     """The life of a process."""
     import torch
 
+    keep_memory()
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be blocked
     value: object = None  # the first message says no more than that we are here
