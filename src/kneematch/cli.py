@@ -10,7 +10,9 @@ import typer
 from kneematch import __version__
 from kneematch.commands.annotate import annotate
 from kneematch.commands.detect import detect
+from kneematch.commands.evaluate import evaluate
 from kneematch.commands.info import info
+from kneematch.commands.reproduce import reproduce
 from kneematch.commands.review import review
 from kneematch.commands.synth import synth
 from kneematch.commands.terminal import FAILED, INTERRUPTED, complain
@@ -28,7 +30,9 @@ app = typer.Typer(
 )
 app.command()(annotate)
 app.command()(detect)
+app.command()(evaluate)
 app.command()(info)
+app.command()(reproduce)
 app.command()(review)
 app.command()(synth)
 app.command()(train)

@@ -3,19 +3,23 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
 from kneematch.errors import SettingsError
 
+if TYPE_CHECKING:
+    from kneematch.evaluation.table import Table
+
 FAILED: Final = 2  # the exit code of everything that a user can mend
 SOME_FAILED: Final = 1  # of a run that went through, though not with every film
 INTERRUPTED: Final = 130  # what a shell reports after Ctrl-C
+PIPE_WIDTH: Final = 160  # of tables, where there is no terminal to ask
 
 
 def complain(message: str) -> None:
@@ -26,6 +30,28 @@ def complain(message: str) -> None:
 def shown(path: str | os.PathLike[str]) -> str:
     """A path, or what is said of it, on one line that any terminal can print."""
     return "".join(sign if sign.isprintable() else "?" for sign in str(path))
+
+
+def print_table(table: "Table", titles: Collection[str] | None = None) -> None:
+    """A table on stdout, or some of its columns."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    from kneematch.evaluation.table import words
+
+    grid = Grid(box=box.SIMPLE_HEAD)
+    chosen = [
+        k for k, column in enumerate(table.columns) if titles is None or column.title in titles
+    ]
+    for k in chosen:
+        column = table.columns[k]
+        grid.add_column(column.title, justify="left" if column.show is words else "right")
+    for row in table.shown():
+        grid.add_row(*(Text(row[k]) for k in chosen))  # as text, where [ and ] mean nothing
+    wide = None if Console().is_terminal else PIPE_WIDTH
+    Console(width=wide).print(grid)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """`kneematch train`: a model for one's own template, from films without labels."""
 
-import hashlib
 import os
 import sys
 import time
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from kneematch.training.session import Session, Settings
 
 GLANCES: Final = 4  # films that are drawn as training goes
-FEWEST: Final = 2  # films, below which there is nothing to learn from
 
 
 class RecipeName(StrEnum):
@@ -79,20 +77,21 @@ def train(
     until it ends a checkpoint. With several GPUs or machines:
     torchrun --nproc-per-node N -m kneematch train ...
     """
+    from kneematch.training.course import checkpoint_beside
     from kneematch.training.group import join, leave
     from kneematch.training.recipe import chosen
 
     asked = chosen(recipe.value, rounds, epochs, batch_size, mean_template)
-    checkpoint = out.with_name(f"{out.stem}.checkpoint.safetensors")
+    checkpoint = checkpoint_beside(out)
     _check_out(out, checkpoint, resume=resume)
     group = join()
-    settings = _settings(asked, start, seed, device, group)
+    settings = training_settings(asked, start, seed, device, group)
     with stopping_cleanly(checkpoint):
         try:
             prepared, failures = _prepared(films, workers, cache, settings, group)
             session = _session(prepared, template, settings, group, checkpoint if resume else None)
             with writing(out):
-                model = _watched(session, out, checkpoint, group)
+                model = watched(session, out, group)
         finally:
             leave(group)
     if group.rank == 0:
@@ -114,7 +113,10 @@ def _check_out(out: Path, checkpoint: Path, *, resume: bool) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
 
 
-def _settings(recipe: "Recipe", start: str, seed: int, device: str, group: "Group") -> "Settings":
+def training_settings(
+    recipe: "Recipe", start: str, seed: int, device: str, group: "Group"
+) -> "Settings":
+    """What the weights depend on; torchvision's are fetched where they are asked for."""
     from kneematch.detector import find_device
     from kneematch.training.imagenet import fetch_imagenet
     from kneematch.training.session import Settings
@@ -134,26 +136,21 @@ def _prepared(
 ) -> tuple["PreparedFilms", list[tuple[str, str]]]:
     """The films' halves, made by the first process and then found by all of them."""
     from kneematch.cohort.sources import find_films
-    from kneematch.radiograph.split import ROOM
     from kneematch.training.cache import prepare_films
+    from kneematch.training.course import check_enough, room_for
 
     paths = find_films(named, stdin=sys.stdin.buffer)
-    room = 0.0 if settings.recipe.printed else ROOM
     processes = max((os.cpu_count() or 1) - 1, 0) if workers is None else workers
     group.wait_for_first()
     with _bar(len(paths), group) as advance:
         prepared, failures = prepare_films(
-            paths, cache, room=room, workers=processes, report=advance
+            paths, cache, room=room_for(settings.recipe), workers=processes, report=advance
         )
     group.first_is_done()
     if group.rank == 0:
         for _, reason in failures:
             complain(reason)
-    if len(prepared) < FEWEST:
-        raise SettingsError(
-            f"{len(prepared)} of {len(paths)} films can be used; expected {FEWEST} at least, and "
-            "better 50; name more"
-        )
+    check_enough(prepared, len(paths))
     return prepared, failures
 
 
@@ -173,24 +170,20 @@ def _session(
     group: "Group",
     resume: Path | None,
 ) -> "Session":
-    from kneematch.matching.annotation import load_annotation
-    from kneematch.training.session import prepare
+    from kneematch.training.course import session_on
 
-    annotation = load_annotation(template)
-    drawn = template.read_bytes() + annotation.film.read_bytes()
-    keys = "\n".join(prepared.keys).encode()
-    told_of = hashlib.sha256(keys).hexdigest(), hashlib.sha256(drawn).hexdigest()
     if group.rank == 0:
         complain(f"{len(prepared)} films; {settings.recipe.name} recipe on {settings.device}")
-    return prepare(prepared, annotation, settings, told_of, group, resume)
+    return session_on(prepared, template, settings, group, resume)
 
 
-def _watched(session: "Session", out: Path, checkpoint: Path, group: "Group") -> "Model":
+def watched(session: "Session", out: Path, group: "Group") -> "Model":
     """Train with a bar, and files that tell how it goes."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from kneematch.outputs.curves import Epoch, draw_curves, read_metrics, write_metrics
+    from kneematch.training.course import checkpoint_beside
 
     recipe = session.task.recipe
     metrics = out.with_name(f"{out.stem}.metrics.csv")
@@ -213,7 +206,7 @@ def _watched(session: "Session", out: Path, checkpoint: Path, group: "Group") ->
             told = f"{phase} {learner.round + 1}.{learner.epoch} loss {learner.loss:.4f}"
             bar.update(task, advance=1, description=told)
 
-        return session.run(checkpoint, group, report)
+        return session.run(checkpoint_beside(out), group, report)
 
 
 def _glance(session: "Session", phase: str, learner: "Learner") -> "Image.Image":

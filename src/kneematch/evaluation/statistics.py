@@ -93,9 +93,9 @@ def bootstrap(
 
 def _signed_rank(differences: Values) -> float | None:
     """Wilcoxon's p-value; differences of zero say nothing, so only zeros are no difference."""
-    from scipy.stats import wilcoxon
-
     if not len(differences):
         return None
+    from scipy.stats import wilcoxon
+
     told = differences[differences != 0]
     return float(wilcoxon(told).pvalue) if len(told) else 1.0

@@ -1,0 +1,154 @@
+"""`kneematch evaluate`: how good each method is on films of one's own."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from kneematch.cohort.recipe import Recipe
+from kneematch.cohort.settings import Selection
+from kneematch.commands.films import named_films
+from kneematch.commands.terminal import (
+    SOME_FAILED,
+    complain,
+    print_table,
+    progress,
+    shown,
+    stopping_cleanly,
+    writing,
+)
+from kneematch.errors import SettingsError
+from kneematch.evaluation.settings import Settings
+
+if TYPE_CHECKING:
+    from kneematch.evaluation.evaluate import Evaluation
+
+RUNS: Final = "runs"
+# Tables, and the columns of them that a terminal has room for; the page has all.
+PRINTED: Final = {
+    "losses": ("method", "films", "left + right loss", "standard error", "ms a film"),
+    "accuracy": ("method", "source", "knees", "mean IoU", "recall at 0.75", "margins, median %"),
+    "templates": ("template", "round trip, median %", "triangles, median %", "mean IoU"),
+}
+MOST_REASONS: Final = 10  # the page has all
+SETTINGS: Final = Settings(Path())
+RECIPE: Final = SETTINGS.recipe
+SELECTION: Final = SETTINGS.selection
+
+
+def evaluate(
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to make and fill.")],
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILMS...", help="Films, folders, patterns or @list.txt."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="FILE", help="What `kneematch train` made.")
+    ] = RECIPE.model,
+    template: Annotated[
+        str | None, typer.Option(metavar="JSON", help="The annotated knee.")
+    ] = RECIPE.template,
+    methods: Annotated[
+        str, typer.Option(metavar="NAMES", help="Which to compare, with commas between.")
+    ] = ",".join(SETTINGS.methods),
+    grid: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Films for the grid search: slow.")
+    ] = SETTINGS.grid,
+    truth: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Known plateaus: id, knee, x1, y1, x2, y2[, flag]."),
+    ] = SETTINGS.truth,
+    templates: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Instead, rank the annotated knees of a folder."),
+    ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Lower the energy as printed, not the robust one.")
+    ] = RECIPE.paper,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = RECIPE.device,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Processes that read films; else by the cores.")
+    ] = SETTINGS.workers,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Films searched at once.")
+    ] = RECIPE.batch_size,
+    series: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only DICOM of a series so described.")
+    ] = SELECTION.series,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only the first films.")
+    ] = SELECTION.limit,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue an evaluation that ended.")
+    ] = SETTINGS.resume,
+    force: Annotated[
+        bool, typer.Option("--force", help="Start over in the same folder.")
+    ] = SETTINGS.force,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what failed.")] = False,
+) -> None:
+    """Compare methods on films: loss, time, uniformity and, where it is known, the truth.
+
+    Tables as Markdown, LaTeX and CSV, and figures; evaluation.md has all of it. Every method's own
+    run, as of `kneematch detect`, is in runs/METHOD.
+    """
+    settings = Settings(
+        out,
+        Recipe(model, template, paper=paper, device=device, batch_size=batch_size),
+        methods=tuple(name.strip() for name in methods.split(",") if name.strip()),
+        grid=grid,
+        truth=truth,
+        workers=workers,
+        selection=Selection(series, limit),
+        resume=resume,
+        force=force,
+    )
+    if templates is None and not paths:
+        raise SettingsError("no films; expected files, folders or lists of them; name some")
+    if templates is not None:
+        given = {"--model": model, "--template": template, "--grid": grid, "--resume": resume}
+        _refuse([name for name, value in given.items() if value])
+    with stopping_cleanly(out / RUNS):
+        films = named_films(paths, settings.selection, [out], quiet=quiet) if paths else []
+        with writing(out):
+            evaluation = _evaluate(settings, films, templates, quiet=quiet)
+    _tell(evaluation, quiet=quiet)
+    if evaluation.failed:
+        raise typer.Exit(SOME_FAILED)
+
+
+def _refuse(options: list[str]) -> None:
+    if options:
+        raise SettingsError(
+            f"--templates with {' and '.join(options)}; expected one or the other: to rank "
+            "templates, or to compare methods; leave one out"
+        )
+
+
+def _evaluate(
+    settings: Settings, films: list[str], templates: Path | None, *, quiet: bool
+) -> "Evaluation":
+    from kneematch.cohort.run import silent
+    from kneematch.evaluation.evaluate import evaluate, evaluate_templates
+    from kneematch.evaluation.trials import unheard
+
+    say = unheard if quiet else complain
+    if templates is not None:
+        return evaluate_templates(settings, templates, films, say, sys.argv)
+    return evaluate(settings, films, silent if quiet else progress, say, sys.argv)
+
+
+def _tell(evaluation: "Evaluation", *, quiet: bool) -> None:
+    """What failed on stderr, the main tables on stdout."""
+    reasons = list(evaluation.failed.values())
+    for reason in reasons[:MOST_REASONS]:
+        complain(reason)
+    if len(reasons) > MOST_REASONS:
+        complain(f"{len(reasons) - MOST_REASONS} more films failed: {shown(evaluation.page)}")
+    if quiet:
+        return
+    for name, titles in PRINTED.items():
+        table = evaluation.table(name)
+        if table is not None:
+            print_table(table, titles)
+    typer.echo(shown(evaluation.page))

@@ -1,0 +1,250 @@
+"""The paper's Tables 1 and 2 again: train on a study's films, test on others, compare."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from kneematch.cohort.local_engine import enough_workers
+from kneematch.cohort.recipe import Recipe
+from kneematch.cohort.run import Progress, silent
+from kneematch.errors import SettingsError
+from kneematch.evaluation import settings as evaluation
+from kneematch.evaluation.evaluate import Evaluation, evaluate
+from kneematch.evaluation.losses import film_losses
+from kneematch.evaluation.statistics import mean
+from kneematch.evaluation.studies import Choice, Split, Study, from_root, split_films
+from kneematch.evaluation.table import Cell, Column, Table, digits, to_csv, to_latex, to_markdown
+from kneematch.evaluation.trials import RUNS, unheard
+from kneematch.files import write_aside
+from kneematch.minimisers.model import Model, load_model, save_model
+from kneematch.training import session as training
+from kneematch.training.cache import prepare_films
+from kneematch.training.course import (
+    check_enough,
+    checkpoint_beside,
+    room_for,
+    session_on,
+    template_hash,
+)
+from kneematch.training.group import Group
+
+MODEL: Final = "model.safetensors"
+LISTS: Final = ("train.txt", "test.txt")
+TABLE: Final = "reproduction"
+TITLES: Final = {
+    "sliding": "template matching",
+    "neural": "neural method",
+    "neural+sharpen": "neural method + sharpening step",
+    "search": "search (not in the paper)",
+}
+
+Bar = AbstractContextManager[Callable[[], None]]
+Watch = Callable[[training.Session, Path, Group], Model]  # trains; the path is the model's
+
+
+def unwatched(session: training.Session, out: Path, group: Group) -> Model:
+    """Train, and tell nobody."""
+    return session.run(checkpoint_beside(out), group, lambda phase, learner: None)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Which study, where its films are, and how the model is trained."""
+
+    study: Study
+    root: Path
+    out: Path
+    training: training.Settings
+    template: Path | None = None  # to train on; a model has its own
+    model: Path | None = None  # trained before
+    choice: Choice = field(default_factory=Choice)
+    methods: tuple[str, ...] = evaluation.METHODS
+    workers: int | None = None  # processes that read films; None goes by the cores
+    cache: Path | None = None  # for prepared films
+    resume: bool = False
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        name, choice = self.study.name, self.choice
+        if self.resume and self.force:
+            raise SettingsError(
+                "--resume and --force; expected one of them: to continue, or to start over"
+            )
+        if not self.study.train and (choice.train or choice.train_list):
+            raise SettingsError(
+                f"films of {name} to train on; expected only films to test, as in the paper's "
+                f"{self.study.table}; leave --train and --train-list out"
+            )
+        if not self.study.train and self.model is None:
+            raise SettingsError(
+                f"{name} without a model; expected one that was trained on OAI, as for the paper's "
+                f"{self.study.table}; name with --model the {MODEL} that `kneematch reproduce oai` "
+                "made"
+            )
+        if (self.model is None) == (self.template is None):
+            found = "neither --template nor" if self.model is None else "both --template and"
+            raise SettingsError(
+                f"{found} --model; expected a template to train on (draw it with `kneematch "
+                "annotate`), or a model, which has its own; name one of them"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reproduction:
+    """The table, where it was written, and what could not be used."""
+
+    table: Table
+    evaluation: Evaluation
+    left_out: tuple[str, ...]  # why, of films that were to be trained on
+
+
+def reproduce(
+    settings: Settings,
+    progress: Progress = silent,
+    say: Callable[[str], None] = unheard,
+    watch: Watch = unwatched,
+    command: Sequence[str] = (),
+) -> Reproduction:
+    """Choose films, train, run every method on the others, and compare with what was printed.
+
+    Args:
+        settings: of all of that.
+        progress: opened for the films to prepare, and then for every method.
+        say: told what is done next.
+        watch: what trains, and shows how it goes.
+        command: as it was typed, for evaluation.json.
+
+    Raises:
+        SettingsError: too few films, or the folder holds another reproduction.
+    """
+    say(f"looking for films of {settings.study.name}")
+    split = split_films(settings.study, settings.root, settings.choice)
+    _settle(settings, split)
+    say(f"{len(split.train)} films to train on, {len(split.test)} to test")
+    model, left_out = settings.model, tuple[str, ...]()
+    if model is None:
+        model = settings.out / MODEL
+        if settings.resume and model.exists():
+            _check_model(model, settings)
+        else:
+            left_out = _train(settings, split.train, partial(progress, len(split.train), 0), watch)
+    asked = evaluation.Settings(
+        settings.out,
+        Recipe(
+            model=str(model),
+            paper=settings.training.recipe.printed,
+            device=settings.training.device,
+        ),
+        methods=settings.methods,
+        workers=settings.workers,
+        resume=settings.resume,
+        force=settings.force,
+    )
+    done = evaluate(asked, split.test, progress, say, command)
+    table = reproduction_table(settings, done)
+    _write(table, settings.out)
+    return Reproduction(table, done, left_out)
+
+
+def reproduction_table(settings: Settings, done: Evaluation) -> Table:
+    """Method by method: what was printed, what came out, and how they differ."""
+    losses = {trial.method: film_losses(trial) for trial in done.trials}
+    shared = set.intersection(*map(set, losses.values()))
+    rows: list[tuple[Cell, ...]] = []
+    for method, loss in losses.items():
+        found = mean([loss[film] for film in sorted(shared)])
+        printed = settings.study.printed.get(method)
+        difference = None
+        if printed is not None and found.value is not None:
+            difference = found.value - printed
+        rows.append((TITLES[method], printed, found.value, found.error, difference))
+    columns = (
+        Column("method"),
+        Column("printed", digits(3)),
+        Column("here", digits(3)),
+        Column("standard error", digits(4)),
+        Column("difference", digits(3)),
+    )
+    return Table(TABLE, _caption(settings, len(shared)), columns, tuple(rows))
+
+
+def _caption(settings: Settings, films: int) -> str:
+    study, how = settings.study, settings.training
+    model = "the model that was given" if settings.model else f"trained from {how.start} weights"
+    return (
+        f"Mean of left + right loss over {films} films of {study.name}, beside the paper's "
+        f"{study.table} ({study.test} films); {how.recipe.name} recipe, {model}. The template is "
+        "not the paper's, nor are the films the same."
+    )
+
+
+def _settle(settings: Settings, split: Split) -> None:
+    """Write down which films are meant, unless that would spoil what is there."""
+    out, model = settings.out, settings.out / MODEL
+    began = (model, checkpoint_beside(model), out / RUNS)
+    if not (settings.resume or settings.force) and any(path.exists() for path in began):
+        raise SettingsError(
+            f"{out}: there is a reproduction in this folder already; expected a new folder; "
+            "continue it with --resume, start over with --force, or name another folder"
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    for name, films in zip(LISTS, (split.train, split.test), strict=True):
+        text = b"".join(os.fsencode(from_root(film, settings.root)) + b"\n" for film in films)
+        path = out / name
+        if settings.resume and path.exists() and path.read_bytes() != text:
+            raise SettingsError(
+                f"{path}: other films than are chosen now; expected the same; resume with the "
+                "options it began with, or start over with --force"
+            )
+        if films:
+            with write_aside(path) as aside:
+                aside.write_bytes(text)
+
+
+def _check_model(model: Path, settings: Settings) -> None:
+    """See that a model that is not trained again is what would be trained."""
+    wanted, template = settings.training, settings.template
+    told = load_model(model).settings
+    asked = {"recipe": asdict(wanted.recipe), "start": wanted.start, "seed": wanted.seed}
+    if template is not None:
+        asked["template"] = template_hash(template)
+    for name, value in asked.items():
+        if told.get(name) != value:
+            raise SettingsError(
+                f"{model}: trained with another {name}; expected the same; resume with the options "
+                "it began with, or start over with --force"
+            )
+
+
+def _train(
+    settings: Settings, films: Sequence[str], bar: Callable[[], Bar], watch: Watch
+) -> tuple[str, ...]:
+    """Make the model; return why films were left out."""
+    model, how, template = settings.out / MODEL, settings.training, settings.template
+    if template is None:
+        raise ValueError("no template; expected one, as the settings have made sure of")
+    workers = enough_workers(len(films)) if settings.workers is None else settings.workers
+    room = room_for(how.recipe)
+    with bar() as advance:
+        prepared, failures = prepare_films(
+            films, settings.cache, room=room, workers=workers, report=advance
+        )
+    check_enough(prepared, len(films))
+    checkpoint, group = checkpoint_beside(model), Group()
+    before = checkpoint if settings.resume and checkpoint.exists() else None
+    session = session_on(prepared, template, how, group, before)
+    model.unlink(missing_ok=True)  # or a stop would leave what is not this training's
+    save_model(model, watch(session, model, group))
+    checkpoint.unlink(missing_ok=True)
+    return tuple(reason for _, reason in failures)
+
+
+def _write(table: Table, out: Path) -> None:
+    for suffix, text in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
+        with write_aside(out / f"{table.name}{suffix}") as aside:
+            aside.write_text(text(table), encoding="utf-8")

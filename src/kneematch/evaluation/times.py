@@ -1,0 +1,67 @@
+"""How long each method takes for a film, measured alone."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Final
+
+from kneematch.detection.prepare import Prepared, load
+from kneematch.detector import Detector
+from kneematch.errors import FilmError
+from kneematch.evaluation.settings import GRID
+from kneematch.evaluation.trial import Trial
+from kneematch.outputs.run_file import device_name
+
+MOST_FILMS: Final = 8
+FILMS_OF_GRID: Final = 1  # it takes minutes
+COLD: Final = (GRID, "sliding")  # those that a first call does not prepare
+
+
+def timed(
+    trials: Sequence[Trial], detectors: Mapping[str, Detector], films: Sequence[str]
+) -> list[Trial]:
+    """The trials with their milliseconds a film; detectors by the name of their method.
+
+    The films are read and split before, so that it is the method alone that is measured.
+    """
+    rooms = {detector.room for detector in detectors.values()}
+    prepared = {room: list(islice(_prepared(films, room), MOST_FILMS)) for room in rooms}
+    return [
+        replace(trial, ms_a_film=milliseconds(detector, prepared[detector.room]))
+        for trial in trials
+        for detector in (detectors[trial.method],)
+    ]
+
+
+def milliseconds(detector: Detector, films: Sequence[Prepared]) -> float | None:
+    """A film's, in batches as the detector has them; None without films."""
+    some = films[:FILMS_OF_GRID] if detector.method == GRID else films
+    batches = [some[k : k + detector.batch_size] for k in range(0, len(some), detector.batch_size)]
+    if not batches:
+        return None
+    if detector.method not in COLD:
+        detector.find(batches[0])
+    started = time.perf_counter()
+    for batch in batches:
+        detector.find(batch)
+    return 1000 * (time.perf_counter() - started) / len(some)
+
+
+def how_timed(detectors: Mapping[str, Detector]) -> str:
+    """For a caption."""
+    detector = next(iter(detectors.values()))
+    batch = min(detector.batch_size, MOST_FILMS)
+    fewer = f" ({FILMS_OF_GRID} for the grid)" if GRID in detectors else ""
+    return (
+        f"Milliseconds of the method alone, on {device_name(detector.device)}, films read and "
+        f"split before, in batches of up to {batch}, at most {MOST_FILMS} films{fewer}."
+    )
+
+
+def _prepared(films: Sequence[str], room: float) -> Iterator[Prepared]:
+    """The films that can be used."""
+    for film in films:
+        loaded = load(film, room)
+        if not isinstance(loaded, FilmError):
+            yield loaded[1]
