@@ -1,0 +1,125 @@
+"""docs/results.md, put together from what the benchmarks printed.
+
+    python benchmarks/results.py measure NAME... [--real FOLDER] [--work FOLDER]
+    python benchmarks/results.py write
+
+`measure` runs a benchmark and keeps what it printed, with its command, date, hardware and commit,
+in docs/measured/NAME.md; `write` puts these between the words of docs/results.in.md, where a line
+`{{NAME}}` stands for one of them. So a figure in the results was printed by a command in this
+folder, and a part can be measured again, on a machine that suits it, without the others.
+"""
+
+import argparse
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "docs" / "measured"
+SOURCE, TARGET = ROOT / "docs" / "results.in.md", ROOT / "docs" / "results.md"
+PAPER = "evaluate.py --work WORK --model WORK/paper.safetensors --paper"
+DEFAULT = "evaluate.py --work WORK --model WORK/default.safetensors"
+UNTRAINED = "evaluate.py --work WORK --model WORK/none.safetensors --paper"
+OURS = "--methods neural,neural+sharpen,search --tables losses,accuracy"
+NETWORKS = "--methods neural,neural+sharpen --tables losses,accuracy"
+
+COMMANDS = {
+    "box-phantoms": "neural.py --films 500 --device cuda --batch 64",
+    "box-real": "neural.py --films 0 --real REAL --threads 2",
+    "evaluate-real": "evaluate.py --work WORK --real REAL",
+    "algorithm-2": "algorithms.py --device cuda --workers 16 -o WORK/paper.safetensors",
+    "default-recipe": "algorithms.py --device cuda --workers 16 --recipe default "
+    "-o WORK/default.safetensors",
+    "from-none": "algorithms.py --device cuda --workers 16 --start none -o WORK/none.safetensors",
+    "paper-knee": f"{PAPER} --kind knee",
+    "paper-leg": f"{PAPER} --kind leg",
+    "default-knee": f"{DEFAULT} --kind knee {OURS}",
+    "default-leg": f"{DEFAULT} --kind leg {OURS}",
+    "none-knee": f"{UNTRAINED} --kind knee {NETWORKS}",
+    "quality": "quality.py --films 100 --real REAL",
+    "inference": "inference.py --real REAL",
+    "detect": "detect.py",
+    "detect-scale": "detect.py --scale 5000",
+    "detect-ray": "detect.py --ray --films 100",
+    "gpu": "gpu.py --robust --repeats 3",
+    "web": "web.py",
+    "search-real": "accuracy.py --films 0 --real REAL --threads 2 --other-templates 5",
+    "search-phantoms": "accuracy.py --films 500 --device cuda --batch 64",
+    "ablation": "ablation.py --real REAL --device cuda --batch 33",
+    "grid": "grid.py --films 6 --device cuda --chunk 8192",
+    "sharpening": "sharpening.py --films 200 --real REAL",
+    "baselines": "baselines.py --films 12 --threads 2",
+    "prepare": "prepare.py",
+    "phantoms": "phantoms.py",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("what", choices=["measure", "write"])
+    parser.add_argument("names", nargs="*", choices=[*COMMANDS, []], metavar="NAME")
+    parser.add_argument("--real", default="REAL", help="folder of labelled real films")
+    parser.add_argument("--work", default="WORK", help="folder for films and models")
+    parser.add_argument("--out", type=Path, default=MEASURED, help="folder for what was printed")
+    asked = parser.parse_args()
+    if asked.what == "write":
+        TARGET.write_text(assembled(SOURCE.read_text("utf-8")), "utf-8")
+        return
+    asked.out.mkdir(parents=True, exist_ok=True)
+    for name in asked.names:
+        printed = run(COMMANDS[name], asked.real, asked.work)
+        (asked.out / f"{name}.md").write_text(told(COMMANDS[name], printed), "utf-8")
+
+
+def run(command: str, real: str, work: str) -> str:
+    """What a benchmark prints; the folders' own names do not reach it."""
+    script, *options = shlex.split(command)
+    given = [option.replace("REAL", real).replace("WORK", work) for option in options]
+    started = [sys.executable, str(Path(__file__).with_name(script)), *given]
+    printed = subprocess.run(started, stdout=subprocess.PIPE, text=True, check=True).stdout
+    return printed.replace(work, "WORK").replace(real, "REAL")
+
+
+def told(command: str, printed: str) -> str:
+    """What was printed, under the command that printed it, when, where and by which version."""
+    cuda = "--device cuda" in command or command.startswith("gpu.py")
+    facts = (
+        f"{datetime.now(UTC):%Y-%m-%d}, {hardware(cuda)}, PyTorch {torch.__version__}, {commit()}"
+    )
+    return f"`python benchmarks/{command}`; {facts}.\n\n{printed.strip()}\n"
+
+
+def hardware(cuda: bool) -> str:
+    if cuda:
+        return torch.cuda.get_device_name()
+    models = re.findall(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text("ascii"))
+    return f"{os.cpu_count()} cores of {models[0] if models else platform.machine()}"
+
+
+def commit() -> str:
+    """The version that is measured: KNEEMATCH_COMMIT where there is no repository."""
+    named = os.environ.get("KNEEMATCH_COMMIT")
+    if named is None:
+        asked = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+        named = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    return f"commit {named}"
+
+
+def assembled(text: str) -> str:
+    """The text with what was measured in its places."""
+
+    def measured(found: re.Match[str]) -> str:
+        return (MEASURED / f"{found[1]}.md").read_text("utf-8").strip()
+
+    return re.sub(r"^\{\{([a-z0-9-]+)\}\}$", measured, text, flags=re.MULTILINE)
+
+
+if __name__ == "__main__":
+    main()
