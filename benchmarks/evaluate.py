@@ -6,8 +6,9 @@
     python benchmarks/evaluate.py --work FOLDER --real FOLDER [--model MODEL]
 
 The models of benchmarks/algorithms.py are trained on phantoms framed as knee films; those from knee
-to ankle (leg) are another domain, as MOST's films are to OAI's. It prints the tables; figures, and
-what a run that was stopped needs to go on, stay in the folder to work in.
+to ankle (leg) are another domain, as MOST's films are to OAI's. Real films come with a template of
+their own. It prints the tables; figures, and what a run that was stopped needs to go on, stay in
+the folder to work in.
 """
 
 import argparse
@@ -40,9 +41,10 @@ def main() -> None:
     folder, truth = films_of(asked)
     model = None if asked.model is None else str(asked.model)
     name = f"out-{'real' if asked.real else asked.kind}-{Path(model or 'box').stem}"
+    template = str(asked.real / "template.json") if asked.real else None
     settings = Settings(
         asked.work / name,
-        Recipe(model, paper=asked.paper, device=asked.device),
+        Recipe(model, template, paper=asked.paper, device=asked.device),
         methods=tuple(asked.methods.split(",")),
         truth=truth,
         resume=True,

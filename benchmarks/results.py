@@ -33,7 +33,10 @@ NETWORKS = "--methods neural,neural+sharpen --tables losses,accuracy"
 COMMANDS = {
     "box-phantoms": "neural.py --films 500 --device cuda --batch 64",
     "box-real": "neural.py --films 0 --real REAL --threads 2",
+    "carried": "carried.py --real REAL --threads 2",
     "evaluate-real": "evaluate.py --work WORK --real REAL",
+    "own-real": "neural.py --films 0 --real REAL --model WORK/real.safetensors --threads 2 "
+    "--methods sliding,neural,neural+sharpen,neural+gauss_newton,search",
     "algorithm-2": "algorithms.py --device cuda --workers 16 -o WORK/paper.safetensors",
     "default-recipe": "algorithms.py --device cuda --workers 16 --recipe default "
     "-o WORK/default.safetensors",
