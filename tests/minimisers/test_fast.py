@@ -152,3 +152,10 @@ def test_steps_are_the_same_each_time(model: Model) -> None:
     assert torch.equal(seen, examples())
     one, other = in_bytes(plain, seen), in_bytes(plain, seen)
     assert torch.equal(one(seen), other(seen))
+
+
+@needs_bytes
+def test_bytes_do_not_depend_on_the_images_beside(quick: Network, views: Tensor) -> None:
+    images = torch.cat([views.flatten(0, 1), noise(5)])
+    alone = torch.cat([quick(image[None]) for image in images])
+    assert torch.equal(quick(images), alone)

@@ -20,6 +20,7 @@ from kneematch.processes.pool import Died, apply_in_order
 
 FILMS_A_WORKER: Final = 12  # below which a process takes longer to start than it saves
 MOST_WORKERS: Final = 32
+MOST_SEARCHERS: Final = 16  # a batch takes some 200 MB while it is searched
 BATCHES_AHEAD: Final = 2
 
 
@@ -49,11 +50,11 @@ def search_batches(
     """
     batches = list(batches)
     named = [films[number] for batch in batches for number in batch]
-    searchers = enough_searchers(detector, workers)
+    searchers = enough_searchers(detector)
     ahead = BATCHES_AHEAD * (searchers * detector.batch_size + workers)
     with (
-        closing(read_films(named, detector.room, workers=workers, ahead=ahead)) as read,
         _searching(searchers) as threads,
+        closing(read_films(named, detector.room, workers=workers, ahead=ahead)) as read,
     ):
         under_way: deque[Future[list[Record]]] = deque()
         for batch in batches:
@@ -65,20 +66,20 @@ def search_batches(
             yield under_way.popleft().result()
 
 
-def enough_searchers(detector: Detector, workers: int) -> int:
-    """Batches that are searched at once: one a core, each by one thread.
-
-    Threads that share a batch wait for each other, the more so beside processes that read. A GPU
-    takes one batch at a time, and so does whoever reads films without processes.
-    """
-    return cores() if detector.device == "cpu" and workers else 1
+def enough_searchers(detector: Detector) -> int:
+    """Batches that are searched at once, each by one thread; a GPU takes one at a time."""
+    return min(cores(), MOST_SEARCHERS) if detector.device == "cpu" else 1
 
 
 @contextmanager
 def _searching(searchers: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that search, of which each has a core to itself if there are several."""
-    before = torch.get_num_threads()
-    alone = (lambda: None) if searchers == 1 else partial(torch.set_num_threads, 1)
+    """Threads that search; whatever is computed meanwhile is computed by one thread.
+
+    Threads that share a batch wait for each other, the more so beside processes that read, and
+    their number would show in the last digits.
+    """
+    before, alone = torch.get_num_threads(), partial(torch.set_num_threads, 1)
+    alone()
     threads = ThreadPoolExecutor(searchers, "search", initializer=alone)
     try:
         yield threads

@@ -61,7 +61,14 @@ class Folded:
         return self.vectors(maps).reshape(*images.shape[:-2], 4)
 
     def vectors(self, maps: Tensor) -> Tensor:
-        """The network's end: maps (K, 512, 7, 7) to vectors v (K, 4)."""
+        """The network's end: maps (K, 512, 7, 7) to vectors v (K, 4).
+
+        An image at a time: together, they would be rounded otherwise, and a frame that is moved by
+        the last digit can make a byte another one in the next network.
+        """
+        return torch.cat([self._vector(one) for one in maps.split(1)])
+
+    def _vector(self, maps: Tensor) -> Tensor:
         for weight, bias in self.reduce:
             maps = F.conv2d(maps, weight, bias).relu_()
         values = F.normalize(maps, dim=1).flatten(1)
