@@ -118,8 +118,8 @@ def judge(films: Sequence[Film], detector: Detector) -> Judged:
         some = films[start : start + 8]
         asked = problem(halves_of(some, "cpu"), detector.template)
         poses = pose_from_vector(detector.minimiser(asked).v, asked.height_ratio)
-        measured = measure(asked, poses, detector.look)
         learnt = detector.method.startswith("neural")
+        measured = measure(asked, poses, detector.look, learnt=learnt)
         flagged.append(
             torch.tensor(
                 [

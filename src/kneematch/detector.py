@@ -169,7 +169,7 @@ class Detector:
         asked = problem(halves, self.template, paper=self.paper)
         v = self._solve(asked).v
         theta = pose_from_vector(v.double(), asked.height_ratio)  # (N, S, 4)
-        measured = measure(asked, theta, self.look)
+        measured = measure(asked, theta, self.look, learnt=self.method in NEURAL)
         to_film = torch.stack([film.halves.to_film for film in films])
         matrices = pose_matrix(theta, self.template.aspect, asked.image_aspect)
         placed = compose(to_film, matrices.cpu())  # (N, S, 3, 3)

@@ -124,8 +124,10 @@ def test_the_network_is_asked_only_about_films_whose_match_leaves_doubts(
     halves = torch.stack([split(film, room=detector.room).pixels for film in films])
     asked = problem(halves, detector.template)
     theta = pose_from_vector(detector.minimiser(asked).v, asked.height_ratio)
-    measured = measure(asked, theta, look)  # type: ignore[arg-type]
+    measured = measure(asked, theta, look, learnt=True)  # type: ignore[arg-type]
     assert measured.mismatch[0].max() < CERTAIN < measured.mismatch[1].max()
     assert asked_about == [1]
     assert measured.apart is not None
     assert measured.apart.tolist() == [[0.0, 0.0], pytest.approx([0.3, 0.3])]
+    measure(asked, theta, look, learnt=False)  # type: ignore[arg-type]
+    assert asked_about == [1, 2]

@@ -25,7 +25,7 @@ from kneematch.radiograph.view import transform
 # and on films without knees all are beyond one (benchmarks/quality.py).
 HIGHEST_LOSS: Final = 0.3
 HIGHEST_MISMATCH: Final = 0.5  # of the robust energy's, which counts fine structure
-CERTAIN: Final = 0.25  # a mismatch so low that the network need not be asked
+CERTAIN: Final = 0.25  # a mismatch so low that the network need not be asked again
 # From where the network sees it, in widths of its template; a search goes by its own template.
 FURTHEST: Final = 0.05
 FURTHEST_SEARCHED: Final = 0.08
@@ -79,8 +79,8 @@ class Measures:
 
 
 @torch.no_grad()
-def measure(asked: Problem, theta: Tensor, look: SecondLook | None) -> Measures:
-    """Measure areas at poses theta (N, S, 4)."""
+def measure(asked: Problem, theta: Tensor, look: SecondLook | None, *, learnt: bool) -> Measures:
+    """Measure areas at poses theta (N, S, 4), which networks have found, or another method."""
     term, *finer = asked.terms
     image_aspect, template = asked.image_aspect, term.template
     matrices = pose_matrix(theta, template.aspect, image_aspect).to(term.halves)
@@ -97,7 +97,7 @@ def measure(asked: Problem, theta: Tensor, look: SecondLook | None) -> Measures:
         loss,
         negative,
         mismatch,
-        None if look is None else _apart(look, term.halves, theta, mismatch),
+        None if look is None else _apart(look, term.halves, theta, mismatch, learnt=learnt),
         scales,
         heights,
         _brightest(greys),
@@ -105,9 +105,14 @@ def measure(asked: Problem, theta: Tensor, look: SecondLook | None) -> Measures:
     return Measures(*(each if each is None else each.cpu() for each in measured))  # type: ignore[arg-type]
 
 
-def _apart(look: SecondLook, halves: Tensor, theta: Tensor, mismatch: Tensor) -> Tensor:
-    """How far from poses the network sees the knees of films whose match leaves doubts, (N, S)."""
-    doubtful = mismatch.amax(1) > CERTAIN
+def _apart(
+    look: SecondLook, halves: Tensor, theta: Tensor, mismatch: Tensor, *, learnt: bool
+) -> Tensor:
+    """How far from poses the network sees the knees, (N, S).
+
+    Where networks found a good match, they are not asked again.
+    """
+    doubtful = mismatch.amax(1) > (CERTAIN if learnt else 0.0)
     apart = torch.zeros_like(mismatch)
     if doubtful.any():
         apart[doubtful] = look(halves[doubtful], theta[doubtful]).to(apart)
