@@ -15,7 +15,7 @@ from kneematch.cohort.ray_engine import Cluster, connected
 from kneematch.errors import SettingsError
 from kneematch.outputs.table import TABLES
 
-PATIENCE_S = 120
+PATIENCE_S = 300
 COUNT = 6  # films
 
 

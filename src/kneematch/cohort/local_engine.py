@@ -60,7 +60,7 @@ def search_batches(
         for batch in batches:
             there = list(islice(read, len(batch)))
             under_way.append(threads.submit(search, detector, films, batch, there))
-            if len(under_way) > searchers:
+            while len(under_way) > searchers or (under_way and under_way[0].done()):
                 yield under_way.popleft().result()
         while under_way:
             yield under_way.popleft().result()
