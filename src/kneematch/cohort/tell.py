@@ -27,8 +27,8 @@ WRITTEN: Final = (*TABLES, FAILURES, COCO, CROP_TABLE, RUN, REPORT)
 
 MOST_REASONS: Final = 10  # that are kept for the terminal; failures.csv has all
 SHEET_COLUMNS, SHEET_ROWS = 4, 12  # at most
-# Films in the report: a tenth, so that a short run does not spend its time on drawing them.
-SHARE_DRAWN, FEWEST_DRAWN, MOST_DRAWN = 0.1, 10, 48
+# Films in the report: a twentieth, so that a short run does not spend its time on drawing them.
+SHARE_DRAWN, FEWEST_DRAWN, MOST_DRAWN = 0.05, 10, 48
 
 
 @dataclass(slots=True)

@@ -13,11 +13,12 @@ def named_films(
     paths: Sequence[str], selection: Selection, leave_out: Sequence[Path], *, quiet: bool
 ) -> list[str]:
     """Those of the paths, less other series and what the command itself wrote."""
-    from kneematch.cohort.series import in_series
     from kneematch.cohort.sources import find_films, share
 
     found = find_films(paths, stdin=sys.stdin.buffer, leave_out=leave_out)
     if selection.series is not None:
+        from kneematch.cohort.series import in_series
+
         inside = list(in_series(found, selection.series))
         if not inside:
             raise SettingsError(
