@@ -26,9 +26,8 @@ MEASURED = ROOT / "docs" / "measured"
 SOURCE, TARGET = ROOT / "docs" / "results.in.md", ROOT / "docs" / "results.md"
 PAPER = "evaluate.py --work WORK --model WORK/paper.safetensors --paper"
 DEFAULT = "evaluate.py --work WORK --model WORK/default.safetensors"
-UNTRAINED = "evaluate.py --work WORK --model WORK/none.safetensors --paper"
+LOSS_TABLES = "loss_and_error,error_by_loss,lower_loss,uniformity"
 OURS = "--methods neural,neural+sharpen,search --tables losses,accuracy"
-NETWORKS = "--methods neural,neural+sharpen --tables losses,accuracy"
 
 COMMANDS = {
     "box-phantoms": "neural.py --films 500 --device cuda --batch 64",
@@ -40,12 +39,10 @@ COMMANDS = {
     "algorithm-2": "algorithms.py --device cuda --workers 16 -o WORK/paper.safetensors",
     "default-recipe": "algorithms.py --device cuda --workers 16 --recipe default "
     "-o WORK/default.safetensors",
-    "from-none": "algorithms.py --device cuda --workers 16 --start none -o WORK/none.safetensors",
-    "paper-knee": f"{PAPER} --kind knee",
+    "paper-knee": f"{PAPER} --kind knee --tables losses,pairs,accuracy,{LOSS_TABLES}",
     "paper-leg": f"{PAPER} --kind leg",
     "default-knee": f"{DEFAULT} --kind knee {OURS}",
     "default-leg": f"{DEFAULT} --kind leg {OURS}",
-    "none-knee": f"{UNTRAINED} --kind knee {NETWORKS}",
     "quality": "quality.py --films 100 --real REAL",
     "inference": "inference.py --real REAL",
     "detect": "detect.py",
