@@ -66,7 +66,7 @@ class Folded:
         An image at a time: together, they would be rounded otherwise, and a frame that is moved by
         the last digit can make a byte another one in the next network.
         """
-        return torch.cat([self._vector(one) for one in maps.split(1)])
+        return torch.cat([self._vector(one) for one in torch.split(maps, 1)])
 
     def _vector(self, maps: Tensor) -> Tensor:
         for weight, bias in self.reduce:
