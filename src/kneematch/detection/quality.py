@@ -63,7 +63,7 @@ class Measures:
         """`review` and `reason` of an area that a network has found, or another method."""
         furthest = FURTHEST if learnt else FURTHEST_SEARCHED
         far = self.apart is not None and bool(self.apart[n, s] > furthest)
-        strange = bool(self.mismatch[n, s] > HIGHEST_MISMATCH)
+        strange = not self.mismatch[n, s] <= HIGHEST_MISMATCH  # nor is what is not a number
         uneven = self.scales[n, s] > SCALES_APART or self.heights[n, s] > HEIGHTS_APART
         doubts = {
             HIGH_ENERGY: bool(self.loss[n, s] > HIGHEST_LOSS),
@@ -112,7 +112,7 @@ def _apart(
 
     Where networks found a good match, they are not asked again.
     """
-    doubtful = mismatch.amax(1) > (CERTAIN if learnt else 0.0)
+    doubtful = ~(mismatch.amax(1) <= (CERTAIN if learnt else 0.0))
     apart = torch.zeros_like(mismatch)
     if doubtful.any():
         apart[doubtful] = look(halves[doubtful], theta[doubtful]).to(apart)
