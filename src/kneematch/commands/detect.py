@@ -10,6 +10,19 @@ import typer
 from kneematch.cohort.recipe import Recipe
 from kneematch.cohort.settings import Selection, Settings
 from kneematch.commands.films import named_films
+from kneematch.commands.options import (
+    BatchSize,
+    Device,
+    Force,
+    Limit,
+    ModelFile,
+    OutFolder,
+    Paper,
+    Quiet,
+    Series,
+    TemplateFile,
+    Workers,
+)
 from kneematch.commands.terminal import (
     SOME_FAILED,
     complain,
@@ -71,35 +84,21 @@ def detect(
             "column of paths, or - for a list on stdin.",
         ),
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to make and fill.")],
-    model: Annotated[
-        str | None, typer.Option(metavar="FILE", help="What `kneematch train` made.")
-    ] = RECIPE.model,
-    template: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The annotated knee.")
-    ] = RECIPE.template,
+    out: OutFolder,
+    model: ModelFile = RECIPE.model,
+    template: TemplateFile = RECIPE.template,
     method: Annotated[
         Method,
         typer.Option(
             help="auto: neural+sharpen; search if the networks see no knee on the template."
         ),
     ] = METHOD,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="Lower the energy as printed, not the robust one.")
-    ] = RECIPE.paper,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = RECIPE.device,
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="Films searched at once.")
-    ] = RECIPE.batch_size,
-    workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes that read films; else by the cores.")
-    ] = SETTINGS.workers,
-    series: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only DICOM of a series so described.")
-    ] = SELECTION.series,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first films.")
-    ] = SELECTION.limit,
+    paper: Paper = RECIPE.paper,
+    device: Device = RECIPE.device,
+    batch_size: BatchSize = RECIPE.batch_size,
+    workers: Workers = SETTINGS.workers,
+    series: Series = SELECTION.series,
+    limit: Limit = SELECTION.limit,
     num_parts: Annotated[int, typer.Option(min=1, help="Of a job array.")] = SELECTION.num_parts,
     part_id: Annotated[
         int, typer.Option(min=0, help="From 0: every num-parts-th film.")
@@ -107,9 +106,7 @@ def detect(
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue a run that ended.")
     ] = SETTINGS.resume,
-    force: Annotated[
-        bool, typer.Option("--force", help="Start over in the same folder.")
-    ] = SETTINGS.force,
+    force: Force = SETTINGS.force,
     overlays: Annotated[
         bool, typer.Option(help="Draw a picture of every film.")
     ] = SETTINGS.overlays,
@@ -138,7 +135,7 @@ def detect(
     ray_address: Annotated[
         str | None, typer.Option(metavar="ADDR", help="Of a cluster that runs; else a new one.")
     ] = SETTINGS.ray_address,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what failed.")] = False,
+    quiet: Quiet = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
 ) -> None:
     """Find both knee joint areas of films."""

@@ -9,6 +9,19 @@ import typer
 from kneematch.cohort.recipe import Recipe
 from kneematch.cohort.settings import Selection
 from kneematch.commands.films import named_films
+from kneematch.commands.options import (
+    BatchSize,
+    Device,
+    Force,
+    Limit,
+    ModelFile,
+    OutFolder,
+    Paper,
+    Quiet,
+    Series,
+    TemplateFile,
+    Workers,
+)
 from kneematch.commands.terminal import (
     SOME_FAILED,
     complain,
@@ -38,17 +51,13 @@ SELECTION: Final = SETTINGS.selection
 
 
 def evaluate(
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to make and fill.")],
+    out: OutFolder,
     paths: Annotated[
         list[str] | None,
         typer.Argument(metavar="FILMS...", help="Films, folders, patterns or @list.txt."),
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="FILE", help="What `kneematch train` made.")
-    ] = RECIPE.model,
-    template: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The annotated knee.")
-    ] = RECIPE.template,
+    model: ModelFile = RECIPE.model,
+    template: TemplateFile = RECIPE.template,
     methods: Annotated[
         str, typer.Option(metavar="NAMES", help="Which to compare, with commas between.")
     ] = ",".join(SETTINGS.methods),
@@ -63,29 +72,17 @@ def evaluate(
         Path | None,
         typer.Option(metavar="DIR", help="Instead, rank the annotated knees of a folder."),
     ] = None,
-    paper: Annotated[
-        bool, typer.Option("--paper", help="Lower the energy as printed, not the robust one.")
-    ] = RECIPE.paper,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = RECIPE.device,
-    workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes that read films; else by the cores.")
-    ] = SETTINGS.workers,
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="Films searched at once.")
-    ] = RECIPE.batch_size,
-    series: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only DICOM of a series so described.")
-    ] = SELECTION.series,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Only the first films.")
-    ] = SELECTION.limit,
+    paper: Paper = RECIPE.paper,
+    device: Device = RECIPE.device,
+    workers: Workers = SETTINGS.workers,
+    batch_size: BatchSize = RECIPE.batch_size,
+    series: Series = SELECTION.series,
+    limit: Limit = SELECTION.limit,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an evaluation that ended.")
     ] = SETTINGS.resume,
-    force: Annotated[
-        bool, typer.Option("--force", help="Start over in the same folder.")
-    ] = SETTINGS.force,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what failed.")] = False,
+    force: Force = SETTINGS.force,
+    quiet: Quiet = False,
 ) -> None:
     """Compare methods on films: loss, time, uniformity and, where it is known, the truth.
 

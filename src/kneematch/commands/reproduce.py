@@ -7,6 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from kneematch.commands.options import (
+    Cache,
+    Epochs,
+    Force,
+    OutFolder,
+    Readers,
+    Rounds,
+    Start,
+    TrainingDevice,
+)
 from kneematch.commands.terminal import (
     SOME_FAILED,
     complain,
@@ -39,7 +49,7 @@ class StudyName(StrEnum):
 def reproduce(
     study: Annotated[StudyName, typer.Argument(help="oai: Table 1; most: Table 2.")],
     root: Annotated[Path, typer.Option(metavar="FOLDER", help="The study's films, unpacked.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to make and fill.")],
+    out: OutFolder,
     template: Annotated[
         Path | None, typer.Option(metavar="JSON", help="The annotated knee to train on.")
     ] = None,
@@ -72,23 +82,18 @@ def reproduce(
     recipe: Annotated[
         RecipeName, typer.Option(help="The paper's to the letter, or ours.")
     ] = RecipeName.PAPER,
-    start: Annotated[
-        str,
-        typer.Option(help="Weights: synthetic (in the box), imagenet (fetched), none or a file."),
-    ] = "synthetic",
-    rounds: Annotated[int | None, typer.Option(min=1, help="T; else the recipe's.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="M; else the recipe's.")] = None,
+    start: Start = "synthetic",
+    rounds: Rounds = None,
+    epochs: Epochs = None,
     methods: Annotated[
         str, typer.Option(metavar="NAMES", help="Which to test, with commas between.")
     ] = ",".join(METHODS),
     seed: Annotated[int, typer.Option(min=0, help="Of the split and the training.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes that read films.")] = None,
-    cache: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="For prepared films, 1.6 MB each.")
-    ] = None,
+    device: TrainingDevice = "auto",
+    workers: Readers = None,
+    cache: Cache = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it was stopped.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Start over in the same folder.")] = False,
+    force: Force = False,
 ) -> None:
     """Train and test on the paper's data, and print its table beside what came out.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from kneematch.commands.options import Cache, Epochs, Readers, Rounds, Start, TrainingDevice
 from kneematch.commands.terminal import (
     SOME_FAILED,
     complain,
@@ -51,22 +52,17 @@ def train(
     recipe: Annotated[
         RecipeName, typer.Option(help="Ours, or the paper's to the letter.")
     ] = RecipeName.DEFAULT,
-    start: Annotated[
-        str,
-        typer.Option(help="Weights: synthetic (in the box), imagenet (fetched), none or a file."),
-    ] = "synthetic",
-    rounds: Annotated[int | None, typer.Option(min=1, help="T; else the recipe's.")] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="M; else the recipe's.")] = None,
+    start: Start = "synthetic",
+    rounds: Rounds = None,
+    epochs: Epochs = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Else the recipe's.")] = None,
     mean_template: Annotated[
         int | None, typer.Option(min=0, help="Times the template becomes a mean; else 0.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of all that is random.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    workers: Annotated[int | None, typer.Option(min=0, help="Processes that read films.")] = None,
-    cache: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="For prepared films, 1.6 MB each.")
-    ] = None,
+    device: TrainingDevice = "auto",
+    workers: Readers = None,
+    cache: Cache = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where a training was stopped.")
     ] = False,

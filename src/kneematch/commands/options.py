@@ -1,0 +1,37 @@
+"""Options that mean the same to several commands."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+OutFolder = Annotated[Path, typer.Option("-o", "--out", help="Folder to make and fill.")]
+ModelFile = Annotated[str | None, typer.Option(metavar="FILE", help="What `kneematch train` made.")]
+TemplateFile = Annotated[str | None, typer.Option(metavar="JSON", help="The annotated knee.")]
+Paper = Annotated[
+    bool, typer.Option("--paper", help="Lower the energy as printed, not the robust one.")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Films searched at once.")]
+Workers = Annotated[
+    int | None, typer.Option(min=0, help="Processes that read films; else by the cores.")
+]
+Series = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Only DICOM of a series so described.")
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first films.")]
+Force = Annotated[bool, typer.Option("--force", help="Start over in the same folder.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say only what failed.")]
+
+# Of a training.
+Start = Annotated[
+    str,
+    typer.Option(help="Weights: synthetic (in the box), imagenet (fetched), none or a file."),
+]
+Rounds = Annotated[int | None, typer.Option(min=1, help="T; else the recipe's.")]
+Epochs = Annotated[int | None, typer.Option(min=1, help="M; else the recipe's.")]
+TrainingDevice = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Readers = Annotated[int | None, typer.Option(min=0, help="Processes that read films.")]
+Cache = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="For prepared films, 1.6 MB each.")
+]
