@@ -75,6 +75,7 @@ class Detector:
         paper: bool = False,
         device: str = "auto",
         batch_size: int = BATCH_SIZE,
+        look: bool = True,
     ) -> "Detector":
         """Ask a model, the one in the box unless another is named.
 
@@ -87,6 +88,8 @@ class Detector:
             paper: lower the paper's energy, not the robust one.
             device: auto, cpu, cuda, cuda:N or mps.
             batch_size: films that are searched at once.
+            look: ask networks about what another method found, for `review`; without, none are
+                loaded for it.
         """
         check_method(method)
         if batch_size < 1:
@@ -95,7 +98,7 @@ class Detector:
         sought = None if template is None else drawn_template(template)
         known = None
         # The paper's own search knows no network.
-        if sought is None or not paper or method in (AUTO, *NEURAL):
+        if sought is None or (look and not paper) or method in (AUTO, *NEURAL):
             known = load_model(model or shipped_model())
             sought = sought or own_template(known)
         chosen = choose(method, sought, known, paper=paper, device=device)

@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from kneematch.detection.detection import CORNERS, Detection
-from kneematch.detector import Detector, find_device
+from kneematch.detector import Detector
 from kneematch.errors import SettingsError
 from kneematch.evaluation.table import Cell, Column, Table, digits
 from kneematch.evaluation.trial import Trial, common_films
 from kneematch.evaluation.truth import MARGINS, KnownKnee, Score, Truth, scores
 from kneematch.matching.annotation import Annotation, load_annotation
-from kneematch.minimisers.methods import WITHOUT_NETWORKS, choose, drawn_template
 from kneematch.radiograph.view import rectangle_to_film
 
 FEWEST: Final = 3  # of two that disagree, none can be told to be the wrong one
@@ -86,7 +84,9 @@ def rank_templates(
     trials = []
     for name, annotation in drawn.items():
         report(name)
-        detector = _detector(annotation, method, paper=paper, device=device)
+        detector = Detector.load(
+            template=annotation, method=method, paper=paper, device=device, look=False
+        )
         outcomes = zip(everywhere, detector.each(everywhere), strict=True)
         found = {film: each.detections for film, each in outcomes if each.failure is None}
         trials.append(Trial(name, found))
@@ -151,17 +151,6 @@ def _annotations(folder: Path) -> dict[str, Annotation]:
             "draw them with kneematch annotate"
         )
     return {file.name: load_annotation(file) for file in files}
-
-
-def _detector(drawn: Annotation, method: str, *, paper: bool, device: str) -> Detector:
-    """One that searches; `Detector.load` takes seconds for networks that say what to review."""
-    if method not in WITHOUT_NETWORKS:
-        return Detector.load(template=drawn, method=method, paper=paper, device=device)
-    device = find_device(device)
-    sought = drawn_template(drawn)
-    chosen = choose(method, sought, None, paper=paper, device=device)
-    template = sought.template.to(torch.empty(0, device=device))
-    return Detector(template, chosen.minimiser, chosen.method, paper, device)
 
 
 def _tables(
