@@ -239,3 +239,13 @@ def test_settings_that_cannot_be_are_refused(annotation: Annotation) -> None:
             Detector.from_template(annotation, device="cuda")
     with pytest.raises(TemplateError, match="called centre"):
         Detector.from_template(replace(annotation, landmarks={"centre": (1.0, 2.0)}))
+
+
+def test_without_a_look_nothing_else_changes(annotation: Annotation, film: Radiograph) -> None:
+    asked, alone = (
+        Detector.load(template=annotation, method="search", look=look) for look in (True, False)
+    )
+    assert asked.look is not None
+    assert alone.look is None
+    pairs = zip(asked.detect(film), alone.detect(film), strict=True)
+    assert all((one.corners == other.corners).all() for one, other in pairs)
