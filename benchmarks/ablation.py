@@ -28,14 +28,14 @@ from films import (
     score,
     table,
 )
+from kneematch.geometry.pose import pose_from_vector
+from kneematch.geometry.split import ROOM, split
 from kneematch.matching.energy import CONTRAST, DETAIL_WEIGHT, Terms, deviation, printed, robust
-from kneematch.matching.pose import pose_from_vector
 from kneematch.matching.template import Template
-from kneematch.minimisers import bank
-from kneematch.minimisers.problem import Problem
-from kneematch.minimisers.search import search
-from kneematch.radiograph.phantom import Phantom, phantom
-from kneematch.radiograph.split import ROOM, split
+from kneematch.solvers import ncc_bank as bank
+from kneematch.solvers.exhaustive_search import search
+from kneematch.solvers.problem import Problem
+from kneematch.synthetic.phantom import Phantom, phantom
 
 Build = Callable[[Tensor, Template], Terms]
 

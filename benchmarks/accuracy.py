@@ -32,7 +32,7 @@ from films import (
 )
 from kneematch.errors import TemplateError
 from kneematch.matching.template import Template
-from kneematch.minimisers.search import search
+from kneematch.solvers.exhaustive_search import search
 
 FAMILY_SEED = 500_000  # of the first film of the template's family
 MISSED = 0.75

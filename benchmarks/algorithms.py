@@ -19,20 +19,20 @@ from torch import Tensor
 
 from films import FAMILY, TEMPLATE_SEEDS, phantom_films
 from kneematch.errors import TemplateError
+from kneematch.geometry.split import ROOM
+from kneematch.io.read import read
+from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import cut_template
-from kneematch.matching.truth import annotate
-from kneematch.minimisers.model import Model, save_model
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.read import read
-from kneematch.radiograph.split import ROOM
-from kneematch.radiograph.write import write_dicom
-from kneematch.training.group import Group
-from kneematch.training.lesson import InMemory
+from kneematch.networks.model_file import Model, save_model
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
+from kneematch.training.config import RECIPES, chosen
+from kneematch.training.distributed import Group
+from kneematch.training.initial_weights import start_networks
 from kneematch.training.phase import Learner
-from kneematch.training.recipe import RECIPES, chosen
+from kneematch.training.phase_data import InMemory
 from kneematch.training.session import Settings, draw, find_targets
-from kneematch.training.start import start_networks
 from kneematch.training.two_phases import Task, train
 
 TRAINED_FROM = 500_000

@@ -24,8 +24,8 @@ from torch import Tensor
 from films import Film, Found, find, judged, options, score, sets_of_films, table, timed
 from kneematch.matching.energy import losses, printed
 from kneematch.matching.template import Template
-from kneematch.minimisers.search import search
-from kneematch.minimisers.sliding import SCALES, sliding
+from kneematch.solvers.exhaustive_search import search
+from kneematch.solvers.sliding_window import SCALES, sliding
 
 Image = NDArray[np.float32]
 Pose = tuple[float, float, float, float]

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from films import SCORE_COLUMNS, halves_of, judged, options, real_films, score, table
+from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.matching.annotation import load_annotation
-from kneematch.matching.pose import pose_from_vector, vector_from_pose
-from kneematch.minimisers.carried import carried
-from kneematch.minimisers.gauss_newton import gauss_newton
-from kneematch.minimisers.model import load_model, shipped_model
-from kneematch.minimisers.problem import problem
-from kneematch.training.group import Group
-from kneematch.training.lesson import InMemory
+from kneematch.networks.model_file import load_model, shipped_model
+from kneematch.networks.template_transfer import carried
+from kneematch.solvers.gauss_newton import gauss_newton
+from kneematch.solvers.problem import problem
+from kneematch.training.distributed import Group
 from kneematch.training.mean_template import as_drawn, mean_template
+from kneematch.training.phase_data import InMemory
+from kneematch.training.pseudo_labels import searched, told
 from kneematch.training.session import draw
-from kneematch.training.targets import searched, told
 
 ROUNDS = 2  # of the mean template
 

@@ -23,18 +23,18 @@ from pathlib import Path
 import torch
 
 from films import FAMILY, TEMPLATE_SEEDS, table
-from kneematch.cohort.recipe import Recipe
+from kneematch.batch.recipe import Recipe
 from kneematch.detection.prepare import Prepared, prepare
+from kneematch.detection.registry import NEURAL
 from kneematch.errors import TemplateError
+from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import read
+from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import save_annotation
 from kneematch.matching.template import cut_template
-from kneematch.matching.truth import annotate
-from kneematch.minimisers.methods import NEURAL
-from kneematch.processes.handover import SharedRoom
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.read import read
-from kneematch.radiograph.write import write_dicom
+from kneematch.parallel.shared_memory import SharedRoom
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
 
 SIZE = (2494, 2048)  # height and width
 MEASURED = 24  # films of which the parts are timed

@@ -14,12 +14,12 @@ the folder to work in.
 import argparse
 from pathlib import Path
 
-from kneematch.cohort.recipe import Recipe
-from kneematch.evaluation.evaluate import evaluate
-from kneematch.evaluation.settings import METHODS, Settings
-from kneematch.evaluation.table import to_markdown
-from kneematch.radiograph.synth import TRUTH, synthesise
-from kneematch.radiograph.synth import Recipe as Films
+from kneematch.batch.recipe import Recipe
+from kneematch.evaluation.config import METHODS, Settings
+from kneematch.evaluation.run import evaluate
+from kneematch.evaluation.tables import to_markdown
+from kneematch.synthetic.dataset import TRUTH, synthesise
+from kneematch.synthetic.dataset import Recipe as Films
 
 SEEDS = {"knee": 600_000, "leg": 700_000}  # apart from those of any training
 TOLD = ("losses", "pairs", "accuracy", "reliability", "loss_and_error", "error_by_loss")

@@ -17,21 +17,21 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import TemplateError
-from kneematch.matching.annotation import load_annotation
-from kneematch.matching.energy import losses, printed, symmetry_penalty
-from kneematch.matching.pose import (
+from kneematch.geometry.pose import (
     pose_from_points,
     pose_from_vector,
     pose_matrix,
     vector_from_pose,
 )
+from kneematch.geometry.split import HALF_SIZE, ROOM, SIDES, split
+from kneematch.geometry.view import View, compose, transform
+from kneematch.io.read import read
+from kneematch.matching.annotation import load_annotation
+from kneematch.matching.energy import losses, printed, symmetry_penalty
 from kneematch.matching.template import Template, cut_from_half, cut_template
-from kneematch.matching.truth import annotate
-from kneematch.minimisers.problem import Problem, Solution, problem
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.read import read
-from kneematch.radiograph.split import HALF_SIZE, ROOM, SIDES, split
-from kneematch.radiograph.view import View, compose, transform
+from kneematch.solvers.problem import Problem, Solution, problem
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
 
 Result = TypeVar("Result")
 

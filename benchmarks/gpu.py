@@ -19,14 +19,14 @@ from torch import Tensor
 
 from films import halves_of, options, phantom_films
 from kneematch.matching.template import Template
-from kneematch.minimisers.adam import STEPS, adam
-from kneematch.minimisers.gauss_newton import gauss_newton
-from kneematch.minimisers.graphed import Graphed
-from kneematch.minimisers.model import load_model, shipped_model
-from kneematch.minimisers.nearby import nearby
-from kneematch.minimisers.neural import TwoPhases, neural, sharpened
-from kneematch.minimisers.problem import Problem, Solution, problem
-from kneematch.minimisers.search import search
+from kneematch.networks.cuda_graph import Graphed
+from kneematch.networks.model_file import load_model, shipped_model
+from kneematch.networks.two_stage import TwoPhases, neural, sharpened
+from kneematch.solvers.adam import STEPS, adam
+from kneematch.solvers.anchored_refinement import nearby
+from kneematch.solvers.exhaustive_search import search
+from kneematch.solvers.gauss_newton import gauss_newton
+from kneematch.solvers.problem import Problem, Solution, problem
 
 GRAPHED = ("search", "neural", "neural+sharpen")
 COLUMNS = ("method", "batch", "ms a call", "films a second", "launch overhead", "peak memory GB")

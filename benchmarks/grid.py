@@ -17,11 +17,11 @@ from torch import Tensor
 
 from films import Film, halves_of, options, sets_of_films, share_worse, table, timed
 from kneematch.matching.template import Template
-from kneematch.minimisers.adam import STEPS
-from kneematch.minimisers.grid import CHUNK, N_SCALES, STRIDE, grid, grid_starts
-from kneematch.minimisers.problem import Problem, problem
-from kneematch.minimisers.pyramid import pyramid
-from kneematch.minimisers.search import search
+from kneematch.solvers.adam import STEPS
+from kneematch.solvers.exhaustive_search import search
+from kneematch.solvers.grid_search import CHUNK, N_SCALES, STRIDE, grid, grid_starts
+from kneematch.solvers.problem import Problem, problem
+from kneematch.solvers.pyramid import pyramid
 
 WORSE = 0.005
 

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from films import SCORE_COLUMNS, Film, halves_of, options, phantom_films, real_films, score, table
-from kneematch.matching.pose import pose_matrix
+from kneematch.geometry.pose import pose_matrix
+from kneematch.geometry.split import HALF_SIZE
+from kneematch.geometry.view import transform
 from kneematch.matching.template import Template
-from kneematch.minimisers.fast import fast
-from kneematch.minimisers.model import load_model, shipped_model
-from kneematch.minimisers.network import INPUT, network_of
-from kneematch.minimisers.neural import TwoPhases
-from kneematch.radiograph.split import HALF_SIZE
-from kneematch.radiograph.view import transform
+from kneematch.networks.fast import fast
+from kneematch.networks.model_file import load_model, shipped_model
+from kneematch.networks.pose_network import INPUT, network_of
+from kneematch.networks.two_stage import TwoPhases
 
 
 def least(methods: Mapping[str, Callable[[Tensor], Tensor]], given: Tensor, turns: int) -> Tensor:

@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 
 from films import SCORE_COLUMNS, find, options, phantom_films, real_films, score, table
-from kneematch.minimisers.adam import adam
-from kneematch.minimisers.gauss_newton import gauss_newton
-from kneematch.minimisers.model import load_model, shipped_model
-from kneematch.minimisers.nearby import nearby
-from kneematch.minimisers.neural import neural, sharpened
-from kneematch.minimisers.search import search
-from kneematch.minimisers.sliding import sliding
+from kneematch.networks.model_file import load_model, shipped_model
+from kneematch.networks.two_stage import neural, sharpened
+from kneematch.solvers.adam import adam
+from kneematch.solvers.anchored_refinement import nearby
+from kneematch.solvers.exhaustive_search import search
+from kneematch.solvers.gauss_newton import gauss_newton
+from kneematch.solvers.sliding_window import sliding
 
 
 def main() -> None:

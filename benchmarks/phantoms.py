@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import TemplateError
+from kneematch.geometry.split import SIDES, split, symmetry_axis
+from kneematch.geometry.view import View, transform
 from kneematch.matching.annotation import Annotation, Box
 from kneematch.matching.energy import energy, printed
 from kneematch.matching.template import cut_from_half
-from kneematch.radiograph.phantom import Knee, Phantom, phantom
-from kneematch.radiograph.split import SIDES, split, symmetry_axis
-from kneematch.radiograph.view import View, transform
+from kneematch.synthetic.phantom import Knee, Phantom, phantom
 
 FINE = (1.3, 1.2)  # the box around a joint, in widths of its plateau
 EDGE_SHARE = 0.12  # half the width of a window at the joint's margin, in widths of the box

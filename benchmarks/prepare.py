@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from pydicom.uid import ExplicitVRLittleEndian
 from skimage.transform import resize
 
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.read import read
-from kneematch.radiograph.split import split
-from kneematch.radiograph.write import write_dicom
+from kneematch.geometry.split import split
+from kneematch.io.read import read
+from kneematch.io.write import write_dicom
+from kneematch.synthetic.phantom import phantom
 
 FASTER = 5.0  # how many times faster than the plain script kneematch should be
 MEMORY = 8.0  # how many times the film's own bytes it may take at most

@@ -29,20 +29,20 @@ from films import (
     score,
     table,
 )
+from kneematch.detection.detector import Detector
 from kneematch.detection.quality import measure
-from kneematch.detector import Detector
+from kneematch.detection.registry import Sought, choose
 from kneematch.errors import FilmError
-from kneematch.matching.pose import pose_from_vector
+from kneematch.geometry.pose import pose_from_vector
+from kneematch.geometry.split import ROOM, SIDES, split
+from kneematch.geometry.view import View
+from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import read
 from kneematch.matching.template import cut_from_half
-from kneematch.matching.truth import annotate
-from kneematch.minimisers.methods import Sought, choose
-from kneematch.minimisers.model import load_model, shipped_model
-from kneematch.minimisers.problem import problem
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.read import read
-from kneematch.radiograph.split import ROOM, SIDES, split
-from kneematch.radiograph.view import View
+from kneematch.networks.model_file import load_model, shipped_model
+from kneematch.solvers.problem import problem
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
 
 GOOD = 0.75  # IoU
 Pixels = NDArray[np.float32]

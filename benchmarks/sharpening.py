@@ -28,14 +28,14 @@ from films import (
     timed,
     true_vectors,
 )
+from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.matching.energy import losses, symmetry_penalty
-from kneematch.matching.pose import pose_from_vector, vector_from_pose
 from kneematch.matching.template import Template
-from kneematch.minimisers.adam import STEPS, adam
-from kneematch.minimisers.bank import minima
-from kneematch.minimisers.gauss_newton import gauss_newton
-from kneematch.minimisers.problem import Problem, Sharpener, problem
-from kneematch.minimisers.pyramid import pyramid
+from kneematch.solvers.adam import STEPS, adam
+from kneematch.solvers.gauss_newton import gauss_newton
+from kneematch.solvers.ncc_bank import minima
+from kneematch.solvers.problem import Problem, Sharpener, problem
+from kneematch.solvers.pyramid import pyramid
 
 SCALE_OFF, CENTRE_OFF, ROTATION_OFF = 0.12, 0.2, 0.05
 WORSE = 0.005

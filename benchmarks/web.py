@@ -20,12 +20,12 @@ import numpy as np
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from films import table
-from kneematch.outputs.table import COLUMNS
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.write import write_dicom
-from kneematch.web.annotate_app import annotate_app
-from kneematch.web.door import Door, Guard
-from kneematch.web.review_app import open_run, review_app
+from kneematch.export.tables import COLUMNS
+from kneematch.io.write import write_dicom
+from kneematch.synthetic.phantom import phantom
+from kneematch.web.annotate import annotate_app
+from kneematch.web.auth import Door, Guard
+from kneematch.web.review import open_run, review_app
 from kneematch.web.serve import door_of, open_port, server
 
 CHROMIUM = "/usr/bin/chromium"

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from PIL import Image
 
+from kneematch.detection.detector import Detector
 from kneematch.detection.overlay import draw_detections
-from kneematch.detector import Detector
-from kneematch.matching.truth import annotate
-from kneematch.outputs.preview import CELL_PX, contact_sheet, draw_split
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.write import write_png16
+from kneematch.export.contact_sheet import CELL_PX, contact_sheet, draw_split
+from kneematch.io.write import write_png16
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
 
 IMAGES = Path(__file__).parent / "images"
 SPLIT_SEEDS = (0, 2, 6)

@@ -17,22 +17,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kneematch.geometry.pose import pose_from_points, pose_matrix
+from kneematch.geometry.sampling import sample
+from kneematch.geometry.split import HALF_ASPECT, LEFT, ROOM, split
+from kneematch.geometry.view import transform
+from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Box
-from kneematch.matching.detail import detail
-from kneematch.matching.pose import pose_from_points, pose_matrix
+from kneematch.matching.local_contrast import detail
 from kneematch.matching.template import Template, Window
-from kneematch.matching.truth import COARSE, FINE, GREEN, RED
-from kneematch.minimisers.model import Model, save_model
-from kneematch.minimisers.network import PoseNetwork
-from kneematch.radiograph.phantom import knees_of, plan, render
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.sampling import sample
-from kneematch.radiograph.split import HALF_ASPECT, LEFT, ROOM, split
-from kneematch.radiograph.view import transform
-from kneematch.training.group import Group
-from kneematch.training.lesson import InMemory, Lesson
-from kneematch.training.objective import Objective
-from kneematch.training.recipe import DEFAULT
+from kneematch.networks.model_file import Model, save_model
+from kneematch.networks.pose_network import PoseNetwork
+from kneematch.synthetic.annotation import COARSE, FINE, GREEN, RED
+from kneematch.synthetic.phantom import knees_of, plan, render
+from kneematch.training.config import DEFAULT
+from kneematch.training.distributed import Group
+from kneematch.training.losses import Objective
+from kneematch.training.phase_data import InMemory, Lesson
 from kneematch.training.two_phases import PHASES, Drawn, Task, first_phase, second_phase
 
 FIRST_SEED = 10_000_000  # apart from those of any test

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.write import write_dicom
+from kneematch.io.write import write_dicom
+from kneematch.synthetic.phantom import phantom
 
 README = Path(__file__).parent.parent / "README.md"
 

@@ -4,20 +4,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kneematch.detection.detection import Detection
-    from kneematch.detector import Detector
+    from kneematch.detection.detector import Detector
     from kneematch.errors import KneematchError
-    from kneematch.radiograph.radiograph import Radiograph
-    from kneematch.radiograph.read import read
+    from kneematch.io.radiograph import Radiograph
+    from kneematch.io.read import read
 
 __version__ = "0.1.0"
 __all__ = ["Detection", "Detector", "KneematchError", "Radiograph", "__version__", "read"]
 
 _HOME = {
     "Detection": "kneematch.detection.detection",
-    "Detector": "kneematch.detector",
+    "Detector": "kneematch.detection.detector",
     "KneematchError": "kneematch.errors",
-    "Radiograph": "kneematch.radiograph.radiograph",
-    "read": "kneematch.radiograph.read",
+    "Radiograph": "kneematch.io.radiograph",
+    "read": "kneematch.io.read",
 }
 
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from kneematch.cli import main
+from kneematch.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

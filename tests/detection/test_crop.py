@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kneematch.detection.crop import ASSUMED_WIDTH_MM, MOST_PX, CropSize, cut, place
 from kneematch.detection.detection import Detection
 from kneematch.errors import NotARadiograph, SettingsError
-from kneematch.radiograph.radiograph import Radiograph
+from kneematch.io.radiograph import Radiograph
 
 Array = NDArray[Any]
 TURN_DEG = 7.0

@@ -10,8 +10,8 @@ from PIL import Image
 
 from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import LONGEST_PX, draw_detections
-from kneematch.radiograph.display import LEFT_COLOUR, RIGHT_COLOUR, Colour
-from kneematch.radiograph.radiograph import Radiograph
+from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, Colour
+from kneematch.io.radiograph import Radiograph
 
 
 def grey(height: int, width: int) -> Radiograph:

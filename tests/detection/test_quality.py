@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kneematch.detection.detector import Detector
 from kneematch.detection.quality import (
     CERTAIN,
     CUT,
@@ -20,13 +21,12 @@ from kneematch.detection.quality import (
     is_cut,
     measure,
 )
-from kneematch.detector import Detector
-from kneematch.matching.pose import pose_from_vector
-from kneematch.minimisers.problem import problem
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.split import split
-from kneematch.radiograph.view import rectangle_to_film
+from kneematch.geometry.pose import pose_from_vector
+from kneematch.geometry.split import split
+from kneematch.geometry.view import rectangle_to_film
+from kneematch.io.radiograph import Radiograph
+from kneematch.solvers.problem import problem
+from kneematch.synthetic.phantom import phantom
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ import pytest
 
 from kneematch.detection.detection import Detection
 from kneematch.evaluation.accuracy import accuracy_tables
-from kneematch.evaluation.table import Cell, Table
-from kneematch.evaluation.trial import Trial
-from kneematch.evaluation.truth import KnownKnee, Truth
+from kneematch.evaluation.ground_truth import KnownKnee, Truth
+from kneematch.evaluation.method_run import Trial
+from kneematch.evaluation.tables import Cell, Table
 
 Margins = tuple[float, float, float, float]
 

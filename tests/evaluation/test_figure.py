@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 
 from kneematch.detection.detection import Detection
-from kneematch.evaluation.canvas import DPI, FULL_WIDTH
 from kneematch.evaluation.figure import Layout, choose_films, draw_figure
-from kneematch.evaluation.trial import Trial
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.write import write_png16
+from kneematch.evaluation.method_run import Trial
+from kneematch.evaluation.plot_style import DPI, FULL_WIDTH
+from kneematch.io.write import write_png16
+from kneematch.synthetic.phantom import phantom
 
 Texts = list[tuple[str, str]]  # font, text
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from kneematch.detection.detection import Detection
+from kneematch.evaluation.ground_truth import KnownKnee, Truth
 from kneematch.evaluation.loss_and_error import loss_and_error
-from kneematch.evaluation.table import Cell, Table, to_latex, to_markdown
-from kneematch.evaluation.trial import Trial
-from kneematch.evaluation.truth import KnownKnee, Truth
+from kneematch.evaluation.method_run import Trial
+from kneematch.evaluation.tables import Cell, Table, to_latex, to_markdown
 
 WIDTH = 200.0
 KNEES = 30

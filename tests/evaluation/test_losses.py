@@ -5,8 +5,8 @@ import pytest
 
 from kneematch.detection.detection import Detection
 from kneematch.evaluation.losses import film_losses, loss_tables
-from kneematch.evaluation.table import Table
-from kneematch.evaluation.trial import Trial
+from kneematch.evaluation.method_run import Trial
+from kneematch.evaluation.tables import Table
 
 
 def knee(side: str, loss: float) -> Detection:

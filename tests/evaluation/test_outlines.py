@@ -9,11 +9,11 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from kneematch.detection.detection import Detection
-from kneematch.evaluation.canvas import COLOURS, DPI, FULL_WIDTH
+from kneematch.evaluation.method_run import Trial
 from kneematch.evaluation.outlines import AROUND, TALLEST, draw_outlines
-from kneematch.evaluation.trial import Trial
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.write import write_png16
+from kneematch.evaluation.plot_style import COLOURS, DPI, FULL_WIDTH
+from kneematch.io.write import write_png16
+from kneematch.synthetic.phantom import phantom
 
 SIZE = (160, 200)
 

@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from kneematch.evaluation.canvas import DPI, FULL_WIDTH
 from kneematch.evaluation.loss_and_error import LossAndError
+from kneematch.evaluation.plot_style import DPI, FULL_WIDTH
 from kneematch.evaluation.plots import differences, draw_loss_and_error, quartiles_by, wilson
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 
 from kneematch.detection.detection import Detection
+from kneematch.evaluation.ground_truth import KnownKnee, Truth
+from kneematch.evaluation.method_run import Trial
 from kneematch.evaluation.reliability import reliability_tables
-from kneematch.evaluation.trial import Trial
-from kneematch.evaluation.truth import KnownKnee, Truth
 
 WIDTH = 200.0
 

@@ -10,12 +10,12 @@ import pytest
 
 from kneematch.detection.detection import CORNERS, Detection
 from kneematch.errors import SettingsError
-from kneematch.evaluation.evaluate import Evaluation
+from kneematch.evaluation.datasets import MOST, OAI
+from kneematch.evaluation.method_run import Trial
 from kneematch.evaluation.reproduce import Settings, reproduction_table, unwatched
-from kneematch.evaluation.studies import MOST, OAI
-from kneematch.evaluation.trial import Trial
-from kneematch.training.group import Group
-from kneematch.training.recipe import PAPER
+from kneematch.evaluation.run import Evaluation
+from kneematch.training.config import PAPER
+from kneematch.training.distributed import Group
 from kneematch.training.session import Settings as Training
 
 SETTINGS = Settings(OAI, Path("root"), Path("out"), Training(PAPER), template=Path("t.json"))

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
+from kneematch.detection.detector import Detector
 from kneematch.detection.prepare import Prepared, prepare
-from kneematch.detector import Detector
+from kneematch.evaluation.method_run import Trial
 from kneematch.evaluation.times import how_timed, milliseconds, timed
-from kneematch.evaluation.trial import Trial
+from kneematch.io.write import write_png16
 from kneematch.matching.template import Template, cut_template
-from kneematch.matching.truth import annotate
-from kneematch.minimisers.problem import Problem, Solution
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.write import write_png16
+from kneematch.solvers.problem import Problem, Solution
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
 
 SLEEP_MS = 40
 SIZE = (320, 400)

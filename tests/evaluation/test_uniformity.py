@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from kneematch.detection.detection import Detection
-from kneematch.evaluation.table import Cell
-from kneematch.evaluation.trial import Trial
+from kneematch.evaluation.method_run import Trial
+from kneematch.evaluation.tables import Cell
 from kneematch.evaluation.uniformity import (
     REACH,
     ROWS,
@@ -19,8 +19,8 @@ from kneematch.evaluation.uniformity import (
     profile_shifts,
     uniformity_tables,
 )
-from kneematch.radiograph.phantom import Knee, Phantom, phantom
-from kneematch.radiograph.write import write_png16
+from kneematch.io.write import write_png16
+from kneematch.synthetic.phantom import Knee, Phantom, phantom
 
 FILMS = 12
 WIDTH = 1.35  # of an area, in plateaus

@@ -9,6 +9,9 @@ import torch
 from scipy.ndimage import gaussian_filter, map_coordinates
 from torch import Tensor
 
+from kneematch.geometry.pose import pose_from_vector
+from kneematch.geometry.split import split
+from kneematch.geometry.view import View, rectangle_to_film, transform
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.energy import (
     correlation,
@@ -19,11 +22,8 @@ from kneematch.matching.energy import (
     robust,
     symmetry_penalty,
 )
-from kneematch.matching.pose import pose_from_vector
 from kneematch.matching.template import Template, cut_from_half
-from kneematch.radiograph.phantom import Knee, phantom
-from kneematch.radiograph.split import split
-from kneematch.radiograph.view import View, rectangle_to_film, transform
+from kneematch.synthetic.phantom import Knee, phantom
 
 SIZE = (160, 100)
 PHANTOMS = 40  # benchmarks/phantoms.py looks at 200

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from kneematch.errors import TemplateError
+from kneematch.geometry.pose import pose_matrix
+from kneematch.geometry.split import split
+from kneematch.geometry.view import View, compose, rectangle_to_film, transform
+from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Annotation, Box
-from kneematch.matching.pose import pose_matrix
 from kneematch.matching.template import cut_from_half, cut_template
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.split import split
-from kneematch.radiograph.view import View, compose, rectangle_to_film, transform
+from kneematch.synthetic.phantom import phantom
 
 SIZE = (160, 100)  # of the half, a pixel of which is two of the film
 DRAWN = Annotation(

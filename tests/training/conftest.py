@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from kneematch.geometry.sampling import resize
+from kneematch.geometry.split import split
+from kneematch.geometry.view import View
 from kneematch.matching.template import cut_from_half
-from kneematch.matching.truth import annotate
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.sampling import resize
-from kneematch.radiograph.split import split
-from kneematch.radiograph.view import View
-from kneematch.training.lesson import InMemory
-from kneematch.training.objective import Objective
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
+from kneematch.training.losses import Objective
+from kneematch.training.phase_data import InMemory
 from kneematch.training.two_phases import Drawn
 
 SEEDS, FAMILY = (9, 14, 23, 42, 47), 3

@@ -13,13 +13,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.minimisers.adam import adam
+from kneematch.solvers.adam import adam
 from kneematch.training import phase, session
 from kneematch.training.checkpoint import load_checkpoint
-from kneematch.training.group import Group
-from kneematch.training.lesson import First
+from kneematch.training.config import DEFAULT, PAPER, Recipe
+from kneematch.training.distributed import Group
 from kneematch.training.phase import Learner
-from kneematch.training.recipe import DEFAULT, PAPER, Recipe
+from kneematch.training.phase_data import First
 from kneematch.training.session import Session, Settings, prepare
 
 FAST = {"epochs": 2, "batch_size": 2, "backbone_rate": 0.01, "head_rate": 0.01}

@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kneematch.matching.detail import detail
-from kneematch.matching.frame import within
-from kneematch.matching.pose import pose_matrix
+from kneematch.geometry.frames import within
+from kneematch.geometry.pose import pose_matrix
+from kneematch.geometry.sampling import sample
+from kneematch.matching.local_contrast import detail
 from kneematch.matching.template import Template
-from kneematch.radiograph.sampling import sample
-from kneematch.training.lesson import InMemory
 from kneematch.training.mean_template import as_drawn, mean_template
+from kneematch.training.phase_data import InMemory
 
 
 def standardised(image: Tensor) -> Tensor:

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.matching.pose import pose_from_vector, vector_from_pose
-from kneematch.minimisers.adam import adam
-from kneematch.minimisers.nearby import nearby
-from kneematch.minimisers.network import PoseNetwork, look, whole
-from kneematch.minimisers.problem import problem
-from kneematch.training import group as processes
+from kneematch.geometry.pose import pose_from_vector, vector_from_pose
+from kneematch.networks.pose_network import PoseNetwork, look, whole
+from kneematch.solvers.adam import adam
+from kneematch.solvers.anchored_refinement import nearby
+from kneematch.solvers.problem import problem
+from kneematch.training import distributed as processes
 from kneematch.training import phase
-from kneematch.training.group import Group
-from kneematch.training.lesson import Lesson
-from kneematch.training.objective import energy_of
+from kneematch.training.config import DEFAULT, PAPER, Recipe
+from kneematch.training.distributed import Group
+from kneematch.training.losses import energy_of
 from kneematch.training.phase import Learner, sharpened_energies, train_phase
-from kneematch.training.recipe import DEFAULT, PAPER, Recipe
+from kneematch.training.phase_data import Lesson
 
 SHORT = replace(PAPER, rounds=1, epochs=1)
 # Nothing moves, so that what is told after an epoch can be worked out by hand.

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.matching.frame import within
-from kneematch.matching.pose import corner_distance, vector_from_pose
-from kneematch.minimisers.problem import Solution
+from kneematch.geometry.frames import within
+from kneematch.geometry.pose import corner_distance, vector_from_pose
+from kneematch.solvers.problem import Solution
 from kneematch.training import mean_template, session
-from kneematch.training.group import Group
+from kneematch.training.config import DEFAULT, PAPER
+from kneematch.training.distributed import Group
 from kneematch.training.phase import Learner
-from kneematch.training.recipe import DEFAULT, PAPER
 from kneematch.training.session import Session, Settings, find_targets
 from kneematch.training.two_phases import Task
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.matching.frame import within
-from kneematch.matching.pose import pose_from_vector
-from kneematch.minimisers.network import look, whole
+from kneematch.geometry.frames import within
+from kneematch.geometry.pose import pose_from_vector
+from kneematch.networks.pose_network import look, whole
 from kneematch.training import two_phases
-from kneematch.training.group import Group
-from kneematch.training.lesson import Lesson
+from kneematch.training.config import DEFAULT, PAPER
+from kneematch.training.distributed import Group
 from kneematch.training.phase import Learner
-from kneematch.training.recipe import DEFAULT, PAPER
+from kneematch.training.phase_data import Lesson
 from kneematch.training.two_phases import Task, around, found, second_phase, train
 
 FAST = {"rounds": 1, "epochs": 1, "backbone_rate": 0.05, "head_rate": 0.05}

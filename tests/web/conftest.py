@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
-from kneematch.cli import main
+from kneematch.cli.main import main
+from kneematch.io.read import read
+from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import Annotation, save_annotation
-from kneematch.matching.truth import annotate
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.read import read
-from kneematch.radiograph.write import write_dicom
-from kneematch.web.door import Door, Guard
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
+from kneematch.web.auth import Door, Guard
 from kneematch.web.drawing import Subject
-from kneematch.web.guess import from_model
+from kneematch.web.initial_annotation import from_model
 from kneematch.web.serve import door_of, open_port, server
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -152,4 +152,4 @@ def model_guess(films: list[Path]) -> Annotation | None:
 @pytest.fixture
 def guessed_before(model_guess: Annotation | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spares a test the seconds in which the model is asked again."""
-    monkeypatch.setattr("kneematch.web.annotate_app.from_model", lambda subject: model_guess)
+    monkeypatch.setattr("kneematch.web.annotate.from_model", lambda subject: model_guess)

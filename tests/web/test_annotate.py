@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from kneematch.detector import Detector
+from kneematch.detection.detector import Detector
 from kneematch.matching.annotation import load_annotation
-from kneematch.matching.truth import annotate
-from kneematch.radiograph.phantom import Knee, phantom
-from kneematch.web.annotate_app import annotate_app
-from kneematch.web.door import Door, Guard
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import Knee, phantom
+from kneematch.web.annotate import annotate_app
+from kneematch.web.auth import Door, Guard
 
 SIZE = (512, 512)
 KNEE = phantom(0, size=SIZE).knees[1]

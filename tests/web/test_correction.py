@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kneematch.cohort.recipe import Recipe
-from kneematch.radiograph.read import read
+from kneematch.batch.recipe import Recipe
+from kneematch.io.read import read
 from kneematch.web.correction import matcher_of, moved
-from kneematch.web.decisions import Area, area_of
-from kneematch.web.rows import Rows, load_rows
+from kneematch.web.detections_table import Rows, load_rows
+from kneematch.web.review_log import Area, area_of
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import pytest
 from PIL import Image
 
 from kneematch.errors import SettingsError
-from kneematch.matching.truth import annotate
-from kneematch.radiograph.phantom import phantom
-from kneematch.radiograph.read import read
+from kneematch.io.read import read
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
 from kneematch.web.drawing import (
     Drawing,
     Subject,
@@ -21,7 +21,7 @@ from kneematch.web.drawing import (
     problems_of,
     template_pictures,
 )
-from kneematch.web.guess import first_guess, from_model
+from kneematch.web.initial_annotation import first_guess, from_model
 
 KNEES = phantom(0, size=(512, 512)).knees
 
@@ -101,7 +101,7 @@ def test_without_a_model_the_guess_is_in_the_middle_of_a_half(
     def none(**options: object) -> None:
         raise SettingsError("no model")
 
-    monkeypatch.setattr("kneematch.web.guess.Detector.load", none)
+    monkeypatch.setattr("kneematch.web.initial_annotation.Detector.load", none)
     guess, source = first_guess(subject, tmp_path / "none.json", lambda: from_model(subject))
     assert source == "middle"
     assert problems_of(guess, subject) == []

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from kneematch.web.annotate_app import annotate_app
-from kneematch.web.door import Door, Guard
-from kneematch.web.review_app import open_run, review_app
+from kneematch.web.annotate import annotate_app
+from kneematch.web.auth import Door, Guard
+from kneematch.web.review import open_run, review_app
 
 SMALL, LARGE = (1280, 800), (2560, 1440)
 DOCS = Path(__file__).parents[2] / "docs" / "images"

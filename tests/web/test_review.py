@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from kneematch.web.door import Door, Guard
-from kneematch.web.review_app import open_run, review_app
+from kneematch.web.auth import Door, Guard
+from kneematch.web.review import open_run, review_app
 
 Build = Callable[[Door], Guard]
 Served = Callable[[Build], AbstractContextManager[Door]]

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from kneematch.detection.detection import Detection
 from kneematch.errors import NotARadiograph, SettingsError
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.sampling import sample
-from kneematch.radiograph.view import compose, rectangle_to_film
+from kneematch.geometry.sampling import sample
+from kneematch.geometry.view import compose, rectangle_to_film
+from kneematch.io.radiograph import Radiograph
 
 MOST_PX: Final = 8192  # a side, above which a size must be a slip
 # Without spacing, an area is taken to be as wide as the box that one draws around a joint: crops

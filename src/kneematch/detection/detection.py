@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
-from kneematch.radiograph.radiograph import Radiograph
+from kneematch.io.radiograph import Radiograph
 
 if TYPE_CHECKING:
     from PIL import Image

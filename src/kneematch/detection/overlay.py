@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from kneematch.detection.detection import Detection
-from kneematch.radiograph.display import LEFT_COLOUR, RIGHT_COLOUR, Colour, to_grey8
-from kneematch.radiograph.radiograph import Radiograph
+from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, Colour, to_grey8
+from kneematch.io.radiograph import Radiograph
 
 LONGEST_PX: Final = 1600  # side of the picture
 LAYER_PX: Final = 3200  # lines are drawn on about this size, 2 to 4 times larger, then reduced

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from kneematch.errors import FilmError, NotARadiograph
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.read import read
-from kneematch.radiograph.split import LEFT, RIGHT, single, split
-from kneematch.radiograph.view import View
+from kneematch.geometry.split import LEFT, RIGHT, single, split
+from kneematch.geometry.view import View
+from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import read
 
 Film = Radiograph | str | os.PathLike[str]
 

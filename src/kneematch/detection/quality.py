@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 
 from kneematch.detection.detection import CORNERS
+from kneematch.geometry.pose import pose_matrix
+from kneematch.geometry.sampling import resize, sample
+from kneematch.geometry.view import transform
 from kneematch.matching.energy import (
     Term,
     correlation,
@@ -15,11 +18,8 @@ from kneematch.matching.energy import (
     printed,
     symmetry_penalty,
 )
-from kneematch.matching.pose import pose_matrix
-from kneematch.minimisers.problem import Problem
-from kneematch.minimisers.second_look import SecondLook
-from kneematch.radiograph.sampling import resize, sample
-from kneematch.radiograph.view import transform
+from kneematch.networks.consistency_check import SecondLook
+from kneematch.solvers.problem import Problem
 
 # On phantoms and on the labelled real films fewer than 1 in 25 good areas are beyond any of these,
 # and on films without knees all are beyond one (benchmarks/quality.py).

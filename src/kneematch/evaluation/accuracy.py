@@ -6,10 +6,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from kneematch.evaluation.ground_truth import Score, Truth, scores
+from kneematch.evaluation.method_run import Trial
 from kneematch.evaluation.statistics import bootstrap
-from kneematch.evaluation.table import Cell, Column, Table, digits
-from kneematch.evaluation.trial import Trial
-from kneematch.evaluation.truth import Score, Truth, scores
+from kneematch.evaluation.tables import Cell, Column, Table, digits
 
 ALL: Final = "all"
 COLUMNS: Final = (

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from kneematch.detection.detection import Detection
-from kneematch.evaluation.canvas import DPI, FULL_WIDTH, SMALL_PT, journal_style, write_figure
-from kneematch.evaluation.trial import Trial, common_films
-from kneematch.radiograph.display import to_grey8
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.read import read
-from kneematch.radiograph.split import SIDES
+from kneematch.evaluation.method_run import Trial, common_films
+from kneematch.evaluation.plot_style import DPI, FULL_WIDTH, SMALL_PT, journal_style, write_figure
+from kneematch.geometry.split import SIDES
+from kneematch.io.display import to_grey8
+from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import read
 
 FILMS: Final = 8
 

@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kneematch.evaluation.table import Cell, Column, Table, chance, digits
-from kneematch.evaluation.trial import Trial
-from kneematch.evaluation.truth import Truth, scores
+from kneematch.evaluation.ground_truth import Truth, scores
+from kneematch.evaluation.method_run import Trial
+from kneematch.evaluation.tables import Cell, Column, Table, chance, digits
 
 FEWEST: Final = 3  # knees from which a correlation tells anything
 FIFTHS: Final = ("lowest", "low", "middle", "high", "highest")

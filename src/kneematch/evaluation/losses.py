@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
-from kneematch.evaluation.settings import GRID
+from kneematch.evaluation.config import GRID
+from kneematch.evaluation.method_run import Trial
 from kneematch.evaluation.statistics import compare, holm, mean
-from kneematch.evaluation.table import Cell, Column, Table, chance, digits
-from kneematch.evaluation.trial import Trial
+from kneematch.evaluation.tables import Cell, Column, Table, chance, digits
 
 COUNT: Final = digits(0)
 LOSS: Final = digits(3)

@@ -14,7 +14,8 @@ from matplotlib.patches import Polygon
 from PIL import Image
 
 from kneematch.detection.detection import Detection
-from kneematch.evaluation.canvas import (
+from kneematch.evaluation.method_run import Trial
+from kneematch.evaluation.plot_style import (
     COLOURS,
     DASHES,
     DPI,
@@ -23,10 +24,9 @@ from kneematch.evaluation.canvas import (
     journal_style,
     write_figure,
 )
-from kneematch.evaluation.trial import Trial
-from kneematch.radiograph.display import to_grey8
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.read import read
+from kneematch.io.display import to_grey8
+from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import read
 
 TALLEST: Final = 6.0  # inches, a picture
 LEGEND: Final = 0.3  # inches, below it

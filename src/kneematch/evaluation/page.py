@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from kneematch import __version__
-from kneematch.cohort.recipe import AUTO
-from kneematch.evaluation.settings import GRID, Settings
-from kneematch.evaluation.table import Cell, Table, to_csv, to_latex, to_markdown
-from kneematch.files import write_aside
-from kneematch.outputs.run_file import device_name, versions
+from kneematch.batch.recipe import AUTO
+from kneematch.evaluation.config import GRID, Settings
+from kneematch.evaluation.tables import Cell, Table, to_csv, to_latex, to_markdown
+from kneematch.export.run_file import device_name, versions
+from kneematch.io.atomic import write_aside
 
 FORMAT: Final = "kneematch-evaluation/1"
 PAGE: Final = "evaluation.md"

@@ -17,8 +17,8 @@ from matplotlib.ticker import (
 )
 from numpy.typing import NDArray
 
-from kneematch.evaluation.canvas import COLOURS, FULL_WIDTH, journal_style, write_figure
 from kneematch.evaluation.loss_and_error import LossAndError
+from kneematch.evaluation.plot_style import COLOURS, FULL_WIDTH, journal_style, write_figure
 
 HEIGHT: Final = 2.7  # inches
 WIDTHS: Final = (1.35, 1)  # of the panels, relative

@@ -8,21 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from kneematch.cohort.local_engine import enough_workers
-from kneematch.cohort.recipe import Recipe
-from kneematch.cohort.run import Progress, silent
+from kneematch.batch.local_engine import enough_workers
+from kneematch.batch.recipe import Recipe
+from kneematch.batch.run import Progress, silent
 from kneematch.errors import SettingsError
-from kneematch.evaluation import settings as evaluation
-from kneematch.evaluation.evaluate import Evaluation, evaluate
+from kneematch.evaluation import config as evaluation
+from kneematch.evaluation.datasets import Choice, Split, Study, from_root, split_films
 from kneematch.evaluation.losses import film_losses
+from kneematch.evaluation.method_runs import RUNS, unheard
+from kneematch.evaluation.run import Evaluation, evaluate
 from kneematch.evaluation.statistics import mean
-from kneematch.evaluation.studies import Choice, Split, Study, from_root, split_films
-from kneematch.evaluation.table import Cell, Column, Table, digits, to_csv, to_latex, to_markdown
-from kneematch.evaluation.trials import RUNS, unheard
-from kneematch.files import write_aside
-from kneematch.minimisers.model import Model, load_model, save_model
+from kneematch.evaluation.tables import Cell, Column, Table, digits, to_csv, to_latex, to_markdown
+from kneematch.io.atomic import write_aside
+from kneematch.networks.model_file import Model, load_model, save_model
 from kneematch.training import session as training
-from kneematch.training.cache import prepare_films
 from kneematch.training.course import (
     check_enough,
     checkpoint_beside,
@@ -30,7 +29,8 @@ from kneematch.training.course import (
     session_on,
     template_hash,
 )
-from kneematch.training.group import Group
+from kneematch.training.dataset import prepare_films
+from kneematch.training.distributed import Group
 
 MODEL: Final = "model.safetensors"
 LISTS: Final = ("train.txt", "test.txt")

@@ -6,12 +6,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from kneematch.detection.detector import Detector
 from kneematch.detection.prepare import Prepared, load
-from kneematch.detector import Detector
 from kneematch.errors import FilmError
-from kneematch.evaluation.settings import GRID
-from kneematch.evaluation.trial import Trial
-from kneematch.outputs.run_file import device_name
+from kneematch.evaluation.config import GRID
+from kneematch.evaluation.method_run import Trial
+from kneematch.export.run_file import device_name
 
 MOST_FILMS: Final = 8
 FILMS_OF_GRID: Final = 1  # it takes minutes

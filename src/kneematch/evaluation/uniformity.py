@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
-from kneematch.evaluation.table import Cell, Column, Table, digits
-from kneematch.evaluation.trial import Trial
-from kneematch.processes.pool import Died, apply_in_order
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.read import read
+from kneematch.evaluation.method_run import Trial
+from kneematch.evaluation.tables import Cell, Column, Table, digits
+from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import read
+from kneematch.parallel.pool import Died, apply_in_order
 
 ROWS: Final = 96  # of a crop, however large its area is on the film
 MIDDLE: Final = 0.7  # of its columns: the joint itself, without what lies beside it
@@ -153,7 +153,7 @@ def _profile(film: Radiograph, found: Detection) -> Floats:
     """
     import torch
 
-    from kneematch.radiograph.sampling import resize
+    from kneematch.geometry.sampling import resize
 
     crop = torch.from_numpy(found.crop(film, mm=None, spacing_mm=None, mirror=True))
     margin = round(ROWS * (1 - MIDDLE) / 2)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kneematch.errors import TemplateError
-from kneematch.files import write_aside
-from kneematch.radiograph.split import SIDES
+from kneematch.geometry.split import SIDES
+from kneematch.io.atomic import write_aside
 
 FORMAT: Final = "kneematch-template/1"
 COARSE_MARGIN: Final = 1.3  # the coarse box when none is drawn, relative to the fine one

@@ -5,10 +5,10 @@ from typing import Final
 
 from torch import Tensor, minimum
 
-from kneematch.matching.detail import detail
-from kneematch.matching.pose import pose_matrix
+from kneematch.geometry.pose import pose_matrix
+from kneematch.geometry.sampling import sample
+from kneematch.matching.local_contrast import detail
 from kneematch.matching.template import Template
-from kneematch.radiograph.sampling import sample
 
 # Below this share of the half's own deviation a patch is constant: to rounding in the printed
 # energy, and to the eye, since noise correlates with anything, in the robust one.

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import TemplateError
+from kneematch.geometry.pose import SCALE_MIN, SCALE_RANGE, pose_matrix
+from kneematch.geometry.sampling import sample
+from kneematch.geometry.split import HALF_ASPECT, SIDES, split
+from kneematch.geometry.view import View, compose, transform
+from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Annotation, Box
-from kneematch.matching.detail import detail
-from kneematch.matching.pose import SCALE_MIN, SCALE_RANGE, pose_matrix
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.sampling import sample
-from kneematch.radiograph.split import HALF_ASPECT, SIDES, split
-from kneematch.radiograph.view import View, compose, transform
+from kneematch.matching.local_contrast import detail
 
 Window = tuple[EllipsisType, slice, slice]
 

@@ -11,10 +11,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.files import write_aside
-from kneematch.minimisers.network import PoseNetwork
+from kneematch.io.atomic import write_aside
+from kneematch.networks.pose_network import PoseNetwork
+from kneematch.training.config import Recipe
 from kneematch.training.phase import Learner
-from kneematch.training.recipe import Recipe
 from kneematch.training.two_phases import PHASES, Drawn, Task
 
 FORMAT: Final = "kneematch-checkpoint/1"

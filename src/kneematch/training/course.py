@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Final
 
 from kneematch.errors import SettingsError
+from kneematch.geometry.split import ROOM
 from kneematch.matching.annotation import load_annotation
-from kneematch.radiograph.split import ROOM
-from kneematch.training.cache import PreparedFilms
-from kneematch.training.group import Group
-from kneematch.training.recipe import Recipe
+from kneematch.training.config import Recipe
+from kneematch.training.dataset import PreparedFilms
+from kneematch.training.distributed import Group
 from kneematch.training.session import Session, Settings, prepare
 
 FEWEST: Final = 2  # films, below which there is nothing to learn from

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from kneematch.errors import SettingsError
-from kneematch.files import write_aside
+from kneematch.io.atomic import write_aside
 from kneematch.training.cache_folder import cache_folder
 
 NAME: Final = "resnet18-f37072fd.pth"

@@ -9,15 +9,15 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.matching.detail import detail
-from kneematch.matching.frame import seen_from, within
-from kneematch.matching.pose import pose_from_vector, pose_matrix, vector_from_pose
+from kneematch.geometry.frames import seen_from, within
+from kneematch.geometry.pose import pose_from_vector, pose_matrix, vector_from_pose
+from kneematch.geometry.sampling import sample
+from kneematch.geometry.split import HALF_ASPECT
+from kneematch.matching.local_contrast import detail
 from kneematch.matching.template import Template
-from kneematch.minimisers.nearby import nearby
-from kneematch.minimisers.problem import problem
-from kneematch.radiograph.sampling import sample
-from kneematch.radiograph.split import HALF_ASPECT
-from kneematch.training.lesson import Films
+from kneematch.solvers.anchored_refinement import nearby
+from kneematch.solvers.problem import problem
+from kneematch.training.phase_data import Films
 
 BETTER: Final = 0.5  # share of the patches, those most alike the template, that are averaged
 AT_ONCE: Final = 16  # films

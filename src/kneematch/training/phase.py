@@ -7,16 +7,16 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from kneematch.matching.pose import vector_from_pose
-from kneematch.minimisers.adam import adam
-from kneematch.minimisers.nearby import nearby
-from kneematch.minimisers.network import PoseNetwork
-from kneematch.minimisers.neural import Network
-from kneematch.minimisers.problem import problem
-from kneematch.training.group import Group
-from kneematch.training.lesson import InMemory, Lesson
-from kneematch.training.objective import Objective
-from kneematch.training.recipe import Recipe
+from kneematch.geometry.pose import vector_from_pose
+from kneematch.networks.pose_network import PoseNetwork
+from kneematch.networks.two_stage import Network
+from kneematch.solvers.adam import adam
+from kneematch.solvers.anchored_refinement import nearby
+from kneematch.solvers.problem import problem
+from kneematch.training.config import Recipe
+from kneematch.training.distributed import Group
+from kneematch.training.losses import Objective
+from kneematch.training.phase_data import InMemory, Lesson
 from kneematch.training.replay import Replay
 
 SHARPENED_AT_ONCE: Final = 16  # films, on a CPU

@@ -9,22 +9,22 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from kneematch.geometry.split import SIDES, split
+from kneematch.geometry.view import View
+from kneematch.io.read import read
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import cut_from_half
-from kneematch.minimisers.carried import carried
-from kneematch.minimisers.model import Model, load_model
-from kneematch.minimisers.network import PoseNetwork
-from kneematch.radiograph.read import read
-from kneematch.radiograph.split import SIDES, split
-from kneematch.radiograph.view import View
+from kneematch.networks.model_file import Model, load_model
+from kneematch.networks.pose_network import PoseNetwork
+from kneematch.networks.template_transfer import carried
 from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from kneematch.training.group import Group
-from kneematch.training.lesson import Films, First, InMemory, On
+from kneematch.training.config import Recipe
+from kneematch.training.distributed import Group
+from kneematch.training.initial_weights import SYNTHETIC, model_of, start_networks
 from kneematch.training.mean_template import as_drawn, mean_template
 from kneematch.training.phase import Learner
-from kneematch.training.recipe import Recipe
-from kneematch.training.start import SYNTHETIC, model_of, start_networks
-from kneematch.training.targets import searched, told
+from kneematch.training.phase_data import Films, First, InMemory, On
+from kneematch.training.pseudo_labels import searched, told
 from kneematch.training.two_phases import (
     PHASES,
     Drawn,

@@ -8,16 +8,16 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.matching.frame import NARROW, WIDE, enlarged, seen_from, within
+from kneematch.geometry.frames import NARROW, WIDE, enlarged, seen_from, within
+from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.template import Template
-from kneematch.minimisers.network import PoseNetwork, whole
-from kneematch.minimisers.neural import ENLARGE
-from kneematch.radiograph.split import HALF_ASPECT
-from kneematch.training.group import Group
-from kneematch.training.lesson import Films, Lesson
-from kneematch.training.objective import Objective, distance_from, energy_of
+from kneematch.networks.pose_network import PoseNetwork, whole
+from kneematch.networks.two_stage import ENLARGE
+from kneematch.training.config import Recipe
+from kneematch.training.distributed import Group
+from kneematch.training.losses import Objective, distance_from, energy_of
 from kneematch.training.phase import Learner, at_once, train_phase
-from kneematch.training.recipe import Recipe
+from kneematch.training.phase_data import Films, Lesson
 
 PHASES: Final = ("coarse", "fine")
 

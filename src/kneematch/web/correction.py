@@ -11,19 +11,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kneematch.cohort.recipe import Recipe
+from kneematch.batch.recipe import Recipe
 from kneematch.detection.detection import Detection
 from kneematch.detection.prepare import Prepared, prepare
+from kneematch.detection.registry import drawn_template, own_template
 from kneematch.errors import KneematchError
+from kneematch.geometry.sampling import sample
+from kneematch.geometry.split import ROOM, SIDES
+from kneematch.geometry.view import compose, transform
+from kneematch.io.radiograph import Radiograph
 from kneematch.matching.energy import one_sided_loss, printed
 from kneematch.matching.template import Template
-from kneematch.minimisers.methods import drawn_template, own_template
-from kneematch.minimisers.model import load_model, shipped_model
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.sampling import sample
-from kneematch.radiograph.split import ROOM, SIDES
-from kneematch.radiograph.view import compose, transform
-from kneematch.web.decisions import Area
+from kneematch.networks.model_file import load_model, shipped_model
+from kneematch.web.review_log import Area
 
 RUN: Final = "run.json"
 METHOD: Final = "review"  # in the tables, of an area that was moved by hand

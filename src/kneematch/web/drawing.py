@@ -10,15 +10,15 @@ import torch
 from PIL import Image, ImageDraw
 from pydantic import Field
 
+from kneematch.detection.describe import split_lines
 from kneematch.errors import TemplateError
+from kneematch.geometry.pose import SCALE_MIN, SCALE_RANGE
+from kneematch.geometry.split import SIDES, split
+from kneematch.geometry.view import View, transform
+from kneematch.io.display import Colour, to_grey8
+from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import COARSE_MARGIN, Annotation, Box
-from kneematch.matching.pose import SCALE_MIN, SCALE_RANGE
 from kneematch.matching.template import Template, Window, cut_from_half
-from kneematch.radiograph.describe import split_lines
-from kneematch.radiograph.display import Colour, to_grey8
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.split import SIDES, split
-from kneematch.radiograph.view import View, transform
 from kneematch.web.films import inline
 
 RED: Final = (255, 92, 92)

@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 
 from PIL import Image
 
-from kneematch.radiograph.display import to_grey8
-from kneematch.radiograph.radiograph import Radiograph
-from kneematch.radiograph.read import read
+from kneematch.io.display import to_grey8
+from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import read
 
 LONGEST_PX: Final = 5000  # side of a film's picture; larger films are shown smaller
 QUALITY: Final = 92  # of JPEG, at which its errors are below a film's noise

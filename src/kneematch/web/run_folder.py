@@ -9,15 +9,15 @@ from typing import Any, Final
 from kneematch.detection.detection import Detection
 from kneematch.detection.prepare import Prepared
 from kneematch.errors import SettingsError
-from kneematch.radiograph.radiograph import Radiograph
+from kneematch.io.radiograph import Radiograph
 from kneematch.web import thumbnails
 from kneematch.web.correction import Matcher, matcher_of, moved
-from kneematch.web.decisions import CORRECTED, NAME, Area, Decision, Decisions, area_of
+from kneematch.web.detections_table import STATES, Query, Rows, load_rows
 from kneematch.web.films import read_film, remembered
 from kneematch.web.paths import within
-from kneematch.web.reviewed import NAME as REVIEWED
-from kneematch.web.reviewed import write_reviewed
-from kneematch.web.rows import STATES, Query, Rows, load_rows
+from kneematch.web.review_log import CORRECTED, NAME, Area, Decision, Decisions, area_of
+from kneematch.web.reviewed_table import NAME as REVIEWED
+from kneematch.web.reviewed_table import write_reviewed
 
 FILMS_KEPT: Final = 3  # in memory, each up to 50 MB
 SLOW_S: Final = 0.1  # to read a film, after which it is worth to draw more than was asked for

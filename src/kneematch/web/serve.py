@@ -12,7 +12,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from kneematch.errors import KneematchError, SettingsError
-from kneematch.web.door import HOST, REFUSED, Door
+from kneematch.web.auth import HOST, REFUSED, Door
 from kneematch.web.paths import STATIC
 
 ANY_PORT: Final = 0

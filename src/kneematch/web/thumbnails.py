@@ -11,8 +11,8 @@ from PIL import Image
 
 from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import draw_detections
-from kneematch.files import write_aside
-from kneematch.radiograph.radiograph import Radiograph
+from kneematch.io.atomic import write_aside
+from kneematch.io.radiograph import Radiograph
 from kneematch.web.films import jpeg
 
 FOLDER: Final = "review-cache"

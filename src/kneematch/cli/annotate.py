@@ -1,0 +1,35 @@
+"""`kneematch annotate`: draw a template on one film, in the browser."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kneematch.cli.page import check_web, show_page
+from kneematch.errors import SettingsError
+
+
+def annotate(
+    film: Annotated[Path, typer.Argument(help="The film to draw on.")],
+    films: Annotated[
+        list[str] | None,
+        typer.Option("--films", metavar="PATH", help="Films to try it on; may be repeated."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="JSON", help="The template to write.")
+    ] = Path("template.json"),
+    port: Annotated[int, typer.Option(help="Of the page; 0 is any that is free.")] = 0,
+    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+) -> None:
+    """Draw the boxes of a template on one film, and try them on others, in the browser."""
+    check_web()
+    from kneematch.batch.discovery import find_films
+    from kneematch.web.annotate import annotate_app
+    from kneematch.web.preview import some_of
+
+    tried = some_of(find_films(films)) if films else []
+    if not out.parent.is_dir():
+        raise SettingsError(
+            f"{out}: its folder is not there; expected one to write the template to; make it"
+        )
+    show_page(lambda door: annotate_app(film, out, tried, door), port=port, browser=browser)

@@ -1,0 +1,78 @@
+"""Turn the fields of a configuration dataclass into the options of a command."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from enum import StrEnum
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from kneematch.options import KEY, Option
+
+
+def config_options(config: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option per field of a configuration.
+
+    The command's parameter `config` receives the configuration; its other parameters stay.
+    """
+    settings = {item.name: item for item in fields(config) if KEY in item.metadata}
+    hints = get_type_hints(config)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            given = {name: _plain(values.pop(name)) for name in settings}
+            command(**values, config=config(**given))
+
+        options = [_parameter(item, hints[name]) for name, item in settings.items()]
+        kept = [each for name, each in own.parameters.items() if name != "config"]
+        parameters = sorted([*kept, *options], key=lambda each: each.default is not each.empty)
+        keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        run.__signature__ = own.replace(parameters=keywords)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in keywords}
+        return run
+
+    return decorate
+
+
+def _parameter(item: "Field[Any]", hint: Any) -> inspect.Parameter:
+    """Return the parameter of one setting, as Typer reads it."""
+    about: Option = item.metadata[KEY]
+    default: Any = item.default
+    if about.choices:
+        members = {_member(name): name for name in about.choices}
+        names: Any = StrEnum("Choice", members)  # type: ignore[misc]
+        several = isinstance(default, tuple)
+        hint = list[names] if several else names
+        default = [names(name) for name in default] if several else names(default)
+    declared = typer.Option(
+        *about.flags,
+        help=about.help,
+        metavar="" if hint is bool else about.metavar,
+        min=about.minimum,
+        rich_help_panel=about.group,
+        show_default=about.default_text or default not in (None, False, True, []),
+    )
+    return inspect.Parameter(
+        item.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is MISSING else default,
+        annotation=Annotated[hint, declared],
+    )
+
+
+def _member(name: str) -> str:
+    return name.replace("+", "_").replace("-", "_").upper()
+
+
+def _plain(value: Any) -> Any:
+    """Return what the configuration stores: names as text, several of them as a tuple."""
+    if isinstance(value, StrEnum):
+        return str(value.value)
+    if isinstance(value, list):
+        return tuple(_plain(each) for each in value)
+    return value

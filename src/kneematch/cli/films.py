@@ -1,0 +1,31 @@
+"""The films that a user means, as several commands take them."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from kneematch.batch.config import Selection
+from kneematch.cli.terminal import complain
+from kneematch.errors import SettingsError
+
+
+def named_films(
+    paths: Sequence[str], selection: Selection, leave_out: Sequence[Path], *, quiet: bool
+) -> list[str]:
+    """Those of the paths, less other series and what the command itself wrote."""
+    from kneematch.batch.discovery import find_films, share
+
+    found = find_films(paths, stdin=sys.stdin.buffer, leave_out=leave_out)
+    if selection.series is not None:
+        from kneematch.batch.series import in_series
+
+        inside = list(in_series(found, selection.series))
+        if not inside:
+            raise SettingsError(
+                f"--series {selection.series}: none of {len(found)} films; expected DICOM with "
+                "this in its series description; see what `kneematch info` tells of them"
+            )
+        if not quiet:
+            complain(f"{len(found) - len(inside)} of {len(found)} films are of other series")
+        found = inside
+    return share(found, selection)

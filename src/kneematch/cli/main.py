@@ -1,0 +1,71 @@
+"""The command line: which commands there are, and how their errors are told."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, cast
+
+import typer
+
+from kneematch import __version__
+from kneematch.cli.annotate import annotate
+from kneematch.cli.detect import detect
+from kneematch.cli.evaluate import evaluate
+from kneematch.cli.info import info
+from kneematch.cli.reproduce import reproduce
+from kneematch.cli.review import review
+from kneematch.cli.synth import synth
+from kneematch.cli.terminal import FAILED, INTERRUPTED, complain
+from kneematch.cli.train import train
+from kneematch.errors import KneematchError
+
+# typer brings a click of its own and exports this class of it; its base is every usage error.
+UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
+
+app = typer.Typer(
+    help="Draw boxes on one knee of one X-ray; get both knee joint areas in every other one.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(annotate)
+app.command()(detect)
+app.command()(evaluate)
+app.command()(info)
+app.command()(reproduce)
+app.command()(review)
+app.command()(synth)
+app.command()(train)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"kneematch {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options that stand before a command; Typer shows the help of the app itself instead."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; what a user can mend is one line on stderr and exit code 2."""
+    # Threads that wait for work by spinning would keep the processes that read films waiting.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        return app(given or ["--help"], prog_name="kneematch", standalone_mode=False) or 0
+    except UsageError as error:
+        complain(f"{error.format_message()} See 'kneematch --help'.")
+    except KneematchError as error:
+        complain(str(error))
+    except OSError as error:
+        complain(f"{error.filename or 'the system'}: {error.strerror or error}")
+    except typer.Abort:
+        return INTERRUPTED
+    return FAILED

@@ -1,0 +1,119 @@
+"""What all commands show alike: complaints, paths and progress."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from kneematch.errors import SettingsError
+
+if TYPE_CHECKING:
+    from kneematch.evaluation.tables import Table
+
+FAILED: Final = 2  # the exit code of everything that a user can mend
+SOME_FAILED: Final = 1  # of a run that went through, though not with every film
+INTERRUPTED: Final = 130  # what a shell reports after Ctrl-C
+PIPE_WIDTH: Final = 160  # of tables, where there is no terminal to ask
+
+
+def complain(message: str) -> None:
+    """One line on stderr."""
+    typer.echo(f"kneematch: {shown(' '.join(message.splitlines()))}", err=True)
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path, or what is said of it, on one line that any terminal can print."""
+    return "".join(sign if sign.isprintable() else "?" for sign in str(path))
+
+
+def print_table(table: "Table", titles: Collection[str] | None = None) -> None:
+    """A table on stdout, or some of its columns."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    from kneematch.evaluation.tables import words
+
+    grid = Grid(box=box.SIMPLE_HEAD)
+    chosen = [
+        k for k, column in enumerate(table.columns) if titles is None or column.title in titles
+    ]
+    for k in chosen:
+        column = table.columns[k]
+        grid.add_column(column.title, justify="left" if column.show is words else "right")
+    for row in table.shown():
+        grid.add_row(*(Text(row[k]) for k in chosen))  # as text, where [ and ] mean nothing
+    wide = None if Console().is_terminal else PIPE_WIDTH
+    Console(width=wide).print(grid)
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file that was to be written, and not the one it was written to aside."""
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(
+            f"{path}: cannot be written ({error.strerror or error}); expected a folder that is "
+            "there, writable and not full; name another one"
+        ) from error
+
+
+@contextmanager
+def progress(total: int, before: int = 0) -> Iterator[Callable[[], None]]:
+    """A bar on stderr, its rate and the time left, or nothing where stderr is no terminal.
+
+    Yields what is to be called after each film; those done before say nothing about the rate.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    rate = TextColumn("{task.fields[rate]}")
+    columns = BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task("", total=total, completed=before, rate="")
+        started, done = time.monotonic(), 0
+
+        def advance() -> None:
+            nonlocal done
+            done += 1
+            a_second = done / max(time.monotonic() - started, 1e-9)
+            bar.update(task, advance=1, rate=f"{a_second:.1f} films/s")
+
+        yield advance
+
+
+@contextmanager
+def stopping_cleanly(kept: Path) -> Iterator[None]:
+    """Take SIGTERM for Ctrl-C, and after either say how to go on from the file that is kept."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if kept.exists():
+            complain(
+                f"stopped; what is done is in {shown(kept)}; continue with the same command and "
+                "--resume"
+            )
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,162 @@
+"""Films for other programs: DICOM (Digital X-Ray Image, For Presentation) and 16-bit PNG."""
+
+import os
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from pydicom import Dataset
+from pydicom.dataset import FileMetaDataset
+from pydicom.uid import (
+    DigitalXRayImageStorageForPresentation,
+    ExplicitVRLittleEndian,
+    generate_uid,
+)
+from pydicom.valuerep import DSfloat
+
+from kneematch.io.atomic import write_aside
+
+KNEE = ("72696002", "Knee")  # SNOMED CT, as DICOM's context group 4009 has it
+VIEWS = {"AP": ("399348003", "antero-posterior"), "PA": ("272479007", "postero-anterior")}  # 4010
+EMPTY = (  # what the standard wants present, and a phantom has not
+    "PatientID",
+    "PatientBirthDate",
+    "PatientSex",
+    "StudyDate",
+    "StudyTime",
+    "StudyID",
+    "AccessionNumber",
+    "ReferringPhysicianName",
+    "SeriesNumber",
+    "InstanceNumber",
+    "Manufacturer",
+    "DetectorType",
+    "AcquisitionContextSequence",
+)
+
+
+def write_dicom(
+    path: str | os.PathLike[str],
+    pixels: NDArray[np.float32],
+    *,
+    mm_per_px: float | None,
+    laterality: str | None,
+    view: str | None = "PA",
+    series: str | None = None,
+    bits: int = 12,
+    monochrome1: bool = False,
+    entropy: str | None = None,
+) -> None:
+    """Write a film of synthetic origin, uncompressed.
+
+    Args:
+        path: the file, replaced if there.
+        pixels: (H, W) in [0, 1], bones bright.
+        mm_per_px: at the detector; without it the file lacks ImagerPixelSpacing, which the
+            standard wants.
+        laterality: "L", "R" or "B"; None is written as "U", unpaired.
+        view: "PA", "AP" or another value of ViewPosition.
+        series: the series' description.
+        bits: stored for a pixel, 8 to 16, in two bytes.
+        monochrome1: store the negative, and say so.
+        entropy: makes the identifiers, else random, a function of this text.
+    """
+    dataset = _identity(entropy)
+    _describe(dataset, laterality, view, series)
+    if mm_per_px is not None:
+        dataset.ImagerPixelSpacing = [DSfloat(mm_per_px, auto_format=True)] * 2
+    _store(dataset, pixels, bits, monochrome1)
+    with write_aside(path) as aside:
+        dataset.save_as(aside, enforce_file_format=True)
+
+
+def write_png16(path: str | os.PathLike[str], pixels: NDArray[np.float32]) -> None:
+    """Write pixels (H, W) in [0, 1] as a grey PNG of 16 bits."""
+    with write_aside(path) as aside:
+        Image.fromarray(_levels(pixels, 16)).save(aside, format="PNG")
+
+
+def _levels(pixels: NDArray[np.float32], bits: int) -> NDArray[np.uint16]:
+    """The nearest of 2 ** bits levels."""
+    if pixels.ndim != 2 or pixels.size == 0:
+        raise ValueError(f"pixels of shape {pixels.shape}; expected (H, W)")
+    if not (pixels.min() >= 0 and pixels.max() <= 1):  # false for NaN, too
+        raise ValueError(f"pixels from {pixels.min()} to {pixels.max()}; expected 0 to 1")
+    levels: NDArray[np.uint16] = np.rint(pixels * np.float32(2**bits - 1)).astype(np.uint16)
+    return levels
+
+
+def _identity(entropy: str | None) -> Dataset:
+    """Who and what: a phantom, its study, its series, itself."""
+
+    def uid(level: str) -> str:
+        return generate_uid(entropy_srcs=None if entropy is None else [entropy, level])
+
+    dataset = Dataset()
+    dataset.SpecificCharacterSet = "ISO_IR 192"
+    dataset.SOPClassUID = DigitalXRayImageStorageForPresentation
+    dataset.SOPInstanceUID = uid("instance")
+    dataset.StudyInstanceUID = uid("study")
+    dataset.SeriesInstanceUID = uid("series")
+    for keyword in EMPTY:
+        setattr(dataset, keyword, None)
+    dataset.PatientName = "Phantom^Synthetic"
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    dataset.file_meta.MediaStorageSOPClassUID = dataset.SOPClassUID
+    dataset.file_meta.MediaStorageSOPInstanceUID = dataset.SOPInstanceUID
+    return dataset
+
+
+def _describe(
+    dataset: Dataset, laterality: str | None, view: str | None, series: str | None
+) -> None:
+    """Which knees, seen from where."""
+    dataset.Modality = "DX"
+    dataset.PresentationIntentType = "FOR PRESENTATION"
+    dataset.ImageType = ["DERIVED", "PRIMARY", ""]
+    dataset.BodyPartExamined = "KNEE"
+    dataset.AnatomicRegionSequence = [_code(*KNEE)]
+    dataset.ImageLaterality = laterality or "U"
+    dataset.PatientOrientation = ["L", "F"]  # the patient's right is at the picture's left
+    if view is not None:
+        dataset.ViewPosition = view
+        if view in VIEWS:
+            dataset.ViewCodeSequence = [_code(*VIEWS[view])]
+    if series is not None:
+        dataset.SeriesDescription = series
+
+
+def _code(value: str, meaning: str) -> Dataset:
+    item = Dataset()
+    item.CodeValue = value
+    item.CodingSchemeDesignator = "SCT"
+    item.CodeMeaning = meaning
+    return item
+
+
+def _store(dataset: Dataset, pixels: NDArray[np.float32], bits: int, monochrome1: bool) -> None:
+    """The pixels and how their values are meant."""
+    if not 8 <= bits <= 16:
+        raise ValueError(f"{bits} bits; expected 8 to 16")
+    levels = _levels(pixels, bits)
+    if monochrome1:
+        np.subtract(2**bits - 1, levels, out=levels)
+    dataset.SamplesPerPixel = 1
+    dataset.PhotometricInterpretation = "MONOCHROME1" if monochrome1 else "MONOCHROME2"
+    dataset.PresentationLUTShape = "INVERSE" if monochrome1 else "IDENTITY"
+    dataset.PixelIntensityRelationship = "LOG"
+    dataset.PixelIntensityRelationshipSign = 1 if monochrome1 else -1  # bone lets less through
+    dataset.Rows, dataset.Columns = levels.shape
+    dataset.BitsAllocated = 16
+    dataset.BitsStored = bits
+    dataset.HighBit = bits - 1
+    dataset.PixelRepresentation = 0
+    dataset.RescaleIntercept = 0
+    dataset.RescaleSlope = 1
+    dataset.RescaleType = "US"
+    dataset.WindowCenter = 2 ** (bits - 1)
+    dataset.WindowWidth = 2**bits
+    dataset.LossyImageCompression = "00"
+    dataset.BurnedInAnnotation = "NO"
+    dataset.add_new("PixelData", "OW", levels.astype("<u2", copy=False).tobytes())

@@ -1,0 +1,92 @@
+"""G(.; phi): the network that says where the template lies (paper, Sect. 5)."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kneematch.geometry.pose import pose_matrix
+from kneematch.geometry.sampling import resize, sample
+
+INPUT: Final = (224, 224)  # of which ResNet18 makes the paper's maps of 7 x 7
+OVERSAMPLING: Final = 2  # of a view, before it is reduced to the network's input
+RANGE: Final = 6.0  # of an output, which lies in (-3, 3)
+DARK: Final = 1e-3  # added to the deviation of an image, for one that is black
+
+
+class PoseNetwork(nn.Module):
+    """An image to the vector v of the patch that looks like the template; one for both sides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # MONAI takes seconds to import, and only networks need it.
+        from monai.networks.nets.resnet import resnet18
+
+        self.backbone: nn.Module = resnet18(
+            spatial_dims=2,
+            n_input_channels=3,
+            conv1_t_stride=2,
+            shortcut_type="B",
+            bias_downsample=False,
+            feed_forward=False,
+        )
+        self.reduce = nn.Sequential(
+            nn.Conv2d(512, 128, 1), nn.ReLU(), nn.Conv2d(128, 32, 1), nn.ReLU()
+        )
+        self.regress = nn.Sequential(
+            nn.Linear(32 * 7 * 7, 512),
+            nn.ReLU(),
+            nn.Linear(512, 32),
+            nn.ReLU(),
+            nn.Linear(32, 4),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Vectors v (..., 4) of images (..., 224, 224)."""
+        grey = standardised(images).reshape(-1, 1, *images.shape[-2:])
+        maps = self.reduce(self.features(grey.expand(-1, 3, -1, -1)))  # (K, 32, 7, 7)
+        flat = F.normalize(maps, dim=1).flatten(1)
+        v = RANGE * (torch.sigmoid(self.regress(flat).float()) - 0.5)
+        return v.reshape(*images.shape[:-2], 4)
+
+    def features(self, colours: Tensor) -> Tensor:
+        """The convolutional part of ResNet18: (K, 3, 224, 224) to (K, 512, 7, 7)."""
+        net = self.backbone
+        maps = net.maxpool(net.act(net.bn1(net.conv1(colours))))  # type: ignore[operator]
+        maps = net.layer2(net.layer1(maps))  # type: ignore[operator]
+        deepest: Tensor = net.layer4(net.layer3(maps))  # type: ignore[operator]
+        return deepest
+
+
+def network_of(weights: Mapping[str, Tensor]) -> PoseNetwork:
+    """The network that has these weights, in evaluation mode."""
+    network = PoseNetwork().eval()
+    network.load_state_dict(dict(weights))
+    return network
+
+
+def standardised(images: Tensor) -> Tensor:
+    """Images (..., H, W) of mean 0 and deviation 1, as ImageNet's are that ResNet18 was made for.
+
+    An image at a time, and not with ImageNet's own numbers: the exposure of a film is arbitrary.
+    """
+    deviation, mean = torch.std_mean(images, dim=(-2, -1), keepdim=True, correction=0)
+    return (images - mean) / (deviation + DARK)
+
+
+def look(halves: Tensor, frames: Tensor, aspect: float) -> Tensor:
+    """What the network sees of halves (N, S, H, W) in frames (N, S, 4): (N, S, 224, 224).
+
+    The frames' views have the given height over width, of which the network's square knows nothing.
+    """
+    matrices = pose_matrix(frames, aspect, halves.shape[-2] / halves.shape[-1])
+    height, width = INPUT
+    large = OVERSAMPLING * height, OVERSAMPLING * width
+    return resize(sample(halves, matrices.to(halves), large), INPUT)
+
+
+def whole(halves: Tensor) -> Tensor:
+    """The frames (N, S, 4) that hold all of halves (N, S, H, W)."""
+    return F.pad(halves.new_ones(*halves.shape[:2], 1), (0, 3))  # of scale 1

@@ -1,0 +1,65 @@
+"""A template of the user's own without training: carried along with the one the networks know."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kneematch.errors import TemplateError
+from kneematch.geometry.frames import Spread, frames_that_show, moved, seen_from, within
+from kneematch.geometry.pose import pose_from_vector
+from kneematch.networks.pose_network import look
+from kneematch.networks.two_stage import TwoPhases
+
+VIEWS: Final = 24  # of the annotated knee, whose mean is taken
+JITTER: Final = Spread(0.1, 0.1, 0.06)
+# Of the views' centres, in widths: of knees at most 0.01, of noise, clouds and black 0.04 and more.
+LARGEST_SPREAD: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """Networks that find one template, and where another one lies in its frame."""
+
+    networks: TwoPhases
+    offset: Tensor  # (4,), a pose in the frame of the networks' own fine template
+
+    def poses(self, halves: Tensor) -> Tensor:
+        """Where the other template lies in halves (N, S, H, W): theta (N, S, 4)."""
+        own = self.networks.poses(halves)
+        offset = self.offset.to(own).expand_as(own)
+        return within(own, offset, self.networks.fine_aspect, halves.shape[-2] / halves.shape[-1])
+
+
+@torch.no_grad()
+def carried(networks: TwoPhases, half: Tensor, theta: Tensor) -> Carried:
+    """Carry the template that was drawn at theta (4,) of a half (H, W).
+
+    Raises:
+        TemplateError: the networks do not see a knee there.
+    """
+    image_aspect = half.shape[-2] / half.shape[-1]
+    own = _seen(networks, half[None, None])  # (VIEWS, 4)
+    spread = own[:, 1:3].std(0).max() / (2 * own[:, 0].mean())
+    if not spread < LARGEST_SPREAD:
+        raise TemplateError(
+            "the network sees no knee in the annotated half of the film; expected a frontal "
+            "knee; annotate another film, or do without (detect --method search, train --start "
+            "none)"
+        )
+    offset = seen_from(own.mean(0).to(theta), theta, networks.fine_aspect, image_aspect)
+    return Carried(networks, offset.to(half))
+
+
+def _seen(networks: TwoPhases, half: Tensor) -> Tensor:
+    """The fine poses (VIEWS, 4) that are seen in a half (1, 1, H, W) through shifted frames."""
+    image_aspect = half.shape[-2] / half.shape[-1]
+    aspect, ratio = networks.coarse_aspect, networks.fine_aspect / networks.coarse_aspect
+    theta = networks.poses(half).expand(VIEWS, 1, 4)
+    nominal = seen_from(networks.frames(half), theta, aspect, image_aspect)
+    generator = torch.Generator(half.device).manual_seed(0)
+    wanted = moved(nominal, ratio, JITTER, generator)
+    frames = frames_that_show(theta, wanted, aspect, image_aspect)
+    v = networks.fine(look(half.expand(VIEWS, -1, -1, -1), frames, aspect))
+    return within(frames, pose_from_vector(v, ratio), aspect, image_aspect)[:, 0]

@@ -1,0 +1,67 @@
+"""The paper's baseline: scikit-image's match_template at five scales (paper, Sect. 6)."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kneematch.geometry.pose import pose_from_vector, vector_from_pose
+from kneematch.geometry.sampling import resize
+from kneematch.matching.energy import losses
+from kneematch.solvers.problem import Problem, Solution
+
+# Widths of the patch over the half's. The paper gives none but their number. D reaches from 0.15
+# to 0.95, which five steps of 1.6 would cover without a match in between; on films of knees the
+# joint area is 0.3 to 0.75 of the half, which they cover in steps of 1.26.
+SCALES: Final = (0.30, 0.38, 0.48, 0.60, 0.75)
+
+
+def sliding(problem: Problem, *, scales: tuple[float, ...] = SCALES) -> Solution:
+    """Each side's best place at each scale, then the scale of the lowest left + right loss.
+
+    Unregularised and unrotated, as in the paper. The best place is that of the highest or, on an
+    image negative, the lowest correlation with the whole template; of the two the one of lower
+    loss. It runs on the CPU, whatever the device of the halves.
+    """
+    theta = torch.stack([_places(problem, scale) for scale in scales])  # (K, 2, N, S, 4)
+    v = vector_from_pose(theta, problem.height_ratio).to(problem.halves)
+    loss = torch.stack([_losses(problem, both) for both in v])  # (K, 2, N, S)
+    loss, polarity = loss.min(1)
+    v = v.gather(1, polarity[:, None, ..., None].expand(-1, -1, -1, -1, 4))[:, 0]
+    best = loss.sum(-1).argmin(0)  # (N,)
+    v = v[best, torch.arange(len(best), device=best.device)]
+    return Solution(v, problem.energy(v))
+
+
+def _losses(problem: Problem, v: Tensor) -> Tensor:
+    """The mismatch of each side, (K, N, S), at vectors (K, N, S, 4)."""
+    theta = pose_from_vector(v, problem.height_ratio)
+    return torch.stack([losses(problem.terms, one) for one in theta])
+
+
+def _places(problem: Problem, scale: float) -> Tensor:
+    """Poses of highest and of lowest correlation at one scale, (2, N, S, 4)."""
+    image = problem.template.image.double().cpu()
+    height, width = image.shape
+    columns = max(round(width / scale), width)
+    rows = max(round(columns * problem.image_aspect), height)
+    halves = resize(problem.halves.cpu(), (rows, columns)).double()  # (N, S, rows, columns)
+    poses = []
+    for half in halves.flatten(0, 1):
+        response = _correlations(half, image)
+        for index in (response.argmax(), response.argmin()):
+            y, x = divmod(int(index), response.shape[1])
+            centre = (2 * x + width) / columns - 1, (2 * y + height) / rows - 1
+            poses.append([width / columns, *centre, 0.0])
+    n, sides = problem.halves.shape[:2]
+    return torch.tensor(poses, dtype=torch.float64).reshape(n, sides, 2, 4).permute(2, 0, 1, 3)
+
+
+def _correlations(half: Tensor, image: Tensor) -> NDArray[Any]:
+    """The correlation of an image with every part of the half that is as large."""
+    from skimage.feature import match_template  # slow to import
+
+    match: Callable[..., NDArray[Any]] = match_template
+    return match(half.numpy(), image.numpy())

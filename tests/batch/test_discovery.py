@@ -1,0 +1,182 @@
+"""Which films are meant by what is named."""
+
+import io
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kneematch.batch.config import Selection
+from kneematch.batch.discovery import find_films, share
+from kneematch.batch.series import in_series
+from kneematch.errors import SettingsError
+from kneematch.io.write import write_dicom, write_png16
+
+PIXELS = np.eye(64, dtype=np.float32)
+
+
+def dicom(path: Path, series: str | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_dicom(path, PIXELS, mm_per_px=None, laterality="B", series=series)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Films with and without suffix, and what else lies about in archives."""
+    root = tmp_path / "films"
+    for name in ("b.dcm", "a.DCM", "study/001", "study/10", "study/.hidden.dcm", ".cache/c.dcm"):
+        dicom(root / name)
+    write_png16(root / "picture.PNG", PIXELS)
+    shutil.copy(root / "picture.PNG", root / "unnamed_picture")
+    dicom(root / "study" / "DICOMDIR")
+    (root / "no_preamble").write_bytes((root / "b.dcm").read_bytes()[132:])
+    (root / "notes.txt").write_text("not a film, though it is long enough to be one" * 9)
+    (root / "empty").write_bytes(b"")
+    (root / "template.json").write_text("{}")
+    os.mkfifo(root / "pipe.dcm")
+    monkeypatch.chdir(tmp_path)
+    return root
+
+
+IN_FOLDER = [
+    "films/a.DCM",
+    "films/b.dcm",
+    "films/no_preamble",
+    "films/picture.PNG",
+    "films/unnamed_picture",
+    "films/study/001",
+    "films/study/10",
+]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_folder_is_searched_for_films_by_suffix_and_content() -> None:
+    assert find_films(["films"]) == IN_FOLDER
+
+
+def test_a_folder_that_is_written_to_is_left_out(folder: Path) -> None:
+    dicom(folder / "out" / "overlay.dcm")
+    assert find_films(["films"], leave_out=[folder / "out"]) == IN_FOLDER
+    assert "films/out/overlay.dcm" in find_films(["films"])
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_file_that_is_named_is_taken_whatever_it_is() -> None:
+    named = ["films/notes.txt", "missing.dcm", "films/.cache/c.dcm"]
+    assert find_films(named) == named
+
+
+def test_each_film_is_taken_once_in_the_order_named(folder: Path) -> None:
+    named = ["films/study", "films/./b.dcm", str(folder / "b.dcm"), "films/study/10", "films/a.DCM"]
+    found = ["films/study/001", "films/study/10", "films/./b.dcm", "films/a.DCM"]
+    assert find_films(named) == found
+
+
+@pytest.mark.usefixtures("folder")
+def test_patterns_are_expanded_unless_they_are_names() -> None:
+    assert find_films(["films/*.dcm"]) == ["films/b.dcm", "films/pipe.dcm"]
+    assert find_films(["films/**/0*"]) == ["films/study/001"]
+    dicom(Path("odd[1].dcm"))
+    assert find_films(["odd[1].dcm"]) == ["odd[1].dcm"]
+    with pytest.raises(SettingsError, match="nothing matches"):
+        find_films(["films/*.xyz"])
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_list_has_a_path_a_line() -> None:
+    Path("list.txt").write_bytes(b"films/b.dcm\r\n\n missing \nfilms/study\n")
+    found = ["films/b.dcm", " missing ", "films/study/001", "films/study/10"]
+    assert find_films(["@list.txt"]) == found
+
+
+def test_listed_paths_may_be_relative_to_their_list(folder: Path) -> None:
+    (folder / "list.txt").write_text("b.dcm\nfilms/a.DCM\nnowhere.dcm\n")
+    assert find_films(["@films/list.txt"]) == ["films/b.dcm", "films/a.DCM", "nowhere.dcm"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_stdin_has_a_path_a_line_or_between_nuls() -> None:
+    odd = b"new\nline \xff.dcm"
+    lines = io.BytesIO(b"films/b.dcm\nfilms/a.DCM")
+    assert find_films(["-"], stdin=lines) == ["films/b.dcm", "films/a.DCM"]
+    found = find_films(["-"], stdin=io.BytesIO(b"films/b.dcm\0" + odd + b"\0"))
+    assert found == ["films/b.dcm", os.fsdecode(odd)]
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_folder_with_odd_names_keeps_them() -> None:
+    odd = os.fsdecode(b"two\nlines \xff.dcm")
+    shutil.copy("films/b.dcm", f"films/study/{odd}")
+    assert f"films/study/{odd}" in find_films(["films"])
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,Film\n1,films/b.dcm\n2,\n3,films/a.DCM\n",
+        "anything\nfilms/b.dcm\nfilms/a.DCM\n",
+        '\ufeffpath,other\n"films/b.dcm",1\nfilms/a.DCM,2\n',
+    ],
+)
+def test_a_csv_has_a_column_of_paths(text: str) -> None:
+    Path("table.csv").write_text(text, encoding="utf-8")
+    assert find_films(["table.csv"]) == ["films/b.dcm", "films/a.DCM"]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ([], "no films"),
+        (["nothing"], "a folder without films"),
+        (["@missing.txt"], "expected a list of films"),
+        (["@empty.txt"], "an empty list"),
+        (["two.csv"], "columns a, b; expected one called film"),
+        (["none.csv"], "no paths in it"),
+        (["empty.csv"], "not a table"),
+    ],
+)
+def test_what_names_no_films_is_told(named: list[str], message: str) -> None:
+    Path("nothing").mkdir()
+    Path("empty.txt").write_text("\n")
+    Path("two.csv").write_text("a,b\n1,2\n")
+    Path("none.csv").write_text("film\n")
+    Path("empty.csv").write_text("")
+    with pytest.raises(SettingsError, match=message):
+        find_films(named)
+
+
+def test_a_series_is_told_by_its_description(tmp_path: Path) -> None:
+    films = [
+        dicom(tmp_path / "a", "Bilateral PA Fixed Flexion Knee"),
+        dicom(tmp_path / "b", "PA HAND"),
+        dicom(tmp_path / "c"),
+        tmp_path / "missing",
+        dicom(tmp_path / "d", "pa fixed flexion"),
+        tmp_path / "cut off",
+        tmp_path / "picture.png",
+    ]
+    write_png16(films[6], PIXELS)
+    films[5].write_bytes(films[1].read_bytes()[:200])
+    found = list(in_series(map(str, films), "PA Fixed"))
+    assert found == [str(films[k]) for k in (0, 3, 4)]  # what is not known is not left out
+
+
+def test_parts_share_out_all_films_evenly() -> None:
+    films = [f"{k}.dcm" for k in range(10)]
+    parts = [share(films, Selection(num_parts=3, part_id=part)) for part in range(3)]
+    assert sorted(film for part in parts for film in part) == films
+    assert [len(part) for part in parts] == [4, 3, 3]
+    assert share(films, Selection(limit=5, num_parts=2, part_id=1)) == ["1.dcm", "3.dcm"]
+    with pytest.raises(SettingsError, match="fewer parts"):
+        share(films, Selection(limit=2, num_parts=3, part_id=2))
+
+
+@pytest.mark.parametrize("wrong", [{"limit": 0}, {"num_parts": 0}, {"num_parts": 2, "part_id": 2}])
+def test_a_selection_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(SettingsError):
+        Selection(**wrong)  # type: ignore[arg-type]

@@ -1,0 +1,157 @@
+"""The real program, really killed: nothing that was written is lost or repeated."""
+
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kneematch.export.tables import TABLES
+
+RESULTS = [*TABLES, "failures.csv"]
+COUNT, BATCH = 14, 1  # more batches than are searched at once, three times over
+# Run at the start of every Python process: it dies on opening a certain file.
+DEADLY = """
+import os, signal, sys
+def hook(event, args):
+    if event == "open" and str(args[0]).endswith("deadly.dcm"):
+        os.kill(os.getpid(), signal.SIGSEGV)
+sys.addaudithook(hook)
+"""
+
+
+@pytest.fixture(scope="module")
+def archive(films: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to run in: films with odd names, one of them broken, and a template."""
+    folder = tmp_path_factory.mktemp("archive")
+    (folder / "films").mkdir()
+    for k in range(COUNT - 1):
+        name = b"odd \xff\nname.dcm" if k == 3 else f"{k}.dcm".encode()
+        target = os.fsdecode(os.fsencode(folder) + b"/films/" + name)
+        shutil.copy(films / f"phantom-{k % 5:05d}.dcm", target)
+    (folder / "films" / "broken.dcm").write_bytes(b"no film")
+    for path in (*films.glob("*.dcm"), films / "template.json"):
+        (folder / path.name).symlink_to(path)
+    return folder
+
+
+def command(out: str, *options: str, named: str = "films") -> list[str]:
+    program = [sys.executable, "-m", "kneematch", "detect", named, "-o", out]
+    program += ["--method", "search", "--batch-size", str(BATCH)]
+    return [*program, "--template", "template.json", *options]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
+
+
+def run(archive: Path, arguments: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments,
+        cwd=archive,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(archive: Path) -> Path:
+    """What an undisturbed run with the films read in the parent writes."""
+    done = run(archive, command("undisturbed", "--workers", "0"))
+    assert done.returncode == 1, done.stderr  # one film is broken
+    return archive / "undisturbed"
+
+
+def lines_in(ledger: Path) -> int:
+    return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
+
+
+def stopped(archive: Path, number: signal.Signals, out: str, *options: str) -> tuple[int, str]:
+    """Start the program, send it and its children a signal once it has entered a new batch."""
+    ledger = archive / out / "ledger.jsonl"
+    before = max(lines_in(ledger), 1)  # the first line is written at once
+    process = subprocess.Popen(
+        command(out, "--workers", "2", *options),
+        cwd=archive,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    while lines_in(ledger) <= before:
+        assert process.poll() is None
+        time.sleep(0.01)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    _, said = process.communicate(timeout=30)
+    assert all_gone(process.pid)
+    return process.returncode, said.decode()
+
+
+def all_gone(group: int) -> bool:
+    """Whether no process of a group remains, soon."""
+    for _ in range(500):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_run_stopped_thrice_ends_with_the_same_bytes(archive: Path, undisturbed: Path) -> None:
+    ledger = archive / "stopped" / "ledger.jsonl"
+    code, _ = stopped(archive, signal.SIGKILL, "stopped")
+    assert code == -signal.SIGKILL
+    entered = [ledger.read_bytes()]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        code, said = stopped(archive, number, "stopped", "--resume")
+        assert code == 130
+        assert said.startswith("kneematch: stopped; ")
+        assert said.endswith("--resume\n")
+        assert said.count("\n") == 1
+        entered.append(ledger.read_bytes())
+    assert not (archive / "stopped" / "detections.csv").exists()
+    last = run(archive, command("stopped", "--workers", "1", "--resume"))
+    assert last.returncode == 1
+    found = f"{2 * (COUNT - 1)} knees in {COUNT - 1} films"
+    assert last.stdout == f"stopped/detections.csv: {found}, 1 failed (failures.csv)\n"
+    entered.append(ledger.read_bytes())
+    for before, after in pairwise(entered):
+        assert after.startswith(before)  # nothing lost, and nothing done again
+        assert len(after) > len(before)
+    lines = (undisturbed / "ledger.jsonl").read_bytes().splitlines()
+    assert entered[-1].splitlines()[1:] == lines[1:]  # the first one tells the time
+    for name in RESULTS:
+        assert (archive / "stopped" / name).read_bytes() == (undisturbed / name).read_bytes()
+
+
+def test_names_that_are_not_utf8_come_back_from_the_table(undisturbed: Path) -> None:
+    table = undisturbed / "detections.csv"
+    with table.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        names = [os.fsencode(row["film"]) for row in csv.DictReader(file)]
+    assert names.count(b"films/odd \xff\nname.dcm") == 2
+
+
+def test_a_film_that_kills_its_reader_costs_itself_alone(archive: Path) -> None:
+    hooks = archive / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(DEADLY)
+    (archive / "list.txt").write_text("films/0.dcm\ndeadly.dcm\nfilms/1.dcm\n")
+    shutil.copy(archive / "films" / "2.dcm", archive / "deadly.dcm")
+    arguments = command("deadly", "--workers", "2", named="@list.txt")
+    done = run(archive, arguments, PYTHONPATH=str(hooks))
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("kneematch: deadly.dcm: the process that read it ended (killed")
+    assert done.stdout.startswith("deadly/detections.csv: 4 knees in 2 films, 1 failed")

@@ -1,0 +1,292 @@
+"""`kneematch detect`, end to end."""
+
+import csv
+import io
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from kneematch.cli.main import app, main
+from kneematch.export.tables import COLUMNS, TABLES
+from kneematch.io.write import write_dicom, write_png16
+from kneematch.matching.annotation import save_annotation
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import Knee, phantom
+
+TEMPLATE_SEED, SEEDS = 0, {"one.dcm": 1, "two.dcm": 10, "sub/two.png": 21}  # the last a negative
+TRUNCATED = "broken.dcm"
+SEARCHED = ["--overlays", "--method", "search"]
+LANDMARKS = [f"plateau_{end}_{axis}_px" for end in ("left", "right") for axis in "xy"]
+Box = tuple[float, float, float, float]
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A template, three phantoms, and a file that was cut off."""
+    folder = tmp_path_factory.mktemp("films")
+    (folder / "sub").mkdir()
+    for name, seed in {"template.dcm": TEMPLATE_SEED, **SEEDS}.items():
+        film = phantom(seed).radiograph
+        if name.endswith(".png"):
+            write_png16(folder / name, film.pixels)
+        else:
+            write_dicom(folder / name, film.pixels, mm_per_px=0.25, laterality="B")
+    knee = phantom(TEMPLATE_SEED).knees[1]
+    drawn = annotate(folder / "template.dcm", knee.side, knee.plateau_left, knee.plateau_right)
+    save_annotation(drawn, folder / "template.json")
+    whole = (folder / "one.dcm").read_bytes()
+    (folder / TRUNCATED).write_bytes(whole[: len(whole) // 2])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(films: Path) -> subprocess.CompletedProcess[str]:
+    """One run of the real program on all of them."""
+    names = ["one.dcm", TRUNCATED, "two.dcm", "sub/two.png"]
+    command = [sys.executable, "-m", "kneematch", "detect", *names, "-o", "out"]
+    return subprocess.run(
+        [
+            *command,
+            "--template",
+            "template.json",
+            "--batch-size",
+            "3",
+            "--overlays",
+            "--method",
+            "search",
+        ],
+        cwd=films,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def square(left: tuple[float, float], right: tuple[float, float]) -> Box:
+    """A knee's area: upright, 1.5 plateaus wide."""
+    x, y, half = (left[0] + right[0]) / 2, (left[1] + right[1]) / 2, 0.75 * math.dist(left, right)
+    return x - half, y - half, x + half, y + half
+
+
+def iou(a: Box, b: Box) -> float:
+    wide, tall = (min(a[k + 2], b[k + 2]) - max(a[k], b[k]) for k in (0, 1))
+    both = max(wide, 0) * max(tall, 0)
+    return both / (sum((c[2] - c[0]) * (c[3] - c[1]) for c in (a, b)) - both)
+
+
+def found_square(row: dict[str, str]) -> Box:
+    x0, y0, x1, y1 = (float(row[name]) for name in LANDMARKS)
+    return square((x0, y0), (x1, y1))
+
+
+def true_square(knee: Knee) -> Box:
+    return square(knee.plateau_left, knee.plateau_right)
+
+
+def test_a_bad_film_is_told_and_the_others_are_done(
+    run: subprocess.CompletedProcess[str], films: Path
+) -> None:
+    assert run.returncode == 1
+    table = Path("out") / "detections.csv"
+    assert run.stdout == f"{table}: 6 knees in 3 films, 1 failed (failures.csv)\n"
+    assert run.stderr.startswith(f"kneematch: {TRUNCATED}: ")
+    assert run.stderr.count("\n") == 1
+    (failure,) = rows(films / "out" / "failures.csv")
+    assert failure["film"] == TRUNCATED
+    assert failure["reason"] in run.stderr
+
+
+@pytest.mark.usefixtures("run")
+def test_columns_are_the_designs_and_the_templates_landmarks(films: Path) -> None:
+    with (films / "out" / "detections.csv").open() as file:
+        assert file.readline().rstrip("\n").split(",") == [*COLUMNS, *LANDMARKS]
+
+
+@pytest.mark.usefixtures("run")
+def test_knees_are_found_where_they_are(films: Path) -> None:
+    found = rows(films / "out" / "detections.csv")
+    assert [row["film"] for row in found] == [name for name in SEEDS for _ in "LR"]
+    knees = [knee for seed in SEEDS.values() for knee in phantom(seed).knees]
+    for row, knee in zip(found, knees, strict=True):
+        assert (row["side"], row["laterality"]) == (knee.side, knee.laterality)
+        assert iou(found_square(row), true_square(knee)) > 0.75
+        assert float(row["rotation_deg"]) == pytest.approx(knee.rotation_deg, abs=6)
+        assert row["status"] == "ok"
+        assert 0 < float(row["loss"]) < float(row["energy"]) < 1
+        assert row["mm_per_px"] == ("" if row["film"].endswith("png") else "0.250000")
+    assert [row["polarity"] for row in found] == ["positive"] * 4 + ["negative"] * 2
+
+
+@pytest.mark.usefixtures("run")
+def test_corners_run_the_other_way_round_on_the_left(films: Path) -> None:
+    for row in rows(films / "out" / "detections.csv"):
+        corners = np.array([[float(row[f"{axis}{k}_px"]) for axis in "xy"] for k in range(4)])
+        (ax, ay), (bx, by) = corners[1] - corners[0], corners[2] - corners[1]
+        assert (ax * by - ay * bx > 0) == (row["side"] == "right")
+        centre = float(row["centre_x_px"]), float(row["centre_y_px"])
+        assert corners.mean(0) == pytest.approx(centre, abs=2e-3)
+
+
+@pytest.mark.usefixtures("run")
+def test_every_film_done_has_an_overlay_of_its_own(films: Path) -> None:
+    pictures = sorted((films / "out" / "overlays").iterdir())
+    assert [path.name for path in pictures] == ["one.png", "two-2.png", "two.png"]
+    for path in pictures:
+        with Image.open(path) as picture:
+            assert picture.size == (1024, 1024)
+            red, _, blue = (
+                np.asarray(picture.convert("RGB")).astype(int)[..., :3].transpose(2, 0, 1)
+            )
+            assert (np.abs(red - blue) > 100).sum() > 1000  # lines in colour
+
+
+@pytest.mark.usefixtures("run")
+def test_a_second_run_writes_the_same_bytes(
+    films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(films)
+    names = ["one.dcm", TRUNCATED, "two.dcm", "sub/two.png"]
+    command = [sys.executable, "-m", "kneematch", "detect", *names, "-o", str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    options = [
+        "--template",
+        "template.json",
+        "--batch-size",
+        "3",
+        "--overlays",
+        "--method",
+        "search",
+    ]
+    options += ["--workers", "2"]  # the first run had none, for so few films
+    subprocess.run([*command, *options], env=environment, capture_output=True, check=False)
+    files = [path for path in sorted(tmp_path.rglob("*")) if path.is_file()]
+    assert {path.name for path in files} >= {*TABLES, "failures.csv", "two-2.png"}
+    for path in files:
+        if path.name in ("run.json", "ledger.jsonl", "report.html"):
+            continue  # they tell the time
+        assert path.read_bytes() == (films / "out" / path.relative_to(tmp_path)).read_bytes()
+
+
+def test_without_failures_the_code_is_0_and_no_film_is_listed(
+    films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--template", str(films / "template.json"), "-o", str(tmp_path / "new" / "out")]
+    sheet = tmp_path / "sheet.png"
+    command = ["detect", str(films / "one.dcm"), *arguments, "--sheet", str(sheet)]
+    assert main(command) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.endswith("detections.csv: 2 knees in 1 film\n")
+    written = sorted(path.name for path in (tmp_path / "new" / "out").iterdir())
+    others = ["failures.csv", "ledger.jsonl", "report.html", "run.json"]
+    assert written == sorted([*TABLES, *others])
+    assert rows(tmp_path / "new" / "out" / "failures.csv") == []
+    with Image.open(sheet) as picture:
+        assert picture.width == 480
+
+
+def test_a_run_of_bad_films_alone_ends_with_1(
+    films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = [str(tmp_path / f"missing-{k}.dcm") for k in range(12)]
+    template = ["--template", str(films / "template.json"), "--method", "search"]
+    assert main(["detect", *bad, *template, "-o", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr()
+    assert len(said.err.splitlines()) == 11
+    assert "2 more films failed" in said.err
+    assert len(rows(tmp_path / "out" / "failures.csv")) == 12
+    assert rows(tmp_path / "out" / "detections.csv") == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--model", "missing.safetensors"],
+        ["--template", "missing.json"],
+        ["--template", "TEMPLATE", "--method", "magic"],
+        ["--template", "TEMPLATE", "--batch-size", "0"],
+        ["--template", "TEMPLATE", "--device", "tpu"],
+        ["--template", "TEMPLATE", "--workers", "-1"],
+        ["--template", "TEMPLATE", "--resume", "--force"],
+        ["--template", "TEMPLATE", "--quiet", "--verbose"],
+        ["--template", "TEMPLATE", "--num-parts", "2", "--part-id", "2"],
+        ["--template", "TEMPLATE", "--num-parts", "2", "--part-id", "1"],
+        ["--template", "TEMPLATE", "--series", "hand"],
+        ["--template", "TEMPLATE", "--ray-address", "1.2.3.4:5"],
+        ["--template", "TEMPLATE", "*.xyz"],
+    ],
+)
+def test_wrong_settings_are_one_line_and_code_2(
+    options: list[str],
+    films: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = [str(films / "template.json") if word == "TEMPLATE" else word for word in options]
+    assert main(["detect", str(films / "one.dcm"), "-o", "out", *given]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("kneematch: ")
+    assert said.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_out_that_is_no_folder_is_code_2(
+    films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "file"
+    target.write_text("mine")
+    template = ["--template", str(films / "template.json")]
+    assert main(["detect", str(films / "one.dcm"), *template, "-o", str(target)]) == 2
+    assert str(target) in capsys.readouterr().err
+    assert target.read_text() == "mine"
+
+
+def test_lists_come_from_stdin_and_are_limited(
+    films: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    odd = b"odd \xff name.dcm"
+    listed = io.TextIOWrapper(io.BytesIO(b"a.dcm\n" + odd + b"\na.dcm\nb.dcm\nc.dcm\n"))
+    monkeypatch.setattr(sys, "stdin", listed)
+    template = ["--template", str(films / "template.json"), "--method", "search"]
+    parts = ["--limit", "3", "--num-parts", "2", "--part-id", "1"]
+    assert main(["detect", "-", *template, *parts, "-o", "out", "--quiet"]) == 1
+    assert capsys.readouterr().out == ""
+    assert b"\n" + odd + b"," in Path("out/failures.csv").read_bytes()
+    assert Path("out/failures.csv").read_bytes().count(b"\n") == 2
+
+
+def test_films_of_other_series_are_counted_in_one_line(
+    films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, series in {"a": "PA Fixed Flexion", "b": "HAND", "c": "pa fixed"}.items():
+        pixels = np.eye(16, dtype=np.float32)  # too small, and so quickly done
+        write_dicom(tmp_path / name, pixels, mm_per_px=None, laterality="B", series=series)
+    template = ["--template", str(films / "template.json"), "--method", "search"]
+    out = str(tmp_path / "out")
+    assert main(["detect", str(tmp_path), *template, "-o", out, "--series", "fixed"]) == 1
+    said = capsys.readouterr()
+    assert said.err.splitlines()[0] == "kneematch: 1 of 3 films are of other series"
+    assert [Path(row["film"]).name for row in rows(tmp_path / "out" / "failures.csv")] == ["a", "c"]
+
+
+def test_help_names_detect() -> None:
+    assert "detect" in CliRunner().invoke(app, ["--help"]).output

@@ -1,0 +1,87 @@
+"""`kneematch evaluate`, end to end."""
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from kneematch.cli.evaluate import PRINTED
+from kneematch.cli.main import main
+from kneematch.matching.annotation import save_annotation
+from kneematch.synthetic import dataset as synth
+from kneematch.synthetic.annotation import template_from_truth
+
+OPTIONS = ["--methods", "search", "--paper", "--device", "cpu", "--workers", "0"]
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two small phantoms, and a file that was cut off."""
+    folder = tmp_path_factory.mktemp("films")
+    annotation = template_from_truth(
+        synth.synthesise(folder, synth.Recipe(2, size=(320, 400)), workers=1)
+    )
+    assert annotation is not None
+    save_annotation(annotation, folder / "template.json")
+    whole = (folder / "phantom-00000.dcm").read_bytes()
+    (folder / "broken.dcm").write_bytes(whole[:5000])
+    return folder
+
+
+def test_a_folder_is_evaluated_resumed_and_not_overwritten(
+    films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    known = ["--template", str(films / "template.json"), "--truth", str(films / "truth.csv")]
+    command = ["evaluate", str(films), "-o", str(out), *known, *OPTIONS]
+    assert main(command) == 1  # one film failed
+    said = capsys.readouterr()
+    assert "broken.dcm" in said.err
+    for title in (*PRINTED["losses"], *PRINTED["accuracy"]):
+        assert title in said.out
+    assert said.out.endswith(f"{out / 'evaluation.md'}\n")
+    with (out / "losses.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert f"{float(row['left + right loss']):.3f}" in said.out
+
+    assert main(command) == 2
+    refused = capsys.readouterr().err
+    assert "--resume" in refused
+    assert refused.count("\n") == 1
+
+    before = [(out / name).read_text() for name in ("uniformity.csv", "accuracy.csv")]
+    assert main([*command, "--resume", "--quiet"]) == 1
+    assert [(out / name).read_text() for name in ("uniformity.csv", "accuracy.csv")] == before
+    quiet = capsys.readouterr()
+    assert quiet.out == ""
+    assert quiet.err.count("\n") == 1  # the film that failed
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "no films"),
+        (["film.dcm", "--methods", "nonsense"], "nonsense"),
+        (["film.dcm", "--methods", ","], "no methods"),
+        (["film.dcm", "--methods", "grid"], "--grid N"),
+        (["film.dcm", "--resume", "--force"], "one of them"),
+        (["film.dcm", "--truth", "missing.csv"], "missing.csv"),
+        (["film.dcm", "--grid", "-1"], "--grid"),
+        (["--templates", "folder", "--template", "t.json"], "--templates with --template"),
+        (["--templates", "missing"], "missing: 0 templates"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_writes_nothing(
+    options: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", *options, "-o", "out"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("kneematch: ")
+    assert error.count("\n") == 1
+    assert said in error
+    assert not Path("out").exists()

@@ -1,0 +1,209 @@
+"""The command line: help, errors in one line, and the commands end to end."""
+
+import csv
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import kneematch
+from kneematch.cli.main import app, main
+from kneematch.io.write import write_dicom, write_png16
+
+HEAVY = {"torch", "numpy", "skimage", "pydicom", "PIL", "monai"}
+
+
+def film(path: Path, size: tuple[int, int] = (120, 160), series: str | None = None) -> Path:
+    """Two bright columns on a dark film, alike to left and right."""
+    pixels = np.zeros(size, np.float32)
+    pixels[:, size[1] // 5 : size[1] // 3] = 1
+    pixels = np.maximum(pixels, pixels[:, ::-1])
+    if path.suffix == ".png":
+        write_png16(path, pixels)
+    else:
+        write_dicom(path, pixels, mm_per_px=0.2, laterality="B", series=series)
+    return path
+
+
+def one_line(text: str) -> str:
+    """The only line there is, which is the program's."""
+    assert text.startswith("kneematch: ")
+    assert text.count("\n") == 1
+    return text
+
+
+def table(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(text.splitlines(), delimiter="\t"))
+
+
+def test_help_names_the_commands() -> None:
+    result = CliRunner().invoke(app, ["--help"])
+    assert result.exit_code == 0
+    assert "info" in result.output
+    assert "synth" in result.output
+    assert "completion" not in result.output
+
+
+def test_help_imports_nothing_heavy_and_answers_at_once() -> None:
+    code = (
+        "import sys; from kneematch.cli.main import main; code = main(['--help']);"
+        "print(*sys.modules, file=sys.stderr); sys.exit(code)"
+    )
+    started = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert time.monotonic() - started < 5  # half a second, where nothing else runs
+    assert not HEAVY & set(done.stderr.split())
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"kneematch {kneematch.__version__}\n"
+
+
+def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "Usage: kneematch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["info"],
+        ["info", "--nonsense"],
+        ["synth"],
+        ["synth", "-o", "x", "-n", "many"],
+        ["synth", "-o", "x", "-n", "0"],
+        ["synth", "-o", "x", "--size", "big"],
+        ["synth", "-o", "x", "--size", "1x1"],
+        ["synth", "-o", "x", "--seed", "-1"],
+        ["synth", "-o", "x", "--format", "gif"],
+        ["synth", "-o", "x", "--workers", "0"],
+    ],
+)
+def test_wrong_arguments_are_one_line_and_code_2(
+    arguments: list[str],
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    one_line(said.err)
+    assert said.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(path: Path) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("kneematch.detection.describe.describe", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["info", str(film(tmp_path / "a.png"))])
+
+
+def test_info_tells_what_was_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    series = "a series description that is longer than a line of the terminal " * 3
+    paths = [film(tmp_path / "a.dcm", series=series[:64]), film(tmp_path / "b.png", (200, 100))]
+    assert main(["info", *map(str, paths)]) == 0
+    dicom, png = table(capsys.readouterr().out)
+    assert dicom["film"] == str(paths[0])
+    assert dicom["kind"] == "DICOM"
+    assert dicom["size_px"] == "120x160"
+    assert dicom["stored"] == "12 of 16 bits"
+    assert float(dicom["mm_per_px"]) == 0.2
+    assert dicom["spacing_tag"] == "ImagerPixelSpacing"
+    assert (dicom["laterality"], dicom["view"]) == ("B", "PA")
+    assert dicom["series"] == series[:64].strip()
+    assert dicom["polarity_tag"] == "MONOCHROME2"
+    assert float(dicom["axis_x_px"]) == 80
+    assert (dicom["left_half_x_px"], dicom["right_half_x_px"]) == ("0-88", "72-160")
+    assert (png["kind"], png["size_px"], png["stored"]) == ("PNG", "200x100", "16 bits")
+    assert {png["mm_per_px"], png["laterality"], png["series"]} == {"-"}
+
+
+def test_info_on_a_terminal_takes_no_header_for_markup(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["info", str(film(tmp_path / "a.dcm", series="[red]knee[/]"))]) == 0
+    said = capsys.readouterr().out
+    assert "[red]knee[/]" in said
+    assert "…" not in said
+
+
+def test_info_goes_on_after_a_bad_film(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    bad = tmp_path / "bad.dcm"
+    bad.write_bytes(b"not a film")
+    good, tiny = film(tmp_path / "good.dcm"), film(tmp_path / "tiny.png", (20, 20))
+    missing, sheet = tmp_path / "missing.png", tmp_path / "sheet.png"
+    files = [str(path) for path in (bad, missing, tiny, good)]
+    assert main(["info", *files, "--preview", str(sheet)]) == 2
+    said = capsys.readouterr()
+    assert [row["film"] for row in table(said.out)] == [str(good)]
+    complaints = said.err.splitlines()
+    assert [line.split(": ")[:2] for line in complaints] == [
+        ["kneematch", str(path)] for path in (bad, missing, tiny)
+    ]
+    assert sheet.exists()
+
+
+def test_info_draws_a_sheet_of_several_films(tmp_path: Path) -> None:
+    paths = [str(film(tmp_path / f"{k}.png")) for k in range(3)]
+    one, three = tmp_path / "one.png", tmp_path / "three.png"
+    assert main(["info", paths[0], "--preview", str(one)]) == 0
+    assert main(["info", *paths, "--preview", str(three)]) == 0
+    with Image.open(one) as small, Image.open(three) as large:
+        assert small.width == 160
+        assert large.width > 2 * 160
+
+
+def test_a_preview_that_cannot_be_written_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    target = tmp_path / "no" / "such" / "sheet.png"
+    assert main(["info", str(film(tmp_path / "a.png")), "--preview", str(target)]) == 2
+    assert str(target) in one_line(capsys.readouterr().err)
+
+
+def test_synth_then_info_as_real_processes(tmp_path: Path) -> None:
+    run = [sys.executable, "-m", "kneematch"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    folder = tmp_path / "films"
+    command = [*run, "synth", "-n", "2", "-o", str(folder), "--size", "96x128"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == f"{folder}: 2 films, truth.csv and template.json\n"
+    assert done.stderr == ""
+    films = [str(path) for path in sorted(folder.glob("*.dcm"))]
+    command = [*run, "info", *films]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert [row["size_px"] for row in table(done.stdout)] == ["96x128"] * 2
+
+
+def test_synth_refuses_to_mix_with_other_files(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    command = ["synth", "-n", "1", "-o", str(tmp_path), "--size", "64x64"]
+    assert main(command) == 2
+    assert "--force" in one_line(capsys.readouterr().err)
+    assert main([*command, "--force"]) == 0
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_synth_into_what_is_no_folder_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    target = tmp_path / "file"
+    target.write_text("")
+    assert main(["synth", "-n", "1", "-o", str(target)]) == 2
+    assert str(target) in one_line(capsys.readouterr().err)

@@ -1,0 +1,244 @@
+"""`kneematch train`, end to end: a model, stops and goes on, and two processes."""
+
+import contextlib
+import csv
+import io
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from torch import Tensor
+
+from kneematch.cli.main import main
+from kneematch.detection.detector import Detector
+from kneematch.matching.annotation import save_annotation
+from kneematch.networks.model_file import load_model, shipped_model
+from kneematch.synthetic.annotation import template_from_truth
+from kneematch.synthetic.dataset import Recipe, synthesise
+from kneematch.training.loss_plot import SIZE, Epoch, read_metrics, write_metrics
+
+FILMS = 3
+DEFAULT = ["--epochs", "1", "--batch-size", "2"]  # the second batch is one film
+PAPER = ["--recipe", "paper", "--rounds", "1", "--epochs", "1", "--start", "none"]
+LONGEST_S = 120  # that a process may take for an epoch, on a busy machine
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Films, and where everything else goes."""
+
+    path: Path
+
+    def command(self, out: str, *more: str) -> list[str]:
+        films = [str(film) for film in sorted(self.path.glob("*.dcm"))]
+        return [
+            *["train", *films, "--template", str(self.path / "template.json")],
+            *["-o", str(self.path / out), "--cache", str(self.path / "cache")],
+            *["--workers", "0", "--device", "cpu", *more],
+        ]
+
+    def written(self, stem: str) -> set[str]:
+        return {entry.name.removeprefix(f"{stem}.") for entry in self.path.glob(f"{stem}.*")}
+
+    def entries(self) -> dict[str, int]:
+        """Prepared films, and when they were written."""
+        return {str(path): path.stat().st_mtime_ns for path in self.path.rglob("*.halves")}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    path = tmp_path_factory.mktemp("train")
+    drawn = template_from_truth(synthesise(path, Recipe(FILMS, size=(480, 480)), workers=1))
+    assert drawn is not None
+    save_annotation(drawn, path / "template.json")
+    return Folder(path)
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Folder) -> str:
+    """What one process said."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        assert main(folder.command("model.safetensors", *DEFAULT)) == 0
+    return said.getvalue()
+
+
+@contextlib.contextmanager
+def started(arguments: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """The real program, which does not outlive the test."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", *arguments], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def stopped(arguments: list[str], ready: Callable[[], bool], number: signal.Signals) -> str:
+    """Run until it is time, send a signal: what is said."""
+    with started(["kneematch", *arguments]) as process:
+        latest = time.monotonic() + LONGEST_S
+        while not ready():
+            assert process.poll() is None
+            assert time.monotonic() < latest
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=LONGEST_S)
+    assert process.returncode == 130
+    return said
+
+
+def weights(path: Path) -> dict[str, Tensor]:
+    model = load_model(path)
+    return {
+        f"{name}.{key}": value.double()
+        for name, own in (("coarse", model.coarse), ("fine", model.fine))
+        for key, value in own.items()
+    }
+
+
+def losses(rows: list[Epoch]) -> list[float]:
+    return [row.loss for row in rows]
+
+
+def test_a_training_leaves_a_model_and_what_tells_of_it(folder: Folder, trained: str) -> None:
+    assert trained.endswith("model.safetensors: trained on 3 films\n")
+    assert folder.written("model") == {"safetensors", "metrics.csv", "curves.png", "glance.png"}
+    rows = read_metrics(folder.path / "model.metrics.csv")
+    assert [(row.phase, row.round, row.epoch) for row in rows] == [("coarse", 0, 1), ("fine", 0, 1)]
+    assert 0 < rows[0].seconds < rows[1].seconds
+    with Image.open(folder.path / "model.curves.png") as curves:
+        assert curves.size == SIZE
+    with Image.open(folder.path / "model.glance.png") as glance:
+        assert glance.size == (6 * 250 + 5 * 6, 400)  # both halves of three films
+    settings = load_model(folder.path / "model.safetensors").settings
+    assert settings["count"] == FILMS
+    assert settings["recipe"]["name"] == "default"
+    assert settings["start"] == "synthetic"
+    assert not list(folder.path.glob(".*"))
+
+
+def test_the_model_finds_the_knees(folder: Folder, trained: str) -> None:
+    detector = Detector.load(folder.path / "model.safetensors", device="cpu")
+    with (folder.path / "truth.csv").open(newline="", encoding="utf-8") as file:
+        truth = list(csv.DictReader(file))
+    films = sorted(folder.path.glob("*.dcm"))
+    knees = [knee for pair in detector.detect(films) for knee in pair]
+    for knee, row in zip(knees, truth, strict=True):
+        left, right, centre = (
+            (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"]))
+            for name in ("plateau_left", "plateau_right", "centre")
+        )
+        assert math.dist(knee.centre, centre) < 0.12 * math.dist(left, right), row["film"]
+        assert set(knee.landmarks) == {"plateau_left", "plateau_right"}
+
+
+def test_two_processes_train_the_model_that_one_trains(folder: Folder, trained: str) -> None:
+    before = folder.entries()
+    assert len(before) == FILMS
+    run = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "kneematch"]
+    with started([*run, *folder.command("pair.safetensors", *DEFAULT)]) as process:
+        _, said = process.communicate(timeout=2 * LONGEST_S)
+    assert process.returncode == 0, said
+    assert said.count("3 films; default recipe on cpu") == 1  # only the first one speaks
+    assert folder.entries() == before  # films were prepared by the training before
+    alone, pair = (read_metrics(folder.path / f"{name}.metrics.csv") for name in ("model", "pair"))
+    assert losses(pair) == pytest.approx(losses(alone), abs=1e-4)
+    start, one, two = (
+        weights(path)
+        for path in (
+            shipped_model(),
+            folder.path / "model.safetensors",
+            folder.path / "pair.safetensors",
+        )
+    )
+    change = sum(float((one[key] - start[key]).square().sum()) for key in one)
+    apart = sum(float((one[key] - two[key]).square().sum()) for key in one)
+    assert math.sqrt(apart / change) < 1e-3
+    assert folder.written("pair") == folder.written("model")
+
+
+def test_a_training_that_is_stopped_twice_goes_on_and_ends(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = folder.command("stopped.safetensors", *PAPER)
+    command[1] = str(folder.path / "gone.dcm")  # in place of a film
+    checkpoint = folder.path / "stopped.checkpoint.safetensors"
+    metrics = folder.path / "stopped.metrics.csv"
+    write_metrics([Epoch("coarse", 0, 1, 0.5, 1.0)] * 3, metrics)  # of an earlier training
+    said = stopped(command, checkpoint.exists, signal.SIGINT)
+    assert f"{checkpoint}; continue with the same command and --resume" in said
+    assert "gone.dcm: No such file" in said
+    assert "Traceback" not in said
+
+    assert main(command) == 2
+    assert "a training that was stopped; expected none; go on" in capsys.readouterr().err
+
+    def one_phase_is_over() -> bool:
+        return [row.seconds > 1 for row in read_metrics(metrics)] == [True]
+
+    assert "stopped; what is done is in" in stopped(
+        [*command, "--resume"], one_phase_is_over, signal.SIGTERM
+    )
+    (first,) = read_metrics(metrics)
+    assert not list(folder.path.glob(".*"))
+
+    assert main([*command, "--resume"]) == 1  # a film was left out
+    told = capsys.readouterr()
+    assert told.out.endswith("stopped.safetensors: trained on 2 films, 1 left out\n")
+    rows = read_metrics(metrics)
+    assert [(row.phase, row.epoch) for row in rows] == [("coarse", 1), ("fine", 1)]
+    assert rows[0] == first
+    assert rows[1].seconds > first.seconds
+    assert "checkpoint.safetensors" not in folder.written("stopped")
+    model = load_model(folder.path / "stopped.safetensors")
+    assert all(bool(value.isfinite().all()) for value in model.coarse.values())
+
+
+@pytest.mark.parametrize(
+    ("out", "more", "message"),
+    [
+        ("model.pt", [], "model.pt: expected a name that ends in .safetensors"),
+        ("x.safetensors", ["--start", "nonsense"], "start 'nonsense': no such file; expected"),
+        ("x.safetensors", ["--resume"], "x.checkpoint.safetensors: no such file"),
+        ("x.safetensors", ["--device", "tpu"], "device 'tpu'"),
+        ("x.safetensors", ["--epochs", "0"], "Invalid value for '--epochs'"),
+        ("template.json/x.safetensors", [], "cannot be written"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line(
+    folder: Folder, capsys: pytest.CaptureFixture[str], out: str, more: list[str], message: str
+) -> None:
+    assert main(folder.command(out, *more)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert not folder.written("x")
+
+
+def test_one_film_is_nothing_to_learn_from(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = folder.command("y.safetensors")
+    one = [*command[:2], *command[1 + FILMS :]]
+    assert main(one) == 2
+    assert "1 of 1 films can be used; expected 2 at least" in capsys.readouterr().err
+
+
+def test_after_a_command_signals_are_as_before(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    main(folder.command("x.safetensors", "--start", "nonsense"))
+    assert signal.getsignal(signal.SIGTERM) == before

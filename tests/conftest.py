@@ -1,0 +1,81 @@
+"""Fixtures shared by several packages: clouds with a template cut out of them, and phantoms."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.ndimage import gaussian_filter
+from torch import Tensor
+
+from kneematch.geometry.sampling import resize
+from kneematch.geometry.split import split
+from kneematch.geometry.view import View, rectangle_to_film
+from kneematch.matching.annotation import Annotation
+from kneematch.matching.template import Template, cut_from_half
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
+
+FAMILY = 3
+SIZE = (192, 120)  # of clouds
+
+
+@dataclass(frozen=True)
+class Knees:
+    """A phantom's halves, its template and where the boxes of that template's kind belong."""
+
+    halves: Tensor  # (2, H, W)
+    template: Template  # of the right knee
+    truth: Tensor  # (2, 4), the poses of the boxes drawn on each knee
+    negative: bool
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def clouds() -> Callable[..., Tensor]:
+    def make(*shape: int, seed: int = 0, blur: float = 6) -> Tensor:
+        """Smooth random pictures in [0, 1], (*shape, 192, 120)."""
+        noise = np.random.default_rng(seed).normal(size=(*shape, *SIZE))
+        smooth = gaussian_filter(noise, (0,) * len(shape) + (blur, blur))
+        return torch.from_numpy((smooth - smooth.min()) / (smooth.max() - smooth.min())).float()
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def cut() -> Callable[[Tensor], tuple[Template, Tensor]]:
+    def cut_out(half: Tensor) -> tuple[Template, Tensor]:
+        """The 50 x 50 pixels of a picture of clouds from (40, 70) on, and their pose."""
+        view = View(half, rectangle_to_film(0, 0, SIZE[1], SIZE[0]))
+        boxes = (40, 70, 90, 120), (30, 60, 100, 130), (42, 85, 60, 105), (70, 83, 88, 103)
+        return cut_from_half(view, Annotation(Path("clouds"), "right", *boxes))
+
+    return cut_out
+
+
+@pytest.fixture(scope="session")
+def knees() -> Callable[..., Knees]:
+    made: dict[tuple[int, int], Knees] = {}
+
+    def make(seed: int, height: int = 400) -> Knees:
+        """A phantom of one family, its halves resized to a height."""
+        if (seed, height) not in made:
+            film = phantom(seed, size=(512, 640), family=FAMILY)
+            whole = split(film.radiograph)
+            halves = View(resize(whole.pixels, (height, height * 5 // 8)), whole.to_film)
+            cuts = []
+            for side, knee in enumerate(film.knees):
+                boxes = annotate(Path("film"), knee.side, knee.plateau_left, knee.plateau_right)
+                view = View(halves.pixels[side], halves.to_film[side])
+                cuts.append(cut_from_half(view, boxes))
+            truth = torch.stack([theta for _, theta in cuts])
+            made[seed, height] = Knees(halves.pixels, cuts[1][0], truth, film.negative)
+        return made[seed, height]
+
+    return make

@@ -1,0 +1,251 @@
+"""From films to detections in their own pixels."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from kneematch.detection.detection import Detection
+from kneematch.detection.detector import Detector
+from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
+from kneematch.geometry.pose import pose_from_vector, vector_from_pose
+from kneematch.geometry.split import split
+from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import read
+from kneematch.io.write import write_dicom
+from kneematch.matching.annotation import Annotation, save_annotation
+from kneematch.matching.energy import energy, printed
+from kneematch.matching.template import cut_template
+from kneematch.solvers.problem import Minimiser, Problem, Solution
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
+
+SIZE = (480, 600)
+SEED = 22  # an ordinary film: upright, whole, not a negative
+
+
+@pytest.fixture(scope="module")
+def annotation(tmp_path_factory: pytest.TempPathFactory) -> Annotation:
+    """The boxes of the right knee of a phantom."""
+    made = phantom(SEED, size=SIZE)
+    path = tmp_path_factory.mktemp("films") / "a.dcm"
+    write_dicom(path, made.radiograph.pixels, mm_per_px=0.3, laterality="B", bits=16)
+    knee = made.knees[1]
+    return annotate(path, knee.side, knee.plateau_left, knee.plateau_right)
+
+
+@pytest.fixture(scope="module")
+def film(annotation: Annotation) -> Radiograph:
+    return read(annotation.film)
+
+
+def always(theta: Tensor) -> Minimiser:
+    """Claims to have found the same pose on every side of every film."""
+
+    def find(problem: Problem) -> Solution:
+        n, sides = problem.halves.shape[:2]
+        v = vector_from_pose(theta.to(problem.halves), problem.height_ratio).expand(n, sides, 4)
+        return Solution(v, torch.zeros(n))
+
+    return find
+
+
+def detector_at(
+    annotation: Annotation, pose: list[float] | None = None, **options: int
+) -> Detector:
+    """A detector that finds a pose of the paper's halves, or the annotated one, without search."""
+    template, own = cut_template(read(annotation.film), annotation)
+    theta = own if pose is None else torch.tensor(pose)
+    return Detector(template, always(theta), "always", paper=True, **options)
+
+
+def box_corners(box: tuple[float, float, float, float]) -> list[list[float]]:
+    x0, y0, x1, y1 = box
+    return [[x0, y0], [x1, y0], [x1, y1], [x0, y1]]
+
+
+def clockwise(found: Detection) -> bool:
+    (ax, ay), (bx, by), (cx, cy) = found.corners[:3]
+    return bool((bx - ax) * (cy - by) - (by - ay) * (cx - bx) > 0)
+
+
+@pytest.mark.parametrize("method", ["search", "neural+sharpen"])
+def test_a_template_is_found_where_it_was_drawn(annotation: Annotation, method: str) -> None:
+    left, right = Detector.from_template(annotation, method=method).detect(annotation.film)
+    assert np.abs(right.corners - box_corners(annotation.fine)).max() < 1
+    for name, point in annotation.landmarks.items():
+        assert math.dist(right.landmarks[name], point) < 1
+    assert right.loss < 1e-3 < left.loss < 0.3
+    assert (right.method, right.polarity, right.status) == (method, "positive", "ok")
+    assert abs(right.rotation_deg) < 0.2
+
+
+def test_the_knee_on_the_mirrored_side_is_found_too(annotation: Annotation) -> None:
+    left, _ = Detector.from_template(annotation).detect(annotation.film)
+    knee = phantom(SEED, size=SIZE).knees[0]
+    margins = sorted(left.landmarks.values())
+    plateau = math.dist(knee.plateau_left, knee.plateau_right)
+    assert math.dist(margins[0], knee.plateau_left) < 0.1 * plateau
+    assert math.dist(margins[1], knee.plateau_right) < 0.1 * plateau
+
+
+def test_the_poses_own_corners_are_the_boxs(annotation: Annotation, film: Radiograph) -> None:
+    _, right = detector_at(annotation).detect(film)
+    # A template has whole pixels, and the box not.
+    assert np.abs(right.corners - box_corners(annotation.fine)).max() < 0.5
+    assert right.centre == pytest.approx(right.corners.mean(0))
+    x0, y0, x1, y1 = annotation.fine
+    assert (right.width_px, right.height_px) == pytest.approx((x1 - x0, y1 - y0), abs=0.5)
+    for name, point in annotation.landmarks.items():
+        assert right.landmarks[name] == pytest.approx(point, abs=0.5)
+
+
+def test_corners_run_the_other_way_round_on_the_mirrored_side(
+    annotation: Annotation, film: Radiograph
+) -> None:
+    left, right = detector_at(annotation, [0.5, 0.1, 0.0, 0.05]).detect(film)
+    assert clockwise(right)
+    assert not clockwise(left)
+    # The template's top left is towards the middle of the picture on both sides.
+    assert right.corners[0, 0] < right.corners[1, 0]
+    assert left.corners[0, 0] > left.corners[1, 0]
+    assert (left.side, left.laterality) == ("left", "R")
+    assert (right.side, right.laterality) == ("right", "L")
+
+
+@pytest.mark.parametrize("angle", [0.0, 0.1, -0.05])
+def test_rotation_is_clockwise_in_the_picture(
+    annotation: Annotation, film: Radiograph, angle: float
+) -> None:
+    left, right = detector_at(annotation, [0.5, 0.0, 0.0, angle]).detect(film)
+    assert right.rotation_deg == pytest.approx(math.degrees(angle), abs=0.05)
+    assert left.rotation_deg == pytest.approx(-math.degrees(angle), abs=0.05)
+    # Turned clockwise, the picture's right end of the top edge is the lower one.
+    rise = right.corners[1, 1] - right.corners[0, 1]
+    assert rise == pytest.approx(right.width_px * math.sin(angle), abs=0.1)
+    assert right.width_px == pytest.approx(left.width_px)
+
+
+def test_the_energy_is_the_printed_one_in_both_rows(
+    annotation: Annotation, film: Radiograph
+) -> None:
+    detector = detector_at(annotation)
+    left, right = detector.detect(film)
+    halves = split(film).pixels[None]
+    v = detector.minimiser(Problem(printed(halves, detector.template))).v
+    height_ratio = detector.template.aspect / 1.6
+    expected = energy(printed(halves, detector.template), pose_from_vector(v, height_ratio))
+    assert left.energy == right.energy == pytest.approx(expected.item(), abs=1e-5)
+    assert left.energy == pytest.approx(left.loss + right.loss, abs=1e-5)  # poses are alike
+
+
+def test_a_joint_area_may_reach_past_the_edge_of_the_film(
+    annotation: Annotation, film: Radiograph
+) -> None:
+    knee = max(x for x, _ in annotation.landmarks.values())
+    cut = replace(film, pixels=np.ascontiguousarray(film.pixels[:, : math.ceil(knee) + 4]))
+    assert annotation.fine[2] > cut.size[1]
+    _, right = Detector.from_template(annotation, device="cpu").detect(cut)
+    assert np.abs(right.corners - box_corners(annotation.fine)).max() < 6
+    assert right.corners[:, 0].max() > cut.size[1]
+
+
+def test_a_negative_is_told_from_a_positive(annotation: Annotation, film: Radiograph) -> None:
+    detector = detector_at(annotation)
+    _, positive = detector.detect(film)
+    _, negative = detector.detect(replace(film, pixels=1 - film.pixels))
+    assert (positive.polarity, negative.polarity) == ("positive", "negative")
+    assert negative.loss == pytest.approx(positive.loss, abs=1e-4)
+
+
+@pytest.mark.parametrize(("laterality", "side"), [("R", "left"), ("L", "right")])
+def test_a_film_of_one_knee_has_one_detection(
+    annotation: Annotation, film: Radiograph, laterality: str, side: str
+) -> None:
+    half = film.pixels[:, : SIZE[1] // 2] if side == "left" else film.pixels[:, SIZE[1] // 2 :]
+    one = Radiograph(np.ascontiguousarray(half), laterality=laterality)
+    (found,) = Detector.from_template(annotation).detect(one)
+    assert (found.side, found.laterality) == (side, laterality)
+    assert clockwise(found) == (side == "right")
+    assert found.energy == found.loss
+    assert found.mm_per_px is None
+    (two,) = (d for d in Detector.from_template(annotation).detect(film) if d.side == side)
+    offset = 0 if side == "left" else SIZE[1] // 2
+    assert math.dist((found.centre[0] + offset, found.centre[1]), two.centre) < 5
+
+
+def test_batches_change_nothing_but_the_speed(annotation: Annotation, film: Radiograph) -> None:
+    one = replace(film, laterality="R")
+    films = [film, one, replace(film, pixels=film.pixels[:, ::-1].copy()), one, film]
+    by_one, by_three = (detector_at(annotation, batch_size=size).detect(films) for size in (1, 3))
+    assert [len(found) for found in by_one] == [2, 1, 2, 1, 2]
+    for a, b in zip(by_one, by_three, strict=True):
+        assert [d.side for d in a] == [d.side for d in b]
+        assert [d.loss for d in a] == pytest.approx([d.loss for d in b], abs=1e-5)
+        assert np.allclose([d.corners for d in a], [d.corners for d in b])
+
+
+def test_paths_and_films_are_taken_alike(annotation: Annotation, film: Radiograph) -> None:
+    detector = detector_at(annotation)
+    by_path, by_text, by_film = (
+        detector.detect(given) for given in (annotation.film, str(annotation.film), film)
+    )
+    for found in (by_text, by_film):
+        assert np.array_equal(found[0].corners, by_path[0].corners)
+    assert by_film[0].mm_per_px == pytest.approx(0.3)
+
+
+def test_one_bad_film_does_not_stop_the_others(
+    annotation: Annotation, film: Radiograph, tmp_path: Path
+) -> None:
+    missing, tiny = tmp_path / "missing.dcm", Radiograph(np.eye(8, dtype=np.float32))
+    detector = detector_at(annotation, batch_size=2)
+    outcomes = list(detector.each([film, missing, tiny, film]))
+    assert [outcome.failure is None for outcome in outcomes] == [True, False, False, True]
+    assert [len(outcome.detections) for outcome in outcomes] == [2, 0, 0, 2]
+    assert str(missing) in str(outcomes[1].failure)
+    with pytest.raises(FilmError, match=r"missing\.dcm"):
+        detector.detect([film, missing])
+
+
+def test_a_film_too_small_to_split_is_named(annotation: Annotation, tmp_path: Path) -> None:
+    tiny = tmp_path / "tiny.dcm"
+    write_dicom(tiny, np.eye(8, dtype=np.float32), mm_per_px=None, laterality="B")
+    with pytest.raises(NotARadiograph, match=r"tiny\.dcm: film of 8 x 8"):
+        detector_at(annotation).detect(tiny)
+
+
+def test_a_template_file_serves_as_its_annotation_does(
+    annotation: Annotation, tmp_path: Path
+) -> None:
+    save_annotation(annotation, tmp_path / "template.json")
+    from_file = Detector.from_template(tmp_path / "template.json")
+    assert torch.equal(from_file.template.image, Detector.from_template(annotation).template.image)
+
+
+def test_settings_that_cannot_be_are_refused(annotation: Annotation) -> None:
+    with pytest.raises(SettingsError, match="neural, neural\\+sharpen, search, grid, sliding"):
+        Detector.from_template(annotation, method="magic")
+    with pytest.raises(SettingsError, match="auto, cpu, cuda"):
+        Detector.from_template(annotation, device="tpu")
+    with pytest.raises(SettingsError, match="expected 1"):
+        Detector.from_template(annotation, batch_size=0)
+    if not torch.cuda.is_available():
+        with pytest.raises(SettingsError, match="0 NVIDIA GPUs"):
+            Detector.from_template(annotation, device="cuda")
+    with pytest.raises(TemplateError, match="called centre"):
+        Detector.from_template(replace(annotation, landmarks={"centre": (1.0, 2.0)}))
+
+
+def test_without_a_look_nothing_else_changes(annotation: Annotation, film: Radiograph) -> None:
+    asked, alone = (
+        Detector.load(template=annotation, method="search", look=look) for look in (True, False)
+    )
+    assert asked.look is not None
+    assert alone.look is None
+    pairs = zip(asked.detect(film), alone.detect(film), strict=True)
+    assert all((one.corners == other.corners).all() for one, other in pairs)

@@ -1,0 +1,182 @@
+"""Methods by name, and what auto stands for."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kneematch.detection import registry as methods
+from kneematch.detection.registry import (
+    NEURAL,
+    WITHOUT_NETWORKS,
+    Sought,
+    check_method,
+    choose,
+    drawn_template,
+    own_template,
+)
+from kneematch.errors import SettingsError, TemplateError
+from kneematch.geometry.pose import pose_from_vector
+from kneematch.io.write import write_dicom
+from kneematch.matching.template import Template
+from kneematch.networks.template_transfer import Carried
+from kneematch.solvers.exhaustive_search import search
+from kneematch.solvers.grid_search import grid
+from kneematch.solvers.problem import Solution, problem
+from kneematch.solvers.sliding_window import sliding
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
+
+V = torch.tensor([0.2, -0.1, 0.1, 0.3])
+
+
+class Known:
+    """Networks that see a knee in the same place of any half."""
+
+    coarse_aspect = fine_aspect = 1.0
+
+    def frames(self, halves: Tensor) -> Tensor:
+        return torch.tensor([0.8, 0.0, 0.0, 0.0]).expand(*halves.shape[:2], 4)
+
+    def poses(self, halves: Tensor) -> Tensor:
+        return torch.tensor([0.4, 0.1, 0.0, 0.0]).expand(*halves.shape[:2], 4)
+
+    def fine(self, images: Tensor) -> Tensor:
+        return V.expand(*images.shape[:-2], 4)
+
+
+class AModel:
+    """A stand-in for a model, whose networks need not be made."""
+
+    def __init__(self, template: Template) -> None:
+        self.fine_template = self.coarse_template = template
+
+    def networks(self, device: str) -> Known:
+        return Known()
+
+
+@pytest.fixture
+def asked(clouds: Callable, cut: Callable) -> tuple[Any, Template]:
+    template, _ = cut(clouds(seed=1))
+    return problem(clouds(2, 2), template), template
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which sharpening was asked for."""
+    names: list[str] = []
+    for name in ("adam", "nearby"):
+
+        def sharpen(problem: Any, v: Tensor, name: str = name) -> Solution:
+            names.append(name)
+            return Solution(v, problem.energy(v))
+
+        monkeypatch.setattr(methods, name, sharpen)
+    return names
+
+
+def test_names_that_stand_for_nothing_are_refused() -> None:
+    for name in ("auto", *NEURAL, *WITHOUT_NETWORKS):
+        check_method(name)
+    with pytest.raises(SettingsError, match=r"'Search'; expected one of auto, neural, .*sliding"):
+        check_method("Search")
+
+
+@pytest.mark.parametrize(
+    ("name", "function"), [("search", search), ("grid", grid), ("sliding", sliding)]
+)
+def test_methods_without_networks_are_the_functions_of_their_names(
+    asked: tuple[Any, Template], name: str, function: Callable
+) -> None:
+    _, template = asked
+    for model in (None, AModel(template)):
+        given = choose(name, Sought(template), model, paper=False, device="cpu")  # type: ignore[arg-type]
+        assert (given.method, given.minimiser) == (name, function)
+        assert (given.look is None) == (model is None)
+
+
+@pytest.mark.parametrize(
+    ("method", "paper", "name", "sharpening"),
+    [
+        ("neural", False, "neural", []),
+        ("neural", True, "neural", []),
+        ("neural+sharpen", False, "neural+sharpen", ["nearby"]),
+        ("neural+sharpen", True, "neural+sharpen", ["adam"]),
+        ("auto", False, "neural+sharpen", ["nearby"]),
+    ],
+)
+def test_methods_with_networks_ask_them_and_then_sharpen_as_they_should(
+    asked: tuple[Any, Template],
+    calls: list[str],
+    method: str,
+    paper: bool,
+    name: str,
+    sharpening: list[str],
+) -> None:
+    question, template = asked
+    model: Any = AModel(template)
+    given = choose(method, own_template(model), model, paper=paper, device="cpu")
+    found = given.minimiser(question)
+    assert given.method == name
+    assert given.look is not None
+    assert calls == sharpening
+    assert found.v.shape == (2, 2, 4)
+
+
+def test_a_drawn_template_is_carried_and_one_of_the_model_is_not(
+    asked: tuple[Any, Template], clouds: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offset = torch.tensor([0.5, 0.2, 0.0, 0.0])
+    monkeypatch.setattr(methods, "carried", lambda networks, *drawn: Carried(networks, offset))
+    question, template = asked
+    model: Any = AModel(template)
+    own = choose("neural", own_template(model), model, paper=False, device="cpu")
+    drawn = Sought(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0]))
+    other = choose("neural", drawn, model, paper=False, device="cpu")
+    found = [pose_from_vector(each.minimiser(question).v, 1 / 1.6) for each in (own, other)]
+    assert torch.allclose(found[0], torch.tensor([0.4, 0.1, 0.0, 0.0]), atol=1e-5)
+    assert torch.allclose(found[1], torch.tensor([0.2, 0.18, 0.0, 0.0]), atol=1e-5)
+    assert own.look is not None
+    assert own.look.offset is None
+    assert other.look is not None
+    assert other.look.offset is offset
+
+
+def test_auto_searches_where_the_networks_see_no_knee(
+    asked: tuple[Any, Template], clouds: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any) -> None:
+        raise TemplateError("the network sees no knee")
+
+    monkeypatch.setattr(methods, "carried", refuse)
+    _, template = asked
+    model: Any = AModel(template)
+    drawn = Sought(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0]))
+    given = choose("auto", drawn, model, paper=False, device="cpu")
+    assert (given.method, given.minimiser, given.look) == ("search", search, None)
+    for method in NEURAL:
+        with pytest.raises(TemplateError, match="sees no knee"):
+            choose(method, drawn, model, paper=False, device="cpu")
+
+
+def test_a_drawn_template_knows_its_half_and_its_place(tmp_path: Path) -> None:
+    film = phantom(0, size=(320, 400))
+    write_dicom(tmp_path / "film.dcm", film.radiograph.pixels, mm_per_px=None, laterality="B")
+    knee = film.knees[1]
+    boxes = annotate(tmp_path / "film.dcm", knee.side, knee.plateau_left, knee.plateau_right)
+    sought = drawn_template(boxes)
+    assert sought.half is not None
+    assert sought.theta is not None
+    assert sought.half.shape == (800, 500)
+    assert set(sought.template.landmarks) == {"plateau_left", "plateau_right"}
+    question = problem(sought.half[None, None], sought.template)
+    energy = methods.neural(
+        type("Here", (), {"poses": lambda self, halves: sought.theta.float()[None, None]})()
+    )(question).energy
+    assert float(energy) < 0.01
+    with pytest.raises(TemplateError, match=r"called centre.*rename it"):
+        drawn_template(replace(boxes, landmarks={"centre": (1.0, 2.0)}))

@@ -1,0 +1,227 @@
+"""Templates ranked by how well each finds the others."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from kneematch.detection.detection import CORNERS
+from kneematch.errors import SettingsError, TemplateError
+from kneematch.evaluation.ground_truth import load_truth
+from kneematch.evaluation.tables import Table
+from kneematch.evaluation.template_ranking import cycles, disagreement, placed, rank_templates
+from kneematch.matching.annotation import Annotation, Box, save_annotation
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.dataset import Recipe, synthesise
+
+Floats = NDArray[np.float64]
+
+OFF = 0.8  # of the height of a box, so that it shows the shaft alone
+
+
+def similarity(scale: float, degrees: float, x: float, y: float) -> Floats:
+    turn = np.radians(degrees)
+    c, s = scale * np.cos(turn), scale * np.sin(turn)
+    return np.array([[c, -s, x], [s, c, y], [0, 0, 1]])
+
+
+# Where five knees are on their films, and how each was framed when it was drawn.
+KNEES = np.stack([similarity(40 + 9 * k, 2 * k - 4, 100 + 7 * k, 90 - 5 * k) for k in range(5)])
+FRAMES = np.stack([similarity(1 + 0.1 * k, 0, 0.05 * k, -0.03 * k) for k in range(5)])
+BOXES = KNEES @ FRAMES
+FOUND = KNEES[None] @ FRAMES[:, None]  # each frame on each knee
+
+
+def test_corners_give_the_map_that_placed_them() -> None:
+    points = np.array([(x, y, 1.0) for x, y in CORNERS])
+    corners = points @ KNEES[:, :2].swapaxes(1, 2)
+    assert placed(corners) == pytest.approx(KNEES)
+
+
+def test_templates_that_find_the_same_places_are_consistent_however_they_were_drawn() -> None:
+    errors = cycles(BOXES, FOUND)
+    same = np.eye(5, dtype=bool)
+    assert np.isnan(errors.round_trip[same]).all()
+    assert errors.round_trip[~same] == pytest.approx(np.zeros(20), abs=1e-9)
+    known = errors.triangle[~np.isnan(errors.triangle)]
+    assert len(known) == 5 * 4 * 3
+    assert known == pytest.approx(np.zeros(60), abs=1e-9)
+
+
+def test_a_wrong_place_spoils_the_pairs_of_its_template_alone() -> None:
+    found = FOUND.copy()
+    found[2, 4, 0, 2] += 0.1 * 2 * BOXES[4, 0, 0]  # a tenth of the width of what was drawn there
+    round_trip = cycles(BOXES, found).round_trip
+    assert round_trip[2, 4] == pytest.approx(10 * FRAMES[4, 0, 0] / FRAMES[2, 0, 0], rel=0.02)
+    assert round_trip[4, 2] == pytest.approx(10, rel=0.02)
+    round_trip[2, 4] = round_trip[4, 2] = 0
+    assert np.nanmax(round_trip) < 1e-9
+
+
+def test_a_drift_that_a_round_trip_undoes_shows_in_triangles() -> None:
+    found = FOUND.copy()
+    drift = similarity(1.05, 0, 0, 0)
+    found[0, 1] = found[0, 1] @ drift
+    found[1, 0] = BOXES[0] @ np.linalg.inv(np.linalg.inv(BOXES[1]) @ found[0, 1])
+    errors = cycles(BOXES, found)
+    assert np.nanmax(errors.round_trip) < 1e-9
+    assert errors.triangle[0, 1, 2] > 1
+
+
+def test_templates_disagree_only_as_far_as_they_stray() -> None:
+    same = ~np.eye(5, dtype=bool)
+    assert disagreement(FOUND)[same] == pytest.approx(np.zeros(20), abs=1e-9)
+    strayed = FOUND.copy()
+    strayed[3, :, 0, 2] += 0.05 * np.array([-10, 5, 0, 8, -6])
+    apart = disagreement(strayed)
+    assert np.nanmedian(apart, axis=1).argmax() == 3
+
+
+def test_one_knee_of_many_does_not_make_templates_disagree() -> None:
+    strayed = FOUND.copy()
+    strayed[1, 0, 1, 2] += 50
+    assert np.nanmax(disagreement(strayed)) < 1e-9
+
+
+def test_the_size_of_a_drawn_box_does_not_matter() -> None:
+    generator = np.random.default_rng(0)
+    noise = np.stack([similarity(1, d, x, y) for d, x, y in 0.02 * generator.normal(size=(25, 3))])
+    found = KNEES[None] @ noise.reshape(5, 5, 3, 3)
+    larger = np.diag([1.4, 1.4, 1.0])
+    before = cycles(KNEES, found @ np.eye(3))
+    frames = np.stack([larger, *[np.eye(3)] * 4])
+    after = cycles(KNEES @ frames, found @ frames[:, None])
+    # Only the width of which it is a share has changed, and how far out the corners are.
+    assert after.round_trip[1:, 1:] == pytest.approx(before.round_trip[1:, 1:], nan_ok=True)
+    assert after.round_trip[1:, 0] == pytest.approx(before.round_trip[1:, 0])
+    assert after.triangle[1:] == pytest.approx(before.triangle[1:], nan_ok=True)
+    assert np.nanmax(after.round_trip[0] / before.round_trip[0]) <= 1.001
+
+
+def drawn_lower(drawn: Annotation, share: float) -> Annotation:
+    """All boxes lower by a share of the fine one's height."""
+    by = share * (drawn.fine[3] - drawn.fine[1])
+
+    def lower(box: Box) -> Box:
+        return box[0], box[1] + by, box[2], box[3] + by
+
+    boxes = (drawn.fine, drawn.coarse, drawn.red, drawn.green)
+    fine, coarse, red, green = map(lower, boxes)
+    return replace(drawn, fine=fine, coarse=coarse, red=red, green=green)
+
+
+def drawn_larger(drawn: Annotation, factor: float) -> Annotation:
+    """A larger fine box, the coarse one around it."""
+    x0, y0, x1, y1 = drawn.fine
+    dx, dy = (factor - 1) * (x1 - x0) / 2, (factor - 1) * (y1 - y0) / 2
+    return replace(drawn, fine=(x0 - dx, y0 - dy, x1 + dx, y1 + dy))
+
+
+def knees_of(truth: Path) -> list[Annotation]:
+    """A knee of each film, left and right ones by turns."""
+    with truth.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    drawn = []
+    for number in range(len(rows) // 2):
+        row = rows[2 * number + number % 2]
+        left, right = (
+            (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"]))
+            for name in ("plateau_left", "plateau_right")
+        )
+        drawn.append(annotate(truth.parent / row["film"], row["side"], left, right))
+    return drawn
+
+
+def column(table: Table, title: str) -> list[Any]:
+    place = [each.title for each in table.columns].index(title)
+    return [row[place] for row in table.rows]
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    recipe = Recipe(5, "png", (320, 400), family=2, kind="knee")
+    return synthesise(tmp_path_factory.mktemp("films"), recipe, workers=1)
+
+
+@pytest.fixture(scope="module")
+def folder(truth: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four good templates, one of them drawn larger, and one on the shaft."""
+    folder = tmp_path_factory.mktemp("templates")
+    *good, last = knees_of(truth)
+    good[1] = drawn_larger(good[1], 1.2)
+    for number, drawn in enumerate(good):
+        save_annotation(drawn, folder / f"good-{number}.json")
+    save_annotation(drawn_lower(last, OFF), folder / "bad.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tables(folder: Path, truth: Path) -> list[Table]:
+    films = [str(path) for path in sorted(truth.parent.glob("*.png"))]
+    return rank_templates(folder, films=films, truth=load_truth(truth))
+
+
+def test_a_box_off_the_joint_ranks_last(tables: list[Table]) -> None:
+    assert column(tables[0], "template")[-1] == "bad.json"
+    *good, bad = column(tables[0], "round trip, median %")
+    assert good == sorted(good)
+    assert bad > 2 * good[-1]
+
+
+def test_labels_say_the_same(tables: list[Table]) -> None:
+    *good, bad = column(tables[0], "margins, median %")
+    assert bad > max(good)
+    *good, bad = column(tables[0], "mean IoU")
+    assert bad < min(good)
+    assert min(good) > 0.85
+
+
+def test_templates_are_compared_on_more_films(tables: list[Table]) -> None:
+    *good, bad = column(tables[0], "disagreement on films %")
+    assert bad > max(good)
+
+
+def test_the_pairs_stand_in_the_order_of_the_ranks(tables: list[Table]) -> None:
+    ranked, pairs = tables
+    names = column(ranked, "template")
+    assert column(pairs, "template") == names
+    assert [each.title for each in pairs.columns[1:]] == names
+    errors = np.array([[np.nan if cell is None else cell for cell in r[1:]] for r in pairs.rows])
+    assert np.isnan(errors.diagonal()).all()
+    assert np.nanmedian(errors, axis=1) == pytest.approx(column(ranked, "round trip, median %"))
+    assert np.nanmax(errors, axis=1) == pytest.approx(column(ranked, "round trip, worst %"))
+
+
+def test_without_labels_the_margins_in_annotations_are_the_truth(
+    truth: Path, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    first, second, third, *_ = knees_of(truth)
+    for number, drawn in enumerate((first, second, third)):
+        save_annotation(drawn, tmp_path / f"{number}.json")
+    ranked, _ = rank_templates(tmp_path, paper=True, report=told.append)
+    assert told == ["0.json", "1.json", "2.json"]
+    titles = [each.title for each in ranked.columns]
+    assert "disagreement on films %" not in titles
+    assert all(0 < error < 10 for error in column(ranked, "margins, median %"))
+    assert column(ranked, "recall at 0.75") == [1.0, 1.0, 1.0]
+
+
+def test_too_few_templates_are_refused(truth: Path, tmp_path: Path) -> None:
+    for number, drawn in enumerate(knees_of(truth)[:2]):
+        save_annotation(drawn, tmp_path / f"{number}.json")
+    with pytest.raises(SettingsError, match=r"2 templates; expected 3 or more"):
+        rank_templates(tmp_path)
+    with pytest.raises(SettingsError, match=r"0 templates"):
+        rank_templates(tmp_path / "nowhere")
+
+
+def test_a_file_that_is_no_template_is_named(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / f"{name}.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(TemplateError, match=r"a\.json"):
+        rank_templates(tmp_path)

@@ -1,0 +1,223 @@
+"""Poses: D and its inverse, patches that stay inside, and matrices that do not shear."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kneematch.geometry.pose import (
+    MAX_ROTATION,
+    SCALE_MIN,
+    SCALE_RANGE,
+    corner_distance,
+    pose_from_points,
+    pose_from_vector,
+    pose_matrix,
+    vector_from_pose,
+)
+from kneematch.geometry.sampling import sample
+
+HALF = (320, 200)  # 1.6, as all halves
+ASPECTS = [0.5, 1.0, 1.4]
+
+numbers = st.floats(-1e6, 1e6)
+small_numbers = st.floats(-2.9, 2.9)
+ratios = st.floats(0.2, 1.0)
+
+
+def positions(theta: list[float], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The x and the y, in pixels of the half, that each pixel of a patch is sampled from."""
+    height, width = HALF
+    x = (torch.arange(width, dtype=torch.float64) + 0.5).expand(HALF)
+    y = (torch.arange(height, dtype=torch.float64) + 0.5)[:, None].expand(HALF)
+    pose = torch.tensor(theta, dtype=torch.float64)
+    matrix = pose_matrix(pose, size[0] / size[1], height / width)
+    sampled = sample(torch.stack([x, y]), matrix.expand(2, 2, 3), size)
+    return sampled[0], sampled[1]
+
+
+@given(v=st.tuples(*[small_numbers] * 4), ratio=ratios)
+def test_the_inverse_of_d_takes_a_pose_to_the_vector_it_came_from(
+    v: tuple[float, ...], ratio: float
+) -> None:
+    vector = torch.tensor(v, dtype=torch.float64)
+    theta = pose_from_vector(vector, ratio)
+    assert torch.allclose(vector_from_pose(theta, ratio), vector, atol=1e-9)
+
+
+@given(
+    t=st.tuples(*[st.floats(-0.99, 0.99)] * 4),
+    ratio=ratios,
+)
+def test_d_of_its_inverse_gives_the_pose_back(t: tuple[float, ...], ratio: float) -> None:
+    scale = SCALE_MIN + SCALE_RANGE * (1 + t[0]) / 2
+    reach_x, reach_y = 1 - scale, 1 - scale * ratio
+    theta = torch.tensor(
+        [scale, reach_x * t[1], reach_y * t[2], MAX_ROTATION * t[3]], dtype=torch.float64
+    )
+    assert torch.allclose(pose_from_vector(vector_from_pose(theta, ratio), ratio), theta, atol=1e-9)
+
+
+@given(theta=st.tuples(*[st.floats(-5, 5)] * 4), ratio=ratios)
+def test_a_pose_outside_the_range_still_has_a_finite_vector_within_the_networks_range(
+    theta: tuple[float, ...], ratio: float
+) -> None:
+    v = vector_from_pose(torch.tensor(theta, dtype=torch.float64), ratio)
+    assert bool(v.isfinite().all())
+    assert v.abs().max() <= 3 + 1e-9
+
+
+@given(v=st.tuples(numbers, numbers, numbers), aspect=st.floats(0.3, 1.6))
+def test_every_patch_without_rotation_lies_inside_for_any_vector(
+    v: tuple[float, ...], aspect: float
+) -> None:
+    vector = torch.tensor([*v, 0.0], dtype=torch.float64)
+    matrix = pose_matrix(pose_from_vector(vector, aspect / 1.6), aspect, 1.6)
+    corners = torch.tensor([[-1, -1, 1], [1, -1, 1], [1, 1, 1], [-1, 1, 1]], dtype=torch.float64)
+    assert (corners @ matrix.mT).abs().max() <= 1 + 1e-12
+
+
+@given(v=st.tuples(*[numbers] * 4))
+def test_scale_and_rotation_keep_to_the_papers_ranges(v: tuple[float, ...]) -> None:
+    theta = pose_from_vector(torch.tensor(v, dtype=torch.float64), 0.7)
+    assert 0.15 - 1e-12 <= theta[0] <= 0.95 + 1e-12
+    assert abs(theta[3]) <= 0.13 + 1e-12
+
+
+def test_the_vector_zero_is_the_middle_of_every_range() -> None:
+    theta = pose_from_vector(torch.zeros(4, dtype=torch.float64), 0.7)
+    assert theta.tolist() == pytest.approx([0.55, 0.0, 0.0, 0.0])
+
+
+def test_d_is_the_formula_of_the_paper() -> None:
+    v = torch.tensor([0.3, -0.8, 1.1, -0.4], dtype=torch.float64)
+    f = 1.6 / 0.9  # height ratio 0.9 / 1.6, the paper's 1 / f
+    s1 = 0.15 + 0.8 * 0.5 * (1 + math.tanh(0.3))
+    s2 = s1 / f
+    a13, a23 = 0.5 * (1 + math.tanh(-0.8)), 0.5 * (1 + math.tanh(1.1))
+    wanted = [
+        s1,
+        -1 + s1 + a13 * 2 * (1 - s1),
+        -1 + s2 + a23 * 2 * (1 - s2),
+        0.13 * math.tanh(-0.4),
+    ]
+    assert pose_from_vector(v, 1 / f).tolist() == pytest.approx(wanted, abs=1e-12)
+
+
+def test_for_a_square_template_the_matrix_is_the_papers() -> None:
+    s, x, y, r = 0.4, 0.1, -0.2, 0.11
+    f = 1.6
+    paper = [
+        [s * math.cos(r), -s * math.sin(r), x],
+        [(s / f) * math.sin(r), (s / f) * math.cos(r), y],
+    ]
+    found = pose_matrix(torch.tensor([s, x, y, r], dtype=torch.float64), 1.0, 1.6)
+    assert torch.allclose(found, torch.tensor(paper, dtype=torch.float64), rtol=0, atol=1e-15)
+
+
+def test_matrices_come_in_batches() -> None:
+    theta = torch.rand(3, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    together = pose_matrix(theta, 0.8, 1.6)
+    assert together.shape == (3, 2, 2, 3)
+    assert torch.equal(together[2, 1], pose_matrix(theta[2, 1], 0.8, 1.6))
+
+
+@pytest.mark.parametrize("aspect", ASPECTS)
+def test_a_sampled_patch_has_the_templates_shape_and_its_pixels_are_squares(aspect: float) -> None:
+    size = (round(aspect * 60), 60)
+    x, y = positions([0.4, 0.05, -0.1, 0.13], size)
+    assert x.shape == size
+    along = torch.tensor([x[5, 6] - x[5, 5], y[5, 6] - y[5, 5]])
+    down = torch.tensor([x[6, 5] - x[5, 5], y[6, 5] - y[5, 5]])
+    pitch = 0.4 * HALF[1] / size[1]
+    assert float(along @ down) == pytest.approx(0, abs=1e-9)
+    assert float(along.norm()) == pytest.approx(pitch, abs=1e-9)
+    assert float(down.norm()) == pytest.approx(pitch, abs=1e-9)
+
+
+def test_a_positive_rotation_turns_the_patch_clockwise_on_the_half() -> None:
+    x, y = positions([0.4, 0.0, 0.0, 0.1], (40, 60))
+    turned = math.atan2(float(y[20, 50] - y[20, 10]), float(x[20, 50] - x[20, 10]))
+    assert turned == pytest.approx(0.1, abs=1e-9)  # y grows down
+
+
+def test_the_middle_of_a_patch_is_at_its_centre() -> None:
+    x, y = positions([0.4, 0.2, -0.3, 0.07], (41, 61))
+    assert float(x[20, 30]) == pytest.approx((0.2 + 1) / 2 * HALF[1])
+    assert float(y[20, 30]) == pytest.approx((-0.3 + 1) / 2 * HALF[0])
+
+
+@pytest.mark.parametrize("aspect", ASPECTS)
+def test_a_disc_stays_a_disc_in_a_rotated_patch(aspect: float) -> None:
+    size = (round(aspect * 80), 80)
+    rows, columns = torch.meshgrid(*(torch.arange(n) + 0.5 for n in HALF), indexing="ij")
+    disc = torch.sigmoid(14 - torch.hypot(rows - HALF[0] / 2, columns - HALF[1] / 2))
+    theta = torch.tensor([0.4, 0.0, 0.0, 0.13])
+    patch = sample(disc, pose_matrix(theta, size[0] / size[1], HALF[0] / HALF[1]), size)
+    i, j = torch.meshgrid(*(torch.arange(n) + 0.5 - n / 2 for n in size), indexing="ij")
+    mass = patch.sum()
+    spread_x, spread_y, slant = ((patch * m).sum() / mass for m in (j * j, i * i, i * j))
+    assert float(spread_y / spread_x) == pytest.approx(1, abs=0.005)
+    assert float(slant / spread_x) == pytest.approx(0, abs=0.005)
+
+
+@pytest.mark.parametrize("aspect", ASPECTS)
+def test_a_square_keeps_its_right_angles_in_a_rotated_patch(aspect: float) -> None:
+    size = (round(aspect * 80), 80)
+    corners_px = torch.tensor([[80.0, 140], [120, 140], [120, 180], [80, 180]], dtype=torch.float64)
+    theta = torch.tensor([0.4, 0.0, 0.0, 0.13], dtype=torch.float64)
+    matrix = pose_matrix(theta, size[0] / size[1], HALF[0] / HALF[1])
+    half = corners_px / torch.tensor([HALF[1], HALF[0]]) * 2 - 1
+    patch = torch.linalg.solve(matrix[:, :2], (half - matrix[:, 2]).mT).mT
+    seen = (patch + 1) / 2 * torch.tensor([size[1], size[0]])
+    edges = seen.roll(-1, 0) - seen
+    assert torch.allclose((edges * edges.roll(-1, 0)).sum(1), torch.zeros(4).double(), atol=1e-9)
+    assert torch.allclose(edges.norm(dim=1), edges[0].norm().expand(4), atol=1e-9)
+
+
+@given(
+    theta=st.tuples(st.floats(0.1, 1), st.floats(-1, 1), st.floats(-1, 1), st.floats(-0.5, 0.5)),
+    aspect=st.sampled_from(ASPECTS),
+)
+def test_two_points_and_where_they_lie_give_the_pose_back(
+    theta: tuple[float, ...], aspect: float
+) -> None:
+    pose = torch.tensor(theta, dtype=torch.float64)
+    landmarks = torch.tensor([[-0.6, 0.1], [0.7, 0.3]], dtype=torch.float64)
+    matrix = pose_matrix(pose, aspect, 1.6)
+    points = landmarks @ matrix[:, :2].mT + matrix[:, 2]
+    found = pose_from_points(points, landmarks, aspect, 1.6)
+    assert torch.allclose(found, pose, rtol=0, atol=1e-9)
+    together = pose_from_points(points.expand(3, 2, 2, 2), landmarks, aspect, 1.6)
+    assert torch.allclose(together, pose.expand(3, 2, 4), rtol=0, atol=1e-9)
+
+
+def test_corners_of_one_pose_are_no_distance_apart() -> None:
+    theta = torch.tensor([0.4, 0.2, -0.3, 0.1], dtype=torch.float64)
+    assert float(corner_distance(theta, theta, 0.8, 1.6)) == pytest.approx(0, abs=1e-5)
+
+
+def test_the_distance_of_corners_is_in_widths_of_the_target() -> None:
+    target = torch.tensor([0.4, 0.2, -0.3, 0.1], dtype=torch.float64)
+    for change, distance in [
+        ([0, 0.4, 0, 0], 0.4 / 0.8),  # 0.4 half widths of the image; the target is 0.8 wide
+        ([0, 0, 0.25, 0], 0.25 * 1.6 / 0.8),  # pixels are square, so that a height is 1.6 widths
+        ([0.2, 0, 0, 0], 0.5 * math.hypot(1, 0.8) / 2),  # half as large again
+        ([0, 0, 0, 0.1], math.sin(0.05) * math.hypot(1, 0.8)),  # a chord
+    ]:
+        found = target + torch.tensor(change, dtype=torch.float64)
+        told = float(corner_distance(found, target, 0.8, 1.6))
+        assert told == pytest.approx(distance, abs=1e-6), change
+
+
+def test_the_distance_of_corners_can_be_learnt_from_even_at_its_end() -> None:
+    target = torch.tensor([[0.4, 0.2, -0.3, 0.1], [0.5, 0.0, 0.0, 0.0]])
+    found = target.clone().requires_grad_()
+    distance = corner_distance(found, target, 0.8, 1.6)
+    assert distance.shape == (2,)
+    distance.sum().backward()
+    assert found.grad is not None
+    assert bool(found.grad.isfinite().all())

@@ -1,0 +1,282 @@
+"""What is no film is refused in one line that names the file and says what to do."""
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import pytest
+from PIL import Image
+from pydicom import Dataset
+from pydicom.encaps import encapsulate, get_frame
+from pydicom.uid import (
+    MPEG2MPML,
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    RLELossless,
+)
+
+from kneematch.errors import (
+    FilmError,
+    MissingDecoder,
+    NotAnImage,
+    NotARadiograph,
+    Unreadable,
+)
+from kneematch.io.read import is_dicom, read
+from kneematch.io.write import write_dicom, write_png16
+
+SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
+GRADIENT = np.linspace(0, 1, 60 * 80, dtype=np.float32).reshape(60, 80)
+
+
+def film(path: Path) -> Dataset:
+    """A good film, to be spoilt and saved again."""
+    write_dicom(path, GRADIENT, mm_per_px=0.1, laterality="B", entropy="bad")
+    return pydicom.dcmread(path)
+
+
+def save(dataset: Dataset, path: Path, syntax: UID = ExplicitVRLittleEndian) -> Path:
+    dataset.file_meta.TransferSyntaxUID = syntax
+    dataset.save_as(path)
+    return path
+
+
+def assert_refused(path: Path, kind: type[FilmError], found: str) -> None:
+    with pytest.raises(kind, match=found) as caught:
+        read(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert message.count("; ") >= 2
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", sorted(str(p.relative_to(SHIPPED)) for p in SHIPPED.rglob("*")))
+def test_each_file_that_pydicom_ships_is_read_or_refused(name: str) -> None:
+    path = SHIPPED / name
+    refusal, ends = None, None
+    try:
+        pixels = read(path).pixels
+        ends = (pixels.min(), pixels.max())
+    except FilmError as error:
+        refusal = str(error)
+    assert ends == (0, 1) or (refusal is not None and refusal.startswith(f"{path}: "))
+    assert "\n" not in (refusal or "")
+
+
+def test_a_missing_file_is_unreadable(tmp_path: Path) -> None:
+    assert_refused(tmp_path / "gone.dcm", Unreadable, "No such file")
+    with pytest.raises(Unreadable, match="No such file"):
+        is_dicom(tmp_path / "gone.dcm")
+
+
+def test_a_folder_is_unreadable(tmp_path: Path) -> None:
+    assert_refused(tmp_path, Unreadable, "a folder")
+
+
+def test_a_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert_refused(tmp_path / "pipe", Unreadable, "not a regular file")
+
+
+def test_a_file_without_permission_is_unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "film.dcm"
+    film(path)
+    path.chmod(0)
+    code = (
+        "import os, sys\n"
+        "from kneematch.io.read import read\n"
+        "if os.geteuid() == 0:\n"
+        "    os.setuid(65534)\n"  # root may read everything, nobody may not
+        "read(sys.argv[1])\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert f"Unreadable: {path}: Permission denied; " in child.stderr
+
+
+def test_an_empty_file_is_no_image(tmp_path: Path) -> None:
+    (tmp_path / "film.dcm").touch()
+    assert_refused(tmp_path / "film.dcm", NotAnImage, "an empty file")
+
+
+@pytest.mark.parametrize(
+    "content", [b"x", b"film,side\n1,left\n" * 20, bytes(range(256)) * 9, b"GIF89a" + bytes(200)]
+)
+def test_unknown_content_is_no_image(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(content)
+    assert not is_dicom(path)
+    assert_refused(path, NotAnImage, "neither DICOM nor PNG, JPEG or TIFF")
+
+
+def test_a_dicom_magic_word_before_garbage_is_no_film(tmp_path: Path) -> None:
+    path = tmp_path / "film.dcm"
+    path.write_bytes(bytes(128) + b"DICM" + bytes(range(255, 0, -1)) * 20)
+    assert is_dicom(path)
+    assert_refused(path, FilmError, "DICOM")
+
+
+@pytest.mark.parametrize(
+    "syntax",
+    [
+        ExplicitVRLittleEndian,
+        DeflatedExplicitVRLittleEndian,
+        RLELossless,
+        JPEGLSLossless,
+        JPEG2000Lossless,
+    ],
+)
+def test_a_cut_dicom_is_never_taken_for_whole(tmp_path: Path, syntax: UID) -> None:
+    dataset = film(tmp_path / "film.dcm")
+    if syntax.is_encapsulated:
+        dataset.compress(syntax)
+    whole = save(dataset, tmp_path / "film.dcm", syntax).read_bytes()
+    cut = tmp_path / "cut.dcm"
+    for length in np.linspace(140, len(whole) - 16, 25).astype(int):
+        cut.write_bytes(whole[:length])
+        assert_refused(cut, FilmError, "expected")
+
+
+def test_a_cut_jpeg_lossless_is_never_taken_for_whole(tmp_path: Path) -> None:
+    """The end of the codestream is missing, that of the sequence is not."""
+    dataset = film(tmp_path / "film.dcm")
+    dataset.compress(JPEGLSLossless)
+    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    for syntax in (JPEGLosslessSV1, JPEGLSLossless):
+        dataset.PixelData = encapsulate([frame[: len(frame) // 2]])
+        path = save(dataset, tmp_path / "film.dcm", syntax)
+        assert_refused(path, NotAnImage, "compressed pixels without an end")
+
+
+@pytest.mark.parametrize("name", ["film.png", "film.jpg", "film.tif"])
+def test_a_cut_picture_is_never_taken_for_whole(tmp_path: Path, name: str) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (60, 80), np.uint8)
+    Image.fromarray(noise).save(tmp_path / name)
+    whole = (tmp_path / name).read_bytes()
+    for part in np.linspace(0.05, 0.95, 19):
+        (tmp_path / name).write_bytes(whole[: int(part * len(whole))])
+        assert_refused(tmp_path / name, NotAnImage, "expected")
+
+
+def test_compressed_pixels_without_transfer_syntax_are_refused(tmp_path: Path) -> None:
+    dataset = film(tmp_path / "film.dcm")
+    dataset.compress(RLELossless)
+    whole = save(dataset, tmp_path / "film.dcm", RLELossless).read_bytes()
+    meta_length = 12 + struct.unpack_from("<I", whole, 140)[0]
+    (tmp_path / "film.dcm").write_bytes(whole[132 + meta_length :])
+    assert_refused(tmp_path / "film.dcm", NotAnImage, "does not say how")
+
+
+def test_several_frames_are_refused(tmp_path: Path) -> None:
+    dataset = film(tmp_path / "film.dcm")
+    dataset.NumberOfFrames = 2
+    dataset.PixelData = 2 * dataset.PixelData
+    assert_refused(save(dataset, tmp_path / "film.dcm"), NotARadiograph, "2 frames")
+
+
+@pytest.mark.parametrize("keyword", ["Rows", "Columns"])
+def test_a_film_of_no_size_is_refused(tmp_path: Path, keyword: str) -> None:
+    dataset = film(tmp_path / "film.dcm")
+    setattr(dataset, keyword, 0)
+    assert_refused(save(dataset, tmp_path / "film.dcm"), NotARadiograph, r" 0 |: 0 x")
+
+
+def test_a_film_of_one_value_is_refused(tmp_path: Path) -> None:
+    dataset = film(tmp_path / "film.dcm")
+    dataset.PixelData = np.full((60, 80), 99, np.uint16).tobytes()
+    path = save(dataset, tmp_path / "film.dcm")
+    assert_refused(path, NotARadiograph, "every pixel has the value 99")
+    dataset.add_new("PixelPaddingValue", "US", 99)
+    assert_refused(save(dataset, path), NotARadiograph, "every pixel has the value 99")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_film_with_a_value_that_is_no_number_is_refused(tmp_path: Path, value: float) -> None:
+    dataset = film(tmp_path / "film.dcm")
+    del dataset.PixelData
+    pixels = GRADIENT.copy()
+    pixels[3, 4] = value
+    dataset.FloatPixelData = pixels.tobytes()
+    dataset.BitsAllocated = 32
+    assert_refused(save(dataset, tmp_path / "film.dcm"), NotARadiograph, "NaN or infinite")
+
+
+def test_a_colour_dicom_is_refused(tmp_path: Path) -> None:
+    dataset = film(tmp_path / "film.dcm")
+    dataset.PhotometricInterpretation = "RGB"
+    dataset.SamplesPerPixel = 3
+    dataset.PlanarConfiguration = 0
+    dataset.BitsAllocated = dataset.BitsStored = 8
+    colour = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+    dataset.PixelData = colour.tobytes()
+    assert_refused(save(dataset, tmp_path / "film.dcm"), NotARadiograph, "a colour picture")
+
+
+def test_a_palette_dicom_is_refused() -> None:
+    assert_refused(SHIPPED / "examples_palette.dcm", NotARadiograph, "PALETTE COLOR")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("rtplan.dcm", "RT Plan Storage"),
+        ("reportsi.dcm", "Basic Text SR Storage"),
+        ("waveform_ecg.dcm", "ECG"),
+        ("dicomdirtests/DICOMDIR", "Media Storage Directory"),
+    ],
+)
+def test_a_dicom_without_pixels_is_refused_by_its_class(name: str, kind: str) -> None:
+    assert_refused(SHIPPED / name, NotARadiograph, rf"without pixels \(.*{kind}")
+
+
+@pytest.mark.parametrize(
+    ("keyword", "pair"), [("ImagerPixelSpacing", [0.1, 0.102]), ("PixelAspectRatio", [4, 3])]
+)
+def test_pixels_that_are_not_square_are_refused(
+    tmp_path: Path, keyword: str, pair: list[float]
+) -> None:
+    dataset = film(tmp_path / "film.dcm")
+    del dataset.ImagerPixelSpacing
+    setattr(dataset, keyword, pair)
+    assert_refused(save(dataset, tmp_path / "film.dcm"), NotARadiograph, f"{keyword} is")
+
+
+def test_a_video_syntax_has_no_decoder(tmp_path: Path) -> None:
+    dataset = film(tmp_path / "film.dcm")
+    dataset.PixelData = encapsulate([b"\0\0\1\xb3" + bytes(100)])
+    path = save(dataset, tmp_path / "film.dcm", MPEG2MPML)
+    assert_refused(path, MissingDecoder, "MPEG2")
+
+
+def test_a_decoder_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    dataset = film(tmp_path / "film.dcm")
+    dataset.compress(JPEGLSLossless)  # has an end and a size, and is not looked at further
+    path = save(dataset, tmp_path / "film.dcm", JPEGLosslessSV1)
+    code = (
+        "import sys\n"
+        "sys.modules['gdcm'] = None\n"  # as if it were not there
+        "from kneematch.io.read import read\n"
+        "read(sys.argv[1])\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert f"MissingDecoder: {path}: transfer syntax JPEG Lossless" in child.stderr
+    assert "gdcm" in child.stderr.splitlines()[-1]
+
+
+def test_errors_say_the_path_as_it_was_given(tmp_path: Path) -> None:
+    path = tmp_path / "a folder" / "ünï.png"
+    path.parent.mkdir()
+    write_png16(path, GRADIENT)
+    path.write_bytes(path.read_bytes()[:100])
+    assert_refused(path, NotAnImage, "PNG picture that cannot be decoded")

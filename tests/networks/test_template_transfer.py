@@ -1,0 +1,91 @@
+"""A template of one's own, carried along with the one that the networks know."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from kneematch.errors import TemplateError
+from kneematch.geometry.pose import corner_distance
+from kneematch.geometry.sampling import resize
+from kneematch.geometry.split import split
+from kneematch.geometry.view import View
+from kneematch.matching.template import cut_from_half
+from kneematch.networks.folded import folded
+from kneematch.networks.model_file import Model, load_model, shipped_model
+from kneematch.networks.template_transfer import Carried, carried
+from kneematch.networks.two_stage import TwoPhases
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.phantom import phantom
+
+DRAWN_ON, FOUND_ON = 0, 1  # seeds
+NOTHING = torch.tensor([1.0, 0, 0, 0])
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model(shipped_model())
+
+
+@pytest.fixture(scope="module")
+def networks(model: Model) -> TwoPhases:
+    """In float32, which is quicker to make."""
+    aspects = model.coarse_template.aspect, model.fine_template.aspect
+    return TwoPhases(folded(model.coarse), folded(model.fine), *aspects)
+
+
+def knees(seed: int) -> tuple[Tensor, Tensor, float]:
+    """Halves (2, 800, 500), the poses (2, 4) of boxes unlike the model's, and their aspect."""
+    film = phantom(seed, size=(480, 600))
+    halves = split(film.radiograph)
+    poses = []
+    for side, knee in enumerate(film.knees):
+        boxes = annotate(Path("film"), knee.side, knee.plateau_left, knee.plateau_right)
+        view = View(halves.pixels[side], halves.to_film[side])
+        template, theta = cut_from_half(view, boxes)
+        # Smaller than the model's, and off its middle.
+        poses.append(theta * torch.tensor([0.8, 1, 1, 1]) + torch.tensor([0, 0.04, -0.03, 0.02]))
+    return halves.pixels, torch.stack(poses).float(), template.aspect
+
+
+def test_the_networks_own_template_is_carried_nowhere(networks: TwoPhases) -> None:
+    halves, _, _ = knees(DRAWN_ON)
+    own = networks.poses(halves[None])[0]
+    assert torch.allclose(Carried(networks, NOTHING).poses(halves[None])[0], own, atol=1e-6)
+    offset = carried(networks, halves[1], own[1]).offset
+    # But for what other views of the same knee say.
+    assert torch.allclose(offset, NOTHING, atol=0.03)
+
+
+def test_a_drawn_template_lands_where_one_would_draw_it_on_another_film(
+    networks: TwoPhases,
+) -> None:
+    halves, poses, aspect = knees(DRAWN_ON)
+    others, wanted, _ = knees(FOUND_ON)
+    found = carried(networks, halves[1], poses[1]).poses(others[None])[0]
+    apart = corner_distance(found, wanted, aspect, 1.6)
+    assert bool((apart < 0.08).all()), apart
+    # The networks' own template lies elsewhere.
+    assert float(corner_distance(networks.poses(others[None])[0], wanted, aspect, 1.6).min()) > 0.1
+
+
+@pytest.mark.parametrize("name", ["noise", "clouds", "black"])
+def test_a_template_on_what_is_no_knee_is_refused(networks: TwoPhases, name: str) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    half = {
+        "noise": torch.rand(800, 500, generator=drawn),
+        "clouds": resize(torch.rand(20, 12, generator=drawn), (800, 500)),
+        "black": torch.zeros(800, 500),
+    }[name]
+    with pytest.raises(TemplateError, match=r"sees no knee .*expected a frontal knee.*annotate"):
+        carried(networks, half, torch.tensor([0.4, 0.0, 0.0, 0.0]))
+
+
+def test_networks_that_know_nothing_are_refused_too(networks: TwoPhases) -> None:
+    def nowhere(images: Tensor) -> Tensor:
+        return torch.full((*images.shape[:-2], 4), torch.nan)
+
+    lost = TwoPhases(nowhere, nowhere, networks.coarse_aspect, networks.fine_aspect)
+    with pytest.raises(TemplateError, match="sees no knee"):
+        carried(lost, torch.zeros(800, 500), torch.tensor([0.4, 0.0, 0.0, 0.0]))

@@ -1,0 +1,125 @@
+"""Sharpening that trusts its start: never up, and not far."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from kneematch.geometry.pose import corner_distance, pose_from_vector, vector_from_pose
+from kneematch.solvers.anchored_refinement import anchor, nearby
+from kneematch.solvers.gauss_newton import gauss_newton
+from kneematch.solvers.linearization import Quadratic
+from kneematch.solvers.problem import Problem, problem
+
+PAPER = pytest.mark.parametrize("paper", [True, False], ids=["printed", "robust"])
+OFF = torch.tensor([0.02, 0.05, -0.03, 0.02], dtype=torch.float64)  # a tenth of the knee's width
+
+
+def moved(asked: Problem, start: Tensor, end: Tensor) -> float:
+    """How far the corners went, in widths of the template."""
+    ends = [pose_from_vector(v, asked.height_ratio) for v in (end, start)]
+    return float(corner_distance(*ends, asked.template.aspect, asked.image_aspect).mean())
+
+
+@pytest.fixture(scope="module")
+def astray(knees: Callable) -> tuple[Problem, Tensor]:
+    """Another phantom of the family, and a start that is off on it."""
+    film, other = knees(14), knees(9)
+    asked = problem(other.halves[None], film.template)
+    start = vector_from_pose(other.truth + OFF, asked.height_ratio).float()[None]
+    return asked, start
+
+
+@PAPER
+@pytest.mark.parametrize("sides", [1, 2])
+def test_the_end_is_never_higher_than_the_start(
+    clouds: Callable, cut: Callable, paper: bool, sides: int
+) -> None:
+    template, _ = cut(clouds(seed=1))
+    asked = problem(clouds(8, sides), template, paper=paper)
+    start = torch.randn(8, sides, 4, generator=torch.Generator().manual_seed(2))
+    for trust in (0.0, 1.0, 100.0):
+        found = nearby(asked, start, trust=trust)
+        assert bool((found.energy <= asked.energy(start)).all())
+        assert torch.allclose(found.energy, asked.energy(found.v), atol=1e-6)
+
+
+def test_it_stays_nearer_to_its_start_than_gauss_newton(
+    astray: tuple[Problem, Tensor],
+) -> None:
+    asked, start = astray
+    near, far = nearby(asked, start), gauss_newton(asked, start)
+    assert float(near.energy) < float(asked.energy(start)) - 0.02
+    assert 0 < moved(asked, start, near.v) < 0.8 * moved(asked, start, far.v)
+
+
+def test_the_more_it_trusts_the_less_it_moves(astray: tuple[Problem, Tensor]) -> None:
+    asked, start = astray
+    ways = [moved(asked, start, nearby(asked, start, trust=t).v) for t in (0.0, 10.0, 100.0, 1e3)]
+    assert ways == sorted(ways, reverse=True)
+    assert ways[0] > 1.5 * ways[2]
+    assert moved(asked, start, nearby(asked, start, trust=1e9).v) < 1e-4
+
+
+def test_without_trust_it_descends_to_the_knee(knees: Callable) -> None:
+    film = knees(9)
+    asked = problem(film.halves[None, 1:], film.template)
+    truth, start = (
+        vector_from_pose(theta, asked.height_ratio).float()[None, None]
+        for theta in (film.truth[1], film.truth[1] + OFF / 3)
+    )
+    found = nearby(asked, start, trust=0.0)
+    assert moved(asked, truth, found.v) < 0.1 * moved(asked, truth, start)
+
+
+def test_a_start_at_the_template_itself_stays(clouds: Callable, cut: Callable) -> None:
+    half = clouds()
+    template, theta = cut(half)
+    asked = problem(half.expand(1, 2, 192, 120), template)
+    start = vector_from_pose(theta, 1 / 1.6).float().expand(1, 2, 4)
+    found = nearby(asked, start)
+    assert moved(asked, start, found.v) < 2e-3
+
+
+def test_leaving_costs_the_mean_squared_distance_of_the_corners() -> None:
+    template_aspect, image_aspect, trust = 0.8, 1.6, 7.0
+    theta = torch.tensor([[[0.4, 0.1, -0.2, 0.03], [0.5, -0.1, 0.1, 0.0]]], dtype=torch.float64)
+    stay = anchor(theta, template_aspect, image_aspect, trust)
+    nothing = Quadratic(
+        torch.zeros(1, dtype=torch.float64),
+        torch.zeros(1, 8, dtype=torch.float64),
+        torch.zeros(1, 8, 8, dtype=torch.float64),
+    )
+    for axis in range(4):
+        step = torch.zeros(4, dtype=torch.float64)
+        step[axis] = 1e-4
+        cost = float(stay(nothing, theta + step).value)
+        # One parameter alone moves all corners equally far.
+        apart = corner_distance(theta + step, theta, template_aspect, image_aspect)
+        assert cost == pytest.approx(trust * float(apart.square().sum()), rel=1e-2)
+
+
+def test_the_cost_of_leaving_has_the_slope_and_curvature_that_it_tells() -> None:
+    theta = torch.tensor([[[0.4, 0.1, -0.2, 0.03], [0.5, -0.1, 0.1, 0.0]]], dtype=torch.float64)
+    stay = anchor(theta, 0.8, 1.6, 7.0)
+    zeros = [torch.zeros(shape, dtype=torch.float64) for shape in ((1,), (1, 8), (1, 8, 8))]
+    here = (theta + 0.02).requires_grad_()
+    told = stay(Quadratic(*zeros), here)
+    (slope,) = torch.autograd.grad(told.value.sum(), here)
+    assert torch.allclose(told.gradient, slope.flatten(1))
+
+    def value(flat: Tensor) -> Tensor:
+        return stay(Quadratic(*zeros), flat.reshape(1, 2, 4)).value.sum()
+
+    curvature = torch.autograd.functional.hessian(value, here.detach().flatten())
+    assert torch.allclose(told.matrix[0], curvature)
+
+
+def test_black_halves_give_a_finite_answer(clouds: Callable, cut: Callable) -> None:
+    template, _ = cut(clouds())
+    halves = clouds(2, 2)
+    halves[0] = 0
+    found = nearby(problem(halves, template), torch.full((2, 2, 4), 0.1))
+    assert bool(found.energy.isfinite().all())
+    assert bool(found.v.isfinite().all())
