@@ -70,3 +70,19 @@ class Settings:
                 raise SettingsError(f"export {name!r}; expected one of {', '.join(EXPORTS)}")
         if self.ray_address is not None and self.engine != "ray":
             raise SettingsError("--ray-address without Ray; expected --engine ray; add it")
+
+
+def shard(films: list[str], selection: Selection) -> list[str]:
+    """Return the films of one shard: the first `limit` ones, and of these every num_parts-th.
+
+    Shards are interleaved rather than contiguous, because films of one origin, and therefore of
+    one size and reading time, often stand next to each other.
+    """
+    chosen = films[: selection.limit]
+    part = chosen[selection.part_id :: selection.num_parts]
+    if not part:
+        raise SettingsError(
+            f"--num-parts {selection.num_parts} for {len(chosen)} films; expected at least a film "
+            "a part; ask for fewer parts"
+        )
+    return part

@@ -23,7 +23,7 @@ def annotate(
 ) -> None:
     """Draw the boxes of a template on one film, and try them on others, in the browser."""
     check_web()
-    from kneematch.batch.discovery import find_films
+    from kneematch.io.discovery import find_films
     from kneematch.web.annotate import annotate_app
     from kneematch.web.preview import some_of
 

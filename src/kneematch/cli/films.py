@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kneematch.batch.config import Selection
+from kneematch.batch.config import Selection, shard
 from kneematch.cli.terminal import complain
 from kneematch.errors import SettingsError
 
@@ -13,11 +13,11 @@ def named_films(
     paths: Sequence[str], selection: Selection, leave_out: Sequence[Path], *, quiet: bool
 ) -> list[str]:
     """Those of the paths, less other series and what the command itself wrote."""
-    from kneematch.batch.discovery import find_films, share
+    from kneematch.io.discovery import find_films
 
     found = find_films(paths, stdin=sys.stdin.buffer, leave_out=leave_out)
     if selection.series is not None:
-        from kneematch.batch.series import in_series
+        from kneematch.io.series import in_series
 
         inside = list(in_series(found, selection.series))
         if not inside:
@@ -28,4 +28,4 @@ def named_films(
         if not quiet:
             complain(f"{len(found) - len(inside)} of {len(found)} films are of other series")
         found = inside
-    return share(found, selection)
+    return shard(found, selection)

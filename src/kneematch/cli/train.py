@@ -131,7 +131,7 @@ def _prepared(
     named: list[str], workers: int | None, cache: Path | None, settings: "Settings", group: "Group"
 ) -> tuple["PreparedFilms", list[tuple[str, str]]]:
     """The films' halves, made by the first process and then found by all of them."""
-    from kneematch.batch.discovery import find_films
+    from kneematch.io.discovery import find_films
     from kneematch.training.course import check_enough, room_for
     from kneematch.training.dataset import prepare_films
 

@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from kneematch.batch.discovery import CSV_SUFFIX, LIST_SIGN, find_films
-from kneematch.batch.series import in_series
 from kneematch.errors import FilmError, SettingsError
+from kneematch.io.discovery import CSV_SUFFIX, LIST_SIGN, find_films
 from kneematch.io.read import is_dicom
+from kneematch.io.series import in_series
 
 ARCHIVE: Final = ".tar.gz"  # what a series may be packed in
 SHORT: Final = 8  # files; a longer folder is a stack of slices, for which its first one speaks

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from kneematch.batch.config import Selection
 from kneematch.errors import FilmError, SettingsError
 from kneematch.io.read import is_dicom
 
@@ -45,22 +44,6 @@ def find_films(
     if not films:
         raise SettingsError("no films; expected files, folders or lists of them; name some")
     return list(films.values())
-
-
-def share(films: list[str], selection: Selection) -> list[str]:
-    """The first `limit` films, and of these every num_parts-th from number part_id on.
-
-    Parts are interleaved and not blocks, since films of one origin, size and so speed often stand
-    together.
-    """
-    chosen = films[: selection.limit]
-    part = chosen[selection.part_id :: selection.num_parts]
-    if not part:
-        raise SettingsError(
-            f"--num-parts {selection.num_parts} for {len(chosen)} films; expected at least a film "
-            "a part; ask for fewer parts"
-        )
-    return part
 
 
 def _meant(name: str, stdin: BinaryIO | None, leave_out: Sequence[Path]) -> Iterator[str]:

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kneematch.batch.config import Selection
-from kneematch.batch.discovery import find_films, share
-from kneematch.batch.series import in_series
 from kneematch.errors import SettingsError
+from kneematch.io.discovery import find_films
+from kneematch.io.series import in_series
 from kneematch.io.write import write_dicom, write_png16
 
 PIXELS = np.eye(64, dtype=np.float32)
@@ -164,19 +163,3 @@ def test_a_series_is_told_by_its_description(tmp_path: Path) -> None:
     films[5].write_bytes(films[1].read_bytes()[:200])
     found = list(in_series(map(str, films), "PA Fixed"))
     assert found == [str(films[k]) for k in (0, 3, 4)]  # what is not known is not left out
-
-
-def test_parts_share_out_all_films_evenly() -> None:
-    films = [f"{k}.dcm" for k in range(10)]
-    parts = [share(films, Selection(num_parts=3, part_id=part)) for part in range(3)]
-    assert sorted(film for part in parts for film in part) == films
-    assert [len(part) for part in parts] == [4, 3, 3]
-    assert share(films, Selection(limit=5, num_parts=2, part_id=1)) == ["1.dcm", "3.dcm"]
-    with pytest.raises(SettingsError, match="fewer parts"):
-        share(films, Selection(limit=2, num_parts=3, part_id=2))
-
-
-@pytest.mark.parametrize("wrong", [{"limit": 0}, {"num_parts": 0}, {"num_parts": 2, "part_id": 2}])
-def test_a_selection_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(SettingsError):
-        Selection(**wrong)  # type: ignore[arg-type]
