@@ -16,7 +16,7 @@ import kneematch
 from kneematch.cli.main import app, main
 from kneematch.io.write import write_dicom, write_png16
 
-HEAVY = {"torch", "numpy", "skimage", "pydicom", "PIL", "monai"}
+HEAVY = {"torch", "numpy", "skimage", "pydicom", "PIL"}
 
 
 def film(path: Path, size: tuple[int, int] = (120, 160), series: str | None = None) -> Path:

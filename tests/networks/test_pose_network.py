@@ -59,20 +59,11 @@ def test_every_part_has_as_many_parameters_as_the_paper_says(network: PoseNetwor
 
 
 def test_maps_have_the_papers_shapes(network: PoseNetwork, images: Tensor) -> None:
-    maps = network.features(images[:, :1].expand(-1, 3, -1, -1))
+    maps = network.backbone(images[:, :1].expand(-1, 3, -1, -1))
     assert maps.shape == (2, 512, 7, 7)
     assert network.reduce[:2](maps).shape == (2, 128, 7, 7)
     assert network.reduce(maps).shape == (2, 32, 7, 7)
     assert network.reduce(maps).min() >= 0
-
-
-@torch.no_grad()
-def test_the_convolutional_part_is_monais_up_to_its_pooling(
-    network: PoseNetwork, images: Tensor
-) -> None:
-    colours = images[:, :1].expand(-1, 3, -1, -1)
-    pooled = network.features(colours).mean((-2, -1))
-    assert torch.allclose(network.backbone(colours).flatten(1), pooled, atol=1e-5)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kneematch.errors import SettingsError
+from kneematch.networks.resnet import ResNet18
 from kneematch.training.state_dict_file import read_state_dict
 
 
@@ -27,16 +28,9 @@ class Command:
 @pytest.fixture(scope="module")
 def resnet18() -> nn.Module:
     """Under torchvision's names."""
-    from monai.networks.nets.resnet import resnet18
-
-    return resnet18(
-        spatial_dims=2,
-        n_input_channels=3,
-        conv1_t_stride=2,
-        shortcut_type="B",
-        bias_downsample=False,
-        num_classes=1000,
-    )
+    network = ResNet18()
+    network.fc = nn.Linear(512, 1000)
+    return network
 
 
 def assert_same(found: dict[str, Tensor], saved: dict[str, Tensor]) -> None:

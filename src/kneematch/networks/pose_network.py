@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.sampling import resize, sample
+from kneematch.networks.resnet import ResNet18
 
 INPUT: Final = (224, 224)  # of which ResNet18 makes the paper's maps of 7 x 7
 OVERSAMPLING: Final = 2  # of a view, before it is reduced to the network's input
@@ -21,17 +22,7 @@ class PoseNetwork(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        # MONAI takes seconds to import, and only networks need it.
-        from monai.networks.nets.resnet import resnet18
-
-        self.backbone: nn.Module = resnet18(
-            spatial_dims=2,
-            n_input_channels=3,
-            conv1_t_stride=2,
-            shortcut_type="B",
-            bias_downsample=False,
-            feed_forward=False,
-        )
+        self.backbone = ResNet18()
         self.reduce = nn.Sequential(
             nn.Conv2d(512, 128, 1), nn.ReLU(), nn.Conv2d(128, 32, 1), nn.ReLU()
         )
@@ -46,18 +37,10 @@ class PoseNetwork(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Vectors v (..., 4) of images (..., 224, 224)."""
         grey = standardised(images).reshape(-1, 1, *images.shape[-2:])
-        maps = self.reduce(self.features(grey.expand(-1, 3, -1, -1)))  # (K, 32, 7, 7)
+        maps = self.reduce(self.backbone(grey.expand(-1, 3, -1, -1)))  # (K, 32, 7, 7)
         flat = F.normalize(maps, dim=1).flatten(1)
         v = RANGE * (torch.sigmoid(self.regress(flat).float()) - 0.5)
         return v.reshape(*images.shape[:-2], 4)
-
-    def features(self, colours: Tensor) -> Tensor:
-        """The convolutional part of ResNet18: (K, 3, 224, 224) to (K, 512, 7, 7)."""
-        net = self.backbone
-        maps = net.maxpool(net.act(net.bn1(net.conv1(colours))))  # type: ignore[operator]
-        maps = net.layer2(net.layer1(maps))  # type: ignore[operator]
-        deepest: Tensor = net.layer4(net.layer3(maps))  # type: ignore[operator]
-        return deepest
 
 
 def network_of(weights: Mapping[str, Tensor]) -> PoseNetwork:
