@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from kneematch.errors import TemplateError
-from kneematch.matching.annotation import Annotation, load_annotation, save_annotation
+from kneematch.matching.annotation import (
+    Annotation,
+    annotation_problems,
+    load_annotation,
+    save_annotation,
+)
 
 FINE, COARSE = [100, 200, 300, 380], [80, 180, 320, 400]
 RED, GREEN = [110, 250, 150, 300], [250, 250, 290, 300]
@@ -248,3 +253,22 @@ def test_a_refused_save_leaves_the_old_file(tmp_path: Path) -> None:
         save_annotation(broken, path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_annotation_problems_name_every_faulty_box() -> None:
+    drawn = Annotation(
+        Path("film.dcm"),
+        "left",
+        fine=(100.0, 200.0, 300.0, 380.0),
+        coarse=(120.0, 180.0, 320.0, 400.0),
+        red=(90.0, 250.0, 150.0, 300.0),
+        green=(250.0, 250.0, 251.0, 300.0),
+        landmarks={"centre": (1.0, 2.0)},
+    )
+    assert [box for box, _ in annotation_problems(drawn)] == ["green", "red", "coarse", "landmarks"]
+
+
+def test_load_annotation_refuses_a_landmark_called_centre(tmp_path: Path) -> None:
+    data = valid()
+    data["landmarks"] = {"centre": [1, 2]}
+    assert "rename it" in refusal(written(tmp_path, data))

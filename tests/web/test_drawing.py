@@ -62,7 +62,7 @@ def test_every_problem_names_its_box(subject: Subject) -> None:
 
 def test_a_landmark_must_not_be_called_centre(subject: Subject) -> None:
     drawing = replace(drawn(), landmarks={"centre": (1.0, 2.0)})
-    assert boxes_with_problems(subject, drawing) == ["landmark"]
+    assert boxes_with_problems(subject, drawing) == ["landmarks"]
 
 
 @pytest.mark.parametrize(

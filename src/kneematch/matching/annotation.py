@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,10 @@ from kneematch.geometry.split import SIDES
 from kneematch.io.atomic import write_aside
 
 FORMAT: Final = "kneematch-template/1"
+BOXES: Final = ("fine", "coarse", "red", "green")
+SMALLEST_BOX_PX: Final = 2
+SLACK_PX: Final = 0.5  # so that a box drawn on the edge of another one counts as inside
+RESERVED_LANDMARK: Final = "centre"  # centre_x_px is already a column of the tables
 COARSE_MARGIN: Final = 1.3  # the coarse box when none is drawn, relative to the fine one
 
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in film pixels
@@ -50,7 +54,7 @@ def load_annotation(path: str | Path) -> Annotation:
 def save_annotation(annotation: Annotation, path: str | Path) -> None:
     """Write a template.json beside which its film is found by a relative path."""
     path = Path(path)
-    boxes = {name: list(getattr(annotation, name)) for name in ("fine", "coarse", "red", "green")}
+    boxes = {name: list(getattr(annotation, name)) for name in BOXES}
     data = {
         "format": FORMAT,
         "film": Path(os.path.relpath(annotation.film, path.parent)).as_posix(),
@@ -60,6 +64,45 @@ def save_annotation(annotation: Annotation, path: str | Path) -> None:
     }
     with write_aside(path) as aside:
         aside.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def annotation_problems(annotation: Annotation) -> Iterator[tuple[str, str]]:
+    """Yield every geometric fault of an annotation.
+
+    Whether the boxes can be cut from the film is checked by `cut_from_half`.
+
+    Yields:
+        The name of the box to correct (or "landmarks"), and what was found, what was expected and
+        what to do.
+    """
+    boxes: dict[str, Box] = {name: getattr(annotation, name) for name in BOXES}
+    for name, (x0, y0, x1, y1) in boxes.items():
+        if min(x1 - x0, y1 - y0) < SMALLEST_BOX_PX:
+            yield (
+                name,
+                f"{name} box {[x0, y0, x1, y1]} is empty; expected x0 < x1 and y0 < y1; "
+                "draw it again",
+            )
+    for inner, outer in (("red", "fine"), ("green", "fine"), ("fine", "coarse")):
+        if not _contains(boxes[outer], boxes[inner]):
+            yield (
+                "coarse" if outer == "coarse" else inner,
+                f"{inner} box {list(boxes[inner])} leaves the {outer} box {list(boxes[outer])}; "
+                "expected it inside; move it",
+            )
+    if RESERVED_LANDMARK in annotation.landmarks:
+        yield (
+            "landmarks",
+            f"a landmark is called {RESERVED_LANDMARK}, as the middle of an area is; "
+            "expected another name; rename it",
+        )
+
+
+def _contains(outer: Box, inner: Box) -> bool:
+    """Return whether a box lies inside another one, up to the slack."""
+    return all(inner[k] >= outer[k] - SLACK_PX for k in (0, 1)) and all(
+        inner[k] <= outer[k] + SLACK_PX for k in (2, 3)
+    )
 
 
 def _parse(data: Any, path: Path) -> Annotation:
@@ -79,17 +122,18 @@ def _parse(data: Any, path: Path) -> Annotation:
         )
     if not isinstance(data.get("film"), str):
         raise TemplateError(f"{path}: no film; expected the path of the annotated film; add it")
-    fine = _box(boxes, "fine", path)
-    red, green = (_inside(_box(boxes, name, path), fine, name, path) for name in ("red", "green"))
+    fine, red, green = (_box(boxes, name, path) for name in ("fine", "red", "green"))
     coarse = _box(boxes, "coarse", path) if "coarse" in boxes else _enlarge(fine, COARSE_MARGIN)
-    _inside(fine, coarse, "fine", path, outer_name="coarse")
     points = data.get("landmarks", {})
     if not isinstance(points, dict):
         raise TemplateError(
             f"{path}: landmarks is {points!r}; expected names and their [x, y]; correct it"
         )
     landmarks = {name: _numbers(point, 2, repr(name), path) for name, point in points.items()}
-    return Annotation(path.parent / data["film"], side, fine, coarse, red, green, landmarks)
+    annotation = Annotation(path.parent / data["film"], side, fine, coarse, red, green, landmarks)
+    for _, problem in annotation_problems(annotation):
+        raise TemplateError(f"{path}: {problem}")
+    return annotation
 
 
 def _numbers(values: Any, count: int, name: str, path: Path) -> Any:
@@ -109,26 +153,7 @@ def _box(boxes: Mapping[str, Any], name: str, path: Path) -> Box:
     if name not in boxes:
         raise TemplateError(f"{path}: no {name} box; expected [x0, y0, x1, y1]; draw it")
     box: Box = _numbers(boxes[name], 4, name, path)
-    if box[2] - box[0] < 2 or box[3] - box[1] < 2:
-        raise TemplateError(
-            f"{path}: {name} box {list(box)} is empty; expected x0 < x1 and y0 < y1; draw it again"
-        )
     return box
-
-
-def _inside(inner: Box, outer: Box, name: str, path: Path, *, outer_name: str = "fine") -> Box:
-    slack = 0.5  # half a pixel, so that boxes drawn on each other's edge pass
-    if (
-        inner[0] < outer[0] - slack
-        or inner[1] < outer[1] - slack
-        or inner[2] > outer[2] + slack
-        or inner[3] > outer[3] + slack
-    ):
-        raise TemplateError(
-            f"{path}: {name} box {list(inner)} leaves the {outer_name} box {list(outer)}; "
-            "expected it inside; move it"
-        )
-    return inner
 
 
 def _enlarge(box: Box, factor: float) -> Box:

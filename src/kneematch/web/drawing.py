@@ -1,7 +1,6 @@
 """What the user has drawn, and whether it can serve as a template."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -17,16 +16,13 @@ from kneematch.geometry.split import SIDES, split
 from kneematch.geometry.view import View, transform
 from kneematch.io.display import Colour, to_grey8
 from kneematch.io.radiograph import Radiograph
-from kneematch.matching.annotation import COARSE_MARGIN, Annotation, Box
+from kneematch.matching.annotation import COARSE_MARGIN, Annotation, Box, annotation_problems
 from kneematch.matching.template import Template, Window, cut_from_half
 from kneematch.web.films import inline
 
 RED: Final = (255, 92, 92)
 GREEN: Final = (92, 220, 130)
 ENLARGE: Final = 2  # the template's picture, whose pixels are the half's
-SLACK_PX: Final = 0.5  # by which a box may leave another, as annotation.py has it
-SMALLEST_PX: Final = 2
-FREE_NAME: Final = "centre"  # taken by the middle of an area
 
 Coordinate = Annotated[float, Field(gt=-1e6, lt=1e6, allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9_-]+$")]
@@ -84,7 +80,7 @@ def annotation_of(drawing: Drawing, subject: Subject) -> Annotation:
 
 def problems_of(annotation: Annotation, subject: Subject) -> list[dict[str, str]]:
     """All that keeps an annotation from being a template, each with the box that it is about."""
-    found = [{"box": box, "text": text} for box, text in _misfits(annotation)]
+    found = [{"box": box, "text": text} for box, text in annotation_problems(annotation)]
     for box in ("fine", "coarse") if not found else ():
         try:
             cut_from_half(subject.half(annotation.side), annotation, box)
@@ -107,28 +103,6 @@ def template_pictures(annotation: Annotation, subject: Subject) -> dict[str, Any
         "size": [width, height],
         "share": float(theta[0]),
     }
-
-
-def _misfits(annotation: Annotation) -> Iterator[tuple[str, str]]:
-    """Boxes that are empty, or not where they belong."""
-    boxes: dict[str, Box] = {
-        name: getattr(annotation, name) for name in ("fine", "coarse", "red", "green")
-    }
-    for name, (x0, y0, x1, y1) in boxes.items():
-        if min(x1 - x0, y1 - y0) < SMALLEST_PX:
-            yield name, f"the {name} box is empty; expected a few pixels at least; draw it again"
-    for inner, outer in (("red", "fine"), ("green", "fine"), ("fine", "coarse")):
-        if not _inside(boxes[inner], boxes[outer]):
-            text = f"the {inner} box leaves the {outer} box; expected it inside; move it"
-            yield inner if outer == "fine" else "coarse", text
-    if FREE_NAME in annotation.landmarks:
-        yield "landmark", "a landmark is called centre, as the middle of an area is; rename it"
-
-
-def _inside(inner: Box, outer: Box) -> bool:
-    return all(inner[k] >= outer[k] - SLACK_PX for k in (0, 1)) and all(
-        inner[k] <= outer[k] + SLACK_PX for k in (2, 3)
-    )
 
 
 def coarse_around(fine: Box, frame: Box) -> Box:
