@@ -1,6 +1,7 @@
 """The command line: help, errors in one line, and the commands end to end."""
 
 import csv
+import logging
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 import kneematch
 from kneematch.cli.main import app, main
+from kneematch.cli.terminal import log_to_stderr
 from kneematch.io.write import write_dicom, write_png16
 
 HEAVY = {"torch", "numpy", "skimage", "pydicom", "PIL"}
@@ -207,3 +209,14 @@ def test_synth_into_what_is_no_folder_is_one_line(
     target.write_text("")
     assert main(["synth", "-n", "1", "-o", str(target)]) == 2
     assert str(target) in one_line(capsys.readouterr().err)
+
+
+def test_log_to_stderr_shows_messages_of_the_library_while_a_command_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logger = logging.getLogger("kneematch.part")
+    with log_to_stderr():
+        logger.info("looking\nfor films")
+        logger.debug("detail")
+    logger.info("after the command")
+    assert capsys.readouterr().err == "kneematch: looking for films\n"

@@ -15,7 +15,7 @@ from kneematch.cli.info import info
 from kneematch.cli.reproduce import reproduce
 from kneematch.cli.review import review
 from kneematch.cli.synth import synth
-from kneematch.cli.terminal import FAILED, INTERRUPTED, complain
+from kneematch.cli.terminal import FAILED, INTERRUPTED, complain, log_to_stderr
 from kneematch.cli.train import train
 from kneematch.errors import KneematchError
 
@@ -59,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return app(given or ["--help"], prog_name="kneematch", standalone_mode=False) or 0
+        with log_to_stderr():
+            return app(given or ["--help"], prog_name="kneematch", standalone_mode=False) or 0
     except UsageError as error:
         complain(f"{error.format_message()} See 'kneematch --help'.")
     except KneematchError as error:

@@ -1,5 +1,6 @@
-"""What all commands show alike: complaints, paths and progress."""
+"""What all commands show alike: messages, paths and progress."""
 
+import logging
 import os
 import signal
 import time
@@ -15,6 +16,7 @@ from kneematch.errors import SettingsError
 
 if TYPE_CHECKING:
     from kneematch.evaluation.tables import Table
+    from kneematch.progress import Advance
 
 FAILED: Final = 2  # the exit code of everything that a user can mend
 SOME_FAILED: Final = 1  # of a run that went through, though not with every film
@@ -25,6 +27,27 @@ PIPE_WIDTH: Final = 160  # of tables, where there is no terminal to ask
 def complain(message: str) -> None:
     """One line on stderr."""
     typer.echo(f"kneematch: {shown(' '.join(message.splitlines()))}", err=True)
+
+
+class _StderrHandler(logging.Handler):
+    """Write log records as lines on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(record.getMessage())
+
+
+@contextmanager
+def log_to_stderr(level: int = logging.INFO) -> Iterator[None]:
+    """Show the messages that the library logs, one line each, while a command runs."""
+    logger, handler = logging.getLogger("kneematch"), _StderrHandler()
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before)
 
 
 def shown(path: str | os.PathLike[str]) -> str:
@@ -96,6 +119,27 @@ def progress(total: int, before: int = 0) -> Iterator[Callable[[], None]]:
             bar.update(task, advance=1, rate=f"{a_second:.1f} films/s")
 
         yield advance
+
+
+@contextmanager
+def progress_bar(label: str, total: int, done: int = 0) -> Iterator["Advance"]:
+    """Show a progress bar on stderr, if that is a terminal (see `kneematch.progress`)."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    texts = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
+    columns = texts[0], BarColumn(), MofNCompleteColumn(), texts[1], TimeRemainingColumn()
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        task = bar.add_task(label, total=total, completed=done, note="")
+        yield lambda note: bar.update(task, advance=1, note=note)
 
 
 @contextmanager
