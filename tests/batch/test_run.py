@@ -68,7 +68,7 @@ def test_a_run_writes_all_that_is_asked_for(cohort: tuple[Settings, list[str]]) 
     with (settings.out / "crops.csv").open(newline="") as file:
         assert [row["file"] for row in csv.DictReader(file)][-1] == "A-2-right.png"
     with Image.open(settings.out / "crops" / "A-2-left.png") as crop:
-        assert crop.size == (50, 50)  # it has no spacing
+        assert (crop.size, crop.mode) == ((50, 50), "I;16")  # it has no spacing
     with Image.open(settings.out.with_suffix(".png")) as sheet:
         assert sheet.width > 3 * 400
     told = json.loads((settings.out / "run.json").read_text())

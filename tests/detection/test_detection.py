@@ -90,3 +90,14 @@ def test_size_in_millimetres_needs_the_spacing() -> None:
     assert FOUND.height_mm == pytest.approx(4.5)
     bare = replace(FOUND, mm_per_px=None)
     assert (bare.width_mm, bare.height_mm) == (None, None)
+
+
+@pytest.mark.parametrize(("review", "flagged"), [("", False), ("no", False), ("yes", True)])
+def test_needs_review_unless_review_is_empty_or_no(review: str, flagged: bool) -> None:
+    assert replace(FOUND, review=review).needs_review == flagged
+
+
+def test_review_reasons_are_those_of_a_flagged_knee() -> None:
+    assert replace(FOUND, review="yes", reason="a b; c").review_reasons == ("a b", "c")
+    assert replace(FOUND, review="yes", reason=" ").review_reasons == ("not stated",)
+    assert replace(FOUND, review="", reason="wrong polarity tag").review_reasons == ()

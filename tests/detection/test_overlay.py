@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.overlay import LONGEST_PX, draw_detections
+from kneematch.detection.overlay import LONGEST_PX, REVIEW_COLOUR, draw_detections
 from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, Colour
 from kneematch.io.radiograph import Radiograph
 
@@ -104,6 +104,47 @@ def test_the_label_stays_in_the_picture(y0: float) -> None:
 def test_the_label_stands_above_an_area_or_else_below_it() -> None:
     assert 80 < digits_of(area("right", 340, 120, 200))[3] < 120
     assert 205 < digits_of(area("right", 340, 5, 200))[1] < 240
+
+
+def test_an_area_to_review_has_a_dashed_outline_and_a_red_label_with_the_reason() -> None:
+    flagged = replace(RIGHT, review="yes", reason="joint cut by the edge; sides disagree")
+    film = grey(400, 600)
+    pictures = {
+        "plain": draw_detections(film, [RIGHT]),
+        "flagged": draw_detections(film, [flagged]),
+        "unstated": draw_detections(film, [replace(flagged, reason="")]),
+    }
+    lines = {name: int(near(drawn, RIGHT_COLOUR)[315:].sum()) for name, drawn in pictures.items()}
+    assert 0.3 * lines["plain"] < lines["flagged"] < 0.75 * lines["plain"]
+    red = {name: near(drawn, REVIEW_COLOUR) for name, drawn in pictures.items()}
+    assert not red["plain"].any()
+    assert red["flagged"].sum() > 1.3 * red["unstated"].sum() > 300  # a line for each reason
+
+
+def test_a_thumbnail_has_larger_labels_without_reasons() -> None:
+    one, other = (
+        draw_detections(grey(400, 600), [replace(RIGHT, loss=loss)], thumbnail=True)
+        for loss in (0.11, 0.88)
+    )
+    changed = np.abs(np.asarray(one).astype(int) - np.asarray(other)).max(-1) > 40
+    _, top, _, bottom = box_of(changed)
+    assert 15 <= bottom - top <= 24
+    flagged = replace(RIGHT, review="yes", reason="joint cut by the edge")
+    short, full = (
+        near(draw_detections(grey(400, 600), [flagged], thumbnail=small), REVIEW_COLOUR)
+        for small in (True, False)
+    )
+    _, short_top, _, short_bottom = box_of(short)
+    _, full_top, _, full_bottom = box_of(full)
+    assert short_bottom - short_top < full_bottom - full_top + 6  # one line instead of two
+
+
+def test_a_label_without_laterality_does_not_name_a_side_of_the_patient() -> None:
+    known, unknown = (
+        np.asarray(draw_detections(grey(400, 600), [replace(RIGHT, laterality=side)]))
+        for side in ("L", "")
+    )
+    assert (known != unknown).any()
 
 
 def test_without_detections_the_film_is_plain_grey() -> None:

@@ -3,10 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-import pytest
-
 from kneematch.detection.detection import Detection
-from kneematch.export.summary import BINS, needs_review, survey
+from kneematch.export.summary import BINS, survey
 
 Knees = tuple[Detection, Detection]
 
@@ -44,13 +42,6 @@ def test_films_to_review_come_before_all_others(knees: Knees) -> None:
 def test_films_that_are_equally_bad_stay_in_order(knees: Knees) -> None:
     found = survey(films(knees, [(0.1, 0.1)] * 9), [], most_films=4)
     assert [worst.film for worst in found.worst] == ["0.dcm", "1.dcm", "2.dcm", "3.dcm"]
-
-
-@pytest.mark.parametrize(("review", "flagged"), [("", False), ("no", False), ("yes", True)])
-def test_review_is_empty_or_no_where_nobody_need_look(
-    knees: Knees, review: str, flagged: bool
-) -> None:
-    assert needs_review(replace(knees[0], review=review)) == flagged
 
 
 def test_a_flag_without_a_reason_is_counted_too(knees: Knees) -> None:

@@ -1,10 +1,10 @@
-"""Tables of detections and failures: columns, numbers, names, and no more memory than a page."""
+"""Tables of detections, failures and crops: columns, numbers, names, and bounded memory."""
 
 import csv
 import json
 import os
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from pyarrow import parquet
 
+from kneematch.detection.crop import CropSize
 from kneematch.detection.detection import Detection
-from kneematch.export import tables as table
-from kneematch.export.tables import TABLES, write_detections, write_failures, write_tables
+from kneematch.export import tables
+from kneematch.export.tables import TABLES, crop_name, write_crops, write_failures, write_tables
+from kneematch.io.csv_text import read_csv
 
 FIXED = (
     "film,side,laterality,status,energy,loss,polarity,method,centre_x_px,centre_y_px,width_px,"
@@ -36,77 +38,89 @@ FOUND = Detection(
 )
 
 
+Knees = tuple[Detection, Detection]
+CROP_SIZE = CropSize(mm=30.0, spacing_mm=0.25)
+
+
 def rows(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.DictReader(file))
 
 
-def test_columns_are_these_and_landmarks_follow(tmp_path: Path) -> None:
-    path = tmp_path / "detections.csv"
-    write_detections([("a.dcm", FOUND)], path)
-    assert path.read_text().splitlines()[0] == FIXED
+def written(folder: Path, *found: tuple[str, Detection], landmarks: Sequence[str] = ()) -> Path:
+    """Write the tables; return the CSV."""
+    write_tables(found, folder, landmarks=landmarks)
+    return folder / "detections.csv"
+
+
+def test_write_tables_has_these_columns_and_then_landmarks(tmp_path: Path) -> None:
+    assert written(tmp_path, ("a.dcm", FOUND)).read_text().splitlines()[0] == FIXED
     marked = replace(FOUND, landmarks={"rim": (1.5, -2.0), "tip": (3.0, 4.0)})
-    write_detections([("a.dcm", marked), ("b.dcm", FOUND)], path)
+    path = written(tmp_path, ("a.dcm", marked), ("b.dcm", FOUND), landmarks=["rim", "tip"])
     assert path.read_text().splitlines()[0] == f"{FIXED},rim_x_px,rim_y_px,tip_x_px,tip_y_px"
     first, second = rows(path)
     assert (first["rim_x_px"], first["rim_y_px"], first["tip_y_px"]) == ("1.500", "-2.000", "4.000")
     assert second["tip_x_px"] == ""
 
 
-def test_numbers_have_fixed_decimals(tmp_path: Path) -> None:
-    path = tmp_path / "detections.csv"
-    write_detections([("a.dcm", FOUND)], path)
-    assert path.read_text().splitlines()[1] == (
+def test_write_tables_numbers_have_fixed_decimals(tmp_path: Path) -> None:
+    assert written(tmp_path, ("a.dcm", FOUND)).read_text().splitlines()[1] == (
         "a.dcm,left,R,ok,0.250000,0.123457,positive,search,20.000,25.000,20.000,30.000,-1.0000,"
         "30.000,10.000,10.000,10.000,10.000,40.000,30.000,40.000,0.139700,,"
     )
 
 
-def test_zero_has_no_sign_and_no_spacing_is_empty(tmp_path: Path) -> None:
-    path = tmp_path / "detections.csv"
-    write_detections([("a", replace(FOUND, loss=-1e-9, rotation_deg=-0.0, mm_per_px=None))], path)
-    (row,) = rows(path)
+def test_write_tables_zero_has_no_sign_and_no_spacing_is_empty(tmp_path: Path) -> None:
+    found = replace(FOUND, loss=-1e-9, rotation_deg=-0.0, mm_per_px=None)
+    (row,) = rows(written(tmp_path, ("a", found)))
     assert (row["loss"], row["rotation_deg"], row["mm_per_px"]) == ("0.000000", "0.0000", "")
 
 
-@pytest.mark.parametrize("name", ["a,b.dcm", 'say "x".png', "two\nlines.png", "Käsi.dcm"])
-def test_any_name_of_a_film_comes_back(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "detections.csv"
-    write_detections([(name, FOUND)], path)
-    assert [row["film"] for row in rows(path)] == [name]
+@pytest.mark.parametrize(
+    "name", ["a,b.dcm", 'say "x".png', "two\nlines.png", "one\rtwo.png", "Käsi.dcm"]
+)
+def test_write_tables_any_name_of_a_film_is_one_row(tmp_path: Path, name: str) -> None:
+    assert [row["film"] for row in rows(written(tmp_path, (name, FOUND)))] == [name]
 
 
-def test_a_name_that_is_not_utf8_keeps_its_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "detections.csv"
-    write_detections([(os.fsdecode(b"\xff.dcm"), FOUND)], path)
+@pytest.mark.parametrize("name", ["=HYPERLINK(A1)", "+1x.png", "-x.png", "@x.png", "\r=1", "'=x"])
+def test_tables_no_name_is_a_formula_and_all_read_back(tmp_path: Path, name: str) -> None:
+    written(tmp_path, (name, replace(FOUND, reason=name)))
+    write_failures([(name, f"{name}: empty")], tmp_path / "failures.csv")
+    write_crops([(name, FOUND, crop_name(name, "left"))], tmp_path / "crops.csv", CROP_SIZE)
+    for table in ("detections.csv", "failures.csv", "crops.csv"):
+        (row,) = rows(tmp_path / table)
+        texts = {row[key] for key in ("film", "reason", "file") if key in row}
+        assert all(text.startswith("'") for text in texts)
+        with (tmp_path / table).open(newline="", encoding="utf-8") as file:
+            _, (film, *_) = read_csv(file)
+        assert film == name
+    assert json.loads((tmp_path / "detections.json").read_text())[0]["film"] == name
+
+
+def test_write_tables_a_name_that_is_not_utf8_keeps_its_bytes(tmp_path: Path) -> None:
+    path = written(tmp_path, (os.fsdecode(b"\xff.dcm"), FOUND))
     assert b"\n\xff.dcm," in path.read_bytes()
 
 
-def test_no_detections_are_a_header_alone(tmp_path: Path) -> None:
-    path = tmp_path / "detections.csv"
-    write_detections([], path)
-    assert path.read_text() == FIXED + "\n"
-
-
-def test_failures_have_a_film_and_a_reason(tmp_path: Path) -> None:
+def test_write_failures_has_a_film_and_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "failures.csv"
     write_failures([("a.dcm", "a.dcm: empty; expected a film, whole")], path)
     assert rows(path) == [{"film": "a.dcm", "reason": "a.dcm: empty; expected a film, whole"}]
 
 
-def test_a_table_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    path = tmp_path / "detections.csv"
-    write_detections([("old", FOUND)], path)
+def test_write_tables_leaves_the_old_files_when_it_fails(tmp_path: Path) -> None:
+    path = written(tmp_path, ("old", FOUND))
     with pytest.raises(AttributeError):
-        write_detections([("new", FOUND), ("bad", replace(FOUND, corners=None))], path)  # type: ignore[arg-type]
+        written(tmp_path, ("new", FOUND), ("bad", replace(FOUND, corners=None)))  # type: ignore[arg-type]
     assert [row["film"] for row in rows(path)] == ["old"]
-    assert [entry.name for entry in tmp_path.iterdir()] == ["detections.csv"]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(TABLES)
 
 
 MARKED = replace(FOUND, landmarks={"rim": (1.50049, -2.0)}, mm_per_px=None)
 
 
-def test_all_tables_have_the_same_rows(tmp_path: Path) -> None:
+def test_write_tables_all_formats_have_the_same_rows(tmp_path: Path) -> None:
     write_tables([("a.dcm", FOUND), ("b.dcm", MARKED)], tmp_path, landmarks=["rim"])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(TABLES)
     lines = rows(tmp_path / "detections.csv")
@@ -120,7 +134,7 @@ def test_all_tables_have_the_same_rows(tmp_path: Path) -> None:
                 assert float(line[name]) == value
 
 
-def test_parquet_and_json_have_numbers_text_and_nulls(tmp_path: Path) -> None:
+def test_write_tables_parquet_and_json_have_numbers_text_and_nulls(tmp_path: Path) -> None:
     write_tables([("a.dcm", FOUND), ("b.dcm", MARKED)], tmp_path, landmarks=["rim"])
     stored = parquet.read_table(tmp_path / "detections.parquet")
     kinds = {field.name: str(field.type) for field in stored.schema}
@@ -131,7 +145,7 @@ def test_parquet_and_json_have_numbers_text_and_nulls(tmp_path: Path) -> None:
     assert (second["mm_per_px"], second["rim_x_px"], second["rim_y_px"]) == (None, 1.5, -2.0)
 
 
-def test_a_table_of_nothing_has_its_columns(tmp_path: Path) -> None:
+def test_write_tables_without_rows_has_the_columns(tmp_path: Path) -> None:
     write_tables([], tmp_path, landmarks=["rim"])
     assert json.loads((tmp_path / "detections.json").read_text()) == []
     stored = parquet.read_table(tmp_path / "detections.parquet")
@@ -139,7 +153,7 @@ def test_a_table_of_nothing_has_its_columns(tmp_path: Path) -> None:
     assert (tmp_path / "detections.csv").read_text() == f"{FIXED},rim_x_px,rim_y_px\n"
 
 
-def test_hostile_names_are_rows_of_every_table(tmp_path: Path) -> None:
+def test_write_tables_hostile_names_are_rows_of_every_format(tmp_path: Path) -> None:
     names = [os.fsdecode(b"\xff.dcm"), 'a"\n,b', "骨.png", ""]
     write_tables([(name, FOUND) for name in names], tmp_path)
     told = json.loads((tmp_path / "detections.json").read_text())
@@ -148,7 +162,9 @@ def test_hostile_names_are_rows_of_every_table(tmp_path: Path) -> None:
     assert films == ["\\udcff.dcm", *names[1:]]
 
 
-def test_rows_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_tables_does_not_keep_the_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def many(count: int) -> Iterator[tuple[str, Detection]]:
         return ((f"{k}.dcm", replace(FOUND, energy=k / 3)) for k in range(count))
 
@@ -160,23 +176,56 @@ def test_rows_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         finally:
             tracemalloc.stop()
 
-    monkeypatch.setattr(table, "ROWS_AT_ONCE", 200)
+    monkeypatch.setattr(tables, "PARQUET_GROUP_ROWS", 200)
     peak(200)  # imports
     assert peak(2400) < 1.5 * peak(400)
     stored = parquet.ParquetFile(tmp_path / "detections.parquet")
     assert (stored.metadata.num_rows, stored.num_row_groups) == (400, 2)
 
 
-def test_a_run_that_breaks_leaves_no_table_behind(tmp_path: Path) -> None:
+def test_write_tables_leaves_nothing_when_the_rows_break_off(tmp_path: Path) -> None:
     def broken() -> Iterator[tuple[str, Detection]]:
         yield "a.dcm", FOUND
-        raise RuntimeError("the ledger ends here")
+        raise RuntimeError("the journal ends here")
 
-    with pytest.raises(RuntimeError, match="ledger"):
+    with pytest.raises(RuntimeError, match="journal"):
         write_tables(broken(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_failures_may_be_any_iterable(tmp_path: Path) -> None:
+def test_write_failures_takes_any_iterable(tmp_path: Path) -> None:
     write_failures(((f"{k}.dcm", "why") for k in range(3)), tmp_path / "failures.csv")
     assert len(rows(tmp_path / "failures.csv")) == 3
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_write_crops_maps_crop_pixels_to_film_pixels(
+    tmp_path: Path, knees: Knees, mirror: bool
+) -> None:
+    made = [("a.dcm", found, f"{found.side}.png") for found in knees]
+    write_crops(made, tmp_path / "crops.csv", replace(CROP_SIZE, mirror=mirror))
+    for row, found in zip(rows(tmp_path / "crops.csv"), knees, strict=True):
+        matrix = np.array([[row["xx"], row["xy"], row["x0"]], [row["yx"], row["yy"], row["y0"]]])
+        to_film = matrix.astype(float)
+        assert to_film @ [60, 60, 1] == pytest.approx(found.centre, abs=1e-4)
+        mirrored = mirror and found.side == "left"
+        assert (np.linalg.det(to_film[:, :2]) < 0) == mirrored
+        assert float(row["mm_per_px"]) == pytest.approx(0.25)
+        # The area, 80 x 60 film pixels, is 160 x 120 pixels in the middle of the crop.
+        ends = np.array([[-20, 140, 140, -20], [0, 0, 120, 120], [1, 1, 1, 1]])
+        as_seen = found.corners if found.side == "right" or mirror else found.corners[[1, 0, 3, 2]]
+        np.testing.assert_allclose((to_film @ ends).T, as_seen, atol=1e-3)
+
+
+def test_write_crops_without_spacing_has_a_map_and_no_millimetres(
+    tmp_path: Path, knees: Knees
+) -> None:
+    bare = replace(knees[1], mm_per_px=None)
+    write_crops([("a.png", bare, "a-right.png")], tmp_path / "crops.csv", CROP_SIZE)
+    (row,) = rows(tmp_path / "crops.csv")
+    assert (row["mm_per_px"], row["file"], row["laterality"]) == ("", "a-right.png", "L")
+    assert float(row["xx"]) > 0
+
+
+def test_crop_name_has_film_and_side() -> None:
+    assert crop_name("phantom.7", "left") == "phantom.7-left.png"

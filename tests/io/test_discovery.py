@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
+from kneematch.io.csv_text import write_csv
 from kneematch.io.discovery import find_films
 from kneematch.io.series import in_series
 from kneematch.io.write import write_dicom, write_png16
@@ -124,6 +125,15 @@ def test_a_folder_with_odd_names_keeps_them() -> None:
 def test_a_csv_has_a_column_of_paths(text: str) -> None:
     Path("table.csv").write_text(text, encoding="utf-8")
     assert find_films(["table.csv"]) == ["films/b.dcm", "films/a.DCM"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_find_films_takes_a_table_of_ours_with_any_names() -> None:
+    names = ["=b.dcm", "-a\r.dcm", "@x.dcm"]
+    with write_csv("failures.csv", ["film", "reason"]) as add:
+        for name in names:
+            add([name, "why"])
+    assert find_films(["failures.csv"]) == names
 
 
 @pytest.mark.usefixtures("folder")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
+from kneematch.export.tables import write_tables
 from kneematch.web.detections_table import Query, Rows, load_rows
 
 
@@ -57,6 +58,14 @@ def test_what_is_decided_can_be_shown_or_not(rows: Rows) -> None:
 def test_reasons_are_counted(rows: Rows) -> None:
     assert rows.frequent_reasons == [("high loss", 2), ("low contrast", 1)]
     assert rows.landmarks == ("plateau_left", "plateau_right")
+
+
+@pytest.mark.parametrize("name", ["=1+1.dcm", "-a.dcm", "@b", "two\rlines.dcm", "'=c"])
+def test_load_rows_restores_names_that_the_table_had_to_escape(
+    rows: Rows, tmp_path: Path, name: str
+) -> None:
+    write_tables([(name, rows.detection(0))], tmp_path)
+    assert load_rows(tmp_path).text(0, "film") == name
 
 
 @pytest.mark.parametrize("text", [None, "", "film,side\na,left\n", "\0"])

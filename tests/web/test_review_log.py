@@ -113,7 +113,7 @@ def test_names_with_any_signs_come_back(path: Path, rows: Rows) -> None:
     place = list(rows.columns).index("film")
     cells = [list(row) for row in rows.cells[:2]]
     for row in cells:
-        row[place] = 'odd, "name"\n\udcff.dcm'
+        row[place] = '=odd, "name"\r\n\udcff\r.dcm'
     odd = Rows(rows.columns, cells)
     decisions = Decisions(path, odd)
     decide(decisions, odd, 1, "accepted")

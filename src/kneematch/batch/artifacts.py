@@ -120,6 +120,6 @@ def _drawn(longest_px: int, found: tuple[str, tuple[Detection, ...]]) -> "Image.
 
     film, detections = found
     try:
-        return draw_detections(read(film), detections, longest_px=longest_px)
+        return draw_detections(read(film), detections, longest_px=longest_px, thumbnail=True)
     except FilmError:  # it was there a moment ago, and has its rows
         return None

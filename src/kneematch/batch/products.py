@@ -60,16 +60,17 @@ class Crops:
 
     def targets(self, name: str, record: Record) -> list[Path]:
         """A file a knee."""
-        from kneematch.export.crops import crop_name
+        from kneematch.export.tables import crop_name
 
         return [self.folder / crop_name(name, knee.side) for knee in record.detections]
 
     def make(self, film: Radiograph, name: str, record: Record) -> str | None:
         """Cut and save them."""
-        from kneematch.export.crops import save_crop
+        from kneematch.detection.crop import cut, place
+        from kneematch.io.write import write_png16
 
         for knee, path in zip(record.detections, self.targets(name, record), strict=True):
-            save_crop(film, knee, path, self.size)
+            write_png16(path, cut(film, place(knee, self.size)))
         return None
 
 

@@ -12,8 +12,13 @@ from kneematch.batch.journal import Ledger
 from kneematch.batch.products import CROPS, crop_size, save_picture
 from kneematch.detection.detection import Detection
 from kneematch.export.run_file import Counts, Run, write_run
-from kneematch.export.summary import needs_review
-from kneematch.export.tables import TABLES, write_failures, write_tables
+from kneematch.export.tables import (
+    TABLES,
+    crop_name,
+    write_crops,
+    write_failures,
+    write_tables,
+)
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -53,7 +58,7 @@ def write_all_tables(settings: Settings, ledger: Ledger, landmarks: Sequence[str
     def rows() -> Iterator[tuple[str, Detection]]:
         for film, knee in _rows(ledger):
             tally.knees += 1
-            tally.review += needs_review(knee)
+            tally.review += knee.needs_review
             yield film, knee
 
     def failures() -> Iterator[tuple[str, str]]:
@@ -79,8 +84,6 @@ def write_all_tables(settings: Settings, ledger: Ledger, landmarks: Sequence[str
 
 def write_crop_table(settings: Settings, films: Sequence[str], ledger: Ledger) -> None:
     """crops.csv, of the crops that could be made."""
-    from kneematch.export.crops import crop_name, write_crops
-
     names, folder = distinct_names(films), settings.out / CROPS
 
     def rows() -> Iterator[tuple[str, Detection, str]]:

@@ -50,6 +50,19 @@ class Detection:
         """None without spacing."""
         return None if self.mm_per_px is None else self.height_px * self.mm_per_px
 
+    @property
+    def needs_review(self) -> bool:
+        """Whether a person should look at this knee."""
+        return self.review not in ("", "no")
+
+    @property
+    def review_reasons(self) -> tuple[str, ...]:
+        """Why a person should look at this knee; empty where nobody needs to."""
+        if not self.needs_review:
+            return ()
+        reasons = (part.strip() for part in self.reason.split(";"))
+        return tuple(reason for reason in reasons if reason) or ("not stated",)
+
     def crop(
         self,
         film: Radiograph,

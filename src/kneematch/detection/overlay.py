@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -22,16 +23,33 @@ TICK: Final = 0.09  # of the width of an area
 COLOURS: Final = {"left": LEFT_COLOUR, "right": RIGHT_COLOUR}
 LANDMARK_COLOUR: Final = (255, 255, 255)
 SHADE: Final = (10, 12, 16)  # under lines and text, so that they stand out on bone
+REVIEW_COLOUR: Final = (190, 30, 45)  # behind the label of a knee to review
+THUMBNAIL_TEXT_SHARE: Final = 1 / 25  # legible where a picture is shown at half its size
+DASHES: Final = 12  # along each edge of an area to review
 
 Points = NDArray[np.float64]  # (K, 2), pixels of the layer
 
 
 def draw_detections(
-    film: Radiograph, detections: Iterable[Detection], *, longest_px: int = LONGEST_PX
+    film: Radiograph,
+    detections: Iterable[Detection],
+    *,
+    longest_px: int = LONGEST_PX,
+    thumbnail: bool = False,
 ) -> Image.Image:
-    """The film in grey; of each area its outline, its landmarks, and its side and loss.
+    """Draw the film in grey with the outline, landmarks, side and loss of each area.
 
-    The thicker corner is the top left one of the template.
+    The thick corner is the template's top left. An area to review has a dashed outline and a red
+    label with the reasons.
+
+    Args:
+        film: the film on which the areas were found.
+        detections: the areas.
+        longest_px: longest side of the picture; a smaller film keeps its size.
+        thumbnail: use larger text and leave the reasons out, for pictures that are shown small.
+
+    Returns:
+        An RGB picture.
     """
     height, width = film.size
     scale = min(1.0, longest_px / max(height, width))
@@ -42,17 +60,18 @@ def draw_detections(
     layer = Image.new("RGBA", (larger * size[0], larger * size[1]), (*SHADE, 0))
     draw = ImageDraw.Draw(layer)
     line = larger * max(THINNEST_PX, LINE_SHARE * max(size))
-    text_px = larger * max(SMALLEST_TEXT_PX, round(TEXT_SHARE * max(size)))
+    share = THUMBNAIL_TEXT_SHARE if thumbnail else TEXT_SHARE
+    text_px = larger * max(SMALLEST_TEXT_PX, round(share * max(size)))
     found = list(detections)
     for detection in found:
         _outline(draw, detection, larger * scale, line)
     for detection in found:
-        _label(layer, detection, larger * scale, text_px)
+        _label(layer, detection, larger * scale, text_px, reasons=not thumbnail)
     return Image.alpha_composite(picture.convert("RGBA"), layer.reduce(larger)).convert("RGB")
 
 
 def _outline(draw: ImageDraw.ImageDraw, found: Detection, scale: float, line: float) -> None:
-    """The area, its first corner thicker, and crosses on its landmarks."""
+    """Draw the area, its first corner thicker, and crosses on its landmarks."""
     corners = scale * found.corners
     colour = COLOURS[found.side]
     across, down = TICK * (corners[1] - corners[0]), TICK * (corners[3] - corners[0])
@@ -63,8 +82,10 @@ def _outline(draw: ImageDraw.ImageDraw, found: Detection, scale: float, line: fl
         for x, y in (scale * np.array(place) for place in found.landmarks.values())
         for dx, dy in ((arm, 0.0), (0.0, arm))
     ]
+    closed = np.concatenate([corners, corners[:1]])
+    lines = _dashes(closed) if found.needs_review else [closed]
     strokes: list[tuple[Points, Colour, float]] = [
-        (np.concatenate([corners, corners[:1]]), colour, line),
+        *((points, colour, line) for points in lines),
         (tick, colour, 2.4 * line),
         *((cross, LANDMARK_COLOUR, 0.8 * line) for cross in crosses),
     ]
@@ -72,6 +93,16 @@ def _outline(draw: ImageDraw.ImageDraw, found: Detection, scale: float, line: fl
         _stroke(draw, points, (*SHADE, 150), width + 1.4 * line)
     for points, tint, width in strokes:
         _stroke(draw, points, (*tint, 255), width)
+
+
+def _dashes(points: Points) -> list[Points]:
+    """Split each edge of a polyline (K, 2) into dashes (2, 2), with gaps of the same length."""
+    ends = np.linspace(0, 1, 2 * DASHES)[:, None]  # an odd number of pieces: corners are drawn
+    return [
+        start + ends[k : k + 2] * (end - start)
+        for start, end in pairwise(points)
+        for k in range(0, 2 * DASHES, 2)
+    ]
 
 
 def _stroke(
@@ -84,12 +115,17 @@ def _stroke(
         draw.ellipse((x - width / 2, y - width / 2, x + width / 2, y + width / 2), fill=colour)
 
 
-def _label(layer: Image.Image, found: Detection, scale: float, size: int) -> None:
-    """Side, patient's side and loss on a dark plate above the area, or where there is room."""
-    text = f"{found.side} ({found.laterality})   {found.loss:.2f}"
+def _label(layer: Image.Image, found: Detection, scale: float, size: int, *, reasons: bool) -> None:
+    """Draw side, laterality and loss on a plate above the area, or where there is room."""
+    side = f"{found.side} ({found.laterality})" if found.laterality else found.side
+    lines = [f"{side}   {found.loss:.2f}"]
+    if found.needs_review:
+        lines[0] += "   review"
+        lines += found.review_reasons if reasons else ()
     font = ImageFont.load_default(size)
     pad = size // 3
-    wide, tall = math.ceil(font.getlength(text)) + 2 * pad, size + pad
+    wide = math.ceil(max(map(font.getlength, lines))) + 2 * pad
+    tall = len(lines) * (size + pad)
     (x0, y0), (x1, y1) = scale * found.corners.min(0), scale * found.corners.max(0)
     gap = 0.5 * size
     above, below = y0 - gap - tall, y1 + gap
@@ -97,7 +133,10 @@ def _label(layer: Image.Image, found: Detection, scale: float, size: int) -> Non
     x = min(max((x0 + x1 - wide) / 2, gap), max(gap, layer.width - wide - gap))
     plate = Image.new("RGBA", (wide, tall), (0, 0, 0, 0))
     draw = ImageDraw.Draw(plate)
-    draw.rounded_rectangle((0, 0, wide - 1, tall - 1), radius=tall // 3, fill=(*SHADE, 170))
-    place = wide / 2, tall / 2
-    draw.text(place, text, fill=(*COLOURS[found.side], 255), font=font, anchor="mm")
+    back = (*REVIEW_COLOUR, 225) if found.needs_review else (*SHADE, 170)
+    ink = (255, 255, 255) if found.needs_review else COLOURS[found.side]
+    draw.rounded_rectangle((0, 0, wide - 1, tall - 1), radius=(size + pad) // 3, fill=back)
+    for number, text in enumerate(lines):
+        place = wide / 2, (number + 0.5) * (size + pad)
+        draw.text(place, text, fill=(*ink, 255), font=font, anchor="mm")
     layer.alpha_composite(plate, (max(0, round(x)), max(0, round(y))))

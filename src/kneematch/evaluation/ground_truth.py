@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from kneematch.detection.detection import Detection, Point
 from kneematch.errors import SettingsError
 from kneematch.evaluation.method_run import Trial
-from kneematch.export.summary import needs_review
 
 AREA: Final = 1.5  # a knee's area is a square, so many widths of its plateau wide
 LEFT_OUT: Final = ("implant", "doubtful", "corrupt", "notbilateral", "cut")  # flags of labels
@@ -238,7 +237,7 @@ def _on_side(knees: Sequence[Detection], side: str) -> Detection | None:
 
 
 def _to_review(found: Detection | None) -> bool:
-    return found is not None and needs_review(found)
+    return found is not None and found.needs_review
 
 
 def _measured(knee: KnownKnee, found: Detection | None) -> tuple[float, ...]:

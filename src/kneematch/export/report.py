@@ -15,7 +15,7 @@ from PIL import Image
 from kneematch.detection.detection import Detection
 from kneematch.export.report_chart import histogram
 from kneematch.export.run_file import Run, versions
-from kneematch.export.summary import Survey, Worst, needs_review, reasons_of, survey
+from kneematch.export.summary import Survey, Worst, survey
 from kneematch.io.atomic import write_aside
 
 PICTURE_PX: Final = 640  # longest side, enlarged; on the page it is shown smaller
@@ -142,11 +142,11 @@ def _film(worst: Worst, drawn: Image.Image | None) -> str:
 
 def _knee(found: Detection) -> str:
     """Side, loss, and why it should be looked at."""
-    flag = " flag" if needs_review(found) else ""
+    flag = " flag" if found.needs_review else ""
     return (
         f'<div class="knee{flag}"><span class="side">{_text(found.side)} '
         f"({_text(found.laterality)})</span><span>{found.loss:.3f}</span>"
-        f'<span class="why">{_text(", ".join(reasons_of(found)))}</span></div>'
+        f'<span class="why">{_text(", ".join(found.review_reasons))}</span></div>'
     )
 
 

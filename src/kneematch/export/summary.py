@@ -56,10 +56,14 @@ def survey(
     for number, (film, group) in enumerate(groupby(rows, key=itemgetter(0))):
         knees = tuple(found for _, found in group)
         for found in knees:
-            bins[needs_review(found)][min(int(max(found.loss, 0) * BINS), BINS - 1)] += 1
-            reasons.update(reasons_of(found))
+            bins[found.needs_review][min(int(max(found.loss, 0) * BINS), BINS - 1)] += 1
+            reasons.update(found.review_reasons)
         # What is to review comes first; of films that are equally bad, the first ones.
-        rank = any(map(needs_review, knees)), max(found.loss for found in knees), -number
+        rank = (
+            any(found.needs_review for found in knees),
+            max(found.loss for found in knees),
+            -number,
+        )
         entry = rank, Worst(film, knees)
         if len(worst) < most_films:
             heapq.heappush(worst, entry)
@@ -80,15 +84,3 @@ def survey(
         failures=tuple(listed),
         failed=failed,
     )
-
-
-def needs_review(found: Detection) -> bool:
-    """Whether somebody should look at it."""
-    return found.review not in ("", "no")
-
-
-def reasons_of(found: Detection) -> list[str]:
-    """Why, one by one."""
-    if not needs_review(found):
-        return []
-    return [part.strip() for part in found.reason.split(";") if part.strip()] or ["not stated"]

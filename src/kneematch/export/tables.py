@@ -1,23 +1,26 @@
-"""The tables of a run: detections as CSV, Parquet and JSON, a row a knee; failures.csv.
+"""The tables of a run: detections as CSV, Parquet and JSON, one row per knee; failures and crops.
 
-Rows are written as they come, so that a table may be larger than the memory.
+Rows are written as they come, so a table may be larger than the memory.
 """
 
-import csv
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from kneematch.detection.detection import Detection
 from kneematch.io.atomic import write_aside
+from kneematch.io.csv_text import write_csv
 
-# Decimals: of a pixel, of an angle, of an energy, of a spacing.
-PIXEL, DEGREE, ENERGY, SPACING = 3, 4, 6, 6
+if TYPE_CHECKING:
+    from kneematch.detection.crop import CropSize
+
+# Decimals of a position in pixels, an angle, an energy, a pixel spacing and a crop's matrix.
+PIXEL, DEGREE, ENERGY, SPACING, MATRIX = 3, 4, 6, 6, 6
 CORNERS: Final = [f"{axis}{corner}_px" for corner in range(4) for axis in "xy"]
-COLUMNS: Final[dict[str, int | None]] = {  # and their decimals; None: text
+COLUMNS: Final[dict[str, int | None]] = {  # name: decimals, None for text
     "film": None,
     "side": None,
     "laterality": None,
@@ -36,64 +39,83 @@ COLUMNS: Final[dict[str, int | None]] = {  # and their decimals; None: text
     "review": None,
     "reason": None,
 }
-FAILURE_COLUMNS: Final[dict[str, int | None]] = {"film": None, "reason": None}
+FAILURE_COLUMNS: Final = ("film", "reason")
+# film_x = xx * crop_x + xy * crop_y + x0 and film_y = yx * crop_x + yy * crop_y + y0. Both count
+# from the top left corner of their image, so the centre of the first pixel is (0.5, 0.5).
+CROP_COLUMNS: Final[dict[str, int | None]] = {
+    **dict.fromkeys(("film", "side", "laterality", "file")),
+    "mm_per_px": SPACING,
+    "polarity": None,
+    **dict.fromkeys(("xx", "xy", "x0", "yx", "yy", "y0"), MATRIX),
+}
 TABLES: Final = ("detections.csv", "detections.parquet", "detections.json")
-ROWS_AT_ONCE: Final = 10_000  # of a Parquet file: what is held in memory
+PARQUET_GROUP_ROWS: Final = 10_000  # rows held in memory for one row group
 
-Value = str | float | None
-Add = Callable[[Sequence[Value]], None]
-Rows = Iterable[tuple[str, Detection]]
+Cell = str | float | None
 Columns = dict[str, int | None]
+AddRow = Callable[[Sequence[Cell]], None]
 
 
 def write_tables(
-    rows: Rows, folder: str | os.PathLike[str], *, landmarks: Sequence[str] = ()
+    rows: Iterable[tuple[str, Detection]],
+    folder: str | os.PathLike[str],
+    *,
+    landmarks: Sequence[str] = (),
 ) -> None:
-    """Write detections, each with the name of its film, in all three formats, in one pass.
+    """Write detections.csv, .parquet and .json in one pass.
 
     Args:
-        rows: any number; they are not kept.
-        folder: where detections.csv, .parquet and .json appear.
-        landmarks: names of those that have columns, behind the fixed ones.
+        rows: the film's name and the detection of each knee.
+        folder: an existing folder for the three files.
+        landmarks: names of the landmarks, which get columns after the fixed ones.
     """
-    columns = _columns(landmarks)
+    columns = COLUMNS | {f"{name}_{axis}_px": PIXEL for name in landmarks for axis in "xy"}
     with ExitStack() as stack:
-        tables = [stack.enter_context(_table(Path(folder) / name, columns)) for name in TABLES]
+        tables = [
+            stack.enter_context(kind(Path(folder) / name, columns))
+            for name, kind in zip(TABLES, (_csv, _parquet, _json), strict=True)
+        ]
         for film, found in rows:
-            values = _values(film, found, landmarks)
+            cells = _rounded(_detection_cells(film, found, landmarks), columns)
             for add in tables:
-                add(values)
-
-
-def write_detections(
-    rows: Rows, path: str | os.PathLike[str], *, landmarks: Sequence[str] | None = None
-) -> None:
-    """Write one table, of the format that its suffix names: .csv, .parquet or .json.
-
-    Without names of landmarks, those of all rows are meant, which are held in memory then.
-    """
-    if landmarks is None:
-        rows = list(rows)
-        landmarks = list(dict.fromkeys(name for _, found in rows for name in found.landmarks))
-    with _table(Path(path), _columns(landmarks)) as add:
-        for film, found in rows:
-            add(_values(film, found, landmarks))
+                add(cells)
 
 
 def write_failures(rows: Iterable[tuple[str, str]], path: str | os.PathLike[str]) -> None:
-    """Write films without detections, and why."""
-    with _csv(Path(path), FAILURE_COLUMNS) as add:
+    """Write failures.csv: the films without detections and the reasons."""
+    with write_csv(path, FAILURE_COLUMNS) as add:
         for row in rows:
             add(row)
 
 
-def _columns(landmarks: Sequence[str]) -> Columns:
-    return COLUMNS | {f"{name}_{axis}_px": PIXEL for name in landmarks for axis in "xy"}
+def write_crops(
+    rows: Iterable[tuple[str, Detection, str]], path: str | os.PathLike[str], size: "CropSize"
+) -> None:
+    """Write crops.csv, which maps the pixels of each crop to those of its film.
+
+    Args:
+        rows: the film's name, the detection and the crop's file name.
+        path: the table.
+        size: the size with which the crops were cut.
+    """
+    from kneematch.detection.crop import place
+
+    with _csv(Path(path), CROP_COLUMNS) as add:
+        for film, found, file in rows:
+            crop = place(found, size)
+            mm_per_px = None if found.mm_per_px is None else found.mm_per_px * crop.step_px
+            knee = film, found.side, found.laterality, file, mm_per_px, found.polarity
+            add(_rounded([*knee, *crop.pixel_map.flatten().tolist()], CROP_COLUMNS))
 
 
-def _values(film: str, found: Detection, landmarks: Sequence[str]) -> list[Value]:
-    places = [found.landmarks.get(name, (None, None)) for name in landmarks]
-    values: list[Value] = [
+def crop_name(name: str, side: str) -> str:
+    """Return the file name of a crop, given the name of its film among the run's artifacts."""
+    return f"{name}-{side}.png"
+
+
+def _detection_cells(film: str, found: Detection, landmarks: Sequence[str]) -> list[Cell]:
+    points = [found.landmarks.get(name, (None, None)) for name in landmarks]
+    return [
         film,
         found.side,
         found.laterality,
@@ -110,89 +132,72 @@ def _values(film: str, found: Detection, landmarks: Sequence[str]) -> list[Value
         found.mm_per_px,
         found.review,
         found.reason,
-        *(value for place in places for value in place),
+        *(value for point in points for value in point),
     ]
-    decimals = [*COLUMNS.values(), *[PIXEL] * 2 * len(places)]
-    return [_rounded(value, places) for value, places in zip(values, decimals, strict=True)]
 
 
-def _rounded(value: Value, decimals: int | None) -> Value:
-    if value is None or isinstance(value, str) or decimals is None:
-        return value
-    return round(float(value), decimals) + 0.0  # which turns a negative zero into plain zero
-
-
-@contextmanager
-def _table(path: Path, columns: Columns) -> Iterator[Add]:
-    """What adds a row to a file that appears when all are there."""
-    kinds = {".csv": _csv, ".parquet": _parquet, ".json": _json}
-    with kinds[path.suffix](path, columns) as add:
-        yield add
+def _rounded(cells: Iterable[Cell], columns: Columns) -> list[Cell]:
+    """Round the numbers to their column's decimals; adding 0.0 makes a negative zero positive."""
+    return [
+        round(float(cell), decimals or 0) + 0.0 if isinstance(cell, (int, float)) else cell
+        for cell, decimals in zip(cells, columns.values(), strict=True)
+    ]
 
 
 @contextmanager
-def _csv(path: Path, columns: Columns) -> Iterator[Add]:
-    def text(value: Value, decimals: int | None) -> str:
-        if value is None or isinstance(value, str):
-            return value or ""
-        return f"{value:.{decimals}f}"
+def _csv(path: Path, columns: Columns) -> Iterator[AddRow]:
+    def text(cell: Cell, decimals: int | None) -> str:
+        return f"{cell:.{decimals}f}" if isinstance(cell, float) else cell or ""
 
-    # surrogateescape writes names that are not UTF-8 as the bytes they are.
-    with (
-        write_aside(path) as aside,
-        aside.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
-    ):
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(columns)
-        yield lambda row: table.writerow(map(text, row, columns.values()))
+    with write_csv(path, columns) as add:
+        yield lambda row: add(map(text, row, columns.values()))
 
 
 @contextmanager
-def _json(path: Path, columns: Columns) -> Iterator[Add]:
-    """A list of objects, one a line."""
+def _json(path: Path, columns: Columns) -> Iterator[AddRow]:
+    """Write a list of objects, one per line."""
     with write_aside(path) as aside, aside.open("w", encoding="ascii", newline="\n") as file:
-        before = "[\n"
+        separator = "[\n"
 
-        def add(row: Sequence[Value]) -> None:
-            nonlocal before
-            file.write(before + json.dumps(dict(zip(columns, row, strict=True))))
-            before = ",\n"
+        def add(row: Sequence[Cell]) -> None:
+            nonlocal separator
+            file.write(separator + json.dumps(dict(zip(columns, row, strict=True))))
+            separator = ",\n"
 
         yield add
-        file.write("\n]\n" if before == ",\n" else "[]\n")
+        file.write("\n]\n" if separator == ",\n" else "[]\n")
 
 
 @contextmanager
-def _parquet(path: Path, columns: Columns) -> Iterator[Add]:
+def _parquet(path: Path, columns: Columns) -> Iterator[AddRow]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    kinds = {name: pa.string() if d is None else pa.float64() for name, d in columns.items()}
-    schema = pa.schema(list(kinds.items()))
-    waiting: list[Sequence[Any]] = []
+    types = {name: pa.string() if d is None else pa.float64() for name, d in columns.items()}
+    schema = pa.schema(list(types.items()))
+    group: list[Sequence[Any]] = []
 
     def flush() -> None:
-        across = zip(*waiting, strict=True)
         arrays = [
-            pa.array(map(_utf8, values), kind)
-            for values, kind in zip(across, kinds.values(), strict=True)
+            pa.array(map(_utf8, cells), kind)
+            for cells, kind in zip(zip(*group, strict=True), types.values(), strict=True)
         ]
         writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
-        waiting.clear()
+        group.clear()
 
-    def add(row: Sequence[Value]) -> None:
-        waiting.append(row)
-        if len(waiting) >= ROWS_AT_ONCE:
+    def add(row: Sequence[Cell]) -> None:
+        group.append(row)
+        if len(group) >= PARQUET_GROUP_ROWS:
             flush()
 
     with write_aside(path) as aside, parquet.ParquetWriter(aside, schema) as writer:
         yield add
-        if waiting:
+        if group:
             flush()
 
 
-def _utf8(value: Value) -> Value:
-    """A name that is not UTF-8 has its odd bytes written out; Parquet has no other way."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")
-    return value
+def _utf8(cell: Cell) -> Cell:
+    """Write out the bytes of a name that is not UTF-8, which Parquet cannot hold."""
+    if isinstance(cell, str):
+        return cell.encode("utf-8", "backslashreplace").decode("utf-8")
+    return cell

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from kneematch.errors import FilmError, SettingsError
+from kneematch.io.csv_text import read_csv
 from kneematch.io.read import is_dicom
 
 FILM_SUFFIXES: Final = (".dcm", ".dicom", ".ima", ".png", ".jpg", ".jpeg", ".tif", ".tiff")
@@ -88,7 +89,7 @@ def _column(text: bytes, path: Path) -> Iterator[str]:
     """The paths of a table: its only column, or the one that is named as such."""
     decoded = text.decode("utf-8-sig", "surrogateescape")
     try:
-        header, *rows = csv.reader(io.StringIO(decoded, newline=""))
+        header, *rows = read_csv(io.StringIO(decoded, newline=""))
     except (ValueError, csv.Error) as error:
         raise SettingsError(
             f"{path}: not a table ({error}); expected CSV with a header; check the file"

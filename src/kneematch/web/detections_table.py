@@ -15,6 +15,7 @@ from pydantic import Field
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.export.tables import COLUMNS, CORNERS
+from kneematch.io.csv_text import read_csv
 
 TABLE: Final = "detections.csv"
 CALM: Final = ("", "no")  # what `review` says of a knee that nobody need look at
@@ -177,7 +178,7 @@ def load_rows(out: Path) -> Rows:
     path = out / TABLE
     try:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            columns, *cells = csv.reader(file)
+            columns, *cells = read_csv(file)
     except (OSError, ValueError, csv.Error) as error:
         raise SettingsError(
             f"{path}: cannot be read ({error}); expected the table of a run that has ended; name "

@@ -1,6 +1,5 @@
 """review.csv: what was decided about each knee; lines are only ever added."""
 
-import csv
 import io
 import os
 import threading
@@ -15,6 +14,7 @@ from pydantic import Field
 
 from kneematch.errors import SettingsError
 from kneematch.io.atomic import lock
+from kneematch.io.csv_text import csv_line, read_csv
 from kneematch.web.detections_table import STATES, UNDECIDED, Rows, States
 
 NAME: Final = "review.csv"
@@ -140,7 +140,7 @@ class Decisions:
         if not lines:
             _append(self._file, COLUMNS)
             return
-        read = [row for line in lines for row in csv.reader([_decoded(line)])]
+        read = [row for line in lines for row in read_csv([_decoded(line)])]
         if tuple(read[0]) != COLUMNS:
             raise SettingsError(
                 f"{path}: its columns are {', '.join(read[0])}; expected {', '.join(COLUMNS)}; "
@@ -193,8 +193,6 @@ def _decoded(line: bytes) -> str:
 
 def _append(file: BinaryIO, cells: Sequence[str]) -> None:
     """Add a line, and wait until it is on the disk."""
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    file.write(text.getvalue().encode("utf-8", "surrogateescape"))
+    file.write(csv_line(cells).encode("utf-8", "surrogateescape"))
     file.flush()
     os.fsync(file.fileno())

@@ -1,13 +1,12 @@
 """detections.reviewed.csv: the rows of a run after its review."""
 
-import csv
 import math
 from pathlib import Path
 from typing import Final
 
 from kneematch.detection.detection import Detection
 from kneematch.export.tables import COLUMNS, CORNERS, PIXEL
-from kneematch.io.atomic import write_aside
+from kneematch.io.csv_text import write_csv
 from kneematch.web.correction import moved
 from kneematch.web.detections_table import Rows
 from kneematch.web.review_log import CORRECTED, Decision, Decisions
@@ -24,19 +23,14 @@ def write_reviewed(path: Path, rows: Rows, decisions: Decisions) -> int:
     is empty for a row that nobody has decided about.
     """
     count = 0
-    with (
-        write_aside(path) as aside,
-        aside.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
-    ):
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow([*rows.columns, DECISION])
+    with write_csv(path, [*rows.columns, DECISION]) as add:
         for row, cells in enumerate(rows.cells):
             decision = decisions.of(row)
             if decision is not None and decision.what == REJECTED:
                 continue
             if decision is not None and decision.what == CORRECTED:
                 cells = _corrected(rows, decision)
-            table.writerow([*cells, "" if decision is None else decision.what])
+            add([*cells, "" if decision is None else decision.what])
             count += 1
     return count
 
