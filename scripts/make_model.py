@@ -28,7 +28,7 @@ from kneematch.matching.template import Template, Window
 from kneematch.networks.model_file import Model, save_model
 from kneematch.networks.pose_network import PoseNetwork
 from kneematch.synthetic.annotation import COARSE, FINE, GREEN, RED
-from kneematch.synthetic.phantom import knees_of, plan, render
+from kneematch.synthetic.phantom import plan_film, render, true_knees
 from kneematch.training.config import DEFAULT
 from kneematch.training.distributed import Group
 from kneematch.training.losses import Objective
@@ -88,13 +88,13 @@ def phantoms(count: int, workers: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def one(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_]]:
     """A phantom: halves (2, 800, 500), margins (2, 2, 2) in them, and which knees are ordinary."""
-    drawn = plan(seed)
-    halves = split(Radiograph(pixels=render(drawn).numpy()), room=ROOM)
-    knees = knees_of(drawn)
+    plan = plan_film(seed)
+    halves = split(Radiograph(pixels=render(plan).numpy()), room=ROOM)
+    knees = true_knees(plan)
     points = torch.tensor([[knee.plateau_left, knee.plateau_right] for knee in knees])
     margins = transform(torch.linalg.inv(halves.to_film), points.double()).float()
     margins[LEFT] = margins[LEFT].flip(0)  # mirrored
-    plain = not drawn.negative and not drawn.hardware
+    plain = not plan.negative and not plan.hardware
     ordinary = np.array([plain and knee.grade <= ORDINARY for knee in knees])
     return (halves.pixels * 255).round().byte().numpy(), margins.numpy(), ordinary
 

@@ -9,7 +9,7 @@ import pytest
 from kneematch.errors import SettingsError
 from kneematch.io.read import read
 from kneematch.synthetic.dataset import Recipe, synthesise
-from kneematch.synthetic.phantom import phantom, plan
+from kneematch.synthetic.phantom import phantom, plan_film
 
 SIZE = (80, 96)
 
@@ -121,8 +121,8 @@ def test_a_recipe_that_cannot_be_made_touches_nothing(tmp_path: Path, recipe: Re
 
 
 def test_a_kind_frames_all_films_and_changes_nothing_else() -> None:
-    legs = [plan(seed, kind="leg") for seed in range(6)]
-    mixed = [plan(seed) for seed in range(6)]
+    legs = [plan_film(seed, kind="leg") for seed in range(6)]
+    mixed = [plan_film(seed) for seed in range(6)]
     assert {film.framing.kind for film in legs} == {"leg"}
     assert len({film.framing.kind for film in mixed}) > 1
     for leg, film in zip(legs, mixed, strict=True):

@@ -1,4 +1,4 @@
-"""Synthetic bilateral knee radiographs whose knees are known exactly."""
+"""Synthetic bilateral knee radiographs (phantoms) with exactly known knees."""
 
 import math
 from dataclasses import dataclass
@@ -6,35 +6,39 @@ from dataclasses import dataclass
 import torch
 
 from kneematch.io.radiograph import Radiograph
-from kneematch.synthetic.phantom.film import KINDS, LETTERS, PLATEAU_MM, Plan, plan
-from kneematch.synthetic.phantom.outlines import margins
+from kneematch.synthetic.phantom.anatomy import plateau_margins
+from kneematch.synthetic.phantom.film_plan import (
+    KINDS,
+    LATERALITY,
+    PLATEAU_MM,
+    FilmPlan,
+    plan_film,
+)
 from kneematch.synthetic.phantom.rendering import render, to_film
 
-__all__ = ["KINDS", "Knee", "Phantom", "Plan", "knees_of", "phantom", "plan", "render"]
+__all__ = ["KINDS", "FilmPlan", "Knee", "Phantom", "phantom", "plan_film", "render", "true_knees"]
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """The truth about one knee; points (x, y) in film pixels, pixel centres at +0.5."""
+    """Ground truth of one knee; points (x, y) in film pixels, pixel centres at +0.5."""
 
-    side: str  # "left" or "right" half of the picture
+    side: str  # half of the picture, "left" or "right"
     laterality: str  # the patient's side, "R" or "L"
-    plateau_left: tuple[
-        float, float
-    ]  # outermost margins of the tibial plateau, osteophytes included
+    plateau_left: tuple[float, float]  # outermost points of the plateau, osteophytes included
     plateau_right: tuple[float, float]
-    centre: tuple[float, float]  # midpoint of the margins
-    rotation_deg: float  # of the line through the margins, picture clockwise positive
-    grade: int  # KL-like, 0..4
+    centre: tuple[float, float]  # midpoint of the two
+    rotation_deg: float  # of the line through the two, clockwise positive
+    grade: int  # Kellgren-Lawrence, 0..4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Phantom:
-    """A synthetic film and its truth."""
+    """A synthetic film and its ground truth."""
 
     radiograph: Radiograph
-    knees: tuple[Knee, Knee]  # the picture's left one first
-    negative: bool  # bones are dark, although the polarity tag claims otherwise
+    knees: tuple[Knee, Knee]  # in the left and the right half of the picture
+    negative: bool  # bones are dark, although the photometric interpretation says otherwise
     hardware: str | None  # "plate", "prosthesis", "nail" or None
 
 
@@ -46,36 +50,33 @@ def phantom(
     kind: str | None = None,
     device: torch.device | str = "cpu",
 ) -> Phantom:
-    """Make the film of a seed; films of one family share their bones' shape but for details.
-
-    A kind is one of KINDS, how the film is framed; else any, as often as it is met.
-    """
-    drawn = plan(seed, size, family, kind)
+    """Return the film of a seed; see `plan_film` for the arguments."""
+    plan = plan_film(seed, size, family, kind)
     film = Radiograph(
-        pixels=render(drawn, device).cpu().numpy(),
-        mm_per_px=2 * PLATEAU_MM / sum(drawn.framing.plateau_px),
+        pixels=render(plan, device).cpu().numpy(),
+        mm_per_px=2 * PLATEAU_MM / sum(plan.framing.plateau_px),
         laterality="B",
         view="AP",
         series="phantom",
         polarity_tag="MONOCHROME2",
     )
-    return Phantom(film, knees_of(drawn), drawn.negative, drawn.hardware)
+    return Phantom(film, true_knees(plan), plan.negative, plan.hardware)
 
 
-def knees_of(drawn: Plan) -> tuple[Knee, Knee]:
-    """The truth of a plan, without rendering it."""
-    return _knee(drawn, 0), _knee(drawn, 1)
+def true_knees(plan: FilmPlan) -> tuple[Knee, Knee]:
+    """Return the ground truth of a planned film without rendering it."""
+    return _true_knee(plan, 0), _true_knee(plan, 1)
 
 
-def _knee(drawn: Plan, side: int) -> Knee:
-    ends = [to_film(drawn, side, point) for point in margins(drawn.shapes[side])]
-    (x0, y0), (x1, y1) = sorted(ends)
+def _true_knee(plan: FilmPlan, side: int) -> Knee:
+    margins = [to_film(plan, side, point) for point in plateau_margins(plan.shapes[side])]
+    (x0, y0), (x1, y1) = sorted(margins)
     return Knee(
         side=("left", "right")[side],
-        laterality=LETTERS[side],
+        laterality=LATERALITY[side],
         plateau_left=(x0, y0),
         plateau_right=(x1, y1),
         centre=((x0 + x1) / 2, (y0 + y1) / 2),
         rotation_deg=math.degrees(math.atan2(y1 - y0, x1 - x0)),
-        grade=drawn.grades[side],
+        grade=plan.grades[side],
     )

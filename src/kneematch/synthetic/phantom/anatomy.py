@@ -1,190 +1,275 @@
-"""Seeded descriptions of knees: outlines and densities by person, side and grade.
+"""Statistical model of a knee's shape: parameters, random draws and the outlines of its bones.
 
-The frame of a knee: its origin is the middle of the tibial plateau, the unit the plateau's width,
-u grows towards the body's midline (medial), v towards the foot.
+Coordinates (u, v) of a knee: the origin is the middle of the tibial plateau and the unit is the
+plateau's width; u grows medially (towards the other knee), v distally (towards the foot).
 """
+# ruff: noqa: RUF009 - _parameter() returns a dataclass field
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-# By KL-like grade 0..4: how common it is, and its marks in plateau widths (sclerosis: a factor).
-GRADE_SHARE = (0.38, 0.20, 0.22, 0.14, 0.06)
-NARROWING = (0.0, 0.006, 0.018, 0.036, 0.058)
-SPUR = (0.0, 0.006, 0.022, 0.045, 0.070)
-SCLEROSIS = (0.0, 0.1, 0.3, 0.7, 1.2)
 
-# Where the outlines are pinned: along the bone (v), or across the joint (u).
-FEMUR_AT = np.array(
+# Per Kellgren-Lawrence (KL) grade 0..4: its frequency, the narrowing of the joint space and the
+# size of osteophytes, in plateau widths, and the additional density of sclerotic bone.
+GRADE_FREQUENCY: Final = (0.38, 0.20, 0.22, 0.14, 0.06)
+NARROWING: Final = (0.0, 0.006, 0.018, 0.036, 0.058)
+OSTEOPHYTE: Final = (0.0, 0.006, 0.022, 0.045, 0.070)
+SCLEROSIS: Final = (0.0, 0.1, 0.3, 0.7, 1.2)
+
+# Knots of the outlines: v along the bones and the skin, u across the joint surfaces.
+FEMUR_V: Final = np.array(
     [-4.5, -2.0, -1.37, -1.0, -0.8, -0.66, -0.52, -0.40, -0.30, -0.20, -0.12, -0.05]
 )
-CONDYLES_AT = np.array(
+CONDYLES_U: Final = np.array(
     [-0.55, -0.47, -0.40, -0.31, -0.2, -0.11, -0.04, 0.03, 0.1, 0.17, 0.25, 0.34, 0.43, 0.49, 0.56]
 )
-TIBIA_AT = np.array([-0.04, 0.02, 0.06, 0.12, 0.2, 0.29, 0.44, 0.71, 1.0, 1.66, 2.5, 3.6, 5.0])
-PLATEAU_AT = np.array(
+TIBIA_V: Final = np.array(
+    [-0.04, 0.02, 0.06, 0.12, 0.2, 0.29, 0.44, 0.71, 1.0, 1.66, 2.5, 3.6, 5.0]
+)
+PLATEAU_U: Final = np.array(
     [-0.52, -0.45, -0.3, -0.2, -0.13, -0.07, 0.0, 0.075, 0.13, 0.2, 0.3, 0.45, 0.52]
 )
-FIBULA_AT = np.array([0.15, 0.22, 0.36, 0.5, 0.68, 1.0, 1.66, 2.5, 3.6, 5.0])
-LEG_AT = np.array([-4.5, -3.0, -2.0, -1.2, -0.6, 0.0, 0.5, 1.2, 1.9, 3.0, 4.0, 5.0])
+FIBULA_V: Final = np.array([0.15, 0.22, 0.36, 0.5, 0.68, 1.0, 1.66, 2.5, 3.6, 5.0])
+SKIN_V: Final = np.array([-4.5, -3.0, -2.0, -1.2, -0.6, 0.0, 0.5, 1.2, 1.9, 3.0, 4.0, 5.0])
+
+POPULATION_SPREAD: Final = 1.15  # of strangers, in standard deviations of the parameters
+FAMILY_SPREAD: Final = 0.3  # within a family
+SIDE_SPREAD: Final = 0.4  # between the two knees of a person
+MARGIN_SOFTNESS: Final = 0.02  # of the average that locates a plateau margin, in plateau widths
+
+
+def _parameter(*mean: float, spread: float | tuple[float, ...]) -> Any:
+    """Return a dataclass field with a population mean and a standard deviation.
+
+    The mean is a number or, given several values, a vector; the deviation is one number for the
+    whole vector or one per component.
+    """
+    value = mean[0] if len(mean) == 1 else np.array(mean, dtype=np.float64)
+    return field(default_factory=lambda: value, metadata={"spread": np.array(spread)})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shape:
-    """What makes one knee differ from another; every field a vector, lengths in plateau widths."""
+class KneeShape:
+    """Shape and composition of one knee; lengths in plateau widths, defaults are the mean knee.
 
-    femur_lateral: Array  # u of the outline at FEMUR_AT
-    femur_medial: Array
-    condyles: Array  # v of the femur's lower end at CONDYLES_AT
-    tibia_lateral: Array  # u of the outline at TIBIA_AT
-    tibia_medial: Array
-    plateau: Array  # v of the tibia's upper end at PLATEAU_AT
-    spines: Array  # u and height of the lateral spine, of the medial one
-    fibula_lateral: Array  # u of the outline at FIBULA_AT
-    fibula_medial: Array
-    leg_lateral: Array  # u of the skin at LEG_AT
-    leg_medial: Array
-    femur_lean: Array  # shear of the femur, of the lower leg, of both condyles' line
-    tibia_lean: Array
-    condyle_tilt: Array
-    shaft: Array  # factor on the width of the shafts
-    girth: Array  # factors on the leg's width: at the knee, the thigh
-    fat: Array  # thickness under the skin: lateral, medial
-    patella: Array  # centre u, v; half width, half height; thickness
-    turn: Array  # axial rotation: shifts the fibula and, the other way, the patella
-    flexion: Array  # deepens the notch, lowers the patella
-    rim: Array  # v between the plateau's front and back rim
-    cortex: Array  # factor on the cortical thickness
-    density: Array  # factor on bone mineral
-    texture: Array  # strength of the trabeculae
-    # by disease
-    gap: Array  # how far the condyles come down: lateral, medial
-    osteophytes: Array  # femur lateral, medial; tibia lateral, medial
-    sclerosis: Array  # of the plateau: lateral, medial
+    The random draws follow the order of the fields, so that reordering them changes every phantom.
+    """
 
-
-def _row(*values: float) -> Array:
-    return np.array(values, dtype=np.float64)
-
-
-MEAN = Shape(
-    femur_lateral=_row(
-        -0.46, -0.40, -0.39, -0.37, -0.37, -0.40, -0.46, -0.505, -0.485, -0.455, -0.445, -0.44
-    ),
-    femur_medial=_row(-0.08, -0.02, 0.06, 0.17, 0.30, 0.43, 0.52, 0.53, 0.515, 0.50, 0.495, 0.49),
-    condyles=_row(
+    # u of the femur's outline at FEMUR_V
+    femur_lateral: Array = _parameter(
+        *(-0.46, -0.40, -0.39, -0.37, -0.37, -0.40, -0.46, -0.505, -0.485, -0.455, -0.445, -0.44),
+        spread=0.010,
+    )
+    femur_medial: Array = _parameter(
+        *(-0.08, -0.02, 0.06, 0.17, 0.30, 0.43, 0.52, 0.53, 0.515, 0.50, 0.495, 0.49),
+        spread=0.010,
+    )
+    # v of the femur's distal end at CONDYLES_U: both condyles and the intercondylar notch
+    condyles: Array = _parameter(
         *(-0.25, -0.10, -0.057, -0.047, -0.072, -0.114, -0.154, -0.164),
         *(-0.144, -0.098, -0.058, -0.043, -0.053, -0.092, -0.25),
-    ),
-    tibia_lateral=_row(
-        -0.46, -0.50, -0.499, -0.49, -0.46, -0.40, -0.295, -0.20, -0.15, -0.10, -0.07, -0.07, -0.1
-    ),
-    tibia_medial=_row(
-        0.46, 0.50, 0.497, 0.485, 0.457, 0.41, 0.33, 0.255, 0.235, 0.235, 0.25, 0.26, 0.32
-    ),
-    plateau=_row(
+        spread=0.006,
+    )
+    # u of the tibia's outline at TIBIA_V
+    tibia_lateral: Array = _parameter(
+        *(-0.46, -0.50, -0.499, -0.49, -0.46, -0.40, -0.295, -0.20, -0.15, -0.10, -0.07, -0.07),
+        -0.1,
+        spread=(0.0, 0.0, 0.003, *[0.009] * 10),
+    )
+    tibia_medial: Array = _parameter(
+        *(0.46, 0.50, 0.497, 0.485, 0.457, 0.41, 0.33, 0.255, 0.235, 0.235, 0.25, 0.26, 0.32),
+        spread=(0.0, 0.0, 0.003, *[0.009] * 10),
+    )
+    # v of the tibial plateau at PLATEAU_U, without the spines
+    plateau: Array = _parameter(
         *(0.02, -0.006, 0.004, -0.012, -0.030, -0.044, -0.050),
         *(-0.046, -0.034, -0.010, 0.008, 0.0, 0.02),
-    ),
-    spines=_row(-0.05, 0.065, 0.08, 0.075),
-    fibula_lateral=_row(-0.50, -0.56, -0.59, -0.545, -0.485, -0.445, -0.41, -0.40, -0.42, -0.46),
-    fibula_medial=_row(-0.42, -0.36, -0.325, -0.34, -0.345, -0.32, -0.27, -0.26, -0.28, -0.27),
-    leg_lateral=_row(
-        -1.25, -1.12, -1.0, -0.87, -0.75, -0.715, -0.75, -0.84, -0.80, -0.62, -0.48, -0.44
-    ),
-    leg_medial=_row(1.3, 1.15, 1.05, 1.0, 0.94, 0.89, 0.86, 0.86, 0.82, 0.62, 0.46, 0.44),
-    femur_lean=_row(0.0),
-    tibia_lean=_row(0.02),
-    condyle_tilt=_row(0.0),
-    shaft=_row(1.0),
-    girth=_row(1.0, 1.0),
-    fat=_row(0.10, 0.13),
-    patella=_row(-0.06, -0.62, 0.275, 0.28, 0.24),
-    turn=_row(0.0),
-    flexion=_row(0.0),
-    rim=_row(0.042),
-    cortex=_row(1.0),
-    density=_row(1.0),
-    texture=_row(1.0),
-    gap=_row(0.0, 0.0),
-    osteophytes=_row(0.0, 0.0, 0.0, 0.0),
-    sclerosis=_row(1.0, 1.0),
-)
-
-# Standard deviation from person to person; single numbers serve the whole outline.
-SPREAD = Shape(
-    femur_lateral=_row(0.010),
-    femur_medial=_row(0.010),
-    condyles=_row(0.006),
-    tibia_lateral=_row(0.0, 0.0, 0.003, *[0.009] * 10),
-    tibia_medial=_row(0.0, 0.0, 0.003, *[0.009] * 10),
-    plateau=_row(0.005),
-    spines=_row(0.012, 0.015, 0.012, 0.015),
-    fibula_lateral=_row(0.010),
-    fibula_medial=_row(0.010),
-    leg_lateral=_row(0.025),
-    leg_medial=_row(0.025),
-    femur_lean=_row(0.045),
-    tibia_lean=_row(0.035),
-    condyle_tilt=_row(0.015),
-    shaft=_row(0.07),
-    girth=_row(0.13, 0.15),
-    fat=_row(0.04, 0.05),
-    patella=_row(0.05, 0.07, 0.02, 0.02, 0.03),
-    turn=_row(0.04),
-    flexion=_row(0.5),
-    rim=_row(0.014),
-    cortex=_row(0.18),
-    density=_row(0.17),
-    texture=_row(0.25),
-    gap=_row(0.008),
-    osteophytes=_row(0.0),
-    sclerosis=_row(0.15),
-)
-
-
-def vary(shape: Shape, amount: float, rng: np.random.Generator) -> Shape:
-    """Draw a shape around another one, `amount` times as far as people differ."""
-    drawn = {}
-    for field in fields(Shape):
-        mean, spread = getattr(shape, field.name), getattr(SPREAD, field.name)
-        drawn[field.name] = mean + amount * spread * rng.normal(size=mean.shape).clip(-2.5, 2.5)
-    return Shape(**drawn)
-
-
-def diseased(shape: Shape, grade: int, rng: np.random.Generator) -> Shape:
-    """Narrow one compartment, grow osteophytes and sclerosis and bow the leg as the grade says."""
-    medial = bool(rng.random() < 0.75)
-    share = np.array([0.25, 1.0] if medial else [1.0, 0.25])  # lateral, medial
-    narrowing = NARROWING[grade] * rng.uniform(0.6, 1.2)
-    spurs = SPUR[grade] * rng.uniform(0.2, 1.3, 4) * np.tile(0.6 + 0.4 * share, 2)
-    dense = SCLEROSIS[grade] * rng.uniform(0.6, 1.3)
-    bow = 0.045 * max(grade - 2, 0) * rng.uniform(0.2, 1.2) * (1 if medial else -1)
-    return replace(
-        shape,
-        gap=shape.gap + narrowing * share,
-        osteophytes=spurs,
-        sclerosis=shape.sclerosis + dense * share,
-        tibia_lean=shape.tibia_lean + bow,
-        femur_lean=shape.femur_lean - bow,
+        spread=0.005,
     )
-
-
-def person(rng: np.random.Generator, family: int | None) -> Shape:
-    """Draw a person's knee: anyone, or one that is much like the others of its family."""
-    if family is None:
-        return vary(MEAN, 1.15, rng)
-    return vary(vary(MEAN, 1.15, np.random.default_rng([family, 7])), 0.3, rng)
+    # tibial spines: u and height of the lateral one, then of the medial one
+    spines: Array = _parameter(-0.05, 0.065, 0.08, 0.075, spread=(0.012, 0.015, 0.012, 0.015))
+    # u of the fibula's outline at FIBULA_V
+    fibula_lateral: Array = _parameter(
+        *(-0.50, -0.56, -0.59, -0.545, -0.485, -0.445, -0.41, -0.40, -0.42, -0.46), spread=0.010
+    )
+    fibula_medial: Array = _parameter(
+        *(-0.42, -0.36, -0.325, -0.34, -0.345, -0.32, -0.27, -0.26, -0.28, -0.27), spread=0.010
+    )
+    # u of the skin at SKIN_V
+    skin_lateral: Array = _parameter(
+        *(-1.25, -1.12, -1.0, -0.87, -0.75, -0.715, -0.75, -0.84, -0.80, -0.62, -0.48, -0.44),
+        spread=0.025,
+    )
+    skin_medial: Array = _parameter(
+        *(1.3, 1.15, 1.05, 1.0, 0.94, 0.89, 0.86, 0.86, 0.82, 0.62, 0.46, 0.44), spread=0.025
+    )
+    femur_shear: float = _parameter(0.0, spread=0.045)  # u per v; with tibia_shear varus or valgus
+    tibia_shear: float = _parameter(0.02, spread=0.035)
+    condyle_tilt: float = _parameter(0.0, spread=0.015)  # of the line through both condyles
+    shaft_width: float = _parameter(1.0, spread=0.07)  # factor
+    girth: Array = _parameter(1.0, 1.0, spread=(0.13, 0.15))  # factors: whole leg, thigh
+    fat: Array = _parameter(0.10, 0.13, spread=(0.04, 0.05))  # subcutaneous: lateral, medial
+    # patella: centre u and v, half width, half height, thickness
+    patella: Array = _parameter(
+        -0.06, -0.62, 0.275, 0.28, 0.24, spread=(0.05, 0.07, 0.02, 0.02, 0.03)
+    )
+    axial_rotation: float = _parameter(0.0, spread=0.04)  # shift of the fibula
+    flexion: float = _parameter(0.0, spread=0.5)  # deepens the notch, lowers the patella
+    rim_separation: float = _parameter(0.042, spread=0.014)  # v, anterior to posterior plateau rim
+    cortical_thickness: float = _parameter(1.0, spread=0.18)  # factor
+    bone_density: float = _parameter(1.0, spread=0.17)  # factor
+    trabecular_contrast: float = _parameter(1.0, spread=0.25)  # factor
+    # osteoarthritis
+    narrowing: Array = _parameter(0.0, 0.0, spread=0.008)  # of the joint space: lateral, medial
+    osteophytes: Array = _parameter(0.0, 0.0, 0.0, 0.0, spread=0.0)  # femur, tibia: each lat., med.
+    sclerosis: Array = _parameter(1.0, 1.0, spread=0.15)  # factors: lateral, medial plateau
 
 
 def draw_knees(
     rng: np.random.Generator, family: int | None
-) -> tuple[tuple[Shape, int], tuple[Shape, int]]:
-    """Draw two knees of one person, alike but not equal, each with its grade."""
-    base = person(rng, family)
-    first = int(rng.choice(5, p=GRADE_SHARE))
+) -> tuple[tuple[KneeShape, KneeShape], tuple[int, int]]:
+    """Draw the two knees of one person, similar but not equal, and their KL grades."""
+    person = _draw_person(rng, family)
+    first = int(rng.choice(5, p=GRADE_FREQUENCY))
     second = int(np.clip(first + rng.choice([-1, 0, 1], p=[0.25, 0.5, 0.25]), 0, 4))
-    one, two = (diseased(vary(base, 0.4, rng), grade, rng) for grade in (first, second))
-    return (one, first), (two, second)
+    grades = first, second
+    one, two = (_with_arthritis(_vary(person, SIDE_SPREAD, rng), grade, rng) for grade in grades)
+    return (one, two), grades
+
+
+def _draw_person(rng: np.random.Generator, family: int | None) -> KneeShape:
+    """Draw a knee from the population, or from around the mean knee of a family."""
+    if family is None:
+        return _vary(KneeShape(), POPULATION_SPREAD, rng)
+    mean = _vary(KneeShape(), POPULATION_SPREAD, np.random.default_rng([family, 7]))
+    return _vary(mean, FAMILY_SPREAD, rng)
+
+
+def _vary(mean: KneeShape, amount: float, rng: np.random.Generator) -> KneeShape:
+    """Draw a shape from a Gaussian of `amount` standard deviations, cut off at 2.5 sigma."""
+    drawn: dict[str, Any] = {}
+    for each in fields(KneeShape):
+        value, spread = getattr(mean, each.name), each.metadata["spread"]
+        noise = np.clip(rng.normal(size=np.shape(value)), -2.5, 2.5)
+        varied = value + amount * spread * noise
+        drawn[each.name] = varied if np.ndim(value) else float(varied)
+    return KneeShape(**drawn)
+
+
+def _with_arthritis(shape: KneeShape, grade: int, rng: np.random.Generator) -> KneeShape:
+    """Add the signs of a KL grade: narrowing, osteophytes, sclerosis and, from 3 on, bowing.
+
+    One compartment is affected most, the medial one in three knees of four.
+    """
+    medial = bool(rng.random() < 0.75)
+    share = np.array([0.25, 1.0] if medial else [1.0, 0.25])  # lateral, medial
+    narrowing = NARROWING[grade] * rng.uniform(0.6, 1.2)
+    osteophytes = OSTEOPHYTE[grade] * rng.uniform(0.2, 1.3, 4) * np.tile(0.6 + 0.4 * share, 2)
+    sclerosis = SCLEROSIS[grade] * rng.uniform(0.6, 1.3)
+    bowing = 0.045 * max(grade - 2, 0) * rng.uniform(0.2, 1.2) * (1 if medial else -1)
+    return replace(
+        shape,
+        narrowing=shape.narrowing + narrowing * share,
+        osteophytes=osteophytes,
+        sclerosis=shape.sclerosis + sclerosis * share,
+        tibia_shear=shape.tibia_shear + bowing,
+        femur_shear=shape.femur_shear - bowing,
+    )
+
+
+def femur_outline(shape: KneeShape, v: Array) -> tuple[Array, Array]:
+    """Return u of the femur's lateral and medial outline at v, osteophytes included."""
+    shear = shape.femur_shear * np.clip(v + 0.5, None, 0)
+    shaft = np.clip((-v - 0.6) / 0.6, 0, 1)
+    axis, factor = -0.15 * shaft, 1 + (shape.shaft_width - 1) * shaft
+    lateral = axis + (catmull_rom(v, FEMUR_V, shape.femur_lateral) - axis) * factor + shear
+    medial = axis + (catmull_rom(v, FEMUR_V, shape.femur_medial) - axis) * factor + shear
+    lateral_spur, medial_spur = (_bell(v, -0.13, 0.04, size) for size in shape.osteophytes[:2])
+    return lateral - lateral_spur, medial + medial_spur
+
+
+def condyle_line(shape: KneeShape, u: Array) -> Array:
+    """Return v of the femur's distal end at u: condyles, notch, tilt and joint space."""
+    notch = _bell(u, 0.03, 0.10, -0.04 * max(shape.flexion, -0.6))
+    lowered: Array = np.interp(u, [-0.2, 0.2], shape.narrowing) + shape.condyle_tilt * u
+    return catmull_rom(u, CONDYLES_U, shape.condyles) + notch + lowered
+
+
+def tibia_outline(shape: KneeShape, v: Array) -> tuple[Array, Array]:
+    """Return u of the tibia's lateral and medial outline at v, osteophytes included."""
+    shear = shape.tibia_shear * np.clip(v - 0.12, 0, None)
+    factor = 1 + (shape.shaft_width - 1) * np.clip((v - 0.1) / 0.5, 0, 1)
+    lateral = catmull_rom(v, TIBIA_V, shape.tibia_lateral) * factor + shear
+    medial = catmull_rom(v, TIBIA_V, shape.tibia_medial) * factor + shear
+    lateral_spur, medial_spur = (_bell(v, 0.012, 0.035, size) for size in shape.osteophytes[2:])
+    return lateral - lateral_spur, medial + medial_spur
+
+
+def plateau_line(shape: KneeShape, u: Array) -> Array:
+    """Return v of the tibial plateau at u, without the spines."""
+    return catmull_rom(u, PLATEAU_U, shape.plateau)
+
+
+def spine_height(shape: KneeShape, u: Array) -> Array:
+    """Return how far the tibial spines rise above the plateau at u."""
+    lateral, medial = (
+        height
+        * (
+            0.7 * np.exp(-(np.abs((u - at) / 0.055) ** 1.6))
+            + 0.3 * np.exp(-(((u - at) / 0.14) ** 2))
+        )
+        for at, height in shape.spines.reshape(2, 2)
+    )
+    highest: Array = np.maximum(lateral, medial)
+    return highest
+
+
+def fibula_outline(shape: KneeShape, v: Array) -> tuple[Array, Array]:
+    """Return u of the fibula's lateral and medial outline at v."""
+    shift = shape.tibia_shear * (v - 0.12) + shape.axial_rotation
+    lateral = catmull_rom(v, FIBULA_V, shape.fibula_lateral) + shift
+    medial = catmull_rom(v, FIBULA_V, shape.fibula_medial) + shift
+    return lateral, medial
+
+
+def plateau_margins(shape: KneeShape) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the outermost points (u, v) of the tibial plateau: lateral, medial.
+
+    The rim may run straight down, without a single outermost point; v is therefore an average
+    over the outline, weighted by how far out it lies.
+    """
+    v = np.linspace(-0.03, 0.1, 131)
+    lateral, medial = tibia_outline(shape, v)
+    lateral_v, medial_v = (
+        float(np.average(v, weights=np.exp((out - out.max()) / MARGIN_SOFTNESS)))
+        for out in (-lateral, medial)
+    )
+    return (
+        (float(np.interp(lateral_v, v, lateral)), lateral_v),
+        (float(np.interp(medial_v, v, medial)), medial_v),
+    )
+
+
+def catmull_rom(x: Array, knots: Array, values: Array) -> Array:
+    """Evaluate the cubic Catmull-Rom spline through (knots, values) at x, constant outside."""
+    secant = (values[2:] - values[:-2]) / (knots[2:] - knots[:-2])
+    first, last = ((values[k + 1] - values[k]) / (knots[k + 1] - knots[k]) for k in (0, -2))
+    slope = np.concatenate([[first], secant, [last]])
+    x = np.clip(x, knots[0], knots[-1])
+    k = np.clip(np.searchsorted(knots, x) - 1, 0, len(knots) - 2)
+    step = (knots[1:] - knots[:-1])[k]
+    t = (x - knots[k]) / step
+    smooth = t * t * (3 - 2 * t)
+    ends: Array = values[k] * (1 - smooth) + values[k + 1] * smooth
+    bends: Array = step * t * (1 - t) * (slope[k] * (1 - t) - slope[k + 1] * t)
+    return ends + bends
+
+
+def _bell(x: Array, centre: float, width: float, height: float) -> Array:
+    """Evaluate a Gaussian bump at x."""
+    bell: Array = height * np.exp(-(((x - centre) / width) ** 2))
+    return bell

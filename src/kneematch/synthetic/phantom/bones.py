@@ -1,143 +1,293 @@
-"""X-ray attenuation of the four bones of a knee, cortex and trabecular core apart."""
+"""X-ray attenuation of the femur, tibia, fibula and patella, and of metal implants in them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kneematch.synthetic.phantom.anatomy import Array, Shape
-from kneematch.synthetic.phantom.joint import (
-    CORTICAL,
-    TRABECULAR,
-    add_condyles,
-    add_plateau,
-    plateau_cover,
-)
-from kneematch.synthetic.phantom.outlines import (
+from kneematch.synthetic.phantom.anatomy import (
+    Array,
+    KneeShape,
     condyle_line,
     femur_outline,
     fibula_outline,
+    plateau_line,
+    spine_height,
     tibia_outline,
 )
-from kneematch.synthetic.phantom.shapes import Canvas, dome, ellipsoid, shell, tube
+from kneematch.synthetic.phantom.solids import (
+    Grid,
+    bright_line,
+    rounded_end,
+    shell_chords,
+    squared_radius,
+    tube_chord,
+)
+
+# Attenuation of a chord one plateau width (75 mm) long, above that of the soft tissue it replaces.
+CORTICAL: Final = 3.6
+TRABECULAR: Final = 0.95
+METAL: Final = 3.0  # of an implant, whatever its thickness
+
+Profile = tuple[tuple[float, ...], tuple[float, ...]]  # values over v: (v, values)
 
 
-def add_bones(canvas: Canvas, attenuation: Tensor, shape: Shape, grain: Tensor) -> None:
-    """Add femur, tibia, fibula and patella to the attenuation (H, W), in place.
+@dataclass(frozen=True, slots=True)
+class LongBone:
+    """A tube of cortical bone with a trabecular core and one rounded end at the joint."""
 
-    `grain` (H, W) is the trabecular texture: 1 on average.
+    outline: Callable[[KneeShape, Array], tuple[Array, Array]]
+    extent_v: tuple[float, float]
+    depth: Profile  # anteroposterior
+    wall: Profile  # cortical thickness
+    squareness: float  # of the cross-section
+    trabeculae: Profile  # density of the core
+    end_v: tuple[float, float]  # the part that `end` applies to
+    end: Callable[[Grid, KneeShape], tuple[Tensor, Tensor]]  # factors on the bone and on its core
+
+
+def add_bones(grid: Grid, attenuation: Tensor, shape: KneeShape, texture: Tensor) -> None:
+    """Add the four bones to the attenuation (H, W), in place.
+
+    `texture` (H, W) is the trabecular texture, 1 on average.
     """
-    _add_femur(canvas, attenuation, shape, grain)
-    add_condyles(canvas, attenuation, shape)
-    _add_tibia(canvas, attenuation, shape, grain)
-    add_plateau(canvas, attenuation, shape)
-    _add_fibula(canvas, attenuation, shape, grain)
-    _add_patella(canvas, attenuation, shape)
+    _add_long_bone(grid, attenuation, shape, texture, FEMUR)
+    _add_condyles(grid, attenuation, shape)
+    _add_long_bone(grid, attenuation, shape, texture, TIBIA)
+    _add_plateau(grid, attenuation, shape)
+    _add_long_bone(grid, attenuation, shape, texture, FIBULA)
+    _add_patella(grid, attenuation, shape)
 
 
-def _hollow(
-    part: Canvas,
-    outline: tuple[Array, Array],
-    depth: Tensor,
-    wall: Tensor,
-    square: float,
-) -> tuple[Tensor, Tensor]:
-    """Chords through a whole tube, and through its core inside the walls."""
-    left, right = (part.along(side) for side in outline)
-    # The canal is rounder than the bone, so the wall fades inwards.
-    core = tube(part.u, left + wall, right - wall, depth - 2 * wall, 0.4 * square)
-    return tube(part.u, left, right, depth, square), core
-
-
-def _fill(part: Canvas, attenuation: Tensor, whole: Tensor, core: Tensor, mineral: Tensor) -> None:
-    """Add a tube whose core holds trabecular bone and whose wall is cortical, in place."""
+def _add_long_bone(
+    grid: Grid, attenuation: Tensor, shape: KneeShape, texture: Tensor, bone: LongBone
+) -> None:
+    outline = bone.outline(shape, np.clip(grid.rows, *bone.extent_v))
+    part = grid.crop(float(outline[0].min()) - 0.01, float(outline[1].max()) + 0.01, *bone.extent_v)
+    if part is None:
+        return
+    left, right = (part.per_row(side[part.box[0]]) for side in outline)
+    depth, wall = part.profile(*bone.depth), part.profile(*bone.wall) * shape.cortical_thickness
+    whole = tube_chord(part.u, left, right, depth, bone.squareness)
+    # The medullary canal is rounder than the bone, so that the wall fades inwards.
+    core = tube_chord(part.u, left + wall, right - wall, depth - 2 * wall, 0.4 * bone.squareness)
+    end = part.crop(-9.0, 9.0, *bone.end_v)
+    if end is not None:
+        on_whole, on_core = bone.end(end, shape)
+        whole[end.box].mul_(on_whole)
+        core[end.box].mul_(on_core)
+    density = part.profile(*bone.trabeculae) * (TRABECULAR * shape.bone_density)
     cortex = whole.sub_(core).clamp_(min=0)
-    attenuation[part.box] += core.mul_(mineral).add_(cortex, alpha=CORTICAL)
+    attenuation[part.box] += core.mul_(texture[part.box] * density).add_(cortex, alpha=CORTICAL)
 
 
-def _reach(
-    canvas: Canvas, outline: tuple[Array, Array], v0: float, v1: float
-) -> tuple[Canvas, tuple[Array, Array]] | None:
-    """The box that holds what lies between two outlines over the rows, and these cut to it."""
-    left, right = float(outline[0].min()), float(outline[1].max())
-    part = canvas.part(left - 0.01, right + 0.01, v0, v1)
-    if part is None:
-        return None
-    return part, (outline[0][part.box[0]], outline[1][part.box[0]])
+def _femur_end(grid: Grid, shape: KneeShape) -> tuple[Tensor, Tensor]:
+    height = _above_condyles(grid, shape)
+    return rounded_end(height, 0.10), rounded_end(height - 0.012, 0.11)
 
 
-def _add_femur(canvas: Canvas, attenuation: Tensor, shape: Shape, grain: Tensor) -> None:
-    cut = _reach(canvas, femur_outline(shape, np.clip(canvas.rows, -4.5, 0.05)), -4.5, 0.05)
-    if cut is None:
-        return
-    part, outline = cut
-    depth = part.profile((-4.5, -1.4, -0.9, -0.5, -0.1), (0.38, 0.38, 0.44, 0.64, 0.63))
-    wall = part.profile(
-        (-4.5, -2.0, -1.3, -0.9, -0.6, 0.0), (0.07, 0.065, 0.042, 0.020, 0.008, 0.007)
-    ) * float(shape.cortex[0])
-    whole, core = _hollow(part, outline, depth, wall, 0.8)
-    marrow = part.profile((-2.2, -1.2, -0.6, 0.0), (0.15, 0.45, 0.9, 1.0))
-    mineral = grain[part.box] * (marrow * (TRABECULAR * float(shape.density[0])))
-    end = part.part(-9.0, 9.0, -0.45, 9.0)
-    if end is not None:
-        height = end.across(condyle_line(shape, end.columns)) - end.v
-        whole[end.box].mul_(dome(height, 0.10))
-        core[end.box].mul_(dome(height - 0.012, 0.11))
-    _fill(part, attenuation, whole, core, mineral)
+def _tibia_end(grid: Grid, shape: KneeShape) -> tuple[Tensor, Tensor]:
+    spines = grid.per_column(spine_height(shape, grid.columns))
+    height = grid.v - grid.per_column(plateau_line(shape, grid.columns)) + spines
+    # The surface slopes from the anterior to the posterior rim, so the beam leaves it gradually.
+    covered = rounded_end(height, _rim_separation(shape) + 1.5 * spines)
+    return covered, covered
 
 
-def _add_tibia(canvas: Canvas, attenuation: Tensor, shape: Shape, grain: Tensor) -> None:
-    cut = _reach(canvas, tibia_outline(shape, np.clip(canvas.rows, -0.2, 5.0)), -0.2, 5.0)
-    if cut is None:
-        return
-    part, outline = cut
-    depth = part.profile((-0.1, 0.1, 0.4, 0.8, 1.4, 5.0), (0.66, 0.66, 0.54, 0.42, 0.38, 0.36))
-    wall = part.profile(
-        (-0.1, 0.2, 0.4, 0.7, 1.2, 2.0, 5.0), (0.006, 0.008, 0.020, 0.045, 0.068, 0.075, 0.065)
-    ) * float(shape.cortex[0])
-    whole, core = _hollow(part, outline, depth, wall, 0.7)
-    marrow = part.profile((0.0, 0.35, 0.7, 1.2, 2.0), (0.88, 0.86, 0.68, 0.42, 0.22))
-    mineral = grain[part.box] * (marrow * (TRABECULAR * float(shape.density[0])))
-    end = part.part(-9.0, 9.0, -9.0, 0.4)
-    if end is not None:
-        cover = plateau_cover(end, shape)
-        whole[end.box].mul_(cover)
-        core[end.box].mul_(cover)
-    _fill(part, attenuation, whole, core, mineral)
+def _fibula_end(grid: Grid, shape: KneeShape) -> tuple[Tensor, Tensor]:
+    off = grid.u + 0.47 - shape.axial_rotation  # from the styloid process
+    height = grid.v - (0.17 + 0.6 * off**2 + torch.where(off < 0, -0.75 * off, 0.35 * off))
+    return rounded_end(height, 0.08), rounded_end(height - 0.014, 0.08)
 
 
-def _add_fibula(canvas: Canvas, attenuation: Tensor, shape: Shape, grain: Tensor) -> None:
-    cut = _reach(canvas, fibula_outline(shape, np.clip(canvas.rows, 0.1, 5.0)), 0.1, 5.0)
-    if cut is None:
-        return
-    part, outline = cut
-    depth = part.profile((0.15, 0.4, 0.7, 5.0), (0.24, 0.28, 0.19, 0.18))
-    wall = part.profile((0.1, 0.35, 0.6, 1.0, 5.0), (0.012, 0.014, 0.024, 0.032, 0.036)) * float(
-        shape.cortex[0]
-    )
-    whole, core = _hollow(part, outline, depth, wall, 0.3)
-    end = part.part(-9.0, 9.0, -9.0, 0.6)
-    if end is not None:
-        off = end.u + 0.47 - float(shape.turn[0])  # from the styloid tip
-        height = end.v - (0.17 + 0.6 * off**2 + torch.where(off < 0, -0.75 * off, 0.35 * off))
-        whole[end.box].mul_(dome(height, 0.08))
-        core[end.box].mul_(dome(height - 0.014, 0.08))
-    marrow = part.profile((0.2, 0.45, 0.8), (0.9, 0.7, 0.15))
-    mineral = grain[part.box] * (marrow * (TRABECULAR * float(shape.density[0])))
-    _fill(part, attenuation, whole, core, mineral)
+FEMUR: Final = LongBone(
+    outline=femur_outline,
+    extent_v=(-4.5, 0.05),
+    depth=((-4.5, -1.4, -0.9, -0.5, -0.1), (0.38, 0.38, 0.44, 0.64, 0.63)),
+    wall=((-4.5, -2.0, -1.3, -0.9, -0.6, 0.0), (0.07, 0.065, 0.042, 0.020, 0.008, 0.007)),
+    squareness=0.8,
+    trabeculae=((-2.2, -1.2, -0.6, 0.0), (0.15, 0.45, 0.9, 1.0)),
+    end_v=(-0.45, 9.0),
+    end=_femur_end,
+)
+TIBIA: Final = LongBone(
+    outline=tibia_outline,
+    extent_v=(-0.2, 5.0),
+    depth=((-0.1, 0.1, 0.4, 0.8, 1.4, 5.0), (0.66, 0.66, 0.54, 0.42, 0.38, 0.36)),
+    wall=(
+        (-0.1, 0.2, 0.4, 0.7, 1.2, 2.0, 5.0),
+        (0.006, 0.008, 0.020, 0.045, 0.068, 0.075, 0.065),
+    ),
+    squareness=0.7,
+    trabeculae=((0.0, 0.35, 0.7, 1.2, 2.0), (0.88, 0.86, 0.68, 0.42, 0.22)),
+    end_v=(-9.0, 0.4),
+    end=_tibia_end,
+)
+FIBULA: Final = LongBone(
+    outline=fibula_outline,
+    extent_v=(0.1, 5.0),
+    depth=((0.15, 0.4, 0.7, 5.0), (0.24, 0.28, 0.19, 0.18)),
+    wall=((0.1, 0.35, 0.6, 1.0, 5.0), (0.012, 0.014, 0.024, 0.032, 0.036)),
+    squareness=0.3,
+    trabeculae=((0.2, 0.45, 0.8), (0.9, 0.7, 0.15)),
+    end_v=(-9.0, 0.6),
+    end=_fibula_end,
+)
 
 
-def _add_patella(canvas: Canvas, attenuation: Tensor, shape: Shape) -> None:
+def _add_patella(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
     u, v, half_width, half_height, thickness = (float(value) for value in shape.patella)
-    u, v = u - 1.2 * float(shape.turn[0]), v + 0.05 * float(shape.flexion[0])
-    part = canvas.part(u - 0.45, u + 0.45, v - 0.45, v + 0.45)
+    u, v = u - 1.2 * shape.axial_rotation, v + 0.05 * shape.flexion
+    part = grid.crop(u - 0.45, u + 0.45, v - 0.45, v + 0.45)
     if part is None:
         return
-    radius2 = ellipsoid(part, (u, v), (half_width, half_height), taper=0.14)
+    radius2 = squared_radius(part, (u, v), (half_width, half_height), taper=0.14)
     y = (part.v - v) / half_height
-    radius2 = (
-        radius2 * (0.3 + 0.7 * radius2) * (1 + 0.12 * torch.cos(4 * torch.atan2(y, part.u - u)))
-    )
-    cortex, core = shell(radius2, 0.03)
+    lobes = 1 + 0.12 * torch.cos(4 * torch.atan2(y, part.u - u))
+    cortex, core = shell_chords(radius2 * (0.3 + 0.7 * radius2) * lobes, 0.03)
     bone = core.mul_(0.5 * TRABECULAR).add_(cortex, alpha=0.8 * CORTICAL)
-    bone.mul_((0.75 - 0.35 * y).clamp_(0.3, 1.0))  # its lower part is thin
-    attenuation[part.box] += bone.mul_(thickness * float(shape.density[0]))
+    bone.mul_((0.75 - 0.35 * y).clamp_(0.3, 1.0))  # its distal part is thin
+    attenuation[part.box] += bone.mul_(thickness * shape.bone_density)
+
+
+def _above_condyles(grid: Grid, shape: KneeShape) -> Tensor:
+    """Return the height (H, W) above the femur's distal end, positive inside the bone."""
+    return grid.per_column(condyle_line(shape, grid.columns)) - grid.v
+
+
+def _add_condyles(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
+    """Add the posterior condyles, the subchondral plate and fine lines, in place."""
+    shift, bend = -0.5 * shape.axial_rotation, 0.03 * shape.flexion
+    for u, radii, clear in ((-0.27, (0.215, 0.27), 0.25), (0.31, (0.195, 0.30), 0.7)):
+        part = grid.crop(u + shift - radii[0], u + shift + radii[0], -0.6, 0.05)
+        if part is None:
+            continue
+        height = _above_condyles(part, shape)
+        radius2 = squared_radius(part, (u + shift, -0.235 - bend), radii, boxy=True)
+        cortex, core = shell_chords(radius2.square_(), 0.025)
+        fade = part.profile((-0.62, -0.5, -0.2, 0.0), (0.0, clear, 1.0, 1.0))
+        bone = core.mul_(0.4 * TRABECULAR).add_(cortex, alpha=1.2 * CORTICAL).mul_(fade)
+        bone.mul_(rounded_end(height, 0.04)).mul_(0.22 * shape.bone_density)
+        attenuation[part.box] += bone
+    _add_subchondral_plate(grid, attenuation, shape)
+    _add_condyle_lines(grid, attenuation)
+
+
+def _add_subchondral_plate(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
+    """Add the plate under the femoral cartilage and the roof of the intercondylar notch."""
+    part = grid.crop(-0.52, 0.52, -0.32, 0.05)
+    if part is None:
+        return
+    height = _above_condyles(part, shape)
+    sides = (0.47 - part.u.abs()).mul_(40).sigmoid_()
+    plate = bright_line(height - 0.012, 0.007, 0.02).mul_((height > 0) * sides * 0.10)
+    roof = bright_line(height - 0.055 - 0.02 * shape.flexion, 0.012, 0.012)
+    near_notch = ((part.u - 0.03) / 0.11).pow(4).neg().exp()
+    attenuation[part.box] += plate.add_(roof.mul_(near_notch), alpha=0.06)
+
+
+def _add_condyle_lines(grid: Grid, attenuation: Tensor) -> None:
+    """Add the grooves beside the epicondyles and the femur's growth plate scar."""
+    for u, strength in ((-0.445, 0.12), (0.475, 0.08)):
+        part = grid.crop(u - 0.035, u + 0.035, -0.45, -0.1)
+        if part is not None:
+            groove = part.u - (u + 0.012 * torch.sin(part.v * 23 + 40 * u))
+            fade = part.profile((-0.45, -0.36, -0.18, -0.1), (0.0, strength, strength, 0.0))
+            attenuation[part.box] += bright_line(groove, 0.007, 0.007).mul_(fade)
+    part = grid.crop(-0.46, 0.46, -0.48, -0.36)
+    if part is not None:
+        scar = part.v + 0.42 + 0.03 * torch.cos(part.u * 9)
+        attenuation[part.box] += bright_line(scar, 0.01, 0.01).mul_(0.03)
+
+
+def _rim_separation(shape: KneeShape) -> float:
+    return max(shape.rim_separation, 0.015)
+
+
+def _add_plateau(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
+    """Add the floor and rims of both compartments, the spines' crest and the growth plate scar."""
+    part = grid.crop(-0.54, 0.54, -0.16, 0.2)
+    if part is None:
+        return
+    edge = (0.485 - part.u.abs()).mul_(60).sigmoid_()
+    height = part.v - part.per_column(plateau_line(shape, part.columns))
+    lateral, medial = shape.sclerosis
+    centre = (part.u.abs() - 0.25).div_(0.14).square_().neg_().exp_()  # of a compartment
+    sclerosis = torch.where(part.u < 0, float(lateral), float(medial)) * edge
+    floor = height - 0.7 * _rim_separation(shape)
+    lines = bright_line(floor, 0.010, 0.030).mul_(sclerosis * (0.2 + 0.8 * centre) * 0.36)
+    lines.add_(bright_line(floor, 0.006, 0.08).mul_(sclerosis - 0.4 * edge), alpha=0.12)
+    rims = (0.25 + 0.75 * centre) * edge
+    lines.add_(bright_line(height - 0.004, 0.006, 0.007).mul_(rims), alpha=0.07)
+    spines = part.per_column(spine_height(shape, part.columns))
+    crest = bright_line(height + spines - 0.010, 0.006, 0.012).mul_((spines * 40).clamp_(0, 1))
+    attenuation[part.box] += lines.add_(crest, alpha=0.10)
+    part = grid.crop(-0.46, 0.46, 0.14, 0.25)
+    if part is not None:
+        scar = part.v - 0.19 + 0.025 * torch.cos(part.u * 8)
+        attenuation[part.box] += bright_line(scar, 0.008, 0.008).mul_(0.03)
+
+
+def add_hardware(grid: Grid, attenuation: Tensor, shape: KneeShape, kind: str) -> None:
+    """Add an implant, "plate", "prosthesis" or "nail", to the attenuation (H, W), in place."""
+    metal = torch.zeros_like(attenuation)
+    {"plate": _draw_plate, "prosthesis": _draw_prosthesis, "nail": _draw_nail}[kind](
+        grid, metal, shape
+    )
+    attenuation += metal
+
+
+def _draw_rod(
+    grid: Grid,
+    metal: Tensor,
+    ends: tuple[float, float, float, float],
+    radius: float,
+    strength: float = 1.0,
+) -> None:
+    """Draw a round rod from (u0, v0) to (u1, v1) over the metal (H, W)."""
+    u0, v0, u1, v1 = ends
+    part = grid.crop(
+        min(u0, u1) - radius, max(u0, u1) + radius, min(v0, v1) - radius, max(v0, v1) + radius
+    )
+    if part is None:
+        return
+    du, dv = u1 - u0, v1 - v0
+    along = (((part.u - u0) * du + (part.v - v0) * dv) / (du * du + dv * dv)).clamp(0, 1)
+    distance = torch.hypot(part.u - u0 - along * du, part.v - v0 - along * dv)
+    chord = (1 - (distance / radius) ** 2).clamp(min=0).sqrt() * (METAL * strength)
+    metal[part.box] = torch.maximum(metal[part.box], chord)
+
+
+def _draw_plate(grid: Grid, metal: Tensor, shape: KneeShape) -> None:
+    """Draw a buttress plate at the lateral tibia with screws under the plateau and in the shaft."""
+    line = [(-0.53, 0.06), (-0.47, 0.25), (-0.32, 0.5), (-0.24, 0.9), (-0.20, 1.3)]
+    for (u0, v0), (u1, v1) in pairwise(line):
+        _draw_rod(grid, metal, (u0, v0, u1, v1), 0.03, 0.6)
+    for v, length in ((0.09, 0.85), (0.14, 0.8), (0.45, 0.5), (0.75, 0.45), (1.1, 0.42)):
+        u = -0.50 if v < 0.2 else -0.36 if v < 0.5 else -0.26 if v < 0.9 else -0.23
+        _draw_rod(grid, metal, (u, v, u + length, v + 0.02), 0.016, 0.5)
+
+
+def _draw_nail(grid: Grid, metal: Tensor, shape: KneeShape) -> None:
+    """Draw an intramedullary nail in the tibia and its two locking screws."""
+    _draw_rod(grid, metal, (0.04, 0.12, 0.09 + 4 * shape.tibia_shear, 4.2), 0.055, 0.7)
+    for v in (0.35, 0.55):
+        _draw_rod(grid, metal, (-0.28, v, 0.32, v + 0.05), 0.022, 0.5)
+
+
+def _draw_prosthesis(grid: Grid, metal: Tensor, shape: KneeShape) -> None:
+    """Draw a total knee prosthesis: tibial tray with stem, femoral component, radiolucent inlay."""
+    _draw_rod(grid, metal, (-0.46, 0.02, 0.46, 0.02), 0.03)
+    _draw_rod(grid, metal, (0.0, 0.10, 0.02, 0.5), 0.075, 0.7)
+    part = grid.crop(-0.47, 0.49, -0.5, 0.03)
+    if part is None:
+        return
+    height = _above_condyles(part, shape)
+    top = part.v + 0.34 - 0.5 * (part.u - 0.01) ** 2  # higher in the middle, over the trochlea
+    sides = 0.45 - (part.u - 0.01).abs() - 0.10 * (part.v + 0.2).abs()
+    depth = rounded_end(height, 0.12).mul_(rounded_end(top, 0.05)).mul_(rounded_end(sides, 0.04))
+    metal[part.box] = torch.maximum(metal[part.box], depth * (0.7 * METAL))

@@ -1,6 +1,7 @@
-"""From a plan to grey: attenuation of both legs, scatter, noise and the response of the film."""
+"""Render a planned film: attenuation of both legs, scatter, noise and film processing."""
 
 import math
+from typing import Final
 
 import numpy as np
 import torch
@@ -8,164 +9,160 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kneematch.geometry.sampling import sample_at
-from kneematch.synthetic.phantom.bones import add_bones
-from kneematch.synthetic.phantom.film import Exposure, Plan
-from kneematch.synthetic.phantom.hardware import add_hardware
-from kneematch.synthetic.phantom.overlay import lay_over
-from kneematch.synthetic.phantom.shapes import Canvas, make_canvas
-from kneematch.synthetic.phantom.tissue import add_soft_tissue
+from kneematch.synthetic.phantom.bones import add_bones, add_hardware
+from kneematch.synthetic.phantom.film_plan import Exposure, FilmPlan, Point
+from kneematch.synthetic.phantom.overlays import draw_overlays
+from kneematch.synthetic.phantom.soft_tissue import add_soft_tissue
+from kneematch.synthetic.phantom.solids import Grid, make_grid
 
-REACH = 1.75  # how far a leg may extend from the knee's middle, in plateau widths
-COARSE = 4  # film pixels in one of soft tissue, which has no finer detail
-MIRROR = (1.0, -1.0)  # u grows to the picture's right in its left half
+REACH: Final = 1.75  # half width of the strip that a leg is drawn in, in plateau widths
+COARSE: Final = 4  # film pixels per pixel of soft tissue, which has no finer detail
+U_SIGN: Final = (1.0, -1.0)  # of x along u: medial is to the right in the left half
 
 
-def render(plan: Plan, device: torch.device | str = "cpu") -> Tensor:
-    """Render a film (H, W), the darkest pixel 0 and the brightest 1."""
+def render(plan: FilmPlan, device: torch.device | str = "cpu") -> Tensor:
+    """Render a film (H, W) whose darkest pixel is 0 and whose brightest is 1."""
     rng = np.random.default_rng([plan.seed, 6])
-    # Drawn on the CPU, so that a film is the same on every device; bytes are quick to draw,
-    # and the blur to come makes a bell of their even chances.
-    noise = rng.integers(0, 256, plan.framing.size, dtype=np.uint8)
-    white = torch.from_numpy(noise).to(device).float().mul_(1 / 255).sub_(0.5)
-    attenuation = torch.zeros_like(white)
+    # Noise comes from the CPU, so that a film is the same on every device. Bytes are quick to
+    # draw; blurring turns the uniform noise into nearly Gaussian noise.
+    uniform = rng.integers(0, 256, plan.framing.size, dtype=np.uint8)
+    noise = torch.from_numpy(uniform).to(device).float().mul_(1 / 255).sub_(0.5)
+    attenuation = torch.zeros_like(noise)
     for knee in (0, 1):
         _add_leg(attenuation, plan, knee)
-    film = _develop(attenuation, white, plan.exposure, plan.framing.plateau_px[0])
-    lay_over(film, plan.extras, plan.framing)
+    film = _develop(attenuation, noise, plan.exposure, plan.framing.plateau_px[0])
+    draw_overlays(film, plan.overlays, plan.framing)
     low, high = film.aminmax()
     film.sub_(low).div_((high - low).clamp(min=1e-6))
     return film.neg_().add_(1) if plan.negative else film
 
 
-def to_film(plan: Plan, knee: int, point: tuple[float, float]) -> tuple[float, float]:
-    """Map a point (u, v) of a knee's frame to film pixels (x, y)."""
+def to_film(plan: FilmPlan, knee: int, point: Point) -> Point:
+    """Map a point (u, v) of the left (0) or right (1) knee to film pixels (x, y)."""
     x, y = plan.framing.centres[knee]
-    px, turn = plan.framing.plateau_px[knee], math.radians(plan.framing.rotations_deg[knee])
-    across, down = MIRROR[knee] * point[0] * px, point[1] * px
+    px, angle = plan.framing.plateau_px[knee], math.radians(plan.framing.rotations_deg[knee])
+    across, down = U_SIGN[knee] * point[0] * px, point[1] * px
     return (
-        x + across * math.cos(turn) - down * math.sin(turn),
-        y + across * math.sin(turn) + down * math.cos(turn),
+        x + across * math.cos(angle) - down * math.sin(angle),
+        y + across * math.sin(angle) + down * math.cos(angle),
     )
 
 
-def _add_leg(attenuation: Tensor, plan: Plan, knee: int) -> None:
-    """Draw one leg upright on a canvas of its own, then turn it onto the film, in place."""
+def _add_leg(attenuation: Tensor, plan: FilmPlan, knee: int) -> None:
+    """Draw one leg upright on a grid of its own and add it, rotated, to the film (H, W)."""
     height, width = attenuation.shape
     (cx, cy), px = plan.framing.centres[knee], plan.framing.plateau_px[knee]
-    turn, mirror = math.radians(plan.framing.rotations_deg[knee]), MIRROR[knee]
+    angle, sign = math.radians(plan.framing.rotations_deg[knee]), U_SIGN[knee]
     x0, x1 = max(int(cx - px * REACH), 0), min(int(cx + px * REACH), width)
-    c, s = math.cos(turn), math.sin(turn)
-    x = torch.arange(x0, x1, device=attenuation.device)[None, :] + (0.5 - cx)
-    y = torch.arange(height, device=attenuation.device)[:, None] + (0.5 - cy)
+    c, s = math.cos(angle), math.sin(angle)
+    # The upright grid covers the corners of the strip, in pixels along u and v.
     corners = np.array([(a, b) for a in (x0 - cx, x1 - cx) for b in (-cy, height - cy)])
-    turned = corners @ np.array([[mirror * c, -s], [mirror * s, c]])  # (4, 2): u and v, in pixels
-    start, end = turned.min(axis=0) - 2, turned.max(axis=0) + 2
+    rotated = corners @ np.array([[sign * c, -s], [sign * s, c]])  # (4, 2)
+    start, end = rotated.min(axis=0) - 2, rotated.max(axis=0) + 2
     columns, rows = (COARSE * math.ceil(length / COARSE) for length in end - start)
     left, top = start.tolist()
-    leg = _leg((rows, columns), (left / px, top / px), plan, knee, attenuation.device)
-    places = torch.empty(height, x1 - x0, 2, device=attenuation.device)
-    across, down = 2 / columns, 2 / rows
-    torch.add(
-        x * (c * mirror * across) - left * across - 1,
-        y * (s * mirror * across),
-        out=places[..., 0],
-    )
-    torch.add(y * (c * down) - top * down - 1, x * (-s * down), out=places[..., 1])
-    attenuation[:, x0:x1] += sample_at(leg, places)
+    leg = _draw_leg((rows, columns), (left / px, top / px), plan, knee, attenuation.device)
+    # Where each pixel of the strip lies in the upright grid, normalised to [-1, 1].
+    x = torch.arange(x0, x1, device=attenuation.device)[None, :] + (0.5 - cx)
+    y = torch.arange(height, device=attenuation.device)[:, None] + (0.5 - cy)
+    points = torch.empty(height, x1 - x0, 2, device=attenuation.device)
+    du, dv = 2 / columns, 2 / rows
+    torch.add(x * (c * sign * du) - left * du - 1, y * (s * sign * du), out=points[..., 0])
+    torch.add(y * (c * dv) - top * dv - 1, x * (-s * dv), out=points[..., 1])
+    attenuation[:, x0:x1] += sample_at(leg, points)
 
 
-def _leg(
-    size: tuple[int, int],
-    origin: tuple[float, float],
-    plan: Plan,
-    knee: int,
-    device: torch.device,
+def _draw_leg(
+    size: tuple[int, int], origin: Point, plan: FilmPlan, knee: int, device: torch.device
 ) -> Tensor:
-    """Attenuation of one leg, upright, on a canvas of a size whose corner is `origin` (u, v)."""
+    """Return the attenuation of one upright leg on a grid whose corner is `origin` (u, v)."""
     rng = np.random.default_rng([plan.seed, 7, knee])
     shape, px = plan.shapes[knee], plan.framing.plateau_px[knee]
-    small = (size[0] // COARSE, size[1] // COARSE)
-    coarse = make_canvas(small, origin, px / COARSE, device)
-    soft = torch.zeros(small, device=device)
+    coarse_size = (size[0] // COARSE, size[1] // COARSE)
+    coarse = make_grid(coarse_size, origin, px / COARSE, device)
+    soft = torch.zeros(coarse_size, device=device)
     (left, _), (right, _) = plan.framing.centres
-    room = (right - left) / 2 / px
-    add_soft_tissue(coarse, soft, shape, _cloud(small, coarse, rng), room)
+    texture = _tissue_texture(coarse, rng)
+    add_soft_tissue(coarse, soft, shape, texture, midline_u=(right - left) / 2 / px)
     leg = F.interpolate(soft[None, None], size, mode="bilinear")[0, 0]
-    canvas = make_canvas(size, origin, px, device)
-    bones = canvas.part(-1.0, 0.85, -9.0, 9.0)
+    grid = make_grid(size, origin, px, device)
+    bones = grid.crop(-1.0, 0.85, -9.0, 9.0)
     if bones is not None:
-        grain = _grain(bones, float(shape.texture[0]), rng)
-        bone = torch.zeros_like(grain)
-        add_bones(bones, bone, shape, grain)
-        leg[bones.box].add_(bone, alpha=plan.exposure.contrast)
+        texture = _trabecular_texture(bones, shape.trabecular_contrast, rng)
+        bone = torch.zeros_like(texture)
+        add_bones(bones, bone, shape, texture)
+        leg[bones.box].add_(bone, alpha=plan.exposure.bone_contrast)
     if plan.hardware is not None and plan.hardware_knee == knee:
-        add_hardware(canvas, leg, shape, plan.hardware)
+        add_hardware(grid, leg, shape, plan.hardware)
     return leg
 
 
-def _noise(shape: tuple[int, int], canvas: Canvas, rng: np.random.Generator) -> Tensor:
-    values = rng.standard_normal((1, 1, *shape), dtype=np.float32)
-    return torch.from_numpy(values).to(canvas.u.device)
+def _gaussian_noise(size: tuple[int, int], grid: Grid, rng: np.random.Generator) -> Tensor:
+    """Return standard normal noise (1, 1, height, width)."""
+    values = rng.standard_normal((1, 1, *size), dtype=np.float32)
+    return torch.from_numpy(values).to(grid.u.device)
 
 
-def _cloud(size: tuple[int, int], canvas: Canvas, rng: np.random.Generator) -> Tensor:
-    """Unevenness of soft tissue, streaky along the leg, about 1."""
-    slow = (int(size[0] / canvas.px * 3) + 3, int(size[1] / canvas.px * 6) + 3)
-    fine = (int(size[0] / canvas.px * 9) + 3, int(size[1] / canvas.px * 40) + 3)
-    cloud = F.interpolate(_noise(slow, canvas, rng), fine, mode="bilinear").mul_(0.022)
-    cloud.add_(_noise(fine, canvas, rng), alpha=0.010)
-    return F.interpolate(cloud.add_(1), size, mode="bilinear")[0, 0]
+def _tissue_texture(grid: Grid, rng: np.random.Generator) -> Tensor:
+    """Return the unevenness (H, W) of soft tissue, streaky along the leg, 1 on average."""
+    size, px = (len(grid.rows), len(grid.columns)), grid.plateau_px
+    slow = (int(size[0] / px * 3) + 3, int(size[1] / px * 6) + 3)
+    fine = (int(size[0] / px * 9) + 3, int(size[1] / px * 40) + 3)
+    texture = F.interpolate(_gaussian_noise(slow, grid, rng), fine, mode="bilinear").mul_(0.022)
+    texture.add_(_gaussian_noise(fine, grid, rng), alpha=0.010)
+    return F.interpolate(texture.add_(1), size, mode="bilinear")[0, 0]
 
 
-def _grain(canvas: Canvas, strength: float, rng: np.random.Generator) -> Tensor:
-    """Trabecular texture, mostly along the bone, over slower blotches, about 1."""
-    size = (len(canvas.rows), len(canvas.columns))
-    pitch = max(canvas.px * 0.007, 1.2)  # pixels between trabeculae
+def _trabecular_texture(grid: Grid, contrast: float, rng: np.random.Generator) -> Tensor:
+    """Return trabeculae (H, W), mostly along the bone, and slower variation; 1 on average."""
+    size, px = (len(grid.rows), len(grid.columns)), grid.plateau_px
+    pitch = max(px * 0.007, 1.2)  # pixels between trabeculae
     fine = (int(size[0] / pitch / 1.5) + 2, int(size[1] / pitch) + 2)
-    slow = (int(size[0] / canvas.px * 8) + 2, int(size[1] / canvas.px * 9) + 2)
-    fade = min(canvas.px * 0.007, 1.0) * strength  # less where pixels are too coarse
-    speck = _noise(fine, canvas, rng)[0, 0]
-    streak = _convolve(speck, [1.0] * 7, 0).mul_(0.11 * fade)
-    grain = F.interpolate(_noise(slow, canvas, rng), fine, mode="bilinear").mul_(0.08)
-    grain += streak.add_(speck, alpha=0.055 * fade).add_(1)
-    return F.interpolate(grain, size, mode="bilinear")[0, 0]
+    slow = (int(size[0] / px * 8) + 2, int(size[1] / px * 9) + 2)
+    strength = min(px * 0.007, 1.0) * contrast  # less where pixels are too coarse
+    specks = _gaussian_noise(fine, grid, rng)[0, 0]
+    streaks = _convolve(specks, [1.0] * 7, 0).mul_(0.11 * strength)
+    texture = F.interpolate(_gaussian_noise(slow, grid, rng), fine, mode="bilinear").mul_(0.08)
+    texture += streaks.add_(specks, alpha=0.055 * strength).add_(1)
+    return F.interpolate(texture, size, mode="bilinear")[0, 0]
 
 
-def _develop(attenuation: Tensor, white: Tensor, exposure: Exposure, px: float) -> Tensor:
-    """Turn attenuation into grey: Beer-Lambert, scatter, noise, then the film's response."""
+def _develop(attenuation: Tensor, noise: Tensor, exposure: Exposure, px: float) -> Tensor:
+    """Turn attenuation into grey: Beer-Lambert, scatter, noise, then film processing (H, W)."""
     height, width = attenuation.shape
     light = attenuation.neg().exp_()
-    stray = _pooled(light, 0.5 * px).add_(0.05).mul_(exposure.scatter)
-    grey = light.add_(_enlarged(stray, light)).log_().neg_()
-    # The fewer photons, the more noise: exp(grey / 2) by rights, of which this is the tangent.
-    grey.addcmul_(white, grey + 0.8, value=9 * exposure.noise)
-    grey = _soften(grey, exposure.blur * px)
-    seam, step = exposure.seam
-    if step != 0:
-        grey[int(seam * height) :] += step
-    fine = _pooled(grey, 0.03 * px)
-    wide = _pooled(fine, 0.9 * px * fine.shape[0] / height)
-    base = fine.mul_(exposure.sharpen).add_(_enlarged(wide, fine), alpha=0.5 * exposure.equalise)
-    grey.mul_(1 + exposure.sharpen).sub_(_enlarged(base, grey))
-    across, down = exposure.heel
+    scattered = _blur_small(light, 0.5 * px).add_(0.05).mul_(exposure.scatter)
+    grey = light.add_(_resize(scattered, light)).log_().neg_()
+    # Fewer photons give more noise, by a factor of exp(grey / 2); this is its tangent.
+    grey.addcmul_(noise, grey + 0.8, value=9 * exposure.noise)
+    grey = _blur(grey, exposure.blur * px)
+    seam_y, seam_step = exposure.seam
+    if seam_step != 0:
+        grey[int(seam_y * height) :] += seam_step
+    fine = _blur_small(grey, 0.03 * px)
+    wide = _blur_small(fine, 0.9 * px * fine.shape[0] / height)
+    removed = fine.mul_(exposure.sharpening)
+    removed.add_(_resize(wide, fine), alpha=0.5 * exposure.equalisation)
+    grey.mul_(1 + exposure.sharpening).sub_(_resize(removed, grey))
+    across, down = exposure.heel_effect
     grey += torch.linspace(-2 * across, 2 * across, width, device=grey.device)[None, :]
     grey += torch.linspace(-2 * down, 2 * down, height, device=grey.device)[:, None]
-    return _expose(grey, exposure)
+    return _apply_window(grey, exposure)
 
 
-def _expose(grey: Tensor, exposure: Exposure) -> Tensor:
-    """Set black and white as a film's processing does, by the range that the picture has."""
+def _apply_window(grey: Tensor, exposure: Exposure) -> Tensor:
+    """Map grey (H, W) to [0, 1] between black and white levels, then apply gamma and fog."""
     sample = grey[4::8, 4::8].flatten()
     air, bone = torch.quantile(sample, torch.tensor([0.02, 0.96], device=grey.device)).tolist()
-    black = air + exposure.foot * (bone - air)
-    white = air + exposure.head * (bone - air)
+    black = air + exposure.black_level * (bone - air)
+    white = air + exposure.white_level * (bone - air)
     film = grey.sub_(black).mul_(1 / max(white - black, 1e-3)).clamp_(1e-4, 1.0)
     film = film.pow_(exposure.gamma)
-    return film.mul_(1 - exposure.haze).add_(exposure.haze) if exposure.haze else film
+    return film.mul_(1 - exposure.fog).add_(exposure.fog) if exposure.fog else film
 
 
-def _soften(film: Tensor, sigma: float) -> Tensor:
-    """Blur a film (H, W) by a bell, cut where few taps hold it."""
+def _blur(film: Tensor, sigma: float) -> Tensor:
+    """Blur a film (H, W) with a Gaussian, truncated at 1.6 sigma for speed."""
     sigma = max(sigma, 0.45)
     radius = math.ceil(1.6 * sigma)
     taps = [math.exp(-0.5 * (k / sigma) ** 2) for k in range(-radius, radius + 1)]
@@ -173,7 +170,7 @@ def _soften(film: Tensor, sigma: float) -> Tensor:
 
 
 def _convolve(film: Tensor, taps: list[float], axis: int) -> Tensor:
-    """Weighted mean of neighbours along an axis; the border repeats its last pixel."""
+    """Return the weighted mean of neighbours (H, W) along an axis; edges are replicated."""
     radius, length = len(taps) // 2, film.shape[axis]
     pad = (0, 0, radius, radius) if axis == 0 else (radius, radius)
     padded = F.pad(film[None], pad, mode="replicate")[0]
@@ -183,13 +180,13 @@ def _convolve(film: Tensor, taps: list[float], axis: int) -> Tensor:
     return mean
 
 
-def _pooled(film: Tensor, sigma: float) -> Tensor:
-    """Blur a film widely, leaving it small."""
+def _blur_small(film: Tensor, sigma: float) -> Tensor:
+    """Return a strongly blurred film at reduced size (h, w)."""
     cell = max(int(sigma / 1.5), 1)
     small = F.avg_pool2d(film[None, None], cell, ceil_mode=True, count_include_pad=False)[0, 0]
-    return _soften(small, sigma / cell)
+    return _blur(small, sigma / cell)
 
 
-def _enlarged(small: Tensor, like: Tensor) -> Tensor:
+def _resize(small: Tensor, like: Tensor) -> Tensor:
     """Resize a picture (h, w) to the size of another one."""
     return F.interpolate(small[None, None], like.shape, mode="bilinear")[0, 0]
