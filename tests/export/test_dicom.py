@@ -1,5 +1,8 @@
 """DICOM objects, read back: they refer to the film, lie where the area is, and carry its study."""
 
+import math
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,11 +11,13 @@ import highdicom as hd
 import numpy as np
 import pydicom
 import pytest
+from PIL import Image
 from pydicom.data import get_testdata_file
 from pydicom.sr.codedict import codes
 
 from kneematch.detection.detection import Detection
 from kneematch.export.dicom import Exported, export_dicom, outline_on_film
+from kneematch.export.dicom_gsps import REVIEW_COLOUR
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16
@@ -51,7 +56,7 @@ def groups(out: Path) -> Any:
     return document.content.get_planar_roi_measurement_groups()
 
 
-def test_three_objects_belong_to_the_films_patient_and_study(
+def test_export_dicom_keeps_the_films_patient_and_study(
     source: Path, film: Radiograph, knees: Knees
 ) -> None:
     told = {"PatientID": "0815", "PatientName": "Doe^Jane", "PatientSex": "F"}
@@ -71,7 +76,7 @@ def test_three_objects_belong_to_the_films_patient_and_study(
     assert len(instances | {header.SOPInstanceUID, header.SeriesInstanceUID}) == 8
 
 
-def test_the_report_has_a_region_per_knee_on_the_film(
+def test_structured_report_has_a_region_per_knee_on_the_film(
     source: Path, film: Radiograph, knees: Knees
 ) -> None:
     _, out = exported(source, film, knees)
@@ -95,7 +100,7 @@ def test_the_report_has_a_region_per_knee_on_the_film(
 
 
 @pytest.mark.parametrize(("mm_per_px", "unit", "size"), [(0.5, "mm", 40), (None, "{pixels}", 80)])
-def test_the_report_measures_in_millimetres_where_it_can(
+def test_structured_report_measures_in_millimetres_where_it_can(
     source: Path,
     film: Radiograph,
     knees: Knees,
@@ -104,13 +109,14 @@ def test_the_report_measures_in_millimetres_where_it_can(
     size: float,
 ) -> None:
     _, out = exported(source, film, [replace(knee, mm_per_px=mm_per_px) for knee in knees])
-    width, height = groups(out)[0].get_measurements()
+    width, height, loss = groups(out)[0].get_measurements()
     assert (width.name, height.name) == (codes.SCT.Width, codes.DCM.Height)
     assert (width.value, height.value) == pytest.approx((size, 0.75 * size))
     assert width.unit.CodeValue == height.unit.CodeValue == unit
+    assert (loss.name.meaning, loss.value, loss.unit.CodeValue) == ("Matching loss", 0.125, "1")
 
 
-def test_the_presentation_state_draws_the_outlines(
+def test_presentation_state_draws_the_outlines(
     source: Path, film: Radiograph, knees: Knees
 ) -> None:
     _, out = exported(source, film, knees)
@@ -130,8 +136,190 @@ def test_the_presentation_state_draws_the_outlines(
         assert item.TextObjectSequence[0].UnformattedTextValue == f"{knee.laterality} 0.12"
 
 
+FLAGGED = {"review": "yes", "reason": "sides disagree; joint cut by the edge"}
+
+
+def content_of(out: Path, knee: int) -> list[pydicom.Dataset]:
+    """The items of a knee's measurement group."""
+    document = hd.sr.srread(out / "film-report.dcm")
+    found = document.content.get_planar_roi_measurement_groups()[knee]
+    return list(found[0].ContentSequence)
+
+
+def named(items: list[pydicom.Dataset], meaning: str) -> list[pydicom.Dataset]:
+    return [item for item in items if item.ConceptNameCodeSequence[0].CodeMeaning == meaning]
+
+
+def test_structured_report_says_whether_to_review_and_why(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    _, out = exported(source, film, [knees[0], replace(knees[1], **FLAGGED)])
+    for number, (answer, reasons) in enumerate(
+        [("No", []), ("Yes", ["sides disagree", "joint cut by the edge"])]
+    ):
+        content = content_of(out, number)
+        (review,) = named(content, "Needs review by a person")
+        assert review.ConceptCodeSequence[0].CodeMeaning == answer
+        assert [item.TextValue for item in named(content, "Reason for review")] == reasons
+
+
+def test_structured_report_has_the_landmarks_on_the_film(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    points = {"plateau_left": (40.5, 90.25), "off": (-3.0, 90.0)}
+    _, out = exported(source, film, [replace(knees[0], landmarks=points)])
+    (item,) = named(content_of(out, 0), "Landmark")
+    assert item.TextValue == "plateau_left"
+    (place,) = item.ContentSequence
+    assert (place.GraphicType, list(place.GraphicData)) == ("POINT", [40.5, 90.25])
+    (image,) = place.ContentSequence
+    instance = image.ReferencedSOPSequence[0].ReferencedSOPInstanceUID
+    assert instance == pydicom.dcmread(source).SOPInstanceUID
+
+
+def test_export_dicom_without_laterality_names_no_side(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    result, out = exported(source, film, [replace(knee, laterality="") for knee in knees])
+    assert result == Exported(ALL)
+    assert all(group.finding_sites[0].laterality is None for group in groups(out))
+    state = pydicom.dcmread(out / "film-state.dcm")
+    layers = [layer.GraphicLayer for layer in state.GraphicLayerSequence]
+    assert layers == ["KNEE LEFT HALF", "KNEE RIGHT HALF"]
+    texts = [item.TextObjectSequence[0] for item in state.GraphicAnnotationSequence]
+    assert [text.UnformattedTextValue for text in texts] == ["0.12", "0.12"]
+
+
+def test_presentation_state_of_a_flagged_knee_is_red_and_has_the_reason(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    _, out = exported(source, film, [knees[0], replace(knees[1], **FLAGGED)])
+    state = pydicom.dcmread(out / "film-state.dcm")
+    plain, flagged = (
+        item.TextObjectSequence[0].UnformattedTextValue for item in state.GraphicAnnotationSequence
+    )
+    assert plain == "R 0.12"
+    assert flagged == "L 0.12 REVIEW\r\nsides disagree\r\njoint cut by the edge"
+    colours = [
+        layer.GraphicLayerRecommendedDisplayCIELabValue for layer in state.GraphicLayerSequence
+    ]
+    red = hd.color.CIELabColor.from_rgb(*REVIEW_COLOUR).value
+    assert [tuple(colour) == red for colour in colours] == [False, True]
+
+
+def test_secondary_capture_of_a_flagged_knee_looks_flagged(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    def red(detections: Any) -> int:
+        _, out = exported(source, film, detections)
+        shown = pydicom.dcmread(out / "film-picture.dcm").pixel_array.astype(int)
+        return int(((shown[..., 0] - shown[..., 1:].max(-1)) > 100).sum())
+
+    assert red(knees) < 30
+    assert red([knees[0], replace(knees[1], **FLAGGED)]) > 300
+
+
+@pytest.mark.parametrize(("kept", "side"), [((0, 1), ""), ((0,), "R"), ((1,), "L")])
+def test_export_dicom_states_laterality_where_there_is_one(
+    source: Path, film: Radiograph, knees: Knees, kept: tuple[int, ...], side: str
+) -> None:
+    _, out = exported(source, film, [knees[k] for k in kept])
+    for name in ALL[1:]:
+        assert (pydicom.dcmread(out / name)["Laterality"].value or "") == side
+
+
+WINDOWS: dict[str, dict[str, Any]] = {
+    "one": {"WindowCenter": 900, "WindowWidth": 700},
+    "two": {"WindowCenter": [900, 2048], "WindowWidth": [700, 4096]},
+    "sigmoid": {"WindowCenter": 900, "WindowWidth": 700, "VOILUTFunction": "SIGMOID"},
+    "none": {"WindowCenter": None, "WindowWidth": None},
+}
+
+
+@pytest.mark.parametrize("name", ["one", "two", "none"])
+@pytest.mark.parametrize("negative", [False, True])
+def test_presentation_state_does_not_change_how_the_film_looks(
+    tmp_path: Path, film: Radiograph, knees: Knees, name: str, negative: bool
+) -> None:
+    tool("dcmp2pgm")
+    path = tmp_path / "a.dcm"
+    write_dicom(path, film.pixels, mm_per_px=0.5, laterality="B", monochrome1=negative)
+    _, out = exported(changed(path, **WINDOWS[name]), film, knees)
+    window = [] if name == "none" else ["+Wi", "1"]
+    checked("dcm2pnm", *window, "+op", path, tmp_path / "film.pgm")
+    state = out / "film-state.dcm"
+    checked("dcmp2pgm", "--pstate", state, path, tmp_path / "state.pgm")
+    shown, expected = (
+        np.asarray(Image.open(tmp_path / picture)).astype(int)
+        for picture in ("state.pgm", "film.pgm")
+    )
+    assert np.abs(shown - expected).max() <= 1
+
+
+@pytest.mark.parametrize("name", list(WINDOWS))
+def test_presentation_state_repeats_the_films_first_window(
+    source: Path, film: Radiograph, knees: Knees, name: str
+) -> None:
+    _, out = exported(changed(source, **WINDOWS[name]), film, knees)
+    items = pydicom.dcmread(out / "film-state.dcm").get("SoftcopyVOILUTSequence", [])
+    assert len(items) == (name != "none")
+    for item in items:
+        assert (item.WindowCenter, item.WindowWidth) == (900, 700)
+        assert item.get("VOILUTFunction") == WINDOWS[name].get("VOILUTFunction")
+
+
+def tool(name: str) -> str:
+    """The path of a command, or a skipped test."""
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed (Debian: apt install dicom3tools dcmtk)")
+    return path
+
+
+def checked(name: str, *arguments: str | Path) -> str:
+    """Run a command; return what it says."""
+    done = subprocess.run(
+        [tool(name), *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+VALIDATED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "flagged": FLAGGED | {"landmarks": {"plateau_left": (40.5, 90.0)}},
+    "unknown side": {"laterality": ""},
+    "without loss": {"loss": math.nan},
+}
+
+
+@pytest.mark.parametrize("kept", [(0, 1), (1,)])
+@pytest.mark.parametrize("case", list(VALIDATED))
+def test_dciodvfy_finds_no_error(
+    source: Path, film: Radiograph, knees: Knees, case: str, kept: tuple[int, ...]
+) -> None:
+    tool("dciodvfy")
+    found = [replace(knees[k], **VALIDATED[case]) for k in kept]
+    result, out = exported(changed(source, **WINDOWS["two"]), film, found)
+    assert result == Exported(ALL)
+    for name in ALL:
+        told = checked("dciodvfy", out / name)
+        assert [line for line in told.splitlines() if line.startswith("Error")] == [], name
+
+
+def test_dcmtk_reads_every_object(source: Path, film: Radiograph, knees: Knees) -> None:
+    tool("dcmpschk")
+    marked = replace(knees[1], **FLAGGED, landmarks={"plateau_left": (240.0, 90.0)})
+    _, out = exported(changed(source, **WINDOWS["two"]), film, [knees[0], marked])
+    report, state, picture = (out / name for name in ALL)
+    assert "Test passed" in checked("dcmpschk", state)
+    assert "Error" not in checked("dsrdump", "+Ps", report)
+    assert "plateau_left" in checked("dsrdump", report)
+    checked("dcmj2pnm", picture, out / "picture.ppm")
+
+
 @pytest.mark.parametrize(("negative", "shape"), [(True, "INVERSE"), (False, "IDENTITY")])
-def test_the_presentation_state_keeps_the_films_polarity(
+def test_presentation_state_keeps_the_films_polarity(
     tmp_path: Path, film: Radiograph, knees: Knees, negative: bool, shape: str
 ) -> None:
     path = tmp_path / "a.dcm"
@@ -140,7 +328,7 @@ def test_the_presentation_state_keeps_the_films_polarity(
     assert pydicom.dcmread(out / "film-state.dcm").PresentationLUTShape == shape
 
 
-def test_the_picture_shows_the_outlines_and_names_its_source(
+def test_secondary_capture_shows_the_outlines_and_names_its_source(
     source: Path, film: Radiograph, knees: Knees
 ) -> None:
     _, out = exported(source, film, knees)
@@ -157,7 +345,7 @@ def test_the_picture_shows_the_outlines_and_names_its_source(
     assert not colourful[95:105, 70:80].any()
 
 
-def test_an_area_past_the_edge_is_cut_at_the_edge(
+def test_export_dicom_cuts_an_area_at_the_edge(
     source: Path, film: Radiograph, knees: Knees
 ) -> None:
     beyond = replace(knees[1], corners=np.array([[250, 50], [330, 50], [330, 110], [250, 110]]))
@@ -169,7 +357,7 @@ def test_an_area_past_the_edge_is_cut_at_the_edge(
     assert group.get_measurements()[0].value == 40  # of the whole area
 
 
-def test_an_outline_keeps_its_points_inside_and_gains_some_at_the_edge(knees: Knees) -> None:
+def test_outline_on_film_keeps_points_inside_and_adds_some_at_the_edge(knees: Knees) -> None:
     diamond = replace(knees[0], corners=np.array([[0, -10], [10, 0], [0, 10], [-10, 0]], float))
     points = outline_on_film(diamond, (100, 100))
     assert {tuple(point) for point in points} == {(10, 0), (0, 10), (0, 0)}
@@ -177,13 +365,15 @@ def test_an_outline_keeps_its_points_inside_and_gains_some_at_the_edge(knees: Kn
     assert outline_on_film(outside, (100, 100)).shape == (0, 2)
 
 
-def test_an_area_off_the_film_is_a_reason(source: Path, film: Radiograph, knees: Knees) -> None:
+def test_export_dicom_gives_a_reason_for_an_area_off_the_film(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
     result, _ = exported(source, film, [replace(knees[0], corners=knees[0].corners - 900)])
     assert result.files == ()
     assert "no area on the film" in result.reason
 
 
-def test_a_film_that_is_not_dicom_is_one_reason(
+def test_export_dicom_gives_a_reason_for_a_film_that_is_not_dicom(
     tmp_path: Path, film: Radiograph, knees: Knees
 ) -> None:
     path = tmp_path / "a.png"
@@ -194,7 +384,7 @@ def test_a_film_that_is_not_dicom_is_one_reason(
     assert list(out.iterdir()) == []
 
 
-def test_a_film_in_colours_has_no_presentation_state(
+def test_export_dicom_makes_no_presentation_state_of_a_film_in_colours(
     source: Path, film: Radiograph, knees: Knees
 ) -> None:
     result, _ = exported(changed(source, SamplesPerPixel=3), film, knees)
@@ -203,7 +393,7 @@ def test_a_film_in_colours_has_no_presentation_state(
 
 
 @pytest.mark.parametrize("keyword", ["SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID"])
-def test_a_film_without_identifiers_is_a_reason(
+def test_export_dicom_gives_a_reason_for_a_film_without_identifiers(
     source: Path, film: Radiograph, knees: Knees, keyword: str
 ) -> None:
     result, _ = exported(changed(source, **{keyword: None}), film, knees)
@@ -222,7 +412,7 @@ def test_a_film_without_identifiers_is_a_reason(
         {"PatientOrientation": None},
     ],
 )
-def test_odd_headers_are_no_obstacle(
+def test_export_dicom_copes_with_odd_headers(
     source: Path, film: Radiograph, knees: Knees, odd: dict[str, Any]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -236,7 +426,7 @@ def test_odd_headers_are_no_obstacle(
 
 
 @pytest.mark.parametrize("charset", ["ISO_IR 100", "ISO_IR 192"])
-def test_names_keep_their_letters(
+def test_export_dicom_names_keep_their_letters(
     source: Path, film: Radiograph, knees: Knees, charset: str
 ) -> None:
     changed(source, SpecificCharacterSet=charset, PatientName="Mäki^Åke")
@@ -244,7 +434,7 @@ def test_names_keep_their_letters(
     assert {str(pydicom.dcmread(out / name).PatientName) for name in ALL} == {"Mäki^Åke"}
 
 
-def test_a_header_beyond_help_is_a_reason_that_does_not_quote_it(
+def test_export_dicom_never_quotes_a_header_beyond_help(
     source: Path, film: Radiograph, knees: Knees
 ) -> None:
     changed(source, SOPClassUID="1.2.3.4", PatientName="Doe^Jane")
@@ -255,7 +445,7 @@ def test_a_header_beyond_help_is_a_reason_that_does_not_quote_it(
 
 
 @pytest.mark.parametrize("name", ["CT_small.dcm", "JPEG2000.dcm", "MR_small_bigendian.dcm"])
-def test_films_of_others_are_exported(tmp_path: Path, knees: Knees, name: str) -> None:
+def test_export_dicom_takes_films_of_others(tmp_path: Path, knees: Knees, name: str) -> None:
     path = Path(str(get_testdata_file(name)))
     film = read(path)
     height, width = film.size

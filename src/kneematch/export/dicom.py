@@ -1,6 +1,6 @@
-"""What was found on a DICOM film as DICOM: a report, a presentation state, a picture.
+"""Detections on a DICOM film as DICOM objects of the same patient and study.
 
-Patient and study are those of the film, since the results belong to it; file names tell nothing.
+Each film gets a structured report, a presentation state and a secondary capture.
 """
 
 import os
@@ -22,9 +22,9 @@ from kneematch.io.dicom_header import BAD_ELEMENT, header_text, header_value
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import is_dicom
 
-REPORT, STATE, PICTURE = "report", "state", "picture"  # the ends of the files' names
+REPORT, STATE, PICTURE = "report", "state", "picture"  # endings of the file names
 IDENTIFIERS: Final = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
-PRESENT: Final = (  # what an object of any class must have, be it empty
+TYPE_2: Final = (  # attributes that every object must have, if only empty
     "PatientName",
     "PatientID",
     "PatientBirthDate",
@@ -40,7 +40,7 @@ SEXES: Final = ("M", "F", "O")
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The files that were written, and why any is missing."""
+    """The names of the files that were written, and why any is missing."""
 
     files: tuple[str, ...] = ()
     reason: str = ""
@@ -55,28 +55,27 @@ def export_dicom(
 ) -> Exported:
     """Write NAME-report.dcm, NAME-state.dcm and NAME-picture.dcm for one film.
 
-    Silences warnings, which only one thread at a time may.
+    Warnings are suppressed meanwhile, for the whole process: call it from one thread at a time.
 
     Args:
-        source: the film's file; one that is not DICOM has a reason and no files.
-        film: what was read from it.
-        detections: what was found on it.
-        folder: where the files appear.
-        name: their beginning.
+        source: the film's file; one that is not DICOM yields a reason and no files.
+        film: the film as it was read from `source`.
+        detections: the knees found on it.
+        folder: an existing folder for the files.
+        name: the beginning of their names.
     """
     files: list[str] = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # remarks on odd headers, with patients' names in them
+        warnings.simplefilter("ignore")  # pydicom's warnings quote header values
         try:
-            made, reason = _objects(source_header(source), film, detections)
-            for kind, dataset in made.items():
-                with write_aside(Path(folder) / f"{name}-{kind}.dcm") as aside:
+            objects, reason = _objects(read_header(source), film, detections)
+            for ending, dataset in objects.items():
+                with write_aside(Path(folder) / f"{name}-{ending}.dcm") as aside:
                     dataset.save_as(aside, enforce_file_format=True)
-                files.append(f"{name}-{kind}.dcm")
+                files.append(f"{name}-{ending}.dcm")
         except FilmError as error:
             return Exported(reason=str(error))
-        except BAD_ELEMENT as error:
-            # What the error says may quote the header, which is nobody's business.
+        except BAD_ELEMENT as error:  # its text may quote the header, so it is not shown
             reason = (
                 f"a header that DICOM objects cannot refer to ({type(error).__name__}); expected "
                 "one that keeps to the standard; mend the header, or leave the film out"
@@ -84,11 +83,11 @@ def export_dicom(
     return Exported(tuple(files), reason and f"{os.fspath(source)}: {reason}")
 
 
-def source_header(path: str | os.PathLike[str]) -> Dataset:
-    """The header of a film, with the elements that others take for granted.
+def read_header(path: str | os.PathLike[str]) -> Dataset:
+    """Read a film's header and empty the patient and study attributes that are missing or invalid.
 
     Raises:
-        FilmError: it is not DICOM, or cannot be referred to.
+        FilmError: the file is not DICOM, or lacks an identifier.
     """
     if not is_dicom(path):
         raise FilmError(
@@ -102,49 +101,64 @@ def source_header(path: str | os.PathLike[str]) -> Dataset:
             f"{os.fspath(path)}: a DICOM without {' and '.join(missing)}; expected all of "
             f"{', '.join(IDENTIFIERS)}; export the film again from its archive"
         )
-    for keyword in PRESENT:
-        if not _valid(header, keyword):
+    for keyword in TYPE_2:
+        if not _is_valid(header, keyword):
             setattr(header, keyword, None)
     return header
 
 
 def outline_on_film(found: Detection, size: tuple[int, int]) -> NDArray[np.float64]:
-    """The part of an area (K, 2) that lies on a film of (height, width), closed; or none (0, 2).
+    """Return the part of an area that lies on a film of size (height, width).
 
-    DICOM counts, as we do, from the outer corner of the first pixel.
+    Like DICOM, coordinates count from the outer corner of the first pixel.
+
+    Returns:
+        A closed polygon (K, 2) of points (x, y); (0, 2) for an area off the film.
     """
     points = found.corners
     for axis, sign, limit in ((0, 1, 0), (0, -1, -size[1]), (1, 1, 0), (1, -1, -size[0])):
-        points = _clipped(points, axis, sign, limit)
+        points = _clip(points, axis, sign, limit)
     return np.concatenate([points, points[:1]])
 
 
 def _objects(
     header: Dataset, film: Radiograph, detections: Sequence[Detection]
 ) -> tuple[dict[str, Dataset], str]:
-    """Every object that the film allows, and why one is missing."""
-    from kneematch.export.dicom_gsps import picture, presentation_state
-    from kneematch.export.dicom_sr import report
+    """Return the objects by the ending of their file names, and why one is missing."""
+    from kneematch.export.dicom_gsps import presentation_state, secondary_capture
+    from kneematch.export.dicom_sr import Area, structured_report
 
     outlines = [outline_on_film(found, film.size) for found in detections]
-    areas = [pair for pair in zip(detections, outlines, strict=True) if len(pair[1])]
+    areas = [
+        Area(found, outline)
+        for found, outline in zip(detections, outlines, strict=True)
+        if len(outline)
+    ]
     if not areas:
         return {}, "no area on the film; expected one or two knees; look at its picture"
-    made = {REPORT: report(header, areas)}
+    objects = {REPORT: structured_report(header, areas, film.size)}
     reason = ""
     if header_value(header, "SamplesPerPixel") == 1:
-        made[STATE] = presentation_state(header, areas)
+        objects[STATE] = presentation_state(header, areas)
     else:
         reason = (
             "a film in colours has no presentation state; expected greyscale; use the report "
             "or the picture"
         )
-    made[PICTURE] = picture(header, film, detections)
-    return made, reason
+    objects[PICTURE] = secondary_capture(header, film, detections)
+    for ending in {STATE, PICTURE} & objects.keys():
+        # Type 2C in the General Series module: may be empty, but not absent.
+        objects[ending].Laterality = _one_side(detections)
+    return objects, reason
 
 
-def _valid(header: Dataset, keyword: str) -> bool:
-    """Whether an element is there and what its kind asks for."""
+def _one_side(detections: Sequence[Detection]) -> str | None:
+    """Return "L" or "R" if all knees are of that side."""
+    sides = {found.laterality for found in detections}
+    return sides.pop() if sides in ({"L"}, {"R"}) else None
+
+
+def _is_valid(header: Dataset, keyword: str) -> bool:
     value = header_value(header, keyword)
     try:
         if keyword.endswith("Date"):
@@ -156,10 +170,8 @@ def _valid(header: Dataset, keyword: str) -> bool:
     return value in SEXES if keyword == "PatientSex" else value is not None
 
 
-def _clipped(
-    points: NDArray[np.float64], axis: int, sign: int, limit: float
-) -> NDArray[np.float64]:
-    """The part of a convex polygon (K, 2) where sign * coordinate >= limit."""
+def _clip(points: NDArray[np.float64], axis: int, sign: int, limit: float) -> NDArray[np.float64]:
+    """Clip a convex polygon (K, 2) to sign * coordinate >= limit (Sutherland and Hodgman, 1974)."""
     kept = []
     for here, there in zip(points, np.roll(points, -1, axis=0), strict=True):
         a, b = sign * here[axis] - limit, sign * there[axis] - limit

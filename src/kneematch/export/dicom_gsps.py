@@ -1,5 +1,10 @@
-"""Knee joint areas for DICOM viewers: lines to draw on the film, or a picture that has them."""
+"""Knee joint areas for DICOM viewers: a presentation state and a secondary capture.
 
+The presentation state (GSPS) draws the outlines on the film itself; the capture is a picture of
+the film with the outlines burned in. Knees to review are red and have the reasons as text.
+"""
+
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -7,77 +12,73 @@ import highdicom as hd
 import numpy as np
 from highdicom import pr
 from pydicom import Dataset
+from pydicom.multival import MultiValue
 from pydicom.uid import JPEGBaseline8Bit
 
-from kneematch import __version__
 from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import COLOURS, draw_detections
-from kneematch.export.dicom_sr import MAKER, Area
+from kneematch.export.dicom_sr import MAKER, Area, instance_attributes
 from kneematch.io.dicom_header import header_text, header_value
 from kneematch.io.radiograph import Radiograph
 
-STATE_SERIES, PICTURE_SERIES = 9502, 9503
-# The rows run towards the patient's left and the columns to the feet, as detection takes it.
+STATE_SERIES, CAPTURE_SERIES = 9502, 9503
+REVIEW_COLOUR: Final = (255, 70, 70)  # of an outline; overlays have it behind white text
+# Rows run towards the patient's left and columns to the feet, as detection assumes.
 ORIENTATION: Final = ("L", "F")
 
 
 def presentation_state(header: Dataset, areas: Sequence[Area]) -> Dataset:
-    """How to show a grey film: as its own header says, with the outlines drawn on it."""
-    layers = [_layer(order, found) for order, (found, _) in enumerate(areas, start=1)]
-    drawn = [_drawn(header, layer, area) for layer, area in zip(layers, areas, strict=True)]
-    # A presentation state overrides MONOCHROME1 (PS3.4, N.2.1.4), so it has to say it again.
-    white = (
+    """Return a state that adds the outlines to a greyscale film and changes nothing else.
+
+    A state overrides polarity, rescaling and window of its film, and what it leaves out is taken
+    as the identity (PS3.4, N.2.1). It therefore has to repeat those of the film.
+    """
+    layers = [_layer(order, area.knee) for order, area in enumerate(areas, start=1)]
+    inverse = (
         header_text(header, "PhotometricInterpretation") == "MONOCHROME1"
         or header_text(header, "PresentationLUTShape") == "INVERSE"
     )
-    return pr.GrayscaleSoftcopyPresentationState(
+    state = pr.GrayscaleSoftcopyPresentationState(
         referenced_images=[header],
-        series_instance_uid=hd.UID(),
-        series_number=STATE_SERIES,
-        series_description="Knee joint areas: outlines",
-        sop_instance_uid=hd.UID(),
-        instance_number=1,
-        manufacturer=MAKER,
-        manufacturer_model_name=MAKER,
-        software_versions=__version__,
         device_serial_number=MAKER,
         content_label="KNEE JOINTS",
         content_description="Knee joint areas",
         graphic_layers=layers,
-        graphic_annotations=drawn,
+        graphic_annotations=[
+            _annotation(header, layer, area) for layer, area in zip(layers, areas, strict=True)
+        ],
         presentation_lut_transformation=hd.PresentationLUTTransformation(
-            presentation_lut_shape="INVERSE" if white else "IDENTITY"
+            presentation_lut_shape="INVERSE" if inverse else "IDENTITY"
         ),
+        **instance_attributes(STATE_SERIES, "outlines"),
     )
+    for item in state.get("SoftcopyVOILUTSequence", []):
+        _keep_first_window(item)
+    return state
 
 
-def picture(header: Dataset, film: Radiograph, detections: Sequence[Detection]) -> Dataset:
-    """A secondary capture in colour with the outlines burnt in, as JPEG."""
-    drawn = np.asarray(draw_detections(film, detections))
-    step = None
+def secondary_capture(
+    header: Dataset, film: Radiograph, detections: Sequence[Detection]
+) -> Dataset:
+    """Return a colour picture of the film with the outlines burned in, as JPEG."""
+    picture = np.asarray(draw_detections(film, detections))
+    spacing = None
     if film.mm_per_px is not None:
-        step = film.mm_per_px * film.size[1] / drawn.shape[1]
+        spacing = film.mm_per_px * film.size[1] / picture.shape[1]
     capture = hd.sc.SCImage.from_ref_dataset(
         ref_dataset=header,
-        pixel_array=drawn,
+        pixel_array=picture,
         photometric_interpretation="YBR_FULL_422",
         bits_allocated=8,
         coordinate_system="PATIENT",
         patient_orientation=_orientation(header),
-        series_instance_uid=hd.UID(),
-        series_number=PICTURE_SERIES,
-        series_description="Knee joint areas: picture",
-        sop_instance_uid=hd.UID(),
-        instance_number=1,
-        manufacturer=MAKER,
-        manufacturer_model_name=MAKER,
-        software_versions=__version__,
-        pixel_spacing=None if step is None else (step, step),
+        pixel_spacing=None if spacing is None else (spacing, spacing),
         transfer_syntax_uid=JPEGBaseline8Bit,
+        **instance_attributes(CAPTURE_SERIES, "picture"),
     )
     capture.LossyImageCompression = "01"
     capture.LossyImageCompressionMethod = "ISO_10918_1"
-    capture.LossyImageCompressionRatio = round(drawn.size / len(capture.PixelData), 2)
+    capture.LossyImageCompressionRatio = round(picture.size / len(capture.PixelData), 2)
     capture.DerivationDescription = "Knee joint areas drawn on the film, reduced in size"
     origin = Dataset()
     origin.ReferencedSOPClassUID = header.SOPClassUID
@@ -86,26 +87,31 @@ def picture(header: Dataset, film: Radiograph, detections: Sequence[Detection]) 
     return capture
 
 
-def _layer(order: int, found: Detection) -> pr.GraphicLayer:
+def _layer(order: int, knee: Detection) -> pr.GraphicLayer:
+    colour = REVIEW_COLOUR if knee.needs_review else COLOURS[knee.side]
     return pr.GraphicLayer(
-        layer_name=f"KNEE {found.laterality}",
+        layer_name=f"KNEE {knee.laterality or knee.side.upper() + ' HALF'}",
         order=order,
-        description=f"Knee joint area, {found.side} in the picture",
-        display_color=hd.color.CIELabColor.from_rgb(*COLOURS[found.side]),
+        description=f"Knee joint area in the {knee.side} half of the picture",
+        display_color=hd.color.CIELabColor.from_rgb(*colour),
     )
 
 
-def _drawn(header: Dataset, layer: pr.GraphicLayer, area: Area) -> pr.GraphicAnnotation:
-    """An outline, and side and loss at its uppermost point."""
-    found, outline = area
-    line = pr.GraphicObject(
+def _annotation(header: Dataset, layer: pr.GraphicLayer, area: Area) -> pr.GraphicAnnotation:
+    """Return the outline, and side, loss and reasons for review at its highest point."""
+    knee = area.knee
+    outline = pr.GraphicObject(
         graphic_type=pr.GraphicTypeValues.POLYLINE,
-        graphic_data=outline,
+        graphic_data=area.outline,
         units=pr.AnnotationUnitsValues.PIXEL,
     )
-    x, y = outline[outline[:, 1].argmin()].tolist()
+    loss = f"{knee.loss:.2f}" if math.isfinite(knee.loss) else ""
+    text = f"{knee.laterality} {loss}".strip()
+    if knee.needs_review:
+        text = "\r\n".join([f"{text} REVIEW", *knee.review_reasons])
+    x, y = area.outline[area.outline[:, 1].argmin()].tolist()
     label = pr.TextObject(
-        text_value=f"{found.laterality} {found.loss:.2f}",
+        text_value=text,
         units=pr.AnnotationUnitsValues.PIXEL,
         anchor_point=(x, y),
         anchor_point_visible=False,
@@ -113,9 +119,20 @@ def _drawn(header: Dataset, layer: pr.GraphicLayer, area: Area) -> pr.GraphicAnn
     return pr.GraphicAnnotation(
         referenced_images=[header],
         graphic_layer=layer,
-        graphic_objects=[line],
+        graphic_objects=[outline],
         text_objects=[label],
     )
+
+
+def _keep_first_window(item: Dataset) -> None:
+    """Reduce the windows or tables of a film to the one that viewers show first (C.11.8)."""
+    if "VOILUTSequence" in item:
+        item.VOILUTSequence = item.VOILUTSequence[:1]
+        for keyword in ("WindowCenter", "WindowWidth", "WindowCenterWidthExplanation"):
+            item.pop(keyword, None)
+    for element in item:
+        if isinstance(element.value, MultiValue):
+            element.value = element.value[0]
 
 
 def _orientation(header: Dataset) -> tuple[str, str]:

@@ -1,13 +1,20 @@
-"""A structured report of knee joint areas: DICOM's template TID 1500."""
+"""A DICOM structured report of knee joint areas (PS3.16, TID 1500, Measurement Report).
 
+Each knee is a planar region (TID 1410) with its side, width, height, loss, whether it needs a
+review and why, and its landmarks. Concepts that DICOM has no code for are coded as 99KNEEMATCH.
+"""
+
+import math
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import highdicom as hd
 import numpy as np
 from highdicom import sr
 from numpy.typing import NDArray
 from pydicom import Dataset
+from pydicom.sequence import Sequence as DicomSequence
 from pydicom.sr.codedict import codes
 from pydicom.sr.coding import Code
 from pydicom.uid import generate_uid
@@ -16,37 +23,64 @@ from kneematch import __version__
 from kneematch.detection.detection import Detection
 
 MAKER: Final = "kneematch"
-SERIES_NUMBER: Final = 9501  # far from those of scanners
+SCHEME: Final = "99KNEEMATCH"
+LOSS: Final = Code("LOSS", SCHEME, "Matching loss")
+REVIEW: Final = Code("REVIEW", SCHEME, "Needs review by a person")
+REASON: Final = Code("REASON", SCHEME, "Reason for review")
+LANDMARK: Final = Code("LANDMARK", SCHEME, "Landmark")
 LATERALITY: Final = {"R": codes.SCT.Right, "L": codes.SCT.Left}
 PIXELS: Final = Code("{pixels}", "UCUM", "Pixels")
+REPORT_SERIES: Final = 9501  # series numbers far from those of scanners
 
-Area = tuple[Detection, NDArray[np.float64]]  # with its outline on the film (K, 2), closed
+CONTAINS: Final = sr.RelationshipTypeValues.CONTAINS
+INFERRED_FROM: Final = sr.RelationshipTypeValues.INFERRED_FROM
 
 
-def report(header: Dataset, areas: Sequence[Area]) -> Dataset:
-    """Each area as a planar region of the film, with the knee's side, its width and its height."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Area:
+    """A knee, and the part of its outline that lies on the film, (K, 2) and closed."""
+
+    knee: Detection
+    outline: NDArray[np.float64]
+
+
+def structured_report(header: Dataset, areas: Sequence[Area], size: tuple[int, int]) -> Dataset:
+    """Return a Comprehensive SR of the areas on one film.
+
+    Args:
+        header: the film's header.
+        areas: the knees.
+        size: the film's (height, width) in pixels.
+    """
     document = sr.MeasurementReport(
         observation_context=_observer(),
         procedure_reported=codes.cid100.XRUnspecifiedBodyRegion,
-        imaging_measurements=[_area(header, found, outline) for found, outline in areas],
+        imaging_measurements=[_measurement_group(header, area, size) for area in areas],
     )
     return sr.ComprehensiveSR(
         evidence=[header],
         content=document,
-        series_instance_uid=hd.UID(),
-        series_number=SERIES_NUMBER,
-        series_description="Knee joint areas: report",
-        sop_instance_uid=hd.UID(),
-        instance_number=1,
-        manufacturer=MAKER,
-        manufacturer_model_name=MAKER,
-        software_versions=__version__,
         is_complete=True,
+        **instance_attributes(REPORT_SERIES, "report"),
     )
 
 
+def instance_attributes(series_number: int, what: str) -> dict[str, Any]:
+    """Return the attributes of series, instance and equipment that all objects share."""
+    return {
+        "series_instance_uid": hd.UID(),
+        "series_number": series_number,
+        "series_description": f"Knee joint areas: {what}",
+        "sop_instance_uid": hd.UID(),
+        "instance_number": 1,
+        "manufacturer": MAKER,
+        "manufacturer_model_name": MAKER,
+        "software_versions": __version__,
+    }
+
+
 def _observer() -> sr.ObservationContext:
-    """Who says so: this program."""
+    """Name this program as the observer."""
     device = sr.DeviceObserverIdentifyingAttributes(
         uid=generate_uid(entropy_srcs=[MAKER, __version__]), name=MAKER, model_name=__version__
     )
@@ -56,36 +90,65 @@ def _observer() -> sr.ObservationContext:
     return sr.ObservationContext(observer_device_context=context)
 
 
-def _area(
-    header: Dataset, found: Detection, outline: NDArray[np.float64]
+def _measurement_group(
+    header: Dataset, area: Area, size: tuple[int, int]
 ) -> sr.PlanarROIMeasurementsAndQualitativeEvaluations:
-    source = sr.SourceImageForRegion.from_source_image(header)
-    return sr.PlanarROIMeasurementsAndQualitativeEvaluations(
+    knee = area.knee
+    group = sr.PlanarROIMeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
-            uid=hd.UID(), identifier=f"Knee joint area {found.laterality}"
+            uid=hd.UID(), identifier=f"Knee joint area {knee.laterality or knee.side}"
         ),
         referenced_region=sr.ImageRegion(
-            graphic_type=sr.GraphicTypeValues.POLYLINE, graphic_data=outline, source_image=source
+            graphic_type=sr.GraphicTypeValues.POLYLINE,
+            graphic_data=area.outline,
+            source_image=sr.SourceImageForRegion.from_source_image(header),
         ),
         finding_category=codes.SCT.AnatomicalStructure,
         finding_type=codes.SCT.KneeJoint,
         finding_sites=[
-            sr.FindingSite(codes.SCT.KneeJoint, laterality=LATERALITY[found.laterality])
+            sr.FindingSite(codes.SCT.KneeJoint, laterality=LATERALITY.get(knee.laterality))
         ],
-        algorithm_id=sr.AlgorithmIdentification(
-            name=f"{MAKER} {found.method}", version=__version__
-        ),
-        measurements=_sizes(found),
+        algorithm_id=sr.AlgorithmIdentification(name=f"{MAKER} {knee.method}", version=__version__),
+        measurements=_measurements(knee),
+        qualitative_evaluations=[
+            sr.QualitativeEvaluation(REVIEW, codes.SCT.Yes if knee.needs_review else codes.SCT.No)
+        ],
     )
+    content = group[0].ContentSequence  # of the group's container; TID 1410 is extensible
+    for reason in knee.review_reasons:
+        content.append(sr.TextContentItem(REASON, reason, relationship_type=CONTAINS))
+    for name, (x, y) in knee.landmarks.items():
+        if 0 <= x <= size[1] and 0 <= y <= size[0]:
+            content.append(_landmark(header, name, (x, y)))
+    return group
 
 
-def _sizes(found: Detection) -> list[sr.Measurement]:
-    """Of the whole area, also where it reaches past the film."""
-    if found.width_mm is None or found.height_mm is None:
-        width, height, unit = found.width_px, found.height_px, PIXELS
+def _measurements(knee: Detection) -> list[sr.Measurement]:
+    """Return width and height of the whole area, even where it leaves the film, and the loss."""
+    if knee.width_mm is None or knee.height_mm is None:
+        width, height, unit = knee.width_px, knee.height_px, PIXELS
     else:
-        width, height, unit = found.width_mm, found.height_mm, codes.UCUM.Millimeter
-    return [
+        width, height, unit = knee.width_mm, knee.height_mm, codes.UCUM.Millimeter
+    measurements = [
         sr.Measurement(name=codes.SCT.Width, value=round(width, 3), unit=unit),
         sr.Measurement(name=codes.DCM.Height, value=round(height, 3), unit=unit),
     ]
+    if math.isfinite(knee.loss):
+        loss = sr.Measurement(name=LOSS, value=round(knee.loss, 6), unit=codes.UCUM.NoUnits)
+        measurements.append(loss)
+    return measurements
+
+
+def _landmark(header: Dataset, name: str, point: tuple[float, float]) -> sr.TextContentItem:
+    """Return the landmark's name, inferred from a point of the film."""
+    item = sr.TextContentItem(LANDMARK, name, relationship_type=CONTAINS)
+    place = sr.ScoordContentItem(
+        codes.DCM.ImageRegion,
+        graphic_type=sr.GraphicTypeValues.POINT,
+        graphic_data=np.array([point]),
+        relationship_type=INFERRED_FROM,
+    )
+    source = sr.SourceImageForRegion.from_source_image(header)
+    place.ContentSequence = DicomSequence([source])
+    item.ContentSequence = DicomSequence([place])
+    return item
