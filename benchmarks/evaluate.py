@@ -18,8 +18,8 @@ from kneematch.batch.recipe import Recipe
 from kneematch.evaluation.config import METHODS, Settings
 from kneematch.evaluation.run import evaluate
 from kneematch.evaluation.tables import to_markdown
-from kneematch.synthetic.dataset import TRUTH, synthesise
-from kneematch.synthetic.dataset import Recipe as Films
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import TRUTH, synthesize
 
 SEEDS = {"knee": 600_000, "leg": 700_000}  # apart from those of any training
 TOLD = ("losses", "pairs", "accuracy", "reliability", "loss_and_error", "error_by_loss")
@@ -62,8 +62,8 @@ def films_of(asked: argparse.Namespace) -> tuple[Path, Path]:
         return asked.real / "films", asked.real / "labels.csv"
     folder = asked.work / asked.kind
     if not (folder / TRUTH).exists():
-        recipe = Films(asked.films, seed=SEEDS[asked.kind], kind=asked.kind)
-        synthesise(folder, recipe, force=folder.exists())
+        seed = SEEDS[asked.kind]
+        synthesize(folder, SynthConfig(asked.films, seed=seed, kind=asked.kind, force=True))
     return folder, folder / TRUTH
 
 

@@ -6,6 +6,7 @@ Settings that several configurations share are functions here, since a field obj
 in two dataclasses.
 """
 
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ class Option:
     minimum: int | None = None
     choices: tuple[str, ...] = ()
     default_text: str | None = None  # shown as the default where the field's is None
+    parser: Callable[[str], Any] | None = None  # of the option's text, where its type has none
 
 
 def option(
@@ -40,9 +42,10 @@ def option(
     minimum: int | None = None,
     choices: tuple[str, ...] = (),
     default_text: str | None = None,
+    parser: Callable[[str], Any] | None = None,
 ) -> Any:
     """Return a dataclass field with a command-line option attached."""
-    attached = Option(help, group, metavar, flags, minimum, choices, default_text)
+    attached = Option(help, group, metavar, flags, minimum, choices, default_text, parser)
     return field(default=default, metadata={KEY: attached})
 
 

@@ -9,20 +9,18 @@ from torch import Tensor
 
 from kneematch.detection.detector import Detector
 from kneematch.io.read import read
-from kneematch.matching.annotation import load_annotation, save_annotation
+from kneematch.matching.annotation import load_annotation
 from kneematch.matching.template import cut_template
 from kneematch.solvers.problem import Problem, Solution
-from kneematch.synthetic.annotation import template_from_truth
-from kneematch.synthetic.dataset import Recipe, synthesise
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
 
 
 @pytest.fixture(scope="session")
 def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of ten small phantoms and a template.json."""
     folder = tmp_path_factory.mktemp("films")
-    annotation = template_from_truth(synthesise(folder, Recipe(10, size=(320, 400)), workers=1))
-    assert annotation is not None
-    save_annotation(annotation, folder / "template.json")
+    synthesize(folder, SynthConfig(10, size=(320, 400), workers=0))
     return folder
 
 

@@ -7,9 +7,8 @@ import pytest
 
 from kneematch.cli.evaluate import PRINTED
 from kneematch.cli.main import main
-from kneematch.matching.annotation import save_annotation
-from kneematch.synthetic import dataset as synth
-from kneematch.synthetic.annotation import template_from_truth
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
 
 OPTIONS = ["--methods", "search", "--paper", "--device", "cpu", "--workers", "0"]
 
@@ -18,11 +17,7 @@ OPTIONS = ["--methods", "search", "--paper", "--device", "cpu", "--workers", "0"
 def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two small phantoms, and a file that was cut off."""
     folder = tmp_path_factory.mktemp("films")
-    annotation = template_from_truth(
-        synth.synthesise(folder, synth.Recipe(2, size=(320, 400)), workers=1)
-    )
-    assert annotation is not None
-    save_annotation(annotation, folder / "template.json")
+    synthesize(folder, SynthConfig(2, size=(320, 400), workers=0))
     whole = (folder / "phantom-00000.dcm").read_bytes()
     (folder / "broken.dcm").write_bytes(whole[:5000])
     return folder

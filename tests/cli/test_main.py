@@ -86,7 +86,8 @@ def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         ["synth", "-o", "x", "--size", "1x1"],
         ["synth", "-o", "x", "--seed", "-1"],
         ["synth", "-o", "x", "--format", "gif"],
-        ["synth", "-o", "x", "--workers", "0"],
+        ["synth", "-o", "x", "--workers", "-1"],
+        ["synth", "-o", "x", "--kind", "hand"],
     ],
 )
 def test_wrong_arguments_are_one_line_and_code_2(

@@ -19,10 +19,9 @@ from torch import Tensor
 
 from kneematch.cli.main import main
 from kneematch.detection.detector import Detector
-from kneematch.matching.annotation import save_annotation
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.synthetic.annotation import template_from_truth
-from kneematch.synthetic.dataset import Recipe, synthesise
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
 from kneematch.training.loss_plot import SIZE, Epoch, read_metrics, write_metrics
 
 FILMS = 3
@@ -56,9 +55,7 @@ class Folder:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     path = tmp_path_factory.mktemp("train")
-    drawn = template_from_truth(synthesise(path, Recipe(FILMS, size=(480, 480)), workers=1))
-    assert drawn is not None
-    save_annotation(drawn, path / "template.json")
+    synthesize(path, SynthConfig(FILMS, size=(480, 480), workers=0))
     return Folder(path)
 
 

@@ -19,7 +19,8 @@ from kneematch.evaluation.ground_truth import (
     scores,
 )
 from kneematch.evaluation.method_run import Trial
-from kneematch.synthetic.dataset import Recipe, synthesise
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
 from kneematch.synthetic.phantom import phantom
 
 HEADER = "id,knee,x1,y1,x2,y2,flag\n"
@@ -80,7 +81,8 @@ def test_a_column_of_sources_is_believed(tmp_path: Path) -> None:
 
 
 def test_the_truth_of_phantoms_is_read(tmp_path: Path) -> None:
-    path = synthesise(tmp_path / "films", Recipe(count=2, size=(300, 360), seed=5), workers=1)
+    config = SynthConfig(count=2, size=(300, 360), seed=5, workers=0)
+    path = synthesize(tmp_path / "films", config).truth
     truth = load_truth(path)
     assert len(truth.knees) == 4
     for k, knee in enumerate(truth.knees):

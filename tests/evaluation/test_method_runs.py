@@ -13,20 +13,15 @@ from kneematch.errors import SettingsError
 from kneematch.evaluation.config import METHODS, Settings
 from kneematch.evaluation.method_run import Trial
 from kneematch.evaluation.method_runs import films_of_methods, run_trials
-from kneematch.matching.annotation import save_annotation
-from kneematch.synthetic import dataset as synth
-from kneematch.synthetic.annotation import template_from_truth
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
 
 
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Three small phantoms, and a fourth that is cut short."""
     folder = tmp_path_factory.mktemp("films")
-    annotation = template_from_truth(
-        synth.synthesise(folder, synth.Recipe(3, size=(320, 400)), workers=1)
-    )
-    assert annotation is not None
-    save_annotation(annotation, folder / "template.json")
+    synthesize(folder, SynthConfig(3, size=(320, 400), workers=0))
     good = sorted(folder.glob("*.dcm"))
     broken = folder / "broken.dcm"
     broken.write_bytes(good[0].read_bytes()[:5000])

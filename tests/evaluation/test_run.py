@@ -16,8 +16,9 @@ from kneematch.evaluation.config import Settings
 from kneematch.evaluation.page import remove_earlier
 from kneematch.evaluation.run import Evaluation, evaluate, evaluate_templates
 from kneematch.matching.annotation import save_annotation
-from kneematch.synthetic import dataset as synth
-from kneematch.synthetic.annotation import annotate, template_from_truth
+from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
 
 METHODS = ("neural", "search")
 
@@ -26,10 +27,7 @@ METHODS = ("neural", "search")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three small phantoms with their truth, and a template."""
     folder = tmp_path_factory.mktemp("films")
-    truth = synth.synthesise(folder, synth.Recipe(3, size=(320, 400)), workers=1)
-    annotation = template_from_truth(truth)
-    assert annotation is not None
-    save_annotation(annotation, folder / "template.json")
+    synthesize(folder, SynthConfig(3, size=(320, 400), workers=0))
     return folder
 
 

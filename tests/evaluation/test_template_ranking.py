@@ -16,7 +16,8 @@ from kneematch.evaluation.tables import Table
 from kneematch.evaluation.template_ranking import cycles, disagreement, placed, rank_templates
 from kneematch.matching.annotation import Annotation, Box, save_annotation
 from kneematch.synthetic.annotation import annotate
-from kneematch.synthetic.dataset import Recipe, synthesise
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
 
 Floats = NDArray[np.float64]
 
@@ -143,8 +144,8 @@ def column(table: Table, title: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    recipe = Recipe(5, "png", (320, 400), family=2, kind="knee")
-    return synthesise(tmp_path_factory.mktemp("films"), recipe, workers=1)
+    config = SynthConfig(5, "png", (320, 400), family=2, kind="knee", workers=0)
+    return synthesize(tmp_path_factory.mktemp("films"), config).truth
 
 
 @pytest.fixture(scope="module")

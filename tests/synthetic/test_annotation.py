@@ -1,4 +1,4 @@
-"""Templates drawn on phantoms by their truth."""
+"""Annotations of phantoms from their ground truth."""
 
 import csv
 from pathlib import Path
@@ -7,8 +7,9 @@ import pytest
 
 from kneematch.io.read import read
 from kneematch.matching.template import cut_template
-from kneematch.synthetic.annotation import annotate, template_from_truth
-from kneematch.synthetic.dataset import Recipe, synthesise
+from kneematch.synthetic.annotation import annotate, annotation_from_truth
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
 
 SIZE = (160, 200)
 
@@ -23,7 +24,7 @@ def rewrite(truth: Path, **values: str) -> None:
         table.writerows(rows)
 
 
-def test_boxes_stand_around_the_plateau() -> None:
+def test_annotate_places_the_boxes_around_the_plateau() -> None:
     drawn = annotate(Path("a.png"), "right", (649, 592), (916, 592))
     assert drawn.fine == pytest.approx((605, 405, 965, 765), abs=1)
     assert drawn.coarse == pytest.approx((551, 351, 1019, 819), abs=1)
@@ -32,7 +33,7 @@ def test_boxes_stand_around_the_plateau() -> None:
     assert drawn.landmarks == {"plateau_left": (649, 592), "plateau_right": (916, 592)}
 
 
-def test_a_left_knee_has_the_mirrored_boxes() -> None:
+def test_annotate_mirrors_the_boxes_of_a_left_knee() -> None:
     right = annotate(Path("a.png"), "right", (100, 50), (200, 50))
     left = annotate(Path("a.png"), "left", (100, 50), (200, 50))
     for name in ("fine", "coarse", "red", "green"):
@@ -41,21 +42,23 @@ def test_a_left_knee_has_the_mirrored_boxes() -> None:
     assert left.red[0] > left.green[0]
 
 
-def test_the_template_of_a_folder_can_be_cut(tmp_path: Path) -> None:
-    drawn = template_from_truth(synthesise(tmp_path, Recipe(2, "png", SIZE)))
+def test_annotation_from_truth_can_be_cut(tmp_path: Path) -> None:
+    drawn = annotation_from_truth(synthesize(tmp_path, SynthConfig(2, "png", SIZE)).truth)
     assert drawn is not None
     template, _ = cut_template(read(drawn.film), drawn)
     assert set(template.landmarks) == {"plateau_left", "plateau_right"}
 
 
 @pytest.mark.parametrize(("column", "value"), [("hardware", "nail"), ("negative", "1")])
-def test_odd_films_serve_for_no_template(tmp_path: Path, column: str, value: str) -> None:
-    truth = synthesise(tmp_path, Recipe(1, "png", SIZE))
+def test_annotation_from_truth_skips_negatives_and_hardware(
+    tmp_path: Path, column: str, value: str
+) -> None:
+    truth = synthesize(tmp_path, SynthConfig(1, "png", SIZE)).truth
     rewrite(truth, **{column: value})
-    assert template_from_truth(truth) is None
+    assert annotation_from_truth(truth) is None
 
 
-def test_a_knee_past_the_edge_serves_for_no_template(tmp_path: Path) -> None:
-    truth = synthesise(tmp_path, Recipe(1, "png", SIZE))
+def test_annotation_from_truth_skips_knees_past_the_edge(tmp_path: Path) -> None:
+    truth = synthesize(tmp_path, SynthConfig(1, "png", SIZE)).truth
     rewrite(truth, plateau_left_x_px="-80", plateau_right_x_px="10")
-    assert template_from_truth(truth) is None
+    assert annotation_from_truth(truth) is None

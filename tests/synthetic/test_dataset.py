@@ -1,6 +1,9 @@
-"""Folders of phantoms: films, truth, and what happens to what was there."""
+"""Folders of phantoms: films, ground truth, template, and files that were there before."""
 
 import csv
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +11,11 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.io.read import read
-from kneematch.synthetic.dataset import Recipe, synthesise
-from kneematch.synthetic.phantom import phantom, plan_film
+from kneematch.matching.annotation import load_annotation
+from kneematch.progress import Advance
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
+from kneematch.synthetic.phantom import phantom
 
 SIZE = (80, 96)
 
@@ -24,25 +30,27 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "suffix", "levels"), [("dicom", "dcm", 4095), ("png", "png", 65535)]
+    ("format", "suffix", "levels"), [("dicom", "dcm", 4095), ("png", "png", 65535)]
 )
-def test_a_written_film_is_the_phantom_of_its_seed(
-    tmp_path: Path, kind: str, suffix: str, levels: int
+def test_synthesize_writes_the_phantoms_of_the_seeds(
+    tmp_path: Path, format: str, suffix: str, levels: int
 ) -> None:
-    synthesise(tmp_path, Recipe(2, kind, SIZE, seed=7))
+    result = synthesize(tmp_path, SynthConfig(2, format, SIZE, seed=7))
+    assert result.template is not None
     assert sorted(content(tmp_path)) == [
         f"phantom-00000.{suffix}",
         f"phantom-00001.{suffix}",
-        "truth.csv",
+        result.template.name,
+        result.truth.name,
     ]
     film = read(tmp_path / f"phantom-00001.{suffix}")
     expected = phantom(8, size=SIZE).radiograph
     assert np.abs(film.pixels - expected.pixels).max() <= 0.51 / levels
-    assert film.mm_per_px == (pytest.approx(expected.mm_per_px) if kind == "dicom" else None)
+    assert film.mm_per_px == (pytest.approx(expected.mm_per_px) if format == "dicom" else None)
 
 
-def test_truth_has_a_row_a_knee_that_is_the_phantoms(tmp_path: Path) -> None:
-    synthesise(tmp_path, Recipe(2, "png", SIZE, seed=3))
+def test_synthesize_writes_one_row_of_truth_per_knee(tmp_path: Path) -> None:
+    synthesize(tmp_path, SynthConfig(2, "png", SIZE, seed=3))
     rows = truth(tmp_path)
     knees = [knee for seed in (3, 4) for knee in phantom(seed, size=SIZE).knees]
     assert len(rows) == len(knees) == 4
@@ -57,77 +65,80 @@ def test_truth_has_a_row_a_knee_that_is_the_phantoms(tmp_path: Path) -> None:
     assert [row["film"] for row in rows] == ["phantom-00000.png"] * 2 + ["phantom-00001.png"] * 2
 
 
-def test_films_do_not_depend_on_the_workers_or_the_run(tmp_path: Path) -> None:
-    recipe = Recipe(3, "dicom", SIZE)
-    synthesise(tmp_path / "one", recipe, workers=1)
-    synthesise(tmp_path / "two", recipe, workers=2)
+def test_synthesize_annotates_a_true_knee(tmp_path: Path) -> None:
+    result = synthesize(tmp_path, SynthConfig(3, "png", SIZE))
+    assert result.template is not None
+    annotation = load_annotation(result.template)
+    (row,) = (
+        row
+        for row in truth(tmp_path)
+        if (row["film"], row["side"]) == (annotation.film.name, annotation.side)
+    )
+    left = float(row["plateau_left_x_px"]), float(row["plateau_left_y_px"])
+    assert annotation.landmarks["plateau_left"] == left
+
+
+def test_synthesize_does_not_depend_on_the_workers(tmp_path: Path) -> None:
+    config = SynthConfig(3, "dicom", SIZE, workers=0)
+    synthesize(tmp_path / "one", config)
+    synthesize(tmp_path / "two", replace(config, workers=2))
     assert content(tmp_path / "one") == content(tmp_path / "two")
 
 
-def test_every_film_is_reported_in_order(tmp_path: Path) -> None:
+def test_synthesize_reports_every_film_in_order(tmp_path: Path) -> None:
     seen: list[str] = []
-    synthesise(tmp_path, Recipe(3, "png", SIZE), report=lambda path: seen.append(path.name))
+
+    @contextmanager
+    def progress(label: str, total: int, done: int = 0) -> Iterator[Advance]:
+        assert (total, done) == (3, 0)
+        yield seen.append
+
+    synthesize(tmp_path, SynthConfig(3, "png", SIZE), progress=progress)
     assert seen == [f"phantom-0000{k}.png" for k in range(3)]
 
 
-def test_a_folder_with_anything_in_it_is_refused_untouched(tmp_path: Path) -> None:
+def test_synthesize_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(SettingsError, match=r"not empty \(notes\.txt\)"):
-        synthesise(tmp_path, Recipe(1, "png", SIZE))
+        synthesize(tmp_path, SynthConfig(1, "png", SIZE))
     assert content(tmp_path) == {"notes.txt": b"mine"}
 
 
-def test_force_replaces_earlier_phantoms_and_nothing_else(tmp_path: Path) -> None:
-    synthesise(tmp_path, Recipe(3, "dicom", SIZE))
+def test_synthesize_with_force_replaces_earlier_phantoms_and_nothing_else(tmp_path: Path) -> None:
+    synthesize(tmp_path, SynthConfig(3, "dicom", SIZE))
     for name in ("notes.txt", "phantom-00001.dcm.txt", "my-phantom-00001.dcm"):
         (tmp_path / name).write_text("mine")
-    synthesise(tmp_path, Recipe(1, "png", SIZE), force=True)
+    synthesize(tmp_path, SynthConfig(1, "png", SIZE, force=True))
     assert sorted(content(tmp_path)) == [
         "my-phantom-00001.dcm",
         "notes.txt",
         "phantom-00000.png",
         "phantom-00001.dcm.txt",
+        "template.json",
         "truth.csv",
     ]
     assert {row["film"] for row in truth(tmp_path)} == {"phantom-00000.png"}
+    assert load_annotation(tmp_path / "template.json").film.name == "phantom-00000.png"
 
 
-def test_a_run_that_breaks_off_leaves_no_truth(tmp_path: Path) -> None:
-    def interrupt(path: Path) -> None:
-        raise KeyboardInterrupt
+def test_synthesize_leaves_no_truth_when_interrupted(tmp_path: Path) -> None:
+    @contextmanager
+    def interrupt(label: str, total: int, done: int = 0) -> Iterator[Advance]:
+        def advance(note: str) -> None:
+            raise KeyboardInterrupt
 
-    synthesise(tmp_path, Recipe(1, "png", SIZE))
+        yield advance
+
+    synthesize(tmp_path, SynthConfig(1, "png", SIZE))
     with pytest.raises(KeyboardInterrupt):
-        synthesise(tmp_path, Recipe(2, "png", SIZE), force=True, report=interrupt)
+        synthesize(tmp_path, SynthConfig(2, "png", SIZE, force=True), progress=interrupt)
     assert sorted(content(tmp_path)) == ["phantom-00000.png"]
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        Recipe(count=0),
-        Recipe(format="gif"),
-        Recipe(seed=-1),
-        Recipe(family=-1),
-        Recipe(kind="hand"),
-        Recipe(size=(31, 500)),
-        Recipe(size=(100_000, 100_000)),
-    ],
-)
-def test_a_recipe_that_cannot_be_made_touches_nothing(tmp_path: Path, recipe: Recipe) -> None:
+@pytest.mark.parametrize("size", [(31, 500), (100_000, 100_000)])
+def test_synthesize_refuses_a_size_before_it_creates_the_folder(
+    tmp_path: Path, size: tuple[int, int]
+) -> None:
     with pytest.raises(SettingsError, match="expected"):
-        synthesise(tmp_path / "new", recipe)
+        synthesize(tmp_path / "new", SynthConfig(size=size))
     assert not (tmp_path / "new").exists()
-
-
-def test_a_kind_frames_all_films_and_changes_nothing_else() -> None:
-    legs = [plan_film(seed, kind="leg") for seed in range(6)]
-    mixed = [plan_film(seed) for seed in range(6)]
-    assert {film.framing.kind for film in legs} == {"leg"}
-    assert len({film.framing.kind for film in mixed}) > 1
-    for leg, film in zip(legs, mixed, strict=True):
-        assert (leg.grades, leg.hardware, leg.negative) == (
-            film.grades,
-            film.hardware,
-            film.negative,
-        )

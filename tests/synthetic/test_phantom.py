@@ -194,6 +194,19 @@ def test_render_draws_hardware_in_the_planned_knee() -> None:
         assert bright == [True, False]
 
 
+def test_plan_film_of_a_kind_changes_only_the_framing() -> None:
+    legs = [plan_film(seed, kind="leg") for seed in range(6)]
+    mixed = [plan_film(seed) for seed in range(6)]
+    assert {film.framing.kind for film in legs} == {"leg"}
+    assert len({film.framing.kind for film in mixed}) > 1
+    for leg, film in zip(legs, mixed, strict=True):
+        assert (leg.grades, leg.hardware, leg.negative) == (
+            film.grades,
+            film.hardware,
+            film.negative,
+        )
+
+
 @pytest.mark.parametrize(
     ("kind", "seed", "block_means"),
     [

@@ -18,7 +18,8 @@ from kneematch.errors import SettingsError
 from kneematch.geometry.split import split
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16
-from kneematch.synthetic.dataset import Recipe, synthesise
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
 from kneematch.synthetic.phantom import phantom
 from kneematch.training import known
 from kneematch.training.dataset import BYTES, films_folder, prepare_films
@@ -54,7 +55,7 @@ def _note(event: str, arguments: tuple[object, ...]) -> None:
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("originals")
-    synthesise(folder, Recipe(COUNT, size=(320, 400)), workers=1)
+    synthesize(folder, SynthConfig(COUNT, size=(320, 400), workers=0))
     return folder
 
 
@@ -62,7 +63,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def films(originals: Path, tmp_path: Path) -> list[Path]:
     """Films of a test's own."""
     folder = tmp_path / "films"
-    shutil.copytree(originals, folder, ignore=shutil.ignore_patterns("*.csv"))
+    shutil.copytree(originals, folder, ignore=shutil.ignore_patterns("*.csv", "*.json"))
     return sorted(folder.iterdir())
 
 

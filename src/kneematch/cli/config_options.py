@@ -46,16 +46,20 @@ def _parameter(item: "Field[Any]", hint: Any) -> inspect.Parameter:
     if about.choices:
         members = {_member(name): name for name in about.choices}
         names: Any = StrEnum("Choice", members)  # type: ignore[misc]
-        several = isinstance(default, tuple)
-        hint = list[names] if several else names
-        default = [names(name) for name in default] if several else names(default)
+        if isinstance(default, tuple):
+            hint, default = list[names], [names(name) for name in default]
+        else:
+            hint, default = (names, names(default)) if default else (names | None, None)
+    elif about.parser is not None:
+        hint = str | None if default is None else str
     declared = typer.Option(
         *about.flags,
         help=about.help,
         metavar="" if hint is bool else about.metavar,
         min=about.minimum,
+        parser=about.parser,
         rich_help_panel=about.group,
-        show_default=about.default_text or default not in (None, False, True, []),
+        show_default=about.default_text or not (default in (None, []) or hint is bool),
     )
     return inspect.Parameter(
         item.name,

@@ -1,90 +1,28 @@
-"""`kneematch synth`: a folder of phantoms and their truth."""
+"""`kneematch synth`: write a folder of phantoms and their ground truth."""
 
-import re
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from kneematch.cli.terminal import progress, shown, writing
-from kneematch.errors import SettingsError
-
-TEMPLATE: Final = "template.json"
-
-
-class Kind(StrEnum):
-    """Of framing."""
-
-    KNEE = "knee"
-    WIDE = "wide"
-    LEG = "leg"
-    FILL = "fill"
+from kneematch.cli.config_options import config_options
+from kneematch.cli.terminal import progress_bar, shown, writing
+from kneematch.synthetic.config import SynthConfig
 
 
-class Format(StrEnum):
-    """Of the files."""
-
-    DICOM = "dicom"
-    PNG = "png"
-
-
+@config_options(SynthConfig)
 def synth(
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to make and fill.")],
-    count: Annotated[int, typer.Option("-n", "--count", help="How many films.")] = 100,
-    format: Annotated[Format, typer.Option(help="Of the films.")] = Format.DICOM,
-    size: Annotated[
-        str | None, typer.Option(metavar="HxW", help="Of every film; else it varies.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of the first film; the next has the next.")] = 0,
-    family: Annotated[
-        int | None, typer.Option(help="Films of one family share the shape of their bones.")
-    ] = None,
-    kind: Annotated[
-        Kind | None,
-        typer.Option(
-            help="Around the knees, wide, knee to ankle, or filling the film; else mixed."
-        ),
-    ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; else by the cores.")] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the phantoms, and their template, there.")
-    ] = False,
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Output folder.")],
+    config: SynthConfig,
 ) -> None:
-    """Write phantoms, truth.csv, which says where the knees are, and a template.json."""
-    from kneematch.synthetic.dataset import Recipe, synthesise
+    """Write synthetic knee films (phantoms), truth.csv with their knees, and a template.json."""
+    from kneematch.synthetic.dataset import synthesize
 
-    recipe = Recipe(count, format.value, _height_and_width(size), seed, family, kind)
-    with writing(out), progress(count) as advance:
-        truth = synthesise(out, recipe, workers=workers, force=force, report=lambda path: advance())
-        drawn = _write_template(truth)
-    films = f"{count} film{'s' if count != 1 else ''}"
+    with writing(out):
+        result = synthesize(out, config, progress=progress_bar)
+    films = f"{config.count} film{'s' if config.count != 1 else ''}"
     typer.echo(
-        f"{shown(out)}: {films}, {truth.name} and {TEMPLATE}"
-        if drawn
-        else f"{shown(out)}: {films} and {truth.name}; no knee could serve as a template"
+        f"{shown(out)}: {films}, {result.truth.name} and {result.template.name}"
+        if result.template
+        else f"{shown(out)}: {films} and {result.truth.name}; no knee could serve as a template"
     )
-
-
-def _write_template(truth: Path) -> bool:
-    """Annotate one of the phantoms, if one will do; one of an earlier run goes in any case."""
-    from kneematch.matching.annotation import save_annotation
-    from kneematch.synthetic.annotation import template_from_truth
-
-    target = truth.with_name(TEMPLATE)
-    target.unlink(missing_ok=True)
-    annotation = template_from_truth(truth)
-    if annotation is not None:
-        save_annotation(annotation, target)
-    return annotation is not None
-
-
-def _height_and_width(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
-    if match is None:
-        raise SettingsError(
-            f"--size {text}: not a size; expected height x width in pixels; write it as 1024x820"
-        )
-    return int(match[1]), int(match[2])

@@ -1,11 +1,11 @@
-"""Folders of phantoms with their truth, for demonstrations, tests and training."""
+"""Write folders of phantoms with their ground truth, for demonstrations, tests and training."""
 
 import csv
 import multiprocessing
 import os
 import re
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,90 +20,82 @@ from kneematch.geometry.split import SMALLEST_FILM
 from kneematch.io.atomic import write_aside
 from kneematch.io.intensity import MAX_PIXELS
 from kneematch.io.write import write_dicom, write_png16
-from kneematch.synthetic.phantom import KINDS, Knee, Phantom, phantom
+from kneematch.matching.annotation import save_annotation
+from kneematch.progress import Progress, no_progress
+from kneematch.synthetic.annotation import annotation_from_truth
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.phantom import Knee, Phantom, phantom
 
 TRUTH: Final = "truth.csv"
+TEMPLATE: Final = "template.json"
 SUFFIXES: Final = {"dicom": ".dcm", "png": ".png"}
-OURS: Final = re.compile(r"phantom-\d{5,}\.(dcm|png)|truth\.csv")
-FILMS_A_WORKER: Final = 16  # a process takes about as long to start
+OWN_FILES: Final = re.compile(r"phantom-\d{5,}\.(dcm|png)|truth\.csv|template\.json")
+FILMS_PER_WORKER: Final = 16  # rendering as many takes about as long as starting a process
 
 COLUMNS: Final = (
-    "film",
-    "side",
-    "laterality",
-    "plateau_left_x_px",
-    "plateau_left_y_px",
-    "plateau_right_x_px",
-    "plateau_right_y_px",
-    "centre_x_px",
-    "centre_y_px",
-    "rotation_deg",
-    "mm_per_px",
-    "grade",
-    "negative",
-    "hardware",
+    *("film", "side", "laterality"),
+    *("plateau_left_x_px", "plateau_left_y_px", "plateau_right_x_px", "plateau_right_y_px"),
+    *("centre_x_px", "centre_y_px", "rotation_deg", "mm_per_px"),
+    *("grade", "negative", "hardware"),
 )
 Row = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
-    """What to synthesise; film k is the phantom of seed + k."""
+class SynthResult:
+    """Files that `synthesize` wrote besides the films."""
 
-    count: int = 100
-    format: str = "dicom"  # or "png"
-    size: tuple[int, int] | None = None  # of every film; None varies it as real films vary
-    seed: int = 0
-    family: int | None = None  # films of one family share the shape of their bones
-    kind: str | None = None  # of framing: knee, wide, leg or fill; None mixes them
+    truth: Path
+    template: Path | None  # None if no knee can serve as a template
 
 
-def synthesise(
-    folder: str | os.PathLike[str],
-    recipe: Recipe,
+def synthesize(
+    out: str | os.PathLike[str],
+    config: SynthConfig | None = None,
     *,
-    workers: int | None = None,
-    force: bool = False,
-    report: Callable[[Path], None] = lambda path: None,
-) -> Path:
-    """Write phantom-00000 and so on, and truth.csv, two rows a film; return the latter's path.
+    progress: Progress = no_progress,
+) -> SynthResult:
+    """Write phantoms, their ground truth (two rows a film) and an annotation of one of them.
+
+    Film k is named phantom-0000k and is the phantom of seed + k. The files do not depend on the
+    number of workers.
 
     Args:
-        folder: made if not there; must be empty unless forced.
-        recipe: what to write.
-        workers: processes; None goes by the cores and the number of films.
-        force: replace the phantoms of an earlier run; other files stay.
-        report: called with each film as it is done, in order.
+        out: folder, created if missing; must be empty unless `config.force`, which replaces the
+            files of an earlier run and keeps all others.
+        config: what to write.
+        progress: display of the films that are done.
+
+    Raises:
+        SettingsError: the folder is not empty, or the films would be too small or too large.
     """
-    folder = Path(folder)
-    _check(recipe, workers)
-    _prepare(folder, force)
+    out, config = Path(out), config or SynthConfig()
+    _check_size(config.size)
+    _prepare_folder(out, force=config.force)
     rows: list[Row] = []
-    with closing(_written(folder, recipe, workers or _enough_workers(recipe.count))) as films:
-        for path, knees in films:
-            rows.extend(knees)
-            report(path)
-    with write_aside(folder / TRUTH) as aside, aside.open("w", newline="", encoding="utf-8") as out:
-        table = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    with (
+        progress("synthesizing", config.count) as advance,
+        closing(_write_films(out, config)) as films,
+    ):
+        for path, film_rows in films:
+            rows.extend(film_rows)
+            advance(path.name)
+    truth = out / TRUTH
+    with write_aside(truth) as aside, aside.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
-    return folder / TRUTH
+    annotation = annotation_from_truth(truth)
+    if annotation is None:
+        return SynthResult(truth, None)
+    save_annotation(annotation, out / TEMPLATE)
+    return SynthResult(truth, out / TEMPLATE)
 
 
-def _check(recipe: Recipe, workers: int | None) -> None:
-    if recipe.count < 1:
-        raise SettingsError(f"{recipe.count} films; expected at least 1; ask for more")
-    if recipe.format not in SUFFIXES:
-        raise SettingsError(f"format {recipe.format!r}; expected dicom or png; choose one")
-    if min(recipe.seed, recipe.family or 0) < 0:
-        raise SettingsError("a negative seed or family; expected 0 or more; choose another")
-    if recipe.kind is not None and recipe.kind not in KINDS:
-        raise SettingsError(f"kind {recipe.kind!r}; expected one of {', '.join(KINDS)}; choose one")
-    if workers is not None and workers < 1:
-        raise SettingsError(f"{workers} workers; expected at least 1; leave it to the cores")
-    if recipe.size is None:
+def _check_size(size: tuple[int, int] | None) -> None:
+    if size is None:
         return
-    height, width = recipe.size
+    height, width = size
     if min(height, width) < SMALLEST_FILM or height * width > MAX_PIXELS:
         raise SettingsError(
             f"films of {height} x {width} pixels; expected at least {SMALLEST_FILM} a side and at "
@@ -111,8 +103,8 @@ def _check(recipe: Recipe, workers: int | None) -> None:
         )
 
 
-def _prepare(folder: Path, force: bool) -> None:
-    """An empty folder, or one without phantoms: a truth.csv never tells of other films."""
+def _prepare_folder(folder: Path, *, force: bool) -> None:
+    """Create the folder, or remove the files of an earlier run from it."""
     folder.mkdir(parents=True, exist_ok=True)
     names = sorted(entry.name for entry in folder.iterdir())
     if names and not force:
@@ -120,38 +112,39 @@ def _prepare(folder: Path, force: bool) -> None:
             f"{folder}: not empty ({names[0]}); expected a new folder; name another one, or "
             "replace the phantoms in it with --force"
         )
-    for name in filter(OURS.fullmatch, names):
+    for name in filter(OWN_FILES.fullmatch, names):
         (folder / name).unlink()
 
 
-def _enough_workers(count: int) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(cores or 1, max(1, count // FILMS_A_WORKER))
-
-
-def _written(folder: Path, recipe: Recipe, workers: int) -> Generator[tuple[Path, list[Row]]]:
-    """Every film and its rows of the truth, in order."""
-    write = partial(_write, folder, recipe)
-    if workers == 1:
-        yield from map(write, range(recipe.count))
+def _write_films(folder: Path, config: SynthConfig) -> Generator[tuple[Path, list[Row]]]:
+    """Yield the path and the rows of the truth of every film, in order."""
+    write = partial(_write_film, folder, config)
+    workers = _default_workers(config.count) if config.workers is None else config.workers
+    if workers <= 1:
+        yield from map(write, range(config.count))
         return
     # A fork would copy locks that torch's threads may hold.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_start_worker) as pool:
-        yield from pool.map(write, range(recipe.count))
+        yield from pool.map(write, range(config.count))
+
+
+def _default_workers(count: int) -> int:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(cores or 1, max(1, count // FILMS_PER_WORKER))
 
 
 def _start_worker() -> None:
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which stops the pool
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and stops the pool
 
 
-def _write(folder: Path, recipe: Recipe, index: int) -> tuple[Path, list[Row]]:
-    seed = recipe.seed + index
-    made = phantom(seed, size=recipe.size, family=recipe.family, kind=recipe.kind)
+def _write_film(folder: Path, config: SynthConfig, index: int) -> tuple[Path, list[Row]]:
+    seed, size, family, kind = config.seed + index, config.size, config.family, config.kind
+    made = phantom(seed, size=size, family=family, kind=kind)
     film = made.radiograph
-    path = folder / f"phantom-{index:05d}{SUFFIXES[recipe.format]}"
-    if recipe.format == "png":
+    path = folder / f"phantom-{index:05d}{SUFFIXES[config.format]}"
+    if config.format == "png":
         write_png16(path, film.pixels)
     else:
         write_dicom(
@@ -161,18 +154,18 @@ def _write(folder: Path, recipe: Recipe, index: int) -> tuple[Path, list[Row]]:
             laterality=film.laterality,
             view=film.view,
             series=film.series,
-            entropy=f"kneematch phantom {seed} {recipe.size} {recipe.family} {recipe.kind}",
+            entropy=f"kneematch phantom {seed} {size} {family} {kind}",
         )
-    return path, [_row(path.name, made, knee) for knee in made.knees]
+    return path, [_truth_row(path.name, made, knee) for knee in made.knees]
 
 
-def _row(name: str, made: Phantom, knee: Knee) -> Row:
-    points = (*knee.plateau_left, *knee.plateau_right, *knee.centre, knee.rotation_deg)
+def _truth_row(name: str, made: Phantom, knee: Knee) -> Row:
+    numbers = (*knee.plateau_left, *knee.plateau_right, *knee.centre, knee.rotation_deg)
     values = (
         name,
         knee.side,
         knee.laterality,
-        *(f"{value:.4f}" for value in points),
+        *(f"{value:.4f}" for value in numbers),
         "" if made.radiograph.mm_per_px is None else f"{made.radiograph.mm_per_px:.6f}",
         str(knee.grade),
         str(int(made.negative)),

@@ -1,0 +1,80 @@
+"""Settings of `kneematch synth`; importing this module imports nothing heavy."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from kneematch.errors import SettingsError
+from kneematch.options import force_option, option, workers_option
+
+FORMATS: Final = ("dicom", "png")
+KINDS: Final = ("knee", "wide", "leg", "fill")
+FILMS: Final = "Films"  # group of options
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Return the height and width written as HxW."""
+    match = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
+    if match is None:
+        raise SettingsError(
+            f"--size {text}: not a size; expected height x width in pixels; write it as 1024x820"
+        )
+    return int(match[1]), int(match[2])
+
+
+@dataclass(frozen=True, slots=True)
+class SynthConfig:
+    """Settings of `kneematch.synthetic.dataset.synthesize`."""
+
+    count: int = option(
+        100, help="Number of films.", group=FILMS, metavar="N", flags=("-n", "--count"), minimum=1
+    )
+    format: str = option("dicom", help="File format.", group=FILMS, choices=FORMATS)
+    size: tuple[int, int] | None = option(
+        None,
+        help="Height and width of every film in pixels.",
+        group=FILMS,
+        metavar="HxW",
+        default_text="as usual for the kind",
+        parser=parse_size,
+    )
+    seed: int = option(
+        0,
+        help="Random seed of the first film; each film has the seed after the previous one.",
+        group=FILMS,
+        metavar="N",
+        minimum=0,
+    )
+    family: int | None = option(
+        None,
+        help="Draw all films from one family N of people with similar bones.",
+        group=FILMS,
+        metavar="N",
+        minimum=0,
+        default_text="the whole population",
+    )
+    kind: str | None = option(
+        None,
+        help="Framing of the films: around the knees, wide, knee to ankle, or knees that fill the "
+        "film.",
+        group=FILMS,
+        choices=KINDS,
+        default_text="a mixture",
+    )
+    workers: int | None = workers_option()
+    force: bool = force_option()
+
+    def __post_init__(self) -> None:
+        """Check each setting."""
+        if self.count < 1:
+            raise SettingsError(f"{self.count} films; expected at least 1; raise it")
+        if self.format not in FORMATS:
+            raise SettingsError(f"format {self.format!r}; expected dicom or png; choose one")
+        if min(self.seed, self.family or 0) < 0:
+            raise SettingsError("a negative seed or family; expected 0 or more; choose another")
+        if self.kind is not None and self.kind not in KINDS:
+            raise SettingsError(
+                f"kind {self.kind!r}; expected one of {', '.join(KINDS)}; choose one"
+            )
+        if self.workers is not None and self.workers < 0:
+            raise SettingsError(f"{self.workers} workers; expected 0 or more; raise it")

@@ -1,0 +1,39 @@
+"""Settings of `kneematch synth`."""
+
+from typing import Any
+
+import pytest
+
+from kneematch.errors import SettingsError
+from kneematch.synthetic import phantom
+from kneematch.synthetic.config import KINDS, SynthConfig, parse_size
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"count": 0},
+        {"format": "gif"},
+        {"seed": -1},
+        {"family": -1},
+        {"kind": "hand"},
+        {"workers": -1},
+    ],
+)
+def test_synth_config_refuses_impossible_settings(wrong: dict[str, Any]) -> None:
+    with pytest.raises(SettingsError, match="expected"):
+        SynthConfig(**wrong)
+
+
+def test_synth_config_offers_the_kinds_of_phantoms() -> None:
+    assert set(KINDS) == set(phantom.KINDS)
+
+
+def test_parse_size_reads_height_and_width() -> None:
+    assert parse_size("1024x820") == parse_size("1024X820") == (1024, 820)
+
+
+@pytest.mark.parametrize("text", ["big", "100", "100x", "-1x5", "1x2x3", "1e3x5"])
+def test_parse_size_refuses_other_texts(text: str) -> None:
+    with pytest.raises(SettingsError, match="expected height x width"):
+        parse_size(text)
