@@ -24,9 +24,9 @@ from kneematch.export.tables import COLUMNS
 from kneematch.io.write import write_dicom
 from kneematch.synthetic.phantom import phantom
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import Door, Guard
-from kneematch.web.review import open_run, review_app
-from kneematch.web.serve import door_of, open_port, server
+from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.review import RunFolder, review_app
+from kneematch.web.server import make_server, open_port
 
 CHROMIUM = "/usr/bin/chromium"
 SIZES = {"1280 x 800": (1280, 800), "2560 x 1440": (2560, 1440)}
@@ -59,15 +59,15 @@ SCROLL = """async (share) => {
 
 
 @contextmanager
-def served(build: Callable[[Door], Guard]) -> Iterator[Door]:
+def served(build: Callable[[Credentials], AuthMiddleware]) -> Iterator[Credentials]:
     """An app, for as long as the block lasts."""
     with open_port() as own:
-        door = door_of(own)
-        running = server(build(door))
+        credentials = Credentials.for_socket(own)
+        running = make_server(build(credentials))
         thread = threading.Thread(target=lambda: running.run(sockets=[own]))
         thread.start()
         try:
-            yield door
+            yield credentials
         finally:
             running.should_exit = True
             thread.join()
@@ -118,10 +118,10 @@ def make_run(folder: Path, rows: int) -> Path:
     return out
 
 
-def opened(browser: Browser, door: Door, size: tuple[int, int]) -> Page:
+def opened(browser: Browser, credentials: Credentials, size: tuple[int, int]) -> Page:
     page = browser.new_page(viewport={"width": size[0], "height": size[1]})
     page.set_default_timeout(120_000)
-    page.goto(door.address, wait_until="commit")
+    page.goto(credentials.url, wait_until="commit")
     return page
 
 
@@ -129,13 +129,13 @@ def review(browser: Browser, folder: Path, rows: int) -> None:
     """Time the gallery of a large run; its pictures are not there before."""
     out = make_run(folder, rows)
     start = time.perf_counter()
-    run = open_run(out, Path())
+    run = RunFolder(out, Path())
     loading = time.perf_counter() - start
     lines = []
     for name, size in SIZES.items():
-        with served(lambda door: review_app(run, door)) as door:
+        with served(lambda credentials: review_app(run, credentials)) as credentials:
             start = time.perf_counter()
-            page = opened(browser, door, size)
+            page = opened(browser, credentials, size)
             page.wait_for_selector(".card[data-row]")
             first = time.perf_counter() - start
             _, pictured = page.evaluate(SCROLL, None)
@@ -149,7 +149,7 @@ def review(browser: Browser, folder: Path, rows: int) -> None:
         with_pictures = statistics.median(pictures), again[1]
         times = first, first_pictures, usual, slowest, *with_pictures
         lines.append([name, *map(_seconds, times)])
-    run.decisions.close()
+    run.log.close()
     print(f"{rows} rows; opened in {loading:.2f} s. Load {_load()}. Seconds:\n")
     heads = ["window", "first page", "with pictures", "a scroll", "the slowest"]
     table([*heads, "with new pictures", "with kept pictures"], lines)
@@ -167,12 +167,12 @@ def annotate(browser: Browser, folder: Path, repeats: int) -> None:
         for _ in range(repeats):
             start = time.perf_counter()
 
-            def build(door: Door) -> Guard:
-                return annotate_app(path, folder / "template.json", [], door)
+            def build(credentials: Credentials) -> AuthMiddleware:
+                return annotate_app(path, folder / "template.json", [], credentials)
 
-            with served(build) as door:
+            with served(build) as credentials:
                 reading.append(time.perf_counter() - start)
-                page = opened(browser, door, size)
+                page = opened(browser, credentials, size)
                 page.wait_for_selector("#film[data-ready]")
                 shown.append(time.perf_counter() - start)
                 page.wait_for_selector("body[data-ready]")

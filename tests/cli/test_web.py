@@ -11,17 +11,32 @@ import pytest
 
 from kneematch.cli import page
 from kneematch.cli.main import main
-from kneematch.web.serve import open_port
+from kneematch.web.server import open_port
+
+
+@pytest.fixture(scope="module")
+def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("films")
+    assert main(["synth", "-n", "1", "-o", str(folder), "--size", "512x512"]) == 0
+    return folder / "phantom-00000.dcm"
+
+
+@pytest.fixture(scope="module")
+def out(film: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "out"
+    template = ["--template", str(film.parent / "template.json"), "--method", "search"]
+    assert main(["detect", str(film), *template, "--device", "cpu", "-o", str(folder)]) == 0
+    return folder
 
 
 @pytest.mark.parametrize("command", ["annotate", "review"])
-def test_the_address_that_is_told_opens_the_page_until_it_is_interrupted(
-    command: str, films: list[Path], run_folder: Path
+def test_annotate_and_review_serve_a_page_until_interrupted(
+    command: str, film: Path, out: Path
 ) -> None:
-    named = {"annotate": [str(films[0]), "--films", str(films[0].parent)], "review": ["out"]}
+    named = {"annotate": [str(film), "--films", str(film.parent)], "review": ["out"]}
     process = subprocess.Popen(
         [sys.executable, "-m", "kneematch", command, *named[command], "--no-browser"],
-        cwd=run_folder.parent,
+        cwd=out.parent,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -34,17 +49,17 @@ def test_the_address_that_is_told_opens_the_page_until_it_is_interrupted(
         assert answer.status == 200
         assert f"{command}.js" in answer.read().decode()
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
-    assert process.returncode == 0, said
-    assert said == "kneematch: open this address in a browser; Ctrl-C ends it\n"
+    _, printed = process.communicate(timeout=30)
+    assert process.returncode == 0, printed
+    assert printed == "kneematch: open this address in a browser; Ctrl-C ends it\n"
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("kneematch: ")
-    assert said.err.count("\n") == 1
-    return said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("kneematch: ")
+    assert printed.err.count("\n") == 1
+    return printed.err
 
 
 @pytest.mark.parametrize(
@@ -58,32 +73,30 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
         ["review", "."],
     ],
 )
-def test_what_cannot_be_shown_is_one_line_and_code_2(
+def test_annotate_and_review_report_errors_in_one_line(
     arguments: list[str],
-    films: list[Path],
+    film: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    given = [str(films[0]) if word == "FILM" else word for word in arguments]
+    given = [str(film) if word == "FILM" else word for word in arguments]
     assert main(given) == 2
     one_line(capsys)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_port_that_is_taken_is_told(
-    films: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with open_port() as own:
-        port = str(own.getsockname()[1])
-        assert main(["annotate", str(films[0]), "--port", port]) == 2
+def test_annotate_reports_a_port_in_use(film: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with open_port() as listening:
+        port = str(listening.getsockname()[1])
+        assert main(["annotate", str(film), "--port", port]) == 2
     assert "expected a free one" in one_line(capsys)
 
 
-def test_without_the_extra_the_user_is_told_what_to_install(
-    films: list[Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_annotate_reports_the_missing_extra(
+    film: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(page, "find_spec", lambda name: None)
-    assert main(["annotate", str(films[0])]) == 2
+    assert main(["annotate", str(film)]) == 2
     assert "pip install 'kneematch[web]'" in one_line(capsys)

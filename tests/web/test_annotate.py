@@ -1,4 +1,4 @@
-"""Drawing a template in the browser, from the first guess to the file that finds knees."""
+"""Drawing a template in the browser, from the initial annotation to the file that finds knees."""
 
 import json
 import math
@@ -15,23 +15,25 @@ from kneematch.matching.annotation import load_annotation
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import Knee, phantom
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import Door, Guard
+from kneematch.web.auth import AuthMiddleware, Credentials
 
 SIZE = (512, 512)
 KNEE = phantom(0, size=SIZE).knees[1]
 
-Serve = Callable[[Callable[[Door], Guard]], Door]
+Serve = Callable[[Callable[[Credentials], AuthMiddleware]], Credentials]
 Open = Callable[..., Page]
 Box = tuple[float, float, float, float]
 
 
 @pytest.fixture
 def page(
-    serve: Serve, open_page: Open, films: list[Path], template: Path, guessed_before: None
+    serve: Serve, open_page: Open, films: list[Path], template: Path, model_already_run: None
 ) -> Page:
-    """The page, with its first guess."""
-    door = serve(lambda door: annotate_app(films[0], template, films[1:], door))
-    page = open_page(door)
+    """The page with its initial annotation."""
+    credentials = serve(
+        lambda credentials: annotate_app(films[0], template, films[1:], credentials)
+    )
+    page = open_page(credentials)
     page.wait_for_selector("body[data-ready]")
     return page
 
@@ -75,11 +77,11 @@ def save(page: Page, *, replace: bool = False) -> None:
     """Press the key, confirm if there is a file, and wait until it is written."""
     with page.expect_response(
         lambda answer: "api/save" in answer.url and answer.status == 200
-    ) as told:
+    ) as response:
         page.keyboard.press("s")
         if replace:
             page.locator("#replace button[value=replace]").click()
-    assert told.value.ok
+    assert response.value.ok
     expect(page.locator("#notice")).to_contain_text("Saved")
 
 
@@ -90,7 +92,7 @@ def off(found: dict[str, tuple[float, float]], knee: Knee) -> float:
     return sum(map(math.dist, margins, true)) / 2 / math.dist(*true)
 
 
-def test_boxes_drawn_tried_and_saved_find_the_knees(
+def test_annotate_app_saves_drawn_boxes_that_find_the_knees(
     page: Page, films: list[Path], template: Path
 ) -> None:
     wanted = annotate(films[0], "right", KNEE.plateau_left, KNEE.plateau_right)
@@ -98,8 +100,8 @@ def test_boxes_drawn_tried_and_saved_find_the_knees(
         draw(page, key, box)
     valid(page)
     page.keyboard.press("t")
-    page.wait_for_selector("#trial[data-state=done]")
-    assert page.locator("#trial-films figure").count() == len(films) - 1
+    page.wait_for_selector("#preview[data-state=done]")
+    assert page.locator("#preview-films figure").count() == len(films) - 1
     losses = [float(text) for text in page.locator("figcaption .good").all_inner_texts()]
     assert len(losses) == 2 * (len(films) - 1)
     assert max(losses) < 0.3
@@ -115,16 +117,18 @@ def test_boxes_drawn_tried_and_saved_find_the_knees(
             assert off(dict(found.landmarks), knee) < 0.1
 
 
-def test_the_model_is_asked_where_nothing_was_drawn_before(
+def test_annotate_app_starts_with_what_the_model_finds(
     serve: Serve, open_page: Open, films: list[Path], template: Path
 ) -> None:
-    page = open_page(serve(lambda door: annotate_app(films[0], template, [], door)))
+    page = open_page(serve(lambda credentials: annotate_app(films[0], template, [], credentials)))
     page.wait_for_selector("body[data-ready]")
     valid(page)
-    expect(page.locator("#try")).to_be_disabled()  # there is nothing to try it on
+    expect(page.locator("#run-preview")).to_be_disabled()  # there is nothing to try it on
 
 
-def test_the_first_guess_needs_only_a_nudge(page: Page, films: list[Path], template: Path) -> None:
+def test_annotate_app_starts_with_boxes_that_keys_can_adjust(
+    page: Page, films: list[Path], template: Path
+) -> None:
     valid(page)
     page.keyboard.press("2")
     for key in ("ArrowRight", "Shift+ArrowDown", "Alt+ArrowRight"):
@@ -145,7 +149,7 @@ def test_the_first_guess_needs_only_a_nudge(page: Page, films: list[Path], templ
     assert moved == pytest.approx([1, 10, 1, 10], abs=1e-6)
 
 
-def test_a_template_that_is_there_is_replaced_only_after_asking(page: Page, template: Path) -> None:
+def test_annotate_app_confirms_before_it_replaces_a_template(page: Page, template: Path) -> None:
     template.write_text("mine")
     valid(page)
     page.keyboard.press("s")
@@ -155,9 +159,7 @@ def test_a_template_that_is_there_is_replaced_only_after_asking(page: Page, temp
     assert load_annotation(template).side in ("left", "right")
 
 
-def test_a_window_outside_the_template_is_shown_and_cannot_be_saved(
-    page: Page, template: Path
-) -> None:
+def test_annotate_app_marks_an_invalid_box_and_does_not_save_it(page: Page, template: Path) -> None:
     valid(page)
     x0, y0, x1, y1 = 20.0, 20.0, 60.0, 60.0
     draw(page, "2", (x0, y0, x1, y1))
@@ -172,7 +174,7 @@ def test_a_window_outside_the_template_is_shown_and_cannot_be_saved(
     assert not template.exists()
 
 
-def test_a_box_is_dragged_by_its_middle_and_resized_by_a_handle(page: Page, template: Path) -> None:
+def test_box_marks_are_dragged_and_resized_with_the_mouse(page: Page, template: Path) -> None:
     valid(page)
     save(page)
     x0, y0, x1, y1 = load_annotation(template).fine
@@ -186,7 +188,7 @@ def test_a_box_is_dragged_by_its_middle_and_resized_by_a_handle(page: Page, temp
     )
 
 
-def test_landmarks_are_added_named_and_removed(page: Page, template: Path) -> None:
+def test_landmark_list_adds_renames_and_removes(page: Page, template: Path) -> None:
     valid(page)
     for _ in range(page.locator("#landmarks div").count()):
         page.locator("#landmarks button").first.click()
@@ -204,7 +206,7 @@ def test_landmarks_are_added_named_and_removed(page: Page, template: Path) -> No
     assert dict(load_annotation(template).landmarks) == {"tip": pytest.approx((395, 250), abs=1)}
 
 
-def test_right_drag_changes_the_tone_and_the_wheel_zooms(page: Page) -> None:
+def test_film_view_changes_contrast_by_right_drag_and_zooms_by_wheel(page: Page) -> None:
     film = page.locator("#film")
     tone = "document.querySelector('#film canvas').style.filter"
     drag(page, (100, 100), (160, 60), button="right")
@@ -224,19 +226,19 @@ def test_right_drag_changes_the_tone_and_the_wheel_zooms(page: Page) -> None:
     expect(film).to_have_attribute("data-scale", before)
 
 
-def test_a_second_trial_ends_the_first(page: Page, films: list[Path]) -> None:
+def test_preview_is_stopped_by_a_second_one(page: Page, films: list[Path]) -> None:
     valid(page)
     page.keyboard.press("t")
-    page.wait_for_selector("#trial-films figure")
+    page.wait_for_selector("#preview-films figure")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("t")
-    page.wait_for_selector("#trial[data-state=done]")
-    expect(page.locator("#trial-films figure")).to_have_count(len(films) - 1)
+    page.wait_for_selector("#preview[data-state=done]")
+    expect(page.locator("#preview-films figure")).to_have_count(len(films) - 1)
     page.keyboard.press("Escape")
-    expect(page.locator("#trial")).to_be_hidden()
+    expect(page.locator("#preview")).to_be_hidden()
 
 
-def test_what_was_saved_is_there_when_the_page_is_opened_again(page: Page, template: Path) -> None:
+def test_annotate_app_starts_with_the_saved_annotation(page: Page, template: Path) -> None:
     valid(page)
     page.keyboard.press("Shift+ArrowUp")
     valid(page)
@@ -249,7 +251,7 @@ def test_what_was_saved_is_there_when_the_page_is_opened_again(page: Page, templ
     assert template.read_bytes() == before
 
 
-def test_help_lists_the_keys(page: Page) -> None:
+def test_help_is_opened_by_its_key(page: Page) -> None:
     page.keyboard.press("?")
     expect(page.locator("#help")).to_be_visible()
     page.keyboard.press("Escape")

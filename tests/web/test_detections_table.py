@@ -1,4 +1,4 @@
-"""The rows of a run: which are shown, and in which order."""
+"""The table of a run: which rows are shown, in which order, and which files are refused."""
 
 from pathlib import Path
 
@@ -7,70 +7,108 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.export.tables import write_tables
-from kneematch.web.detections_table import Query, Rows, load_rows
+from kneematch.web.detections_table import DetectionsTable, RowQuery, read_detections_table
 
 
 @pytest.fixture
-def rows(finished_run: Path) -> Rows:
-    return load_rows(finished_run)
+def table(finished_run: Path) -> DetectionsTable:
+    return read_detections_table(finished_run)
 
 
-def ordered(rows: Rows, query: Query, states: dict[int, int] | None = None) -> list[int]:
-    decided = np.zeros(len(rows), np.int8)
+def select(
+    table: DetectionsTable, query: RowQuery, states: dict[int, int] | None = None
+) -> list[int]:
+    decided = np.zeros(len(table), np.int8)
     for row, state in (states or {}).items():
         decided[row] = state
-    return rows.ordered(query, decided).tolist()
+    return table.select(query, decided).tolist()
 
 
-def test_the_doubtful_come_first_and_then_the_worst(rows: Rows) -> None:
-    order = ordered(rows, Query())
+def test_select_puts_doubtful_rows_first_and_then_high_losses(table: DetectionsTable) -> None:
+    order = select(table, RowQuery())
     assert set(order[:2]) == {3, 6}
     assert sorted(order) == list(range(8))
     for part in (order[:2], order[2:]):
-        losses = rows.loss[part]
+        losses = table.loss[part]
         assert (np.diff(losses) <= 0).all()
 
 
-def test_sorting_goes_by_what_is_asked_for(rows: Rows) -> None:
-    assert ordered(rows, Query(sort="film")) == list(range(8))
-    assert (np.diff(rows.loss[ordered(rows, Query(sort="loss"))]) <= 0).all()
-    energies = [rows.number(row, "energy") for row in ordered(rows, Query(sort="energy"))]
+def test_select_sorts_by_loss_energy_or_film(table: DetectionsTable) -> None:
+    assert select(table, RowQuery(sort="film")) == list(range(8))
+    assert (np.diff(table.loss[select(table, RowQuery(sort="loss"))]) <= 0).all()
+    energies = [table.number(row, "energy") for row in select(table, RowQuery(sort="energy"))]
     assert energies == sorted(energies, reverse=True)
 
 
-def test_filters_leave_out_what_does_not_fit(rows: Rows) -> None:
-    assert set(ordered(rows, Query(reason="high loss"))) == {3, 6}
-    assert ordered(rows, Query(reason="low contrast")) == [3]
-    assert set(ordered(rows, Query(side="left"))) == {0, 2, 4, 6}
-    middle = float(np.median(rows.loss))
-    low, high = ordered(rows, Query(high=middle)), ordered(rows, Query(low=middle))
+def test_select_filters_by_reason_side_loss_and_film(table: DetectionsTable) -> None:
+    assert set(select(table, RowQuery(reason="high loss"))) == {3, 6}
+    assert select(table, RowQuery(reason="low contrast")) == [3]
+    assert set(select(table, RowQuery(side="left"))) == {0, 2, 4, 6}
+    middle = float(np.median(table.loss))
+    low, high = select(table, RowQuery(high=middle)), select(table, RowQuery(low=middle))
     assert len(low) == len(high) == 4
-    assert ordered(rows, Query(film="FILM-10.", sort="film")) == [4, 5]
+    assert select(table, RowQuery(film="FILM-10.", sort="film")) == [4, 5]
 
 
-def test_what_is_decided_can_be_shown_or_not(rows: Rows) -> None:
+def test_select_filters_by_state(table: DetectionsTable) -> None:
     states = {1: 1, 2: 2, 5: 3}
-    assert set(ordered(rows, Query(shown="undecided"), states)) == {0, 3, 4, 6, 7}
-    assert set(ordered(rows, Query(shown="decided"), states)) == {1, 2, 5}
-    assert ordered(rows, Query(shown="rejected"), states) == [2]
+    assert set(select(table, RowQuery(shown="undecided"), states)) == {0, 3, 4, 6, 7}
+    assert set(select(table, RowQuery(shown="decided"), states)) == {1, 2, 5}
+    assert select(table, RowQuery(shown="rejected"), states) == [2]
 
 
-def test_reasons_are_counted(rows: Rows) -> None:
-    assert rows.frequent_reasons == [("high loss", 2), ("low contrast", 1)]
-    assert rows.landmarks == ("plateau_left", "plateau_right")
+def test_reason_counts_are_sorted_by_frequency(table: DetectionsTable) -> None:
+    assert table.reason_counts == [("high loss", 2), ("low contrast", 1)]
+    assert table.landmarks == ("plateau_left", "plateau_right")
 
 
 @pytest.mark.parametrize("name", ["=1+1.dcm", "-a.dcm", "@b", "two\rlines.dcm", "'=c"])
-def test_load_rows_restores_names_that_the_table_had_to_escape(
-    rows: Rows, tmp_path: Path, name: str
+def test_read_detections_table_restores_escaped_names(
+    table: DetectionsTable, tmp_path: Path, name: str
 ) -> None:
-    write_tables([(name, rows.detection(0))], tmp_path)
-    assert load_rows(tmp_path).text(0, "film") == name
+    write_tables([(name, table.detection(0))], tmp_path)
+    assert read_detections_table(tmp_path).text(0, "film") == name
 
 
 @pytest.mark.parametrize("text", [None, "", "film,side\na,left\n", "\0"])
-def test_what_is_no_table_of_a_run_is_told(text: str | None, tmp_path: Path) -> None:
+def test_read_detections_table_refuses_other_files_in_one_line(
+    text: str | None, tmp_path: Path
+) -> None:
     if text is not None:
         (tmp_path / "detections.csv").write_text(text)
     with pytest.raises(SettingsError, match=r"detections.csv: .*; expected"):
-        load_rows(tmp_path)
+        read_detections_table(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("plateau_left_y_px", "other", "no column plateau_left_y_px"),
+        ("plateau_left_x_px", "plateau_right_x_px", "column 'plateau_right_x_px' occurs twice"),
+        ("film,side", "film,film", "no column side"),
+        (",left,", ",above,", "row 1: side is 'above'"),
+        (",ok,", ",ok,1,", "row 1 has 29 cells and the header 28"),
+    ],
+)
+def test_read_detections_table_refuses_malformed_headers_and_rows(
+    before: str, after: str, problem: str, run_folder: Path
+) -> None:
+    path = run_folder / "detections.csv"
+    text = path.read_text()
+    assert before in text
+    path.write_text(text.replace(before, after, 1))
+    with pytest.raises(SettingsError) as caught:
+        read_detections_table(run_folder)
+    assert str(caught.value).startswith(f"{path}: {problem}; expected")
+
+
+@pytest.mark.parametrize("value", ["", "nan", "inf", "wide", "0", "-3"])
+def test_read_detections_table_refuses_areas_that_cannot_be_drawn(
+    value: str, run_folder: Path
+) -> None:
+    table = read_detections_table(run_folder)
+    path = run_folder / "detections.csv"
+    width = table.text(2, "width_px")
+    path.write_text(path.read_text().replace(f",{width},", f",{value},", 1))
+    with pytest.raises(SettingsError, match=f"row 3: width_px is '{value}'; expected"):
+        read_detections_table(run_folder)

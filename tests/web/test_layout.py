@@ -1,4 +1,4 @@
-"""Both pages on a small and on a large screen; with KNEEMATCH_DOCS=1, the pictures of the docs."""
+"""Both pages on screens of all sizes; with KNEEMATCH_DOCS=1, the pictures of the docs."""
 
 import os
 from collections.abc import Callable
@@ -8,33 +8,43 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import Door, Guard
-from kneematch.web.review import open_run, review_app
+from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.review import RunFolder, review_app
 
-SMALL, LARGE = (1280, 800), (2560, 1440)
+PHONE, SMALL, LARGE = (390, 844), (1280, 800), (2560, 1440)
 DOCS = Path(__file__).parents[2] / "docs" / "images"
 
-Serve = Callable[[Callable[[Door], Guard]], Door]
+SMALLEST_TEXT = """Math.min(...[...document.querySelectorAll("body *")]
+  .filter((element) => element.checkVisibility() && element.innerText?.trim())
+  .map((element) => parseFloat(getComputedStyle(element).fontSize)))"""
+BROKEN_PICTURES = """[...document.images]
+  .filter((image) => image.checkVisibility() && image.complete && !image.naturalWidth)
+  .map((image) => image.alt)"""
+
+Serve = Callable[[Callable[[Credentials], AuthMiddleware]], Credentials]
 Open = Callable[..., Page]
 
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Where pictures go: to the docs only when asked for."""
+    """Folder of the screenshots."""
     folder = DOCS if os.environ.get("KNEEMATCH_DOCS") else tmp_path / "pictures"
     folder.mkdir(exist_ok=True)
     return folder
 
 
 def assert_fits(page: Page, size: tuple[int, int]) -> None:
-    """Nothing sticks out, and every button in sight can be reached."""
+    """Nothing is wider than the screen, no text is tiny, and no picture is broken."""
     assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
-    assert page.evaluate("document.documentElement.scrollHeight") <= size[1]
+    if size != PHONE:  # there, the page scrolls
+        assert page.evaluate("document.documentElement.scrollHeight") <= size[1]
     for button in page.locator("button:visible").all():
         place = button.bounding_box()
         assert place is not None
         assert place["x"] >= 0
         assert place["x"] + place["width"] <= size[0]
+    assert page.evaluate(SMALLEST_TEXT) >= 11
+    assert page.evaluate(BROKEN_PICTURES) == []
 
 
 def shoot(page: Page, folder: Path, name: str, size: tuple[int, int]) -> None:
@@ -42,42 +52,46 @@ def shoot(page: Page, folder: Path, name: str, size: tuple[int, int]) -> None:
         page.screenshot(path=folder / name)
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_annotate_fits(
+@pytest.mark.parametrize("size", [PHONE, SMALL, LARGE])
+def test_annotate_page_fits_the_screen(
     size: tuple[int, int],
     serve: Serve,
     open_page: Open,
     films: list[Path],
     tmp_path: Path,
     pictures: Path,
-    guessed_before: None,
+    model_already_run: None,
 ) -> None:
     template = tmp_path / "template.json"
-    tried = films[1:] if size == SMALL else films[1:2]
-    page = open_page(serve(lambda door: annotate_app(films[0], template, tried, door)), size)
+    preview = films[1:] if size == SMALL else films[1:2]
+    page = open_page(
+        serve(lambda credentials: annotate_app(films[0], template, preview, credentials)), size
+    )
     page.wait_for_selector("body[data-ready]")
     expect(page.locator("#status")).to_have_attribute("data-valid", "yes")
     page.keyboard.press("t")
-    page.wait_for_selector("#trial[data-state=done]")
-    page.locator("#target").evaluate("element => { element.textContent = 'to template.json'; }")
+    page.wait_for_selector("#preview[data-state=done]")
+    page.locator("#target").evaluate(
+        "element => { element.textContent = 'Saves to template.json'; }"
+    )
     assert_fits(page, size)
-    for name in ("#try", "#save"):
+    for name in ("#run-preview", "#save"):
         place = page.locator(name).bounding_box()
         assert place is not None
-        assert place["y"] + place["height"] <= size[1]
+        assert size == PHONE or place["y"] + place["height"] <= size[1]
     shoot(page, pictures, "annotate.png", size)
 
 
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_review_fits(
+@pytest.mark.parametrize("size", [PHONE, SMALL, LARGE])
+def test_review_page_fits_the_screen(
     size: tuple[int, int], serve: Serve, open_page: Open, run_folder: Path, pictures: Path
 ) -> None:
-    run = open_run(run_folder, Path())
-    page = open_page(serve(lambda door: review_app(run, door)), size)
+    run = RunFolder(run_folder, Path())
+    page = open_page(serve(lambda credentials: review_app(run, credentials)), size)
     page.wait_for_selector("body[data-ready]")
     page.locator("#name").evaluate("element => { element.textContent = 'found'; }")
     for key in "aax":
-        with page.expect_response(lambda told: "api/decide" in told.url):
+        with page.expect_response(lambda response: "api/decide" in response.url):
             page.keyboard.press(key)
     expect(page.locator(".badge")).to_have_count(3)
     page.wait_for_load_state("networkidle")

@@ -1,7 +1,8 @@
-"""Reviewing a run in the browser: what is decided there is exactly what the files hold."""
+"""Reviewing a run in the browser: the files hold exactly what is decided there."""
 
 import csv
 import json
+import stat
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -9,43 +10,43 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from kneematch.web.auth import Door, Guard
-from kneematch.web.review import open_run, review_app
+from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.review import RunFolder, review_app
 
-Build = Callable[[Door], Guard]
-Served = Callable[[Build], AbstractContextManager[Door]]
+Build = Callable[[Credentials], AuthMiddleware]
+Served = Callable[[Build], AbstractContextManager[Credentials]]
 Open = Callable[..., Page]
 Row = dict[str, str]
 
 MISFITS: list[tuple[str, str, object]] = [
-    ("GET", "api/rows?wanted=8", None),
-    ("GET", "api/rows?wanted=-1", None),
-    ("GET", "api/rows?wanted=" + ",".join(["1"] * 401), None),
-    ("GET", "api/rows?wanted=../../etc/passwd", None),
+    ("GET", "api/rows?numbers=8", None),
+    ("GET", "api/rows?numbers=-1", None),
+    ("GET", "api/rows?numbers=" + ",".join(["1"] * 401), None),
+    ("GET", "api/rows?numbers=../../etc/passwd", None),
     ("GET", "api/areas/8", None),
     ("GET", "api/order?sort=magic", None),
     ("GET", "api/order?low=nan", None),
     ("GET", "thumbnail/99/abc", None),
     ("GET", "film/-1", None),
     ("GET", "film/detections.csv", None),
-    ("POST", "api/decide", {"row": 8, "what": "accepted"}),
-    ("POST", "api/decide", {"row": 0, "what": "undone"}),
-    ("POST", "api/decide", {"row": 0, "what": "corrected"}),
-    ("POST", "api/decide", {"row": "../x", "what": "accepted"}),
-    ("POST", "api/decide", {"row": 0, "what": "x" * 70_000}),
+    ("POST", "api/decide", {"row": 8, "state": "accepted"}),
+    ("POST", "api/decide", {"row": 0, "state": "undone"}),
+    ("POST", "api/decide", {"row": 0, "state": "corrected"}),
+    ("POST", "api/decide", {"row": "../x", "state": "accepted"}),
+    ("POST", "api/decide", {"row": 0, "state": "x" * 70_000}),
     ("POST", "api/loss/0", {"centre_x_px": 1e9, "centre_y_px": 1, "width_px": 9}),
 ]
 
 
 @pytest.fixture
-def door(run_folder: Path, serve: Callable[[Build], Door]) -> Door:
-    run = open_run(run_folder, Path())
-    return serve(lambda door: review_app(run, door))
+def credentials(run_folder: Path, serve: Callable[[Build], Credentials]) -> Credentials:
+    run = RunFolder(run_folder, Path())
+    return serve(lambda credentials: review_app(run, credentials))
 
 
 @pytest.fixture
-def page(door: Door, open_page: Open) -> Page:
-    return ready(open_page(door))
+def page(credentials: Credentials, open_page: Open) -> Page:
+    return ready(open_page(credentials))
 
 
 def ready(page: Page) -> Page:
@@ -79,8 +80,8 @@ def card(page: Page, place: int) -> str:
 
 
 def press(page: Page, key: str, answer: str = "api/decide") -> None:
-    """A key, and the server's answer to it."""
-    with page.expect_response(lambda told: answer in told.url and told.ok):
+    """Press a key and wait for the server's answer."""
+    with page.expect_response(lambda response: answer in response.url and response.ok):
         page.keyboard.press(key)
 
 
@@ -107,17 +108,17 @@ def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> No
 
 
 def export(page: Page) -> None:
-    with page.expect_response(lambda told: "api/export" in told.url and told.ok):
+    with page.expect_response(lambda response: "api/export" in response.url and response.ok):
         page.locator("#export").click()
 
 
-def test_accept_reject_fix_reload_and_the_files_hold_exactly_that(
+def test_review_app_writes_exactly_what_was_decided(
     run_folder: Path, finished_run: Path, served: Served, open_page: Open
 ) -> None:
     rows = table(finished_run / "detections.csv")
-    run = open_run(run_folder, Path())
-    with served(lambda door: review_app(run, door)) as door:
-        page = ready(open_page(door))
+    run = RunFolder(run_folder, Path())
+    with served(lambda credentials: review_app(run, credentials)) as credentials:
+        page = ready(open_page(credentials))
         order = [int(card(page, place)) for place in range(8)]
         assert set(order[:2]) == {3, 6}
         press(page, "a")
@@ -142,13 +143,13 @@ def test_accept_reject_fix_reload_and_the_files_hold_exactly_that(
         page.reload()
         ready(page)
         assert_shown(page, order)
-    run.decisions.close()
-    again = open_run(run_folder, Path())
-    with served(lambda door: review_app(again, door)) as door:
-        page = ready(open_page(door))
+    run.log.close()
+    again = RunFolder(run_folder, Path())
+    with served(lambda credentials: review_app(again, credentials)) as credentials:
+        page = ready(open_page(credentials))
         assert_shown(page, order)
         export(page)
-    again.decisions.close()
+    again.log.close()
     assert decisions(run_folder) == expected
     assert_exported(table(run_folder / "detections.reviewed.csv"), rows, order, centre)
     assert (run_folder / "detections.csv").read_bytes() == (
@@ -189,7 +190,7 @@ def assert_exported(
         assert float(row["x0_px"]) == pytest.approx(float(before["x0_px"]) + 12, abs=1)
 
 
-def test_an_area_is_turned_and_resized_by_its_handles(page: Page, run_folder: Path) -> None:
+def test_editor_turns_and_resizes_an_area(page: Page, run_folder: Path) -> None:
     row = int(card(page, 0))
     before = table(run_folder / "detections.csv")[row]
     edit(page)
@@ -205,7 +206,7 @@ def test_an_area_is_turned_and_resized_by_its_handles(page: Page, run_folder: Pa
     assert 5 < float(line["width_px"]) - float(before["width_px"]) < 30
 
 
-def test_undo_takes_back_one_decision_after_the_other(page: Page, run_folder: Path) -> None:
+def test_review_app_undoes_one_decision_after_the_other(page: Page, run_folder: Path) -> None:
     for key in "axa":
         press(page, key)
     for count in (1, 2, 3):
@@ -216,24 +217,26 @@ def test_undo_takes_back_one_decision_after_the_other(page: Page, run_folder: Pa
     expect(page.locator(".badge")).to_have_count(0)
 
 
-def test_quick_keys_each_decide_the_next_knee(page: Page, run_folder: Path) -> None:
+def test_review_app_applies_fast_keys_to_successive_knees(page: Page, run_folder: Path) -> None:
     order = [int(card(page, place)) for place in range(8)]
-    with page.expect_response(lambda told: f'"row":{order[4]},' in str(told.request.post_data)):
+    with page.expect_response(
+        lambda response: f'"row":{order[4]},' in str(response.request.post_data)
+    ):
         page.keyboard.type("axaxa")
     rows = table(run_folder / "detections.csv")
     wanted = ["accepted", "rejected", "accepted", "rejected", "accepted"]
-    told = [(*named(rows[row]), what) for row, what in zip(order, wanted, strict=False)]
-    assert decisions(run_folder) == told
+    expected = [(*named(rows[row]), state) for row, state in zip(order, wanted, strict=False)]
+    assert decisions(run_folder) == expected
 
 
-def test_filters_ask_the_server(page: Page) -> None:
+def test_review_app_filters_rows(page: Page) -> None:
     page.locator("[name=reason]").select_option("high loss")
     expect(page.locator("#shown")).to_have_text("2 knees")
     page.locator("[name=reason]").select_option("")
     page.locator("[name=side]").select_option("left")
     expect(page.locator("#shown")).to_have_text("4 knees")
     page.locator("[name=film]").fill("film-10")
-    expect(page.locator("#shown")).to_have_text("1 knees")
+    expect(page.locator("#shown")).to_have_text("1 knee")
     page.locator("[name=film]").fill("nothing")
     expect(page.locator("#none")).to_be_visible()
     page.reload()
@@ -241,19 +244,44 @@ def test_filters_ask_the_server(page: Page) -> None:
     expect(page.locator("#none")).to_be_visible()
 
 
-def test_pictures_are_kept_beside_the_run(page: Page, run_folder: Path) -> None:
-    page.wait_for_load_state("networkidle")
-    expect(page.locator(".card img")).to_have_count(8)
-    cache = list((run_folder / "review-cache").iterdir())
-    assert len(cache) == 8
-    assert {path.suffix for path in cache} == {".jpg"}
-
-
-def test_requests_that_fit_no_row_are_refused_and_write_nothing(
-    door: Door, open_page: Open, run_folder: Path
+def test_thumbnails_are_cached_in_the_run_for_the_owner_only(
+    run_folder: Path, serve: Callable[[Build], Credentials], open_page: Open
 ) -> None:
-    request = open_page(door).context.request
-    own = f"http://127.0.0.1:{door.port}"
+    cache = run_folder / "review-cache"
+    cache.mkdir(mode=0o755)  # as version 0.1.0 made it
+    run = RunFolder(run_folder, Path())
+    page = open_page(serve(lambda credentials: review_app(run, credentials)))
+    ready(page).wait_for_load_state("networkidle")
+    expect(page.locator(".card img")).to_have_count(8)
+    files = list(cache.iterdir())
+    assert len(files) == 8
+    assert {path.suffix for path in files} == {".jpg"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+def test_thumbnails_are_not_stored_by_the_browser(page: Page) -> None:
+    with page.expect_response(lambda response: "/thumbnail/" in response.url) as response:
+        page.reload()
+    assert response.value.headers["cache-control"] == "no-store"
+
+
+def test_review_app_shows_that_the_log_was_repaired(
+    run_folder: Path, serve: Callable[[Build], Credentials], open_page: Open
+) -> None:
+    RunFolder(run_folder, Path()).log.close()
+    with (run_folder / "review.csv").open("a") as file:
+        file.write('stray " quote\n')
+    run = RunFolder(run_folder, Path())
+    page = ready(open_page(serve(lambda credentials: review_app(run, credentials))))
+    expect(page.locator("#notice")).to_contain_text("review.csv: 1 unreadable (line 2)")
+
+
+def test_review_app_refuses_malformed_requests_and_writes_nothing(
+    credentials: Credentials, open_page: Open, run_folder: Path
+) -> None:
+    request = open_page(credentials).context.request
+    own = f"http://127.0.0.1:{credentials.port}"
     headers = {"Content-Type": "application/json", "Origin": own}
     for method, path, content in MISFITS:
         body = None if content is None else json.dumps(content)
@@ -262,12 +290,12 @@ def test_requests_that_fit_no_row_are_refused_and_write_nothing(
     assert table(run_folder / "review.csv") == []
 
 
-def test_a_film_that_is_gone_is_told_on_its_card(
-    run_folder: Path, serve: Callable[[Build], Door], open_page: Open
+def test_review_app_shows_a_missing_film_on_its_card(
+    run_folder: Path, serve: Callable[[Build], Credentials], open_page: Open
 ) -> None:
     path = run_folder / "detections.csv"
     path.write_text(path.read_text().replace("film-10.dcm", "gone.dcm"))
-    run = open_run(run_folder, Path())
-    page = ready(open_page(serve(lambda door: review_app(run, door)), allowed="404"))
+    run = RunFolder(run_folder, Path())
+    page = ready(open_page(serve(lambda credentials: review_app(run, credentials)), allowed="404"))
     expect(page.locator(".card p")).to_have_count(2)
     assert "cannot be read" in page.locator(".card p").first.inner_text()

@@ -13,23 +13,32 @@ def annotate(
     film: Annotated[Path, typer.Argument(help="The film to draw on.")],
     films: Annotated[
         list[str] | None,
-        typer.Option("--films", metavar="PATH", help="Films to try it on; may be repeated."),
+        typer.Option(
+            "--films",
+            metavar="PATH",
+            help="Film or folder to preview the template on; may be repeated.",
+        ),
     ] = None,
     out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="JSON", help="The template to write.")
+        Path, typer.Option("-o", "--out", metavar="FILE", help="Template file to write.")
     ] = Path("template.json"),
-    port: Annotated[int, typer.Option(help="Of the page; 0 is any that is free.")] = 0,
+    port: Annotated[
+        int, typer.Option(metavar="N", help="Port of the page; 0 chooses a free one.")
+    ] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
-    """Draw the boxes of a template on one film, and try them on others, in the browser."""
+    """Draw the boxes of a template on one film and preview them on others, in the browser."""
     check_web()
     from kneematch.io.discovery import find_films
     from kneematch.web.annotate import annotate_app
-    from kneematch.web.preview import some_of
 
-    tried = some_of(find_films(films)) if films else []
+    preview_films = find_films(films) if films else []
     if not out.parent.is_dir():
         raise SettingsError(
             f"{out}: its folder is not there; expected one to write the template to; make it"
         )
-    show_page(lambda door: annotate_app(film, out, tried, door), port=port, browser=browser)
+    show_page(
+        lambda credentials: annotate_app(film, out, preview_films, credentials),
+        port=port,
+        browser=browser,
+    )

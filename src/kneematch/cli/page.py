@@ -1,6 +1,5 @@
-"""What `annotate` and `review` do alike: a page on this machine, until the user ends it."""
+"""Shared by `annotate` and `review`: show a page in the browser until Ctrl-C."""
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
@@ -12,11 +11,11 @@ from kneematch.cli.terminal import complain
 from kneematch.errors import SettingsError
 
 if TYPE_CHECKING:
-    from kneematch.web.auth import Door, Guard
+    from kneematch.web.auth import AuthMiddleware, Credentials
 
 
 def check_web() -> None:
-    """See that what pages are served with is installed."""
+    """Raise SettingsError if the packages of the extra `web` are missing."""
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise SettingsError(
             "pages need FastAPI and uvicorn, which are not installed; expected the extra 'web'; "
@@ -24,17 +23,19 @@ def check_web() -> None:
         )
 
 
-def show_page(build: Callable[["Door"], "Guard"], *, port: int, browser: bool) -> None:
-    """Serve an app until Ctrl-C; its address, which holds the secret, is told on stdout."""
-    from kneematch.web.serve import door_of, open_port, serve
+def show_page(
+    make_app: Callable[["Credentials"], "AuthMiddleware"], *, port: int, browser: bool
+) -> None:
+    """Serve an app until Ctrl-C; print its address, which contains the secret token."""
+    from kneematch.web.auth import Credentials
+    from kneematch.web.server import open_port, serve
 
-    logging.basicConfig(format="kneematch: %(message)s")
-    with open_port(port) as own:
-        door = door_of(own)
-        app = build(door)
-        typer.echo(door.address)
+    with open_port(port) as listening:
+        credentials = Credentials.for_socket(listening)
+        app = make_app(credentials)
+        typer.echo(credentials.url)
         complain("open this address in a browser; Ctrl-C ends it")
         if browser:
-            typer.launch(door.address)
+            typer.launch(credentials.url)
         with suppress(KeyboardInterrupt):
-            serve(app, own)
+            serve(app, listening)

@@ -1,4 +1,4 @@
-"""`kneematch review`: look through a run in the browser, and decide."""
+"""`kneematch review`: look through the knees of a run and decide, in the browser."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,16 +9,21 @@ from kneematch.cli.page import check_web, show_page
 
 
 def review(
-    out: Annotated[Path, typer.Argument(help="The folder that `kneematch detect` has filled.")],
+    out: Annotated[Path, typer.Argument(help="Output folder of `kneematch detect`.")],
     root: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Where relative names of films begin.")
+        Path, typer.Option(metavar="FOLDER", help="Folder of films with relative paths.")
     ] = Path(),
-    port: Annotated[int, typer.Option(help="Of the page; 0 is any that is free.")] = 0,
+    port: Annotated[
+        int, typer.Option(metavar="N", help="Port of the page; 0 chooses a free one.")
+    ] = 0,
     browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
 ) -> None:
-    """Accept, reject or correct what was found, the doubtful first, in the browser."""
+    """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
     check_web()
-    from kneematch.web.review import open_run, review_app
+    from kneematch.web.review import RunFolder, review_app
 
-    run = open_run(out, root)
-    show_page(lambda door: review_app(run, door), port=port, browser=browser)
+    show_page(
+        lambda credentials: review_app(RunFolder(out, root), credentials),
+        port=port,
+        browser=browser,
+    )

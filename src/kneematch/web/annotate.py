@@ -1,4 +1,4 @@
-"""The page on which a template is drawn: what it asks for, and what it is told."""
+"""The annotation page: HTTP API to draw a template on a film and to preview it on others."""
 
 import json
 import threading
@@ -10,39 +10,51 @@ from typing import Any, Final
 from fastapi import FastAPI
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from kneematch.errors import TemplateError
+from kneematch.detection.detector import Detector
+from kneematch.detection.overlay import draw_detections
+from kneematch.errors import FilmError, TemplateError
 from kneematch.matching.annotation import Annotation, save_annotation
-from kneematch.matching.template import cut_from_half
-from kneematch.web.auth import Door, Guard
+from kneematch.matching.template import Template, cut_from_half
+from kneematch.solvers.exhaustive_search import search
+from kneematch.web.auth import AuthMiddleware, Credentials
 from kneematch.web.drawing import (
     Drawing,
-    Subject,
-    annotation_of,
-    coarse_around,
-    problems_of,
+    SplitFilm,
+    default_coarse,
+    find_problems,
     template_pictures,
+    to_annotation,
 )
-from kneematch.web.films import picture, read_film, remembered
-from kneematch.web.initial_annotation import first_guess, from_model
-from kneematch.web.preview import Trials
-from kneematch.web.serve import page_app
+from kneematch.web.films import data_url, film_jpeg, locked_cache, read_film
+from kneematch.web.initial_annotation import detected_annotation, initial_annotation
+from kneematch.web.server import page_app
 
 CONFLICT: Final = 409
+PREVIEW_FILMS: Final = 12
+PREVIEW_PX: Final = 320
+
+GetFilm = Callable[[], SplitFilm]
 
 
-def annotate_app(film: Path, template: Path, films: Sequence[Path], door: Door) -> Guard:
-    """Draw on one film, try on others, and save to one file."""
+def annotate_app(
+    film: Path, template: Path, preview_films: Sequence[str | Path], credentials: Credentials
+) -> AuthMiddleware:
+    """Return the app of the annotation page.
+
+    Args:
+        film: The film to draw on.
+        template: The file that Save writes.
+        preview_films: Films to preview the template on; a dozen are used, evenly spaced.
+        credentials: Port and token of the page.
+    """
     app = page_app("annotate.html")
     radiograph = read_film(film)
-    split_once = remembered(lambda _: Subject.of(film, radiograph), 1)
-    drawn_once = remembered(lambda _: picture(radiograph), 1)
-    # Begun now, so that it is there when the browser is.
-    threading.Thread(target=drawn_once, args=(0,), daemon=True).start()
-
-    def subject() -> Subject:
-        return split_once(0)
-
-    asked_once = remembered(lambda _: from_model(subject()), 1)
+    split_once = locked_cache(lambda _: SplitFilm.from_film(film, radiograph), 1)
+    jpeg_once = locked_cache(lambda _: film_jpeg(radiograph), 1)
+    detect_once = locked_cache(lambda _: detected_annotation(split_once(0)), 1)
+    preview = Preview(_evenly_spaced(preview_films, PREVIEW_FILMS))
+    # Started now, so that the picture is ready when the browser asks for it.
+    threading.Thread(target=jpeg_once, args=(0,), daemon=True).start()
 
     @app.get("/api/start")
     def start() -> dict[str, Any]:
@@ -51,77 +63,104 @@ def annotate_app(film: Path, template: Path, films: Sequence[Path], door: Door) 
             "film": film.name,
             "size": [width, height],
             "template": str(template),
-            "trial_films": len(films),
+            "preview_films": len(preview.films),
         }
 
     @app.get("/film.jpg")
     def film_picture() -> Response:
-        return Response(drawn_once(0), media_type="image/jpeg")
+        return Response(jpeg_once(0), media_type="image/jpeg")
 
-    @app.get("/api/guess")
-    def guess() -> dict[str, Any]:
-        guessed, source = first_guess(subject(), template, lambda: asked_once(0))
-        return {"drawing": _shown(guessed, subject()), "source": source}
+    @app.get("/api/initial")
+    def initial() -> dict[str, Any]:
+        split_film = split_once(0)
+        drawn, source = initial_annotation(split_film, template, lambda: detect_once(0))
+        return {"drawing": _to_drawing(drawn, split_film), "source": source}
 
-    _add_judging(app, subject)
-    _add_trials(app, subject, Trials(films))
-    _add_saving(app, subject, template)
-    return Guard(app, door)
+    _add_routes(app, lambda: split_once(0), template, preview)
+    return AuthMiddleware(app, credentials)
 
 
-def _add_judging(app: FastAPI, subject: Callable[[], Subject]) -> None:
+def _add_routes(app: FastAPI, get_film: GetFilm, template: Path, preview: "Preview") -> None:
+    """Add the routes that receive a drawing."""
+
     @app.post("/api/check")
     def check(drawing: Drawing) -> dict[str, Any]:
-        annotation = annotation_of(drawing, subject())
-        problems = problems_of(annotation, subject())
-        try:
-            pictures = template_pictures(annotation, subject())
-        except (TemplateError, ValueError, RuntimeError) as error:
-            pictures = None
-            if not problems:
-                raise TemplateError(str(error)) from error
+        film = get_film()
+        annotation = to_annotation(drawing, film)
+        problems = find_problems(annotation, film)
         return {
             "side": annotation.side,
             "coarse": annotation.coarse,
             "problems": problems,
-            "template": pictures,
+            "template": None if problems else template_pictures(annotation, film),
         }
 
+    @app.post("/api/preview")
+    def run_preview(drawing: Drawing) -> Response:
+        annotation = _valid_annotation(drawing, get_film())
+        cut, _ = cut_from_half(get_film().half(annotation.side), annotation)
+        lines = (json.dumps(result) + "\n" for result in preview.run(cut))
+        return StreamingResponse(lines, media_type="application/x-ndjson")
 
-def _add_trials(app: FastAPI, subject: Callable[[], Subject], trials: Trials) -> None:
-    @app.post("/api/try")
-    def try_it(drawing: Drawing) -> Response:
-        annotation = _good(drawing, subject())
-        template, _ = cut_from_half(subject().half(annotation.side), annotation)
-        return StreamingResponse(_lines(trials.run(template)), media_type="application/x-ndjson")
-
-
-def _add_saving(app: FastAPI, subject: Callable[[], Subject], template: Path) -> None:
     @app.post("/api/save")
     def save(drawing: Drawing, overwrite: bool = False) -> Response:
-        annotation = _good(drawing, subject())
+        annotation = _valid_annotation(drawing, get_film())
         if template.exists() and not overwrite:
-            return JSONResponse({"problem": f"{template} is there already"}, CONFLICT)
+            return JSONResponse({"problem": f"{template} exists already"}, CONFLICT)
         save_annotation(annotation, template)
         return JSONResponse({"saved": str(template)})
 
 
-def _good(drawing: Drawing, subject: Subject) -> Annotation:
-    """The annotation, if nothing is wrong with it."""
-    annotation = annotation_of(drawing, subject)
-    for problem in problems_of(annotation, subject):
+def _valid_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
+    annotation = to_annotation(drawing, film)
+    for problem in find_problems(annotation, film):
         raise TemplateError(problem["text"])
     return annotation
 
 
-def _shown(guess: Annotation, subject: Subject) -> dict[str, Any]:
-    """As the page draws it: without the coarse box, where that is the usual one."""
-    usual = guess.coarse == coarse_around(guess.fine, subject.frame(guess.side))
-    plain = asdict(guess)
-    shown = {name: plain[name] for name in ("fine", "red", "green", "landmarks")}
-    return shown | {"coarse": None if usual else guess.coarse}
+def _to_drawing(annotation: Annotation, film: SplitFilm) -> dict[str, Any]:
+    """Return an annotation in the form of `Drawing`; a default coarse box is left out."""
+    is_default = annotation.coarse == default_coarse(annotation.fine, film.frame(annotation.side))
+    values = asdict(annotation)
+    drawing = {name: values[name] for name in ("fine", "red", "green", "landmarks")}
+    return drawing | {"coarse": None if is_default else annotation.coarse}
 
 
-def _lines(told: Iterator[dict[str, Any]]) -> Iterator[str]:
-    for item in told:
-        yield json.dumps(item) + "\n"
+def _evenly_spaced(films: Sequence[str | Path], most: int) -> list[Path]:
+    count = min(most, len(films))
+    return [Path(films[k * len(films) // count]) for k in range(count)]
+
+
+class Preview:
+    """Runs a template on a few films; a new run stops the one before."""
+
+    def __init__(self, films: Sequence[Path]) -> None:
+        self.films = films
+        self._latest = 0
+        # Held while a film is searched, never while a result is sent: the page may be closed.
+        self._searching = threading.Lock()
+
+    def run(self, template: Template) -> Iterator[dict[str, Any]]:
+        """Yield the result of each film; stop early when a later run begins."""
+        self._latest += 1
+        own_number = self._latest
+        # `Detector.load` would take seconds to load the networks of the consistency check.
+        detector = Detector(template, search, search.__name__)
+        for number, path in enumerate(self.films):
+            with self._searching:
+                if own_number != self._latest:
+                    return
+                result = _detect(detector, path)
+            yield {"number": number, "film": path.name, **result}
+
+
+def _detect(detector: Detector, path: Path) -> dict[str, Any]:
+    """Return a picture and the losses of a film, or the problem with it."""
+    try:
+        film = read_film(path)
+        knees = detector.detect(film)
+    except FilmError as error:
+        return {"problem": str(error).removeprefix(f"{path}: ")}
+    picture = draw_detections(film, knees, longest_px=PREVIEW_PX)
+    losses = [{"side": knee.side, "loss": knee.loss} for knee in knees]
+    return {"picture": data_url(picture), "knees": losses}

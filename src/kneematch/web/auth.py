@@ -1,7 +1,8 @@
-"""Who may come in: every request is checked before any page sees it."""
+"""Access control for the pages: every request is checked before the application sees it."""
 
 import logging
 import secrets
+import socket
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
@@ -12,12 +13,12 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HOST: Final = "127.0.0.1"
-NAMES: Final = (HOST, "localhost")  # by which a browser may call us
-MOST_BYTES: Final = 64 * 1024  # of a request's body, which is a few boxes
-FORBIDDEN, REFUSED = 403, 422
-# Requests that a browser makes for our own page, or because the user asked for it.
-OWN_SITES: Final = ("same-origin", "none")
-HEADERS: Final = {
+HOST_NAMES: Final = (HOST, "localhost")  # accepted in the Host header
+MAX_BODY_BYTES: Final = 64 * 1024  # a request body is a few boxes
+FORBIDDEN, UNPROCESSABLE = 403, 422
+# Sec-Fetch-Site of requests from the page itself, and of addresses that the user typed.
+TRUSTED_SITES: Final = ("same-origin", "none")
+SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
@@ -27,100 +28,103 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 
-log = logging.getLogger("kneematch.web")
+log = logging.getLogger("kneematch")
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
-    """The port that pages are served on, and the secret that opens them."""
+class Credentials:
+    """The port of a page and the secret token that opens it."""
 
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
+    @classmethod
+    def for_socket(cls, listening: socket.socket) -> "Credentials":
+        """Return the port of a socket with a new random token."""
+        return cls(listening.getsockname()[1])
+
     @property
-    def address(self) -> str:
-        """What the user opens; the page then forgets the token, and the cookie keeps it."""
+    def url(self) -> str:
+        """Address for the user; the page removes the token from it, and a cookie keeps it."""
         return f"http://{HOST}:{self.port}/?token={self.token}"
 
     @property
-    def cookie(self) -> str:
-        """Its name; cookies of all ports of a machine lie in one jar."""
+    def cookie_name(self) -> str:
+        """Name with the port in it, since browsers share cookies between ports."""
         return f"kneematch-{self.port}"
 
 
-class Guard:
-    """Around an app: lets in what carries the token and comes from the app's own pages."""
+class AuthMiddleware:
+    """ASGI middleware that passes on only requests with the token from the application's pages."""
 
-    def __init__(self, app: ASGIApp, door: Door) -> None:
-        self.app, self.door = app, door
+    def __init__(self, app: ASGIApp, credentials: Credentials) -> None:
+        self.app, self.credentials = app, credentials
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it with a line in the log."""
+        """Answer a request, or refuse it and log the reason."""
         if scope["type"] != "http":
             return
 
-        async def send_safely(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers.update(HEADERS)
-                headers.setdefault("Cache-Control", "no-store")
-                if _in_address(scope, self.door):
-                    headers.append("Set-Cookie", _cookie(self.door))
+                headers.update(SECURITY_HEADERS)
+                headers["Cache-Control"] = "no-store"
+                if _is_first_request(scope, self.credentials):
+                    cookie = f"{self.credentials.cookie_name}={self.credentials.token}"
+                    headers.append("Set-Cookie", f"{cookie}; Path=/; HttpOnly; SameSite=Strict")
             await send(message)
 
-        refusal = _refusal(scope, self.door)
+        refusal = _refusal(scope, self.credentials)
         if refusal is None:
-            await self.app(scope, receive, send_safely)
+            await self.app(scope, receive, send_with_headers)
             return
         status, reason = refusal
         log.warning("%s %r refused with %d: %s", scope["method"], scope["path"], status, reason)
-        await PlainTextResponse(reason, status, HEADERS)(scope, receive, send)
+        await PlainTextResponse(reason, status, SECURITY_HEADERS)(scope, receive, send)
 
 
-def _refusal(scope: Scope, door: Door) -> tuple[int, str] | None:
-    """The status and the reason why a request is not answered."""
+def _refusal(scope: Scope, credentials: Credentials) -> tuple[int, str] | None:
+    """Return the status and the reason for refusing a request, or None to answer it."""
     headers = Headers(scope=scope)
-    ours = [f"{name}:{door.port}" for name in NAMES]
     host, origin = headers.get("host", ""), headers.get("origin")
-    changes = scope["method"] not in ("GET", "HEAD")
-    if host not in ours:
-        return FORBIDDEN, "another host was asked for; expected this machine's own address"
-    if (origin is None and changes) or origin not in (None, f"http://{host}"):
-        return FORBIDDEN, "asked for by another page; expected kneematch's own"
+    writes = scope["method"] not in ("GET", "HEAD")
+    if host not in [f"{name}:{credentials.port}" for name in HOST_NAMES]:
+        return FORBIDDEN, "request for another host; expected this machine's own address"
+    if (origin is None and writes) or origin not in (None, f"http://{host}"):
+        return FORBIDDEN, "request from another page; expected kneematch's own"
     if ".." in scope["path"] or "\\" in scope["path"] or "\0" in scope["path"]:
-        return FORBIDDEN, "a path that leaves its folder; expected one of the page's own"
-    if _in_address(scope, door):
+        return FORBIDDEN, "path outside the page's folder; expected one of the page's own"
+    if _is_first_request(scope, credentials):
         return None
-    if not _same(_from_cookie(headers, door), door.token):
+    if not _equal(_token_from_cookie(headers, credentials), credentials.token):
         return FORBIDDEN, "no token; open the address that kneematch has printed"
-    if headers.get("sec-fetch-site", "none") not in OWN_SITES:
-        return FORBIDDEN, "asked for by another site; expected kneematch's own page"
+    if headers.get("sec-fetch-site", "none") not in TRUSTED_SITES:
+        return FORBIDDEN, "request from another site; expected kneematch's own page"
     length = headers.get("content-length", "")
-    if changes and not (length.isdecimal() and int(length) <= MOST_BYTES):
-        return REFUSED, f"a body of {length or 'unknown'} bytes; expected at most {MOST_BYTES}"
+    if writes and not (length.isdecimal() and int(length) <= MAX_BODY_BYTES):
+        found = f"request body of {length or 'unknown'} bytes"
+        return UNPROCESSABLE, f"{found}; expected at most {MAX_BODY_BYTES}"
     return None
 
 
-def _in_address(scope: Scope, door: Door) -> bool:
-    """Whether this is the page itself, asked for with the token."""
+def _is_first_request(scope: Scope, credentials: Credentials) -> bool:
+    """Return whether this is a request for the page itself with the token in its address."""
     if scope["path"] != "/" or scope["method"] != "GET":
         return False
     query = parse_qs(scope["query_string"].decode("latin-1"))
-    return _same(query.get("token", [""])[0], door.token)
+    return _equal(query.get("token", [""])[0], credentials.token)
 
 
-def _from_cookie(headers: Headers, door: Door) -> str:
+def _token_from_cookie(headers: Headers, credentials: Credentials) -> str:
     try:
-        jar = SimpleCookie(headers.get("cookie", ""))
+        cookies = SimpleCookie(headers.get("cookie", ""))
     except CookieError:
         return ""
-    return jar[door.cookie].value if door.cookie in jar else ""
+    name = credentials.cookie_name
+    return cookies[name].value if name in cookies else ""
 
 
-def _same(given: str, token: str) -> bool:
-    """Compared in a time that tells nothing."""
+def _equal(given: str, token: str) -> bool:
+    """Compare in constant time."""
     return secrets.compare_digest(given.encode(), token.encode())
-
-
-def _cookie(door: Door) -> str:
-    return f"{door.cookie}={door.token}; Path=/; HttpOnly; SameSite=Strict"

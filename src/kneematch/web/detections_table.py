@@ -1,4 +1,4 @@
-"""The rows of a run's detections.csv: found, filtered and sorted."""
+"""The rows of a run's detections.csv, which the review page filters and sorts."""
 
 import csv
 from collections import Counter
@@ -15,78 +15,89 @@ from pydantic import Field
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.export.tables import COLUMNS, CORNERS
+from kneematch.geometry.split import SIDES
 from kneematch.io.csv_text import read_csv
 
-TABLE: Final = "detections.csv"
-CALM: Final = ("", "no")  # what `review` says of a knee that nobody need look at
-UNSTATED: Final = "not stated"
-STATES: Final = ("undecided", "accepted", "rejected", "corrected")  # by number
-UNDECIDED: Final = 0
+FILE_NAME: Final = "detections.csv"
+POSITION: Final = ("centre_x_px", "centre_y_px", "rotation_deg", *CORNERS)  # finite numbers
+LENGTHS: Final = ("width_px", "height_px")  # positive numbers
+NO_REVIEW: Final = ("", "no")  # values of the column `review` of knees that need none
+NO_REASON: Final = "not stated"
+STATES: Final = ("undecided", "accepted", "rejected", "corrected")
+UNDECIDED: Final = STATES.index("undecided")
 
-Sort = Literal["doubtful", "loss", "energy", "film"]
-Shown = Literal["all", "undecided", "decided", "accepted", "rejected", "corrected"]
-States = NDArray[np.int8]
-Numbers = NDArray[np.int64]
+States = NDArray[np.int8]  # (rows,), indices of STATES
+RowNumbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
-    """Which rows, in which order, as the page asks for them."""
+class RowQuery:
+    """Which rows to show, in which order: the parameters of a request."""
 
-    sort: Sort = "doubtful"
-    shown: Shown = "all"
+    sort: Literal["doubtful", "loss", "energy", "film"] = "doubtful"
+    shown: Literal["all", "undecided", "decided", "accepted", "rejected", "corrected"] = "all"
     side: Literal["left", "right"] | None = None
     reason: Annotated[str, Field(max_length=400)] | None = None
-    low: Annotated[float, Field(allow_inf_nan=False)] | None = None  # of the loss
-    high: Annotated[float, Field(allow_inf_nan=False)] | None = None
-    film: Annotated[str, Field(max_length=400)] | None = None  # a part of its name
+    low: Annotated[float, Field(allow_inf_nan=False)] | None = None  # smallest loss
+    high: Annotated[float, Field(allow_inf_nan=False)] | None = None  # largest loss
+    film: Annotated[str, Field(max_length=400)] | None = None  # part of its name
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
-    """A table as text, and what is sorted by as numbers."""
+class DetectionsTable:
+    """A table of text, with the columns that rows are selected by as arrays."""
 
     columns: Sequence[str]
-    cells: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[str]]
 
     def __len__(self) -> int:
-        """How many knees."""
-        return len(self.cells)
+        """Return the number of rows; each is a knee."""
+        return len(self.rows)
 
     def text(self, row: int, column: str) -> str:
-        """One cell."""
-        return self.cells[row][self._place[column]]
+        """Return one cell."""
+        return self.rows[row][self._index[column]]
 
     def number(self, row: int, column: str) -> float:
-        """One cell; nothing is NaN."""
-        return _number(self.text(row, column))
+        """Return one cell as a number, NaN if it is none."""
+        return _to_number(self.text(row, column))
+
+    def numbers(self, column: str) -> NDArray[np.float64]:
+        """Return a column as numbers (rows,), NaN where a cell is none."""
+        place = self._index[column]
+        return np.array([_to_number(cells[place]) for cells in self.rows], np.float64)
 
     @cached_property
     def landmarks(self) -> tuple[str, ...]:
-        """Their names."""
-        named = [name for name in self.columns if name not in COLUMNS and name.endswith("_x_px")]
-        return tuple(name.removesuffix("_x_px") for name in named)
+        """Names of the landmarks."""
+        names = (name for name in self.columns if name not in COLUMNS and name.endswith("_x_px"))
+        return tuple(name.removesuffix("_x_px") for name in names)
 
     @cached_property
     def reasons(self) -> list[tuple[str, ...]]:
-        """Why to look at each row; nothing where nobody need."""
+        """Reasons to review each row; empty for rows that need no review."""
         return [self._reasons(row) for row in range(len(self))]
 
     @cached_property
-    def frequent_reasons(self) -> list[tuple[str, int]]:
-        """All reasons, the most frequent first."""
+    def reason_counts(self) -> list[tuple[str, int]]:
+        """All reasons and their counts, the most frequent first."""
         return Counter(reason for row in self.reasons for reason in row).most_common()
 
     @cached_property
-    def by_film(self) -> Mapping[str, list[int]]:
-        """The rows of each film."""
+    def rows_by_film(self) -> Mapping[str, list[int]]:
+        """Row numbers of each film."""
         found: dict[str, list[int]] = {}
-        for row, cells in enumerate(self.cells):
-            found.setdefault(cells[self._place["film"]], []).append(row)
+        for row in range(len(self)):
+            found.setdefault(self.text(row, "film"), []).append(row)
         return found
 
+    @cached_property
+    def loss(self) -> NDArray[np.float64]:
+        """Loss of every row."""
+        return self.numbers("loss")
+
     def detection(self, row: int) -> Detection:
-        """The knee of a row."""
+        """Return the detection of a row."""
         corners = [self.number(row, name) for name in CORNERS]
         spacing = self.number(row, "mm_per_px")
         return Detection(
@@ -108,25 +119,26 @@ class Rows:
             },
         )
 
-    def ordered(self, query: Query, states: States) -> Numbers:
-        """The rows that are asked for, sorted; equals keep the order of the table."""
-        chosen: Numbers = np.flatnonzero(self._chosen(query, states))
+    def select(self, query: RowQuery, states: States) -> RowNumbers:
+        """Return the row numbers that match a query, sorted; ties keep the table's order."""
+        chosen: RowNumbers = np.flatnonzero(self._matches(query, states))
         if query.sort == "film":
             return chosen
-        worst_first = -np.nan_to_num(self._energy if query.sort == "energy" else self.loss, nan=9.0)
-        keys = [worst_first[chosen]]
-        if query.sort == "doubtful":  # the last key leads
-            keys.append(-self._doubtful[chosen].astype(np.float64))
+        values = self._energy if query.sort == "energy" else self.loss
+        keys = [-np.nan_to_num(values, nan=9.0)[chosen]]  # the worst first
+        if query.sort == "doubtful":  # the last key has priority
+            keys.append(np.array([not self.reasons[row] for row in chosen], np.float64))
         return chosen[np.lexsort(keys)]
 
-    def _chosen(self, query: Query, states: States) -> NDArray[np.bool_]:
+    def _matches(self, query: RowQuery, states: States) -> NDArray[np.bool_]:
         keep = np.ones(len(self), bool)
         if query.shown == "decided":
             keep &= states != UNDECIDED
         elif query.shown != "all":
             keep &= states == STATES.index(query.shown)
         if query.side is not None:
-            keep &= self._sides == query.side
+            side = self._index["side"]
+            keep &= np.array([cells[side] == query.side for cells in self.rows], bool)
         if query.low is not None:
             keep &= self.loss >= query.low
         if query.high is not None:
@@ -134,67 +146,73 @@ class Rows:
         if query.reason is not None:
             keep &= np.array([query.reason in reasons for reasons in self.reasons], bool)
         if query.film:
-            part, place = query.film.casefold(), self._place["film"]
-            keep &= np.array([part in cells[place].casefold() for cells in self.cells], bool)
+            part, film = query.film.casefold(), self._index["film"]
+            keep &= np.array([part in cells[film].casefold() for cells in self.rows], bool)
         return keep
 
     @cached_property
-    def loss(self) -> NDArray[np.float64]:
-        """Of every row."""
-        return self._column("loss")
-
-    @cached_property
     def _energy(self) -> NDArray[np.float64]:
-        return self._column("energy")
+        return self.numbers("energy")
 
     @cached_property
-    def _doubtful(self) -> NDArray[np.bool_]:
-        return np.array([bool(reasons) for reasons in self.reasons], bool)
-
-    @cached_property
-    def _sides(self) -> NDArray[np.str_]:
-        return np.array([cells[self._place["side"]] for cells in self.cells], np.str_)
-
-    @cached_property
-    def _place(self) -> Mapping[str, int]:
+    def _index(self) -> Mapping[str, int]:
         return {name: k for k, name in enumerate(self.columns)}
 
-    def _column(self, name: str) -> NDArray[np.float64]:
-        return np.array([_number(cells[self._place[name]]) for cells in self.cells], np.float64)
-
     def _reasons(self, row: int) -> tuple[str, ...]:
-        if self.text(row, "review") in CALM:
+        if self.text(row, "review") in NO_REVIEW:
             return ()
         parts = (part.strip() for part in self.text(row, "reason").split(";"))
-        return tuple(part for part in parts if part) or (UNSTATED,)
+        return tuple(part for part in parts if part) or (NO_REASON,)
 
 
-def load_rows(out: Path) -> Rows:
+def read_detections_table(out: Path) -> DetectionsTable:
     """Read the table of a run.
 
     Raises:
-        SettingsError: there is none, or it is not one of kneematch.
+        SettingsError: There is none, or it was not written by this version of kneematch.
     """
-    path = out / TABLE
+    path = out / FILE_NAME
     try:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            columns, *cells = read_csv(file)
+            columns, *rows = read_csv(file)
     except (OSError, ValueError, csv.Error) as error:
         raise SettingsError(
             f"{path}: cannot be read ({error}); expected the table of a run that has ended; name "
             "the folder that `kneematch detect` has filled"
         ) from error
-    missing = [name for name in COLUMNS if name not in columns]
-    uneven = any(len(row) != len(columns) for row in cells)
-    if missing or uneven:
-        found = f"no column {missing[0]}" if missing else "rows of different lengths"
+    table = DetectionsTable(columns, rows)
+    if problem := _header_problem(table) or _row_problem(table):
         raise SettingsError(
-            f"{path}: {found}; expected a table of this version of kneematch; run the films again"
+            f"{path}: {problem}; expected a table of this version of kneematch; run the films again"
         )
-    return Rows(columns, cells)
+    return table
 
 
-def _number(text: str) -> float:
+def _header_problem(table: DetectionsTable) -> str | None:
+    columns = table.columns
+    for name in (*COLUMNS, *(f"{landmark}_y_px" for landmark in table.landmarks)):
+        if name not in columns:
+            return f"no column {name}"
+    repeated = [name for name, count in Counter(columns).items() if count > 1]
+    return f"column {repeated[0]!r} occurs twice" if repeated else None
+
+
+def _row_problem(table: DetectionsTable) -> str | None:
+    """Return what is wrong with the first faulty row; an empty energy, loss or landmark is fine."""
+    for number, cells in enumerate(table.rows, 1):
+        if len(cells) != len(table.columns):
+            return f"row {number} has {len(cells)} cells and the header {len(table.columns)}"
+        if table.text(number - 1, "side") not in SIDES:
+            return f"row {number}: side is {table.text(number - 1, 'side')!r}"
+    for name in (*POSITION, *LENGTHS):
+        values = table.numbers(name)
+        faulty = np.flatnonzero(~np.isfinite(values) | ((name in LENGTHS) & (values <= 0)))
+        if faulty.size:
+            return f"row {faulty[0] + 1}: {name} is {table.text(int(faulty[0]), name)!r}"
+    return None
+
+
+def _to_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The first guess of a template, so that most users only nudge it."""
+"""The annotation that the page starts with, so that most users only adjust it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,68 +8,69 @@ from typing import Final
 from kneematch.detection.detection import Detection
 from kneematch.detection.detector import Detector
 from kneematch.errors import KneematchError
-from kneematch.geometry.split import SIDES
-from kneematch.matching.annotation import Annotation, Box, load_annotation
+from kneematch.matching.annotation import Annotation, load_annotation
 from kneematch.synthetic.annotation import annotate
-from kneematch.web.drawing import Subject, coarse_around, problems_of
+from kneematch.web.drawing import SplitFilm, default_coarse, find_problems
 
-# The margins of the plateau, which the model in the box knows.
-MARGINS: Final = ("plateau_left", "plateau_right")
-# Of a half's width: the plateau in it, where nothing is known.
-USUAL: Final = 0.45
+MARGINS: Final = ("plateau_left", "plateau_right")  # landmarks of the built-in model
+PLATEAU_WIDTH: Final = 0.45  # of the half's width, where no knee was detected
 
 
-def first_guess(
-    subject: Subject, template: Path, ask_model: Callable[[], Annotation | None]
+def initial_annotation(
+    film: SplitFilm, template: Path, detect: Callable[[], Annotation | None]
 ) -> tuple[Annotation, str]:
-    """An annotation to begin with, and where it is from: "file", "model" or "middle"."""
-    if drawn := _drawn_before(subject, template):
+    """Return an annotation to start with, and its source.
+
+    Args:
+        film: The film to annotate.
+        template: File of an earlier annotation, used if it exists and was drawn on this film.
+        detect: Returns what the model finds (`detected_annotation`), or None.
+
+    Returns:
+        The annotation, and "file", "model" or "middle" (boxes in the middle of a half).
+    """
+    if drawn := _saved_annotation(film, template):
         return drawn, "file"
-    if guessed := ask_model():
-        return guessed, "model"
-    return _in_the_middle(subject), "middle"
+    if detected := detect():
+        return detected, "model"
+    return _middle_annotation(film), "middle"
 
 
-def _drawn_before(subject: Subject, template: Path) -> Annotation | None:
-    """What the template's file holds, if it was drawn on this film."""
+def detected_annotation(film: SplitFilm) -> Annotation | None:
+    """Return boxes around the knee with the lowest loss whose boxes are valid, or None."""
+    try:
+        found = Detector.load(device="cpu").detect(film.film)
+    except KneematchError:  # no built-in model, or a film that it cannot use
+        return None
+    knees = sorted(found, key=lambda knee: knee.loss)
+    drawn = [_around(knee, film) for knee in knees if set(MARGINS) <= set(knee.landmarks)]
+    return next((annotation for annotation in drawn if not find_problems(annotation, film)), None)
+
+
+def _saved_annotation(film: SplitFilm, template: Path) -> Annotation | None:
     try:
         drawn = load_annotation(template)
-        return drawn if drawn.film.samefile(subject.path) else None
+        return drawn if drawn.film.samefile(film.path) else None
     except (KneematchError, OSError):
         return None
 
 
-def from_model(subject: Subject) -> Annotation | None:
-    """The boxes around the knee that matches best, of those that can serve."""
-    try:
-        found = Detector.load(device="cpu").detect(subject.film)
-    except KneematchError:  # no model in the box, or no knee for it
-        return None
-    knees = sorted(found, key=lambda knee: knee.loss)
-    guesses = [_around(knee, subject) for knee in knees if set(MARGINS) <= set(knee.landmarks)]
-    return next((guess for guess in guesses if not problems_of(guess, subject)), None)
-
-
-def _around(knee: Detection, subject: Subject) -> Annotation:
-    # On the mirrored side the names are swapped; the picture's left margin is the lesser x.
+def _around(knee: Detection, film: SplitFilm) -> Annotation:
+    # The template is mirrored in the left half, so the landmarks are sorted by x again.
     left, right = sorted(knee.landmarks[name] for name in MARGINS)
     left, right = ((round(x, 1), round(y, 1)) for x, y in (left, right))
-    return _usual_coarse(annotate(subject.path, knee.side, left, right), subject)
+    return _with_default_coarse(annotate(film.path, knee.side, left, right), film)
 
 
-def _usual_coarse(guess: Annotation, subject: Subject) -> Annotation:
-    """With the coarse box that is drawn for the user, not the phantoms' own."""
-    return replace(guess, coarse=coarse_around(guess.fine, subject.frame(guess.side)))
+def _middle_annotation(film: SplitFilm) -> Annotation:
+    """Return boxes without landmarks in the middle of the right half."""
+    height, width = film.film.size
+    x, y = (film.axis_px + width) / 2, height / 2
+    reach = PLATEAU_WIDTH * (width - film.axis_px) / 2
+    drawn = annotate(film.path, "right", (x - reach, y), (x + reach, y))
+    return _with_default_coarse(replace(drawn, landmarks={}), film)
 
 
-def _in_the_middle(subject: Subject) -> Annotation:
-    """Boxes in the middle of the right half, to be drawn anew."""
-    x0, y0, x1, y1 = _on_film(subject)
-    x, y, reach = (x0 + x1) / 2, (y0 + y1) / 2, USUAL * (x1 - x0) / 2
-    guess = annotate(subject.path, SIDES[1], (x - reach, y), (x + reach, y))
-    return _usual_coarse(replace(guess, landmarks={}), subject)
-
-
-def _on_film(subject: Subject) -> Box:
-    height, width = subject.film.size
-    return subject.axis_px, 0.0, float(width), float(height)
+def _with_default_coarse(annotation: Annotation, film: SplitFilm) -> Annotation:
+    coarse = default_coarse(annotation.fine, film.frame(annotation.side))
+    return replace(annotation, coarse=coarse)

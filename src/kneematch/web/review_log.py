@@ -1,10 +1,13 @@
-"""review.csv: what was decided about each knee; lines are only ever added."""
+"""review.csv: the decisions of a review, appended one line at a time."""
 
-import io
+import csv
+import logging
+import math
 import os
+import re
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
@@ -13,22 +16,28 @@ import numpy as np
 from pydantic import Field
 
 from kneematch.errors import SettingsError
-from kneematch.io.atomic import lock
-from kneematch.io.csv_text import csv_line, read_csv
-from kneematch.web.detections_table import STATES, UNDECIDED, Rows, States
+from kneematch.geometry.split import SIDES
+from kneematch.io.atomic import lock, write_aside
+from kneematch.io.csv_text import csv_line, restore
+from kneematch.web.detections_table import STATES, UNDECIDED, DetectionsTable, States
 
-NAME: Final = "review.csv"
+FILE_NAME: Final = "review.csv"
 UNDONE: Final = "undone"
 CORRECTED: Final = "corrected"
-AREA: Final = ("centre_x_px", "centre_y_px", "width_px", "rotation_deg")
-COLUMNS: Final = ("time", "film", "side", "decision", *AREA, "loss")
+AREA_COLUMNS: Final = ("centre_x_px", "centre_y_px", "width_px", "rotation_deg")
+COLUMNS: Final = ("time", "film", "side", "decision", *AREA_COLUMNS, "loss")
+# Entries start with a time; a film's name may contain line breaks, so not every line is an entry.
+ENTRY_START: Final = re.compile(rb"(?<=\n)(?=\d{4}-\d\d-\d\dT)")
 
+log = logging.getLogger("kneematch")
+
+Entry = tuple[str, str, str, "Area", float | None]  # film, side, state or "undone", area, loss
 Length = Annotated[float, Field(gt=-1e6, lt=1e6, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Where an area lies; its shape is the template's."""
+    """Position of an area in film pixels; its shape is the template's."""
 
     centre_x_px: Length
     centre_y_px: Length
@@ -38,161 +47,215 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """About one row: accepted or rejected as found, or corrected."""
+    """The decision about one row: accepted or rejected as detected, or corrected."""
 
     row: int
-    what: str
+    state: str
     area: Area
     loss: float | None
 
 
-class Decisions:
-    """What is decided, in memory and on the disk."""
+class ReviewLog:
+    """The decisions about the rows of a table, in memory and in review.csv."""
 
-    def __init__(self, path: Path, rows: Rows) -> None:
-        """Open the file of earlier sessions, or begin one.
+    def __init__(self, path: Path, table: DetectionsTable) -> None:
+        """Open the file of earlier sessions, or create one.
 
-        A last line that a crash has torn is cut off. What was decided about areas that are no
-        longer there, since the run was made anew, does not count.
+        Lines that cannot be read are removed after the file was copied; `warning` and the log say
+        so. Decisions about areas that are no longer in the table, after another run, are ignored.
+
+        Raises:
+            SettingsError: Another review has the file open, or it is not a review.csv.
         """
-        self.states: States = np.zeros(len(rows), np.int8)
-        self._rows = rows
-        self._made: list[int] = []  # rows, in order; what was undone is gone
-        self._of_row: dict[int, list[Decision]] = {}
-        self._one = threading.Lock()
-        self._file: BinaryIO = path.open("a+b")
-        try:
-            if not lock(self._file):
-                raise SettingsError(
-                    f"{path}: another review is writing to it; expected to be the only one; end it "
-                    "first"
-                )
-            self._begin(path)
-        except BaseException:
-            self._file.close()
-            raise
+        self.states: States = np.zeros(len(table), np.int8)
+        self._table = table
+        self._order: list[int] = []  # rows in the order of their decisions, without undone ones
+        self._decisions: dict[int, list[Decision]] = {}  # by row
+        self._writing = threading.Lock()
+        self._file, entries, self.warning = _open_log(path)
+        if self.warning:
+            log.warning("%s", self.warning)
+        self._replay(entries)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file, so that another review can open it."""
         self._file.close()
 
     @property
     def last(self) -> int | None:
-        """The row that was decided last."""
-        return self._made[-1] if self._made else None
+        """The row of the last decision."""
+        return self._order[-1] if self._order else None
 
-    def of(self, row: int) -> Decision | None:
-        """What holds for a row."""
-        return None if self.states[row] == UNDECIDED else self._of_row[row][-1]
+    def get(self, row: int) -> Decision | None:
+        """Return the decision that holds for a row."""
+        return None if self.states[row] == UNDECIDED else self._decisions[row][-1]
 
     def add(self, decision: Decision) -> None:
-        """Decide; on the disk before it returns."""
-        with self._one:
-            self._write(decision, decision.what)
-            self._enter(decision)
+        """Record a decision; it is on disk when this returns."""
+        with self._writing:
+            self._append(decision, decision.state)
+            self._apply(decision)
 
     def undo(self) -> int | None:
-        """Take back what was decided last; return its row, or None if nothing is left."""
-        with self._one:
-            if not self._made:
+        """Revoke the last decision; return its row, or None if there is none."""
+        with self._writing:
+            if not self._order:
                 return None
-            row = self._made[-1]
-            self._write(self._of_row[row][-1], UNDONE)
-            self._take_back()
+            row = self._order[-1]
+            self._append(self._decisions[row][-1], UNDONE)
+            self._revoke_last()
             return row
 
     def counts(self) -> dict[str, int]:
-        """How many rows are in each state."""
-        found = np.bincount(self.states, minlength=len(STATES)).tolist()
-        return dict(zip(STATES, found, strict=True))
+        """Return the number of rows in each state."""
+        counts = np.bincount(self.states, minlength=len(STATES)).tolist()
+        return dict(zip(STATES, counts, strict=True))
 
-    def _enter(self, decision: Decision) -> None:
-        self._made.append(decision.row)
-        self._of_row.setdefault(decision.row, []).append(decision)
+    def _apply(self, decision: Decision) -> None:
+        self._order.append(decision.row)
+        self._decisions.setdefault(decision.row, []).append(decision)
         self._set_state(decision.row)
 
-    def _take_back(self) -> None:
-        row = self._made.pop()
-        self._of_row[row].pop()
+    def _revoke_last(self) -> None:
+        row = self._order.pop()
+        self._decisions[row].pop()
         self._set_state(row)
 
     def _set_state(self, row: int) -> None:
-        """That of the last decision, if it is about the area that is there now."""
-        last = self._of_row[row][-1] if self._of_row[row] else None
-        holds = last and (last.what == CORRECTED or last.area == area_of(self._rows, row))
-        self.states[row] = STATES.index(last.what) if last and holds else UNDECIDED
+        """Set the state of the last decision, if it is about the area that the table has now."""
+        last = self._decisions[row][-1] if self._decisions[row] else None
+        valid = last and (last.state == CORRECTED or last.area == area_of_row(self._table, row))
+        self.states[row] = STATES.index(last.state) if last and valid else UNDECIDED
 
-    def _write(self, decision: Decision, what: str) -> None:
+    def _append(self, decision: Decision, state: str) -> None:
         area = decision.area
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        names = (self._rows.text(decision.row, name) for name in ("film", "side"))
+        time = datetime.now(UTC).isoformat(timespec="seconds")
+        names = (self._table.text(decision.row, name) for name in ("film", "side"))
         numbers = [f"{value:.3f}" for value in (area.centre_x_px, area.centre_y_px, area.width_px)]
         loss = "" if decision.loss is None else f"{decision.loss:.6f}"
-        _append(self._file, [now, *names, what, *numbers, f"{area.rotation_deg:.4f}", loss])
+        _append_line(self._file, [time, *names, state, *numbers, f"{area.rotation_deg:.4f}", loss])
 
-    def _begin(self, path: Path) -> None:
-        """Read what is there; make it end where its last whole line ends."""
-        content = path.read_bytes()
-        lines = list(_whole_lines(content))
-        whole = sum(map(len, lines))
-        if whole < len(content):
-            self._file.truncate(whole)
-        if not lines:
-            _append(self._file, COLUMNS)
-            return
-        read = [row for line in lines for row in read_csv([_decoded(line)])]
-        if tuple(read[0]) != COLUMNS:
-            raise SettingsError(
-                f"{path}: its columns are {', '.join(read[0])}; expected {', '.join(COLUMNS)}; "
-                "move the file away"
-            )
-        self._replay(read[1:])
-
-    def _replay(self, lines: Sequence[Sequence[str]]) -> None:
+    def _replay(self, entries: Sequence[Entry]) -> None:
         numbers = {
-            (self._rows.text(row, "film"), self._rows.text(row, "side")): row
-            for row in range(len(self._rows))
+            (self._table.text(row, "film"), self._table.text(row, "side")): row
+            for row in range(len(self._table))
         }
-        for line in lines:
-            told = dict(zip(COLUMNS, line, strict=False))
-            row = numbers.get((told.get("film", ""), told.get("side", "")))
-            if row is None or len(line) != len(COLUMNS):
+        for film, side, state, area, loss in entries:
+            row = numbers.get((film, side))
+            if row is None:
                 continue
-            if told["decision"] == UNDONE and self.last == row:
-                self._take_back()
-            elif told["decision"] in STATES[1:] and (decision := _decision(row, told)):
-                self._enter(decision)
+            if state != UNDONE:
+                self._apply(Decision(row, state, area, loss))
+            elif self.last == row:
+                self._revoke_last()
 
 
-def area_of(rows: Rows, row: int) -> Area:
-    """Where a row's area was found."""
-    return Area(*(rows.number(row, name) for name in AREA))
+def area_of_row(table: DetectionsTable, row: int) -> Area:
+    """Return where the area of a row was detected."""
+    return Area(*(table.number(row, name) for name in AREA_COLUMNS))
 
 
-def _decision(row: int, told: dict[str, str]) -> Decision | None:
+def _open_log(path: Path) -> tuple[BinaryIO, list[Entry], str]:
+    """Open the file and lock it; repair it if necessary.
+
+    Returns:
+        The file, its entries, and a warning if lines were removed.
+    """
+    file, warning = _open_locked(path), ""
     try:
-        area = Area(*(float(told[name]) for name in AREA))
-        return Decision(row, told["decision"], area, float(told["loss"]) if told["loss"] else None)
-    except ValueError:
+        content = path.read_bytes()
+        _check_header(path, content)
+        lines, entries, faulty = _parse(content)
+        if faulty:
+            warning = _repair(path, content, lines, faulty)
+            file.close()
+            file = _open_locked(path)
+        if not any(lines):
+            _append_line(file, COLUMNS)
+    except BaseException:
+        file.close()
+        raise
+    return file, entries, warning
+
+
+def _open_locked(path: Path) -> BinaryIO:
+    while True:
+        path.touch(mode=0o600)
+        file = path.open("a+b")
+        if not lock(file):
+            file.close()
+            raise SettingsError(
+                f"{path}: another review is writing to it; expected to be the only one; end it "
+                "first"
+            )
+        # Another review may have repaired, and so replaced, the file before it was locked here.
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+        file.close()
+
+
+def _check_header(path: Path, content: bytes) -> None:
+    first = content.split(b"\n", 1)[0].rstrip(b"\r")
+    header = ",".join(COLUMNS).encode()
+    if first != header and not (b"\n" not in content and header.startswith(content)):
+        found = first[:200].decode("utf-8", "replace").replace(",", ", ")
+        raise SettingsError(
+            f"{path}: its columns are {found}; expected {', '.join(COLUMNS)}; move the file away"
+        )
+
+
+def _repair(path: Path, content: bytes, lines: Sequence[bytes], faulty: Sequence[int]) -> str:
+    """Copy the file, and replace it by its readable lines; return a warning."""
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    backup = path.with_name(f"{path.name}.{now}.bak")
+    for target, text in ((backup, content), (path, b"".join(lines))):
+        with write_aside(target) as aside:
+            aside.touch(mode=0o600)
+            aside.write_bytes(text)
+    shown = ", ".join(map(str, faulty[:5])) + (", ..." if len(faulty) > 5 else "")
+    return (
+        f"{path}: {len(faulty)} unreadable (line {shown}), all other lines are kept; expected a "
+        f"decision on each line; the file as it was is {backup.name}"
+    )
+
+
+def _parse(content: bytes) -> tuple[list[bytes], list[Entry], list[int]]:
+    """Return the readable lines, their entries, and the line numbers of unreadable text."""
+    kept: list[bytes] = []
+    entries: list[Entry] = []
+    faulty: list[int] = []
+    line_number = 1
+    for text in ENTRY_START.split(content):
+        first_line = text[: text.find(b"\n") + 1]  # empty for a line torn by a crash
+        readable = first_line if line_number == 1 else b""  # the header
+        for candidate in (text, first_line):
+            if not readable and (entry := _parse_entry(candidate)):
+                readable = candidate
+                entries.append(entry)
+        kept.append(readable)
+        if text[len(readable) :].strip():
+            faulty.append(line_number + readable.count(b"\n"))
+        line_number += text.count(b"\n")
+    return kept, entries, faulty
+
+
+def _parse_entry(line: bytes) -> Entry | None:
+    """Return the content of a line, or None if it is not whole or not a decision."""
+    try:
+        (cells,) = csv.reader([line.decode("utf-8", "surrogateescape")], strict=True)
+        _, film, side, state, x, y, width, rotation, loss_text = cells
+        area = Area(float(x), float(y), float(width), float(rotation))
+        loss = float(loss_text) if loss_text else math.nan
+    except (ValueError, csv.Error):
         return None
+    known = side in SIDES and state in (*STATES[1:], UNDONE)
+    if not (line.endswith(b"\n") and known and all(map(math.isfinite, astuple(area)))):
+        return None
+    return restore(film), side, state, area, None if math.isnan(loss) else loss
 
 
-def _whole_lines(content: bytes) -> Iterator[bytes]:
-    """Lines with their end; a quoted name may hold ends of lines, too."""
-    line = b""
-    for part in io.BytesIO(content):
-        line += part
-        if line.endswith(b"\n") and line.count(b'"') % 2 == 0:
-            yield line
-            line = b""
-
-
-def _decoded(line: bytes) -> str:
-    return line.decode("utf-8", "surrogateescape")
-
-
-def _append(file: BinaryIO, cells: Sequence[str]) -> None:
-    """Add a line, and wait until it is on the disk."""
+def _append_line(file: BinaryIO, cells: Sequence[str]) -> None:
+    """Write a line and wait until it is on disk."""
     file.write(csv_line(cells).encode("utf-8", "surrogateescape"))
     file.flush()
     os.fsync(file.fileno())

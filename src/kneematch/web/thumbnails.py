@@ -1,4 +1,4 @@
-"""Small pictures of knees, made when they are asked for and kept beside the run."""
+"""Thumbnails of knees, made on demand and cached in the folder of the run."""
 
 import hashlib
 from dataclasses import replace
@@ -18,44 +18,41 @@ from kneematch.web.films import jpeg
 FOLDER: Final = "review-cache"
 SIDE_PX: Final = 320
 QUALITY: Final = 85
-AROUND: Final = 1.9  # side of the square that is shown, in widths of the area
-VERSION: Final = b"1"  # of how they look
+FIELD: Final = 1.9  # side of the square that is shown, in widths of the area
+VERSION: Final = b"1"  # bump when the drawing changes
 
 
-def key_of(film: str, found: Detection) -> str:
-    """The name of a knee's picture, another one when its area has moved."""
+def thumbnail_key(film: str, knee: Detection) -> str:
+    """Return the file name (without suffix) of a knee's thumbnail; it changes with the area."""
     digest = hashlib.sha256(VERSION + film.encode("utf-8", "surrogateescape"))
-    digest.update(found.corners.round(2).tobytes() + f"{found.loss:.2f}".encode())
+    digest.update(knee.corners.round(2).tobytes() + f"{knee.loss:.2f}".encode())
     return digest.hexdigest()[:24]
 
 
-def kept(folder: Path, key: str) -> Path:
-    """Where the picture of a key is, or will be."""
-    return folder / f"{key}.jpg"
+def make_thumbnail(path: Path, film: Radiograph, knee: Detection) -> None:
+    """Draw a knee with its area and cache it, readable by the owner only."""
+    path.parent.mkdir(exist_ok=True)
+    path.parent.chmod(0o700)  # also where an earlier version made it
+    with write_aside(path) as aside:
+        aside.touch(mode=0o600)
+        aside.write_bytes(draw_thumbnail(film, knee))
 
 
-def make(folder: Path, film: Radiograph, key: str, found: Detection) -> None:
-    """Draw a knee with its area, and keep the picture."""
-    folder.mkdir(exist_ok=True)
-    with write_aside(kept(folder, key)) as aside:
-        aside.write_bytes(draw(film, found))
-
-
-def draw(film: Radiograph, found: Detection) -> bytes:
-    """The surroundings of an area, and its outline."""
-    half = AROUND * max(found.width_px, found.height_px) / 2
+def draw_thumbnail(film: Radiograph, knee: Detection) -> bytes:
+    """Return a JPEG file of the surroundings of an area with its outline."""
+    reach = FIELD * max(knee.width_px, knee.height_px) / 2
     height, width = film.size
-    x0, y0 = (int(max(0, found.centre[k] - half)) for k in (0, 1))
-    x1, y1 = (int(min((width, height)[k], found.centre[k] + half)) for k in (0, 1))
-    if x1 - x0 < 2 or y1 - y0 < 2:  # the area lies beside the film
+    x0, y0 = (int(max(0, knee.centre[k] - reach)) for k in (0, 1))
+    x1, y1 = (int(min((width, height)[k], knee.centre[k] + reach)) for k in (0, 1))
+    if x1 - x0 < 2 or y1 - y0 < 2:  # the area lies outside the film
         x0, y0, x1, y1 = 0, 0, width, height
-    by = max(1, max(x1 - x0, y1 - y0) // (2 * SIDE_PX))
-    part = Radiograph(_smaller(film.pixels[y0:y1, x0:x1], by))
-    corners = (found.corners - (x0, y0)) / by
-    shown = replace(found, corners=corners, width_px=found.width_px / by, landmarks={})
+    factor = max(1, max(x1 - x0, y1 - y0) // (2 * SIDE_PX))
+    part = Radiograph(_reduce(film.pixels[y0:y1, x0:x1], factor))
+    corners = (knee.corners - (x0, y0)) / factor
+    shown = replace(knee, corners=corners, width_px=knee.width_px / factor, landmarks={})
     return jpeg(draw_detections(part, [shown], longest_px=SIDE_PX), QUALITY)
 
 
-def _smaller(pixels: NDArray[np.float32], by: int) -> NDArray[np.float32]:
-    """Means of squares of pixels: much less to draw, and no loss to the eye."""
-    return np.asarray(Image.fromarray(pixels).reduce(by), np.float32)
+def _reduce(pixels: NDArray[np.float32], factor: int) -> NDArray[np.float32]:
+    """Average squares of pixels (H, W), since drawing all of them would be slow."""
+    return np.asarray(Image.fromarray(pixels).reduce(factor), np.float32)

@@ -1,43 +1,41 @@
-// The page on which a template is drawn.
+// The annotation page: draw the boxes of a template on a film.
 
 import { BOXES, BoxMarks, nudged } from "./box_marks.js";
-import { $, element, notice, onKeys, question, setUpHelp } from "./dialogs.js";
+import { $, bindKeys, element, setUpHelp, showDialog, showNotice } from "./dialogs.js";
 import { Drawing } from "./drawing.js";
-import { FilmView } from "./film_view.js";
+import { FilmView, tenth } from "./film_view.js";
 import { LandmarkList, freeName, renamed } from "./landmark_list.js";
 import { LandmarkMarks } from "./landmark_marks.js";
-import { ask, calmly, send } from "./server.js";
-import { setUpTools } from "./tools.js";
-import { TrialStrip } from "./trial_strip.js";
+import { PreviewStrip } from "./preview_strip.js";
+import { debounce, getJson, postJson } from "./server.js";
+import { setUpToolbar } from "./toolbar.js";
 
-const CALM_MS = 90; // without a change, after which the server is asked
-const CONFLICT = 409; // the file is there already
+const DELAY_MS = 90; // after a change, before the server checks the boxes
+const CONFLICT = 409; // the file exists already
 const HINTS = {
-  box: "Drag it, pull its handles, or use the arrow keys. D draws it anew.",
-  coarse: "Drawn for you around the fine box. D draws it yourself.",
-  point: "Drag it, or use the arrow keys. Delete removes it.",
-  drawing: "Now drag on the film, from corner to corner. Esc leaves it as it was.",
-  pointing: "Now click on the film. Esc stops.",
+  box: "Drag the box or its handles, or use the arrow keys. D draws it again.",
+  coarse: "Placed automatically around the fine box. Press D to draw it yourself.",
+  point: "Drag the point or use the arrow keys. Delete removes it.",
+  drawing: "Drag on the film from corner to corner. Esc cancels.",
+  pointing: "Click on the film. Esc cancels.",
 };
 
-const start = await ask("api/start");
-const tools = setUpTools();
-const view = new FilmView($("#film"), () => tools.show(view.tone));
-const trial = new TrialStrip(start.trial_films);
+const start = await getJson("api/start");
+const toolbar = setUpToolbar();
+const view = new FilmView($("#film"), () => toolbar.show(view.tone));
+const preview = new PreviewStrip(start.preview_films);
 
-let drawing = null; // from the first guess on
-let chosen = { kind: "box", name: "fine" }; // or a "point" and its name
-let usualCoarse = null; // where the coarse box lies while none is drawn
+let drawing = null; // until the initial annotation is there
+let selected = { kind: "box", name: "fine" }; // or a "point" and its name
+let defaultCoarse = null; // the coarse box while the user has drawn none
 let problems = [];
 
-const tenth = (value) => Math.round(value * 10) / 10;
-
-function settled() {
-  drawing.settle();
+function dragEnded() {
+  drawing.endDrag();
   show();
 }
 
-// While a landmark is dragged its mark must not be made anew.
+// Redrawing the marks of landmarks would end the drag.
 function dragged(work) {
   drawing.drag(work);
   show({ landmarks: false });
@@ -45,23 +43,23 @@ function dragged(work) {
 
 const boxMarks = new BoxMarks(view, {
   changed: (name, box) => dragged((now) => (now[name] = box)),
-  settled,
-  chosen: (name) => choose("box", name),
+  dragEnded,
+  selected: (name) => select("box", name),
 });
 const landmarkMarks = new LandmarkMarks(view, {
   changed: (name, point) => dragged((now) => (now.landmarks[name] = point)),
-  settled,
-  chosen: (name) => choose("point", name),
+  dragEnded,
+  selected: (name) => select("point", name),
 });
 const landmarkList = new LandmarkList({
-  chosen: (name) => choose("point", name),
+  selected: (name) => select("point", name),
   removed: (name) => {
-    choose("point", name);
+    select("point", name);
     remove();
   },
   renamed: (old, name) => {
     change((now) => (now.landmarks = renamed(now.landmarks, old, name)));
-    choose("point", name);
+    select("point", name);
     show();
   },
 });
@@ -71,23 +69,23 @@ function change(work) {
   show();
 }
 
-function choose(kind, name) {
+function select(kind, name) {
   if (!drawing) return;
   stopDrawing();
-  if (chosen.kind === kind && chosen.name === name) return;
-  chosen = { kind, name };
+  if (selected.kind === kind && selected.name === name) return;
+  selected = { kind, name };
   show({ landmarks: kind === "box" });
 }
 
 function undo() {
   drawing.undo();
-  if (chosen.kind === "point" && !(chosen.name in drawing.now.landmarks)) choose("box", "fine");
+  if (selected.kind === "point" && !(selected.name in drawing.now.landmarks)) select("box", "fine");
   show();
 }
 
 function startDrawing() {
-  if (chosen.kind !== "box") return;
-  const { name } = chosen;
+  if (selected.kind !== "box") return;
+  const { name } = selected;
   view.drawNext((box, click) => {
     stopDrawing();
     if (!click) change((now) => (now[name] = box.map(tenth)));
@@ -99,7 +97,7 @@ function startPointing() {
   view.drawNext(([x, y]) => {
     const name = freeName(drawing.now.landmarks);
     change((now) => (now.landmarks[name] = [tenth(x), tenth(y)]));
-    choose("point", name);
+    select("point", name);
     show();
   }, "#ffffff");
   showHint("pointing");
@@ -111,17 +109,17 @@ function stopDrawing() {
 }
 
 function remove() {
-  if (chosen.kind === "point") {
-    const { name } = chosen;
-    chosen = { kind: "box", name: "fine" };
+  if (selected.kind === "point") {
+    const { name } = selected;
+    selected = { kind: "box", name: "fine" };
     change((now) => delete now.landmarks[name]);
-  } else if (chosen.name === "coarse") {
+  } else if (selected.name === "coarse") {
     change((now) => (now.coarse = null));
   }
 }
 
 function nudge(dx, dy, resize) {
-  const { kind, name } = chosen;
+  const { kind, name } = selected;
   if (kind === "box" && !drawing.now[name]) return;
   change((now) => {
     if (kind === "box") now[name] = nudged(now[name], dx, dy, resize);
@@ -130,13 +128,13 @@ function nudge(dx, dy, resize) {
 }
 
 function showHint(kind = null) {
-  const usual = chosen.name === "coarse" && !drawing.now.coarse ? "coarse" : chosen.kind;
-  $("#hint").textContent = HINTS[kind ?? usual];
+  const usualHint = selected.name === "coarse" && !drawing.now.coarse ? "coarse" : selected.kind;
+  $("#hint").textContent = HINTS[kind ?? usualHint];
 }
 
 function show({ landmarks = true } = {}) {
   showBoxes();
-  const point = chosen.kind === "point" ? chosen.name : null;
+  const point = selected.kind === "point" ? selected.name : null;
   if (landmarks) landmarkMarks.set(drawing.now.landmarks, point);
   landmarkList.set(drawing.now.landmarks, point);
   showHint();
@@ -144,8 +142,8 @@ function show({ landmarks = true } = {}) {
 }
 
 function showBoxes() {
-  const boxes = { ...drawing.now, coarse: drawing.now.coarse ?? usualCoarse };
-  const box = chosen.kind === "box" ? chosen.name : null;
+  const boxes = { ...drawing.now, coarse: drawing.now.coarse ?? defaultCoarse };
+  const box = selected.kind === "box" ? selected.name : null;
   boxMarks.set(boxes, box);
   for (const button of $("#boxes").children) {
     const { name } = button.dataset;
@@ -154,19 +152,20 @@ function showBoxes() {
   }
 }
 
-const check = calmly(CALM_MS, async (signal, asked) => {
-  const { side, coarse, template, ...told } = await send("api/check", asked, signal);
-  usualCoarse = coarse;
-  problems = told.problems;
+const check = debounce(DELAY_MS, async (signal, boxes) => {
+  const result = await postJson("api/check", boxes, signal);
+  const { side, coarse, template } = result;
+  defaultCoarse = coarse;
+  problems = result.problems;
   showBoxes();
   const valid = problems.length === 0;
   const lines = valid
-    ? [element("p", { className: "fine" }, `Good: ${side} half, ${template.size.join(" × ")} pixels`)]
+    ? [element("p", { className: "good" }, `Valid: ${side} half, template of ${template.size.join(" × ")} pixels`)]
     : problems.map(({ text }) => element("p", { className: "problem" }, text));
   $("#status").replaceChildren(...lines);
   $("#status").dataset.valid = valid ? "yes" : "no";
   $("#save").disabled = !valid;
-  $("#try").disabled = !valid || !start.trial_films;
+  $("#run-preview").disabled = !valid || !start.preview_films;
   $("#templates").classList.toggle("stale", !template);
   if (!template) return;
   $("#template-left").src = template.left;
@@ -177,52 +176,53 @@ async function save(overwrite = false) {
   if ($("#save").disabled) return;
   const { text } = drawing;
   try {
-    const { saved } = await send(`api/save?overwrite=${overwrite}`, drawing.now);
+    const { saved } = await postJson(`api/save?overwrite=${overwrite}`, drawing.now);
     drawing.saved(text);
-    notice(`Saved ${saved}`);
+    showNotice(`Saved ${saved}`);
   } catch (error) {
     if (error.status !== CONFLICT) throw error;
-    const asked = `${error.message}. What it holds would be lost.`;
-    if ((await question($("#replace"), asked)) === "replace") await save(true);
+    const warning = `${error.message}. Its content would be lost.`;
+    if ((await showDialog($("#replace"), warning)) === "replace") await save(true);
   }
 }
 
-function tryIt() {
-  if (!$("#try").disabled) return trial.run(drawing.now);
+function runPreview() {
+  if (!$("#run-preview").disabled) return preview.run(drawing.now);
 }
 
 function zoomToKnee() {
-  if (drawing) view.fitBox(drawing.now.coarse ?? usualCoarse ?? drawing.now.fine, 1.25);
+  if (drawing) view.fitBox(drawing.now.coarse ?? defaultCoarse ?? drawing.now.fine, 1.25);
 }
 
-function addBoxButton(name, { key, colour, means }) {
+function addBoxButton(name, { key, colour, meaning }) {
   const swatch = element("i");
   swatch.style.background = colour;
-  const words = element("span", {}, element("b", {}, name), ` ${means}`);
-  const button = element("button", { dataset: { name } }, element("kbd", {}, key), swatch, words);
-  button.addEventListener("click", () => choose("box", name));
+  const label = element("span", {}, element("b", {}, name), ` ${meaning}`);
+  const button = element("button", { dataset: { name } }, element("kbd", {}, key), swatch, label);
+  button.addEventListener("click", () => select("box", name));
   button.addEventListener("dblclick", startDrawing);
   $("#boxes").append(button);
-  return [key, () => choose("box", name)];
+  return [key, () => select("box", name)];
 }
 
-tools.control(view);
-const choices = Object.entries(BOXES).map(([name, facts]) => addBoxButton(name, facts));
+toolbar.control(view);
+const choices = Object.entries(BOXES).map(([name, box]) => addBoxButton(name, box));
 const showHelp = setUpHelp();
 $("#zoom-box").addEventListener("click", zoomToKnee);
 $("#name").textContent = start.film;
 $("#facts").textContent = `${start.size[0]} × ${start.size[1]} pixels`;
-$("#target").textContent = `to ${start.template}`;
-$("#try").title = start.trial_films ? `On ${start.trial_films} films (T)` : "Needs --films";
+$("#target").textContent = `Saves to ${start.template}`;
+$("#run-preview").title = start.preview_films ? `Search for it on ${start.preview_films} films (T)` : "Start kneematch annotate with --films";
 await view.show("film.jpg", ...start.size);
-$("#wait").textContent = "Looking for the knee";
+$("#wait").textContent = "Detecting the knee";
 
-const guess = await ask("api/guess"); // only now, so that the film has all cores
-drawing = new Drawing(guess.drawing);
+// Requested after the film was shown, since the model keeps all cores busy.
+const initial = await getJson("api/initial");
+drawing = new Drawing(initial.drawing);
 $("#wait").hidden = true;
 $("#add-landmark").addEventListener("click", startPointing);
 $("#save").addEventListener("click", () => save());
-$("#try").addEventListener("click", tryIt);
+$("#run-preview").addEventListener("click", runPreview);
 addEventListener("beforeunload", (event) => drawing.unsaved && event.preventDefault());
 const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 const moves = Object.entries(arrows).flatMap(([key, [dx, dy]]) => [
@@ -231,21 +231,21 @@ const moves = Object.entries(arrows).flatMap(([key, [dx, dy]]) => [
   [`Alt+${key}`, () => nudge(dx, dy, true)],
   [`Alt+Shift+${key}`, () => nudge(10 * dx, 10 * dy, true)],
 ]);
-onKeys({
+bindKeys({
   ...Object.fromEntries([...choices, ...moves]),
   d: startDrawing,
   l: startPointing,
   f: zoomToKnee,
-  t: tryIt,
+  t: runPreview,
   s: () => save(),
   "Ctrl+s": () => save(),
   "Ctrl+z": undo,
   Delete: remove,
   Backspace: remove,
-  Escape: () => (view.drawn ? stopDrawing() : trial.close()),
+  Escape: () => (view.drawn ? stopDrawing() : preview.close()),
   "?": showHelp,
-  ...tools.keys(view),
+  ...toolbar.keys(view),
 });
 show();
 document.body.dataset.ready = "yes";
-if (guess.source === "middle") notice("No first guess for this film: draw the boxes", "fair");
+if (initial.source === "middle") showNotice("No knee was detected on this film: draw the boxes", "fair");

@@ -1,21 +1,21 @@
-// The boxes of a template on a film: moved by drag, resized by handles, nudged by keys.
+// The boxes of a template on a film, which are dragged, resized by handles or moved by keys.
+
+import { tenth } from "./film_view.js";
 
 export const BOXES = {
-  fine: { colour: "#ffd166", key: "1", means: "the joint area" },
-  red: { colour: "#ff5c5c", key: "2", means: "one outer border" },
-  green: { colour: "#5cdc82", key: "3", means: "the other outer border" },
-  coarse: { colour: "#8fb8ff", key: "4", means: "around it; drawn for you" },
+  fine: { colour: "#ffd166", key: "1", meaning: "the joint area" },
+  red: { colour: "#ff5c5c", key: "2", meaning: "one outer border" },
+  green: { colour: "#5cdc82", key: "3", meaning: "the other outer border" },
+  coarse: { colour: "#8fb8ff", key: "4", meaning: "around the fine box" },
 };
-const INNER_FIRST = ["red", "green", "fine", "coarse"]; // who gets a click where they overlap
-const SMALLEST_PX = 3; // of the film
-
-const tenth = (value) => Math.round(value * 10) / 10;
+const INNER_FIRST = ["red", "green", "fine", "coarse"]; // which box a click selects where they overlap
+const SMALLEST_PX = 3; // film pixels
 
 export class BoxMarks {
-  // `changed(name, box)` is called while a box is moved, `settled()` when it is let go.
-  constructor(view, { changed, settled, chosen }) {
+  // `changed(name, box)` is called while a box is moved, `dragEnded()` when it is released.
+  constructor(view, { changed, dragEnded, selected }) {
     this.view = view;
-    this.told = { changed, settled, chosen };
+    this.callbacks = { changed, dragEnded, selected };
     this.shapes = {};
     this.handles = new Konva.Transformer({
       rotateEnabled: false,
@@ -32,18 +32,18 @@ export class BoxMarks {
     view.marks.on("xChange yChange scaleXChange", () => this.handles.forceUpdate());
   }
 
-  set(boxes, chosen) {
+  set(boxes, selected) {
     for (const [name, shape] of Object.entries(this.shapes)) {
       const box = boxes[name];
       shape.visible(Boolean(box));
       if (!box) continue;
       const [x, y, right, bottom] = box;
       shape.setAttrs({ x, y, width: right - x, height: bottom - y, scaleX: 1, scaleY: 1 });
-      shape.strokeWidth(name === chosen ? 2.5 : 1.5);
-      shape.opacity(name === "coarse" && name !== chosen ? 0.65 : 1);
+      shape.strokeWidth(name === selected ? 2.5 : 1.5);
+      shape.opacity(name === "coarse" && name !== selected ? 0.65 : 1);
     }
-    const shape = this.shapes[chosen];
-    this.handles.anchorStroke(BOXES[chosen]?.colour ?? "white");
+    const shape = this.shapes[selected];
+    this.handles.anchorStroke(BOXES[selected]?.colour ?? "white");
     this.handles.nodes(shape?.visible() ? [shape] : []);
   }
 
@@ -55,18 +55,18 @@ export class BoxMarks {
       dash: name === "coarse" ? [6, 5] : undefined,
       draggable: true,
       hitStrokeWidth: 10,
-      // Only the border of the coarse box takes the mouse, so that one can drag the film in it.
+      // Inside the coarse box the mouse pans the film; only its border drags it.
       fillEnabled: name !== "coarse",
       fill: "rgba(0, 0, 0, 0.001)",
     });
     shape.on("mousedown", ({ evt }) => {
       shape.draggable(evt.button === 0 && !evt.altKey);
-      if (shape.draggable()) this.told.chosen(name);
+      if (shape.draggable()) this.callbacks.selected(name);
     });
     shape.on("mouseenter", () => (this.view.container.style.cursor = "move"));
     shape.on("mouseleave", () => (this.view.container.style.cursor = ""));
-    shape.on("dragmove transform", () => this.told.changed(name, this.#read(shape)));
-    shape.on("dragend transformend", () => this.told.settled());
+    shape.on("dragmove transform", () => this.callbacks.changed(name, this.#read(shape)));
+    shape.on("dragend transformend", () => this.callbacks.dragEnded());
     this.shapes[name] = shape;
     this.view.marks.add(shape);
   }

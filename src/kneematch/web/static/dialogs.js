@@ -1,19 +1,19 @@
-// Questions, help and short notices.
+// Dialogs, help, notices and keyboard shortcuts.
 
 export const $ = (selector, root = document) => root.querySelector(selector);
 
-// An element with properties and content; text is never taken for markup.
+// Creates an element with properties and content; text is never parsed as HTML.
 export function element(kind, properties = {}, ...content) {
-  const made = document.createElement(kind);
+  const created = document.createElement(kind);
   const { dataset, ...plain } = properties;
-  Object.assign(made, plain);
-  Object.assign(made.dataset, dataset);
-  made.append(...content);
-  return made;
+  Object.assign(created, plain);
+  Object.assign(created.dataset, dataset);
+  created.append(...content);
+  return created;
 }
 
-// Asks with the buttons of a <dialog>; resolves to the value of the one that was pressed.
-export function question(dialog, text) {
+// Shows a <dialog> with a text; resolves to the value of the button that was pressed.
+export function showDialog(dialog, text) {
   $("p", dialog).textContent = text;
   dialog.returnValue = "";
   dialog.showModal();
@@ -22,25 +22,25 @@ export function question(dialog, text) {
   });
 }
 
-let fading = 0;
+let noticeTimer = 0;
 
-export function notice(text, kind = "good") {
+export function showNotice(text, kind = "good") {
   const place = $("#notice");
   place.textContent = text;
   place.className = `shown ${kind}`;
-  clearTimeout(fading);
-  fading = setTimeout(() => (place.className = ""), kind === "bad" ? 8000 : 3500);
+  clearTimeout(noticeTimer);
+  noticeTimer = setTimeout(() => (place.className = ""), kind === "bad" ? 8000 : 3500);
 }
 
-// Problems that nobody caught are shown, not lost.
-addEventListener("unhandledrejection", ({ reason }) => notice(reason.message, "bad"));
+// Shows errors that were not caught.
+addEventListener("unhandledrejection", ({ reason }) => showNotice(reason.message, "bad"));
 
-const typing = (target) => target.matches?.("input:not([type=range]), select, textarea");
+const isTextInput = (target) => target.matches?.("input:not([type=range]), select, textarea");
 
-// Keys by name, such as "a", "Shift+ArrowLeft" or "Ctrl+z"; letters in either case.
-export function onKeys(keys) {
+// Binds actions to keys such as "a", "Shift+ArrowLeft" or "Ctrl+z"; letters in either case.
+export function bindKeys(keys) {
   addEventListener("keydown", (event) => {
-    if (typing(event.target) || $("dialog[open]")) return;
+    if (isTextInput(event.target) || $("dialog[open]")) return;
     const letter = event.key.length === 1;
     const parts = [
       event.ctrlKey || event.metaKey ? "Ctrl+" : "",
@@ -49,7 +49,7 @@ export function onKeys(keys) {
       letter ? event.key.toLowerCase() : event.key,
     ];
     const action = keys[parts.join("")];
-    // A button that has the focus is pressed by Enter and Space, as always.
+    // Enter and Space press the button that has the focus.
     if (!action || (event.target.matches?.("button") && [" ", "Enter"].includes(event.key))) return;
     event.preventDefault();
     action(event);

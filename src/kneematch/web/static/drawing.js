@@ -1,16 +1,16 @@
-// What is drawn: boxes and landmarks in film pixels, and the steps that led there.
+// The boxes and landmarks that are drawn, in film pixels, and their history for undo.
 
-const MOST_STEPS = 200;
+const MAX_STEPS = 200;
 
 export class Drawing {
-  #before = []; // earlier drawings, for undo
-  #calm; // as it was before a drag began; null during one
+  #history = []; // earlier drawings
+  #beforeDrag; // copy to undo to; null during a drag
   #saved;
 
   constructor(plain) {
     this.now = plain;
-    this.#calm = structuredClone(plain);
-    this.#saved = this.text; // a mere guess is no loss
+    this.#beforeDrag = structuredClone(plain);
+    this.#saved = this.text; // the initial annotation need not be saved
   }
 
   get text() {
@@ -25,26 +25,26 @@ export class Drawing {
     this.#saved = text;
   }
 
-  // One change, one step of undo.
+  // Makes one change, which is one step of undo.
   change(work) {
     this.drag(work);
-    this.settle();
+    this.endDrag();
   }
 
-  // Of the many changes of a drag, all until `settle` are one step.
+  // Makes one of the many changes of a drag; all of them until `endDrag` are one step of undo.
   drag(work) {
-    if (this.#calm) this.#before.push(this.#calm);
-    this.#calm = null;
-    if (this.#before.length > MOST_STEPS) this.#before.shift();
+    if (this.#beforeDrag) this.#history.push(this.#beforeDrag);
+    this.#beforeDrag = null;
+    if (this.#history.length > MAX_STEPS) this.#history.shift();
     work(this.now);
   }
 
-  settle() {
-    this.#calm = structuredClone(this.now);
+  endDrag() {
+    this.#beforeDrag = structuredClone(this.now);
   }
 
   undo() {
-    this.now = this.#before.pop() ?? this.now;
-    this.settle();
+    this.now = this.#history.pop() ?? this.now;
+    this.endDrag();
   }
 }

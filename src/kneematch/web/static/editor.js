@@ -1,12 +1,12 @@
-// One knee on its film, where its area can be moved, turned and resized.
+// The editor: one knee on its film, whose area can be moved, turned and resized.
 
-import { $, notice } from "./dialogs.js";
+import { $, showNotice } from "./dialogs.js";
 import { FilmView } from "./film_view.js";
-import { ask, calmly, send } from "./server.js";
-import { setUpTools } from "./tools.js";
+import { debounce, getJson, postJson } from "./server.js";
+import { setUpToolbar } from "./toolbar.js";
 
-const COLOURS = { left: "#ff9628", right: "#46aaff" }; // as in all pictures of kneematch
-const CALM_MS = 40;
+const COLOURS = { left: "#ff9628", right: "#46aaff" }; // as in the overlays of `kneematch detect`
+const DELAY_MS = 40;
 const TURN_DEG = 0.25;
 const RESIZE = 1.005;
 const NAMES = ["centre_x_px", "centre_y_px", "width_px", "rotation_deg"];
@@ -14,22 +14,22 @@ const NAMES = ["centre_x_px", "centre_y_px", "width_px", "rotation_deg"];
 const same = (a, b) => NAMES.every((name) => Math.abs(a[name] - b[name]) < 1e-3);
 
 export class Editor {
-  // `decide(row, what, area)` is called when the user has made up their mind.
+  // `decide(row, state, area)` is called with the decision of the user.
   constructor({ decide, closed, step, loss }) {
-    this.told = { decide, closed, step };
+    this.callbacks = { decide, closed, step };
     this.showsLoss = loss;
     this.place = $("#editor");
-    this.tools = setUpTools(this.place);
-    this.view = new FilmView($("#film"), () => this.tools.show(this.view.tone));
-    this.tools.control(this.view);
+    this.toolbar = setUpToolbar(this.place);
+    this.view = new FilmView($("#film"), () => this.toolbar.show(this.view.tone));
+    this.toolbar.control(this.view);
     this.#addShapes();
     const buttons = {
       "#save-area": () => this.save(),
       "#restore": () => this.restore(),
       "#accept": () => this.decide("accepted"),
       "#reject": () => this.decide("rejected"),
-      "#previous": () => this.told.step(-1),
-      "#next": () => this.told.step(1),
+      "#previous": () => this.callbacks.step(-1),
+      "#next": () => this.callbacks.step(1),
       "#back": () => this.close(),
       "#zoom-box": () => this.zoomToKnee(),
     };
@@ -49,27 +49,27 @@ export class Editor {
     this.area = null;
     this.rect.visible(false);
     $("#knee-film").textContent = film;
-    $("#knee-facts").textContent = `${side} half (${laterality}), ${state}`;
+    $("#knee-facts").textContent = `${side} half${laterality && ` (${laterality})`}, ${state}`;
     $("#knee-reasons").textContent = reasons.join("; ");
-    $("#loss-found").textContent = Number(found_loss).toFixed(3);
+    $("#loss-found").textContent = found_loss?.toFixed(3) ?? "–";
     $("#loss-here").textContent = "–";
-    let told;
+    let areas;
     try {
-      told = await ask(`api/areas/${row.row}`);
+      areas = await getJson(`api/areas/${row.row}`);
       if (this.row !== row.row) return;
-      if (film !== this.film) await this.view.show(`film/${row.row}`, ...told.size);
+      if (film !== this.film) await this.view.show(`film/${row.row}`, ...areas.size);
     } catch (error) {
       this.close();
       throw error;
     }
-    if (this.row !== row.row) return; // the user has gone on
+    if (this.row !== row.row) return; // the user has moved on to another knee
     this.film = film;
-    this.found = told.found;
-    this.start = told.area;
+    this.found = areas.found;
+    this.start = areas.area;
     this.rect.stroke(COLOURS[side]);
     this.handles.anchorStroke(COLOURS[side]);
-    this.#showOthers(told.others);
-    this.#set(told.area);
+    this.#showOthers(areas.others);
+    this.#set(areas.area);
     this.zoomToKnee();
     this.place.dataset.ready = row.row;
   }
@@ -78,21 +78,21 @@ export class Editor {
     this.#warn();
     this.place.hidden = true;
     this.row = null;
-    this.told.closed();
+    this.callbacks.closed();
   }
 
-  async decide(what) {
-    this.area = null; // what was found counts, not what was drawn
-    await this.told.decide(this.row, what);
-    if (this.open) this.told.step(1);
+  async decide(state) {
+    this.area = null; // the decision is about the detected area, not the moved one
+    await this.callbacks.decide(this.row, state);
+    if (this.open) this.callbacks.step(1);
   }
 
   async save() {
     if ($("#save-area").disabled) return;
     const area = Object.fromEntries(NAMES.map((name) => [name, this.area[name]]));
     this.start = this.area;
-    await this.told.decide(this.row, "corrected", area);
-    if (this.open) this.told.step(1);
+    await this.callbacks.decide(this.row, "corrected", area);
+    if (this.open) this.callbacks.step(1);
   }
 
   restore() {
@@ -140,16 +140,16 @@ export class Editor {
       a: () => this.decide("accepted"),
       x: () => this.decide("rejected"),
       Enter: () => this.save(),
-      PageUp: () => this.told.step(-1),
-      PageDown: () => this.told.step(1),
+      PageUp: () => this.callbacks.step(-1),
+      PageDown: () => this.callbacks.step(1),
       Escape: () => this.close(),
-      ...this.tools.keys(this.view),
+      ...this.toolbar.keys(this.view),
     };
   }
 
-  // An area that was moved and left behind is not saved.
+  // Warns that an area was moved and not saved.
   #warn() {
-    if (this.area && !same(this.area, this.start)) notice("The moved area was not saved", "fair");
+    if (this.area && !same(this.area, this.start)) showNotice("The moved area was not saved", "fair");
     this.area = null;
   }
 
@@ -202,7 +202,7 @@ export class Editor {
     this.#changed();
   }
 
-  // What the mouse has made of the rectangle.
+  // Reads the area from the rectangle after a drag.
   #read() {
     const { rect } = this;
     const factor = rect.scaleX();
@@ -220,12 +220,12 @@ export class Editor {
   #changed() {
     const { area } = this;
     $("#save-area").disabled = same(area, this.start);
-    if (this.showsLoss) this.#askLoss(this.row, area);
+    if (this.showsLoss) this.#requestLoss(this.row, area);
   }
 
-  #askLoss = calmly(CALM_MS, async (signal, row, area) => {
+  #requestLoss = debounce(DELAY_MS, async (signal, row, area) => {
     const plain = Object.fromEntries(NAMES.map((name) => [name, area[name]]));
-    const { loss } = await send(`api/loss/${row}`, plain, signal);
+    const { loss } = await postJson(`api/loss/${row}`, plain, signal);
     $("#loss-here").textContent = loss === null ? "–" : loss.toFixed(3);
   });
 }

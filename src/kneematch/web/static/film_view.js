@@ -1,15 +1,16 @@
-// A film on a stage: zoom, pan, brightness and contrast. Marks lie on it in film pixels.
+// A film with zoom, pan, brightness and contrast, and marks on it in film pixels.
 
 const ZOOM_STEP = 1.2;
-const MOST_ZOOM = 12; // screen pixels a film pixel
-const MARGIN_PX = 14; // around a film that is fitted
-const CLICK_PX = 3; // below this a drag is a click
-const PLAIN = { brightness: 1, contrast: 1, inverted: false };
+const MAX_ZOOM = 12; // screen pixels per film pixel
+const MARGIN_PX = 14; // around the film when it fits the window
+const CLICK_PX = 3; // a shorter drag is a click
+const DEFAULT_TONE = { brightness: 1, contrast: 1, inverted: false };
 
+export const tenth = (value) => Math.round(value * 10) / 10;
 const between = (value, low, high) => Math.min(Math.max(value, low), high);
 
 export class FilmView {
-  // `changed` is called whenever the film is shown in another way.
+  // `changed` is called when position, zoom or tone have changed.
   constructor(container, changed = () => {}) {
     this.container = container;
     this.changed = changed;
@@ -18,12 +19,12 @@ export class FilmView {
     this.markLayer = new Konva.Layer();
     this.stage.add(this.filmLayer, this.markLayer);
     this.film = new Konva.Group();
-    this.marks = new Konva.Group(); // the same place and scale as the film's
+    this.marks = new Konva.Group(); // same position and scale as the film
     this.filmLayer.add(this.film);
     this.markLayer.add(this.marks);
     this.size = { width: 1, height: 1 };
-    this.tone = { ...PLAIN };
-    this.drawn = null; // what to call with the next box that is drawn
+    this.tone = { ...DEFAULT_TONE };
+    this.drawn = null; // called with the next box that is drawn
     this.fitted = true;
     this.#listen();
   }
@@ -53,18 +54,18 @@ export class FilmView {
     this.fitted = true;
   }
 
-  // Shows a rectangle of the film, with some room around it.
-  fitBox([x0, y0, x1, y1], room = 1.6) {
+  // Zooms to a rectangle of the film, with a margin.
+  fitBox([x0, y0, x1, y1], margin = 1.6) {
     const { clientWidth, clientHeight } = this.container;
-    const wanted = Math.min(clientWidth / (x1 - x0), clientHeight / (y1 - y0)) / room;
-    const scale = between(wanted, 0.01, MOST_ZOOM);
+    const wanted = Math.min(clientWidth / (x1 - x0), clientHeight / (y1 - y0)) / margin;
+    const scale = between(wanted, 0.01, MAX_ZOOM);
     const x = clientWidth / 2 - (scale * (x0 + x1)) / 2;
     this.#place(x, clientHeight / 2 - (scale * (y0 + y1)) / 2, scale);
   }
 
   zoom(factor, at = null) {
     const { x, y } = at ?? { x: this.stage.width() / 2, y: this.stage.height() / 2 };
-    const scale = between(this.scale * factor, 0.02, MOST_ZOOM);
+    const scale = between(this.scale * factor, 0.02, MAX_ZOOM);
     const ratio = scale / this.scale;
     this.#place(x - ratio * (x - this.film.x()), y - ratio * (y - this.film.y()), scale);
   }
@@ -79,15 +80,15 @@ export class FilmView {
     this.changed();
   }
 
-  plainTone() {
-    this.setTone(PLAIN);
+  resetTone() {
+    this.setTone(DEFAULT_TONE);
   }
 
   invert() {
     this.setTone({ inverted: !this.tone.inverted });
   }
 
-  // The next drag draws a box, or a click a point; `done` gets [x0, y0, x1, y1] in film pixels.
+  // Makes the next drag draw a box; `done` gets [x0, y0, x1, y1] in film pixels, and if it was a click.
   drawNext(done, colour) {
     this.drawn = done;
     this.drawColour = colour;
@@ -129,16 +130,16 @@ export class FilmView {
     });
   }
 
-  // Calls `moved` with how far the mouse has come, until its button is up.
+  // Calls `moved` with the distance of the mouse from its start until the button is released.
   #follow(start, moved, ended = () => {}) {
     start.preventDefault();
     document.activeElement?.blur();
-    const far = (event) => [event.clientX - start.clientX, event.clientY - start.clientY];
-    const move = (event) => moved(...far(event));
+    const distance = (event) => [event.clientX - start.clientX, event.clientY - start.clientY];
+    const move = (event) => moved(...distance(event));
     const up = (event) => {
       removeEventListener("mousemove", move);
       removeEventListener("mouseup", up);
-      ended(...far(event));
+      ended(...distance(event));
     };
     addEventListener("mousemove", move);
     addEventListener("mouseup", up);

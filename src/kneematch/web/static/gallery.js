@@ -1,26 +1,26 @@
-// A grid of cards of which only those in sight exist, however many there are.
+// The gallery: a grid of cards of which only the visible ones are in the document.
 
-import { $, element, notice } from "./dialogs.js";
-import { ask, calmly } from "./server.js";
+import { $, element, showNotice } from "./dialogs.js";
+import { debounce, getJson } from "./server.js";
 
 const GAP_PX = 10;
-const SPARE_ROWS = 1; // above and below what is in sight
-const CALM_MS = 25; // of scrolling, after which rows are asked for
-const KEPT = 4000; // rows in memory
+const SPARE_ROWS = 1; // above and below the visible part
+const DELAY_MS = 25; // after scrolling, before rows are requested
+const MAX_CACHED = 4000; // rows in memory
 
 export class Gallery {
-  // `opened(row)` is called when a card is to be looked at closely.
+  // `opened(row)` is called when a card is double-clicked.
   constructor(opened) {
     this.place = $("#gallery");
     this.room = $("#room");
     this.opened = opened;
-    this.order = []; // rows, as the server has sorted them
-    this.at = 0; // the place of the chosen one
-    this.known = new Map(); // what the server has told of rows
-    this.cards = new Map(); // by place
+    this.order = []; // row numbers, sorted by the server
+    this.at = 0; // index of the selected row in `order`
+    this.known = new Map(); // content of cards, by row number
+    this.cards = new Map(); // by index in `order`
     this.place.addEventListener("scroll", () => this.#render());
     new ResizeObserver(() => this.#layOut()).observe(this.place);
-    this.#fetch = calmly(CALM_MS, (signal, rows) => this.#ask(signal, rows));
+    this.#fetch = debounce(DELAY_MS, (signal, rows) => this.#load(signal, rows));
   }
 
   #fetch;
@@ -33,7 +33,7 @@ export class Gallery {
     this.order = order;
     this.at = Math.max(0, Math.min(at, order.length - 1));
     $("#none")?.remove();
-    if (!order.length) this.place.append(element("p", { id: "none" }, "No knee is like that."));
+    if (!order.length) this.place.append(element("p", { id: "none" }, "No knee matches these filters."));
     this.#layOut();
     this.goTo(this.at);
   }
@@ -57,20 +57,20 @@ export class Gallery {
     this.move(0, sign * Math.max(1, Math.floor(this.place.clientHeight / this.height)));
   }
 
-  // The first undecided knee from the chosen one on; it may be far away, so the server is asked.
+  // Goes to the next undecided knee; rows that are not known yet are requested.
   async nextUndecided() {
     for (let start = this.at + 1; start < this.order.length; start += 200) {
       const rows = this.order.slice(start, start + 200);
-      await this.#ask(undefined, rows.filter((row) => !this.known.has(row)));
+      await this.#load(undefined, rows.filter((row) => !this.known.has(row)));
       const found = rows.findIndex((row) => this.known.get(row).state === "undecided");
       if (found >= 0) return this.goTo(start + found);
     }
-    notice("Nothing undecided from here on");
+    showNotice("No undecided knee after this one");
   }
 
-  update(told) {
-    this.known.set(told.row, told);
-    for (const card of this.cards.values()) if (card.row === told.row) this.#fill(card);
+  update(knee) {
+    this.known.set(knee.row, knee);
+    for (const card of this.cards.values()) if (card.row === knee.row) this.#fill(card);
   }
 
   #layOut() {
@@ -108,11 +108,11 @@ export class Gallery {
     if (missing.length) this.#fetch(missing);
   }
 
-  async #ask(signal, rows) {
+  async #load(signal, rows) {
     if (!rows.length) return;
-    if (this.known.size > KEPT) this.known.clear();
-    const told = await ask(`api/rows?wanted=${rows.join(",")}`, { signal });
-    for (const row of told) this.known.set(row.row, row);
+    if (this.known.size > MAX_CACHED) this.known.clear();
+    const knees = await getJson(`api/rows?numbers=${rows.join(",")}`, { signal });
+    for (const knee of knees) this.known.set(knee.row, knee);
     for (const card of this.cards.values()) if (!card.filled) this.#fill(card);
     if (rows.length) this.#render();
   }
@@ -131,36 +131,36 @@ export class Gallery {
   }
 
   #fill(card) {
-    const told = this.known.get(card.row);
-    if (!told) return;
+    const knee = this.known.get(card.row);
+    if (!knee) return;
     card.filled = true;
-    card.dataset.row = told.row;
+    card.dataset.row = knee.row;
     card.classList.remove("undecided", "accepted", "rejected", "corrected");
-    card.classList.add(told.state);
+    card.classList.add(knee.state);
     card.replaceChildren(
-      this.#picture(told, card.querySelector("img")),
+      this.#picture(knee, card.querySelector("img")),
       element(
         "div",
         { className: "line" },
-        element("span", { className: "film", title: told.film }, told.film.split(/[\\/]/).pop()),
-        element("span", {}, `${told.side} ${told.loss?.toFixed(2) ?? ""}`),
+        element("span", { className: "film", title: knee.film }, knee.film.split(/[\\/]/).pop()),
+        element("span", {}, `${knee.side} ${knee.loss?.toFixed(2) ?? ""}`),
       ),
-      element("div", { className: "reasons", title: told.reasons.join("; ") }, told.reasons.join("; ")),
+      element("div", { className: "reasons", title: knee.reasons.join("; ") }, knee.reasons.join("; ")),
     );
   }
 
-  #picture(told, before) {
+  #picture(knee, before) {
     const frame = element("div", { className: "picture" });
-    const address = `thumbnail/${told.row}/${told.key}`;
-    const image = before?.dataset.key === told.key ? before : new Image();
+    const address = `thumbnail/${knee.row}/${knee.key}`;
+    const image = before?.dataset.key === knee.key ? before : new Image();
     if (image !== before) {
-      image.dataset.key = told.key;
-      image.alt = `${told.side} half of ${told.film}`;
+      image.dataset.key = knee.key;
+      image.alt = `${knee.side} half of ${knee.film}`;
       image.addEventListener("error", () => frame.replaceChildren(element("p", {}, "The film cannot be read")));
       image.src = address;
     }
     frame.append(image);
-    if (told.state !== "undecided") frame.append(element("span", { className: "badge" }, told.state));
+    if (knee.state !== "undecided") frame.append(element("span", { className: "badge" }, knee.state));
     return frame;
   }
 }

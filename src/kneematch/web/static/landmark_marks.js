@@ -1,38 +1,38 @@
-// Named points on a film, as crosses that can be dragged.
+// The landmarks on the film, as crosses that can be dragged.
 
-const ARM_PX = 9; // of the screen
+import { tenth } from "./film_view.js";
 
-const tenth = (value) => Math.round(value * 10) / 10;
+const ARM_PX = 9; // screen pixels
 
 export class LandmarkMarks {
-  constructor(view, { changed, settled, chosen }) {
+  constructor(view, { changed, dragEnded, selected }) {
     this.view = view;
-    this.told = { changed, settled, chosen };
+    this.callbacks = { changed, dragEnded, selected };
     this.group = new Konva.Group();
     view.marks.add(this.group);
-    // Crosses and names keep their size on the screen, whatever the zoom.
+    // Crosses and names have the same size on the screen at any zoom.
     view.marks.on("scaleXChange", () => this.#resize());
   }
 
-  set(points, chosen) {
+  set(points, selected) {
     this.group.destroyChildren();
-    for (const [name, [x, y]] of Object.entries(points)) this.#add(name, x, y, name === chosen);
+    for (const [name, [x, y]] of Object.entries(points)) this.#add(name, x, y, name === selected);
     this.#resize();
   }
 
-  #add(name, x, y, isChosen) {
-    const colour = isChosen ? "#ffffff" : "#d5dbe6";
+  #add(name, x, y, isSelected) {
+    const colour = isSelected ? "#ffffff" : "#d5dbe6";
     const cross = new Konva.Group({ x, y, draggable: true, name });
-    const stroke = { stroke: colour, strokeWidth: isChosen ? 2 : 1.2 };
+    const stroke = { stroke: colour, strokeWidth: isSelected ? 2 : 1.2 };
     cross.add(
       new Konva.Circle({ radius: ARM_PX, fill: "rgba(0, 0, 0, 0.001)" }),
       new Konva.Line({ points: [-ARM_PX, 0, ARM_PX, 0], ...stroke }),
       new Konva.Line({ points: [0, -ARM_PX, 0, ARM_PX], ...stroke }),
       new Konva.Text({ x: 6, y: 5, text: name, fontSize: 12, fill: colour, shadowBlur: 4, listening: false }),
     );
-    cross.on("mousedown", () => this.told.chosen(name));
-    cross.on("dragmove", () => this.told.changed(name, [tenth(cross.x()), tenth(cross.y())]));
-    cross.on("dragend", () => this.told.settled());
+    cross.on("mousedown", () => this.callbacks.selected(name));
+    cross.on("dragmove", () => this.callbacks.changed(name, [tenth(cross.x()), tenth(cross.y())]));
+    cross.on("dragend", () => this.callbacks.dragEnded());
     this.group.add(cross);
   }
 

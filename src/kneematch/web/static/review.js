@@ -1,14 +1,14 @@
-// The page on which a run is reviewed.
+// The review page: look through the knees of a run and decide about them.
 
-import { $, element, notice, onKeys, setUpHelp } from "./dialogs.js";
+import { $, bindKeys, element, setUpHelp, showNotice } from "./dialogs.js";
 import { Editor } from "./editor.js";
 import { Gallery } from "./gallery.js";
-import { ask, calmly, send } from "./server.js";
+import { debounce, getJson, postJson } from "./server.js";
 
 const TYPING_MS = 200;
-const MEMORY = "kneematch-filters"; // of this tab, so that a reload shows the same
+const FILTERS_KEY = "kneematch-filters"; // in the session storage, so that a reload keeps the filters
 
-const start = await ask("api/start");
+const start = await getJson("api/start");
 const filters = $("#filters");
 const gallery = new Gallery(openEditor);
 const editor = new Editor({ decide, closed: () => $("#gallery").focus(), step, loss: !start.no_loss });
@@ -25,46 +25,46 @@ function showCounts(counts) {
     `${number(accepted)} accepted, ${number(corrected)} corrected, ${number(rejected)} rejected`;
 }
 
-// Decisions reach the server one by one, in the order of the keys, however fast they come.
-let before = Promise.resolve();
+// Decisions are sent one after the other, in the order of the keys, however fast they are pressed.
+let lastRequest = Promise.resolve();
 
-function inTurn(work) {
-  const mine = before.then(work);
-  before = mine.catch(() => {}); // a refusal is shown, and does not stop the next one
-  return mine;
+function enqueue(work) {
+  const request = lastRequest.then(work);
+  lastRequest = request.catch(() => {}); // an error is shown and does not stop the next request
+  return request;
 }
 
-async function decide(row, what, area = null) {
-  const told = await inTurn(() => send("api/decide", { row, what, area }));
-  gallery.update(told.row);
-  showCounts(told.counts);
+async function decide(row, state, area = null) {
+  const result = await enqueue(() => postJson("api/decide", { row, state, area }));
+  gallery.update(result.row);
+  showCounts(result.counts);
 }
 
-function decideHere(what) {
+function decideSelected(state) {
   const { row } = gallery;
   if (row === undefined) return;
   gallery.move(1);
-  return decide(row, what);
+  return decide(row, state);
 }
 
 async function undo() {
-  const { row, counts } = await inTurn(() => send("api/undo", {}));
-  if (!row) return notice("Nothing to undo");
+  const { row, counts } = await enqueue(() => postJson("api/undo", {}));
+  if (!row) return showNotice("Nothing to undo");
   gallery.update(row);
   showCounts(counts);
   const at = gallery.order.indexOf(row.row);
   if (at >= 0) gallery.goTo(at);
-  notice(`Undone: ${row.side} half of ${row.film}`);
+  showNotice(`Undone: ${row.side} half of ${row.film}`);
   if (editor.open) await editor.show(row);
 }
 
 async function openEditor(row) {
   if (row === undefined) return;
-  const [told] = await ask(`api/rows?wanted=${row}`);
-  await editor.show(told);
+  const [knee] = await getJson(`api/rows?numbers=${row}`);
+  await editor.show(knee);
 }
 
-// To the knee before or after, while one is open.
+// Opens the previous or next knee in the editor.
 async function step(columns) {
   const here = gallery.at;
   gallery.move(columns);
@@ -73,21 +73,21 @@ async function step(columns) {
 }
 
 async function exportTable() {
-  const { path, rows } = await send("api/export", {});
-  notice(`${rows.toLocaleString("en")} rows in ${path}`);
+  const { path, rows } = await postJson("api/export", {});
+  showNotice(`Wrote ${rows.toLocaleString("en")} rows to ${path}`);
 }
 
-function asked() {
+function filterQuery() {
   const given = [...new FormData(filters)].filter(([, value]) => value !== "");
   return new URLSearchParams(given);
 }
 
 async function order(signal, at = null) {
-  const query = asked();
-  sessionStorage.setItem(MEMORY, query);
-  const { rows } = await ask(`api/order?${query}`, { signal });
-  $("#shown").textContent = `${rows.length.toLocaleString("en")} knees`;
-  // Where one stopped: behind the last decision, or at the start.
+  const query = filterQuery();
+  sessionStorage.setItem(FILTERS_KEY, query);
+  const { rows } = await getJson(`api/order?${query}`, { signal });
+  $("#shown").textContent = `${rows.length.toLocaleString("en")} ${rows.length === 1 ? "knee" : "knees"}`;
+  // Continue after the last decision, or start at the beginning.
   gallery.setOrder(rows, at === null ? 0 : rows.indexOf(at) + 1);
 }
 
@@ -95,7 +95,7 @@ function restoreFilters() {
   for (const [reason, count] of start.reasons) {
     filters.reason.append(element("option", { value: reason }, `${reason} (${count})`));
   }
-  for (const [name, value] of new URLSearchParams(sessionStorage.getItem(MEMORY) ?? "")) {
+  for (const [name, value] of new URLSearchParams(sessionStorage.getItem(FILTERS_KEY) ?? "")) {
     if (filters[name]) filters[name].value = value;
   }
 }
@@ -109,8 +109,8 @@ const inGallery = {
   PageDown: () => gallery.page(1),
   Home: () => gallery.goTo(0),
   End: () => gallery.goTo(Infinity),
-  a: () => decideHere("accepted"),
-  x: () => decideHere("rejected"),
+  a: () => decideSelected("accepted"),
+  x: () => decideSelected("rejected"),
   n: () => gallery.nextUndecided(),
   e: () => openEditor(gallery.row),
   Enter: () => openEditor(gallery.row),
@@ -118,17 +118,18 @@ const inGallery = {
 const inEditor = editor.keys();
 const everywhere = { u: undo, "Ctrl+z": undo, "?": setUpHelp() };
 const names = new Set([...Object.keys(inGallery), ...Object.keys(inEditor)]);
-const whereOneIs = [...names].map((key) => [key, () => (editor.open ? inEditor : inGallery)[key]?.()]);
-onKeys({ ...Object.fromEntries(whereOneIs), ...everywhere });
+const byPlace = [...names].map((key) => [key, () => (editor.open ? inEditor : inGallery)[key]?.()]);
+bindKeys({ ...Object.fromEntries(byPlace), ...everywhere });
 
 $("#undo").addEventListener("click", undo);
 $("#export").addEventListener("click", exportTable);
 filters.addEventListener("submit", (event) => event.preventDefault());
-filters.addEventListener("input", calmly(TYPING_MS, (signal) => order(signal)));
+filters.addEventListener("input", debounce(TYPING_MS, (signal) => order(signal)));
 $("#name").textContent = start.run;
-$("#no-loss").textContent = start.no_loss && `No loss here: ${start.no_loss}`;
+$("#no-loss").textContent = start.no_loss && `The loss cannot be computed: ${start.no_loss}`;
 showCounts(start.counts);
 restoreFilters();
 await order(undefined, start.last);
 $("#gallery").focus();
 document.body.dataset.ready = "yes";
+if (start.warning) showNotice(start.warning, "bad");

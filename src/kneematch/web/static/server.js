@@ -1,43 +1,43 @@
-// Talking to the server: JSON there and back, and its complaints.
+// Requests to the server, with JSON in both directions.
 
-export class Refused extends Error {
+export class HttpError extends Error {
   constructor(status, problem) {
     super(problem);
     this.status = status;
   }
 }
 
-// The address bar, and with it the history, need not keep the token: the cookie does.
+// Removes the token from the address bar and the history; the cookie keeps it.
 history.replaceState(null, "", location.pathname);
 
-async function answered(response) {
+async function checkStatus(response) {
   if (response.ok) return response;
   const text = await response.text();
   let problem = text;
   try {
     problem = JSON.parse(text).problem ?? text;
   } catch {
-    // Plain text is the reason itself.
+    // The text is not JSON: show it as it is.
   }
-  throw new Refused(response.status, problem || `the server answered ${response.status}`);
+  throw new HttpError(response.status, problem || `the server checkStatus ${response.status}`);
 }
 
-export async function ask(path, options = {}) {
-  return (await answered(await fetch(path, options))).json();
+export async function getJson(path, options = {}) {
+  return (await checkStatus(await fetch(path, options))).json();
 }
 
-function posted(content, signal) {
+function jsonRequest(content, signal) {
   const headers = { "Content-Type": "application/json" };
   return { method: "POST", headers, body: JSON.stringify(content), signal };
 }
 
-export function send(path, content, signal) {
-  return ask(path, posted(content, signal));
+export function postJson(path, content, signal) {
+  return getJson(path, jsonRequest(content, signal));
 }
 
-// Yields the objects of an answer that comes line by line.
-export async function* lines(path, content, signal) {
-  const response = await answered(await fetch(path, posted(content, signal)));
+// Yields the objects of a response of JSON lines, as they arrive.
+export async function* postLines(path, content, signal) {
+  const response = await checkStatus(await fetch(path, jsonRequest(content, signal)));
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -49,8 +49,8 @@ export async function* lines(path, content, signal) {
   }
 }
 
-// Calls a function once things have been calm for a moment; only the last answer counts.
-export function calmly(milliseconds, work) {
+// Returns a function that runs `work` once it has not been called for a while, and cancels the run before.
+export function debounce(milliseconds, work) {
   let timer = 0;
   let current = new AbortController();
   return (...given) => {

@@ -1,9 +1,9 @@
-// The strip of films that a template was tried on.
+// The strip of films on which the template is previewed.
 
 import { $, element } from "./dialogs.js";
-import { lines } from "./server.js";
+import { postLines } from "./server.js";
 
-// Losses up to GOOD are green, above BAD red: a rough guide for the eye, not a measured limit.
+// Losses up to GOOD are green, above BAD red: a rough guide, not a measured limit.
 const GOOD = 0.3;
 const BAD = 0.5;
 
@@ -15,14 +15,14 @@ function median(values) {
   return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
-export class TrialStrip {
+export class PreviewStrip {
   constructor(count) {
     this.count = count;
-    this.place = $("#trial");
-    this.films = $("#trial-films");
-    this.summary = $("#trial-summary");
+    this.place = $("#preview");
+    this.films = $("#preview-films");
+    this.summary = $("#preview-summary");
     this.current = new AbortController();
-    $("#close-trial").addEventListener("click", () => this.close());
+    $("#close-preview").addEventListener("click", () => this.close());
   }
 
   close() {
@@ -38,13 +38,13 @@ export class TrialStrip {
     this.place.dataset.state = "running";
     const losses = [];
     let done = 0;
-    this.#tell(done, losses);
+    this.#summarise(done, losses);
     try {
-      for await (const told of lines("api/try", drawing, this.current.signal)) {
+      for await (const result of postLines("api/preview", drawing, this.current.signal)) {
         done += 1;
-        losses.push(...(told.knees ?? []).map((knee) => knee.loss));
-        this.films.append(this.#card(told));
-        this.#tell(done, losses);
+        losses.push(...(result.knees ?? []).map((knee) => knee.loss));
+        this.films.append(this.#card(result));
+        this.#summarise(done, losses);
       }
       this.place.dataset.state = "done";
     } catch (error) {
@@ -54,16 +54,16 @@ export class TrialStrip {
     }
   }
 
-  #tell(done, losses) {
-    const mean = losses.length ? `, median loss ${median(losses).toFixed(2)}` : "";
+  #summarise(done, losses) {
+    const middle = losses.length ? `, median loss ${median(losses).toFixed(2)}` : "";
     const poor = losses.filter((loss) => loss > GOOD).length;
     const rest = poor ? `, ${poor} of ${losses.length} knees above ${GOOD}` : "";
-    this.summary.textContent = `${done} of ${this.count} films${mean}${rest}`;
+    this.summary.textContent = `${done} of ${this.count} films${middle}${rest}`;
   }
 
   #card({ film, picture, knees, problem }) {
     const shown = picture
-      ? element("img", { src: picture, alt: `${film} with the areas found` })
+      ? element("img", { src: picture, alt: `${film} with the detected areas` })
       : element("p", { className: "problem", textContent: problem });
     const losses = (knees ?? []).map(({ side, loss }) =>
       element("span", { className: grade(loss), title: `${side} half` }, loss.toFixed(2)),

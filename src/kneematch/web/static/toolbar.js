@@ -1,22 +1,22 @@
-// The bar above a film: zoom, brightness, contrast, invert.
+// The toolbar above a film: zoom, brightness, contrast, invert.
 
 import { $ } from "./dialogs.js";
 
-const STEP = 1.25; // of the zoom
+const ZOOM_STEP = 1.25;
 
-// The sliders are in doublings, as the mouse's drag is.
-export function setUpTools(root = document) {
+// The sliders hold base-2 logarithms.
+export function setUpToolbar(root = document) {
   const brightness = $("#brightness", root);
   const contrast = $("#contrast", root);
 
   function control(view) {
     brightness.addEventListener("input", () => view.setTone({ brightness: 2 ** brightness.value }));
     contrast.addEventListener("input", () => view.setTone({ contrast: 2 ** contrast.value }));
-    $("#zoom-in", root).addEventListener("click", () => view.zoom(STEP));
-    $("#zoom-out", root).addEventListener("click", () => view.zoom(1 / STEP));
+    $("#zoom-in", root).addEventListener("click", () => view.zoom(ZOOM_STEP));
+    $("#zoom-out", root).addEventListener("click", () => view.zoom(1 / ZOOM_STEP));
     $("#zoom-fit", root).addEventListener("click", () => view.fit());
     $("#invert", root).addEventListener("click", () => view.invert());
-    $("#plain", root).addEventListener("click", () => view.plainTone());
+    $("#reset", root).addEventListener("click", () => view.resetTone());
   }
 
   function show(tone) {
@@ -27,12 +27,12 @@ export function setUpTools(root = document) {
 
   function keys(view) {
     return {
-      "+": () => view.zoom(STEP),
-      "=": () => view.zoom(STEP),
-      "-": () => view.zoom(1 / STEP),
+      "+": () => view.zoom(ZOOM_STEP),
+      "=": () => view.zoom(ZOOM_STEP),
+      "-": () => view.zoom(1 / ZOOM_STEP),
       0: () => view.fit(),
       i: () => view.invert(),
-      w: () => view.plainTone(),
+      w: () => view.resetTone(),
     };
   }
 
