@@ -1,10 +1,12 @@
-"""What each departure from the paper's energy gains in the search.
+"""Measure what each departure from the paper's energy gains in the exhaustive search.
 
-On labelled real films: contrast and detail, each alone and together, over several templates. On
-phantoms cut off beside the joint: the room beside the film.
+    python benchmarks/ablation.py --real FOLDER [--films N]
 
-Run it as `python benchmarks/ablation.py --real FOLDER` (`--help` lists the options); it prints
-Markdown tables.
+First table, on labelled real films: local contrast and detail, each alone and together. Its columns
+are the scores with the folder's own template, then the mean over all templates (`--templates`, cut
+from other labelled knees) and the mean IoU of the worst template. Second table, on phantoms whose
+film ends closely beside the joint: the margin that is added beside the film. See films.py for the
+columns of scores.
 """
 
 import argparse
@@ -20,8 +22,8 @@ from films import (
     FAMILY,
     SCORE_COLUMNS,
     Film,
+    benchmark_parser,
     halves_of,
-    options,
     phantom_template,
     real_films,
     real_template,
@@ -41,47 +43,45 @@ Build = Callable[[Tensor, Template], Terms]
 
 
 def with_contrast(halves: Tensor, template: Template) -> Terms:
-    """The paper's term, in which low contrast counts against a patch."""
+    """Return the paper's term with a penalty on patches of low contrast."""
     (term,) = printed(halves, template)
     return (replace(term, floor=CONTRAST * deviation(halves)),)
 
 
 def with_detail(halves: Tensor, template: Template) -> Terms:
-    """The paper's term and the same on the fine structure."""
+    """Return the paper's term and the same term on high-pass filtered images."""
     (term,) = printed(halves, template)
     fine = robust(halves, template)[1]
     (same,) = printed(fine.halves, fine.template)
     return replace(term, weight=1 - DETAIL_WEIGHT), replace(same, weight=DETAIL_WEIGHT)
 
 
-def poses(
-    films: list[Film], template: Template, build: Build, chosen: argparse.Namespace
-) -> Tensor:
-    """Where the search of an energy ends, (N, S, 4)."""
+def poses(films: list[Film], template: Template, build: Build, args: argparse.Namespace) -> Tensor:
+    """Return the poses (N, S, 4) that the search finds for an energy."""
     found = []
-    for first in range(0, len(films), chosen.batch):
-        halves = halves_of(films[first : first + chosen.batch], chosen.device)
-        asked = Problem(build(halves, template.to(halves)))
-        found.append(pose_from_vector(search(asked).v, asked.height_ratio))
+    for first in range(0, len(films), args.batch):
+        halves = halves_of(films[first : first + args.batch], args.device)
+        problem = Problem(build(halves, template.to(halves)))
+        found.append(pose_from_vector(search(problem).v, problem.height_ratio))
     return torch.cat(found).cpu()
 
 
-def on_real_films(chosen: argparse.Namespace) -> None:
-    """A line an energy, over all templates."""
-    films = real_films(chosen.real)
-    templates = [real_template(chosen.real)]
-    templates += [one for _, one in other_templates(films, chosen.templates - 1, chosen.seed)]
+def on_real_films(args: argparse.Namespace) -> None:
+    """Print one row per energy, over all templates."""
+    films = real_films(args.real)
+    templates = [real_template(args.real)]
+    templates += [one for _, one in other_templates(films, args.templates - 1, args.seed)]
     rows = []
     usual = bank.CONTRAST
     for name, build, floor in (
-        ("the paper's, and contrast does not count in the bank either", printed, 0.0),
+        ("the paper's, without contrast in the NCC bank", printed, 0.0),
         ("the paper's", printed, usual),
         ("with contrast", with_contrast, usual),
         ("with detail", with_detail, usual),
         ("with both: the robust energy", robust, usual),
     ):
         bank.CONTRAST = floor  # type: ignore[misc]
-        found = [score(films, one, poses(films, one, build, chosen)) for one in templates]
+        found = [score(films, one, poses(films, one, build, args)) for one in templates]
         bank.CONTRAST = usual  # type: ignore[misc]
         iou = torch.stack([scores.iou[~scores.iou.isnan()] for scores in found])
         recall = (iou >= 0.75).double().mean(1)
@@ -95,15 +95,22 @@ def on_real_films(chosen: argparse.Namespace) -> None:
                 f"{iou.mean(1).min():.3f}",
             ]
         )
-    print(f"{len(films)} real films; their template, and all {len(templates)} templates.\n")
+    print(f"{len(films)} real films; the folder's template, and all {len(templates)} templates.\n")
     table(
-        ("energy", "mean IoU", "recall at 0.75", "of all, IoU", "recall", "worst template's IoU"),
+        (
+            "energy",
+            "mean IoU",
+            "recall at 0.75",
+            "all templates: mean IoU",
+            "recall at 0.75",
+            "worst template's IoU",
+        ),
         rows,
     )
 
 
 def cut_off(made: Phantom, share: float) -> Phantom:
-    """A phantom whose film ends a share of the plateau's width beside the outer margins."""
+    """Crop a phantom's film at a share of the plateau's width beside the outer margins."""
     left, right = made.knees
     beside = share * (left.plateau_right[0] - left.plateau_left[0])
     x0 = max(0, int(left.plateau_left[0] - beside))
@@ -120,10 +127,10 @@ def cut_off(made: Phantom, share: float) -> Phantom:
     return replace(made, radiograph=replace(made.radiograph, pixels=pixels), knees=knees)
 
 
-def on_cut_off_films(chosen: argparse.Namespace) -> None:
-    """A line a framing, with and without room."""
+def on_cut_off_films(args: argparse.Namespace) -> None:
+    """Print one row per crop, with and without a margin beside the film."""
     template = phantom_template(FAMILY)
-    whole = [phantom(seed) for seed in range(chosen.seed, chosen.seed + chosen.films)]
+    whole = [phantom(seed) for seed in range(args.seed, args.seed + args.films)]
     rows = []
     for share in (0.35, 0.1, 0.03):
         cut = [cut_off(made, share) for made in whole]
@@ -137,22 +144,24 @@ def on_cut_off_films(chosen: argparse.Namespace) -> None:
                 )
                 for n, made in enumerate(cut)
             ]
-            scores = score(films, template, poses(films, template, robust, chosen))
+            scores = score(films, template, poses(films, template, robust, args))
             rows.append([f"{share}", f"{room}", *scores.row(films)])
-    print(f"{len(whole)} phantoms cut off beside the outer margins; the template reaches 0.17.\n")
-    table(("film beside the margins", "room", *SCORE_COLUMNS), rows)
+    print(f"{len(whole)} phantoms cropped beside the plateaus; the template reaches 0.17 beyond.\n")
+    table(("film beside the plateau", "added margin", *SCORE_COLUMNS), rows)
 
 
 def main() -> None:
     """Measure and print."""
-    parser = options(__doc__, films=60)
-    parser.add_argument("--templates", type=int, default=6, help="real knees, the drawn one first")
-    chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    if chosen.real:
-        on_real_films(chosen)
-    if chosen.films:
-        on_cut_off_films(chosen)
+    parser = benchmark_parser(__doc__, films=60)
+    parser.add_argument(
+        "--templates", type=int, default=6, help="number of real templates, the folder's own first"
+    )
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    if args.real:
+        on_real_films(args)
+    if args.films:
+        on_cut_off_films(args)
 
 
 if __name__ == "__main__":

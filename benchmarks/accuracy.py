@@ -1,14 +1,13 @@
-"""How often and how exactly the search finds the knees: phantoms, and labelled real films.
+"""Measure how often and how precisely the exhaustive search finds the knees.
 
-A knee's area is the square around the middle of its plateau's margins, 1.5 times as wide as they
-are apart; the margins found are the template's landmarks, carried along. The template of phantoms
-is cut from one of them, with boxes of the same geometry as those drawn on the real films' template;
-its family is the films whose bones are shaped like its own. `--other-templates` cuts templates of
-that geometry from other real knees, at their labelled margins, to see how much the choice matters.
-The knee that a template was cut from is among those scored.
+    python benchmarks/accuracy.py [--films N] [--real FOLDER] [--other-templates N]
 
-Run it as `python benchmarks/accuracy.py` (`--real FOLDER` adds labelled real films, `--help` lists
-the options); it prints Markdown tables.
+One row per group of phantoms (ordinary, negative, with implants, and of the template's family,
+whose bones are similar) and per source of labelled real films; see films.py for the columns. The
+template of phantoms is cut from one of them, with boxes of the same geometry as those drawn on the
+real films' template. `--other-templates` cuts templates of that geometry from other real knees, at
+their labelled margins, to show how much the choice matters. The knee that a template was cut from
+is among those scored.
 """
 
 import argparse
@@ -20,51 +19,51 @@ from films import (
     FAMILY,
     SCORE_COLUMNS,
     Film,
+    benchmark_parser,
     find,
-    options,
     phantom_films,
     phantom_template,
     real_films,
     real_template,
     score,
     table,
-    transplanted,
+    template_at,
 )
 from kneematch.errors import TemplateError
 from kneematch.matching.template import Template
 from kneematch.solvers.exhaustive_search import search
 
-FAMILY_SEED = 500_000  # of the first film of the template's family
+FAMILY_SEED = 500_000  # seed of the first film of the template's family
 MISSED = 0.75
 
 
-def on_phantoms(chosen: argparse.Namespace) -> None:
-    """The table of phantoms."""
+def on_phantoms(args: argparse.Namespace) -> None:
+    """Print the table of phantoms."""
     template = phantom_template(FAMILY)
-    films = phantom_films(range(chosen.seed, chosen.seed + chosen.films))
-    relatives = phantom_films(range(FAMILY_SEED, FAMILY_SEED + chosen.family_films), FAMILY)
-    found = find(search, films, template, chosen, paper=chosen.paper)
+    films = phantom_films(range(args.seed, args.seed + args.films))
+    relatives = phantom_films(range(FAMILY_SEED, FAMILY_SEED + args.family_films), FAMILY)
+    found = find(search, films, template, args, paper=args.paper)
     scores = score(films, template, found.theta)
     rows = [["all", *scores.row(films)]]
     rows += [[tag, *scores.row(films, tag)] for tag in ("ordinary", "negative", "implant")]
     if relatives:
-        kin = find(search, relatives, template, chosen, paper=chosen.paper)
+        found = find(search, relatives, template, args, paper=args.paper)
         rows.append(
-            ["the template's family", *score(relatives, template, kin.theta).row(relatives)]
+            ["the template's family", *score(relatives, template, found.theta).row(relatives)]
         )
-    print(f"{len(films)} phantoms, {1000 * found.seconds:.0f} ms a film.\n")
+    print(f"{len(films)} phantoms, {1000 * found.seconds:.0f} ms per film.\n")
     table(("phantoms", *SCORE_COLUMNS), rows)
 
 
-def on_real_films(chosen: argparse.Namespace) -> None:
-    """The table of real films, a line a source, and the knees that were missed."""
-    films, template = real_films(chosen.real), real_template(chosen.real)
-    found = find(search, films, template, chosen, paper=chosen.paper)
+def on_real_films(args: argparse.Namespace) -> None:
+    """Print the table of real films, one row per source, and the missed knees."""
+    films, template = real_films(args.real), real_template(args.real)
+    found = find(search, films, template, args, paper=args.paper)
     scores = score(films, template, found.theta)
     rows = [["all", *scores.row(films)]]
     sources = sorted({tag for film in films for tag in film.tags})
     rows += [[source, *scores.row(films, source)] for source in sources]
-    print(f"{len(films)} labelled real films, {1000 * found.seconds:.0f} ms a film.\n")
+    print(f"{len(films)} labelled real films, {1000 * found.seconds:.0f} ms per film.\n")
     table(("real films", *SCORE_COLUMNS), rows)
     missed = [
         f"{film.name} {'LR'[side]} ({iou:.2f})"
@@ -75,12 +74,12 @@ def on_real_films(chosen: argparse.Namespace) -> None:
     print(f"Below an IoU of {MISSED}: {', '.join(missed) or 'none'}.\n")
 
 
-def with_other_templates(chosen: argparse.Namespace) -> None:
-    """The same films searched for other knees."""
-    films = real_films(chosen.real)
+def with_other_templates(args: argparse.Namespace) -> None:
+    """Print the scores of the same films with templates from other knees."""
+    films = real_films(args.real)
     rows, means = [], []
-    for name, template in other_templates(films, chosen.other_templates, chosen.seed):
-        found = find(search, films, template, chosen, paper=chosen.paper)
+    for name, template in other_templates(films, args.other_templates, args.seed):
+        found = find(search, films, template, args, paper=args.paper)
         scores = score(films, template, found.theta)
         rows.append([name, *scores.row(films)])
         known = scores.iou[~scores.iou.isnan()]
@@ -94,37 +93,41 @@ def with_other_templates(chosen: argparse.Namespace) -> None:
 
 
 def other_templates(films: Sequence[Film], count: int, seed: int) -> list[tuple[str, Template]]:
-    """Templates from randomly chosen labelled knees, of those whose boxes lie inside the half."""
+    """Return templates of random labelled knees whose boxes lie inside the half."""
     order = torch.randperm(2 * len(films), generator=torch.Generator().manual_seed(seed))
-    chosen: list[tuple[str, Template]] = []
+    templates: list[tuple[str, Template]] = []
     for film, side in ((films[k // 2], k % 2) for k in order.tolist()):
-        if len(chosen) == count:
+        if len(templates) == count:
             break
         if film.margins[side].isnan().any():
             continue
         try:
-            chosen.append((f"{film.name} {'LR'[side]}", transplanted(film, side)))
+            templates.append((f"{film.name} {'LR'[side]}", template_at(film, side)))
         except TemplateError:
             continue
-    return chosen
+    return templates
 
 
 def main() -> None:
     """Measure and print."""
-    parser = options(__doc__, films=500)
-    parser.add_argument("--family-films", type=int, default=100, help="of the template's family")
-    parser.add_argument("--other-templates", type=int, default=0, help="from other real knees")
-    parser.add_argument("--paper", action="store_true", help="lower the paper's energy")
-    chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    energy = "the paper's" if chosen.paper else "the robust"
-    print(f"Search of {energy} energy, device {chosen.device}.\n")
-    if chosen.films:
-        on_phantoms(chosen)
-    if chosen.real:
-        on_real_films(chosen)
-    if chosen.real and chosen.other_templates:
-        with_other_templates(chosen)
+    parser = benchmark_parser(__doc__, films=500)
+    parser.add_argument(
+        "--family-films", type=int, default=100, help="number of phantoms of the template's family"
+    )
+    parser.add_argument(
+        "--other-templates", type=int, default=0, help="number of templates from other real knees"
+    )
+    parser.add_argument("--paper", action="store_true", help="minimise the paper's energy")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    energy = "the paper's" if args.paper else "the robust"
+    print(f"Exhaustive search, {energy} energy, device {args.device}.\n")
+    if args.films:
+        on_phantoms(args)
+    if args.real:
+        on_real_films(args)
+    if args.real and args.other_templates:
+        with_other_templates(args)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""The search against sliding windows: scikit-image's (the paper's), OpenCV's and MTM's.
+"""Compare the exhaustive search with sliding windows: scikit-image (the paper's), OpenCV and MTM.
 
-All look for the same template in the same halves, at the same five scales and in both polarities.
-OpenCV's matchTemplate (TM_CCOEFF_NORMED) is used as kneematch's own baseline uses scikit-image's
-match_template: each side's best place at each scale, then the scale of the lowest left + right
-loss. Multi-Template-Matching is given the template at five scales and their negatives, and its
-best hit in each half is taken.
+    pip install '.[benchmark]'; python benchmarks/baselines.py [--films N] [--real FOLDER]
 
-Run it as `python benchmarks/baselines.py` after `pip install '.[benchmark]'` (`--real FOLDER` adds
-labelled real films, `--help` lists the options); it prints Markdown tables. All methods run on
-`--threads` threads; only the search uses `--device`.
+All methods look for the same template in the same halves, at the same five scales and in both
+polarities. OpenCV's matchTemplate (TM_CCOEFF_NORMED) is used as kneematch's own baseline uses
+scikit-image's match_template: each side's best place at each scale, then the scale of the lowest
+sum of both losses. Multi-Template-Matching gets the template at five scales and their negatives,
+and its best hit in each half is taken. Columns: the paper's loss (sum of both sides, mean over the
+films), the scores of films.py and the time per film on `--threads` threads; only the search uses
+`--device`.
 """
 
 import argparse
@@ -21,7 +21,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from films import Film, Found, find, judged, options, score, sets_of_films, table, timed
+from films import (
+    Film,
+    Found,
+    benchmark_parser,
+    evaluate_poses,
+    find,
+    score,
+    sets_of_films,
+    table,
+    timed,
+)
 from kneematch.matching.energy import losses, printed
 from kneematch.matching.template import Template
 from kneematch.solvers.exhaustive_search import search
@@ -32,7 +42,7 @@ Pose = tuple[float, float, float, float]
 
 
 def opencv(film: Film, template: Template) -> Tensor:
-    """OpenCV's matchTemplate at five scales of the half: poses (2, 4)."""
+    """Return the poses (2, 4) of OpenCV's matchTemplate at five scales of the half."""
     image = template.image.numpy()
     halves = film.halves.pixels
     theta = torch.tensor(
@@ -51,7 +61,7 @@ def opencv(film: Film, template: Template) -> Tensor:
 
 
 def _both_polarities(half: Image, image: Image, scale: float) -> list[Pose]:
-    """The poses of highest and of lowest correlation."""
+    """Return the poses of the highest and of the lowest correlation."""
     (height, width), (rows, columns) = image.shape, half.shape
     wide = max(round(width / scale), width)
     tall = max(round(wide * rows / columns), height)
@@ -68,7 +78,7 @@ def _both_polarities(half: Image, image: Image, scale: float) -> list[Pose]:
 
 
 def mtm(film: Film, template: Template) -> Tensor:
-    """Multi-Template-Matching's best hit in each half: poses (2, 4)."""
+    """Return the poses (2, 4) of Multi-Template-Matching's best hit in each half."""
     image = template.image.numpy()
     half_height, half_width = film.halves.size
     templates = []
@@ -89,20 +99,18 @@ def mtm(film: Film, template: Template) -> Tensor:
 def film_by_film(
     method: Callable[[Film, Template], Tensor], films: Sequence[Film], template: Template
 ) -> Found:
-    """Run a method on one film after another; the first once more, to warm up."""
+    """Run a method on one film after another; the first film runs once more, to warm up."""
     method(films[0], template)
     theta, seconds = timed(lambda: torch.stack([method(film, template) for film in films]))
-    return judged(films, template, theta, seconds / len(films))
+    return evaluate_poses(films, template, theta, seconds / len(films))
 
 
-def rows_of(
-    films: Sequence[Film], template: Template, chosen: argparse.Namespace
-) -> list[list[str]]:
-    """One row a method."""
+def rows_of(films: Sequence[Film], template: Template, args: argparse.Namespace) -> list[list[str]]:
+    """Return one row per method."""
     methods = {
-        "search, robust energy": find(search, films, template, chosen, paper=False),
-        "search, the paper's energy": find(search, films, template, chosen, paper=True),
-        "sliding (scikit-image)": find(sliding, films, template, chosen, paper=True),
+        "search, robust energy": find(search, films, template, args, paper=False),
+        "search, the paper's energy": find(search, films, template, args, paper=True),
+        "sliding (scikit-image)": find(sliding, films, template, args, paper=True),
         "OpenCV matchTemplate": film_by_film(opencv, films, template),
         "Multi-Template-Matching": film_by_film(mtm, films, template),
     }
@@ -116,13 +124,13 @@ def rows_of(
 
 def main() -> None:
     """Measure and print."""
-    chosen = options(__doc__, films=100).parse_args()
-    torch.set_num_threads(chosen.threads)
-    cv2.setNumThreads(chosen.threads)
-    for label, films, template in sets_of_films(chosen):
-        print(f"{len(films)} films ({label}), device of the search {chosen.device}.\n")
-        columns = ("method", "left + right loss, mean", "mean IoU", "recall at 0.75", "ms a film")
-        table(columns, rows_of(films, template, chosen))
+    args = benchmark_parser(__doc__, films=100).parse_args()
+    torch.set_num_threads(args.threads)
+    cv2.setNumThreads(args.threads)
+    for label, films, template in sets_of_films(args):
+        print(f"{len(films)} films ({label}), device of the search {args.device}.\n")
+        columns = ("method", "left + right loss, mean", "mean IoU", "recall at 0.75", "ms per film")
+        table(columns, rows_of(films, template, args))
 
 
 if __name__ == "__main__":

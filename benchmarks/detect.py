@@ -1,7 +1,13 @@
-"""`kneematch detect` from end to end: seconds a film, where they go, memory, and Ray.
+"""Measure `kneematch detect` end to end: time per film and its parts, memory, scaling, and Ray.
 
-Run it as `python benchmarks/detect.py` (`--help` lists the options); it prints Markdown tables. The
-films, phantoms of 2494 x 2048 pixels in 16 bits, are made once and kept in a temporary folder.
+    python benchmarks/detect.py [--films N] [--method METHOD]   # parts against the whole
+    python benchmarks/detect.py --scale 5000                    # few films against many
+    python benchmarks/detect.py --ray                           # Ray against the local engine
+
+Films are phantoms of 2494 x 2048 pixels in 16 bits, written once to a temporary folder. "decode",
+"split" and "find" are medians of single calls on one core; "overlapped" is their sum divided by the
+cores, the time per film if all cores were busy; "end to end" is the program's wall-clock time.
+Memory is the peak of all its processes together, shared pages counted once.
 """
 
 import argparse
@@ -36,23 +42,23 @@ from kneematch.parallel.shared_memory import SharedRoom
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
-SIZE = (2494, 2048)  # height and width
-MEASURED = 24  # films of which the parts are timed
-FEW = 100  # films against which many are held
-OVERHEAD = 1.15  # of the parts, that the whole should take at most
+SIZE = (2494, 2048)
+MEASURED = 24  # films whose parts are timed
+FEW = 100  # films that --scale compares with
+OVERHEAD = 1.15  # target of end to end over the overlapped parts
 SAMPLE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A run of the program."""
+    """Time and memory of one run of the program."""
 
     seconds: float
-    peak_mb: float  # of all its processes together, shared memory counted once
+    peak_mb: float  # of all processes together
 
 
 def make_films(folder: Path, count: int) -> list[Path]:
-    """Phantoms, and a template.json that is drawn on one of their family."""
+    """Write phantoms, and a template.json on another one, and return the films' paths."""
     folder.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), context) as pool:
@@ -89,7 +95,7 @@ def _make_template(folder: Path) -> None:
 
 
 def seconds_each(function: Callable[[], object], repeats: int) -> float:
-    """The median time of a call."""
+    """Return the median time of a call."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -99,7 +105,7 @@ def seconds_each(function: Callable[[], object], repeats: int) -> float:
 
 
 def parts(recipe: Recipe, paths: Sequence[Path]) -> dict[str, float]:
-    """Seconds a film of each part, on one core."""
+    """Return the seconds per film of each part on one core."""
     detector = recipe.build()
     torch.set_num_threads(1)
     some = [paths[k % len(paths)] for k in range(MEASURED)]
@@ -116,7 +122,7 @@ def parts(recipe: Recipe, paths: Sequence[Path]) -> dict[str, float]:
 
 
 def handed_over(film: Prepared) -> float:
-    """Seconds that a film takes into the memory that two processes share, and out of it."""
+    """Return the seconds to copy a film into shared memory and out of it."""
     room = SharedRoom(1)
     taken = seconds_each(lambda: room.unpack(room.pack(film, 0), 0), 20)
     room.close()
@@ -126,7 +132,7 @@ def handed_over(film: Prepared) -> float:
 def run(
     recipe: Recipe, named: Sequence[str], *options: str, threads: int | None = None
 ) -> Measured:
-    """The program itself, into a folder that is gone afterwards."""
+    """Run the program, with its output in a temporary folder."""
     with tempfile.TemporaryDirectory() as out:
         command = [sys.executable, "-m", "kneematch", "detect", *named, "-o", f"{out}/out"]
         command += ["--batch-size", str(recipe.batch_size), "--method", recipe.method, "--quiet"]
@@ -146,7 +152,7 @@ def run(
 
 @contextmanager
 def _watched(root: int) -> Iterator[list[float]]:
-    """The largest sum of the memory of a process and its descendants so far, in bytes."""
+    """Track the peak memory of a process and its descendants, in bytes."""
     peak, over = [0.0], threading.Event()
 
     def watch() -> None:
@@ -163,7 +169,7 @@ def _watched(root: int) -> Iterator[list[float]]:
 
 
 def _family(root: int) -> list[int]:
-    """A process and all that it has started."""
+    """Return a process and its descendants."""
     children: dict[int, list[int]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -178,7 +184,7 @@ def _family(root: int) -> list[int]:
 
 
 def _bytes(process: int) -> float:
-    """Its memory, what it shares with others divided among them."""
+    """Return a process's memory (PSS: shared pages are divided among their users)."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -187,7 +193,7 @@ def _bytes(process: int) -> float:
 
 
 def end_to_end(recipe: Recipe, paths: list[Path]) -> None:
-    """The whole against its parts."""
+    """Print the parts and the whole."""
     cores = os.cpu_count() or 1
     each = parts(recipe, paths)
     start_up = run(recipe, [str(paths[0])]).seconds
@@ -199,19 +205,19 @@ def end_to_end(recipe: Recipe, paths: list[Path]) -> None:
     rows += [
         [f"overlapped: their sum / {cores}", f"{1000 * overlapped:.1f}"],
         ["end to end", f"{1000 * a_film:.1f}"],
-        ["end to end, start of the program taken off", f"{1000 * without_start:.1f}"],
+        ["end to end without the program's start", f"{1000 * without_start:.1f}"],
     ]
     print(f"{len(paths)} films of {SIZE[1]} x {SIZE[0]} pixels, {recipe.method}, {cores} cores.\n")
-    table(["part", "ms a film"], rows)
+    table(["part", "ms per film"], rows)
     print(
         f"Start of the program {start_up:.1f} s. End to end / overlapped: "
         f"{without_start / overlapped:.2f}, and {a_film / overlapped:.2f} with the start "
-        f"(wanted: at most {OVERHEAD}). Peak memory {whole.peak_mb:.0f} MB.\n"
+        f"(target: at most {OVERHEAD}). Peak memory {whole.peak_mb:.0f} MB.\n"
     )
 
 
 def scale(recipe: Recipe, paths: list[Path], many: int) -> None:
-    """Few films against many, which are links to a few."""
+    """Compare few films with many, which are links to the few."""
     rows = []
     for count in (min(FEW, many), many):
         with tempfile.TemporaryDirectory() as folder:
@@ -219,11 +225,11 @@ def scale(recipe: Recipe, paths: list[Path], many: int) -> None:
                 Path(folder, f"{k:06d}.dcm").symlink_to(paths[k % len(paths)])
             done = run(recipe, [folder])
         rows.append([str(count), f"{1000 * done.seconds / count:.1f}", f"{done.peak_mb:.0f}"])
-    table(["films", "ms a film", "peak memory, MB"], rows)
+    table(["films", "ms per film", "peak memory, MB"], rows)
 
 
 def with_ray(recipe: Recipe, paths: list[Path]) -> None:
-    """The local engine against Ray on 1 and on 2 CPUs, each process with one thread."""
+    """Compare the local engine with Ray on 1 and 2 CPUs, one thread per process."""
     from ray.cluster_utils import Cluster
 
     named, rows = list(map(str, paths)), []
@@ -239,7 +245,7 @@ def with_ray(recipe: Recipe, paths: list[Path]) -> None:
         finally:
             cluster.shutdown()
         rows.append([f"Ray, {cpus} CPUs", f"{1000 * done.seconds / len(paths):.1f}"])
-    table(["engine", "ms a film"], rows)
+    table(["engine", "ms per film"], rows)
 
 
 def main() -> None:
@@ -248,17 +254,17 @@ def main() -> None:
     parser.add_argument("--films", type=int, default=200)
     parser.add_argument("--method", default="neural+sharpen")
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--scale", type=int, metavar="N", help=f"{FEW} against N films")
-    parser.add_argument("--ray", action="store_true", help="Ray against the local engine")
-    chosen = parser.parse_args()
+    parser.add_argument("--scale", type=int, metavar="N", help=f"compare {FEW} with N films")
+    parser.add_argument("--ray", action="store_true", help="compare Ray with the local engine")
+    args = parser.parse_args()
     folder = Path(tempfile.gettempdir()) / f"kneematch-films-{SIZE[0]}x{SIZE[1]}"
-    paths = make_films(folder, chosen.films)
-    # Networks look for what they have learnt; the others need something to look for.
-    template = None if chosen.method in NEURAL else str(folder / "template.json")
-    recipe = Recipe(template=template, method=chosen.method, batch_size=chosen.batch)
-    if chosen.scale:
-        scale(recipe, paths, chosen.scale)
-    elif chosen.ray:
+    paths = make_films(folder, args.films)
+    # The networks bring their own template; other methods need one.
+    template = None if args.method in NEURAL else str(folder / "template.json")
+    recipe = Recipe(template=template, method=args.method, batch_size=args.batch)
+    if args.scale:
+        scale(recipe, paths, args.scale)
+    elif args.ray:
         with_ray(recipe, paths)
     else:
         end_to_end(recipe, paths)

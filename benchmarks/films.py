@@ -1,8 +1,14 @@
-"""Films with known knees for the benchmarks: phantoms, and a folder of labelled real films.
+"""Films with known knees for the benchmarks, and scores of what is found on them.
 
-A folder of real films holds films/, labels.csv (id,knee,x1,y1,x2,y2,flag: the outermost margins of
-the tibial plateau, the picture's left one first; knee L or R is the half of the picture; a flagged
-knee has no truth here) and template.json, whose landmarks are plateau_left and plateau_right.
+Films are phantoms or a folder of labelled real films. Such a folder holds films/, labels.csv
+(id,knee,x1,y1,x2,y2,flag: the outermost points of the tibial plateau, the left one in the picture
+first; knee L or R is the half of the picture; flagged knees are not scored) and template.json with
+the landmarks plateau_left and plateau_right.
+
+Columns of scores: "mean IoU" of the knee areas (squares around the midpoint of the plateau's
+margins, 1.5 times as wide as they are apart), "recall" (share of knees whose IoU reaches the limit)
+and "margin error" (mean distance of both margins from the truth, in percent of the plateau's
+width).
 """
 
 import argparse
@@ -29,46 +35,47 @@ from kneematch.io.read import read
 from kneematch.matching.annotation import load_annotation
 from kneematch.matching.energy import losses, printed, symmetry_penalty
 from kneematch.matching.template import Template, cut_from_half, cut_template
-from kneematch.solvers.problem import Problem, Solution, problem
+from kneematch.solvers.problem import Problem, Solution
+from kneematch.solvers.problem import problem as make_problem
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
 Result = TypeVar("Result")
 
-AREA = 1.5  # a knee's area is a square of this many plateau widths around the margins' middle
-TEMPLATE_SEEDS = range(1_000_000, 1_001_000)  # apart from those of the films that are searched
+AREA = 1.5  # side of a knee's area, in plateau widths
+TEMPLATE_SEEDS = range(1_000_000, 1_001_000)  # disjoint from those of the searched films
 FAMILY = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Film:
-    """A film's halves and where its knees are."""
+    """A film's halves and its true knees."""
 
     name: str
-    tags: tuple[str, ...]  # a phantom's peculiarities, a real film's source
+    tags: tuple[str, ...]  # groups that the film is scored in
     halves: View  # pixels (2, 800, 500)
-    margins: Tensor  # (2, 2, 2) film pixels: side, left and right margin, x and y; NaN: not known
+    margins: Tensor  # (2, 2, 2) film pixels: side, left and right, x and y; NaN if unknown
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """Where the template was found in each film, and what that took."""
+    """Poses found in N films."""
 
     theta: Tensor  # (N, 2, 4) on the CPU
-    loss: Tensor  # (N, 2), the printed one
-    energy: Tensor  # (N,), the printed one
-    seconds: float  # a film
+    loss: Tensor  # (N, 2), the paper's
+    energy: Tensor  # (N,), the paper's
+    seconds: float  # per film
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scores:
-    """How good detections are; NaN where the truth is not known."""
+    """Accuracy of detections on N films; NaN where the truth is unknown."""
 
     iou: Tensor  # (N, 2)
-    margin: Tensor  # (N, 2), mean distance of the two margins, in % of the plateau's width
+    margin: Tensor  # (N, 2), margin error in % of the plateau's width
 
     def row(self, films: Sequence[Film], tag: str | None = None) -> list[str]:
-        """Knees, mean IoU, recall at 0.75 and 0.9, median and 95th percentile of the error."""
+        """Return the cells of SCORE_COLUMNS, for all films or those with a tag."""
         rows = torch.tensor([tag is None or tag in film.tags for film in films])
         known = rows[:, None] & ~self.iou.isnan()
         iou, margin = self.iou[known], self.margin[known]
@@ -94,20 +101,20 @@ SCORE_COLUMNS = (
 )
 
 
-def options(about: str, *, films: int) -> argparse.ArgumentParser:
-    """The options that all benchmarks share."""
+def benchmark_parser(about: str, *, films: int) -> argparse.ArgumentParser:
+    """Return a parser with the options that all benchmarks share."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
-    parser.add_argument("--films", type=int, default=films, help="phantoms")
-    parser.add_argument("--seed", type=int, default=0, help="of the first phantom")
+    parser.add_argument("--films", type=int, default=films, help="number of phantoms")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first phantom")
     parser.add_argument("--real", type=Path, help="folder of labelled real films")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--batch", type=int, default=8, help="films at once")
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
+    parser.add_argument("--batch", type=int, default=8, help="films per batch")
+    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch")
     return parser
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print Markdown; the first column holds words, the others numbers."""
+    """Print a Markdown table whose first column is text and whose others are numbers."""
     print(f"| {' | '.join(columns)} |")
     print(f"|---|{'---:|' * (len(columns) - 1)}")
     for row in rows:
@@ -115,14 +122,14 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     print(flush=True)
 
 
-def sets_of_films(chosen: argparse.Namespace) -> list[tuple[str, list[Film], Template]]:
-    """The phantoms that were asked for and, where given, the real films: name, films, template."""
+def sets_of_films(args: argparse.Namespace) -> list[tuple[str, list[Film], Template]]:
+    """Return the name, films and template of the phantoms and, if given, of the real films."""
     sets = []
-    if chosen.films:
-        seeds = range(chosen.seed, chosen.seed + chosen.films)
+    if args.films:
+        seeds = range(args.seed, args.seed + args.films)
         sets.append(("phantoms", phantom_films(seeds), phantom_template(FAMILY)))
-    if chosen.real:
-        sets.append(("real", real_films(chosen.real), real_template(chosen.real)))
+    if args.real:
+        sets.append(("real", real_films(args.real), real_template(args.real)))
     return sets
 
 
@@ -133,7 +140,7 @@ def phantom_films(
     *,
     room: float = ROOM,
 ) -> list[Film]:
-    """Phantoms, of anyone or of one family, framed in any way or in one."""
+    """Return phantoms; see `kneematch.synthetic.phantom.plan_film` for family and kind."""
     films = []
     for seed in seeds:
         made = phantom(seed, family=family, kind=kind)
@@ -146,21 +153,21 @@ def phantom_films(
 
 
 def phantom_template(family: int) -> Template:
-    """A template from the first ordinary film of a family, both of its knees healthy."""
+    """Return a template from the first ordinary film of a family with two healthy knees."""
     for seed in TEMPLATE_SEEDS:
         made = phantom(seed, family=family)
         if made.negative or made.hardware or max(knee.grade for knee in made.knees) > 1:
             continue
         (film,) = phantom_films([seed], family)
         try:
-            return transplanted(film, 1)
+            return template_at(film, 1)
         except TemplateError:  # the box leaves the half
             continue
     raise RuntimeError("no phantom of this family can serve as a template")
 
 
 def real_films(folder: Path) -> list[Film]:
-    """The labelled films of a folder."""
+    """Return the labelled films of a folder."""
     known: dict[str, Tensor] = {}
     with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -177,18 +184,18 @@ def real_films(folder: Path) -> list[Film]:
 
 
 def _source(name: str) -> str:
-    """dev-knee-07 is of the source knee."""
+    """Return the source in a name, such as "knee" in dev-knee-07."""
     return name.split("-")[1] if name.count("-") > 1 else "all"
 
 
 def real_template(folder: Path) -> Template:
-    """The template that is drawn in a folder."""
+    """Return the template of a folder of real films."""
     drawn = load_annotation(folder / "template.json")
     return cut_template(read(drawn.film), drawn)[0]
 
 
-def transplanted(film: Film, side: int) -> Template:
-    """The template of the same geometry on another knee whose margins are known."""
+def template_at(film: Film, side: int) -> Template:
+    """Return the template of the standard boxes around a knee whose margins are known."""
     left, right = ((float(x), float(y)) for x, y in film.margins[side])
     drawn = annotate(Path(film.name), SIDES[side], left, right)
     half = View(film.halves.pixels[side], film.halves.to_film[side])
@@ -196,17 +203,17 @@ def transplanted(film: Film, side: int) -> Template:
 
 
 def halves_of(films: Sequence[Film], device: str) -> Tensor:
-    """(N, 2, 800, 500)."""
+    """Return the pixels of the halves, (N, 2, 800, 500)."""
     return torch.stack([film.halves.pixels for film in films]).to(device)
 
 
 def known(films: Sequence[Film]) -> list[Film]:
-    """Films of which both knees are known."""
+    """Return the films with two labelled knees."""
     return [film for film in films if not film.margins.isnan().any()]
 
 
 def true_vectors(films: Sequence[Film], template: Template) -> Tensor:
-    """The vectors (N, 2, 4) that put the template's landmarks on the true margins."""
+    """Return the vectors (N, 2, 4) that map the template's landmarks to the true margins."""
     to_film = torch.stack([film.halves.to_film for film in films])
     margins = torch.stack([film.margins for film in films])
     there = _by_x(transform(torch.linalg.inv(to_film), margins))
@@ -216,30 +223,30 @@ def true_vectors(films: Sequence[Film], template: Template) -> Tensor:
 
 
 def _landmarks(template: Template) -> Tensor:
-    """The two margins in the template's [-1, 1]^2, (2, 2), the left one first."""
+    """Return the template's landmarks (2, 2) in [-1, 1]^2, the left one first."""
     points = [template.landmarks[name] for name in ("plateau_left", "plateau_right")]
     return _by_x(torch.tensor(points, dtype=torch.float64))
 
 
 def _by_x(points: Tensor) -> Tensor:
-    """Pairs of points (..., 2, 2), the left one first."""
+    """Sort pairs of points (..., 2, 2) by x."""
     swap = points[..., 0, 0] > points[..., 1, 0]
     return torch.where(swap[..., None, None], points.flip(-2), points)
 
 
 def score(films: Sequence[Film], template: Template, theta: Tensor) -> Scores:
-    """Compare the landmarks that poses (N, 2, 4) carry to the films with the truth."""
+    """Score poses (N, 2, 4) by where they map the template's landmarks on the films."""
     matrices = pose_matrix(theta.double(), template.aspect, HALF_SIZE[0] / HALF_SIZE[1])
     to_film = torch.stack([film.halves.to_film for film in films])
-    carried = _by_x(transform(compose(to_film, matrices), _landmarks(template)))  # (N, 2, 2, 2)
+    found = _by_x(transform(compose(to_film, matrices), _landmarks(template)))  # (N, 2, 2, 2)
     truth = torch.stack([film.margins for film in films])
     width = (truth[..., 1, :] - truth[..., 0, :]).norm(dim=-1)
-    margin = 100 * (carried - truth).norm(dim=-1).mean(-1) / width
-    return Scores(_iou(_area(carried), _area(truth)), margin)
+    margin = 100 * (found - truth).norm(dim=-1).mean(-1) / width
+    return Scores(_iou(_area(found), _area(truth)), margin)
 
 
 def _area(margins: Tensor) -> tuple[Tensor, Tensor]:
-    """The square around two margins (..., 2, 2): its upper left and its lower right corner."""
+    """Return the upper left and lower right corners (..., 2) of areas from margins (..., 2, 2)."""
     reach = AREA / 2 * (margins[..., 1, :] - margins[..., 0, :]).norm(dim=-1, keepdim=True)
     return margins.mean(-2) - reach, margins.mean(-2) + reach
 
@@ -253,28 +260,30 @@ def find(
     method: Callable[[Problem], Solution],
     films: Sequence[Film],
     template: Template,
-    chosen: argparse.Namespace,
+    args: argparse.Namespace,
     *,
     paper: bool,
 ) -> Found:
-    """Run a minimiser on films, batch by batch; the first batch once more, to warm up."""
+    """Run a solver on films in batches and time it, after a warm-up with the first batch."""
     ratio = template.aspect * HALF_SIZE[1] / HALF_SIZE[0]
 
     def poses(some: Sequence[Film]) -> Tensor:
-        asked = problem(halves_of(some, chosen.device), template, paper=paper)
-        return pose_from_vector(method(asked).v, ratio)
+        problem = make_problem(halves_of(some, args.device), template, paper=paper)
+        return pose_from_vector(method(problem).v, ratio)
 
-    poses(films[: chosen.batch])
+    poses(films[: args.batch])
     theta, seconds = [], 0.0
-    for first in range(0, len(films), chosen.batch):
-        found, taken = timed(lambda first=first: poses(films[first : first + chosen.batch]))
+    for first in range(0, len(films), args.batch):
+        found, taken = timed(lambda first=first: poses(films[first : first + args.batch]))
         theta.append(found.cpu())
         seconds += taken
-    return judged(films, template, torch.cat(theta), seconds / len(films))
+    return evaluate_poses(films, template, torch.cat(theta), seconds / len(films))
 
 
-def judged(films: Sequence[Film], template: Template, theta: Tensor, seconds: float) -> Found:
-    """The printed losses and energies at poses (N, 2, 4)."""
+def evaluate_poses(
+    films: Sequence[Film], template: Template, theta: Tensor, seconds: float
+) -> Found:
+    """Return the paper's losses and energies at poses (N, 2, 4)."""
     loss = torch.cat(
         [
             losses(printed(halves_of([film], "cpu"), template), at[None])
@@ -285,7 +294,7 @@ def judged(films: Sequence[Film], template: Template, theta: Tensor, seconds: fl
 
 
 def timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """What a function returns and the seconds it took, those of the GPU included."""
+    """Return a function's result and its seconds, with the GPU synchronised."""
     start = _now()
     found = work()
     return found, _now() - start
@@ -298,5 +307,5 @@ def _now() -> float:
 
 
 def share_worse(energy: Tensor, than: Tensor, by: float) -> float:
-    """The share of films whose energy is higher by more than a margin."""
+    """Return the share of films whose energy is higher by more than `by`."""
     return float((energy.cpu() > than.cpu() + by).double().mean())

@@ -1,11 +1,10 @@
-"""Films a second of every method on a GPU, at several batch sizes.
+"""Measure the throughput of every method on a GPU at several batch sizes.
 
-The time of a call is that between two CUDA events around it, the halves being on the GPU already.
-What of it no kernel runs is the overhead of launching kernels: one less the sum of the kernels' own
-times, as PyTorch's profiler has them in another call, over the time of a call.
+    python benchmarks/gpu.py [--robust] [--batches N ...]    # --device cpu tries it without a GPU
 
-Run it as `python benchmarks/gpu.py` (`--help` lists the options; `--device cpu` tries it out
-without a GPU); it prints a Markdown table.
+Columns: "ms per call" is the time between two CUDA events around a call, the halves being on the
+GPU already; "launch overhead" is the share of it in which no kernel runs, one minus the sum of the
+kernels' own times, as PyTorch's profiler reports them for another call, over the time of a call.
 """
 
 import argparse
@@ -17,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from films import halves_of, options, phantom_films
+from films import benchmark_parser, halves_of, phantom_films
 from kneematch.matching.template import Template
 from kneematch.networks.cuda_graph import Graphed
 from kneematch.networks.model_file import load_model, shipped_model
@@ -26,20 +25,28 @@ from kneematch.solvers.adam import STEPS, adam
 from kneematch.solvers.anchored_refinement import nearby
 from kneematch.solvers.exhaustive_search import search
 from kneematch.solvers.gauss_newton import gauss_newton
-from kneematch.solvers.problem import Problem, Solution, problem
+from kneematch.solvers.problem import Problem, Solution
+from kneematch.solvers.problem import problem as make_problem
 
 GRAPHED = ("search", "neural", "neural+sharpen")
-COLUMNS = ("method", "batch", "ms a call", "films a second", "launch overhead", "peak memory GB")
+COLUMNS = (
+    "method",
+    "batch",
+    "ms per call",
+    "films per second",
+    "launch overhead",
+    "peak memory GB",
+)
 
 
-def question(halves: Tensor, template: Template, batch: int, *, paper: bool) -> Problem:
-    """As many films as asked for, the same few over and over."""
+def repeated_problem(halves: Tensor, template: Template, batch: int, *, paper: bool) -> Problem:
+    """Return a problem of `batch` films, repeating a few."""
     copies = -(-batch // len(halves))
-    return problem(halves.repeat(copies, 1, 1, 1)[:batch].contiguous(), template, paper=paper)
+    return make_problem(halves.repeat(copies, 1, 1, 1)[:batch].contiguous(), template, paper=paper)
 
 
 def milliseconds(call: Callable[[], object], repeats: int, *, cuda: bool) -> float:
-    """The median time of a call."""
+    """Return the median time of a call."""
     call()  # to warm up
     times = []
     for _ in range(repeats):
@@ -58,7 +65,7 @@ def milliseconds(call: Callable[[], object], repeats: int, *, cuda: bool) -> flo
 
 
 def kernel_milliseconds(call: Callable[[], object]) -> float:
-    """The sum of the times of all kernels that a call launches."""
+    """Return the summed time of all kernels that a call launches."""
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         call()
@@ -67,78 +74,76 @@ def kernel_milliseconds(call: Callable[[], object]) -> float:
 
 
 def methods(
-    chosen: argparse.Namespace, networks: TwoPhases
+    args: argparse.Namespace, networks: TwoPhases
 ) -> dict[str, Callable[[Problem, Tensor], Solution]]:
-    """Each from a problem and a start, which only the sharpenings need."""
+    """Return functions of a problem and a start, which only refinements use."""
     ask = neural(networks)
     return {
-        "adam": functools.partial(adam, steps=chosen.steps),
+        "adam": functools.partial(adam, steps=args.steps),
         "gauss_newton": gauss_newton,
-        "search": lambda asked, _: search(asked),
-        "neural": lambda asked, _: ask(asked),
-        "neural+sharpen": lambda asked, _: sharpened(networks, nearby)(asked),
+        "search": lambda problem, _: search(problem),
+        "neural": lambda problem, _: ask(problem),
+        "neural+sharpen": lambda problem, _: sharpened(networks, nearby)(problem),
     }
 
 
 def graphed(
-    asked: Problem, method: Callable[[Problem, Tensor], Solution], *, paper: bool
+    problem: Problem, method: Callable[[Problem, Tensor], Solution], *, paper: bool
 ) -> Callable[[], Solution]:
-    """A method on films of one shape, recorded once and replayed."""
-    start = asked.halves.new_zeros(len(asked.halves), 2, 4)
+    """Capture a method for films of one shape as a CUDA graph; return its replay."""
+    start = problem.halves.new_zeros(len(problem.halves), 2, 4)
 
     def solve(halves: Tensor) -> Solution:
-        return method(problem(halves, asked.template, paper=paper), start)
+        return method(make_problem(halves, problem.template, paper=paper), start)
 
-    replay = Graphed(solve, asked.halves)
-    return lambda: replay(asked.halves)
+    replay = Graphed(solve, problem.halves)
+    return lambda: replay(problem.halves)
 
 
 def main() -> None:
     """Measure and print."""
-    parser = options(__doc__, films=32)
+    parser = benchmark_parser(__doc__, films=32)
     parser.set_defaults(device="cuda")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32, 1024])
-    parser.add_argument("--repeats", type=int, default=5, help="calls of which the median counts")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of Adam")
+    parser.add_argument("--repeats", type=int, default=5, help="calls to take the median of")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps of Adam")
     names = ["adam", "gauss_newton", "search", "neural", "neural+sharpen"]
     parser.add_argument("--methods", nargs="+", default=names)
-    parser.add_argument("--robust", action="store_true", help="instead of the paper's energy")
-    parser.add_argument("--graph-up-to", type=int, default=64, help="films a batch")
-    chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    cuda = torch.device(chosen.device).type == "cuda"
+    parser.add_argument("--robust", action="store_true", help="minimise the robust energy")
+    parser.add_argument("--graph-up-to", type=int, default=64, help="largest batch with a graph")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    cuda = torch.device(args.device).type == "cuda"
     model = load_model(shipped_model())
     template = model.fine_template
-    ways = methods(chosen, model.networks(chosen.device))
-    films = phantom_films(range(chosen.seed, chosen.seed + min(chosen.films, max(chosen.batches))))
-    halves = halves_of(films, chosen.device)
+    ways = methods(args, model.networks(args.device))
+    films = phantom_films(range(args.seed, args.seed + min(args.films, max(args.batches))))
+    halves = halves_of(films, args.device)
     name = torch.cuda.get_device_name() if cuda else "CPU"
-    energy = "the robust" if chosen.robust else "the paper's"
+    energy = "the robust" if args.robust else "the paper's"
     print(f"{name}, {energy} energy, template of {template.size[1]} x {template.size[0]}.\n")
     print(f"| {' | '.join(COLUMNS)} |\n|---|{'---:|' * (len(COLUMNS) - 1)}")
-    paper = not chosen.robust
-    for batch in chosen.batches:
-        asked = question(halves, template, batch, paper=paper)
-        start = asked.halves.new_zeros(batch, 2, 4)
+    paper = not args.robust
+    for batch in args.batches:
+        problem = repeated_problem(halves, template, batch, paper=paper)
+        start = problem.halves.new_zeros(batch, 2, 4)
         calls = {
-            name: functools.partial(method, asked, start)
+            name: functools.partial(method, problem, start)
             for name, method in ways.items()
-            if name in chosen.methods
+            if name in args.methods
         }
-        if cuda and batch <= chosen.graph_up_to:
+        if cuda and batch <= args.graph_up_to:
             for name in GRAPHED:
-                call = graphed(asked, ways[name], paper=paper)
+                call = graphed(problem, ways[name], paper=paper)
                 calls[f"{name}, as a CUDA graph"] = call
         for name, call in calls.items():
-            print(
-                f"| {' | '.join(row(name, batch, call, chosen.repeats, cuda=cuda))} |", flush=True
-            )
+            print(f"| {' | '.join(row(name, batch, call, args.repeats, cuda=cuda))} |", flush=True)
 
 
 def row(
     name: str, batch: int, call: Callable[[], object], repeats: int, *, cuda: bool
 ) -> tuple[str, ...]:
-    """What a call costs, as the table has it."""
+    """Measure a call and return its cells."""
     if not cuda:
         taken = milliseconds(call, repeats, cuda=False)
         return name, str(batch), f"{taken:.1f}", f"{1000 * batch / taken:.0f}", "-", "-"

@@ -1,10 +1,11 @@
-"""The search against the grid of the paper's appendix, on the paper's energy.
+"""Compare the exhaustive search with the grid search of the paper's appendix, on its energy.
 
-The grid descends from some ten thousand starts a film: on a CPU that is hours a film, so run it on
-a GPU (`--device cuda`) or on smaller halves (`--shrink 4`) and fewer starts.
+    python benchmarks/grid.py --films 4 --device cuda [--real FOLDER]
 
-Run it as `python benchmarks/grid.py --films 4 --device cuda` (`--real FOLDER` adds labelled real
-films, `--help` lists the options); it prints a Markdown table, and the time left on stderr.
+The grid search descends from some ten thousand starts per film, which takes hours per film on a
+CPU; run it on a GPU, or on smaller halves (`--shrink 4`) and fewer starts (`--sample`). Columns:
+mean energies, the share of films on which either ends higher by more than 0.005, and seconds per
+film; a second table has the energies of every film. The remaining time is shown on stderr.
 """
 
 import argparse
@@ -15,78 +16,79 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from films import Film, halves_of, options, sets_of_films, share_worse, table, timed
+from films import Film, benchmark_parser, halves_of, sets_of_films, share_worse, table, timed
 from kneematch.matching.template import Template
 from kneematch.solvers.adam import STEPS
 from kneematch.solvers.exhaustive_search import search
 from kneematch.solvers.grid_search import CHUNK, N_SCALES, STRIDE, grid, grid_starts
-from kneematch.solvers.problem import Problem, problem
+from kneematch.solvers.problem import Problem
+from kneematch.solvers.problem import problem as make_problem
 from kneematch.solvers.pyramid import pyramid
 
 WORSE = 0.005
 
 
-def question(films: Sequence[Film], template: Template, chosen: argparse.Namespace) -> Problem:
-    """The paper's problem at the resolution that was asked for."""
-    whole = problem(halves_of(films, chosen.device), template, paper=True)
-    return pyramid(whole, (chosen.shrink,))[chosen.shrink]
+def shrunk_problem(films: Sequence[Film], template: Template, args: argparse.Namespace) -> Problem:
+    """Return the paper's problem at the resolution of --shrink."""
+    whole = make_problem(halves_of(films, args.device), template, paper=True)
+    return pyramid(whole, (args.shrink,))[args.shrink]
 
 
-def tell(start: float, done: int, total: int) -> None:
-    """Progress and time left, on stderr."""
+def show_progress(start: float, done: int, total: int) -> None:
+    """Print progress and the remaining time on stderr."""
     left = (time.perf_counter() - start) * (total - done) / done
     print(f"\r{done} of {total} starts, {left:.0f} s left   ", end="", file=sys.stderr, flush=True)
     if done == total:
         print(file=sys.stderr)
 
 
-def by_search(films: Sequence[Film], template: Template, chosen: argparse.Namespace) -> Tensor:
-    """Energies (N,)."""
-    return search(question(films, template, chosen)).energy
+def by_search(films: Sequence[Film], template: Template, args: argparse.Namespace) -> Tensor:
+    """Return the energies (N,) of the exhaustive search."""
+    return search(shrunk_problem(films, template, args)).energy
 
 
-def by_grid(films: Sequence[Film], template: Template, chosen: argparse.Namespace) -> Tensor:
-    """Energies (N,)."""
+def by_grid(films: Sequence[Film], template: Template, args: argparse.Namespace) -> Tensor:
+    """Return the energies (N,) of the grid search."""
     start = time.perf_counter()
-    asked = question(films, template, chosen)
+    problem = shrunk_problem(films, template, args)
     return grid(
-        asked,
-        starts=some_starts(asked, chosen),
-        steps=chosen.steps,
-        chunk=chosen.chunk,
-        progress=lambda done, total: tell(start, done, total),
+        problem,
+        starts=some_starts(problem, args),
+        steps=args.steps,
+        chunk=args.chunk,
+        progress=lambda done, total: show_progress(start, done, total),
     ).energy
 
 
-def some_starts(asked: Problem, chosen: argparse.Namespace) -> Tensor:
-    """All starts of the appendix, or as many random ones of them as asked for."""
-    starts = grid_starts(asked, chosen.scales, chosen.stride)
-    order = torch.randperm(len(starts), generator=torch.Generator().manual_seed(chosen.seed))
-    return starts[order[: chosen.sample]] if chosen.sample else starts
+def some_starts(problem: Problem, args: argparse.Namespace) -> Tensor:
+    """Return all starts of the appendix, or a random sample of --sample."""
+    starts = grid_starts(problem, args.scales, args.stride)
+    order = torch.randperm(len(starts), generator=torch.Generator().manual_seed(args.seed))
+    return starts[order[: args.sample]] if args.sample else starts
 
 
 def main() -> None:
     """Measure and print."""
-    parser = options(__doc__, films=4)
+    parser = benchmark_parser(__doc__, films=4)
     parser.add_argument("--scales", type=int, default=N_SCALES, help="N_s")
     parser.add_argument("--stride", type=float, default=STRIDE, help="r")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of Adam")
-    parser.add_argument("--chunk", type=int, default=CHUNK, help="starts at once")
-    parser.add_argument("--shrink", type=int, default=1, help="halves this many times smaller")
-    parser.add_argument("--sample", type=int, help="descend from so many random starts only")
-    parser.add_argument("--real-films", type=int, help="of the real films only the first ones")
-    chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps of Adam")
+    parser.add_argument("--chunk", type=int, default=CHUNK, help="starts per batch")
+    parser.add_argument("--shrink", type=int, default=1, help="factor by which halves are reduced")
+    parser.add_argument("--sample", type=int, help="number of random starts instead of all")
+    parser.add_argument("--real-films", type=int, help="number of real films")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     rows, energies = [], []
-    for label, films, template in sets_of_films(chosen):
+    for label, films, template in sets_of_films(args):
         if label == "real":
-            films = films[: chosen.real_films]
-        by_search(films[:1], template, chosen)  # to warm up
-        fast, fast_seconds = timed(lambda f=films, t=template: by_search(f, t, chosen))
-        slow, slow_seconds = timed(lambda f=films, t=template: by_grid(f, t, chosen))
-        first = question(films[:1], template, chosen)
-        starts = len(grid_starts(first, chosen.scales, chosen.stride))
-        slow_seconds *= starts / len(some_starts(first, chosen))
+            films = films[: args.real_films]
+        by_search(films[:1], template, args)  # to warm up
+        fast, fast_seconds = timed(lambda f=films, t=template: by_search(f, t, args))
+        slow, slow_seconds = timed(lambda f=films, t=template: by_grid(f, t, args))
+        first = shrunk_problem(films[:1], template, args)
+        starts = len(grid_starts(first, args.scales, args.stride))
+        slow_seconds *= starts / len(some_starts(first, args))
         rows.append(
             [
                 label,
@@ -106,22 +108,22 @@ def main() -> None:
             for film, one, other in zip(films, fast.tolist(), slow.tolist(), strict=True)
         ]
     print(
-        f"Device {chosen.device}, {chosen.scales} scales, stride {chosen.stride}, {chosen.steps} "
-        f"steps, halves {chosen.shrink} times smaller than 800 x 500.\n"
+        f"Device {args.device}, {args.scales} scales, stride {args.stride}, {args.steps} "
+        f"steps, halves {args.shrink} times smaller than 800 x 500.\n"
     )
-    if chosen.sample:
-        print(f"The grid's time is that of {chosen.sample} starts, scaled to all of them.\n")
+    if args.sample:
+        print(f"The grid's time is that of {args.sample} starts, scaled to all of them.\n")
     table(
         (
             "films",
             "number",
-            "starts a film",
+            "starts per film",
             "search, mean energy",
             "grid, mean energy",
             f"search worse by > {WORSE}",
             f"grid worse by > {WORSE}",
-            "search s a film",
-            "grid s a film",
+            "search, s per film",
+            "grid, s per film",
             "times faster",
         ),
         rows,

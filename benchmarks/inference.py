@@ -1,8 +1,11 @@
-"""The networks as they are (eager float32) against fast(): time a film, and how far knees move.
+"""Compare the networks in eager float32 with their CPU inference: time, and how far knees move.
 
-    python benchmarks/inference.py --films 60 --real FOLDER [--model MODEL] [--threads 2]
+    python benchmarks/inference.py --films 60 [--real FOLDER] [--model MODEL] [--threads 2]
 
-Both take turns, and the least time of each counts, since other programs can only add to it.
+First table: wall-clock and CPU time per film of each network and of both with the cropping of their
+inputs. The two variants take turns and the least time counts, since other programs can only add to
+it. Second table: the scores of films.py, and how far the fast variant moves the margins, in percent
+of the plateau's width.
 """
 
 import time
@@ -12,7 +15,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from films import SCORE_COLUMNS, Film, halves_of, options, phantom_films, real_films, score, table
+from films import (
+    SCORE_COLUMNS,
+    Film,
+    benchmark_parser,
+    halves_of,
+    phantom_films,
+    real_films,
+    score,
+    table,
+)
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.split import HALF_SIZE
 from kneematch.geometry.view import transform
@@ -24,7 +36,7 @@ from kneematch.networks.two_stage import TwoPhases
 
 
 def least(methods: Mapping[str, Callable[[Tensor], Tensor]], given: Tensor, turns: int) -> Tensor:
-    """Milliseconds of each method, the methods taking turns: (method, wall and CPU)."""
+    """Return the least milliseconds (method, wall and CPU), the methods taking turns."""
     best = torch.full((len(methods), 2), torch.inf)
     for _ in range(turns):
         for k, method in enumerate(methods.values()):
@@ -36,13 +48,13 @@ def least(methods: Mapping[str, Callable[[Tensor], Tensor]], given: Tensor, turn
 
 
 def speed(eager: TwoPhases, quick: TwoPhases, films: int, turns: int) -> list[list[str]]:
-    """A row for each network and one for both, with the cutting of what they see."""
+    """Return a row for each network and one for both with the cropping of their inputs."""
     views, halves = torch.rand(films, 2, *INPUT), torch.rand(films, 2, *HALF_SIZE)
     rows = []
     for name, parts, given in (
         ("coarse", (eager.coarse, quick.coarse), views),
         ("fine", (eager.fine, quick.fine), views),
-        ("both, and cutting what they see", (eager.poses, quick.poses), halves),
+        ("both, with cropping", (eager.poses, quick.poses), halves),
     ):
         taken = least(dict(zip(("eager", "fast"), parts, strict=True)), given, turns) / films
         ratios = (taken[0] / taken[1]).tolist()
@@ -52,13 +64,13 @@ def speed(eager: TwoPhases, quick: TwoPhases, films: int, turns: int) -> list[li
 
 
 def poses(networks: TwoPhases, films: Sequence[Film], batch: int) -> Tensor:
-    """(N, 2, 4)."""
+    """Return the poses (N, 2, 4) of films."""
     some = [films[first : first + batch] for first in range(0, len(films), batch)]
     return torch.cat([networks.poses(halves_of(part, "cpu")) for part in some])
 
 
 def shift(one: Tensor, other: Tensor, template: Template) -> Tensor:
-    """How far margins lie apart at two sets of poses (N, 2, 4): (N, 2, 2), % of the plateau."""
+    """Return the distances (N, 2, 2) of the margins at two sets of poses (N, 2, 4), in %."""
     size = torch.tensor([HALF_SIZE[1], HALF_SIZE[0]]).double() / 2  # of [-1, 1]^2, (x, y)
     points = [template.landmarks[name] for name in ("plateau_left", "plateau_right")]
     marks = torch.tensor(points, dtype=torch.float64)
@@ -73,38 +85,38 @@ def shift(one: Tensor, other: Tensor, template: Template) -> Tensor:
 
 @torch.no_grad()
 def main() -> None:
-    parser = options(__doc__, films=60)
+    parser = benchmark_parser(__doc__, films=60)
     parser.add_argument("--model", type=Path, default=shipped_model())
-    parser.add_argument("--turns", type=int, default=8, help="of each method")
+    parser.add_argument("--turns", type=int, default=8, help="runs of each variant")
     parser.set_defaults(threads=2)
-    chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    model = load_model(chosen.model)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    model = load_model(args.model)
     aspects = model.coarse_template.aspect, model.fine_template.aspect
     eager = TwoPhases(network_of(model.coarse), network_of(model.fine), *aspects)
     quick = TwoPhases(fast(model.coarse), fast(model.fine), *aspects)
     kinds = ("eager wall", "fast wall", "eager CPU", "fast CPU")
-    columns = (*(f"{kind}, ms a film" for kind in kinds), "times faster, wall", "CPU")
-    rows = [row for films in (1, chosen.batch) for row in speed(eager, quick, films, chosen.turns)]
+    columns = (*(f"{kind}, ms per film" for kind in kinds), "times faster, wall", "CPU")
+    rows = [row for films in (1, args.batch) for row in speed(eager, quick, films, args.turns)]
     table(
-        (f"{chosen.threads} threads, {type(quick.fine).__name__}", "films at once", *columns), rows
+        (f"{args.threads} threads, {type(quick.fine).__name__}", "films per batch", *columns), rows
     )
 
-    sets = [("phantoms", phantom_films(range(chosen.seed, chosen.seed + chosen.films)))]
-    if chosen.real:
-        sets.append(("real films", real_films(chosen.real)))
+    sets = [("phantoms", phantom_films(range(args.seed, args.seed + args.films)))]
+    if args.real:
+        sets.append(("real films", real_films(args.real)))
     rows = []
     for title, films in sets:
-        theta = poses(eager, films, chosen.batch), poses(quick, films, chosen.batch)
+        theta = poses(eager, films, args.batch), poses(quick, films, args.batch)
         known = torch.stack([film.margins for film in films]).isfinite().flatten(2).all(2)
         moved = shift(*theta, model.fine_template)[known]
         spread = [*moved.quantile(torch.tensor([0.5, 0.95]).double()).tolist(), float(moved.max())]
         for name, at in zip(("eager", "fast"), theta, strict=True):
-            told = [f"{value:.3f}" for value in spread] if name == "fast" else ["-"] * 3
+            moves = [f"{value:.3f}" for value in spread] if name == "fast" else ["-"] * 3
             rows.append(
-                [f"{title}, {name}", *score(films, model.fine_template, at).row(films), *told]
+                [f"{title}, {name}", *score(films, model.fine_template, at).row(films), *moves]
             )
-    table(("films", *SCORE_COLUMNS, "moved, median %", "95th %", "most %"), rows)
+    table(("films", *SCORE_COLUMNS, "move, median %", "95th percentile %", "largest %"), rows)
 
 
 if __name__ == "__main__":

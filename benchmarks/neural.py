@@ -1,15 +1,17 @@
-"""The networks alone and with sharpening, on phantoms and real films.
+"""Measure the accuracy of a model's networks, alone and with refinement.
 
-    python benchmarks/neural.py --films 500 --real FOLDER [--model MODEL] [--device cuda]
+    python benchmarks/neural.py --films 500 [--real FOLDER] [--model MODEL] [--device cuda]
 
-Without --model it is the shipped one. A model's own template is looked for.
+One row per method and group of films. Columns: the scores of films.py, recall at 0.5, the paper's
+loss (sum of both sides) and the time per film. The model's own template is looked for; without
+--model it is the built-in one.
 """
 
 from pathlib import Path
 
 import torch
 
-from films import SCORE_COLUMNS, find, options, phantom_films, real_films, score, table
+from films import SCORE_COLUMNS, benchmark_parser, find, phantom_films, real_films, score, table
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.two_stage import neural, sharpened
 from kneematch.solvers.adam import adam
@@ -20,14 +22,14 @@ from kneematch.solvers.sliding_window import sliding
 
 
 def main() -> None:
-    parser = options(__doc__, films=500)
+    parser = benchmark_parser(__doc__, films=500)
     parser.add_argument("--model", type=Path, default=shipped_model())
     parser.add_argument("--methods", default="neural,neural+sharpen,search")
-    parser.add_argument("--paper", action="store_true", help="lower the energy as printed")
-    chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    model = load_model(chosen.model)
-    networks = model.networks(chosen.device)
+    parser.add_argument("--paper", action="store_true", help="minimise the paper's energy")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    model = load_model(args.model)
+    networks = model.networks(args.device)
     ask = neural(networks)
     methods = {
         "neural": ask,
@@ -38,16 +40,16 @@ def main() -> None:
         "sliding": sliding,
     }
     sets = []
-    if chosen.films:
-        seeds = range(chosen.seed, chosen.seed + chosen.films)
-        sets.append((f"{chosen.films} phantoms", phantom_films(seeds)))
-    if chosen.real:
-        sets.append(("real films", real_films(chosen.real)))
-    columns = (*SCORE_COLUMNS, "recall at 0.5", "left + right loss", "ms a film")
+    if args.films:
+        seeds = range(args.seed, args.seed + args.films)
+        sets.append((f"{args.films} phantoms", phantom_films(seeds)))
+    if args.real:
+        sets.append(("real films", real_films(args.real)))
+    columns = (*SCORE_COLUMNS, "recall at 0.5", "left + right loss", "ms per film")
     for title, films in sets:
         rows = []
-        for name in chosen.methods.split(","):
-            found = find(methods[name], films, model.fine_template, chosen, paper=chosen.paper)
+        for name in args.methods.split(","):
+            found = find(methods[name], films, model.fine_template, args, paper=args.paper)
             scores = score(films, model.fine_template, found.theta)
             for tag in (None, *sorted({tag for film in films for tag in film.tags})):
                 tagged = torch.tensor([tag is None or tag in film.tags for film in films])

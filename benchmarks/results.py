@@ -1,12 +1,12 @@
-"""docs/results.md, put together from what the benchmarks printed.
+"""Write docs/results.md from what the benchmarks printed.
 
     python benchmarks/results.py measure NAME... [--real FOLDER] [--work FOLDER]
     python benchmarks/results.py write
 
-`measure` runs a benchmark and keeps what it printed, with its command, date, hardware and commit,
-in docs/measured/NAME.md; `write` puts these between the words of docs/results.in.md, where a line
-`{{NAME}}` stands for one of them. So a figure in the results was printed by a command in this
-folder, and a part can be measured again, on a machine that suits it, without the others.
+`measure` runs benchmarks and stores what they print, with command, date, hardware and commit, in
+docs/measured/NAME.md. `write` inserts these into docs/results.in.md, where a line `{{NAME}}` stands
+for one of them. Every figure in the results was thus printed by a command in this folder, and each
+part can be measured again, on a suitable machine, without the others.
 """
 
 import argparse
@@ -32,18 +32,18 @@ OURS = "--methods neural,neural+sharpen,search --tables losses,accuracy"
 COMMANDS = {
     "box-phantoms": "neural.py --films 500 --device cuda --batch 64",
     "box-real": "neural.py --films 0 --real REAL --threads 2",
-    "carried": "carried.py --real REAL --threads 2",
+    "template-transfer": "template_transfer.py --real REAL --threads 2",
     "evaluate-real": "evaluate.py --work WORK --real REAL",
     "own-real": "neural.py --films 0 --real REAL --model WORK/real.safetensors --threads 2 "
     "--methods sliding,neural,neural+sharpen,neural+gauss_newton,search",
-    "algorithm-2": "algorithms.py --device cuda --workers 16 -o WORK/paper.safetensors",
-    "default-recipe": "algorithms.py --device cuda --workers 16 --recipe default "
+    "train-paper": "train.py --device cuda --workers 16 -o WORK/paper.safetensors",
+    "train-default": "train.py --device cuda --workers 16 --recipe default "
     "-o WORK/default.safetensors",
     "paper-knee": f"{PAPER} --kind knee --tables losses,pairs,accuracy,{LOSS_TABLES}",
     "paper-leg": f"{PAPER} --kind leg",
     "default-knee": f"{DEFAULT} --kind knee {OURS}",
     "default-leg": f"{DEFAULT} --kind leg {OURS}",
-    "quality": "quality.py --films 100 --real REAL",
+    "review-flags": "review_flags.py --films 100 --real REAL",
     "inference": "inference.py --real REAL",
     "detect": "detect.py",
     "detect-scale": "detect.py --scale 5000",
@@ -56,8 +56,8 @@ COMMANDS = {
     "grid": "grid.py --films 6 --device cuda --chunk 8192",
     "sharpening": "sharpening.py --films 200 --real REAL",
     "baselines": "baselines.py --films 12 --threads 2",
-    "prepare": "prepare.py",
-    "phantoms": "phantoms.py",
+    "preprocessing": "preprocessing.py",
+    "geometry": "geometry.py",
 }
 
 
@@ -67,19 +67,19 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*COMMANDS, []], metavar="NAME")
     parser.add_argument("--real", default="REAL", help="folder of labelled real films")
     parser.add_argument("--work", default="WORK", help="folder for films and models")
-    parser.add_argument("--out", type=Path, default=MEASURED, help="folder for what was printed")
-    asked = parser.parse_args()
-    if asked.what == "write":
+    parser.add_argument("--out", type=Path, default=MEASURED, help="folder for the output")
+    args = parser.parse_args()
+    if args.what == "write":
         TARGET.write_text(assembled(SOURCE.read_text("utf-8")), "utf-8")
         return
-    asked.out.mkdir(parents=True, exist_ok=True)
-    for name in asked.names:
-        printed = run(COMMANDS[name], asked.real, asked.work)
-        (asked.out / f"{name}.md").write_text(told(COMMANDS[name], printed), "utf-8")
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in args.names:
+        printed = run(COMMANDS[name], args.real, args.work)
+        (args.out / f"{name}.md").write_text(with_provenance(COMMANDS[name], printed), "utf-8")
 
 
 def run(command: str, real: str, work: str) -> str:
-    """What a benchmark prints; the folders' own names do not reach it."""
+    """Run a benchmark and return its output, with the folders' names replaced."""
     script, *options = shlex.split(command)
     given = [option.replace("REAL", real).replace("WORK", work) for option in options]
     started = [sys.executable, str(Path(__file__).with_name(script)), *given]
@@ -87,8 +87,8 @@ def run(command: str, real: str, work: str) -> str:
     return printed.replace(work, "WORK").replace(real, "REAL")
 
 
-def told(command: str, printed: str) -> str:
-    """What was printed, under the command that printed it, when, where and by which version."""
+def with_provenance(command: str, printed: str) -> str:
+    """Return the output below its command, date, hardware and commit."""
     cuda = "--device cuda" in command or command.startswith("gpu.py")
     facts = (
         f"{datetime.now(UTC):%Y-%m-%d}, {hardware(cuda)}, PyTorch {torch.__version__}, {commit()}"
@@ -104,16 +104,16 @@ def hardware(cuda: bool) -> str:
 
 
 def commit() -> str:
-    """The version that is measured: KNEEMATCH_COMMIT where there is no repository."""
+    """Return the measured commit: KNEEMATCH_COMMIT where there is no repository."""
     named = os.environ.get("KNEEMATCH_COMMIT")
     if named is None:
-        asked = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-        named = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+        args = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+        named = subprocess.run(args, capture_output=True, text=True, check=True).stdout.strip()
     return f"commit {named}"
 
 
 def assembled(text: str) -> str:
-    """The text with what was measured in its places."""
+    """Replace every line {{NAME}} of a text by the measured output."""
 
     def measured(found: re.Match[str]) -> str:
         return (MEASURED / f"{found[1]}.md").read_text("utf-8").strip()

@@ -1,7 +1,11 @@
-"""The pages in a browser: a run of 50,000 rows, and a film of 3000 x 4000 pixels in 16 bits.
+"""Time the web pages in a browser: a run of 50,000 rows, and a film of 12 megapixels in 16 bits.
 
-Wanted, on two cores: the first page of a run under 1 s, any other place under 0.5 s after a scroll,
-a film on screen under 1.5 s.
+    python benchmarks/web.py [--rows N]
+
+Columns are seconds: for the review page, until its first cards are filled, until they have their
+pictures, and the same after scrolling to a random place (median and slowest); for the annotation
+page, until the film is read, shown, and annotated by the model. Targets on two cores: the first
+page of a run under 1 s, any other place under 0.5 s after a scroll, a film on screen under 1.5 s.
 """
 
 import argparse
@@ -30,11 +34,11 @@ from kneematch.web.server import make_server, open_port
 
 CHROMIUM = "/usr/bin/chromium"
 SIZES = {"1280 x 800": (1280, 800), "2560 x 1440": (2560, 1440)}
-FILM = (4000, 3000)  # height and width
+FILM = (4000, 3000)
 RUN_FILM = (2494, 2048)
-DISTINCT = 40  # films of the run; the others are links to them
+DISTINCT = 40  # different films of the run; the others are links to them
 SQUARE = ((-1, -1), (1, -1), (1, 1), (-1, 1))
-PLACES = 12  # that are scrolled to
+PLACES = 12  # scroll positions
 # Seconds from a scroll until all cards in sight are filled, and until all have their pictures.
 SCROLL = """async (share) => {
   const place = document.querySelector("#gallery");
@@ -60,7 +64,7 @@ SCROLL = """async (share) => {
 
 @contextmanager
 def served(build: Callable[[Credentials], AuthMiddleware]) -> Iterator[Credentials]:
-    """An app, for as long as the block lasts."""
+    """Serve an app while the block runs."""
     with open_port() as own:
         credentials = Credentials.for_socket(own)
         running = make_server(build(credentials))
@@ -74,7 +78,7 @@ def served(build: Callable[[Credentials], AuthMiddleware]) -> Iterator[Credentia
 
 
 def make_run(folder: Path, rows: int) -> Path:
-    """A run without a template: links to a few films, and areas that are a little off."""
+    """Write a run folder: links to a few films, and areas a little off the true ones."""
     out, films = folder / "out", folder / "films"
     out.mkdir()
     films.mkdir()
@@ -126,7 +130,7 @@ def opened(browser: Browser, credentials: Credentials, size: tuple[int, int]) ->
 
 
 def review(browser: Browser, folder: Path, rows: int) -> None:
-    """Time the gallery of a large run; its pictures are not there before."""
+    """Time the gallery of a large run whose thumbnails are not cached."""
     out = make_run(folder, rows)
     start = time.perf_counter()
     run = RunFolder(out, Path())
@@ -151,12 +155,12 @@ def review(browser: Browser, folder: Path, rows: int) -> None:
         lines.append([name, *map(_seconds, times)])
     run.log.close()
     print(f"{rows} rows; opened in {loading:.2f} s. Load {_load()}. Seconds:\n")
-    heads = ["window", "first page", "with pictures", "a scroll", "the slowest"]
-    table([*heads, "with new pictures", "with kept pictures"], lines)
+    heads = ["window", "first page", "with pictures", "scroll, median", "scroll, slowest"]
+    table([*heads, "with new pictures", "with cached pictures"], lines)
 
 
 def annotate(browser: Browser, folder: Path, repeats: int) -> None:
-    """Time a large film, from the address to the screen."""
+    """Time the annotation page of a large film."""
     path = folder / "large.dcm"
     write_dicom(
         path, phantom(0, size=FILM).radiograph.pixels, mm_per_px=0.1, laterality="B", bits=16
@@ -181,11 +185,11 @@ def annotate(browser: Browser, folder: Path, repeats: int) -> None:
         lines.append([name, *(_seconds(statistics.median(k)) for k in (reading, shown, guessed))])
     print(f"A film of {FILM[1]} x {FILM[0]} pixels, 16 bits. Load {_load()}. Seconds since")
     print("its reading began:\n")
-    table(["window", "film read", "on screen", "with the first guess"], lines)
+    table(["window", "film read", "on screen", "with initial annotation"], lines)
 
 
 def _load() -> str:
-    """How many processes want to run, ours included: more than cores, and all takes longer."""
+    """Return the load average, since other programs slow the pages down."""
     return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
 
 
@@ -198,11 +202,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--repeats", type=int, default=3)
-    chosen = parser.parse_args()
+    args = parser.parse_args()
     with sync_playwright() as play, tempfile.TemporaryDirectory() as folder:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        annotate(browser, Path(folder), chosen.repeats)
-        review(browser, Path(folder), chosen.rows)
+        annotate(browser, Path(folder), args.repeats)
+        review(browser, Path(folder), args.rows)
         browser.close()
 
 

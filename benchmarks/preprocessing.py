@@ -1,7 +1,10 @@
-"""From a DICOM file to two 800 x 500 half images: time and memory, against a plain script.
+"""Measure reading and splitting a DICOM film into two 800 x 500 halves, against a plain script.
 
-The plain script takes the same steps with pydicom, NumPy and scikit-image in double precision.
-Run it as `python benchmarks/prepare.py` (`--help` lists the options); it prints a Markdown table.
+    python benchmarks/preprocessing.py [--height N --width N]
+
+The plain script takes the same steps with pydicom, NumPy and scikit-image in double precision. One
+row per bit depth. Columns: median times and their ratio, peak memory as a multiple of the film's
+own bytes, and the mean absolute difference of the halves' pixels.
 """
 
 import argparse
@@ -25,20 +28,20 @@ from kneematch.io.read import read
 from kneematch.io.write import write_dicom
 from kneematch.synthetic.phantom import phantom
 
-FASTER = 5.0  # how many times faster than the plain script kneematch should be
-MEMORY = 8.0  # how many times the film's own bytes it may take at most
+FASTER = 5.0  # target: times faster than the plain script
+MEMORY = 8.0  # target: at most this multiple of the film's own bytes
 WARM_UP_SIZE = (320, 400)
 
 Prepare = Callable[[Path], NDArray[np.floating]]
 
 
 def prepare(path: Path) -> NDArray[np.floating]:
-    """What kneematch does: (2, 800, 500)."""
+    """Return the halves (2, 800, 500) as kneematch computes them."""
     return split(read(path)).pixels.numpy()
 
 
 def prepare_plainly(path: Path) -> NDArray[np.floating]:
-    """The same steps as one would write them down from Sect. 2: (2, 800, 500)."""
+    """Return the halves (2, 800, 500) by a direct transcription of the paper's Sect. 2."""
     dataset = pydicom.dcmread(path)
     film = dataset.pixel_array.astype(np.float64)
     film = film * float(dataset.RescaleSlope) + float(dataset.RescaleIntercept)
@@ -57,7 +60,7 @@ def prepare_plainly(path: Path) -> NDArray[np.floating]:
 
 
 def plain_axis(film: NDArray[np.float64]) -> float:
-    """The x about which the film is most alike its mirror image."""
+    """Return the x about which the film is most similar to its mirror image."""
     height, width = film.shape
     small = resize(film, (round(height * 256 / width), 256), anti_aliasing=True)
     distances = {}
@@ -71,7 +74,7 @@ def plain_axis(film: NDArray[np.float64]) -> float:
 def _both_ends(
     size: tuple[int, int], wanted: tuple[int, int]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Zeros before and after each axis that bring a size to the one wanted."""
+    """Return the padding before and after each axis that extends a size to another."""
     missing = [after - before for before, after in zip(size, wanted, strict=True)]
     return (missing[0] // 2, missing[0] - missing[0] // 2), (
         missing[1] // 2,
@@ -80,7 +83,7 @@ def _both_ends(
 
 
 def write_films(folder: Path, size: tuple[int, int]) -> dict[int, Path]:
-    """One film, stored in 16 and in 8 bits a pixel."""
+    """Write one film in 16 and in 8 bits per pixel; return the paths by bit depth."""
     pixels = phantom(1, size=size).radiograph.pixels
     paths = {bits: folder / f"{bits}_bits_{size[0]}.dcm" for bits in (16, 8)}
     write_dicom(paths[16], pixels, mm_per_px=0.14, laterality="B", bits=16)
@@ -95,7 +98,7 @@ def write_films(folder: Path, size: tuple[int, int]) -> dict[int, Path]:
 
 
 def milliseconds(methods: list[Prepare], path: Path, repeats: int) -> list[float]:
-    """The median time of each method, their runs taking turns."""
+    """Return the median time of each method, the methods taking turns."""
     times: list[list[float]] = [[] for _ in methods]
     for _ in range(repeats):
         for method, taken in zip(methods, times, strict=True):
@@ -106,7 +109,7 @@ def milliseconds(methods: list[Prepare], path: Path, repeats: int) -> list[float
 
 
 def peak_bytes(method: Prepare, small: Path, path: Path) -> int:
-    """How far the process's memory rises above what it holds after a film of no size."""
+    """Return the peak memory of a film above what the process holds after a tiny one."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=_measure, args=(theirs, method, small, path))
@@ -118,15 +121,15 @@ def peak_bytes(method: Prepare, small: Path, path: Path) -> int:
 
 def _measure(out: Connection, method: Prepare, small: Path, path: Path) -> None:
     torch.set_num_threads(1)
-    method(small)  # loads what is loaded on first use
-    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak that the imports left
+    method(small)  # to load what is loaded on first use
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     before = _status_bytes("VmRSS")
     method(path)
     out.send(_status_bytes("VmHWM") - before)
 
 
 def _status_bytes(field: str) -> int:
-    """A size that Linux keeps of this process: VmRSS, held now, or VmHWM, the most so far."""
+    """Return a field of /proc/self/status: VmRSS, current memory, or VmHWM, its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (found,) = (line.split()[1] for line in lines if line.startswith(f"{field}:"))
     return 1024 * int(found)
@@ -137,13 +140,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--height", type=int, default=2494)
     parser.add_argument("--width", type=int, default=2048)
-    parser.add_argument("--repeats", type=int, default=7, help="runs of which the median counts")
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch, while timing")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    parser.add_argument("--repeats", type=int, default=7, help="runs to take the median of")
+    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
     methods: dict[str, Prepare] = {"kneematch": prepare, "plain": prepare_plainly}
-    size = options.height, options.width
-    print(f"Film of {size[1]} x {size[0]} pixels, median of {options.repeats} runs.\n")
+    size = args.height, args.width
+    print(f"Film of {size[1]} x {size[0]} pixels, median of {args.repeats} runs.\n")
     print(
         "| film | kneematch ms | plain ms | times faster | kneematch memory | plain memory "
         "| mean difference |"
@@ -155,14 +158,14 @@ def main() -> None:
             own = size[0] * size[1] * bits // 8
             for method in methods.values():
                 method(small[bits])
-            fast, slow = milliseconds(list(methods.values()), path, options.repeats)
+            fast, slow = milliseconds(list(methods.values()), path, args.repeats)
             memory = [peak_bytes(method, small[bits], path) / own for method in methods.values()]
             difference = np.abs(prepare(path) - prepare_plainly(path)).mean()
             print(
                 f"| {bits} bits | {fast:.0f} | {slow:.0f} | {slow / fast:.1f} "
                 f"| {memory[0]:.1f} x | {memory[1]:.1f} x | {difference:.4f} |"
             )
-    print(f"\nWanted: {FASTER:g} times faster, below {MEMORY:g} times the film's own bytes.")
+    print(f"\nTarget: {FASTER:g} times faster, below {MEMORY:g} times the film's own bytes.")
 
 
 if __name__ == "__main__":

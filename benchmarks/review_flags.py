@@ -1,11 +1,12 @@
-"""How well `review` tells bad areas from good ones, and films without knees from films with them.
+"""Measure how well the `review` flag separates bad areas from good ones and recognises other films.
 
-    python benchmarks/quality.py --films 300 --real FOLDER
+    python benchmarks/review_flags.py --films 300 [--real FOLDER]
 
-Bad areas come from methods that make mistakes: the search with other knees of the same films as
-templates, and the paper's baseline. Films without knees: scikit-image's and pydicom's pictures,
-hands and chests drawn here, noise, phantoms on their side or upside down, and legs seen from the
-side.
+First table: areas with an IoU of at least 0.75 and below, and the share of each that is flagged.
+Bad areas come from methods that make mistakes: the search with templates from other knees, and the
+paper's baseline. Second table: films without knees from the front, and how many are flagged:
+pictures of scikit-image and pydicom, drawn hands and chests, noise, phantoms on their side or
+upside down, and legs from the side.
 """
 
 import argparse
@@ -21,9 +22,9 @@ from torch import Tensor
 
 from films import (
     Film,
+    benchmark_parser,
     halves_of,
     known,
-    options,
     phantom_films,
     real_films,
     score,
@@ -40,7 +41,7 @@ from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.matching.template import cut_from_half
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.solvers.problem import problem
+from kneematch.solvers.problem import problem as make_problem
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
@@ -49,45 +50,45 @@ Pixels = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Judged:
-    """Areas of N films: how good they are, and whether they are to be looked at."""
+class Flagged:
+    """IoU of the areas of N films, and whether they are flagged."""
 
     iou: Tensor  # (N, 2)
     flagged: Tensor  # (N, 2) bool
 
 
 def main() -> None:
-    parser = options(__doc__, films=300)
-    chosen = parser.parse_args()
-    torch.set_num_threads(chosen.threads)
-    detector = Detector.load(batch_size=chosen.batch)
-    sets: list[tuple[str, Judged]] = []
-    phantoms = phantom_films(range(chosen.films))
+    parser = benchmark_parser(__doc__, films=300)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    detector = Detector.load(batch_size=args.batch)
+    sets: list[tuple[str, Flagged]] = []
+    phantoms = phantom_films(range(args.films))
     sets.append(("phantoms, neural+sharpen", judge(phantoms, detector)))
-    if chosen.real:
-        sets += list(on_real_films(chosen, detector))
-    rows = [[name, *counts([judged])] for name, judged in sets]
-    table(COLUMNS, [*rows, ["all", *counts([judged for _, judged in sets])]])
+    if args.real:
+        sets += list(on_real_films(args, detector))
+    rows = [[name, *counts([flagged_set])] for name, flagged_set in sets]
+    table(COLUMNS, [*rows, ["all", *counts([flagged_set for _, flagged_set in sets])]])
     table(("films without knees", "films", "flagged", "not flagged"), without_knees(detector))
 
 
 COLUMNS = ("areas", "good", "of these flagged", "bad (IoU < 0.75)", "of these flagged")
 
 
-def counts(sets: Sequence[Judged]) -> list[str]:
-    iou = torch.cat([judged.iou.flatten() for judged in sets])
-    flagged = torch.cat([judged.flagged.flatten() for judged in sets])
-    told = []
+def counts(sets: Sequence[Flagged]) -> list[str]:
+    iou = torch.cat([flagged_set.iou.flatten() for flagged_set in sets])
+    flagged = torch.cat([flagged_set.flagged.flatten() for flagged_set in sets])
+    cells = []
     for part in (iou >= GOOD, iou < GOOD):
         share = f"{flagged[part].double().mean():.1%}" if part.any() else "-"
-        told += [str(int(part.sum())), share]
-    return told
+        cells += [str(int(part.sum())), share]
+    return cells
 
 
-def on_real_films(chosen: argparse.Namespace, detector: Detector) -> Iterator[tuple[str, Judged]]:
-    films = real_films(chosen.real)
+def on_real_films(args: argparse.Namespace, detector: Detector) -> Iterator[tuple[str, Flagged]]:
+    films = real_films(args.real)
     yield "real films, neural+sharpen", judge(films, detector)
-    own = chosen.real / "template.json"
+    own = args.real / "template.json"
     yield (
         "real films, neural+sharpen, their own template",
         judge(films, Detector.load(template=own)),
@@ -98,28 +99,28 @@ def on_real_films(chosen: argparse.Namespace, detector: Detector) -> Iterator[tu
     model = load_model(shipped_model())
     others = [film for film in known(films) if film.name.endswith(("3", "5", "8"))][:3]
     for k, film in enumerate(others):
-        sought = transplanted_with_pose(film, 1)
+        sought = template_source(film, 1)
         picked = choose("search", sought, model, paper=False, device="cpu")
         other = Detector(sought.template, picked.minimiser, "search", look=picked.look)
         yield f"real films, search, template {k + 1}", judge(films, other)
 
 
-def transplanted_with_pose(film: Film, side: int) -> Sought:
-    """The template that one would draw on a knee whose margins are known, and where it lies."""
+def template_source(film: Film, side: int) -> Sought:
+    """Return the template of the standard boxes around a labelled knee, and its pose."""
     left, right = ((float(x), float(y)) for x, y in film.margins[side])
     half = View(film.halves.pixels[side], film.halves.to_film[side])
     template, theta = cut_from_half(half, annotate(Path(film.name), SIDES[side], left, right))
     return Sought(template, half.pixels, theta)
 
 
-def judge(films: Sequence[Film], detector: Detector) -> Judged:
+def judge(films: Sequence[Film], detector: Detector) -> Flagged:
     theta, flagged = [], []
     for start in range(0, len(films), 8):
         some = films[start : start + 8]
-        asked = problem(halves_of(some, "cpu"), detector.template)
-        poses = pose_from_vector(detector.minimiser(asked).v, asked.height_ratio)
+        problem = make_problem(halves_of(some, "cpu"), detector.template)
+        poses = pose_from_vector(detector.minimiser(problem).v, problem.height_ratio)
         learnt = detector.method.startswith("neural")
-        measured = measure(asked, poses, detector.look, learnt=learnt)
+        measured = measure(problem, poses, detector.look, learnt=learnt)
         flagged.append(
             torch.tensor(
                 [
@@ -129,7 +130,7 @@ def judge(films: Sequence[Film], detector: Detector) -> Judged:
             )
         )
         theta.append(poses)
-    return Judged(score(films, detector.template, torch.cat(theta)).iou, torch.cat(flagged))
+    return Flagged(score(films, detector.template, torch.cat(theta)).iou, torch.cat(flagged))
 
 
 def without_knees(detector: Detector) -> Iterator[list[str]]:
@@ -138,7 +139,7 @@ def without_knees(detector: Detector) -> Iterator[list[str]]:
         "hands": hands,
         "chests": chests,
         "noise": noise,
-        "phantoms turned": turned,
+        "rotated phantoms": rotated,
         "legs from the side": lateral,
     }
     total = [0, 0]
@@ -188,7 +189,7 @@ def canvas(height: int, width: int) -> tuple[Pixels, Pixels]:
 
 
 def rod(x: Pixels, y: Pixels, a: Sequence[float], b: Sequence[float], radius: float) -> Pixels:
-    """A tube of bone from a to b, denser at its border."""
+    """Return a tube of bone from a to b, denser at its border."""
     (ax, ay), (bx, by) = a, b
     along = ((x - ax) * (bx - ax) + (y - ay) * (by - ay)) / ((bx - ax) ** 2 + (by - ay) ** 2)
     along = along.clip(0, 1)
@@ -199,7 +200,7 @@ def rod(x: Pixels, y: Pixels, a: Sequence[float], b: Sequence[float], radius: fl
 
 
 def hands(count: int = 16) -> Iterator[Radiograph]:
-    """Two hands, each of five rays of bones, a wrist and soft tissue."""
+    """Draw two hands, each with five rays of bones, a forearm and soft tissue."""
     for seed in range(count):
         rng = np.random.default_rng(seed)
         x, y = canvas(800, 1000)
@@ -220,7 +221,7 @@ def hands(count: int = 16) -> Iterator[Radiograph]:
 
 
 def chests(count: int = 16) -> Iterator[Radiograph]:
-    """Lungs, ribs, spine and heart."""
+    """Draw lungs, ribs, spine and heart."""
     for seed in range(count):
         rng = np.random.default_rng(seed)
         x, y = canvas(1000, 1000)
@@ -238,7 +239,7 @@ def chests(count: int = 16) -> Iterator[Radiograph]:
 
 
 def noise(count: int = 16) -> Iterator[Radiograph]:
-    """From white noise to clouds."""
+    """Draw noise from white to coarse."""
     for seed in range(count):
         rng = np.random.default_rng(seed)
         grain = 2 ** (seed % 7)
@@ -249,7 +250,7 @@ def noise(count: int = 16) -> Iterator[Radiograph]:
         yield as_film(large[0, 0].numpy())
 
 
-def turned(count: int = 10) -> Iterator[Radiograph]:
+def rotated(count: int = 10) -> Iterator[Radiograph]:
     for seed in range(count):
         pixels = phantom(7_000_000 + seed).radiograph.pixels
         yield as_film(np.flipud(pixels))
@@ -257,7 +258,7 @@ def turned(count: int = 10) -> Iterator[Radiograph]:
 
 
 def lateral(count: int = 16) -> Iterator[Radiograph]:
-    """A bent knee from the side, the kneecap in front, twice on a film or once."""
+    """Draw one or two flexed knees from the side, the patella in front."""
     for seed in range(count):
         rng = np.random.default_rng(seed)
         x, y = canvas(900, 1000)

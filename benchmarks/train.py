@@ -1,9 +1,11 @@
-"""How long Algorithm 2 takes on phantoms; the model that comes of it is for `kneematch evaluate`.
+"""Measure how long Algorithm 2 takes on phantoms; the model is evaluated by benchmarks/evaluate.py.
 
-    python benchmarks/algorithms.py --device cuda -o paper.safetensors  # the paper's, on 500 films
-    python benchmarks/algorithms.py --device cuda --recipe default -o default.safetensors
+    python benchmarks/train.py --device cuda -o paper.safetensors     # the paper's recipe
+    python benchmarks/train.py --device cuda --recipe default -o default.safetensors
 
-The phantoms' seeds are apart from those of any test. Making them is not counted.
+Prints the loss and the time at the first and last epoch of every round, then the seconds from
+prepared films to weights; rendering the phantoms is not counted. Their seeds are disjoint from
+those of the phantoms that models are evaluated on.
 """
 
 import argparse
@@ -40,31 +42,31 @@ TRAINED_FROM = 500_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-o", "--out", type=Path, help="the model")
+    parser.add_argument("-o", "--out", type=Path, help="model file")
     parser.add_argument("--films", type=int, default=500)
-    parser.add_argument("--kind", default="knee", help="of phantoms")
+    parser.add_argument("--kind", default="knee", help="kind of phantoms")
     parser.add_argument("--recipe", choices=list(RECIPES), default="paper")
     parser.add_argument("--start", default="synthetic")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--workers", type=int, default=2, help="processes that make phantoms")
+    parser.add_argument("--workers", type=int, default=2, help="processes that render phantoms")
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
-    recipe = chosen(asked.recipe, asked.rounds, asked.epochs)
+    args = parser.parse_args()
+    recipe = chosen(args.recipe, args.rounds, args.epochs)
     room = 0.0 if recipe.printed else ROOM
-    model, seconds = trained(Settings(recipe, asked.start, asked.seed, asked.device), room, asked)
-    print(f"{recipe.name} recipe, {asked.films} films, {asked.device}: {seconds:.1f} s")
-    if asked.out:
-        save_model(asked.out, model)
+    model, seconds = trained(Settings(recipe, args.start, args.seed, args.device), room, args)
+    print(f"{recipe.name} recipe, {args.films} films, {args.device}: {seconds:.1f} s")
+    if args.out:
+        save_model(args.out, model)
 
 
-def trained(settings: Settings, room: float, asked: argparse.Namespace) -> tuple[Model, float]:
-    """Algorithm 2 as `kneematch train` has it, and the seconds from films to weights."""
-    seeds = range(TRAINED_FROM, TRAINED_FROM + asked.films)
-    with ProcessPoolExecutor(asked.workers) as pool:
-        made = list(pool.map(partial(halves, asked.kind, room), seeds))
-    drawn, half = draw(drawn_on_a_phantom(asked.kind), settings.device)
+def trained(settings: Settings, room: float, args: argparse.Namespace) -> tuple[Model, float]:
+    """Run Algorithm 2 as `kneematch train` does; return the model and the seconds."""
+    seeds = range(TRAINED_FROM, TRAINED_FROM + args.films)
+    with ProcessPoolExecutor(args.workers) as pool:
+        made = list(pool.map(partial(halves, args.kind, room), seeds))
+    drawn, half = draw(annotate_a_phantom(args.kind), settings.device)
     coarse, fine = start_networks(settings.start, seed=settings.seed)
     networks = coarse.to(settings.device), fine.to(settings.device)
     films, group, targets = InMemory(torch.stack(made).to(settings.device)), Group(), None
@@ -87,14 +89,14 @@ def trained(settings: Settings, room: float, asked: argparse.Namespace) -> tuple
 
 
 def halves(kind: str, room: float, seed: int) -> Tensor:
-    """(2, 800, 500)."""
+    """Return the halves (2, 800, 500) of a phantom."""
     torch.set_num_threads(1)
     (film,) = phantom_films([seed], kind=kind, room=room)
     return film.halves.pixels
 
 
-def drawn_on_a_phantom(kind: str) -> Annotation:
-    """The boxes on an ordinary film, written to a temporary folder."""
+def annotate_a_phantom(kind: str) -> Annotation:
+    """Annotate an ordinary phantom, written to a temporary folder."""
     folder = Path(tempfile.mkdtemp())
     for seed in TEMPLATE_SEEDS:
         made = phantom(seed, family=FAMILY, kind=kind)

@@ -1,7 +1,11 @@
-"""Does geometry hold on many phantoms? The axis between the knees, the way home, the minimum.
+"""Check geometric properties on many phantoms.
 
-Run it as `python benchmarks/phantoms.py` (`--help` lists the options); it prints a Markdown table
-and the seeds that failed, and ends with 1 if there are any.
+    python benchmarks/geometry.py [--count N]
+
+Rows of the table: the symmetry axis lies between the knees; mapping points from a half to the film
+and back is exact; the energy of a template cut from a knee is 0 at its own pose and higher at 80
+poses around it. Columns: on how many phantoms (or knees) the property holds, and of how many. Seeds
+that fail are listed, and the exit code is then 1.
 """
 
 import argparse
@@ -19,22 +23,22 @@ from kneematch.matching.energy import energy, printed
 from kneematch.matching.template import cut_from_half
 from kneematch.synthetic.phantom import Knee, Phantom, phantom
 
-FINE = (1.3, 1.2)  # the box around a joint, in widths of its plateau
-EDGE_SHARE = 0.12  # half the width of a window at the joint's margin, in widths of the box
-STEPS = (0.02, 0.02, 0.02, 0.03)  # to either side, in scale, x, y and rotation
+FINE = (1.3, 1.2)  # width and height of the box around a joint, in plateau widths
+EDGE_SHARE = 0.12  # half width of the windows at the margins, in widths of the box
+STEPS = (0.02, 0.02, 0.02, 0.03)  # in scale, x, y and rotation
 EXACT_PX = 1e-3
 ZERO = 1e-4
 
 
 def axis_separates(made: Phantom) -> bool:
-    """Whether the symmetry axis lies between the plateaus of the two knees."""
+    """Return whether the symmetry axis lies between the two plateaus."""
     left, right = made.knees
     axis = symmetry_axis(torch.from_numpy(made.radiograph.pixels))
     return left.plateau_right[0] < axis < right.plateau_left[0]
 
 
-def way_home_is_exact(halves: View) -> bool:
-    """Whether points of the halves come back from the film to where they were."""
+def round_trip_is_exact(halves: View) -> bool:
+    """Return whether points of the halves map to the film and back to themselves."""
     points = 2 * torch.rand(100, 2, dtype=torch.float64) - 1
     there = transform(halves.to_film, points)
     back = transform(torch.linalg.inv(halves.to_film), there)
@@ -43,9 +47,9 @@ def way_home_is_exact(halves: View) -> bool:
 
 
 def true_pose_is_lowest(halves: View, made: Phantom, side: int) -> bool | None:
-    """Whether the energy of a template is 0 where it was cut and higher at 80 poses around.
+    """Return whether a template's energy is 0 at its own pose and higher at 80 poses around it.
 
-    None where the box is too large a part of the half to serve as a template.
+    None if the boxes leave the half.
     """
     half = View(halves.pixels[side], halves.to_film[side])
     try:
@@ -61,7 +65,7 @@ def true_pose_is_lowest(halves: View, made: Phantom, side: int) -> bool | None:
 
 
 def annotate(knee: Knee, half: View) -> Annotation:
-    """The boxes that one would draw on a knee, kept inside its half."""
+    """Return boxes around a knee, clipped to its half."""
     plateau = math.dist(knee.plateau_left, knee.plateau_right)
     corners = transform(half.to_film, torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
     (left, top), (right, bottom) = corners.sort(dim=0).values.tolist()
@@ -77,22 +81,22 @@ def annotate(knee: Knee, half: View) -> Annotation:
 
 
 def main() -> int:
-    """Count and print."""
+    """Check and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--first", type=int, default=0, help="seed of the first phantom")
     parser.add_argument("--height", type=int, default=400)
     parser.add_argument("--width", type=int, default=500)
-    parser.add_argument("--threads", type=int, default=1, help="of PyTorch")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    results: dict[str, list[tuple[str, bool]]] = {"axis": [], "home": [], "lowest": []}
+    parser.add_argument("--threads", type=int, default=1, help="threads of PyTorch")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    results: dict[str, list[tuple[str, bool]]] = {"axis": [], "round trip": [], "lowest": []}
     refused = []
-    for seed in range(options.first, options.first + options.count):
-        made = phantom(seed, size=(options.height, options.width))
+    for seed in range(args.first, args.first + args.count):
+        made = phantom(seed, size=(args.height, args.width))
         halves = split(made.radiograph)
         results["axis"].append((str(seed), axis_separates(made)))
-        results["home"].append((str(seed), way_home_is_exact(halves)))
+        results["round trip"].append((str(seed), round_trip_is_exact(halves)))
         for side, name in enumerate(SIDES):
             lowest = true_pose_is_lowest(halves, made, side)
             if lowest is None:
@@ -104,11 +108,11 @@ def main() -> int:
 
 
 def report(results: dict[str, list[tuple[str, bool]]], refused: list[str]) -> None:
-    """The table, then whatever failed."""
+    """Print the table, then the failures."""
     wording = {
-        "axis": "axis between the knees",
-        "home": f"half, film, half within {EXACT_PX:g} px",
-        "lowest": "energy of a knee's own template lowest at its true pose",
+        "axis": "symmetry axis between the knees",
+        "round trip": f"half to film to half within {EXACT_PX:g} px",
+        "lowest": "energy of a knee's own template lowest at its pose",
     }
     print("| property | holds | of |\n|---|---:|---:|")
     for key, rows in results.items():
@@ -118,7 +122,7 @@ def report(results: dict[str, list[tuple[str, bool]]], refused: list[str]) -> No
         if failed:
             print(f"\nfailed, {wording[key]}: {', '.join(failed)}")
     if refused:
-        print(f"\nno template (box refused): {', '.join(refused)}")
+        print(f"\nno template (boxes leave the half): {', '.join(refused)}")
 
 
 if __name__ == "__main__":
