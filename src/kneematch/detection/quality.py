@@ -22,7 +22,7 @@ from kneematch.networks.consistency_check import SecondLook
 from kneematch.solvers.problem import Problem
 
 # On phantoms and on the labelled real films fewer than 1 in 25 good areas are beyond any of these,
-# and on films without knees all are beyond one (benchmarks/quality.py).
+# and on films without knees all are beyond one (benchmarks/review_flags.py).
 HIGHEST_LOSS: Final = 0.3
 HIGHEST_MISMATCH: Final = 0.5  # of the robust energy's, which counts fine structure
 CERTAIN: Final = 0.25  # a mismatch so low that the network need not be asked again
