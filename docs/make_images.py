@@ -1,4 +1,4 @@
-"""Make the pictures of the README, from phantoms only: python docs/make_images.py."""
+"""Draw the pictures of the README from phantoms: python docs/make_images.py."""
 
 import tempfile
 from pathlib import Path
@@ -19,7 +19,7 @@ DETECTED_SEEDS = (2, 7, 21)
 
 
 def main() -> None:
-    """Three films and where each is split; three others and what is found on them."""
+    """Draw where three films are split, and the knees detected on three others."""
     IMAGES.mkdir(exist_ok=True)
     _save([draw_split(phantom(seed).radiograph) for seed in SPLIT_SEEDS], "split.png")
     films = [phantom(seed).radiograph for seed in DETECTED_SEEDS]
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _detector() -> Detector:
-    """That of a template drawn on the right knee of a phantom."""
+    """Return a detector with a template from the right knee of a phantom."""
     made = phantom(TEMPLATE_SEED)
     knee = made.knees[1]
     with tempfile.TemporaryDirectory() as folder:
