@@ -2,23 +2,22 @@
 
 import base64
 import io
+import math
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
-from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from kneematch.detection.detection import Detection
-from kneematch.export.report import PICTURE_PX, write_report
-from kneematch.export.report_chart import histogram
+from kneematch.export.report import BINS, PICTURE_PX, histogram, summarise, write_report
 from kneematch.export.run_file import Counts, Run
-from kneematch.export.summary import BINS
 
 Knees = tuple[Detection, Detection]
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -65,8 +64,7 @@ class Page(HTMLParser):
         return [str(attrs["src"]) for tag, attrs in self.tags if tag == "img"]
 
 
-def grey(film: str, detections: Sequence[Detection]) -> Image.Image:
-    return Image.new("RGB", (900, 600), (90, 90, 90))
+GREY = Image.new("RGB", (900, 600), (90, 90, 90))
 
 
 def written(
@@ -74,16 +72,18 @@ def written(
     rows: Sequence[tuple[str, Detection]],
     failures: Sequence[tuple[str, str]] = (),
     run: Run = RUN,
+    picture: Image.Image | None = GREY,
 ) -> tuple[Page, str]:
     path = tmp_path / "report.html"
-    write_report(path, run, rows, failures, grey)
+    summary = summarise(rows, failures)
+    write_report(path, run, summary, [picture] * len(summary.worst))
     text = path.read_text(encoding="utf-8")
     page = Page(text)
     assert page.open == []
     return page, text
 
 
-def test_counts_settings_versions_and_times_are_told(tmp_path: Path, knees: Knees) -> None:
+def test_write_report_has_counts_settings_versions_and_times(tmp_path: Path, knees: Knees) -> None:
     page, _ = written(tmp_path, [("a.dcm", knee) for knee in knees], [("b.dcm", "b.dcm: empty")])
     told = " ".join(page.text)
     for fact in (
@@ -100,7 +100,7 @@ def test_counts_settings_versions_and_times_are_told(tmp_path: Path, knees: Knee
     assert cards == ["3", "6", "2", "1"]
 
 
-def test_nothing_is_loaded_from_elsewhere(tmp_path: Path, knees: Knees) -> None:
+def test_write_report_loads_nothing_from_elsewhere(tmp_path: Path, knees: Knees) -> None:
     page, text = written(tmp_path, [("a.dcm", knees[0])])
     tags = {tag for tag, _ in page.tags}
     assert not tags & {"script", "link", "iframe", "object", "base", "form"}
@@ -122,7 +122,9 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_or_reason_is_more_than_text(tmp_path: Path, knees: Knees, name: str) -> None:
+def test_write_report_no_name_or_reason_is_more_than_text(
+    tmp_path: Path, knees: Knees, name: str
+) -> None:
     plain, _ = written(
         tmp_path, [("a.dcm", replace(knees[0], review="yes", reason="b"))], [("c", "d")]
     )
@@ -135,28 +137,56 @@ def test_no_name_or_reason_is_more_than_text(tmp_path: Path, knees: Knees, name:
     assert shown in page.text
 
 
-def test_pictures_are_small_and_those_of_the_worst_films(tmp_path: Path, knees: Knees) -> None:
-    asked: list[str] = []
-
-    def picture(film: str, detections: Sequence[Detection]) -> Image.Image | None:
-        asked.append(film)
-        assert all(isinstance(found, Detection) for found in detections)
-        return None if film == "7.dcm" else grey(film, detections)
-
-    rows = [(f"{k}.dcm", replace(knee, loss=k / 100)) for k in range(60) for knee in knees]
-    path = tmp_path / "report.html"
-    write_report(path, RUN, iter(rows), iter([]), picture)
-    assert asked == [f"{k}.dcm" for k in range(59, 11, -1)]
-    sources = Page(path.read_text(encoding="utf-8")).sources()
-    assert len(sources) == 48
-    content = base64.b64decode(sources[0].split(",")[1])
+def test_write_report_pictures_are_small(tmp_path: Path, knees: Knees) -> None:
+    page, _ = written(tmp_path, [("a.dcm", knees[0]), ("b.dcm", knees[1])])
+    assert len(page.sources()) == 2
+    content = base64.b64decode(page.sources()[0].split(",")[1])
     with Image.open(io.BytesIO(content)) as shown:
         assert max(shown.size) == PICTURE_PX
-    write_report(path, RUN, [("7.dcm", knees[0])], [], picture)
-    assert "no picture" in path.read_text(encoding="utf-8")
 
 
-def test_of_many_failures_the_first_are_shown(tmp_path: Path) -> None:
+def test_write_report_says_where_a_picture_is_missing(tmp_path: Path, knees: Knees) -> None:
+    page, _ = written(tmp_path, [("a.dcm", knees[0])], picture=None)
+    assert page.sources() == []
+    assert "no picture" in page.text
+
+
+def test_write_report_explains_the_drawing_and_how_to_review(tmp_path: Path, knees: Knees) -> None:
+    run = replace(RUN, settings={"out": Path("my results")})
+    page, _ = written(tmp_path, [("a.dcm", knees[0])], run=run)
+    told = " ".join(" ".join(page.text).split())
+    for part in ("a landmark", "thick corner", "patient’s side and the loss", "to review"):
+        assert part in told
+    assert "kneematch review 'my results'" in told
+
+
+@pytest.mark.parametrize(
+    ("settings", "hashes", "shown", "hidden"),
+    [
+        ({"model": None, "template": None}, {"model": "ab"}, "the built-in model", "None"),
+        ({"model": "m.safetensors"}, {"model": "ab"}, "m.safetensors", "built-in"),
+        ({"model": None, "template": "t.json"}, {"template": "ab"}, "t.json", "built-in"),
+        ({"export": ("coco", "dicom"), "sheet": None, "crops": True}, {}, "coco, dicom", "("),
+        ({"method": "auto"}, {}, "search (chosen automatically)", "auto "),
+    ],
+)
+def test_write_report_settings_are_words(
+    tmp_path: Path,
+    knees: Knees,
+    settings: dict[str, Any],
+    hashes: dict[str, str],
+    shown: str,
+    hidden: str,
+) -> None:
+    run = replace(RUN, settings=settings, hashes=hashes, device="", command=())
+    _, text = written(tmp_path, [("a.dcm", knees[0])], run=run)
+    table = text.partition("<h2>Settings</h2>")[2].partition("</table>")[0]
+    assert shown in table
+    assert hidden not in table.replace(shown, "")
+    assert ("crops" in settings) == ("<code>yes</code>" in table)
+
+
+def test_write_report_shows_the_first_of_many_failures(tmp_path: Path) -> None:
     failures = [(f"/x/{k}.dcm", f"/x/{k}.dcm: empty; expected a film") for k in range(1234)]
     page, _ = written(tmp_path, [], failures)
     assert "199.dcm" in page.text
@@ -165,48 +195,101 @@ def test_of_many_failures_the_first_are_shown(tmp_path: Path) -> None:
     assert "empty; expected a film" in page.text  # without the path a second time
 
 
-def test_an_empty_run_has_a_page(tmp_path: Path) -> None:
+def test_write_report_of_an_empty_run(tmp_path: Path) -> None:
     run = Run(started=START, ended=START, counts=Counts(), settings={})
     page, _ = written(tmp_path, [], [], run)
-    assert "Nothing was flagged." in page.text
+    assert "Nothing was flagged." in " ".join(page.text)
     assert page.sources() == []
 
 
-def heights(chart: str, kind: str) -> list[float]:
-    return [float(tall) for tall in re.findall(rf'class="{kind}"[^>]*height="([\d.]+)"', chart)]
+def one_bin(place: int, count: int = 1) -> list[int]:
+    counts = [0] * BINS
+    counts[place] = count
+    return counts
 
 
-def test_bars_are_as_tall_as_their_counts() -> None:
-    good, flagged = [0] * BINS, [0] * BINS
-    good[2], good[9], flagged[9] = 100, 50, 25
-    chart = histogram(good, flagged)
-    Page(chart)
-    assert heights(chart, "good") == pytest.approx([202, 101], abs=0.2)
-    assert heights(chart, "flagged") == pytest.approx([0, 50.5], abs=0.2)
-    assert "loss 0.045 to 0.050: 75 knees, 25 to review" in chart
+NONE = [0] * BINS
 
 
-@pytest.mark.parametrize(("bin_", "end"), [(39, "0.2"), (40, "0.4"), (80, "1"), (199, "1")])
-def test_the_axis_ends_behind_the_worst_knee(bin_: int, end: str) -> None:
-    good = [0] * BINS
-    good[bin_] = 1
-    chart = histogram(good, [0] * BINS)
-    assert f'text-anchor="end">{end}</text>' in chart
-    assert heights(chart, "good") == [202.0]
+def test_histogram_bars_are_as_tall_as_their_counts() -> None:
+    good = [a + b for a, b in zip(one_bin(2, 100), one_bin(9, 50), strict=True)]
+    bars, end, top, _ = histogram(good, one_bin(9, 25))
+    assert (end, top) == (0.2, 100)
+    assert [(bar.x, bar.good, bar.flagged) for bar in bars] == [(0.05, 1, 0), (0.225, 0.5, 0.25)]
+    assert bars[1].title == "loss 0.045 to 0.050: 75 knees, 25 to review"
+
+
+@pytest.mark.parametrize(("place", "end"), [(39, 0.2), (40, 0.4), (80, 1), (199, 1)])
+def test_histogram_axis_ends_behind_the_worst_knee(place: int, end: float) -> None:
+    (bar,), axis_end, _, _ = histogram(one_bin(place), NONE)
+    assert axis_end == end
+    assert bar.good == 1
 
 
 @pytest.mark.parametrize("most", [0, 1, 3, 17, 999, 123456])
-def test_lines_of_the_chart_are_few_and_round(most: int) -> None:
-    chart = histogram([most] + [0] * (BINS - 1), [0] * BINS)
-    labels = [int(text.replace(",", "")) for text in re.findall(r'"end">([\d,]+)</text>', chart)]
-    steps = {b - a for a, b in pairwise(labels)}
-    assert 2 <= len(labels) <= 6
-    assert len(steps) == 1
-    assert re.fullmatch("[125]0*", str(steps.pop()))
-    assert labels[-1] >= most
+def test_histogram_grid_lines_are_few_and_round(most: int) -> None:
+    _, _, top, step = histogram(one_bin(0, most), NONE)
+    assert 2 <= len(range(0, top + 1, step)) <= 6
+    assert re.fullmatch("[125]0*", str(step))
+    assert top >= most
 
 
-def test_one_knee_among_very_many_is_seen() -> None:
-    good, flagged = [500_000] + [0] * (BINS - 1), [0] * BINS
-    flagged[150] = 1
-    assert max(heights(histogram(good, flagged), "flagged")) == 2.0
+def test_histogram_shows_one_knee_among_very_many() -> None:
+    bars, *_ = histogram(one_bin(0, 500_000), one_bin(150))
+    assert max(bar.flagged for bar in bars) == 0.01
+
+
+def films(knees: Knees, losses: list[tuple[float, float]]) -> Iterator[tuple[str, Detection]]:
+    for number, pair in enumerate(losses):
+        for knee, loss in zip(knees, pair, strict=True):
+            yield f"{number}.dcm", replace(knee, loss=loss)
+
+
+def test_summarise_counts_every_knee_by_its_loss(knees: Knees) -> None:
+    found = summarise(films(knees, [(0.0, 0.1024), (0.1025, 1.0), (-0.01, 1.7)]), [])
+    assert sum(found.good) == 6
+    assert len(found.good) == len(found.flagged) == BINS
+    assert (found.good[0], found.good[20], found.good[-1]) == (2, 2, 2)
+    assert sum(found.flagged) == 0
+    assert found.methods == ("search",)
+
+
+def test_summarise_counts_nan_as_the_worst_loss(tmp_path: Path, knees: Knees) -> None:
+    rows = list(films(knees, [(0.9, 0.9), (math.nan, 0.1), (0.1, math.nan)]))
+    found = summarise(rows, [])
+    assert found.good[-1] == 2
+    assert [worst.film for worst in found.worst] == ["1.dcm", "2.dcm", "0.dcm"]
+    written(tmp_path, rows)
+
+
+def test_summarise_ranks_a_film_by_its_worst_knee(knees: Knees) -> None:
+    rows = films(knees, [(0.1, 0.2), (0.5, 0.0), (0.3, 0.3), (0.0, 0.0)])
+    found = summarise(rows, [], most_films=3)
+    assert [worst.film for worst in found.worst] == ["1.dcm", "2.dcm", "0.dcm"]
+    assert [knee.loss for knee in found.worst[0].knees] == [0.5, 0.0]
+
+
+def test_summarise_ranks_films_to_review_before_all_others(knees: Knees) -> None:
+    rows = list(films(knees, [(0.9, 0.9), (0.1, 0.1), (0.2, 0.2)]))
+    rows[2] = rows[2][0], replace(rows[2][1], review="yes", reason="cut by the edge; metal")
+    rows[3] = rows[3][0], replace(rows[3][1], review="yes", reason="metal")
+    found = summarise(rows, [])
+    assert [worst.film for worst in found.worst] == ["1.dcm", "0.dcm", "2.dcm"]
+    assert found.reasons == (("metal", 2), ("cut by the edge", 1))
+    assert (sum(found.good), sum(found.flagged)) == (4, 2)
+
+
+def test_summarise_keeps_the_order_of_films_that_are_equally_bad(knees: Knees) -> None:
+    found = summarise(films(knees, [(0.1, 0.1)] * 9), [], most_films=4)
+    assert [worst.film for worst in found.worst] == ["0.dcm", "1.dcm", "2.dcm", "3.dcm"]
+    assert len(summarise(films(knees, [(0.1, 0.1)] * 60), []).worst) == 48
+
+
+def test_summarise_counts_a_flag_without_a_reason_too(knees: Knees) -> None:
+    found = summarise([("a", replace(knees[0], review="yes"))], [])
+    assert found.reasons == (("not stated", 1),)
+
+
+def test_summarise_counts_failures_past_those_that_are_kept() -> None:
+    found = summarise([], ((f"{k}.dcm", "why") for k in range(7)), most_failures=3)
+    assert (found.failed, len(found.failures), found.worst) == (7, 3, ())

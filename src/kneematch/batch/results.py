@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kneematch.batch.artifacts import distinct_names, draw_films
 from kneematch.batch.config import Settings
@@ -19,9 +19,6 @@ from kneematch.export.tables import (
     write_failures,
     write_tables,
 )
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 FAILURES: Final = "failures.csv"
 COCO: Final = "coco.json"
@@ -112,20 +109,14 @@ def draw_sheet(ledger: Ledger, path: Path, *, workers: int) -> None:
 
 def write_run_and_report(out: Path, ledger: Ledger, workers: int, ended: Callable[[], Run]) -> None:
     """report.html, its films drawn first, and run.json."""
-    from kneematch.export.report import PICTURE_PX, write_survey
-    from kneematch.export.summary import survey
+    from kneematch.export.report import PICTURE_PX, summarise, write_report
 
     most = min(max(int(SHARE_DRAWN * ledger.count), FEWEST_DRAWN), MOST_DRAWN)
-    found = survey(_rows(ledger), _failures(ledger), most_films=most)
-    films = [(worst.film, worst.detections) for worst in found.worst]
-    drawn = draw_films(films, longest_px=PICTURE_PX, workers=workers)
-    pictures = dict(zip((film for film, _ in films), drawn, strict=True))
-
-    def picture(film: str, detections: Sequence[Detection]) -> "Image.Image | None":
-        return pictures[film]
-
+    summary = summarise(_rows(ledger), _failures(ledger), most_films=most)
+    films = [(worst.film, worst.knees) for worst in summary.worst]
+    pictures = draw_films(films, longest_px=PICTURE_PX, workers=workers)
     run = ended()
-    write_survey(out / REPORT, run, found, picture)
+    write_report(out / REPORT, run, summary, pictures)
     write_run(run, out / RUN)
 
 

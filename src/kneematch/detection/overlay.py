@@ -46,7 +46,8 @@ def draw_detections(
         film: the film on which the areas were found.
         detections: the areas.
         longest_px: longest side of the picture; a smaller film keeps its size.
-        thumbnail: use larger text and leave the reasons out, for pictures that are shown small.
+        thumbnail: draw thicker lines and larger text, and leave the reasons out, for a picture
+            that is shown small.
 
     Returns:
         An RGB picture.
@@ -59,7 +60,7 @@ def draw_detections(
     larger = min(max(LAYER_PX // max(size), 2), 4)
     layer = Image.new("RGBA", (larger * size[0], larger * size[1]), (*SHADE, 0))
     draw = ImageDraw.Draw(layer)
-    line = larger * max(THINNEST_PX, LINE_SHARE * max(size))
+    line = larger * max(THINNEST_PX, LINE_SHARE * max(size)) * (2 if thumbnail else 1)
     share = THUMBNAIL_TEXT_SHARE if thumbnail else TEXT_SHARE
     text_px = larger * max(SMALLEST_TEXT_PX, round(share * max(size)))
     found = list(detections)

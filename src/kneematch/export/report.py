@@ -1,213 +1,254 @@
-"""report.html: a run on one page that needs nothing else, the films worth a look first."""
+"""report.html: one self-contained page about a run, with the films worth a look first.
+
+The page is a Jinja2 template, which escapes all text. Its histogram is drawn as SVG in the
+template: importing matplotlib and drawing it there took 0.40 s at the end of a run, which is more
+than the rest of the page takes, and its text would shrink with the page on a phone.
+"""
 
 import base64
-import html
+import heapq
 import io
+import math
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 from PIL import Image
 
 from kneematch.detection.detection import Detection
-from kneematch.export.report_chart import histogram
+from kneematch.detection.overlay import COLOURS
 from kneematch.export.run_file import Run, versions
-from kneematch.export.summary import Survey, Worst, survey
 from kneematch.io.atomic import write_aside
 
-PICTURE_PX: Final = 640  # longest side, enlarged; on the page it is shown smaller
-QUALITY: Final = 70  # of WebP
-# Nothing is loaded and nothing is run, whatever the names of films are.
-POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+TEMPLATE: Final = "report.html.j2"
+PICTURE_PX: Final = 640  # longest side of a picture when enlarged; the page shows it smaller
+WEBP_QUALITY: Final = 70
+MOST_FILMS: Final = 48
+MOST_FAILURES: Final = 200
+BINS: Final = 200  # bins in which losses from 0 to 1 are counted
+BARS: Final = 40  # bars of the histogram
+AXIS_ENDS: Final = (0.2, 0.4, 1.0)  # the loss axis ends at the first that holds all knees
+LOWEST_BAR: Final = 0.01  # of the chart's height, so that one knee in a million is visible
 
-Picture = Callable[[str, Sequence[Detection]], Image.Image | None]
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilmKnees:
+    """A film and the knees found on it."""
+
+    film: str
+    knees: tuple[Detection, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summary:
+    """The part of a run's rows that fits on a page, whatever the size of the run."""
+
+    good: tuple[int, ...]  # (BINS,) numbers of knees by loss, without those to review
+    flagged: tuple[int, ...]  # (BINS,) numbers of knees to review by loss
+    reasons: tuple[tuple[str, int], ...]  # for review, with their counts, most frequent first
+    methods: tuple[str, ...]
+    worst: tuple[FilmKnees, ...]  # worst first
+    failures: tuple[tuple[str, str], ...]  # film and reason of the first failures
+    failed: int  # number of all failures
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar of the histogram; positions and sizes are shares of the chart."""
+
+    x: float
+    good: float  # height
+    flagged: float  # height, on top of `good`
+    title: str
+
+
+def summarise(
+    rows: Iterable[tuple[str, Detection]],
+    failures: Iterable[tuple[str, str]],
+    *,
+    most_films: int = MOST_FILMS,
+    most_failures: int = MOST_FAILURES,
+) -> Summary:
+    """Summarise a run in one pass over its rows.
+
+    Args:
+        rows: film and detection, the knees of a film one after the other.
+        failures: film and reason.
+        most_films: number of worst films to keep: those to review first, then by loss.
+        most_failures: number of failures to keep.
+    """
+    bins = [0] * BINS, [0] * BINS
+    reasons: Counter[str] = Counter()
+    methods: dict[str, None] = {}
+    worst: list[tuple[tuple[bool, float, int], FilmKnees]] = []  # a heap, the best film on top
+    for number, (film, group) in enumerate(groupby(rows, key=itemgetter(0))):
+        knees = tuple(knee for _, knee in group)
+        for knee in knees:
+            bins[knee.needs_review][_bin(knee.loss)] += 1
+            reasons.update(knee.review_reasons)
+            methods[knee.method] = None
+        highest = max(math.inf if math.isnan(knee.loss) else knee.loss for knee in knees)
+        rank = any(knee.needs_review for knee in knees), highest, -number
+        if len(worst) < most_films:
+            heapq.heappush(worst, (rank, FilmKnees(film, knees)))
+        elif worst and rank > worst[0][0]:
+            heapq.heapreplace(worst, (rank, FilmKnees(film, knees)))
+    kept, failed = [], 0
+    for failure in failures:
+        failed += 1
+        if failed <= most_failures:
+            kept.append(failure)
+    return Summary(
+        good=tuple(bins[0]),
+        flagged=tuple(bins[1]),
+        reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+        methods=tuple(methods),
+        worst=tuple(film for _, film in sorted(worst, key=itemgetter(0), reverse=True)),
+        failures=tuple(kept),
+        failed=failed,
+    )
 
 
 def write_report(
     path: str | os.PathLike[str],
     run: Run,
-    rows: Iterable[tuple[str, Detection]],
-    failures: Iterable[tuple[str, str]],
-    picture: Picture,
+    summary: Summary,
+    pictures: Sequence[Image.Image | None],
 ) -> None:
     """Write report.html.
 
     Args:
         path: the file.
-        run: counts, settings, times.
-        rows: film and detection, the knees of a film one after the other; they are not kept.
-        failures: film and reason.
-        picture: draws a film with what was found on it, or returns None where that is not
-            possible any more; asked for the worst films alone.
+        run: counts, settings and times.
+        summary: what `summarise` returns.
+        pictures: a picture of each of the summary's worst films, or None where it has none.
     """
-    write_survey(path, run, survey(rows, failures), picture)
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-
-def write_survey(path: str | os.PathLike[str], run: Run, found: Survey, picture: Picture) -> None:
-    """Write report.html of a survey, for who wants to draw its films beforehand."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        finalize=printable,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    bars, axis_end, axis_top, step = histogram(summary.good, summary.flagged)
+    page = environment.get_template(TEMPLATE).generate(
+        run=run,
+        ended=f"{run.ended.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
+        duration=_duration(run.seconds),
+        films=run.counts.films + run.counts.failed,
+        summary=summary,
+        bars=bars,
+        bar_width=1 / BARS,
+        x_ticks=[(k / 4, f"{axis_end * k / 4:g}") for k in range(5)],
+        y_ticks=[(count / axis_top, count) for count in range(0, axis_top + 1, step)],
+        cards=zip(summary.worst, map(_data_uri, pictures), strict=True),
+        colours={side: "rgb({}, {}, {})".format(*colour) for side, colour in COLOURS.items()},
+        review_command=shlex.join(["kneematch", "review", str(run.settings.get("out", "FOLDER"))]),
+        settings=_settings(run, summary),
+        timings={part: _duration(seconds) for part, seconds in run.timings_s.items()},
+        provenance=_provenance(run),
+        base_name=lambda film: Path(film).name,
+    )
     with write_aside(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{part}\n" for part in _page(run, found, picture))
+        file.writelines(page)
 
 
-def _page(run: Run, found: Survey, picture: Picture) -> Iterator[str]:
-    style = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
-    yield (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Knee joint areas: {run.counts.knees:,} knees</title>\n"
-        f"<style>\n{style}</style></head><body>"
-    )
-    yield _head(run)
-    yield _counts(run)
-    yield _overview(found)
-    yield from _films(run, found, picture)
-    yield _failures(found)
-    yield _facts(run)
-    yield "<footer>Made by kneematch. Nothing here is a medical device.</footer></body></html>"
+def histogram(good: Sequence[int], flagged: Sequence[int]) -> tuple[list[Bar], float, int, int]:
+    """Turn counts of losses, (BINS,) each, into bars.
+
+    Returns:
+        The bars that are not empty, the loss at the end of the x axis, the count at the top of
+        the y axis, and the step of its grid lines.
+    """
+    last = max((k for k in range(BINS) if good[k] + flagged[k]), default=0)
+    end = next(end for end in AXIS_ENDS if last < round(end * BINS))
+    share = round(end * BINS) // BARS
+    counts = [
+        (sum(good[k : k + share]), sum(flagged[k : k + share]))
+        for k in range(0, BARS * share, share)
+    ]
+    top, step = _axis(max(map(sum, counts)))
+    bars = []
+    for k, (plain, review) in enumerate(counts):
+        low, high = (max(LOWEST_BAR, n / top) if n else 0.0 for n in (plain, review))
+        title = f"loss {end * k / BARS:.3f} to {end * (k + 1) / BARS:.3f}: {plain + review:,} knees"
+        title += f", {review:,} to review" if review else ""
+        if plain + review:
+            bars.append(Bar(k / BARS, low, high, title))
+    return bars, end, top, step
 
 
-def _head(run: Run) -> str:
-    when = f"{run.ended.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-    films = run.counts.films + run.counts.failed
-    rate = f", {films / run.seconds:,.1f} a second" if run.seconds > 0 and films else ""
-    return (
-        "<header><h1>Knee joint areas</h1>"
-        f'<p class="soft">{when} · {_many(films, "film")} in {_duration(run.seconds)}{rate}</p>'
-        "</header>"
-    )
+def printable(value: object) -> object:
+    """Replace signs that do not print, or that reverse the reading direction, in a text."""
+    if type(value) is not str:  # numbers, and markup that the template has made
+        return value
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in value)
 
 
-def _counts(run: Run) -> str:
-    counts = run.counts
-    cards = (
-        ("", counts.films, "films with knees"),
-        ("", counts.knees, "knees found"),
-        ("flag" if counts.review else "", counts.review, "knees to review"),
-        ("bad" if counts.failed else "", counts.failed, "films failed"),
-    )
-    told = (
-        f'<div class="card {kind}"><b>{count:,}</b><span class="soft">{what}</span></div>'
-        for kind, count, what in cards
-    )
-    return f'<section class="counts">{"".join(told)}</section>'
+def _bin(loss: float) -> int:
+    """Return the bin of a loss; NaN counts as the highest."""
+    return int(max(loss, 0.0) * BINS) if loss < 1 else BINS - 1
 
 
-def _overview(found: Survey) -> str:
-    rows = "".join(
-        f'<tr><td>{_text(reason)}</td><td class="number">{count:,}</td></tr>'
-        for reason, count in found.reasons
-    )
-    table = f"<table>{rows}</table>" if rows else '<p class="soft">Nothing was flagged.</p>'
-    return (
-        '<section class="two"><div class="card"><h2>How well they match</h2>'
-        '<div class="key"><span><i class="good"></i> knees</span>'
-        '<span><i class="flagged"></i> to review</span></div>'
-        f"{histogram(found.good, found.flagged)}</div>"
-        f'<div class="card"><h2>Reasons to review</h2>{table}</div></section>'
-    )
+def _axis(most: int) -> tuple[int, int]:
+    """Return the top of an axis and its step: 1, 2 or 5 times a power of ten, 4 steps or so."""
+    step = 1
+    while most > 4 * step:
+        step = step * 5 // 2 if str(step).startswith("2") else step * 2
+    return max(step, -(-most // step) * step), step
 
 
-def _films(run: Run, found: Survey, picture: Picture) -> Iterator[str]:
-    if not found.worst:
-        return
-    shown = f"{len(found.worst):,} of {_many(run.counts.films, 'film')}"
-    yield (
-        '<section><h2>Look at these first</h2><p class="soft">Films to review, then those that '
-        f"match worst: {shown}. A click enlarges a picture, another one closes it.</p>"
-        '<div class="films">'
-    )
-    for film in found.worst:
-        yield _film(film, picture(film.film, film.detections))
-    yield "</div></section>"
+def _settings(run: Run, summary: Summary) -> dict[str, str]:
+    """Describe the settings that were made; run.json has all of them."""
+    settings: dict[str, Any] = dict(run.settings)
+    if "model" in run.hashes and settings.get("model") is None:
+        settings["model"] = "the built-in model"
+    if settings.get("method") == "auto" and summary.methods:
+        settings["method"] = f"{', '.join(summary.methods)} (chosen automatically)"
+    return {name.replace("_", " "): text for name, text in _in_words(settings)}
 
 
-def _film(worst: Worst, drawn: Image.Image | None) -> str:
-    """A picture that enlarges, and what is to be known of it."""
-    if drawn is None:
-        shown = '<div class="none">no picture</div>'
-    else:
-        source = f"data:image/webp;base64,{_encoded(drawn)}"
-        alt = f"{_text(worst.film)} with its joint areas"
-        shown = f'<details><summary><img src="{source}" alt="{alt}"></summary></details>'
-    return (
-        f'<figure class="card">{shown}<div class="text"><div class="name" '
-        f'title="{_text(worst.film)}">{_text(Path(worst.film).name)}</div>'
-        f"{''.join(map(_knee, worst.detections))}</div></figure>"
-    )
+def _in_words(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in settings.items():
+        if value is None or value is False or value in ((), []):
+            continue
+        if value is True:
+            yield name, "yes"
+        elif isinstance(value, (tuple, list)):
+            yield name, ", ".join(map(str, value))
+        else:
+            yield name, str(value)
 
 
-def _knee(found: Detection) -> str:
-    """Side, loss, and why it should be looked at."""
-    flag = " flag" if found.needs_review else ""
-    return (
-        f'<div class="knee{flag}"><span class="side">{_text(found.side)} '
-        f"({_text(found.laterality)})</span><span>{found.loss:.3f}</span>"
-        f'<span class="why">{_text(", ".join(found.review_reasons))}</span></div>'
-    )
+def _provenance(run: Run) -> dict[str, str]:
+    """Return what is needed to repeat the run."""
+    facts = {
+        "command": shlex.join(run.command),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
+        "device": run.device,
+        **{f"SHA-256 of {name.replace('_', ' ')}": value for name, value in run.hashes.items()},
+    }
+    return {name: value for name, value in facts.items() if value}
 
 
-def _failures(found: Survey) -> str:
-    if not found.failed:
-        return ""
-    rows = "".join(
-        f'<tr><th class="name" title="{_text(film)}">{_text(Path(film).name)}</th><td>'
-        f"{_text(reason.removeprefix(f'{film}: '))}</td></tr>"
-        for film, reason in found.failures
-    )
-    more = found.failed - len(found.failures)
-    rest = f'<p class="soft">and {more:,} more: see failures.csv</p>' if more else ""
-    return (
-        f'<section><h2>Films that failed</h2><div class="card"><table>{rows}</table>{rest}</div>'
-        "</section>"
-    )
-
-
-def _facts(run: Run) -> str:
-    """What is needed to repeat the run."""
-    made_with = ", ".join(f"{name} {version}" for name, version in versions().items())
-    told = {"command": shlex.join(run.command), "versions": made_with, "device": run.device}
-    told |= {f"SHA-256 of {name}": value for name, value in run.hashes.items()}
-    seconds = {part: _duration(value) for part, value in run.timings_s.items()}
-    columns = (
-        f'<div class="card {kind}"><h2>{title}</h2>{_table(facts)}</div>'
-        for kind, title, facts in (
-            ("", "Settings", run.settings),
-            ("", "Where the time went", seconds),
-            ("wide", "To repeat it", {name: value for name, value in told.items() if value}),
-        )
-        if facts
-    )
-    return f'<section class="facts">{"".join(columns)}</section>'
-
-
-def _table(facts: Mapping[str, Any]) -> str:
-    rows = (
-        f'<tr><th class="name">{_text(name.replace("_", " "))}</th>'
-        f"<td><code>{_text(value)}</code></td></tr>"
-        for name, value in facts.items()
-    )
-    return f"<table>{''.join(rows)}</table>"
-
-
-def _encoded(drawn: Image.Image) -> str:
-    picture = drawn.convert("RGB")
-    picture.thumbnail((PICTURE_PX, PICTURE_PX), Image.Resampling.LANCZOS)
+def _data_uri(picture: Image.Image | None) -> str | None:
+    if picture is None:
+        return None
+    small = picture.convert("RGB")
+    small.thumbnail((PICTURE_PX, PICTURE_PX), Image.Resampling.LANCZOS)
     content = io.BytesIO()
-    picture.save(content, format="WEBP", quality=QUALITY)
-    return base64.b64encode(content.getvalue()).decode("ascii")
-
-
-def _text(value: object) -> str:
-    """Anything as text for HTML, without signs that do not print or that turn the line round."""
-    return html.escape("".join(sign if sign.isprintable() else "�" for sign in str(value)))
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    small.save(content, format="WEBP", quality=WEBP_QUALITY)
+    return f"data:image/webp;base64,{base64.b64encode(content.getvalue()).decode('ascii')}"
 
 
 def _duration(seconds: float) -> str:
