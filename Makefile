@@ -3,9 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
-CHROMIUM := /usr/bin/chromium
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-tools lint clean
 .DEFAULT_GOAL := test
 
 # 24 films, DICOM and PNG, two of them broken on purpose; the knees in all others, found by the model
@@ -22,7 +21,7 @@ demo: $(READY)
 	@echo "Look at demo/model/report.html, and at the pictures in demo/model/overlays."
 
 # One thread a worker: two workers with torch's own threads would be in each other's way.
-test: lint $(CHROMIUM)
+test: lint test-tools
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 lint: $(READY)
@@ -42,10 +41,12 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,web,ray]'
 	@touch $@
 
-# The browser that the tests of the web pages drive.
-$(CHROMIUM):
-	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; \
+# Programs that some tests run: a browser for the web pages, dciodvfy (dicom3tools) and dcmtk's
+# tools for DICOM objects. Without them those tests are skipped, with the reason.
+test-tools:
+	@if which chromium dciodvfy dcmpschk >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium dicom3tools dcmtk; \
 	else \
-	  echo "make: no $@, which the tests of the web pages drive; as root: apt-get install chromium" >&2; exit 1; \
+	  echo "make: for all tests, as root: apt-get install chromium dicom3tools dcmtk" >&2; \
 	fi
