@@ -22,7 +22,9 @@ def written(tmp_path: Path, films: Any, landmarks: Sequence[str] = ()) -> dict[s
     return loaded
 
 
-def test_ids_are_unique_and_point_at_images_and_categories(tmp_path: Path, knees: Knees) -> None:
+def test_write_coco_ids_are_unique_and_refer_to_images_and_categories(
+    tmp_path: Path, knees: Knees
+) -> None:
     films = [("a.dcm", SIZE, knees), ("none.dcm", (50, 60), ()), ("b.dcm", SIZE, knees[:1])]
     coco = written(tmp_path, films)
     assert [image["file_name"] for image in coco["images"]] == ["a.dcm", "none.dcm", "b.dcm"]
@@ -37,7 +39,7 @@ def test_ids_are_unique_and_point_at_images_and_categories(tmp_path: Path, knees
     assert {item["category_id"] for item in coco["annotations"]} == {category["id"]}
 
 
-def test_the_box_encloses_the_outline_and_the_area_is_that_of_the_rectangle(
+def test_write_coco_box_encloses_the_outline_and_area_is_that_of_the_rectangle(
     tmp_path: Path, knees: Knees
 ) -> None:
     items = written(tmp_path, [("a.dcm", SIZE, knees)])["annotations"]
@@ -53,7 +55,9 @@ def test_the_box_encloses_the_outline_and_the_area_is_that_of_the_rectangle(
         assert item["iscrowd"] == 0
 
 
-def test_attributes_and_score_are_those_of_the_knee(tmp_path: Path, knees: Knees) -> None:
+def test_write_coco_attributes_and_score_are_those_of_the_knee(
+    tmp_path: Path, knees: Knees
+) -> None:
     marked = replace(knees[0], review="yes", reason="cut")
     left, right = written(tmp_path, [("a.dcm", SIZE, (marked, knees[1]))])["annotations"]
     assert (left["score"], right["score"]) == (0.875, 0.875)
@@ -64,7 +68,7 @@ def test_attributes_and_score_are_those_of_the_knee(tmp_path: Path, knees: Knees
     assert (left["attributes"]["reason"], right["attributes"]["reason"]) == ("cut", "")
 
 
-def test_landmarks_are_keypoints(tmp_path: Path, knees: Knees) -> None:
+def test_write_coco_landmarks_are_keypoints(tmp_path: Path, knees: Knees) -> None:
     known = replace(knees[0], landmarks={"rim": (10.5, 20.0), "tip": (301.0, 20.0)})
     coco = written(tmp_path, [("a.dcm", SIZE, (known, knees[1]))], ["rim", "tip"])
     assert coco["categories"][0]["keypoints"] == ["rim", "tip"]
@@ -74,12 +78,12 @@ def test_landmarks_are_keypoints(tmp_path: Path, knees: Knees) -> None:
     assert second["keypoints"] == [0] * 6
 
 
-def test_nothing_found_is_still_coco(tmp_path: Path) -> None:
+def test_write_coco_without_films(tmp_path: Path) -> None:
     coco = written(tmp_path, [])
     assert (coco["images"], coco["annotations"]) == ([], [])
 
 
-def test_films_may_come_one_by_one_with_any_name(tmp_path: Path, knees: Knees) -> None:
+def test_write_coco_takes_films_one_by_one_with_any_name(tmp_path: Path, knees: Knees) -> None:
     names = ['a"b\n.dcm', "骨.png", "\udcff.dcm"]
 
     def films() -> Iterator[tuple[str, tuple[int, int], Knees]]:

@@ -1,4 +1,4 @@
-"""Pictures for the eye: grey windows, split lines, contact sheets."""
+"""Grey windows, split lines and contact sheets."""
 
 import numpy as np
 import pytest
@@ -31,14 +31,14 @@ def columns_of(picture: Image.Image, colour: tuple[int, int, int]) -> list[int]:
     return np.flatnonzero((middle == colour).all(-1).any(0)).tolist()
 
 
-def test_grey_window_ignores_a_few_odd_pixels() -> None:
+def test_to_grey8_window_ignores_a_few_odd_pixels() -> None:
     pixels = np.linspace(0, 1, 10_000, dtype=np.float32).reshape(100, 100)
     odd = pixels.copy()
     odd[0, :20] = 1000.0
     assert np.abs(to_grey8(odd).astype(int) - to_grey8(pixels))[1:].max() <= 2
 
 
-def test_grey_keeps_the_order_and_uses_the_whole_range() -> None:
+def test_to_grey8_keeps_the_order_and_uses_the_whole_range() -> None:
     grey = to_grey8(np.linspace(-3, 5, 1000, dtype=np.float32)[None])
     assert grey.dtype == np.uint8
     assert (grey.min(), grey.max()) == (0, 255)
@@ -46,7 +46,7 @@ def test_grey_keeps_the_order_and_uses_the_whole_range() -> None:
 
 
 @pytest.mark.parametrize("dots", [0, 1])
-def test_grey_of_a_nearly_constant_film_is_finite(dots: int) -> None:
+def test_to_grey8_of_a_nearly_constant_film_is_finite(dots: int) -> None:
     pixels = np.full((50, 50), 0.3, np.float32)
     pixels[0, :dots] = 0.9
     grey = to_grey8(pixels)
@@ -54,7 +54,7 @@ def test_grey_of_a_nearly_constant_film_is_finite(dots: int) -> None:
     assert grey.max() == 255 * dots
 
 
-def test_lines_are_drawn_where_the_film_is_split() -> None:
+def test_draw_split_lines_are_where_the_film_is_split() -> None:
     film = legs(300, 400, 210)
     axis, ((_, left_end), (right_start, _)) = split_lines(film)
     picture = draw_split(film)
@@ -65,14 +65,14 @@ def test_lines_are_drawn_where_the_film_is_split() -> None:
     assert axis == pytest.approx(210, abs=2)
 
 
-def test_a_large_film_is_drawn_smaller_with_its_lines_in_place() -> None:
+def test_draw_split_of_a_large_film_is_smaller_with_its_lines_in_place() -> None:
     film = legs(1500, 2 * LONGEST_PX, LONGEST_PX)
     picture = draw_split(film)
     assert picture.size == (LONGEST_PX, 750)
     assert np.mean(columns_of(picture, AXIS_COLOUR)) == pytest.approx(LONGEST_PX / 2, abs=2)
 
 
-def test_a_title_stands_below_the_film_and_not_on_it() -> None:
+def test_draw_split_title_is_below_the_film_and_not_on_it() -> None:
     film = legs(100, 200, 100)
     plain, titled = draw_split(film), draw_split(film, title="a film")
     assert titled.width == plain.width
@@ -81,7 +81,7 @@ def test_a_title_stands_below_the_film_and_not_on_it() -> None:
     assert np.asarray(titled)[plain.height :].max() > 100
 
 
-def test_a_sheet_holds_every_picture() -> None:
+def test_contact_sheet_holds_every_picture() -> None:
     colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255)]
     sheet = contact_sheet([Image.new("RGB", (60, 40), colour) for colour in colours], 2)
     found = {colour: np.argwhere((np.asarray(sheet) == colour).all(-1)) for colour in colours}
@@ -91,11 +91,11 @@ def test_a_sheet_holds_every_picture() -> None:
     assert centres[0][1] == centres[2][1] < centres[1][1]
 
 
-def test_a_single_picture_stays_as_it_is() -> None:
+def test_contact_sheet_of_one_picture_is_that_picture() -> None:
     image = Image.new("RGB", (30, 20), (1, 2, 3))
     assert np.array_equal(np.asarray(contact_sheet([image], 4)), np.asarray(image))
 
 
-def test_an_empty_sheet_is_an_error() -> None:
+def test_contact_sheet_without_pictures_is_an_error() -> None:
     with pytest.raises(ValueError, match="expected one"):
         contact_sheet([], 3)

@@ -36,46 +36,46 @@ RUN = Run(
 
 def written(tmp_path: Path, run: Run) -> dict[str, Any]:
     write_run(run, tmp_path / "run.json")
-    told: dict[str, Any] = json.loads((tmp_path / "run.json").read_text(encoding="ascii"))
-    return told
+    content: dict[str, Any] = json.loads((tmp_path / "run.json").read_text(encoding="ascii"))
+    return content
 
 
-def test_times_are_utc(tmp_path: Path) -> None:
-    told = written(tmp_path, RUN)
-    assert told["started"] == "2026-02-28T23:30:00+00:00"
-    assert told["ended"] == "2026-02-28T23:31:01+00:00"
-    assert told["seconds"] == 61.25
+def test_write_run_times_are_utc(tmp_path: Path) -> None:
+    content = written(tmp_path, RUN)
+    assert content["started"] == "2026-02-28T23:30:00+00:00"
+    assert content["ended"] == "2026-02-28T23:31:01+00:00"
+    assert content["seconds"] == 61.25
 
 
-def test_settings_command_and_counts_are_told(tmp_path: Path) -> None:
-    told = written(tmp_path, RUN)
-    assert told["command"] == list(RUN.command)
-    assert told["settings"] == {
+def test_write_run_has_settings_command_and_counts(tmp_path: Path) -> None:
+    content = written(tmp_path, RUN)
+    assert content["command"] == list(RUN.command)
+    assert content["settings"] == {
         "method": "search",
         "batch_size": 8,
         "template": str(Path("a/template.json")),
     }
-    assert told["counts"] == {"films": 7, "knees": 13, "failed": 2, "review": 3}
-    assert told["timings_s"] == {"read": 10.123, "search": 50.0}
-    assert told["sha256"] == {"template": "ab12"}
+    assert content["counts"] == {"films": 7, "knees": 13, "failed": 2, "review": 3}
+    assert content["timings_s"] == {"read": 10.123, "search": 50.0}
+    assert content["sha256"] == {"template": "ab12"}
 
 
 def test_versions_are_those_that_run() -> None:
-    told = versions()
-    assert told["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert told["kneematch"] == __version__
-    assert told["torch"].split("+")[0] == torch.__version__.split("+")[0]
-    assert set(told) == {"python", "kneematch", "torch", "numpy", "pydicom"}
+    content = versions()
+    assert content["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert content["kneematch"] == __version__
+    assert content["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert set(content) == {"python", "kneematch", "torch", "numpy", "pydicom"}
 
 
 @pytest.mark.parametrize("size", [0, 5, 3 << 20])
-def test_a_hash_is_that_of_the_content(tmp_path: Path, size: int) -> None:
+def test_content_hash_is_that_of_the_content(tmp_path: Path, size: int) -> None:
     content = bytes(range(256)) * (size // 256 + 1)
     path = tmp_path / "model"
     path.write_bytes(content[:size])
     assert content_hash(path) == hashlib.sha256(content[:size]).hexdigest()
 
 
-def test_a_device_has_a_name() -> None:
+def test_device_name_has_the_cores() -> None:
     assert device_name("cpu").startswith("cpu (")
     assert str(os.cpu_count()) in device_name("cpu")

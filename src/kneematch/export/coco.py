@@ -1,4 +1,4 @@
-"""Detections as COCO has them: boxes, outlines and keypoints, in one JSON."""
+"""coco.json: detections as boxes, outlines and keypoints in COCO's format."""
 
 import json
 import os
@@ -7,26 +7,25 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final, TextIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kneematch.detection.detection import Detection
 from kneematch.io.atomic import write_aside
 
 CATEGORY_ID: Final = 1
 DECIMALS: Final = 3
-ABSENT, OUTSIDE, VISIBLE = 0, 1, 2  # COCO's v of a keypoint
+ABSENT, OUTSIDE, VISIBLE = 0, 1, 2  # COCO's visibility of a keypoint
 
-Films = Iterable[tuple[str, tuple[int, int], Sequence[Detection]]]
+Film = tuple[str, tuple[int, int], Sequence[Detection]]  # name, (height, width), knees
 
 
 def write_coco(
-    films: Films, path: str | os.PathLike[str], *, landmarks: Sequence[str] = ()
+    films: Iterable[Film], path: str | os.PathLike[str], *, landmarks: Sequence[str] = ()
 ) -> None:
-    """Write films and what was found on them; neither is held in memory.
+    """Write the films and their detections without holding them in memory.
 
     Args:
-        films: the name of each, its (height, width) in pixels, and its detections.
-        path: the JSON.
+        films: name, (height, width) in pixels, and detections of each film.
+        path: the JSON file.
         landmarks: names of the keypoints.
     """
     category = {
@@ -39,72 +38,63 @@ def write_coco(
     with (
         write_aside(path) as aside,
         aside.open("w", encoding="ascii", newline="\n") as file,
-        # A JSON's lists follow each other, so the second one waits.
-        tempfile.TemporaryFile("w+", encoding="ascii", newline="\n") as waiting,
+        # The annotations follow all images in the JSON, so they are kept on disk meanwhile.
+        tempfile.TemporaryFile("w+", encoding="ascii", newline="\n") as annotations,
     ):
         file.write('{"info": {"description": "kneematch: knee joint areas"},\n"licenses": [],\n')
         file.write(f'"categories": [{json.dumps(category)}],\n"images": [')
-        annotations = 0
-        for number, (name, size, knees) in enumerate(films, start=1):
-            _item(file, _image(number, name, size), first=number == 1)
-            for found in knees:
-                annotations += 1
-                item = {"id": annotations, "image_id": number}
-                item |= _annotation(found, size, landmarks)
-                _item(waiting, item, first=annotations == 1)
+        knees = 0
+        for number, (name, (height, width), found) in enumerate(films, start=1):
+            image = {"id": number, "file_name": name, "height": height, "width": width}
+            _write_item(file, image, first=number == 1)
+            for knee in found:
+                knees += 1
+                item = {"id": knees, "image_id": number}
+                item |= _annotation(knee, (height, width), landmarks)
+                _write_item(annotations, item, first=knees == 1)
         file.write('],\n"annotations": [')
-        waiting.seek(0)
-        file.writelines(waiting)
+        annotations.seek(0)
+        file.writelines(annotations)
         file.write("]}\n")
 
 
-def _item(file: TextIO, item: dict[str, Any], *, first: bool) -> None:
+def _write_item(file: TextIO, item: dict[str, Any], *, first: bool) -> None:
     file.write(("\n" if first else ",\n") + json.dumps(item))
 
 
-def _image(number: int, name: str, size: tuple[int, int]) -> dict[str, Any]:
-    return {"id": number, "file_name": name, "height": size[0], "width": size[1]}
-
-
-def _annotation(
-    found: Detection, size: tuple[int, int], landmarks: Sequence[str]
-) -> dict[str, Any]:
-    outline = np.round(found.corners, DECIMALS) + 0.0
+def _annotation(knee: Detection, size: tuple[int, int], landmarks: Sequence[str]) -> dict[str, Any]:
+    outline = np.round(knee.corners, DECIMALS) + 0.0  # which makes a negative zero positive
     (x0, y0), (x1, y1) = outline.min(0), outline.max(0)
-    marked = [_keypoint(found, name, size) for name in landmarks]
+    x, y = outline.T
+    area = abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2  # the shoelace formula
+    keypoints = [_keypoint(knee, name, size) for name in landmarks]
     return {
         "category_id": CATEGORY_ID,
-        "bbox": [_number(value) for value in (x0, y0, x1 - x0, y1 - y0)],
-        "area": _number(_area(outline)),
+        "bbox": [_rounded(value) for value in (x0, y0, x1 - x0, y1 - y0)],
+        "area": _rounded(area),
         "segmentation": [outline.flatten().tolist()],
         "iscrowd": 0,
-        "keypoints": [value for point in marked for value in point],
-        "num_keypoints": sum(point[2] > ABSENT for point in marked),
-        "score": round(1 - found.loss, 6),
+        "keypoints": [value for keypoint in keypoints for value in keypoint],
+        "num_keypoints": sum(keypoint[2] > ABSENT for keypoint in keypoints),
+        "score": round(1 - knee.loss, 6),
         "attributes": {
-            "side": found.side,
-            "laterality": found.laterality,
-            "rotation_deg": round(found.rotation_deg, 4),
-            "review": found.review,
-            "reason": found.reason,
+            "side": knee.side,
+            "laterality": knee.laterality,
+            "rotation_deg": round(knee.rotation_deg, 4),
+            "review": knee.review,
+            "reason": knee.reason,
         },
     }
 
 
-def _keypoint(found: Detection, name: str, size: tuple[int, int]) -> tuple[float, float, int]:
-    """x, y, and whether it is on the film; COCO wants zeros for one that is not known."""
-    if name not in found.landmarks:
+def _keypoint(knee: Detection, name: str, size: tuple[int, int]) -> tuple[float, float, int]:
+    """Return x, y and visibility; COCO wants zeros for a keypoint that is not known."""
+    if name not in knee.landmarks:
         return 0, 0, ABSENT
-    x, y = found.landmarks[name]
+    x, y = knee.landmarks[name]
     inside = 0 <= x <= size[1] and 0 <= y <= size[0]
-    return _number(x), _number(y), VISIBLE if inside else OUTSIDE
+    return _rounded(x), _rounded(y), VISIBLE if inside else OUTSIDE
 
 
-def _area(outline: NDArray[np.float64]) -> float:
-    """Of a polygon (K, 2), either way round: the shoelace formula."""
-    x, y = outline.T
-    return abs(float(x @ np.roll(y, -1) - y @ np.roll(x, -1))) / 2
-
-
-def _number(value: float) -> float:
+def _rounded(value: float) -> float:
     return round(float(value), DECIMALS) + 0.0

@@ -1,17 +1,17 @@
-"""Pictures for the eye: a film with the lines along which it is split, and sheets of them."""
+"""Pictures of films with the lines along which they are split, and contact sheets of pictures."""
 
 import math
 from collections.abc import Sequence
 from typing import Final
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from kneematch.detection.describe import split_lines
 from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.io.radiograph import Radiograph
 
-LONGEST_PX: Final = 1024  # side of a drawn film
-CELL_PX: Final = 480  # side of a film in a contact sheet
+LONGEST_PX: Final = 1024  # longest side of a drawn film
+CELL_PX: Final = 480  # longest side of a picture in a contact sheet
 GAP_PX: Final = 8
 
 AXIS_COLOUR: Final = (255, 255, 255)
@@ -20,9 +20,13 @@ INK: Final = (225, 225, 225)
 
 
 def draw_split(film: Radiograph, *, title: str = "") -> Image.Image:
-    """The film, the columns of its left and right half as frames, and the symmetry axis.
+    """Draw the film with frames around its left and right half and the symmetry axis dashed.
 
     The halves overlap. Their black padding, which reaches past the film, is not drawn.
+
+    Args:
+        film: the film.
+        title: text below the film.
     """
     height, width = film.size
     scale = min(1.0, LONGEST_PX / max(height, width))
@@ -32,23 +36,27 @@ def draw_split(film: Radiograph, *, title: str = "") -> Image.Image:
     draw = ImageDraw.Draw(picture)
     line = max(1, max(size) // 300)
     axis, spans = split_lines(film)
-    for inset, (x0, x1), colour in zip(
-        (0, 2 * line), spans, (LEFT_COLOUR, RIGHT_COLOUR), strict=True
-    ):
-        # The second frame lies within the first one's lines where they overlap.
+    insets = 0, 2 * line  # so that both frames are visible where the halves overlap
+    for inset, (x0, x1), colour in zip(insets, spans, (LEFT_COLOUR, RIGHT_COLOUR), strict=True):
         box = (scale * x0, inset, scale * x1 - 1, size[1] - 1 - inset)
         draw.rectangle(box, outline=colour, width=line)
-    _dashed(draw, scale * axis, size[1], line)
-    return _captioned(picture, title) if title else picture
+    dash = 6 * line
+    for y in range(0, size[1], 2 * dash):
+        draw.line((scale * axis, y, scale * axis, y + dash), fill=AXIS_COLOUR, width=line)
+    return _with_title(picture, title) if title else picture
 
 
-def contact_sheet(images: Sequence[Image.Image], columns: int) -> Image.Image:
-    """Pictures side by side, in rows; a single one stays as it is."""
-    if not images or columns < 1:
-        raise ValueError(f"{len(images)} pictures in {columns} columns; expected one at least")
-    if len(images) == 1:
-        return images[0].copy()
-    cells = [_fitted(image) for image in images]
+def contact_sheet(pictures: Sequence[Image.Image], columns: int) -> Image.Image:
+    """Return the pictures in rows of equal cells; a single picture keeps its size."""
+    if not pictures or columns < 1:
+        raise ValueError(f"{len(pictures)} pictures in {columns} columns; expected one at least")
+    if len(pictures) == 1:
+        return pictures[0].copy()
+    cell_size = CELL_PX, CELL_PX
+    cells = [
+        ImageOps.contain(picture.convert("RGB"), cell_size, Image.Resampling.LANCZOS)
+        for picture in pictures
+    ]
     columns = min(columns, len(cells))
     rows = [cells[start : start + columns] for start in range(0, len(cells), columns)]
     heights = [max(cell.height for cell in row) for row in rows]
@@ -63,26 +71,13 @@ def contact_sheet(images: Sequence[Image.Image], columns: int) -> Image.Image:
     return sheet
 
 
-def _fitted(image: Image.Image) -> Image.Image:
-    """The picture, made smaller or larger to fill a cell."""
-    scale = CELL_PX / max(image.size)
-    width, height = (max(1, round(scale * side)) for side in image.size)
-    return image.convert("RGB").resize((width, height), Image.Resampling.LANCZOS)
-
-
-def _dashed(draw: ImageDraw.ImageDraw, x: float, height: int, line: int) -> None:
-    dash = 6 * line
-    for y in range(0, height, 2 * dash):
-        draw.line((x, y, x, y + dash), fill=AXIS_COLOUR, width=line)
-
-
-def _captioned(picture: Image.Image, title: str) -> Image.Image:
-    """The picture above its title, which is cut if it is wider."""
+def _with_title(picture: Image.Image, title: str) -> Image.Image:
+    """Add a strip with the title below the picture; a title that is too long is cut."""
     size = max(10, math.ceil(max(picture.size) / 36))
     strip = math.ceil(size * 1.6)
-    whole = Image.new("RGB", (picture.width, picture.height + strip), PAPER)
-    whole.paste(picture)
+    whole = ImageOps.expand(picture, (0, 0, 0, strip), PAPER)
     place = size * 0.4, picture.height + strip / 2
-    font = ImageFont.load_default(size)
-    ImageDraw.Draw(whole).text(place, title, fill=INK, font=font, anchor="lm")
+    ImageDraw.Draw(whole).text(
+        place, title, fill=INK, font=ImageFont.load_default(size), anchor="lm"
+    )
     return whole

@@ -1,11 +1,11 @@
-"""run.json: what is needed to repeat a run, and how it went; nothing from a film's header."""
+"""run.json: how a run was made and how it went, without anything from a film's header."""
 
 import hashlib
 import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -15,88 +15,74 @@ from kneematch import __version__
 from kneematch.io.atomic import write_aside
 
 FORMAT: Final = "kneematch-run/1"
-PACKAGES: Final = ("torch", "numpy", "pydicom")
-CHUNK: Final = 1 << 20  # bytes hashed at once
+PACKAGES: Final = ("torch", "numpy", "pydicom")  # those whose versions may change results
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many of what."""
+    """The numbers of films and knees."""
 
     films: int = 0  # with detections
     knees: int = 0
-    failed: int = 0  # films without
-    review: int = 0  # knees that somebody should look at
+    failed: int = 0  # films without detections
+    review: int = 0  # knees that a person should look at
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run, when it is over."""
+    """A run that has ended."""
 
-    started: datetime  # aware of its time zone
+    started: datetime  # with a time zone
     ended: datetime
     counts: Counts
-    settings: Mapping[str, Any]  # by name, as the user knows them
-    command: tuple[str, ...] = ()  # as it was typed
-    device: str = "cpu"  # its name, as `device_name` tells it
+    settings: Mapping[str, Any]
+    command: tuple[str, ...] = ()  # as typed
+    device: str = "cpu"  # as `device_name` describes it
     hashes: Mapping[str, str] = field(default_factory=dict)  # SHA-256 of model and template
-    timings_s: Mapping[str, float] = field(default_factory=dict)  # by part
+    timings_s: Mapping[str, float] = field(default_factory=dict)  # by stage
 
     @property
     def seconds(self) -> float:
-        """From start to end."""
+        """The time from start to end."""
         return (self.ended - self.started).total_seconds()
 
 
 def write_run(run: Run, path: str | os.PathLike[str]) -> None:
     """Write run.json."""
-    counts = run.counts
-    told = {
+    content = {
         "format": FORMAT,
         "command": list(run.command),
         "settings": dict(run.settings),
         "versions": versions(),
         "device": run.device,
         "sha256": dict(run.hashes),
-        "started": _utc(run.started),
-        "ended": _utc(run.ended),
+        "started": run.started.astimezone(UTC).isoformat(timespec="seconds"),
+        "ended": run.ended.astimezone(UTC).isoformat(timespec="seconds"),
         "seconds": round(run.seconds, 3),
-        "timings_s": {part: round(seconds, 3) for part, seconds in run.timings_s.items()},
-        "counts": {
-            "films": counts.films,
-            "knees": counts.knees,
-            "failed": counts.failed,
-            "review": counts.review,
-        },
+        "timings_s": {stage: round(seconds, 3) for stage, seconds in run.timings_s.items()},
+        "counts": asdict(run.counts),
     }
     with write_aside(path) as aside:
-        # Paths and the like become text; ASCII holds any name, be it UTF-8 or not.
-        aside.write_text(json.dumps(told, indent=1, default=str) + "\n", encoding="ascii")
+        # Paths become text; ASCII with escapes holds file names that are not UTF-8, too.
+        aside.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="ascii")
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages whose results may differ."""
+    """Return the versions of kneematch, Python and the packages that may change results."""
     packages = {name: metadata.version(name) for name in PACKAGES}
     return {"kneematch": __version__, "python": platform.python_version(), **packages}
 
 
 def content_hash(path: str | os.PathLike[str]) -> str:
-    """SHA-256 of a file."""
-    digest = hashlib.sha256()
+    """Return the SHA-256 of a file, in hexadecimal."""
     with Path(path).open("rb") as file:
-        while block := file.read(CHUNK):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def device_name(device: str) -> str:
-    """What computes, for the reader: the GPU's name, or the processor's kind and its cores."""
+    """Describe a device: with the GPU's name, or the processor's architecture and its cores."""
     if device.startswith("cuda"):
         import torch
 
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"{device} ({platform.machine()}, {os.cpu_count()} cores)"
-
-
-def _utc(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="seconds")
