@@ -302,9 +302,9 @@ def test_dciodvfy_finds_no_error(
     found = [replace(knees[k], **VALIDATED[case]) for k in kept]
     result, out = exported(changed(source, **WINDOWS["two"]), film, found)
     assert result == Exported(ALL)
-    for name in ALL:
-        told = checked("dciodvfy", out / name)
-        assert [line for line in told.splitlines() if line.startswith("Error")] == [], name
+    for path in (source, *(out / name for name in ALL)):
+        told = checked("dciodvfy", path)
+        assert [line for line in told.splitlines() if line.startswith("Error")] == [], path
 
 
 def test_dcmtk_reads_every_object(source: Path, film: Radiograph, knees: Knees) -> None:

@@ -31,6 +31,7 @@ EMPTY = (  # what the standard wants present, and a phantom has not
     "InstanceNumber",
     "Manufacturer",
     "DetectorType",
+    "PositionerType",
     "AcquisitionContextSequence",
 )
 
