@@ -29,7 +29,7 @@ from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.split import HALF_SIZE
 from kneematch.geometry.view import transform
 from kneematch.matching.template import Template
-from kneematch.networks.fast import fast
+from kneematch.networks.cpu_inference import cpu_network
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.pose_network import INPUT, network_of
 from kneematch.networks.two_stage import TwoPhases
@@ -94,7 +94,7 @@ def main() -> None:
     model = load_model(args.model)
     aspects = model.coarse_template.aspect, model.fine_template.aspect
     eager = TwoPhases(network_of(model.coarse), network_of(model.fine), *aspects)
-    quick = TwoPhases(fast(model.coarse), fast(model.fine), *aspects)
+    quick = TwoPhases(cpu_network(model.coarse), cpu_network(model.fine), *aspects)
     kinds = ("eager wall", "fast wall", "eager CPU", "fast CPU")
     columns = (*(f"{kind}, ms per film" for kind in kinds), "times faster, wall", "CPU")
     rows = [row for films in (1, args.batch) for row in speed(eager, quick, films, args.turns)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kneematch.networks.pose_network import INPUT, PoseNetwork, look, standardised, whole
+from kneematch.networks.pose_network import INPUT, PoseNetwork, look, standardized, whole
 
 BLOCKS = 2  # of each layer of ResNet18
 
@@ -93,8 +93,8 @@ def test_gain_and_offset_of_an_image_change_nothing(network: PoseNetwork, images
     assert bool(network(torch.zeros(1, *INPUT)).isfinite().all())
 
 
-def test_standardised_images_have_mean_0_and_deviation_1(images: Tensor) -> None:
-    seen = standardised(5 + 2 * images)
+def test_standardized_images_have_mean_0_and_deviation_1(images: Tensor) -> None:
+    seen = standardized(5 + 2 * images)
     assert torch.allclose(seen.mean((-2, -1)), torch.zeros(2, 2), atol=1e-4)
     assert torch.allclose(seen.std((-2, -1)), torch.ones(2, 2), atol=0.01)
 

@@ -12,7 +12,7 @@ from kneematch.geometry.sampling import resize
 from kneematch.geometry.split import split
 from kneematch.geometry.view import View
 from kneematch.matching.template import cut_from_half
-from kneematch.networks.folded import folded
+from kneematch.networks.cpu_inference import float_network
 from kneematch.networks.model_file import Model, load_model, shipped_model
 from kneematch.networks.template_transfer import Carried, carried
 from kneematch.networks.two_stage import TwoPhases
@@ -32,7 +32,7 @@ def model() -> Model:
 def networks(model: Model) -> TwoPhases:
     """In float32, which is quicker to make."""
     aspects = model.coarse_template.aspect, model.fine_template.aspect
-    return TwoPhases(folded(model.coarse), folded(model.fine), *aspects)
+    return TwoPhases(float_network(model.coarse), float_network(model.fine), *aspects)
 
 
 def knees(seed: int) -> tuple[Tensor, Tensor, float]:

@@ -17,9 +17,9 @@ from kneematch import __version__
 from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
 from kneematch.matching.template import Template, Window
-from kneematch.networks.fast import examples, fast
+from kneematch.networks.cpu_inference import cpu_network
 from kneematch.networks.pose_network import network_of
-from kneematch.networks.two_stage import Network, TwoPhases
+from kneematch.networks.two_stage import TwoPhases
 
 FORMAT: Final = "kneematch-model/1"
 SHIPPED: Final = "synthetic.safetensors"  # beside this file
@@ -41,13 +41,10 @@ class Model:
     def networks(self, device: str = "cpu") -> TwoPhases:
         """What finds the fine template, as fast as a device allows."""
         both = self.coarse, self.fine
-        coarse: Network
-        fine: Network
-        if device == "cpu":
-            seen = examples()
-            coarse, fine = (fast(weights, seen) for weights in both)
-        else:
-            coarse, fine = (network_of(weights).to(device) for weights in both)
+        coarse, fine = (
+            cpu_network(weights) if device == "cpu" else network_of(weights).to(device)
+            for weights in both
+        )
         return TwoPhases(coarse, fine, self.coarse_template.aspect, self.fine_template.aspect)
 
 

@@ -20,9 +20,9 @@ DARK: Final = 1e-3  # added to the deviation of an image, for one that is black
 class PoseNetwork(nn.Module):
     """An image to the vector v of the patch that looks like the template; one for both sides."""
 
-    def __init__(self) -> None:
+    def __init__(self, backbone: nn.Module | None = None) -> None:
         super().__init__()
-        self.backbone = ResNet18()
+        self.backbone = ResNet18() if backbone is None else backbone
         self.reduce = nn.Sequential(
             nn.Conv2d(512, 128, 1), nn.ReLU(), nn.Conv2d(128, 32, 1), nn.ReLU()
         )
@@ -35,22 +35,25 @@ class PoseNetwork(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Vectors v (..., 4) of images (..., 224, 224)."""
-        grey = standardised(images).reshape(-1, 1, *images.shape[-2:])
-        maps = self.reduce(self.backbone(grey.expand(-1, 3, -1, -1)))  # (K, 32, 7, 7)
-        flat = F.normalize(maps, dim=1).flatten(1)
-        v = RANGE * (torch.sigmoid(self.regress(flat).float()) - 0.5)
+        """Return vectors v (..., 4) of images (..., 224, 224)."""
+        grey = standardized(images).reshape(-1, 1, *images.shape[-2:])
+        v = self.head(self.backbone(grey.expand(-1, 3, -1, -1)))
         return v.reshape(*images.shape[:-2], 4)
+
+    def head(self, maps: Tensor) -> Tensor:
+        """Return vectors v (K, 4) of the backbone's feature maps (K, 512, 7, 7)."""
+        flat = F.normalize(self.reduce(maps), dim=1).flatten(1)  # (K, 32 * 7 * 7)
+        return RANGE * (torch.sigmoid(self.regress(flat).float()) - 0.5)
 
 
 def network_of(weights: Mapping[str, Tensor]) -> PoseNetwork:
-    """The network that has these weights, in evaluation mode."""
+    """Return a network with a copy of the given weights, in evaluation mode."""
     network = PoseNetwork().eval()
     network.load_state_dict(dict(weights))
     return network
 
 
-def standardised(images: Tensor) -> Tensor:
+def standardized(images: Tensor) -> Tensor:
     """Images (..., H, W) of mean 0 and deviation 1, as ImageNet's are that ResNet18 was made for.
 
     An image at a time, and not with ImageNet's own numbers: the exposure of a film is arbitrary.

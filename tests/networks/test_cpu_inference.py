@@ -1,0 +1,222 @@
+"""CPU inference: it agrees with the plain network, and falls back to float32 where it must."""
+
+import json
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+
+import pytest
+import torch
+from torch import Tensor
+
+from kneematch.geometry.pose import pose_matrix
+from kneematch.geometry.view import transform
+from kneematch.networks import cpu_inference
+from kneematch.networks.cpu_inference import (
+    STORED_RANGES,
+    ByteConvolution,
+    CpuNetwork,
+    byte_network,
+    bytes_are_exact,
+    cpu_network,
+    estimated_ranges,
+    float_network,
+    stored_ranges,
+)
+from kneematch.networks.model_file import Model, load_model, shipped_model
+from kneematch.networks.pose_network import (
+    INPUT,
+    PoseNetwork,
+    look,
+    network_of,
+    standardized,
+    whole,
+)
+from kneematch.networks.two_stage import TwoPhases
+
+needs_bytes = pytest.mark.skipif(not bytes_are_exact(), reason="no exact 8-bit convolutions")
+
+
+@pytest.fixture(autouse=True)
+def no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model(shipped_model())
+
+
+@pytest.fixture(scope="module")
+def network(model: Model) -> PoseNetwork:
+    return network_of(model.fine)
+
+
+@pytest.fixture(scope="module")
+def quick(model: Model) -> CpuNetwork:
+    return cpu_network(model.fine)
+
+
+@pytest.fixture(scope="module")
+def views(knees: Callable) -> Tensor:
+    """Two phantoms' halves as the coarse network sees them: (2, 2, 224, 224)."""
+    halves = torch.stack([knees(seed).halves for seed in (5, 6)])
+    return look(halves, whole(halves), 1.6)
+
+
+def noise(*shape: int) -> Tensor:
+    return torch.rand(*shape, *INPUT, generator=torch.Generator().manual_seed(0))
+
+
+def unlike_the_shipped(model: Model) -> dict[str, Tensor]:
+    """Weights that no ranges are stored for."""
+    weights = {name: tensor.clone() for name, tensor in model.fine.items()}
+    weights["regress.4.weight"] *= 1.001
+    assert stored_ranges(weights) is None
+    return weights
+
+
+def test_float_network_equals_the_plain_network(model: Model, views: Tensor) -> None:
+    for weights in (model.coarse, model.fine):
+        plain, folded = network_of(weights), float_network(weights)
+        for images in (noise(2), views, torch.zeros(1, *INPUT)):
+            assert (folded(images) - plain(images)).abs().max() < 1e-4
+
+
+def test_float_network_copies_its_weights(model: Model) -> None:
+    weights = {name: tensor.clone() for name, tensor in model.fine.items()}
+    folded = float_network(weights)
+    before = folded(noise(1))
+    for tensor in weights.values():
+        tensor.zero_()
+    assert torch.equal(folded(noise(1)), before)
+
+
+@needs_bytes
+def test_cpu_network_in_bytes_agrees_with_the_plain_network(
+    network: PoseNetwork, quick: CpuNetwork, views: Tensor
+) -> None:
+    assert quick.in_bytes
+    assert (quick(views) - network(views)).abs().median() < 0.01
+    assert (quick(noise(3)) - network(noise(3))).abs().max() < 0.1
+
+
+@needs_bytes
+@pytest.mark.parametrize("ranges", [stored_ranges, estimated_ranges])
+def test_byte_network_moves_no_margin_by_half_a_percent(
+    model: Model, knees: Callable, ranges: Callable
+) -> None:
+    halves = torch.stack([knees(seed).halves for seed in (5, 6, 7)])
+    template = model.fine_template
+    aspects = model.coarse_template.aspect, template.aspect
+    plain = network_of(model.coarse), network_of(model.fine)
+    both = model.coarse, model.fine
+    quick = (byte_network(weights, ranges(weights)) for weights in both)
+    size = torch.tensor([250.0, 400.0])
+    marks = torch.tensor([template.landmarks[f"plateau_{side}"] for side in ("left", "right")])
+    here, there = (
+        size * transform(pose_matrix(networks.poses(halves), template.aspect, 1.6), marks)
+        for networks in (TwoPhases(*plain, *aspects), TwoPhases(*quick, *aspects))
+    )
+    width = (here[..., 0, :] - here[..., 1, :]).norm(dim=-1, keepdim=True)
+    assert ((here - there).norm(dim=-1) / width).max() < 0.005
+
+
+def test_cpu_network_takes_any_leading_shape(quick: CpuNetwork) -> None:
+    images = noise(2, 1, 2)
+    made = quick(images)
+    assert made.shape == (2, 1, 2, 4)
+    assert torch.allclose(made[1, 0], quick(images[1, 0]), atol=1e-5)
+    assert quick(images[0, 0, 0]).shape == (4,)
+
+
+def test_cpu_network_leaves_its_input_unchanged(quick: CpuNetwork, views: Tensor) -> None:
+    before = views.clone()
+    quick(views)
+    assert torch.equal(views, before)
+
+
+def test_float_network_does_not_depend_on_the_batch(model: Model, views: Tensor) -> None:
+    images = torch.cat([views.flatten(0, 1), noise(3)])
+    exact = float_network(model.fine)
+    alone = torch.stack([exact(image) for image in images])
+    assert (exact(images) - alone).abs().max() < 1e-4
+
+
+@needs_bytes
+def test_byte_network_does_not_depend_on_the_batch(quick: CpuNetwork, views: Tensor) -> None:
+    images = torch.cat([views.flatten(0, 1), noise(5)])
+    alone = torch.cat([quick(image[None]) for image in images])
+    assert torch.equal(quick(images), alone)
+
+
+def test_stored_ranges_are_those_of_the_shipped_networks(model: Model) -> None:
+    stored = json.loads((files("kneematch.networks") / STORED_RANGES).read_text(encoding="utf-8"))
+    assert len(stored) == 2
+    for weights in (model.coarse, model.fine):
+        ranges = stored_ranges(weights)
+        assert ranges is not None
+        assert ranges.keys() == estimated_ranges(weights).keys()
+        assert all(low <= 0 < high for low, high in ranges.values())
+
+
+def test_stored_ranges_cover_the_activations_of_knees(model: Model, views: Tensor) -> None:
+    ranges, network = stored_ranges(model.fine), network_of(model.fine)
+    assert ranges is not None
+    highest: dict[str, float] = {}
+    for name in ("layer1", "layer2", "layer3", "layer4"):
+        layer = getattr(network.backbone, name)
+        layer.register_forward_hook(
+            lambda _, __, maps, name=name: highest.update({f"{name}.1.bn2": float(maps.max())})
+        )
+    network(views)
+    assert len(highest) == 4
+    for name, value in highest.items():
+        assert 0.5 * ranges[name][1] < value < 1.2 * ranges[name][1]
+
+
+def test_estimated_ranges_do_not_clip_knees(model: Model, views: Tensor) -> None:
+    highest = estimated_ranges(model.fine)["layer4.1.bn2"][1]
+    images = standardized(views).reshape(-1, 1, *INPUT).expand(-1, 3, -1, -1)
+    maps = network_of(model.fine).backbone(images)
+    assert (maps > highest).float().mean() < 1e-3
+    assert maps.max() > 0.2 * highest
+
+
+@needs_bytes
+def test_cpu_network_estimates_the_ranges_of_other_networks(model: Model, views: Tensor) -> None:
+    weights = unlike_the_shipped(model)
+    quick = cpu_network(weights)
+    assert quick.in_bytes
+    assert (quick(views) - network_of(weights)(views)).abs().median() < 0.01
+
+
+@needs_bytes
+def test_cpu_network_is_float32_where_bytes_would_spoil_a_network(model: Model) -> None:
+    weights = unlike_the_shipped(model)
+    for name, tensor in weights.items():  # BatchNorm no longer describes the activations
+        if name.endswith("bn2.running_var"):
+            tensor /= 100
+    assert not cpu_network(weights).in_bytes
+
+
+def test_cpu_network_is_float32_where_integers_overflow(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def halved(self: ByteConvolution, maps: Tensor, shortcut: Tensor) -> Tensor:
+        return shortcut.float() + 64 / 2 * 32767
+
+    monkeypatch.setattr(ByteConvolution, "add_relu", halved)
+    assert not bytes_are_exact()
+    assert not cpu_network(model.fine).in_bytes
+
+
+@pytest.mark.parametrize("error", [AttributeError, RuntimeError])
+def test_cpu_network_is_float32_where_pytorch_has_no_such_operator(
+    model: Model, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise error("no such operator")
+
+    monkeypatch.setattr(cpu_inference, "_pack", missing)
+    assert not cpu_network(model.fine).in_bytes
