@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +47,7 @@ class FilmKnees:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Summary:
+class RunSummary:
     """The part of a run's rows that fits on a page, whatever the size of the run."""
 
     good: tuple[int, ...]  # (BINS,) numbers of knees by loss, without those to review
@@ -75,7 +75,7 @@ def summarise(
     *,
     most_films: int = MOST_FILMS,
     most_failures: int = MOST_FAILURES,
-) -> Summary:
+) -> RunSummary:
     """Summarise a run in one pass over its rows.
 
     Args:
@@ -87,39 +87,36 @@ def summarise(
     bins = [0] * BINS, [0] * BINS
     reasons: Counter[str] = Counter()
     methods: dict[str, None] = {}
-    worst: list[tuple[tuple[bool, float, int], FilmKnees]] = []  # a heap, the best film on top
-    for number, (film, group) in enumerate(groupby(rows, key=itemgetter(0))):
-        knees = tuple(knee for _, knee in group)
-        for knee in knees:
-            bins[knee.needs_review][_bin(knee.loss)] += 1
-            reasons.update(knee.review_reasons)
-            methods[knee.method] = None
-        highest = max(math.inf if math.isnan(knee.loss) else knee.loss for knee in knees)
-        rank = any(knee.needs_review for knee in knees), highest, -number
-        if len(worst) < most_films:
-            heapq.heappush(worst, (rank, FilmKnees(film, knees)))
-        elif worst and rank > worst[0][0]:
-            heapq.heapreplace(worst, (rank, FilmKnees(film, knees)))
-    kept, failed = [], 0
-    for failure in failures:
-        failed += 1
-        if failed <= most_failures:
-            kept.append(failure)
-    return Summary(
+
+    def ranked() -> Iterator[tuple[tuple[bool, float, int], FilmKnees]]:
+        for number, (film, group) in enumerate(groupby(rows, key=itemgetter(0))):
+            knees = tuple(knee for _, knee in group)
+            for knee in knees:
+                bins[knee.needs_review][_bin(knee.loss)] += 1
+                reasons.update(knee.review_reasons)
+                methods[knee.method] = None
+            highest = max(math.inf if math.isnan(knee.loss) else knee.loss for knee in knees)
+            rank = any(knee.needs_review for knee in knees), highest, -number
+            yield rank, FilmKnees(film, knees)
+
+    worst = heapq.nlargest(most_films, ranked())
+    remaining = iter(failures)
+    kept = tuple(islice(remaining, most_failures))
+    return RunSummary(
         good=tuple(bins[0]),
         flagged=tuple(bins[1]),
         reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
         methods=tuple(methods),
-        worst=tuple(film for _, film in sorted(worst, key=itemgetter(0), reverse=True)),
-        failures=tuple(kept),
-        failed=failed,
+        worst=tuple(film for _, film in worst),
+        failures=kept,
+        failed=len(kept) + sum(1 for _ in remaining),
     )
 
 
 def write_report(
     path: str | os.PathLike[str],
     run: Run,
-    summary: Summary,
+    summary: RunSummary,
     pictures: Sequence[Image.Image | None],
 ) -> None:
     """Write report.html.
@@ -208,7 +205,7 @@ def _axis(most: int) -> tuple[int, int]:
     return max(step, -(-most // step) * step), step
 
 
-def _settings(run: Run, summary: Summary) -> dict[str, str]:
+def _settings(run: Run, summary: RunSummary) -> dict[str, str]:
     """Describe the settings that were made; run.json has all of them."""
     settings: dict[str, Any] = dict(run.settings)
     if "model" in run.hashes and settings.get("model") is None:
