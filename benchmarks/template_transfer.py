@@ -28,11 +28,11 @@ from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.template_transfer import carried
 from kneematch.solvers.gauss_newton import gauss_newton
 from kneematch.solvers.problem import problem as make_problem
+from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group
-from kneematch.training.mean_template import as_drawn, mean_template
-from kneematch.training.phase_data import InMemory
-from kneematch.training.pseudo_labels import searched, told
-from kneematch.training.session import draw
+from kneematch.training.mean_template import mean_template, undo_drift
+from kneematch.training.pseudo_labels import find_poses
+from kneematch.training.trainer import cut_templates
 
 ROUNDS = 2  # of averaging
 
@@ -43,10 +43,10 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     films = real_films(args.real)
     halves = halves_of(films, args.device)
-    memory, group = InMemory(halves), Group()
-    drawn, half = draw(load_annotation(args.real / "template.json"), args.device)
+    memory, group = FilmsInMemory(halves), Group()
+    drawn, half = cut_templates(load_annotation(args.real / "template.json"), args.device)
     networks = carried(load_model(shipped_model()).networks(args.device), half, drawn.fine_pose)
-    find = partial(told, memory, networks=networks, group=group)
+    find = partial(find_poses, memory, networks=networks, group=group)
     fine = drawn.fine
     alone, near = networks.poses(halves), find(fine)
     problem = make_problem(halves, fine)
@@ -56,12 +56,12 @@ def main() -> None:
         "transferred": (fine, alone),
         "transferred, anchored refinement (neural+sharpen)": (fine, near),
         "transferred, Gauss-Newton": (fine, lowest),
-        "search": (fine, searched(memory, fine, group=group)),
+        "search": (fine, find_poses(memory, fine, None, group)),
     }
     poses = near
     for count in range(1, ROUNDS + 1):
         mean = mean_template(memory, fine, poses)
-        poses = as_drawn(mean, half, drawn.fine_pose, find(mean))
+        poses = undo_drift(mean, half, drawn.fine_pose, find(mean))
         fine = mean_template(memory, mean, poses)
         ways[f"anchored refinement, mean template, round {count}"] = (fine, poses)
 

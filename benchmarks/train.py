@@ -29,13 +29,13 @@ from kneematch.matching.template import cut_template
 from kneematch.networks.model_file import Model, save_model
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
-from kneematch.training.config import RECIPES, chosen
+from kneematch.training.config import RECIPES, TrainConfig
+from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group
-from kneematch.training.initial_weights import start_networks
-from kneematch.training.phase import Learner
-from kneematch.training.phase_data import InMemory
-from kneematch.training.session import Settings, draw, find_targets
-from kneematch.training.two_phases import Task, train
+from kneematch.training.initial_weights import initial_networks
+from kneematch.training.pseudo_labels import make_pseudo_labels
+from kneematch.training.trainer import cut_templates
+from kneematch.training.two_phases import Task, train_two_phases
 
 TRAINED_FROM = 500_000
 
@@ -53,39 +53,41 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2, help="processes that render phantoms")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    recipe = chosen(args.recipe, args.rounds, args.epochs)
-    room = 0.0 if recipe.printed else ROOM
-    model, seconds = trained(Settings(recipe, args.start, args.seed, args.device), room, args)
-    print(f"{recipe.name} recipe, {args.films} films, {args.device}: {seconds:.1f} s")
+    config = TrainConfig(
+        args.recipe, args.start, args.rounds, args.epochs, seed=args.seed, device=args.device
+    )
+    model, seconds = trained(config, args)
+    print(f"{config.recipe} recipe, {args.films} films, {args.device}: {seconds:.1f} s")
     if args.out:
         save_model(args.out, model)
 
 
-def trained(settings: Settings, room: float, args: argparse.Namespace) -> tuple[Model, float]:
+def trained(config: TrainConfig, args: argparse.Namespace) -> tuple[Model, float]:
     """Run Algorithm 2 as `kneematch train` does; return the model and the seconds."""
+    recipe = config.hyperparameters()
     seeds = range(TRAINED_FROM, TRAINED_FROM + args.films)
+    room = 0.0 if recipe.paper_energy else ROOM
     with ProcessPoolExecutor(args.workers) as pool:
         made = list(pool.map(partial(halves, args.kind, room), seeds))
-    drawn, half = draw(annotate_a_phantom(args.kind), settings.device)
-    coarse, fine = start_networks(settings.start, seed=settings.seed)
-    networks = coarse.to(settings.device), fine.to(settings.device)
-    films, group, targets = InMemory(torch.stack(made).to(settings.device)), Group(), None
-    started = time.perf_counter()
-    if not settings.recipe.energy:
-        drawn, targets = find_targets(films, drawn, half, settings, group)
-    task = Task(films, drawn, settings.recipe, targets, settings.seed)
-
-    def report(phase: str, learner: Learner) -> None:
-        if learner.epoch in (1, settings.recipe.epochs):
-            told = f"{phase} {learner.round + 1}.{learner.epoch} loss {learner.loss:.4f}"
-            print(f"{told} {time.perf_counter() - started:.1f} s", flush=True)
-
-    train(task, networks, group, report)
-    if settings.device.startswith("cuda"):
+    templates, half = cut_templates(annotate_a_phantom(args.kind), config.device)
+    start, model = initial_networks(config.start, seed=config.seed)
+    networks = start[0].to(config.device), start[1].to(config.device)
+    films, group = FilmsInMemory(torch.stack(made).to(config.device)), Group()
+    labels, started = None, time.perf_counter()
+    if not recipe.minimise_energy:
+        templates, labels = make_pseudo_labels(
+            films, templates, half, model, group, repeats=recipe.mean_template
+        )
+    task = Task(films, templates, recipe, labels, config.seed)
+    for phase, state in train_two_phases(task, networks, group):
+        if state.epoch in (1, recipe.epochs):
+            text = f"{phase} {state.round + 1}.{state.epoch} loss {state.loss:.4f}"
+            print(f"{text} {time.perf_counter() - started:.1f} s", flush=True)
+    if config.device.startswith("cuda"):
         torch.cuda.synchronize()
-    about = {"recipe": asdict(settings.recipe), "start": settings.start, "films": "phantoms"}
+    about = {"recipe": asdict(recipe), "start": config.start, "films": "phantoms"}
     weights = (network.state_dict() for network in networks)
-    return Model(*weights, drawn.coarse, drawn.fine, about), time.perf_counter() - started
+    return Model(*weights, templates.coarse, templates.fine, about), time.perf_counter() - started
 
 
 def halves(kind: str, room: float, seed: int) -> Tensor:

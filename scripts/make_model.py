@@ -25,15 +25,15 @@ from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Box
 from kneematch.matching.local_contrast import detail
 from kneematch.matching.template import Template, Window
-from kneematch.networks.model_file import Model, save_model
+from kneematch.networks.model_file import PHASES, Model, save_model
 from kneematch.networks.pose_network import PoseNetwork
 from kneematch.synthetic.annotation import COARSE, FINE, GREEN, RED
 from kneematch.synthetic.phantom import plan_film, render, true_knees
 from kneematch.training.config import DEFAULT
+from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group
-from kneematch.training.losses import Objective
-from kneematch.training.phase_data import InMemory, Lesson
-from kneematch.training.two_phases import PHASES, Drawn, Task, first_phase, second_phase
+from kneematch.training.phase import Loss, PhaseData
+from kneematch.training.two_phases import Task, TemplatePair, coarse_phase, fine_phase
 
 FIRST_SEED = 10_000_000  # disjoint from those of any test
 PLATEAU_PX = 220  # plateau width in the mean template
@@ -47,18 +47,18 @@ def main() -> None:
     started = time.perf_counter()
     halves, margins, healthy = render_phantoms(args.films, args.workers)
     print(f"{len(halves)} phantoms in {time.perf_counter() - started:.0f} s", flush=True)
-    films, margins = InMemory(halves.to(args.device)), margins.to(args.device)
+    films, margins = FilmsInMemory(halves.to(args.device)), margins.to(args.device)
     coarse, fine = (mean_template(films, margins, healthy, box) for box in (COARSE, FINE))
-    drawn = Drawn(
+    templates = TemplatePair(
         coarse, fine, pose(margins[0, 0], COARSE, coarse), pose(margins[0, 0], FINE, fine)
     )
-    task = Task(films, drawn, DEFAULT, pose(margins, FINE, fine), args.seed)
+    task = Task(films, templates, DEFAULT, pose(margins, FINE, fine), args.seed)
     networks = []
     for number, phase in enumerate(PHASES):
         torch.manual_seed(args.seed + number)
         network = PoseNetwork().to(args.device)
-        lesson, objective = second_phase(task, network, Group()) if number else first_phase(task)
-        networks.append(train_network(network, phase, lesson, objective, args))
+        data, loss = fine_phase(task, network, Group()) if number else coarse_phase(task)
+        networks.append(train_network(network, phase, data, loss, args))
     weights = (network.state_dict() for network in networks)
     settings = {"start": "none", "films": f"{len(films)} phantoms", "steps": args.steps}
     save_model(args.out, Model(*weights, coarse, fine, settings), dtype=torch.float16)
@@ -102,7 +102,7 @@ def render_phantom(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.float32], N
     return (halves.pixels * 255).round().byte().numpy(), margins.numpy(), healthy
 
 
-def mean_template(films: InMemory, margins: Tensor, healthy: Tensor, box: Box) -> Template:
+def mean_template(films: FilmsInMemory, margins: Tensor, healthy: Tensor, box: Box) -> Template:
     """Return the mean of healthy knees, aligned by their margins and standardised."""
     x0, y0, x1, y1 = box
     size = round((y1 - y0) * PLATEAU_PX), round((x1 - x0) * PLATEAU_PX)
@@ -148,8 +148,8 @@ def _window(inner: Box, box: Box, size: tuple[int, int]) -> Window:
 def train_network(
     network: PoseNetwork,
     phase: str,
-    lesson: Lesson,
-    objective: Objective,
+    data: PhaseData,
+    loss: Loss,
     args: argparse.Namespace,
 ) -> PoseNetwork:
     """Train one network with AdamW and a one-cycle schedule."""
@@ -158,7 +158,7 @@ def train_network(
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, args.rate, total_steps=args.steps, pct_start=0.1
     )
-    device = lesson.frames.device
+    device = data.frames.device
     generator = torch.Generator(device).manual_seed(args.seed)
     everyone = torch.arange(args.batch, device=device)
     started = time.perf_counter()
@@ -168,17 +168,17 @@ def train_network(
             return network(images)
 
     for step in range(args.steps):
-        count = len(lesson.films), (args.batch,)
+        count = len(data.films), (args.batch,)
         rows = torch.randint(*count, generator=generator, device=device)
-        loss = objective(answer, lesson, rows, everyone, generator).mean()
+        mean = loss(answer, data, rows, everyone, generator).mean()
         optimiser.zero_grad(set_to_none=True)
-        loss.backward()
+        mean.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimiser.step()
         schedule.step()
         if step % 500 == 0 or step == args.steps - 1:
             seconds = time.perf_counter() - started
-            print(f"{phase} step {step} distance {loss / 2:.4f} {seconds:.0f} s", flush=True)
+            print(f"{phase} step {step} distance {mean / 2:.4f} {seconds:.0f} s", flush=True)
     return network.eval()
 
 

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "kneematch"
 
 LEVELS = {
     "errors": 0,
-    "options": 0,
+    "options": 1,
     "progress": 0,
     "devices": 1,
     "io": 1,
@@ -109,8 +109,10 @@ def test_public_names_are_these() -> None:
         "Detector",
         "KneematchError",
         "Radiograph",
+        "TrainConfig",
         "__version__",
         "read",
+        "train",
     }
     assert all(hasattr(kneematch, name) for name in kneematch.__all__)
     assert not hasattr(kneematch, "anything_else")

@@ -8,16 +8,29 @@ if TYPE_CHECKING:
     from kneematch.errors import KneematchError
     from kneematch.io.radiograph import Radiograph
     from kneematch.io.read import read
+    from kneematch.training.config import TrainConfig
+    from kneematch.training.trainer import train
 
 __version__ = "0.1.0"
-__all__ = ["Detection", "Detector", "KneematchError", "Radiograph", "__version__", "read"]
+__all__ = [
+    "Detection",
+    "Detector",
+    "KneematchError",
+    "Radiograph",
+    "TrainConfig",
+    "__version__",
+    "read",
+    "train",
+]
 
 _HOME = {
     "Detection": "kneematch.detection.detection",
     "Detector": "kneematch.detection.detector",
     "KneematchError": "kneematch.errors",
     "Radiograph": "kneematch.io.radiograph",
+    "TrainConfig": "kneematch.training.config",
     "read": "kneematch.io.read",
+    "train": "kneematch.training.trainer",
 }
 
 

@@ -7,8 +7,10 @@ in two dataclasses.
 """
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Final
+
+from kneematch.errors import SettingsError
 
 INPUT: Final = "Input"
 METHOD: Final = "Method"
@@ -47,6 +49,24 @@ def option(
     """Return a dataclass field with a command-line option attached."""
     attached = Option(help, group, metavar, flags, minimum, choices, default_text, parser)
     return field(default=default, metadata={KEY: attached})
+
+
+def check_options(config: Any) -> None:
+    """Raise SettingsError unless a configuration's values agree with its options.
+
+    The command line checks them too; this is for configurations made in Python.
+    """
+    for item in fields(config):
+        about, value = item.metadata.get(KEY), getattr(config, item.name)
+        if about is None or value is None:
+            continue
+        if about.minimum is not None and value < about.minimum:
+            raise SettingsError(f"{item.name} {value}; expected {about.minimum} or more; raise it")
+        names = value if isinstance(value, tuple) else (value,)
+        if about.choices and not set(names) <= set(about.choices):
+            raise SettingsError(
+                f"{item.name} {value!r}; expected one of {', '.join(about.choices)}"
+            )
 
 
 def model_option() -> Any:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +11,11 @@ from kneematch.detection.detection import CORNERS, Detection
 from kneematch.errors import SettingsError
 from kneematch.evaluation.datasets import MOST, OAI
 from kneematch.evaluation.method_run import Trial
-from kneematch.evaluation.reproduce import Settings, reproduction_table, unwatched
+from kneematch.evaluation.reproduce import Settings, reproduction_table
 from kneematch.evaluation.run import Evaluation
-from kneematch.training.config import PAPER
-from kneematch.training.distributed import Group
-from kneematch.training.session import Settings as Training
+from kneematch.training.config import TrainConfig
 
-SETTINGS = Settings(OAI, Path("root"), Path("out"), Training(PAPER), template=Path("t.json"))
+SETTINGS = Settings(OAI, Path("root"), Path("out"), TrainConfig("paper"), template=Path("t.json"))
 
 
 def knee(side: str, loss: float) -> Detection:
@@ -69,14 +66,3 @@ def test_most_needs_a_model_and_its_caption_says_so() -> None:
     table = reproduction_table(settings, evaluation(trial("neural", [0.3])))
     assert "Table 2" in table.caption
     assert "the model that was given" in table.caption
-
-
-def test_a_training_that_nobody_watches_keeps_its_checkpoint_beside_the_model() -> None:
-    class Session:
-        def run(self, path: Path, group: Group, report: Any) -> Path:
-            report("coarse", None)
-            return path
-
-    session: Any = Session()
-    kept = unwatched(session, Path("out/model.safetensors"), Group())
-    assert kept == Path("out/model.checkpoint.safetensors")

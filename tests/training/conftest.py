@@ -1,4 +1,4 @@
-"""A tiny cohort, a network that learns in no time, and an objective that is watched."""
+"""Fixtures: five small phantoms, a tiny network, and a loss that records its calls."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,16 +14,16 @@ from kneematch.geometry.view import View
 from kneematch.matching.template import cut_from_half
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
-from kneematch.training.losses import Objective
-from kneematch.training.phase_data import InMemory
-from kneematch.training.two_phases import Drawn
+from kneematch.training.dataset import FilmsInMemory
+from kneematch.training.phase import Loss
+from kneematch.training.two_phases import TemplatePair
 
 SEEDS, FAMILY = (9, 14, 23, 42, 47), 3
 SIZE = (160, 100)  # of a half
 
 
 class SmallNetwork(nn.Module):
-    """With the parts of a PoseNetwork: images (..., 224, 224) to vectors (..., 4)."""
+    """Images (..., 224, 224) to vectors (..., 4), with the parts of a PoseNetwork."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,32 +38,32 @@ class SmallNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class Cohort:
-    """Small films, and what was drawn on the right knee of the first."""
+class Phantoms:
+    """Small films, and the templates annotated on the right knee of the first."""
 
-    films: InMemory  # (5, 2, 160, 100)
-    drawn: Drawn
+    films: FilmsInMemory  # (5, 2, 160, 100)
+    templates: TemplatePair
     truth: Tensor  # (5, 2, 4), the poses of the fine box on every knee
-    half: Tensor  # (160, 100), on which it was drawn
+    half: Tensor  # (160, 100), the half that was annotated
 
 
 @dataclass
-class Watched:
-    """An objective that remembers what it was asked and what it answered."""
+class RecordingLoss:
+    """A loss that records the batches it is called with, and its values."""
 
-    objective: Objective
+    loss: Loss
     rows: list[Tensor] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
 
-    def __call__(self, network, lesson, rows, mine, generator) -> Tensor:  # type: ignore[no-untyped-def]
-        answer = self.objective(network, lesson, rows, mine, generator)
+    def __call__(self, network, data, rows, mine, generator) -> Tensor:  # type: ignore[no-untyped-def]
+        values = self.loss(network, data, rows, mine, generator)
         self.rows.append(rows.clone())
-        self.losses.append(answer.detach().clone())
-        return answer
+        self.losses.append(values.detach().clone())
+        return values
 
 
 @pytest.fixture(scope="session")
-def cohort() -> Cohort:
+def phantoms() -> Phantoms:
     halves, poses = [], []
     for seed in SEEDS:
         film = phantom(seed, size=(320, 400), family=FAMILY)
@@ -77,13 +77,13 @@ def cohort() -> Cohort:
                 coarse, coarse_pose = cut_from_half(view, boxes, "coarse")
                 fine, fine_pose = cut_from_half(view, boxes, "fine")
         halves.append(small)
-    drawn = Drawn(coarse, fine, coarse_pose.float(), fine_pose.float())
+    templates = TemplatePair(coarse, fine, coarse_pose.float(), fine_pose.float())
     truth = torch.stack(poses).reshape(len(SEEDS), 2, 4).float()
-    return Cohort(InMemory(torch.stack(halves)), drawn, truth, halves[0][1])
+    return Phantoms(FilmsInMemory(torch.stack(halves)), templates, truth, halves[0][1])
 
 
 @pytest.fixture(scope="session")
-def small() -> Callable[[int], SmallNetwork]:
+def small_network() -> Callable[[int], SmallNetwork]:
     def make(seed: int) -> SmallNetwork:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -93,5 +93,5 @@ def small() -> Callable[[int], SmallNetwork]:
 
 
 @pytest.fixture(scope="session")
-def watched() -> Callable[[Objective], Watched]:
-    return Watched
+def recording() -> Callable[[Loss], RecordingLoss]:
+    return RecordingLoss

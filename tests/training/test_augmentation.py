@@ -1,11 +1,11 @@
-"""Other exposures: drawn once for all views, finite for any."""
+"""Tests of the random exposures."""
 
 from dataclasses import fields
 
 import pytest
 import torch
 
-from kneematch.training.augmentation import HIDDEN, NEGATIVES, draw_exposures, exposed
+from kneematch.training.augmentation import HIDDEN, NEGATIVES, apply_exposures, draw_exposures
 
 SIZE = (48, 64)
 
@@ -25,19 +25,21 @@ def test_exposures_of_some_views_are_those_of_all() -> None:
     for each in fields(drawn):
         assert torch.equal(getattr(drawn[some], each.name), getattr(drawn, each.name)[some])
     seen = views(6)
-    assert torch.allclose(exposed(seen[some], drawn[some]), exposed(seen, drawn)[some], atol=1e-6)
+    assert torch.allclose(
+        apply_exposures(seen[some], drawn[some]), apply_exposures(seen, drawn)[some], atol=1e-6
+    )
 
 
-def test_views_keep_their_shape_and_are_exposed_one_by_one() -> None:
+def test_apply_exposures_keeps_the_shape_and_treats_views_one_by_one() -> None:
     drawn, seen = draw_exposures(6, SIZE, generator()), views(3, 2)
-    both = exposed(seen, drawn)
+    both = apply_exposures(seen, drawn)
     assert both.shape == seen.shape
-    assert torch.equal(both.flatten(0, 1), exposed(seen.flatten(0, 1), drawn))
-    same = exposed(seen[:1, :1].expand(3, 2, *SIZE), drawn).flatten(0, 1)
+    assert torch.equal(both.flatten(0, 1), apply_exposures(seen.flatten(0, 1), drawn))
+    same = apply_exposures(seen[:1, :1].expand(3, 2, *SIZE), drawn).flatten(0, 1)
     assert all(not torch.equal(same[0], other) for other in same[1:])
 
 
-def test_some_views_are_negatives_and_of_some_a_part_is_hidden() -> None:
+def test_draw_exposures_inverts_some_views_and_covers_parts_of_some() -> None:
     drawn = draw_exposures(4000, (8, 8), generator())
     assert float(drawn.negative.float().mean()) == pytest.approx(NEGATIVES, abs=0.02)
     hidden = drawn.hidden.flatten(1).any(1).float().mean()
@@ -45,9 +47,9 @@ def test_some_views_are_negatives_and_of_some_a_part_is_hidden() -> None:
     assert not bool(drawn.hidden.flatten(1).all(1).any())
 
 
-def test_a_negative_turns_bright_and_dark() -> None:
+def test_apply_exposures_swaps_bright_and_dark_of_negatives() -> None:
     drawn, seen = draw_exposures(200, SIZE, generator()), views(200)
-    after = exposed(seen, drawn)
+    after = apply_exposures(seen, drawn)
 
     def alike(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         pair = [each - each.mean((-2, -1), keepdim=True) for each in (one, other)]
@@ -59,12 +61,14 @@ def test_a_negative_turns_bright_and_dark() -> None:
 
 
 @pytest.mark.parametrize("grey", [0.0, 1.0, 0.37])
-def test_a_view_of_a_single_grey_stays_finite(grey: float) -> None:
+def test_apply_exposures_of_a_constant_view_is_finite(grey: float) -> None:
     drawn = draw_exposures(50, SIZE, generator())
     flat = torch.full((50, *SIZE), grey)
-    assert bool(exposed(flat, drawn).isfinite().all())
+    assert bool(apply_exposures(flat, drawn).isfinite().all())
 
 
-def test_films_in_other_units_are_exposed_alike() -> None:
+def test_apply_exposures_does_not_depend_on_the_units_of_the_view() -> None:
     drawn, seen = draw_exposures(6, SIZE, generator()), views(6)
-    assert torch.allclose(exposed(300 * seen - 7, drawn), exposed(seen, drawn), atol=1e-4)
+    assert torch.allclose(
+        apply_exposures(300 * seen - 7, drawn), apply_exposures(seen, drawn), atol=1e-4
+    )

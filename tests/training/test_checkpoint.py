@@ -1,42 +1,49 @@
-"""A training that is stopped anywhere ends with the weights of one that was not."""
+"""Tests of checkpoints: a training interrupted anywhere ends with the same weights."""
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.solvers.adam import adam
-from kneematch.training import phase, session
-from kneematch.training.checkpoint import load_checkpoint
+from kneematch.training import phase as phase_module
+from kneematch.training.checkpoint import load_checkpoint, save_checkpoint
 from kneematch.training.config import DEFAULT, PAPER, Recipe
+from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group
-from kneematch.training.phase import Learner
-from kneematch.training.phase_data import First
-from kneematch.training.session import Session, Settings, prepare
+from kneematch.training.phase import PhaseState
+from kneematch.training.two_phases import Task, train_two_phases
 
 FAST = {"epochs": 2, "batch_size": 2, "backbone_rate": 0.01, "head_rate": 0.01}
 RECIPES = {
     "paper": replace(PAPER, rounds=2, **FAST),
-    "default": replace(DEFAULT, rounds=1, **FAST, mean_template=1),
+    "default": replace(DEFAULT, rounds=1, **FAST),
 }
 EPOCHS = {"paper": 8, "default": 4}
 FILMS = 3
-TOLD_OF = ("hash of films", "hash of template")
+SETTINGS = {
+    "recipe": asdict(RECIPES["default"]),
+    "start": "none",
+    "seed": 0,
+    "films": "hash of films",
+    "template": "hash of template",
+}
 
 
 @dataclass(frozen=True)
-class Stopping:
-    """Films of which one, at last, cannot be had because someone pressed Ctrl-C."""
+class Interrupted:
+    """Films whose reading is interrupted, as by Ctrl-C, after a number of batches."""
 
-    films: Any
+    films: FilmsInMemory
     reads: Iterator[int]
     last: int
 
@@ -49,126 +56,99 @@ class Stopping:
         return self.films.halves(rows)
 
 
+@dataclass(frozen=True)
+class Training:
+    """A training of small networks on three phantoms that writes checkpoints."""
+
+    phantoms: Any
+    small_network: Callable
+    path: Path
+
+    def run(
+        self, recipe: Recipe, *, resume: bool = False, last: int = 10_000, stop: int = 10_000
+    ) -> tuple[dict[str, Tensor], list[float]]:
+        """Train; return the weights of both networks and the losses of the epochs.
+
+        Args:
+            recipe: hyperparameters.
+            resume: whether to start from the checkpoint.
+            last: batches after which reading films is interrupted.
+            stop: epochs after which the training stops.
+        """
+        films = Interrupted(
+            FilmsInMemory(self.phantoms.films.pixels[:FILMS]), iter(range(10_000)), last
+        )
+        labels = None if recipe.minimise_energy else self.phantoms.truth[:FILMS]
+        task = Task(films, self.phantoms.templates, recipe, labels)
+        networks = self.small_network(0), self.small_network(1)
+        checkpoint = load_checkpoint(self.path, {}, "cpu") if resume else None
+        losses = []
+        for phase, state in train_two_phases(task, networks, Group(), checkpoint):
+            settings = {**SETTINGS, "recipe": asdict(recipe)}
+            save_checkpoint(self.path, phase, state, networks, {}, settings)
+            if state.epoch:
+                losses.append(state.loss)
+            if len(losses) >= stop:
+                break
+        weights = {
+            f"{number}.{name}": value.clone()
+            for number, network in enumerate(networks)
+            for name, value in network.state_dict().items()
+        }
+        return weights, losses
+
+
 @pytest.fixture
-def begin(cohort: Any, small: Callable, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Session]:
-    """Prepare a session on the tiny cohort with small networks."""
-    drawn = cohort.drawn
-    refined = replace(drawn, fine=replace(drawn.fine, image=drawn.fine.image.square()))
-    monkeypatch.setattr(phase, "adam", partial(adam, steps=4))
-    monkeypatch.setattr(session, "draw", lambda annotation, device: (drawn, cohort.half))
-    monkeypatch.setattr(
-        session, "start_networks", lambda name, seed: (small(seed), small(seed + 1))
-    )
-
-    def make(recipe: Recipe, resume: Path | None = None, films: Any = None) -> Session:
-        def find(*given: Any) -> tuple[Any, Tensor]:
-            assert resume is None, "the checkpoint has them"
-            return refined, cohort.truth[:FILMS].clone()
-
-        monkeypatch.setattr(session, "find_targets", find)
-        settings = Settings(recipe, start="none")
-        return prepare(
-            films or First(cohort.films, FILMS), None, settings, TOLD_OF, Group(), resume
-        )  # type: ignore[arg-type]
-
-    return make
-
-
-def weights(model: Any) -> dict[str, Tensor]:
-    """All that a model is made of."""
-    parts = {"image": model.fine_template.image, "detail": model.fine_template.fine_structure}
-    for name in ("coarse", "fine"):
-        state = getattr(model, name)
-        parts |= {f"{name}.{key}": value.clone() for key, value in state.items()}
-    return parts
+def training(
+    phantoms: Any, small_network: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Training:
+    monkeypatch.setattr(phase_module, "adam", partial(adam, steps=4))
+    return Training(phantoms, small_network, tmp_path / "checkpoint")
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
-def ignore(phase: str, learner: Learner) -> None:
-    """Nothing to report."""
-
-
 @pytest.mark.parametrize("name", ["paper", "default"])
-def test_stopped_after_any_epoch_a_training_ends_with_the_same_weights(
-    begin: Callable, tmp_path: Path, name: str
-) -> None:
-    recipe, path = RECIPES[name], tmp_path / "checkpoint"
-    losses: list[float] = []
-    undisturbed = begin(recipe).run(
-        tmp_path / "other", Group(), lambda phase, learner: losses.append(learner.loss)
-    )
-    wanted = weights(undisturbed)
+def test_checkpoint_of_any_epoch_leads_to_the_same_weights(training: Training, name: str) -> None:
+    recipe = RECIPES[name]
+    wanted, losses = training.run(recipe)
     assert len(losses) == EPOCHS[name]
     for stop in range(1, EPOCHS[name] + 1):
-        told: list[float] = []
-
-        def stopping(phase: str, learner: Learner, told=told, stop=stop) -> None:  # type: ignore[no-untyped-def]
-            told.append(learner.loss)
-            if len(told) == stop:
-                raise KeyboardInterrupt
-
-        with pytest.raises(KeyboardInterrupt):
-            begin(recipe).run(path, Group(), stopping)
-        again = begin(recipe, resume=path)
-        model = again.run(
-            path, Group(), lambda phase, learner, told=told: told.append(learner.loss)
-        )
-        assert same(weights(model), wanted), f"stopped after {stop} epochs"
-        assert told == losses
-        path.unlink()
+        _, before = training.run(recipe, stop=stop)
+        finished = load_checkpoint(training.path, {}, "cpu").finished_epochs(recipe)
+        weights, after = training.run(recipe, resume=True)
+        assert same(weights, wanted), f"stopped after {stop} epochs"
+        assert finished == stop
+        assert before + after == losses
 
 
 @pytest.mark.parametrize("name", ["paper", "default"])
-def test_stopped_in_the_middle_again_and_again_it_still_ends_with_the_same_weights(
-    begin: Callable, cohort: Any, tmp_path: Path, name: str
+def test_checkpoint_survives_repeated_interruptions_within_epochs(
+    training: Training, tmp_path: Path, name: str
 ) -> None:
-    recipe, path = RECIPES[name], tmp_path / "checkpoint"
-    wanted = weights(begin(recipe).run(tmp_path / "other", Group(), ignore))
+    recipe = RECIPES[name]
+    wanted, _ = training.run(recipe)
+    training.path.unlink()
     stops = 0
-    for patience in range(3, 40, 2):
-        films = Stopping(First(cohort.films, FILMS), iter(range(10_000)), patience)
-        resume = path if path.exists() else None
+    for last in range(3, 40, 2):
         try:
-            model = begin(recipe, resume, films).run(path, Group(), ignore)
+            weights, _ = training.run(recipe, resume=training.path.exists(), last=last)
             break
         except KeyboardInterrupt:
             stops += 1
-            load_checkpoint(path, begin(recipe).told, "cpu")  # whole
+            load_checkpoint(training.path, {}, "cpu")  # is complete
     assert stops > 1
-    assert same(weights(model), wanted)
-    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
-
-
-def test_a_training_that_goes_on_does_learn(begin: Callable, tmp_path: Path) -> None:
-    recipe, path = RECIPES["default"], tmp_path / "checkpoint"
-
-    def stopping(phase: str, learner: Learner) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        begin(recipe).run(path, Group(), stopping)
-    before = load_checkpoint(path, begin(recipe).told, "cpu").network("coarse")
-    after = begin(recipe, resume=path).run(path, Group(), ignore)
-    moved = (after.coarse["regress.weight"] - before["regress.weight"]).abs().max()
-    assert float(moved) > 1e-3
+    assert same(weights, wanted)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["checkpoint"]
 
 
 @pytest.fixture
-def stopped(begin: Callable, tmp_path: Path) -> Path:
+def stopped(training: Training) -> Path:
     """The checkpoint of a training that was stopped after its first epoch."""
-
-    def stopping(phase: str, learner: Learner) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        begin(RECIPES["default"]).run(tmp_path / "checkpoint", Group(), stopping)
-    return tmp_path / "checkpoint"
-
-
-OURS = Settings(RECIPES["default"], start="none").told(*TOLD_OF)
+    training.run(RECIPES["default"], stop=1)
+    return training.path
 
 
 @pytest.mark.parametrize(
@@ -178,33 +158,118 @@ OURS = Settings(RECIPES["default"], start="none").told(*TOLD_OF)
         ("start", "imagenet"),
         ("films", "hash of other films"),
         ("template", "hash of another template"),
-        ("recipe", {**OURS["recipe"], "batch_size": 3}),
+        ("recipe", {**asdict(RECIPES["default"]), "batch_size": 3}),
     ],
 )
-def test_a_checkpoint_of_another_training_is_refused(
-    stopped: Path, name: str, other: object
-) -> None:
-    load_checkpoint(stopped, OURS, "cpu")
+def test_load_checkpoint_refuses_another_training(stopped: Path, name: str, other: object) -> None:
+    load_checkpoint(stopped, SETTINGS, "cpu")
     with pytest.raises(SettingsError, match=rf"checkpoint: was trained with {name} .*expected"):
-        load_checkpoint(stopped, {**OURS, name: other}, "cpu")
+        load_checkpoint(stopped, {**SETTINGS, name: other}, "cpu")
 
 
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
-def test_a_torn_checkpoint_is_refused(stopped: Path, share: float) -> None:
+def rewrite(path: Path, about: Any = None, tensors: dict[str, Tensor | None] | None = None) -> None:
+    """Replace metadata (text as it is, a mapping by key) and tensors (None removes one)."""
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    if isinstance(about, str):
+        metadata["about"] = about
+    elif about is not None:
+        metadata["about"] = json.dumps({**json.loads(metadata["about"]), **about})
+    kept = {**load_file(path), **(tensors or {})}
+    save_file({name: value for name, value in kept.items() if value is not None}, path, metadata)
+
+
+def test_load_checkpoint_reads_the_recipe_of_version_0_1_0(stopped: Path) -> None:
+    recipe = asdict(RECIPES["default"])
+    old = {
+        {"minimise_energy": "energy", "paper_energy": "printed"}.get(name, name): value
+        for name, value in recipe.items()
+    }
+    rewrite(stopped, {"settings": {**SETTINGS, "recipe": old}})
+    assert load_checkpoint(stopped, SETTINGS, "cpu").epoch == 1
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.001, 0.5, 0.999])
+def test_load_checkpoint_refuses_a_truncated_file(stopped: Path, fraction: float) -> None:
     content = stopped.read_bytes()
-    stopped.write_bytes(content[: int(share * len(content))])
+    stopped.write_bytes(content[: int(fraction * len(content))])
     with pytest.raises(SettingsError, match=r"checkpoint: cannot be read .*delete it and start"):
-        load_checkpoint(stopped, OURS, "cpu")
+        load_checkpoint(stopped, SETTINGS, "cpu")
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_load_checkpoint_refuses_other_files(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"no such file.*leave --resume out"):
-        load_checkpoint(tmp_path / "none", OURS, "cpu")
+        load_checkpoint(tmp_path / "none", SETTINGS, "cpu")
     with pytest.raises(SettingsError, match="cannot be read"):
-        load_checkpoint(tmp_path, OURS, "cpu")
+        load_checkpoint(tmp_path, SETTINGS, "cpu")
     other = tmp_path / "other.safetensors"
-    save_file(
-        {"x": torch.zeros(1)}, other, {"format": "kneematch-model/1", "about": json.dumps({})}
-    )
+    save_file({"x": torch.zeros(1)}, other, {"format": "kneematch-model/1", "about": "{}"})
     with pytest.raises(SettingsError, match="not a checkpoint"):
-        load_checkpoint(other, OURS, "cpu")
+        load_checkpoint(other, SETTINGS, "cpu")
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        "",
+        "[]",
+        "{}",
+        {"phase": "third"},
+        {"position": {"round": "first", "epoch": 1}},
+        {"position": None},
+        {"settings": []},
+        {"settings": {"recipe": 3}},
+    ],
+)
+def test_load_checkpoint_refuses_malformed_metadata_in_one_line(stopped: Path, about: Any) -> None:
+    rewrite(stopped, about)
+    with pytest.raises(SettingsError, match=r"^[^\n]*checkpoint: malformed \(.*start over$"):
+        load_checkpoint(stopped, {}, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("c_u", None),
+        ("c_u", torch.ones(2)),
+        ("generator", torch.zeros(3)),
+        ("coarse.regress.weight", None),
+        ("coarse.regress.weight", torch.zeros(2)),
+        ("coarse.unknown", torch.zeros(2)),
+        ("optimiser.0.exp_avg", torch.zeros(2)),
+        ("optimiser.0.exp_avg", None),
+    ],
+)
+def test_restore_refuses_tensors_that_do_not_fit_in_one_line(
+    stopped: Path, training: Training, name: str, value: Tensor | None
+) -> None:
+    rewrite(stopped, tensors={name: value})
+    with pytest.raises(SettingsError, match=r"^[^\n]*checkpoint: malformed \(.*start over$"):
+        training.run(RECIPES["default"], resume=True)
+
+
+@pytest.mark.parametrize("position", [{"round": 9, "epoch": 0}, {"round": -1, "epoch": 0}])
+def test_restore_refuses_an_impossible_position(
+    stopped: Path, training: Training, position: dict[str, int]
+) -> None:
+    rewrite(stopped, {"position": position})
+    with pytest.raises(SettingsError, match=r"malformed \(round"):
+        training.run(RECIPES["default"], resume=True)
+
+
+def test_restore_leaves_a_phase_that_was_not_reached_alone(
+    stopped: Path, small_network: Callable
+) -> None:
+    state = PhaseState(small_network(1), FILMS, RECIPES["default"], 0)
+    checkpoint = load_checkpoint(stopped, {}, "cpu")
+    assert not checkpoint.restore("fine", state, 1)
+    assert torch.equal(state.network.regress.weight, small_network(1).regress.weight)
+
+
+def test_tensor_refuses_a_missing_name_and_another_shape(stopped: Path) -> None:
+    checkpoint = load_checkpoint(stopped, {}, "cpu")
+    assert checkpoint.tensor("c_u", (FILMS,)).shape == (FILMS,)
+    with pytest.raises(SettingsError, match=r"malformed \(targets of shape None, not \(3, 2, 4\)"):
+        checkpoint.tensor("targets", (FILMS, 2, 4))
+    with pytest.raises(SettingsError, match=r"malformed \(c_u of shape \(3,\), not \(4,\)"):
+        checkpoint.tensor("c_u", (4,))

@@ -1,33 +1,71 @@
-"""The recipes: the paper's to the letter, and what a user puts in their place."""
+"""Tests of the recipes and of the configuration that selects one."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from kneematch.errors import SettingsError
 from kneematch.networks.two_stage import ENLARGE
-from kneematch.training.config import DEFAULT, PAPER, RECIPES, chosen
+from kneematch.training.config import DEFAULT, PAPER, TrainConfig, cache_folder, recipe_from_json
 
 
-def test_the_papers_values_are_the_papers() -> None:
+def test_paper_recipe_has_the_papers_values() -> None:
     assert (PAPER.rounds, PAPER.epochs, PAPER.batch_size) == (3, 15, 8)
     assert (PAPER.backbone_rate, PAPER.head_rate) == (1e-5, 1e-4)
     assert ENLARGE == 1.2
-    assert PAPER.energy
-    assert PAPER.printed
+    assert PAPER.minimise_energy
+    assert PAPER.paper_energy
     assert not PAPER.cosine
     assert not PAPER.frozen_statistics
     assert PAPER.mean_template == 0
 
 
-def test_recipes_are_found_by_their_names() -> None:
-    assert {name: recipe.name for name, recipe in RECIPES.items()} == {
-        "default": "default",
-        "paper": "paper",
+def test_hyperparameters_are_those_of_the_named_recipe() -> None:
+    assert TrainConfig().hyperparameters() == DEFAULT
+    assert TrainConfig(recipe="paper").hyperparameters() == PAPER
+
+
+def test_hyperparameters_replace_only_the_values_that_are_given() -> None:
+    def changed(**given: int) -> object:
+        return TrainConfig(recipe="paper", **given).hyperparameters()  # type: ignore[arg-type]
+
+    assert changed(rounds=1, epochs=2) == replace(PAPER, rounds=1, epochs=2)
+    assert changed(batch_size=5) == replace(PAPER, batch_size=5)
+    assert changed(mean_template=2) == replace(PAPER, mean_template=2)
+    assert changed(mean_template=0) == PAPER
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"recipe": "ours"}, "recipe 'ours'; expected one of default, paper"),
+        ({"rounds": 0}, "rounds 0; expected 1 or more"),
+        ({"epochs": -1}, "epochs -1; expected 1 or more"),
+        ({"batch_size": 0}, "batch_size 0; expected 1 or more"),
+        ({"mean_template": -1}, "mean_template -1; expected 0 or more"),
+        ({"workers": -1}, "workers -1; expected 0 or more"),
+    ],
+)
+def test_train_config_refuses_impossible_values(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        TrainConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_recipe_from_json_translates_the_names_of_version_0_1_0() -> None:
+    old = {"name": "paper", "energy": True, "printed": True}
+    assert recipe_from_json(old) == {
+        "name": "paper",
+        "minimise_energy": True,
+        "paper_energy": True,
     }
-    assert chosen("default") == DEFAULT
-    assert chosen("paper") == PAPER
 
 
-def test_what_is_given_replaces_a_recipes_own_value_and_nothing_else() -> None:
-    assert chosen("paper", rounds=1, epochs=2) == replace(PAPER, rounds=1, epochs=2)
-    assert chosen("paper", batch_size=5) == replace(PAPER, batch_size=5)
-    assert chosen("default", mean_template=2) == replace(DEFAULT, mean_template=2)
-    assert chosen("default", mean_template=0).mean_template == 0
+def test_cache_folder_is_the_users_unless_the_variable_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KNEEMATCH_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv("KNEEMATCH_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache_folder() == Path.home() / ".cache" / "kneematch"

@@ -1,4 +1,4 @@
-"""Prepared films: kept by content, made once, whole whatever happens, read when asked for."""
+"""Tests of the film cache: by content, complete whatever happens, read on demand."""
 
 import os
 import shutil
@@ -21,8 +21,15 @@ from kneematch.io.write import write_dicom, write_png16
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 from kneematch.synthetic.phantom import phantom
-from kneematch.training import known
-from kneematch.training.dataset import BYTES, films_folder, prepare_films
+from kneematch.training import dataset
+from kneematch.training.dataset import (
+    BYTES,
+    CachedFilms,
+    FilmsInMemory,
+    prepare_films,
+    read_index,
+    to_device,
+)
 
 ROOM = 0.08
 COUNT = 4
@@ -61,7 +68,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def films(originals: Path, tmp_path: Path) -> list[Path]:
-    """Films of a test's own."""
+    """Return copies of the films for one test."""
     folder = tmp_path / "films"
     shutil.copytree(originals, folder, ignore=shutil.ignore_patterns("*.csv", "*.json"))
     return sorted(folder.iterdir())
@@ -69,13 +76,13 @@ def films(originals: Path, tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Films need not be seconds old to be trusted not to change."""
-    monkeypatch.setattr(known, "SETTLED_NS", 0)
+    """Trust files that were changed a moment ago."""
+    monkeypatch.setattr(dataset, "SETTLED_NS", 0)
 
 
 @pytest.fixture(scope="session")
 def noted() -> Callable[[], list[str]]:
-    """The files that were opened since it was called last."""
+    """Return a function that gives the files opened since its last call."""
     sys.addaudithook(_note)
 
     def since() -> list[str]:
@@ -87,7 +94,7 @@ def noted() -> Callable[[], list[str]]:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What counts; other names are those of files that are being written."""
+    """Return the complete entries; temporary files have other names."""
     return sorted(folder.glob("*/*/[!.]*.halves"))
 
 
@@ -101,11 +108,11 @@ def start(films: Path, folder: Path, workers: int) -> subprocess.Popen[str]:
     return subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True)
 
 
-def test_halves_come_back_to_sixteen_bits(films: list[Path], tmp_path: Path) -> None:
+def test_cached_films_come_back_to_sixteen_bits(films: list[Path], tmp_path: Path) -> None:
     made, failures = prepare_films(films, tmp_path / "cache", room=ROOM, workers=0)
     assert failures == []
     assert len(made) == COUNT
-    assert list(made.films) == [str(film) for film in films]
+    assert list(made.paths) == [str(film) for film in films]
     halves = made.halves([2, 0, 2])
     assert halves.shape == (3, 2, 800, 500)
     assert halves.dtype == torch.float32
@@ -114,25 +121,25 @@ def test_halves_come_back_to_sixteen_bits(films: list[Path], tmp_path: Path) -> 
     assert made.halves([]).shape == (0, 2, 800, 500)
 
 
-def test_halves_lie_between_black_and_white_but_for_rounding() -> None:
+def test_split_keeps_halves_between_black_and_white_but_for_rounding() -> None:
     for seed in range(3):
         halves = split(phantom(seed, size=(900, 1100)).radiograph, room=ROOM).pixels
         assert halves.min() >= -1e-6
         assert halves.max() <= 1 + 1e-6
 
 
-def test_the_format_is_raised_when_a_films_halves_come_to_be_others(tmp_path: Path) -> None:
+def test_format_is_bumped_when_preprocessing_changes(tmp_path: Path) -> None:
     rows, columns = np.mgrid[:300, :400]
     ramp = (np.sin(rows / 20) ** 2 * 0.5 + columns / 800).astype(np.float32)
     write_png16(tmp_path / "ramp.png", (ramp - ramp.min()) / np.ptp(ramp))
     made, _ = prepare_films([tmp_path / "ramp.png"], tmp_path / "cache", room=ROOM, workers=0)
     found = made.halves([0])[0, :, 300:500:100, 100:400:200]
     assert made.folder.name == "halves-1-0.08"
-    # If this fails for a good reason, raise FORMAT, and write down the new numbers here and above.
+    # If this fails for a good reason, bump FORMAT and note the new numbers here and above.
     assert found.flatten().tolist() == pytest.approx(PINNED, abs=2e-3)
 
 
-def test_a_second_run_opens_no_film(
+def test_prepare_films_opens_no_known_film(
     films: list[Path], tmp_path: Path, settled: None, noted: Callable[[], list[str]]
 ) -> None:
     first, _ = prepare_films(films, tmp_path / "cache", room=ROOM, workers=0)
@@ -143,7 +150,7 @@ def test_a_second_run_opens_no_film(
     assert second == first
 
 
-def test_a_film_elsewhere_is_hashed_and_not_prepared_again(
+def test_prepare_films_hashes_a_moved_film_and_does_not_split_it_again(
     films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, _ = prepare_films(films, tmp_path / "cache", room=ROOM, workers=0)
@@ -155,7 +162,7 @@ def test_a_film_elsewhere_is_hashed_and_not_prepared_again(
     assert len(entries(tmp_path / "cache")) == COUNT
 
 
-def test_a_changed_film_is_noticed_even_if_size_and_time_are_as_they_were(
+def test_prepare_films_notices_a_change_that_keeps_size_and_time(
     films: list[Path], tmp_path: Path, settled: None
 ) -> None:
     first, _ = prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=0)
@@ -170,22 +177,22 @@ def test_a_changed_film_is_noticed_even_if_size_and_time_are_as_they_were(
     assert not torch.equal(second.halves([0]), first.halves([0]))
 
 
-def test_a_film_that_has_just_been_written_is_not_trusted_to_stay(
+def test_append_to_index_leaves_out_a_file_that_may_still_change(
     films: list[Path], tmp_path: Path
 ) -> None:
     films[0].touch()
     prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=0)
-    assert known.known_films(tmp_path / "cache" / "known.jsonl").hashes == {}
+    assert read_index(tmp_path / "cache" / "known.jsonl") == {}
 
 
-def test_rooms_do_not_mix(films: list[Path], tmp_path: Path) -> None:
+def test_prepare_films_keeps_rooms_apart(films: list[Path], tmp_path: Path) -> None:
     some, _ = prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=0)
     none, _ = prepare_films(films[:1], tmp_path / "cache", room=0.0, workers=0)
     assert not torch.equal(some.halves([0]), none.halves([0]))
     assert (none.halves([0])[0] - split(read(films[0])).pixels).abs().max() < 1e-5
 
 
-def test_films_of_one_knee_and_broken_ones_are_left_out_with_a_reason(
+def test_prepare_films_gives_a_reason_for_films_of_one_knee_and_broken_ones(
     films: list[Path], tmp_path: Path, settled: None, noted: Callable[[], list[str]]
 ) -> None:
     knee, broken, gone = (tmp_path / name for name in ("knee.dcm", "broken.dcm", "gone.dcm"))
@@ -195,7 +202,7 @@ def test_films_of_one_knee_and_broken_ones_are_left_out_with_a_reason(
     for _ in range(2):
         noted()
         made, failures = prepare_films(named, tmp_path / "cache", room=ROOM, workers=0)
-        assert list(made.films) == [str(films[1]), str(films[0])]
+        assert list(made.paths) == [str(films[1]), str(films[0])]
         assert [path for path, _ in failures] == [str(p) for p in (knee, broken, tmp_path, gone)]
         assert all(reason.startswith(f"{path}: ") for path, reason in failures)
         assert "one knee (laterality L)" in failures[0][1]
@@ -204,7 +211,9 @@ def test_films_of_one_knee_and_broken_ones_are_left_out_with_a_reason(
     assert str(knee) not in noted()  # the second time
 
 
-def test_every_film_is_reported_once(films: list[Path], tmp_path: Path, settled: None) -> None:
+def test_prepare_films_reports_every_film_once(
+    films: list[Path], tmp_path: Path, settled: None
+) -> None:
     for _ in range(2):
         calls: list[int] = []
         broken = tmp_path / "gone.dcm"
@@ -218,7 +227,7 @@ def test_every_film_is_reported_once(films: list[Path], tmp_path: Path, settled:
         assert len(calls) == COUNT + 1
 
 
-def test_only_the_films_asked_for_are_read(films: list[Path], tmp_path: Path) -> None:
+def test_cached_films_read_only_the_requested_ones(films: list[Path], tmp_path: Path) -> None:
     made, _ = prepare_films(films, tmp_path / "cache", room=ROOM, workers=0)
     kept = made.halves([1])
     for entry in entries(tmp_path / "cache"):
@@ -230,7 +239,7 @@ def test_only_the_films_asked_for_are_read(films: list[Path], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("size", [0, 1000, BYTES - 1])
-def test_an_entry_that_is_cut_short_is_made_anew(
+def test_prepare_films_replaces_a_truncated_entry(
     films: list[Path], tmp_path: Path, settled: None, size: int
 ) -> None:
     made, _ = prepare_films(films[:2], tmp_path / "cache", room=ROOM, workers=0)
@@ -241,20 +250,18 @@ def test_an_entry_that_is_cut_short_is_made_anew(
     assert torch.equal(again.halves([0, 1]), whole)
 
 
-def test_torn_lines_among_the_known_films_do_no_harm(
-    films: list[Path], tmp_path: Path, settled: None
-) -> None:
+def test_read_index_skips_torn_lines(films: list[Path], tmp_path: Path, settled: None) -> None:
     made, _ = prepare_films(films[:2], tmp_path / "cache", room=ROOM, workers=0)
     file = tmp_path / "cache" / "known.jsonl"
     first, second = file.read_bytes().splitlines()
     for torn in (first[:-9] + second, first + b"\n" + second[:40], b"\xff\n7\n" + second):
         file.write_bytes(torn)
-        assert len(known.known_films(file).hashes) <= 1
+        assert len(read_index(file)) <= 1
         again, _ = prepare_films(films[:2], tmp_path / "cache", room=ROOM, workers=0)
         assert again == made
 
 
-def test_what_a_killed_run_left_is_cleared_away_a_day_later(
+def test_prepare_films_removes_temporary_files_of_killed_runs_after_a_day(
     films: list[Path], tmp_path: Path
 ) -> None:
     prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=0)
@@ -268,7 +275,7 @@ def test_what_a_killed_run_left_is_cleared_away_a_day_later(
     assert new.exists()
 
 
-def test_a_folder_that_cannot_be_written_is_one_clear_error(
+def test_prepare_films_refuses_a_folder_that_cannot_be_written(
     films: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -276,16 +283,30 @@ def test_a_folder_that_cannot_be_written_is_one_clear_error(
         prepare_films(films, tmp_path / "file", room=ROOM, workers=0)
 
 
-def test_the_folder_is_the_users_cache_unless_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_prepare_films_uses_the_users_cache_unless_a_folder_is_named(
+    films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KNEEMATCH_CACHE", str(tmp_path))
-    assert films_folder() == tmp_path / "films"
-    monkeypatch.delenv("KNEEMATCH_CACHE")
-    assert films_folder() == Path.home() / ".cache" / "kneematch" / "films"
+    monkeypatch.setenv("KNEEMATCH_CACHE", str(tmp_path / "own"))
+    made, _ = prepare_films(films[:1], room=ROOM, workers=0)
+    assert made.folder == tmp_path / "own" / "films" / "halves-1-0.08"
 
 
-def test_after_a_kill_only_whole_entries_are_there_and_the_next_run_goes_on(
+def test_to_device_sends_batches_where_memory_is_short(films: list[Path], tmp_path: Path) -> None:
+    made, _ = prepare_films(films[:2], tmp_path / "cache", room=ROOM, workers=0)
+    sent = to_device(made, "meta")
+    assert isinstance(sent, CachedFilms)
+    assert len(sent) == 2
+    assert sent.halves(torch.tensor([1])).device.type == "meta"
+
+
+def test_films_in_memory_are_float_whatever_they_are_stored_as() -> None:
+    pixels = torch.arange(24, dtype=torch.uint8).reshape(3, 2, 2, 2)
+    films = FilmsInMemory(pixels)
+    assert len(films) == 3
+    assert torch.equal(films.halves(torch.tensor([2, 0])), pixels[[2, 0]].float())
+
+
+def test_prepare_films_continues_after_a_kill_with_complete_entries_only(
     films: list[Path], tmp_path: Path
 ) -> None:
     for k in range(40):
@@ -322,7 +343,7 @@ def _alive(process: int) -> bool:
         return False
 
 
-def test_two_runs_at_once_share_a_folder(films: list[Path], tmp_path: Path) -> None:
+def test_prepare_films_shares_a_folder_between_two_runs(films: list[Path], tmp_path: Path) -> None:
     both = [start(tmp_path / "films", tmp_path / "cache", workers) for workers in (0, 1)]
     assert [run.communicate()[0].split() for run in both] == [[str(COUNT), "0"]] * 2
     assert len(entries(tmp_path / "cache")) == COUNT
@@ -331,7 +352,7 @@ def test_two_runs_at_once_share_a_folder(films: list[Path], tmp_path: Path) -> N
     assert (made.halves(range(COUNT)) - wanted(films)).abs().max() < 1e-5
 
 
-def test_a_film_that_kills_its_process_costs_no_other(
+def test_prepare_films_survives_a_film_that_kills_its_worker(
     films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sitecustomize.py").write_text(DEADLY)

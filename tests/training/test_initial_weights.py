@@ -1,6 +1,7 @@
-"""Start weights by name: the right ones, in both networks, or one clear error."""
+"""Tests of the initial weights: the right ones in both networks, or one clear error."""
 
 import hashlib
+import os
 from collections import OrderedDict
 from pathlib import Path
 
@@ -12,8 +13,8 @@ from torch import Tensor, nn
 from kneematch.errors import SettingsError
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.pose_network import PoseNetwork, network_of
-from kneematch.training import imagenet
-from kneematch.training.initial_weights import start_networks
+from kneematch.training import initial_weights
+from kneematch.training.initial_weights import initial_networks
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,20 @@ def file(weights: dict[str, Tensor], tmp_path: Path) -> Path:
     return tmp_path / "resnet18.safetensors"
 
 
+def start_networks(start: str, seed: int = 0) -> tuple[PoseNetwork, PoseNetwork]:
+    return initial_networks(start, seed=seed)[0]
+
+
+class Command:
+    """An object whose pickle runs a command."""
+
+    def __init__(self, victim: Path) -> None:
+        self.victim = victim
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.victim}",)
+
+
 def same(one: nn.Module, other: nn.Module) -> bool:
     pairs = zip(one.state_dict().items(), other.state_dict().items(), strict=True)
     return all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
@@ -55,7 +70,7 @@ def assert_backbones(networks: tuple[PoseNetwork, PoseNetwork], weights: dict[st
     assert not same(networks[0].regress, networks[1].regress)
 
 
-def test_synthetic_is_the_model_in_the_box() -> None:
+def test_initial_networks_synthetic_are_those_of_the_built_in_model() -> None:
     shipped = load_model(shipped_model())
     coarse, fine = start_networks("synthetic")
     assert same(coarse, network_of(shipped.coarse))
@@ -63,7 +78,7 @@ def test_synthetic_is_the_model_in_the_box() -> None:
     assert not same(coarse, fine)
 
 
-def test_none_is_random_and_goes_by_the_seed_alone() -> None:
+def test_initial_networks_none_depend_on_the_seed_alone() -> None:
     before = torch.random.get_rng_state()
     coarse, fine = start_networks("none", seed=3)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -75,14 +90,14 @@ def test_none_is_random_and_goes_by_the_seed_alone() -> None:
     assert not same(coarse, start_networks("none", seed=4)[0])
 
 
-def test_a_model_gives_both_its_networks() -> None:
+def test_initial_networks_of_a_model_are_both_its_networks() -> None:
     coarse, fine = start_networks(str(shipped_model()))
     wanted = start_networks("synthetic")
     assert same(coarse, wanted[0])
     assert same(fine, wanted[1])
 
 
-def test_networks_are_on_the_cpu_in_float32_and_evaluation_mode(file: Path) -> None:
+def test_initial_networks_are_on_the_cpu_in_float32_and_evaluation_mode(file: Path) -> None:
     for name in ("synthetic", "none", str(file)):
         for network in start_networks(name):
             assert {(p.dtype, p.device.type) for p in network.parameters()} == {
@@ -91,65 +106,92 @@ def test_networks_are_on_the_cpu_in_float32_and_evaluation_mode(file: Path) -> N
             assert not network.training
 
 
-def test_a_resnet18_becomes_the_backbone_of_both(file: Path, weights: dict[str, Tensor]) -> None:
+def test_initial_networks_of_a_resnet18_both_have_its_backbone(
+    file: Path, weights: dict[str, Tensor]
+) -> None:
     networks = start_networks(str(file), seed=5)
     assert_backbones(networks, weights)
     assert same(networks[1].regress, start_networks("none", seed=5)[1].regress)
 
 
-def test_half_precision_is_widened(weights: dict[str, Tensor], tmp_path: Path) -> None:
+def test_initial_networks_widen_half_precision(weights: dict[str, Tensor], tmp_path: Path) -> None:
     halved = {k: v.half() if v.is_floating_point() else v for k, v in weights.items()}
     save_file(halved, tmp_path / "half.safetensors")
     assert_backbones(start_networks(str(tmp_path / "half.safetensors")), weights)
 
 
-def test_what_torch_saved_is_read_too(weights: dict[str, Tensor], tmp_path: Path) -> None:
+def test_initial_networks_read_what_torch_saved(weights: dict[str, Tensor], tmp_path: Path) -> None:
     torch.save(weights, tmp_path / "weights.pth")
     assert_backbones(start_networks(str(tmp_path / "weights.pth")), weights)
 
 
-def test_imagenet_is_torchvisions_file_which_has_parameters_and_no_counts(
-    weights: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def official(
+    weights: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Tensor]:
+    """A stand-in for torchvision's file at a file: address; it has parameters and no counters."""
     kept = OrderedDict(
         (name, nn.Parameter(value)) for name, value in weights.items() if "tracked" not in name
     )
     assert len(kept) == 102
-    torch.save(kept, imagenet.imagenet_file())
-    found = hashlib.sha256(imagenet.imagenet_file().read_bytes()).hexdigest()
-    with pytest.raises(SettingsError, match="SHA-256"):
-        start_networks("imagenet")
-    monkeypatch.setattr(imagenet, "SHA256", found)
+    server = tmp_path / "server.pth"
+    torch.save(kept, server)
+    digest = hashlib.sha256(server.read_bytes()).hexdigest()
+    monkeypatch.setattr(initial_weights, "IMAGENET_URL", server.as_uri())
+    monkeypatch.setattr(initial_weights, "IMAGENET_SHA256", digest)
+    return {name: value.detach() for name, value in kept.items()}
+
+
+def test_imagenet_hash_begins_as_the_name_of_the_file_says() -> None:
+    name, digest = initial_weights.IMAGENET_FILE, initial_weights.IMAGENET_SHA256
+    assert f"-{digest[:8]}." in name
+    assert len(digest) == 64
+    assert f"https://download.pytorch.org/models/{name}" == initial_weights.IMAGENET_URL
+
+
+def test_imagenet_is_downloaded_once(official: dict[str, Tensor], cache: Path) -> None:
     networks = start_networks("imagenet")
-    assert_backbones(networks, {name: value.detach() for name, value in kept.items()})
+    assert_backbones(networks, official)
     assert int(networks[0].backbone.state_dict()["bn1.num_batches_tracked"]) == 0
+    (cache / "server.pth").unlink()
+    assert_backbones(start_networks("imagenet"), official)
+    assert [path.name for path in cache.iterdir()] == [initial_weights.IMAGENET_FILE]
 
 
-def test_imagenet_is_not_fetched_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imagenet, "_opened", lambda url: pytest.fail("the network was used"))
-    with pytest.raises(SettingsError, match=r"no such file; .* put it at"):
+def test_imagenet_refuses_a_download_with_another_hash(
+    official: dict[str, Tensor], cache: Path
+) -> None:
+    (cache / "server.pth").write_bytes(b"something else")
+    with pytest.raises(SettingsError, match=r"download failed .*hash.* and put it at") as caught:
+        start_networks("imagenet")
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in cache.iterdir()] == ["server.pth"]
+
+
+def test_imagenet_refuses_a_cached_file_with_another_hash(
+    official: dict[str, Tensor], cache: Path
+) -> None:
+    (cache / initial_weights.IMAGENET_FILE).write_bytes(b"something else")
+    with pytest.raises(SettingsError, match=r"has the SHA-256 .*expected torchvision's .* put it"):
         start_networks("imagenet")
 
 
-def test_a_file_up_to_layer3_serves_where_that_is_said(
-    weights: dict[str, Tensor], tmp_path: Path
+def test_imagenet_offline_says_which_file_to_put_where(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = str(tmp_path / "short.safetensors")
-    short = {k: v for k, v in weights.items() if not k.startswith(("layer4", "fc"))}
-    save_file(short, path)
-    with pytest.raises(SettingsError, match=r"nothing under the name layer4\.0"):
-        start_networks(path)
-    networks = start_networks(path, seed=2, up_to="layer3")
-    assert_backbones(networks, short)
-    drawn = start_networks("none", seed=2)
-    assert same(networks[0].backbone.layer4, drawn[0].backbone.layer4)  # type: ignore[arg-type]
-    save_file(weights, path)
-    with pytest.raises(SettingsError, match=r"under the name layer4\.0.*expected nothing"):
-        start_networks(path, up_to="layer3")
+    nowhere = "https://kneematch.invalid/resnet18-f37072fd.pth"  # a reserved name
+    monkeypatch.setattr(initial_weights, "IMAGENET_URL", nowhere)
+    with pytest.raises(SettingsError) as caught:
+        start_networks("imagenet")
+    message = str(caught.value)
+    assert message.startswith(f"{nowhere}: download failed (")
+    assert message.endswith(f"put it at {cache / initial_weights.IMAGENET_FILE}")
+    assert "\n" not in message
+    assert list(cache.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         ("conv1.weight", None, r"nothing under the name conv1\.weight; expected shape"),
         ("conv1.weight", (64, 1, 7, 7), r"shape \(64, 1, 7, 7\) under the name conv1\.weight"),
@@ -157,24 +199,61 @@ def test_a_file_up_to_layer3_serves_where_that_is_said(
         ("bn1.num_batches_tracked", (2,), r"bn1\.num_batches_tracked; expected shape \(\)"),
     ],
 )
-def test_weights_that_do_not_fit_are_told(
+def test_initial_networks_refuse_weights_that_do_not_fit(
     weights: dict[str, Tensor],
     tmp_path: Path,
     name: str,
     value: tuple[int, ...] | None,
-    told: str,
+    message: str,
 ) -> None:
     wrong = {key: tensor for key, tensor in weights.items() if key != name}
     if value is not None:
         wrong[name] = torch.zeros(value)
     save_file(wrong, tmp_path / "wrong.safetensors")
-    with pytest.raises(SettingsError, match=told):
+    with pytest.raises(SettingsError, match=message):
         start_networks(str(tmp_path / "wrong.safetensors"))
 
 
-def test_an_unknown_name_and_a_broken_file_are_told(file: Path) -> None:
+def test_initial_networks_refuse_an_unknown_name_and_a_broken_file(file: Path) -> None:
     with pytest.raises(SettingsError, match="expected synthetic, imagenet, none or a file"):
         start_networks("imagnet")
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(SettingsError, match="cannot be read as safetensors"):
         start_networks(str(file))
+
+
+def test_initial_networks_come_with_the_model_that_they_belong_to(file: Path) -> None:
+    for start in ("synthetic", str(shipped_model())):
+        _, model = initial_networks(start)
+        assert model is not None
+        assert model.fine_template.landmarks
+    assert initial_networks("none")[1] is None
+    assert initial_networks(str(file))[1] is None
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"conv1.weight": 3}, torch.zeros(2)])
+def test_initial_networks_refuse_a_torch_file_without_tensors_by_name(
+    tmp_path: Path, content: object
+) -> None:
+    torch.save(content, tmp_path / "weights.pth")
+    with pytest.raises(SettingsError, match=r"^[^\n]*weights\.pth: not a plain state_dict [^\n]*$"):
+        start_networks(str(tmp_path / "weights.pth"))
+
+
+def test_initial_networks_do_not_run_code_in_a_torch_file(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    torch.save({"conv1.weight": Command(victim)}, tmp_path / "weights.pth")
+    with pytest.raises(SettingsError, match=r"^[^\n]*not a plain state_dict [^\n]*$"):
+        start_networks(str(tmp_path / "weights.pth"))
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize("fraction", [0.3, 0.99])
+def test_initial_networks_refuse_a_truncated_torch_file(
+    weights: dict[str, Tensor], tmp_path: Path, fraction: float
+) -> None:
+    path = tmp_path / "weights.pth"
+    torch.save(weights, path)
+    path.write_bytes(path.read_bytes()[: int(fraction * path.stat().st_size)])
+    with pytest.raises(SettingsError, match=r"^[^\n]*(safetensors|state_dict)[^\n]*$"):
+        start_networks(str(path))

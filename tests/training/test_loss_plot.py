@@ -1,22 +1,17 @@
-"""The losses of a training: rows that come back, and a picture of them."""
+"""Tests of metrics.csv and of the plot of the losses."""
 
 import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.colors import to_rgb
 from PIL import Image
 
-from kneematch.training.loss_plot import (
-    COLOURS,
-    PAPER,
-    SIZE,
-    Epoch,
-    draw_curves,
-    read_metrics,
-    write_metrics,
-)
+from kneematch.errors import SettingsError
+from kneematch.training.loss_plot import COLOURS, Epoch, plot_losses, read_metrics, write_metrics
 
+SIZE = (1200, 640)  # (width, height) of the picture
 EPOCHS = [
     Epoch("coarse", 0, 1, 1.25, 3.5),
     Epoch("coarse", 0, 2, 0.5, 7.0),
@@ -26,12 +21,23 @@ EPOCHS = [
 ]
 
 
-def pixels(picture: Image.Image, colour: tuple[int, int, int]) -> int:
-    """How many there are of a colour."""
-    return int((np.asarray(picture) == colour).all(-1).sum())
+def plotted(epochs: list[Epoch], folder: Path) -> np.ndarray:
+    """Return the plot as (height, width, 3); it is the only file in the folder."""
+    folder.mkdir(exist_ok=True)
+    plot_losses(epochs, folder / "curves.png")
+    assert [entry.name for entry in folder.iterdir()] == ["curves.png"]
+    with Image.open(folder / "curves.png") as picture:
+        assert picture.size == SIZE
+        return np.asarray(picture.convert("RGB"))
 
 
-def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
+def pixels(picture: np.ndarray, phase: str) -> np.ndarray:
+    """Return the (row, column) of every pixel in the colour of a phase."""
+    colour = np.rint(255 * np.array(to_rgb(COLOURS[phase])))
+    return np.argwhere((np.abs(picture - colour) <= 1).all(-1))
+
+
+def test_read_metrics_returns_what_was_written(tmp_path: Path) -> None:
     write_metrics(EPOCHS, tmp_path / "metrics.csv")
     assert read_metrics(tmp_path / "metrics.csv") == EPOCHS
     lines = (tmp_path / "metrics.csv").read_text().splitlines()
@@ -40,37 +46,43 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["metrics.csv"]
 
 
-def test_a_file_that_is_not_there_has_no_rows(tmp_path: Path) -> None:
+def test_read_metrics_of_no_file_and_of_no_rows_is_empty(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "metrics.csv") == []
     write_metrics([], tmp_path / "metrics.csv")
     assert read_metrics(tmp_path / "metrics.csv") == []
 
 
-def test_a_picture_shows_each_phase_in_its_colour() -> None:
-    coarse, both = draw_curves(EPOCHS[:3]), draw_curves(EPOCHS)
-    assert coarse.size == both.size == SIZE
-    assert coarse.mode == "RGB"
-    assert both.getpixel((2, 2)) == PAPER
-    assert pixels(coarse, COLOURS["coarse"]) > 200
-    assert pixels(coarse, COLOURS["fine"]) == 0
-    assert pixels(both, COLOURS["fine"]) > 200
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", "phase,round,epoch,loss,seconds\ncoarse,x,1,1,1\n"])
+def test_read_metrics_refuses_another_table_in_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "metrics.csv").write_text(text)
+    with pytest.raises(SettingsError, match=r"metrics\.csv: malformed .*delete the file"):
+        read_metrics(tmp_path / "metrics.csv")
 
 
-def test_a_lower_loss_is_drawn_lower_and_a_later_one_further_right() -> None:
-    picture = np.asarray(draw_curves([Epoch("x", 0, 1, 1.0, 0), Epoch("fine", 0, 1, 0.5, 0)]))
-    rows, columns = np.nonzero((picture[60:] == COLOURS["fine"]).all(-1))  # below the legend
-    assert 60 + rows.mean() == pytest.approx((50 + 640 - 70) / 2, abs=2)  # half of the height
-    assert columns.mean() == pytest.approx(1200 - 40, abs=2)
+def test_plot_losses_shows_each_phase_in_its_colour(tmp_path: Path) -> None:
+    coarse, both = plotted(EPOCHS[:3], tmp_path / "a"), plotted(EPOCHS, tmp_path / "b")
+    assert len(pixels(coarse, "coarse")) > 200
+    assert len(pixels(coarse, "fine")) == 0
+    assert len(pixels(both, "fine")) > 200
 
 
-def test_rounds_are_not_joined_by_a_line() -> None:
-    joined = [Epoch("fine", 0, 1, 0.1, 0), Epoch("fine", 0, 2, 1.0, 0)]
-    apart = [joined[0], Epoch("fine", 1, 1, 1.0, 0)]
-    colour = COLOURS["fine"]
-    assert pixels(draw_curves(apart), colour) < 0.3 * pixels(draw_curves(joined), colour)
+def test_plot_losses_draws_a_lower_loss_lower_and_a_later_one_further_right(
+    tmp_path: Path,
+) -> None:
+    picture = plotted(EPOCHS, tmp_path / "a")[100:]  # without the legend
+    coarse, fine = pixels(picture, "coarse").mean(0), pixels(picture, "fine").mean(0)
+    assert fine[0] > coarse[0]
+    assert fine[1] > coarse[1]
+
+
+def test_plot_losses_does_not_connect_rounds(tmp_path: Path) -> None:
+    connected = [Epoch("fine", 0, 1, 0.1, 0), Epoch("fine", 0, 2, 1.0, 0)]
+    apart = [connected[0], Epoch("fine", 1, 1, 1.0, 0)]
+    line = pixels(plotted(connected, tmp_path / "a"), "fine")
+    points = pixels(plotted(apart, tmp_path / "b"), "fine")
+    assert len(points) < 0.3 * len(line)
 
 
 @pytest.mark.parametrize("losses", [[], [0.5], [0.0, 0.0], [math.nan, 0.3], [math.inf], [1e-9]])
-def test_any_losses_can_be_drawn(losses: list[float]) -> None:
-    epochs = [Epoch("coarse", 0, k, loss, 0.0) for k, loss in enumerate(losses)]
-    assert draw_curves(epochs).size == SIZE
+def test_plot_losses_accepts_any_losses(losses: list[float], tmp_path: Path) -> None:
+    plotted([Epoch("coarse", 0, k, loss, 0.0) for k, loss in enumerate(losses)], tmp_path / "a")

@@ -1,4 +1,4 @@
-"""Algorithm 1 beside the paper: epochs, rounds, c_u, rates and steps of Adam."""
+"""Tests of Algorithm 1 against the paper: epochs, rounds, c_u, learning rates, steps of Adam."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,105 +13,102 @@ from kneematch.networks.pose_network import PoseNetwork, look, whole
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import nearby
 from kneematch.solvers.problem import problem
-from kneematch.training import distributed as processes
-from kneematch.training import phase
+from kneematch.training import distributed, phase
 from kneematch.training.config import DEFAULT, PAPER, Recipe
 from kneematch.training.distributed import Group
-from kneematch.training.losses import energy_of
-from kneematch.training.phase import Learner, sharpened_energies, train_phase
-from kneematch.training.phase_data import Lesson
+from kneematch.training.losses import energy_loss
+from kneematch.training.phase import PhaseData, PhaseState, refined_energies, train_phase
 
 SHORT = replace(PAPER, rounds=1, epochs=1)
-# Nothing moves, so that what is told after an epoch can be worked out by hand.
+# Learning rates of 0, so that the loss of an epoch can be computed here.
 STILL = replace(SHORT, backbone_rate=0.0, head_rate=0.0, shift=0.0, frozen_statistics=True)
 
 
 @pytest.fixture
-def lesson(cohort: Any) -> Lesson:
-    frames = whole(cohort.films.pixels)
-    return Lesson(cohort.films, cohort.drawn.coarse, 1.6, frames, printed=True)
+def data(phantoms: Any) -> PhaseData:
+    frames = whole(phantoms.films.pixels)
+    return PhaseData(phantoms.films, phantoms.templates.coarse, 1.6, frames, paper_energy=True)
 
 
-def learn(network: Any, lesson: Lesson, objective: Any, recipe: Recipe) -> list[Any]:
-    """Train: round, epoch, loss and c_u after every epoch."""
-    told: list[Any] = []
-    learner = Learner(network, len(lesson.films), recipe, seed=0)
-
-    def report(now: Learner) -> None:
-        told.append((now.round, now.epoch, now.loss, now.c_u.clone()))
-
-    train_phase(learner, lesson, objective, recipe, Group(), report)
-    return told
+def learn(network: Any, data: PhaseData, loss: Any, recipe: Recipe) -> list[Any]:
+    """Train; return round, epoch, loss and c_u after every epoch."""
+    state = PhaseState(network, len(data.films), recipe, seed=0)
+    return [
+        (state.round, state.epoch, state.loss, state.c_u.clone())
+        for _ in train_phase(state, data, loss, recipe, Group())
+    ]
 
 
-def vectors(network: Any, lesson: Lesson) -> Tensor:
-    """G(u) of all films, without the lesson's own code."""
-    halves = lesson.films.halves(torch.arange(len(lesson.films)))
+def vectors(network: Any, data: PhaseData) -> Tensor:
+    """Return G(u) of all films, without the code under test."""
+    halves = data.films.halves(torch.arange(len(data.films)))
     return network(look(halves, whole(halves), 1.6))
 
 
-def energies(v: Tensor, lesson: Lesson) -> Tensor:
-    halves = lesson.films.halves(torch.arange(len(lesson.films)))
-    return problem(halves, lesson.template, paper=True).energy(v)
+def energies(v: Tensor, data: PhaseData) -> Tensor:
+    halves = data.films.halves(torch.arange(len(data.films)))
+    return problem(halves, data.template, paper=True).energy(v)
 
 
-def test_rounds_epochs_and_batches_are_as_many_as_asked_for(
-    small: Callable, watched: Callable, lesson: Lesson, monkeypatch: pytest.MonkeyPatch
+def test_train_phase_runs_the_rounds_epochs_and_batches_of_the_recipe(
+    small_network: Callable, recording: Callable, data: PhaseData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes: list[int] = []
 
-    def energies_of_ones(network: Any, lesson: Lesson, group: Group) -> Tensor:
-        passes.append(len(objective.rows))
-        return torch.ones(len(lesson.films))
+    def energies_of_ones(network: Any, data: PhaseData, group: Group) -> Tensor:
+        passes.append(len(loss.rows))
+        return torch.ones(len(data.films))
 
-    monkeypatch.setattr(phase, "sharpened_energies", energies_of_ones)
-    objective = watched(energy_of(0.02))
+    monkeypatch.setattr(phase, "refined_energies", energies_of_ones)
+    loss = recording(energy_loss(0.02))
     recipe = replace(PAPER, rounds=3, epochs=2, batch_size=2)
-    told = learn(small(0), lesson, objective, recipe)
-    assert [(number, epoch) for number, epoch, *_ in told] == [
+    epochs = learn(small_network(0), data, loss, recipe)
+    assert [(number, epoch) for number, epoch, *_ in epochs] == [
         (t, m) for t in range(3) for m in (1, 2)
     ]
-    assert [len(rows) for rows in objective.rows] == 6 * [2, 2, 1]
+    assert [len(rows) for rows in loss.rows] == 6 * [2, 2, 1]
     assert passes == [6, 12]  # c_u is made before the second and before the third round
-    orders = [torch.cat(objective.rows[k : k + 3]).tolist() for k in range(0, 18, 3)]
+    orders = [torch.cat(loss.rows[k : k + 3]).tolist() for k in range(0, 18, 3)]
     assert all(sorted(order) == [0, 1, 2, 3, 4] for order in orders)
     assert len({tuple(order) for order in orders}) > 1
 
 
-def test_c_u_is_one_and_then_the_inverse_of_the_lowest_of_300_steps_of_adam(
-    small: Callable, lesson: Lesson
+def test_train_phase_sets_c_u_to_the_inverse_of_the_lowest_energy_of_300_steps(
+    small_network: Callable, data: PhaseData
 ) -> None:
-    network = small(0)
-    told = learn(network, lesson, energy_of(0.0), replace(STILL, rounds=2))
-    assert torch.equal(told[0][3], torch.ones(5))
+    network = small_network(0)
+    epochs = learn(network, data, energy_loss(0.0), replace(STILL, rounds=2))
+    assert torch.equal(epochs[0][3], torch.ones(5))
     with torch.no_grad():
-        start = vectors(network, lesson)
-    asked = problem(lesson.films.halves(torch.arange(5)), lesson.template, paper=True)
+        start = vectors(network, data)
+    question = problem(data.films.halves(torch.arange(5)), data.template, paper=True)
     # Through D and back, whose rounding 300 steps would make visible.
-    theta = pose_from_vector(start, asked.height_ratio)
-    lowest = adam(asked, vector_from_pose(theta, asked.height_ratio), steps=300).energy
-    assert torch.allclose(told[1][3], 1 / lowest, rtol=1e-4)
-    assert bool((lowest < 0.8 * energies(start, lesson)).all())  # else the start would have done
+    theta = pose_from_vector(start, question.height_ratio)
+    lowest = adam(question, vector_from_pose(theta, question.height_ratio), steps=300).energy
+    assert torch.allclose(epochs[1][3], 1 / lowest, rtol=1e-4)
+    assert bool((lowest < 0.8 * energies(start, data)).all())  # else the start would have done
 
 
-def test_the_loss_that_is_told_is_the_mean_of_c_u_times_the_energy(
-    small: Callable, lesson: Lesson, monkeypatch: pytest.MonkeyPatch
+def test_train_phase_gives_the_mean_of_c_u_times_the_energy(
+    small_network: Callable, data: PhaseData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lowest = torch.tensor([0.5, 0.25, 1.0, 0.2, 0.8])
-    monkeypatch.setattr(phase, "sharpened_energies", lambda network, lesson, group: lowest)
-    network = small(0)
-    told = learn(network, lesson, energy_of(0.0), replace(STILL, rounds=2, batch_size=2))
+    monkeypatch.setattr(phase, "refined_energies", lambda network, data, group: lowest)
+    network = small_network(0)
+    epochs = learn(network, data, energy_loss(0.0), replace(STILL, rounds=2, batch_size=2))
     with torch.no_grad():
-        values = energies(vectors(network, lesson), lesson)
-    assert told[0][2] == pytest.approx(float(values.mean()), rel=1e-5)
-    assert told[1][2] == pytest.approx(float((values / lowest).mean()), rel=1e-5)
+        values = energies(vectors(network, data), data)
+    assert epochs[0][2] == pytest.approx(float(values.mean()), rel=1e-5)
+    assert epochs[1][2] == pytest.approx(float((values / lowest).mean()), rel=1e-5)
 
 
-def test_a_step_is_adams_with_the_papers_rates(small: Callable, lesson: Lesson) -> None:
-    before, network = small(0), small(0)
-    learn(network, lesson, energy_of(0.0), replace(SHORT, shift=0.0))
+def test_train_phase_takes_steps_of_adam_with_the_papers_rates(
+    small_network: Callable, data: PhaseData
+) -> None:
+    before, network = small_network(0), small_network(0)
+    learn(network, data, energy_loss(0.0), replace(SHORT, shift=0.0))
     before.train()
-    loss = energies(vectors(before, lesson), lesson).mean()
+    loss = energies(vectors(before, data), data).mean()
     gradients = dict(
         zip(
             [name for name, _ in before.named_parameters()],
@@ -129,14 +126,14 @@ def test_a_step_is_adams_with_the_papers_rates(small: Callable, lesson: Lesson) 
         assert torch.allclose(after[name] - parameter, wanted, rtol=0.02, atol=2e-7), name
 
 
-def test_every_parameter_has_the_rate_of_its_part() -> None:
+def test_phase_state_gives_every_parameter_the_rate_of_its_part() -> None:
     network = PoseNetwork()
-    learner = Learner(network, 2, PAPER, seed=0)
+    state = PhaseState(network, 2, PAPER, seed=0)
     for progress in (0.0, 0.5, 0.99):
-        learner.set_rates(PAPER, progress)
+        state.set_learning_rates(PAPER, progress)
         rates = {
             parameter: float(group["lr"])
-            for group in learner.optimiser.param_groups
+            for group in state.optimiser.param_groups
             for parameter in group["params"]
         }
         assert len(rates) == len(list(network.parameters()))
@@ -145,32 +142,32 @@ def test_every_parameter_has_the_rate_of_its_part() -> None:
             assert rates[parameter] == pytest.approx(wanted), name
 
 
-def test_rates_of_the_default_recipe_fall_to_nothing(small: Callable) -> None:
-    learner = Learner(small(0), 2, DEFAULT, seed=0)
+def test_phase_state_lets_the_default_rates_decay_to_zero(small_network: Callable) -> None:
+    state = PhaseState(small_network(0), 2, DEFAULT, seed=0)
     seen = []
     for progress in (0.0, 0.5, 1.0):
-        learner.set_rates(DEFAULT, progress)
-        seen.append([float(group["lr"]) for group in learner.optimiser.param_groups])
+        state.set_learning_rates(DEFAULT, progress)
+        seen.append([float(group["lr"]) for group in state.optimiser.param_groups])
     full = [DEFAULT.backbone_rate, DEFAULT.head_rate]
     assert seen[0] == pytest.approx(full)
     assert seen[1] == pytest.approx([rate / 2 for rate in full])
     assert seen[2] == pytest.approx([0, 0], abs=1e-12)
 
 
-def test_training_lowers_the_energy(small: Callable, lesson: Lesson) -> None:
+def test_train_phase_lowers_the_energy(small_network: Callable, data: PhaseData) -> None:
     recipe = replace(SHORT, epochs=30, backbone_rate=1e-2, head_rate=1e-2, shift=0.0)
-    told = learn(small(0), lesson, energy_of(0.0), recipe)
-    assert told[-1][2] < 0.7 * told[0][2]
+    epochs = learn(small_network(0), data, energy_loss(0.0), recipe)
+    assert epochs[-1][2] < 0.7 * epochs[0][2]
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_statistics_are_kept_only_where_the_recipe_says_so(
-    small: Callable, lesson: Lesson, frozen: bool
+def test_train_phase_freezes_batch_norm_only_if_the_recipe_says_so(
+    small_network: Callable, data: PhaseData, frozen: bool
 ) -> None:
-    network = small(0)
+    network = small_network(0)
     before = {name: value.clone() for name, value in network.state_dict().items()}
     recipe = replace(SHORT, frozen_statistics=frozen, head_rate=0.1, backbone_rate=0.1)
-    learn(network, lesson, energy_of(0.0), recipe)
+    learn(network, data, energy_loss(0.0), recipe)
     after = network.state_dict()
     assert (
         torch.equal(after["backbone.1.running_mean"], before["backbone.1.running_mean"]) == frozen
@@ -179,44 +176,45 @@ def test_statistics_are_kept_only_where_the_recipe_says_so(
     assert not network.training
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_others(
-    small: Callable, lesson: Lesson
-) -> None:
+def test_train_phase_depends_on_the_seed_alone(small_network: Callable, data: PhaseData) -> None:
     recipe, ends = replace(SHORT, batch_size=2, head_rate=0.01), []
     for seed in (0, 0, 1):
-        learner = Learner(small(0), 5, recipe, seed)
-        train_phase(learner, lesson, energy_of(0.02), recipe, Group(), lambda now: None)
-        ends.append(learner.network.regress.weight.detach())
+        state = PhaseState(small_network(0), 5, recipe, seed)
+        for _ in train_phase(state, data, energy_loss(0.02), recipe, Group()):
+            pass
+        ends.append(state.network.regress.weight.detach())
     assert torch.equal(ends[0], ends[1])
     assert not torch.equal(ends[0], ends[2])
 
 
-def test_our_c_u_comes_from_a_sharpening_nearby(small: Callable, lesson: Lesson) -> None:
-    network, ours = small(0), replace(lesson, printed=False)
-    found = sharpened_energies(network, ours, Group())
-    asked = problem(lesson.films.halves(torch.arange(5)), lesson.template)
+def test_refined_energies_of_the_robust_energy_use_the_anchored_refinement(
+    small_network: Callable, data: PhaseData
+) -> None:
+    network, ours = small_network(0), replace(data, paper_energy=False)
+    found = refined_energies(network, ours, Group())
+    question = problem(data.films.halves(torch.arange(5)), data.template)
     with torch.no_grad():
-        wanted = nearby(asked, vectors(network, lesson)).energy
+        wanted = nearby(question, vectors(network, data)).energy
     assert torch.allclose(found, wanted, rtol=1e-3)
 
 
-def test_energies_do_not_depend_on_how_many_processes_share_the_films(
-    small: Callable, lesson: Lesson, monkeypatch: pytest.MonkeyPatch
+def test_refined_energies_do_not_depend_on_the_number_of_processes(
+    small_network: Callable, data: PhaseData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(phase, "SHARPENED_AT_ONCE", 2)
-    ours, network = replace(lesson, printed=False), small(0)
-    alone = sharpened_energies(network, ours, Group())
-    monkeypatch.setattr(processes.dist, "all_reduce", lambda values: None)
-    shares = [sharpened_energies(network, ours, Group(rank, 2)) for rank in (0, 1)]
+    monkeypatch.setattr(distributed, "FILMS_AT_ONCE", 2)
+    ours, network = replace(data, paper_energy=False), small_network(0)
+    alone = refined_energies(network, ours, Group())
+    monkeypatch.setattr(distributed.dist, "all_reduce", lambda values: None)
+    shares = [refined_energies(network, ours, Group(rank, 2)) for rank in (0, 1)]
     assert [int((share != 0).sum()) for share in shares] == [3, 2]
     assert torch.equal(shares[0] + shares[1], alone)
 
 
-def test_a_view_of_the_whole_half_answers_where_the_network_says(
-    small: Callable, lesson: Lesson
+def test_predict_in_the_whole_half_is_what_the_network_says(
+    small_network: Callable, data: PhaseData
 ) -> None:
-    halves = lesson.films.halves(torch.arange(5))
+    halves = data.films.halves(torch.arange(5))
     with torch.no_grad():
-        found = lesson.answer(small(0), halves, lesson.frames)
-        wanted = pose_from_vector(vectors(small(0), lesson), lesson.template.aspect / 1.6)
+        found = data.predict(small_network(0), halves, data.frames)
+        wanted = pose_from_vector(vectors(small_network(0), data), data.template.aspect / 1.6)
     assert torch.allclose(found, wanted, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Where the template lies on the training films: searched, or told by networks."""
+"""Tests of the pseudo-labels: found by a search, or guided by networks."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,62 +8,77 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import corner_distance, vector_from_pose
+from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.solvers.problem import problem
-from kneematch.training import distributed as processes
-from kneematch.training import phase
+from kneematch.training import distributed
 from kneematch.training.distributed import Group
-from kneematch.training.pseudo_labels import searched, told
+from kneematch.training.pseudo_labels import find_poses, make_pseudo_labels
 
-OFF = torch.tensor([0.01, 0.02, -0.01, 0.01])  # a small part of a knee's width
+OFFSET = torch.tensor([0.01, 0.02, -0.01, 0.01])  # a small part of a knee's width
 
 
 @dataclass(frozen=True)
-class Saying:
-    """Networks that say where knees are, a little off."""
+class NearTruth:
+    """Networks that predict the true poses with a small offset."""
 
     films: Tensor  # (N, 2, H, W)
-    poses_there: Tensor  # (N, 2, 4)
+    truth: Tensor  # (N, 2, 4)
 
     def poses(self, halves: Tensor) -> Tensor:
         rows = [int((self.films == one).flatten(1).all(1).nonzero()) for one in halves]
-        return self.poses_there[rows]
+        return self.truth[rows] + OFFSET
 
 
-def apart(poses: Tensor, cohort: Any) -> Tensor:
-    """How far corners are from the truth, in widths: (N, 2)."""
-    return corner_distance(poses, cohort.truth, cohort.drawn.fine.aspect, 1.6)
+def distance(poses: Tensor, phantoms: Any) -> Tensor:
+    """Return the mean distance (N, 2) of the corners from the truth, in template widths."""
+    return corner_distance(poses, phantoms.truth, phantoms.templates.fine.aspect, 1.6)
 
 
-def test_what_networks_say_is_sharpened_and_trusted(cohort: Any) -> None:
-    networks = Saying(cohort.films.pixels, cohort.truth + OFF)
-    poses = told(cohort.films, cohort.drawn.fine, networks=networks, group=Group())
-    asked = problem(cohort.films.pixels, cohort.drawn.fine)
+def test_find_poses_refines_what_networks_predict(phantoms: Any) -> None:
+    networks = NearTruth(phantoms.films.pixels, phantoms.truth)
+    poses = find_poses(phantoms.films, phantoms.templates.fine, networks, Group())
+    question = problem(phantoms.films.pixels, phantoms.templates.fine)
     before, after = (
-        asked.energy(vector_from_pose(theta, asked.height_ratio))
-        for theta in (cohort.truth + OFF, poses)
+        question.energy(vector_from_pose(theta, question.height_ratio))
+        for theta in (phantoms.truth + OFFSET, poses)
     )
-    assert poses.shape == cohort.truth.shape
+    assert poses.shape == phantoms.truth.shape
     assert bool((after <= before + 1e-5).all())
     assert float(after.mean()) < float(before.mean()) - 0.01
-    assert float(apart(poses, cohort).max()) < 0.1
+    assert float(distance(poses, phantoms).max()) < 0.1
 
 
-def test_a_search_finds_the_knees_without_being_told(cohort: Any) -> None:
-    poses = searched(cohort.films, cohort.drawn.fine, group=Group())
-    near = apart(poses, cohort) < 0.1
-    assert bool(near[0, 1])  # the knee that was annotated
+def test_find_poses_finds_knees_without_networks(phantoms: Any) -> None:
+    poses = find_poses(phantoms.films, phantoms.templates.fine, None, Group())
+    near = distance(poses, phantoms) < 0.1
+    assert bool(near[0, 1])  # the annotated knee
     assert int(near.sum()) >= 8  # of ten
 
 
-def test_films_are_shared_between_processes(cohort: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phase, "SHARPENED_AT_ONCE", 2)
-    networks = Saying(cohort.films.pixels, cohort.truth + OFF)
+def test_find_poses_shares_films_between_processes(
+    phantoms: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "FILMS_AT_ONCE", 2)
+    networks = NearTruth(phantoms.films.pixels, phantoms.truth)
+    template = phantoms.templates.fine
+    alone = find_poses(phantoms.films, template, networks, Group())
+    monkeypatch.setattr(distributed.dist, "all_reduce", lambda values: None)
+    parts = [find_poses(phantoms.films, template, networks, Group(rank, 2)) for rank in (0, 1)]
+    assert [int(part.any(-1).any(-1).sum()) for part in parts] == [3, 2]
+    assert torch.equal(parts[0] + parts[1], alone)
 
-    def ask(group: Group) -> Tensor:
-        return told(cohort.films, cohort.drawn.fine, networks=networks, group=group)
 
-    alone = ask(Group())
-    monkeypatch.setattr(processes.dist, "all_reduce", lambda values: None)
-    shares = [ask(Group(rank, 2)) for rank in (0, 1)]
-    assert [int(share.any(-1).any(-1).sum()) for share in shares] == [3, 2]
-    assert torch.equal(shares[0] + shares[1], alone)
+@pytest.mark.parametrize("repeats", [0, 1, 2])
+def test_make_pseudo_labels_keeps_the_annotated_frame_however_often_the_template_is_averaged(
+    phantoms: Any, repeats: int
+) -> None:
+    given = phantoms.templates
+    model = load_model(shipped_model())
+    films, half = phantoms.films, phantoms.half
+    templates, poses = make_pseudo_labels(films, given, half, model, Group(), repeats=repeats)
+    assert float(distance(poses, phantoms).max()) < 0.1
+    assert float(distance(poses, phantoms)[0, 1]) < 0.02  # the annotated knee
+    assert (templates.fine is given.fine) == (repeats == 0)
+    assert templates.fine.landmarks == given.fine.landmarks
+    assert templates.coarse is given.coarse
+    assert torch.equal(templates.fine_pose, given.fine_pose)

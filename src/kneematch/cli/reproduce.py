@@ -22,16 +22,16 @@ from kneematch.cli.terminal import (
     complain,
     print_table,
     progress,
+    progress_bar,
     shown,
     stopping_cleanly,
     writing,
 )
-from kneematch.cli.train import RecipeName, training_settings, watched
 from kneematch.evaluation.config import METHODS
+from kneematch.training.config import PAPER, TrainConfig
 
 if TYPE_CHECKING:
     from kneematch.evaluation.reproduce import Reproduction, Settings
-    from kneematch.training.session import Settings as Training
 
 FEWEST_TO_TRAIN: Final = 2
 MOST_REASONS: Final = 10
@@ -80,8 +80,8 @@ def reproduce(
         Path | None, typer.Option(metavar=LIST, help="Test on just these.")
     ] = None,
     recipe: Annotated[
-        RecipeName, typer.Option(help="The paper's to the letter, or ours.")
-    ] = RecipeName.PAPER,
+        str, typer.Option(help="paper: exactly the paper's; default: ours.")
+    ] = PAPER.name,
     start: Start = "synthetic",
     rounds: Rounds = None,
     epochs: Epochs = None,
@@ -108,7 +108,7 @@ def reproduce(
         STUDIES[study.value],
         root,
         out,
-        _training(recipe, start, rounds, epochs, seed, device),
+        TrainConfig(recipe, start, rounds, epochs, seed=seed, device=device),
         template=template,
         model=model,
         choice=choice,
@@ -125,19 +125,10 @@ def reproduce(
         raise typer.Exit(SOME_FAILED)
 
 
-def _training(
-    recipe: RecipeName, start: str, rounds: int | None, epochs: int | None, seed: int, device: str
-) -> "Training":
-    from kneematch.training.config import chosen
-    from kneematch.training.distributed import Group
-
-    return training_settings(chosen(recipe.value, rounds, epochs), start, seed, device, Group())
-
-
 def _reproduce(settings: "Settings") -> "Reproduction":
     from kneematch.evaluation.reproduce import reproduce
 
-    return reproduce(settings, progress, complain, watched, sys.argv)
+    return reproduce(settings, progress, complain, progress_bar, sys.argv)
 
 
 def _tell(done: "Reproduction", out: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
-from kneematch.errors import SettingsError
+from kneematch.io.atomic import writing as writing
 
 if TYPE_CHECKING:
     from kneematch.evaluation.tables import Table
@@ -75,18 +75,6 @@ def print_table(table: "Table", titles: Collection[str] | None = None) -> None:
         grid.add_row(*(Text(row[k]) for k in chosen))  # as text, where [ and ] mean nothing
     wide = None if Console().is_terminal else PIPE_WIDTH
     Console(width=wide).print(grid)
-
-
-@contextmanager
-def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the file that was to be written, and not the one it was written to aside."""
-    try:
-        yield
-    except OSError as error:
-        raise SettingsError(
-            f"{path}: cannot be written ({error.strerror or error}); expected a folder that is "
-            "there, writable and not full; name another one"
-        ) from error
 
 
 @contextmanager

@@ -2,13 +2,10 @@
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from kneematch.batch.local_engine import enough_workers
 from kneematch.batch.recipe import Recipe
 from kneematch.batch.run import Progress, silent
 from kneematch.errors import SettingsError
@@ -20,17 +17,12 @@ from kneematch.evaluation.run import Evaluation, evaluate
 from kneematch.evaluation.statistics import mean
 from kneematch.evaluation.tables import Cell, Column, Table, digits, to_csv, to_latex, to_markdown
 from kneematch.io.atomic import write_aside
-from kneematch.networks.model_file import Model, load_model, save_model
-from kneematch.training import session as training
-from kneematch.training.course import (
-    check_enough,
-    checkpoint_beside,
-    room_for,
-    session_on,
-    template_hash,
-)
-from kneematch.training.dataset import prepare_films
-from kneematch.training.distributed import Group
+from kneematch.matching.annotation import load_annotation
+from kneematch.networks.model_file import load_model
+from kneematch.progress import Progress as TrainingProgress
+from kneematch.progress import no_progress
+from kneematch.training.config import TrainConfig, recipe_from_json
+from kneematch.training.trainer import checkpoint_path, train, training_settings
 
 MODEL: Final = "model.safetensors"
 LISTS: Final = ("train.txt", "test.txt")
@@ -42,14 +34,6 @@ TITLES: Final = {
     "search": "search (not in the paper)",
 }
 
-Bar = AbstractContextManager[Callable[[], None]]
-Watch = Callable[[training.Session, Path, Group], Model]  # trains; the path is the model's
-
-
-def unwatched(session: training.Session, out: Path, group: Group) -> Model:
-    """Train, and tell nobody."""
-    return session.run(checkpoint_beside(out), group, lambda phase, learner: None)
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -58,7 +42,7 @@ class Settings:
     study: Study
     root: Path
     out: Path
-    training: training.Settings
+    training: TrainConfig
     template: Path | None = None  # to train on; a model has its own
     model: Path | None = None  # trained before
     choice: Choice = field(default_factory=Choice)
@@ -107,7 +91,7 @@ def reproduce(
     settings: Settings,
     progress: Progress = silent,
     say: Callable[[str], None] = unheard,
-    watch: Watch = unwatched,
+    show: TrainingProgress = no_progress,
     command: Sequence[str] = (),
 ) -> Reproduction:
     """Choose films, train, run every method on the others, and compare with what was printed.
@@ -116,7 +100,7 @@ def reproduce(
         settings: of all of that.
         progress: opened for the films to prepare, and then for every method.
         say: told what is done next.
-        watch: what trains, and shows how it goes.
+        show: opened for the films to prepare, and for the epochs of the training.
         command: as it was typed, for evaluation.json.
 
     Raises:
@@ -132,12 +116,12 @@ def reproduce(
         if settings.resume and model.exists():
             _check_model(model, settings)
         else:
-            left_out = _train(settings, split.train, partial(progress, len(split.train), 0), watch)
+            left_out = _train(settings, split.train, show)
     asked = evaluation.Settings(
         settings.out,
         Recipe(
             model=str(model),
-            paper=settings.training.recipe.printed,
+            paper=settings.training.hyperparameters().paper_energy,
             device=settings.training.device,
         ),
         methods=settings.methods,
@@ -178,7 +162,7 @@ def _caption(settings: Settings, films: int) -> str:
     model = "the model that was given" if settings.model else f"trained from {how.start} weights"
     return (
         f"Mean of left + right loss over {films} films of {study.name}, beside the paper's "
-        f"{study.table} ({study.test} films); {how.recipe.name} recipe, {model}. The template is "
+        f"{study.table} ({study.test} films); {how.recipe} recipe, {model}. The template is "
         "not the paper's, nor are the films the same."
     )
 
@@ -186,7 +170,7 @@ def _caption(settings: Settings, films: int) -> str:
 def _settle(settings: Settings, split: Split) -> None:
     """Write down which films are meant, unless that would spoil what is there."""
     out, model = settings.out, settings.out / MODEL
-    began = (model, checkpoint_beside(model), out / RUNS)
+    began = (model, checkpoint_path(model), out / RUNS)
     if not (settings.resume or settings.force) and any(path.exists() for path in began):
         raise SettingsError(
             f"{out}: there is a reproduction in this folder already; expected a new folder; "
@@ -208,12 +192,9 @@ def _settle(settings: Settings, split: Split) -> None:
 
 def _check_model(model: Path, settings: Settings) -> None:
     """See that a model that is not trained again is what would be trained."""
-    wanted, template = settings.training, settings.template
-    told = load_model(model).settings
-    asked = {"recipe": asdict(wanted.recipe), "start": wanted.start, "seed": wanted.seed}
-    if template is not None:
-        asked["template"] = template_hash(template)
-    for name, value in asked.items():
+    told = dict(load_model(model).settings)
+    told["recipe"] = recipe_from_json(told.get("recipe", {}))
+    for name, value in training_settings(settings.training, _template(settings)).items():
         if told.get(name) != value:
             raise SettingsError(
                 f"{model}: trained with another {name}; expected the same; resume with the options "
@@ -221,27 +202,27 @@ def _check_model(model: Path, settings: Settings) -> None:
             )
 
 
-def _train(
-    settings: Settings, films: Sequence[str], bar: Callable[[], Bar], watch: Watch
-) -> tuple[str, ...]:
+def _train(settings: Settings, films: Sequence[str], show: TrainingProgress) -> tuple[str, ...]:
     """Make the model; return why films were left out."""
-    model, how, template = settings.out / MODEL, settings.training, settings.template
-    if template is None:
-        raise ValueError("no template; expected one, as the settings have made sure of")
-    workers = enough_workers(len(films)) if settings.workers is None else settings.workers
-    room = room_for(how.recipe)
-    with bar() as advance:
-        prepared, failures = prepare_films(
-            films, settings.cache, room=room, workers=workers, report=advance
-        )
-    check_enough(prepared, len(films))
-    checkpoint, group = checkpoint_beside(model), Group()
-    before = checkpoint if settings.resume and checkpoint.exists() else None
-    session = session_on(prepared, template, how, group, before)
+    model = settings.out / MODEL
+    config = replace(
+        settings.training,
+        workers=settings.workers,
+        cache=settings.cache,
+        resume=settings.resume and checkpoint_path(model).exists(),
+    )
+    load_annotation(_template(settings))  # before the model of an earlier training is removed
     model.unlink(missing_ok=True)  # or a stop would leave what is not this training's
-    save_model(model, watch(session, model, group))
-    checkpoint.unlink(missing_ok=True)
-    return tuple(reason for _, reason in failures)
+    if not config.resume:
+        checkpoint_path(model).unlink(missing_ok=True)
+    done = train(films, _template(settings), model, config, progress=show)
+    return tuple(reason for _, reason in done.failures)
+
+
+def _template(settings: Settings) -> Path:
+    if settings.template is None:
+        raise ValueError("no template; expected one, as the settings have made sure of")
+    return settings.template
 
 
 def _write(table: Table, out: Path) -> None:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from kneematch.errors import SettingsError
+
 
 @contextmanager
 def write_aside(path: str | os.PathLike[str]) -> Iterator[Path]:
@@ -50,3 +52,22 @@ def lock(file: BinaryIO) -> bool:
     except OSError:  # a file system without locks
         return True
     return True
+
+
+@contextmanager
+def writing(
+    path: str | os.PathLike[str],
+    expected: str = "a folder that is there, writable and not full; name another one",
+) -> Iterator[None]:
+    """Turn an OSError into a SettingsError that names `path` instead of a temporary file.
+
+    Args:
+        path: the file or folder that is written.
+        expected: what was expected and what to do, for the message.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SettingsError(
+            f"{path}: cannot be written ({error.strerror or error}); expected {expected}"
+        ) from error

@@ -24,7 +24,10 @@ PATH_COLUMNS: Final = ("film", "path", "file", "filename")
 
 
 def find_films(
-    named: Iterable[str], *, stdin: BinaryIO | None = None, leave_out: Sequence[Path] = ()
+    named: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    stdin: BinaryIO | None = None,
+    leave_out: Sequence[Path] = (),
 ) -> list[str]:
     """The films that are meant, each once, in the order named; inside a folder, sorted.
 
@@ -39,8 +42,8 @@ def find_films(
             is missing becomes a film that failed.
     """
     films: dict[str, str] = {}  # by what makes them distinct
-    for name in named:
-        for film in _meant(name, stdin, leave_out):
+    for name in [named] if isinstance(named, str | os.PathLike) else named:
+        for film in _meant(os.fspath(name), stdin, leave_out):
             films.setdefault(os.path.normpath(Path(film).absolute()), film)
     if not films:
         raise SettingsError("no films; expected files, folders or lists of them; name some")

@@ -1,4 +1,4 @@
-"""Other exposures of the same films, so that a few films teach about many."""
+"""Random changes of exposure, so that a few training films stand for many."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -8,18 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-GAMMA: Final = 0.7  # largest logarithm of the power
-SOFTER, SHARPER = -0.6, 1.5  # share of the fine detail that is added
-FIELD: Final = 0.4  # contrast, and a third of it brightness, that changes slowly over a view
-GRAIN: Final = 0.06
-NEGATIVES: Final = 0.15  # share of the views
-HIDDEN: Final = 0.3  # share of the views of which a rectangle is hidden
-SMALLEST: Final = 1e-6
+LOG_GAMMA: Final = 0.7  # largest logarithm of the exponent gamma
+SHARPNESS: Final = (-0.6, 1.5)  # range of the factor of the added detail; negative values blur
+FIELD: Final = 0.4  # largest smooth change of log-contrast; that of brightness is a third of it
+GRAIN: Final = 0.06  # largest standard deviation of the noise
+NEGATIVES: Final = 0.15  # fraction of views that are inverted
+HIDDEN: Final = 0.3  # fraction of views of which a rectangle is covered
+EPSILON: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exposures:
-    """What is drawn for K views, small or large; each (K, 1, ...)."""
+    """Random parameters of K views; each tensor is (K, 1, 1, 1) unless stated otherwise."""
 
     gamma: Tensor
     sharpness: Tensor
@@ -32,12 +32,12 @@ class Exposures:
     negative: Tensor  # bool
 
     def __getitem__(self, rows: Tensor) -> "Exposures":
-        """Those of some views."""
+        """Return the parameters of some views, given by their indices (M,)."""
         return Exposures(*(getattr(self, each.name)[rows] for each in fields(self)))
 
 
 def draw_exposures(count: int, size: tuple[int, int], generator: torch.Generator) -> Exposures:
-    """Draw for views of a size (height, width)."""
+    """Draw the parameters of `count` views of a size (height, width)."""
     device = generator.device
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
@@ -46,8 +46,8 @@ def draw_exposures(count: int, size: tuple[int, int], generator: torch.Generator
 
     grain = torch.randn(count, 1, *size, generator=generator, device=device)
     return Exposures(
-        gamma=uniform(-GAMMA, GAMMA).exp(),
-        sharpness=uniform(SOFTER, SHARPER),
+        gamma=uniform(-LOG_GAMMA, LOG_GAMMA).exp(),
+        sharpness=uniform(*SHARPNESS),
         field=uniform(-1, 1, 1, 4, 4),
         contrast=uniform(0, FIELD),
         brightness=uniform(0, FIELD / 3),
@@ -59,7 +59,7 @@ def draw_exposures(count: int, size: tuple[int, int], generator: torch.Generator
 
 
 def _rectangles(size: tuple[int, int], uniform: Callable[..., Tensor]) -> Tensor:
-    """A rectangle of some views, as a marker, an implant or a shutter would hide it."""
+    """Return masks (K, 1, H, W) of what a marker, an implant or a shutter might cover."""
     drawn = uniform(0, 1)
     y, x = (torch.arange(side, device=drawn.device) / side for side in size)
     largest = uniform(0.02, 0.3)
@@ -68,15 +68,16 @@ def _rectangles(size: tuple[int, int], uniform: Callable[..., Tensor]) -> Tensor
     return near_y & near_x & (drawn < HIDDEN)
 
 
-def exposed(views: Tensor, drawn: Exposures) -> Tensor:
-    """Views (..., H, W) as other machines might have shown them; of K views in all."""
+def apply_exposures(views: Tensor, exposures: Exposures) -> Tensor:
+    """Return views (..., H, W), K in all, as other X-ray machines might have shown them."""
     flat = views.reshape(-1, 1, *views.shape[-2:])
     low, high = flat.amin((-2, -1), keepdim=True), flat.amax((-2, -1), keepdim=True)
-    flat = ((flat - low) / (high - low).clamp(min=SMALLEST)).clamp(min=SMALLEST) ** drawn.gamma
+    flat = ((flat - low) / (high - low).clamp(min=EPSILON)).clamp(min=EPSILON) ** exposures.gamma
     smooth = F.interpolate(F.avg_pool2d(flat, 8), flat.shape[-2:], mode="bilinear")
-    flat = flat + drawn.sharpness * (flat - smooth)
-    # Collimation, the heel effect and thick soft tissue: brightness that changes slowly.
-    field = F.interpolate(drawn.field, flat.shape[-2:], mode="bicubic")
-    flat = flat * (drawn.contrast * field).exp() + drawn.brightness * field + drawn.grain
-    flat = torch.where(drawn.hidden, drawn.cover, flat)
-    return torch.where(drawn.negative, -flat, flat).reshape(views.shape)
+    flat = flat + exposures.sharpness * (flat - smooth)
+    # Collimation, the heel effect and thick soft tissue change the brightness slowly.
+    field = F.interpolate(exposures.field, flat.shape[-2:], mode="bicubic")
+    flat = flat * (exposures.contrast * field).exp() + exposures.brightness * field
+    flat = flat + exposures.grain
+    flat = torch.where(exposures.hidden, exposures.cover, flat)
+    return torch.where(exposures.negative, -flat, flat).reshape(views.shape)

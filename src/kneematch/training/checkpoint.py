@@ -1,9 +1,10 @@
-"""A training that was stopped, in one file without pickle: it goes on as if nothing had been."""
+"""Checkpoints: an interrupted training continues from one and ends with the same weights."""
 
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from safetensors import SafetensorError, safe_open
@@ -12,102 +13,128 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
+from kneematch.networks.model_file import PHASES
 from kneematch.networks.pose_network import PoseNetwork
-from kneematch.training.config import Recipe
-from kneematch.training.phase import Learner
-from kneematch.training.two_phases import PHASES, Drawn, Task
+from kneematch.training.config import Recipe, recipe_from_json
+from kneematch.training.phase import PhaseState
 
 FORMAT: Final = "kneematch-checkpoint/1"
+ADAM_STATE: Final = {"step", "exp_avg", "exp_avg_sq"}
+MALFORMED: Final = (KeyError, ValueError, TypeError, AttributeError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """What was written after an epoch."""
+    """The content of a checkpoint file, written when a phase begins and after every epoch."""
 
+    path: Path
     phase: str
-    settings: Mapping[str, Any]  # those that the weights depend on
+    round: int
+    epoch: int
     tensors: Mapping[str, Tensor]
-    position: Mapping[str, Any]
 
-    def restore(self, phase: str, learner: Learner, rounds: int) -> None:
-        """Put a learner back to where it was, or to the end of a phase that was over."""
+    def restore(self, phase: str, state: PhaseState, rounds: int) -> bool:
+        """Set a state to what it was, or to the end of a phase that was finished.
+
+        Returns:
+            False if the training had not reached this phase; the state is then unchanged.
+
+        Raises:
+            SettingsError: the tensors do not fit the network or the films.
+        """
         if PHASES.index(phase) > PHASES.index(self.phase):
-            return
-        learner.network.load_state_dict(self.network(phase))
-        if phase != self.phase:
-            learner.round = rounds
-            return
-        learner.round, learner.epoch = self.position["round"], self.position["epoch"]
-        learner.c_u.copy_(self.tensors["c_u"])
-        learner.generator.set_state(self.tensors["generator"])
-        # Not by load_state_dict, which would copy the rates that the learner sets.
-        for number, parameter in enumerate(_parameters(learner)):
-            start = f"optimiser.{number}."
-            learner.optimiser.state[parameter] = {
-                name.removeprefix(start): tensor.clone()
-                for name, tensor in self.tensors.items()
-                if name.startswith(start)
-            }
+            return False
+        try:
+            if not 0 <= self.round <= rounds or self.epoch < 0:
+                raise ValueError(f"round {self.round}, epoch {self.epoch}")
+            state.network.load_state_dict(self.weights(phase))
+            if phase == self.phase:
+                state.round, state.epoch = self.round, self.epoch
+                state.c_u.copy_(self.tensors["c_u"])
+                state.generator.set_state(self.tensors["generator"].cpu())
+                self._restore_optimiser(state)
+            else:
+                state.round = rounds
+        except MALFORMED as error:
+            raise _malformed(self.path, error) from error
+        return True
 
-    def epochs(self, recipe: Recipe) -> int:
-        """How many epochs were done, of both phases."""
-        rounds = PHASES.index(self.phase) * recipe.rounds + int(self.position["round"])
-        return rounds * recipe.epochs + int(self.position["epoch"])
+    def finished_epochs(self, recipe: Recipe) -> int:
+        """Return the number of finished epochs of both phases."""
+        return (PHASES.index(self.phase) * recipe.rounds + self.round) * recipe.epochs + self.epoch
 
-    def drawn(self, drawn: Drawn) -> Drawn:
-        """Templates as they were cut, the fine one as it was refined."""
-        image, fine = self.tensors["template.image"], self.tensors["template.detail"]
-        return replace(drawn, fine=replace(drawn.fine, image=image, fine_structure=fine))
+    def weights(self, phase: str) -> dict[str, Tensor]:
+        """Return the weights of one network."""
+        return self._with_prefix(f"{phase}.")
 
-    def network(self, phase: str) -> dict[str, Tensor]:
-        """The weights of a network."""
-        start = f"{phase}."
+    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """Return a tensor by name, or raise SettingsError if it is missing or has another shape."""
+        found = self.tensors.get(name)
+        if found is None or found.shape != shape:
+            size = None if found is None else tuple(found.shape)
+            raise _malformed(self.path, f"{name} of shape {size}, not {shape}")
+        return found
+
+    def _restore_optimiser(self, state: PhaseState) -> None:
+        """Set Adam's moments; load_state_dict would replace the learning-rate tensors."""
+        for number, parameter in enumerate(_parameters(state)):
+            kept = self._with_prefix(f"optimiser.{number}.")
+            if kept and kept.keys() != ADAM_STATE:
+                raise ValueError(f"optimiser state {number} has {', '.join(sorted(kept))}")
+            for name, value in kept.items():
+                if value.shape != (() if name == "step" else parameter.shape):
+                    raise ValueError(f"{name} {number} of shape {tuple(value.shape)}")
+            state.optimiser.state[parameter] = {k: value.clone() for k, value in kept.items()}
+
+    def _with_prefix(self, prefix: str) -> dict[str, Tensor]:
         return {
-            name.removeprefix(start): tensor
-            for name, tensor in self.tensors.items()
-            if name.startswith(start)
+            name.removeprefix(prefix): value
+            for name, value in self.tensors.items()
+            if name.startswith(prefix)
         }
 
 
 def save_checkpoint(
     path: str | os.PathLike[str],
     phase: str,
-    learner: Learner,
+    state: PhaseState,
     networks: tuple[PoseNetwork, PoseNetwork],
-    task: Task,
+    fixed: Mapping[str, Tensor],
     settings: Mapping[str, Any],
 ) -> None:
-    """Write where a training stands, aside and then in one move."""
-    tensors = {
-        "c_u": learner.c_u,
-        "generator": learner.generator.get_state(),
-        "template.image": task.drawn.fine.image,
-        "template.detail": task.drawn.fine.fine_structure,
-    }
-    if task.targets is not None:
-        tensors["targets"] = task.targets
+    """Write a checkpoint atomically.
+
+    Args:
+        path: the file.
+        phase: name of the phase that is being trained.
+        state: its state.
+        networks: the coarse and the fine network.
+        fixed: tensors that were computed before the first epoch, by name.
+        settings: what the weights depend on; `load_checkpoint` compares it.
+    """
+    tensors = {**fixed, "c_u": state.c_u, "generator": state.generator.get_state()}
     for name, network in zip(PHASES, networks, strict=True):
-        tensors |= {f"{name}.{key}": tensor for key, tensor in network.state_dict().items()}
-    for number, parameter in enumerate(_parameters(learner)):
-        for key, value in learner.optimiser.state[parameter].items():
+        tensors |= {f"{name}.{key}": value for key, value in network.state_dict().items()}
+    for number, parameter in enumerate(_parameters(state)):
+        for key, value in state.optimiser.state[parameter].items():
             tensors[f"optimiser.{number}.{key}"] = value
     about = {
         "phase": phase,
         "settings": dict(settings),
-        "position": {"round": learner.round, "epoch": learner.epoch},
+        "position": {"round": state.round, "epoch": state.epoch},
     }
-    kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with write_aside(path) as aside:
-        aside.write_bytes(save(kept, {"format": FORMAT, "about": json.dumps(about)}))
+        aside.write_bytes(save(stored, {"format": FORMAT, "about": json.dumps(about)}))
 
 
 def load_checkpoint(
     path: str | os.PathLike[str], settings: Mapping[str, Any], device: str
 ) -> Checkpoint:
-    """Read a checkpoint of a training with the same settings.
+    """Read the checkpoint of a training with the same settings.
 
     Raises:
-        SettingsError: it is not there, not a checkpoint, or of another training.
+        SettingsError: the file is missing, malformed, or belongs to another training.
     """
     try:
         with safe_open(path, framework="pt", device=device) as file:
@@ -115,8 +142,8 @@ def load_checkpoint(
             metadata = file.metadata() or {}
     except FileNotFoundError as error:
         raise SettingsError(
-            f"{path}: no such file; expected the checkpoint of a training that was stopped; "
-            "leave --resume out"
+            f"{path}: no such file; expected the checkpoint of an interrupted training; leave "
+            "--resume out"
         ) from error
     except (OSError, SafetensorError) as error:
         raise SettingsError(
@@ -124,17 +151,37 @@ def load_checkpoint(
         ) from error
     if metadata.get("format") != FORMAT:
         raise SettingsError(f"{path}: not a checkpoint; expected {FORMAT!r}; start over")
-    about = json.loads(metadata["about"])
+    try:
+        about = json.loads(metadata["about"])
+        stored = about["settings"]
+        stored["recipe"] = recipe_from_json(stored["recipe"])
+        done, phase = about["position"], about["phase"]
+        PHASES.index(phase)
+        checkpoint = Checkpoint(Path(path), phase, int(done["round"]), int(done["epoch"]), tensors)
+    except MALFORMED as error:
+        raise _malformed(path, error) from error
+    _check_settings(path, stored, settings)
+    return checkpoint
+
+
+def _check_settings(
+    path: str | os.PathLike[str], stored: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
     for name, now in settings.items():
-        then = about["settings"].get(name)
-        if then != now:
+        if stored.get(name) != now:
             raise SettingsError(
-                f"{path}: was trained with {name} {then!r}, now {now!r}; expected the same; "
-                "give what was given then, or leave --resume out"
+                f"{path}: was trained with {name} {stored.get(name)!r}, now {now!r}; expected the "
+                "same; repeat the options of the interrupted command, or leave --resume out"
             )
-    tensors["generator"] = tensors["generator"].cpu()
-    return Checkpoint(about["phase"], settings, tensors, about["position"])
 
 
-def _parameters(learner: Learner) -> list[Tensor]:
-    return [each for group in learner.optimiser.param_groups for each in group["params"]]
+def _malformed(path: str | os.PathLike[str], reason: object) -> SettingsError:
+    text = " ".join(str(reason).split())[:200]
+    return SettingsError(
+        f"{path}: malformed ({text}); expected a checkpoint of this training; delete it and start "
+        "over"
+    )
+
+
+def _parameters(state: PhaseState) -> list[Tensor]:
+    return [each for group in state.optimiser.param_groups for each in group["params"]]

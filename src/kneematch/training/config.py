@@ -1,28 +1,41 @@
-"""How a model is trained: the paper's way, and ours."""
+"""Configuration of a training: `TrainConfig`, and the hyperparameters (`Recipe`) it selects."""
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
+
+from kneematch.options import (
+    METHOD,
+    PERFORMANCE,
+    check_options,
+    device_option,
+    option,
+    resume_option,
+    seed_option,
+    workers_option,
+)
+
+CACHE_VARIABLE: Final = "KNEEMATCH_CACHE"
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The settings of Algorithms 1 and 2; the defaults are the paper's values."""
+    """Hyperparameters of Algorithms 1 and 2; the defaults are the paper's values (Sect. 5)."""
 
     name: str = "paper"
-    rounds: int = 3  # T, after each of which c_u is made anew
-    epochs: int = 15  # M, of each round
-    batch_size: int = 8  # films
-    backbone_rate: float = 1e-5  # of Adam, for ResNet18's part
-    head_rate: float = 1e-4  # for the rest
-    cosine: bool = False  # let both rates fall to 0
-    # The energy itself is lowered, as the paper does it; or the networks learn the poses of
-    # lowest energy near where others say that the knees are.
-    energy: bool = True
-    printed: bool = True  # the energy is the paper's, and not the robust one
-    shift: float = 0.02  # the paper's random translation, as a share of a view
-    # BatchNorm keeps the mean and deviation it started with: a few films are no sample of films.
-    frozen_statistics: bool = False
-    mean_template: int = 0  # times that the template becomes the mean of what it found
+    rounds: int = 3  # T; the weights c_u are recomputed after every round
+    epochs: int = 15  # M, epochs per round
+    batch_size: int = 8  # films per step
+    backbone_rate: float = 1e-5  # learning rate of the ResNet18 layers
+    head_rate: float = 1e-4  # learning rate of the other layers
+    cosine: bool = False  # cosine decay of both learning rates to 0 over a round
+    minimise_energy: bool = True  # as the paper; otherwise the networks learn pseudo-labels
+    paper_energy: bool = True  # the paper's energy; otherwise the robust one
+    shift: float = 0.02  # largest random translation, as a fraction of the view
+    frozen_statistics: bool = False  # keep BatchNorm's statistics: a few films are no sample
+    mean_template: int = 0  # how often the template is replaced by the mean of its matches
 
 
 PAPER: Final = Recipe()
@@ -34,26 +47,94 @@ DEFAULT: Final = Recipe(
     backbone_rate=3e-4,
     head_rate=1e-3,
     cosine=True,
-    energy=False,
-    printed=False,
+    minimise_energy=False,
+    paper_energy=False,
     frozen_statistics=True,
 )
+RENAMED: Final = {"energy": "minimise_energy", "printed": "paper_energy"}  # since version 0.1.0
 RECIPES: Final = {recipe.name: recipe for recipe in (DEFAULT, PAPER)}
 
 
-def chosen(
-    name: str,
-    rounds: int | None = None,
-    epochs: int | None = None,
-    batch_size: int | None = None,
-    mean_template: int | None = None,
-) -> Recipe:
-    """A recipe by name, with what is given in place of its own values."""
-    own = RECIPES[name]
-    return replace(
-        own,
-        rounds=rounds or own.rounds,
-        epochs=epochs or own.epochs,
-        batch_size=batch_size or own.batch_size,
-        mean_template=own.mean_template if mean_template is None else mean_template,
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    """Settings of `train` and of `kneematch train`."""
+
+    recipe: str = option(
+        DEFAULT.name,
+        help="Hyperparameters: default, or exactly those of the paper.",
+        group=METHOD,
+        choices=tuple(RECIPES),
     )
+    start: str = option(
+        "synthetic",
+        help="Initial weights: synthetic (the built-in model), imagenet (downloaded), none "
+        "(random), or a file of weights.",
+        group=METHOD,
+        metavar="NAME|FILE",
+    )
+    rounds: int | None = option(
+        None,
+        help="Rounds of each phase (the paper's T).",
+        group=METHOD,
+        metavar="N",
+        minimum=1,
+        default_text="the recipe's",
+    )
+    epochs: int | None = option(
+        None,
+        help="Epochs per round (the paper's M).",
+        group=METHOD,
+        metavar="N",
+        minimum=1,
+        default_text="the recipe's",
+    )
+    batch_size: int | None = option(
+        None,
+        help="Films per training step.",
+        group=METHOD,
+        metavar="N",
+        minimum=1,
+        default_text="the recipe's",
+    )
+    mean_template: int | None = option(
+        None,
+        help="How often to replace the template by the mean of the knees that it matches.",
+        group=METHOD,
+        metavar="N",
+        minimum=0,
+        default_text="0",
+    )
+    seed: int = seed_option()
+    device: str = device_option()
+    workers: int | None = workers_option()
+    cache: Path | None = option(
+        None,
+        help="Folder for prepared films, 1.6 MB each.",
+        group=PERFORMANCE,
+        metavar="FOLDER",
+        default_text=f"${CACHE_VARIABLE}, or the user's cache folder",
+    )
+    resume: bool = resume_option()
+
+    def __post_init__(self) -> None:
+        """Raise SettingsError for values that make no sense."""
+        check_options(self)
+
+    def hyperparameters(self) -> Recipe:
+        """Return the named recipe with the values that this configuration overrides."""
+        names = "rounds", "epochs", "batch_size", "mean_template"
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return replace(RECIPES[self.recipe], **given)
+
+
+def recipe_from_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a recipe that was stored by this version or by 0.1.0."""
+    return {RENAMED.get(name, name): value for name, value in values.items()}
+
+
+def cache_folder() -> Path:
+    """Return $KNEEMATCH_CACHE or the user's cache folder; it need not exist."""
+    from platformdirs import user_cache_path
+
+    named = os.environ.get(CACHE_VARIABLE)
+    return Path(named) if named else user_cache_path("kneematch")

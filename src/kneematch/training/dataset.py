@@ -1,14 +1,15 @@
-"""Films as training reads them, again and again: their halves, prepared once and kept on disk."""
+"""Training films: split into halves once, cached on disk, and read again in every epoch."""
 
 import hashlib
+import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 import torch
@@ -16,63 +17,93 @@ from torch import Tensor
 
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadable
 from kneematch.geometry.split import HALF_SIZE, SIDES, split
-from kneematch.io.atomic import write_aside
+from kneematch.io.atomic import write_aside, writing
 from kneematch.io.read import is_dicom, read
 from kneematch.parallel.pool import Died, apply_in_order
-from kneematch.training.cache_folder import VARIABLE, cache_folder
-from kneematch.training.known import Stamp, known_films, stamp
+from kneematch.training.config import CACHE_VARIABLE, cache_folder
 
-FORMAT: Final = 1  # to be raised when a film's halves come to be others
+FORMAT: Final = 1  # bump when preprocessing changes
 SHAPE: Final = (len(SIDES), *HALF_SIZE)
 DTYPE: Final = np.dtype("<u2")
 WHITE: Final = np.float32(65535)
-BYTES: Final = int(np.prod(SHAPE)) * DTYPE.itemsize  # 1.6 MB
-HALVES, REASON = ".halves", ".reason"  # suffixes
+BYTES: Final = int(np.prod(SHAPE)) * DTYPE.itemsize  # of a cached film, 1.6 MB
+HALVES_SUFFIX, REASON_SUFFIX = ".halves", ".reason"
+INDEX: Final = "known.jsonl"
 ONE_KNEE: Final = ("L", "R")
-AHEAD: Final = 8  # films a process, of which the results may wait for an earlier one
-ABANDONED_S: Final = 86_400  # after which a file that was never renamed belongs to no one
+AHEAD: Final = 8  # films per worker that may be finished before an earlier one is
+ABANDONED_S: Final = 86_400  # age at which a temporary file belongs to no running process
+SETTLED_NS: Final = 3_000_000_000  # a second change within a clock tick leaves no trace in a stamp
+GPU_FRACTION: Final = 0.3  # of the free GPU memory, which films may fill
+LOAD_BATCH: Final = 64  # films
+
+ROOM_NEEDED: Final = (
+    f"a folder with 1.6 MB per film to spare; choose another one with --cache or ${CACHE_VARIABLE}"
+)
+
+Stamp = tuple[int, int, int]  # file size, time of modification, time of status change (ns)
+
+
+class Films(Protocol):
+    """The training films u_1 ... u_N."""
+
+    def __len__(self) -> int: ...
+
+    def halves(self, rows: Tensor) -> Tensor:
+        """Return the halves (K, 2, H, W), float32, of films given by their indices (K,)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilmsInMemory:
+    """Films in the memory of a device."""
+
+    pixels: Tensor  # (N, 2, H, W)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def halves(self, rows: Tensor) -> Tensor:
+        """Return the halves (K, 2, H, W), float32, of films given by their indices (K,)."""
+        return self.pixels[rows.to(self.pixels.device)].float()
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedFilms:
-    """Halves on disk, of which only those that are asked for are read."""
+class CachedFilms:
+    """Films in the cache folder, of which a batch is read when it is needed."""
 
     folder: Path
-    films: tuple[str, ...]  # their paths
-    keys: tuple[str, ...]  # the hashes of their content
+    paths: tuple[str, ...]
+    keys: tuple[str, ...]  # SHA-256 of the files' content
+    device: str = "cpu"  # where halves are sent to
 
     def __len__(self) -> int:
-        return len(self.films)
+        return len(self.paths)
 
-    def halves(self, indices: Sequence[int] | Tensor) -> Tensor:
-        """The halves of some films, (N, 2, 800, 500) in float32."""
-        numbers = [int(index) for index in indices]
+    def halves(self, rows: Sequence[int] | Tensor) -> Tensor:
+        """Return the halves (K, 2, 800, 500), float32, of films given by their indices (K,)."""
+        numbers = [int(row) for row in rows]
         halves = np.empty((len(numbers), *SHAPE), np.float32)
-        for row, number in zip(halves, numbers, strict=True):
+        for target, number in zip(halves, numbers, strict=True):
             entry = _entry(self.folder, self.keys[number])
             try:
                 stored = np.memmap(entry, DTYPE, mode="r", shape=SHAPE)
             except (OSError, ValueError) as error:
                 raise SettingsError(
-                    f"{entry}: gone or cut short since {self.films[number]} was prepared; expected "
+                    f"{entry}: gone or cut short since {self.paths[number]} was prepared; expected "
                     f"{BYTES} bytes; run the command again"
                 ) from error
-            np.divide(stored, WHITE, out=row)
-        return torch.from_numpy(halves)
+            np.divide(stored, WHITE, out=target)
+        return torch.from_numpy(halves).to(self.device)
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """What became of a film."""
-
-    key: str = ""  # the hash of its content
-    failure: str | None = None  # why it is left out
-    seen: Stamp | None = None  # of the file that was hashed
-
-
-def films_folder() -> Path:
-    """Where prepared films are kept unless another folder is named."""
-    return cache_folder() / "films"
+def to_device(films: CachedFilms, device: str) -> Films:
+    """Load films into the memory of a GPU if they fit, or else send batches there."""
+    where = torch.device(device)
+    if where.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(where)
+        if 4 * len(films) * int(np.prod(SHAPE)) <= GPU_FRACTION * free:
+            batches = torch.split(torch.arange(len(films)), LOAD_BATCH)
+            return FilmsInMemory(torch.cat([films.halves(rows).to(where) for rows in batches]))
+    return replace(films, device=device)
 
 
 def prepare_films(
@@ -82,74 +113,83 @@ def prepare_films(
     room: float,
     workers: int,
     report: Callable[[], None] = lambda: None,
-) -> tuple[PreparedFilms, list[tuple[str, str]]]:
-    """Prepare films that show both knees, but for those that the folder has already.
+) -> tuple[CachedFilms, list[tuple[str, str]]]:
+    """Split films that show both knees into halves, except those that the cache already holds.
 
-    The folder may be shared with other runs, and a run may be killed at any time.
+    Several runs may share the folder, and a run may be killed at any time.
 
     Args:
-        films: their files; one that is named twice counts once.
-        folder: where halves are kept, 1.6 MB a film, by the film's content.
-        room: beside the film, as `split` has it.
-        workers: processes that read; 0 reads in this one.
+        films: their files; a file named twice counts once.
+        folder: the cache, 1.6 MB per film; None is "films" in `cache_folder()`.
+        room: margin beside the film, as in `split`.
+        workers: number of worker processes; 0 works in this process.
         report: called after each film.
 
     Returns:
-        The films, in order, and those left out: (path, reason).
+        The films, in order, and (path, reason) of those that cannot be used.
     """
     paths = list(dict.fromkeys(os.fspath(film) for film in films))
-    shared = films_folder() if folder is None else Path(folder)
+    shared = cache_folder() / "films" if folder is None else Path(folder)
     own = shared / f"halves-{FORMAT}-{room}"
-    _make(own)
-    known = known_films(shared / "known.jsonl")
-    made = {}
-    for film in paths:
-        kept = _kept(own, film, known.find(film))
-        if kept is not None:
-            made[film] = kept
+    _make_folder(own)
+    index, hashes = shared / INDEX, read_index(shared / INDEX)
+    entries: dict[str, _Entry] = {}
+    for path in paths:
+        entry = _find_entry(own, path, hashes.get(_identity(path)))
+        if entry is not None:
+            entries[path] = entry
             report()
-    unknown = [film for film in paths if film not in made]
+    unknown = [path for path in paths if path not in entries]
     work, ahead = partial(_prepare, own, room), AHEAD * max(workers, 1)
-    with closing(apply_in_order(work, unknown, workers=workers, ahead=ahead)) as new:
-        for film, result in zip(unknown, new, strict=True):
-            one = _Made(failure=result.told_of(film)) if isinstance(result, Died) else result
-            made[film] = one
-            if one.seen is not None:
-                with _writing(own):
-                    known.add(film, one.seen, one.key)
+    with closing(apply_in_order(work, unknown, workers=workers, ahead=ahead)) as results:
+        for path, result in zip(unknown, results, strict=True):
+            entry = _Entry(failure=result.told_of(path)) if isinstance(result, Died) else result
+            entries[path] = entry
+            if entry.stamp is not None:
+                with writing(own, ROOM_NEEDED):
+                    append_to_index(index, path, entry.stamp, entry.key)
             report()
-    good = tuple(film for film in paths if made[film].failure is None)
-    prepared = PreparedFilms(own, good, tuple(made[film].key for film in good))
-    reasons = ((film, made[film].failure) for film in paths)
-    return prepared, [(film, reason) for film, reason in reasons if reason is not None]
+    good = tuple(path for path in paths if entries[path].failure is None)
+    failures = [(path, entries[path].failure) for path in paths]
+    cached = CachedFilms(own, good, tuple(entries[path].key for path in good))
+    return cached, [(path, reason) for path, reason in failures if reason is not None]
 
 
-def _prepare(own: Path, room: float, film: str) -> _Made:
-    """Hash a film and, unless its content was met before, make its halves."""
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The cache's knowledge of a film: its halves, or why it has none."""
+
+    key: str = ""  # SHA-256 of the file's content
+    failure: str | None = None
+    stamp: Stamp | None = None  # of the file when it was hashed
+
+
+def _prepare(own: Path, room: float, path: str) -> _Entry:
+    """Hash a film and, unless the cache has its content, store its halves."""
     try:
-        is_dicom(film)  # which refuses folders, pipes and what is too large
-        seen = stamp(Path(film).stat())
-        key = _digest(film)
-        kept = _kept(own, film, key)
-        if kept is None:
-            halves = _halves(film, room)
-            if stamp(Path(film).stat()) != seen:
+        is_dicom(path)  # refuses folders, pipes and files that are too large
+        stamp = _stamp(path)
+        key = _hash(path)
+        entry = _find_entry(own, path, key)
+        if entry is None:
+            halves = _split(path, room)
+            if _stamp(path) != stamp:
                 raise Unreadable(
-                    f"{film}: changed while it was read; expected it to stay; run the command again"
+                    f"{path}: changed while it was read; expected it to stay; run the command again"
                 )
-            _keep(own, key, halves)
-            kept = _kept(own, film, key)
+            _store(own, key, halves)
+            entry = _find_entry(own, path, key)
     except FilmError as error:
-        return _Made(failure=str(error))
+        return _Entry(failure=str(error))
     except OSError as error:
-        return _Made(failure=f"{film}: {error.strerror or error}; expected a film; check the file")
-    return replace(kept or _Made(key), seen=seen)
+        return _Entry(failure=f"{path}: {error.strerror or error}; expected a film; check the file")
+    return replace(entry or _Entry(key), stamp=stamp)
 
 
-def _halves(film: str, room: float) -> Tensor | str:
-    """The halves (2, 800, 500) of a film, or why there are none and will never be."""
+def _split(path: str, room: float) -> Tensor | str:
+    """Return the halves (2, 800, 500) of a film, or a lasting reason why it cannot be used."""
     try:
-        radiograph = read(film)
+        radiograph = read(path)
         if radiograph.laterality in ONE_KNEE:
             return (
                 f"a film of one knee (laterality {radiograph.laterality}); expected both, to train "
@@ -157,70 +197,95 @@ def _halves(film: str, room: float) -> Tensor | str:
             )
         return split(radiograph, room=room).pixels
     except NotARadiograph as error:
-        told = str(error)
-        raise NotARadiograph(told if told.startswith(film) else f"{film}: {told}") from error
+        text = str(error)
+        raise NotARadiograph(text if text.startswith(path) else f"{path}: {text}") from error
     except FilmError:
         raise
     except Exception as error:  # one film of 100,000 must not stop the others
         raise FilmError(
-            f"{film}: {type(error).__name__}: {error}; expected a film or a known fault; "
+            f"{path}: {type(error).__name__}: {error}; expected a film or a known fault; "
             "report this as a bug of kneematch"
         ) from error
 
 
-def _keep(own: Path, key: str, halves: Tensor | str) -> None:
-    """Write halves in 16 bits, or the reason why there are none."""
-    entry = _entry(own, key)
-    with _writing(own):
-        entry.parent.mkdir(exist_ok=True)
+def _store(own: Path, key: str, halves: Tensor | str) -> None:
+    """Write halves as 16-bit integers, or the reason why there are none."""
+    path = _entry(own, key)
+    with writing(own, ROOM_NEEDED):
+        path.parent.mkdir(exist_ok=True)
         if isinstance(halves, str):
-            with write_aside(entry.with_suffix(REASON)) as aside:
+            with write_aside(path.with_suffix(REASON_SUFFIX)) as aside:
                 aside.write_text(halves, encoding="utf-8")
         else:
-            with write_aside(entry) as aside:
+            with write_aside(path) as aside:
                 levels = np.rint(halves.clamp(0, 1).numpy() * WHITE)
                 aside.write_bytes(levels.astype(DTYPE).tobytes())
 
 
-def _kept(own: Path, film: str, key: str | None) -> _Made | None:
-    """What was made of a film's content before, if anything; what is not whole is nothing."""
+def _find_entry(own: Path, path: str, key: str | None) -> _Entry | None:
+    """Return the cache's entry for a film's content; an incomplete file does not count."""
     if key is None:
         return None
-    entry = _entry(own, key)
+    file = _entry(own, key)
     with suppress(OSError):
-        if entry.stat().st_size == BYTES:
-            return _Made(key)
+        if file.stat().st_size == BYTES:
+            return _Entry(key)
     with suppress(OSError):
-        reason = entry.with_suffix(REASON).read_text(encoding="utf-8")
-        return _Made(key, f"{film}: {reason}") if reason else None
+        reason = file.with_suffix(REASON_SUFFIX).read_text(encoding="utf-8")
+        return _Entry(key, f"{path}: {reason}") if reason else None
     return None
 
 
 def _entry(own: Path, key: str) -> Path:
-    return own / key[:2] / f"{key}{HALVES}"
+    return own / key[:2] / f"{key}{HALVES_SUFFIX}"
 
 
-def _digest(film: str) -> str:
-    with Path(film).open("rb") as file:
+def _hash(path: str) -> str:
+    with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _make(own: Path) -> None:
-    """Make the folder; clear away what runs that were killed did not finish."""
-    with _writing(own):
-        own.mkdir(parents=True, exist_ok=True)
-        for aside in own.glob("*/.*"):
-            with suppress(FileNotFoundError):  # another run has finished it, or cleared it away
-                if aside.stat().st_mtime < time.time() - ABANDONED_S:
-                    aside.unlink()
+def _stamp(path: str) -> Stamp:
+    """Return what changes when a file's content does."""
+    about = Path(path).stat()
+    return about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 
-@contextmanager
-def _writing(own: Path) -> Iterator[None]:
+def _identity(path: str) -> tuple[str, Stamp] | None:
     try:
-        yield
-    except OSError as error:
-        raise SettingsError(
-            f"{own}: cannot be written ({error.strerror or error}); expected a folder with 1.6 MB "
-            f"a film to spare; name another one with ${VARIABLE}"
-        ) from error
+        return str(Path(path).absolute()), _stamp(path)
+    except OSError:
+        return None
+
+
+def read_index(index: Path) -> dict[tuple[str, Stamp] | None, str]:
+    """Return the known hashes of files, by absolute path and stamp; skip torn lines."""
+    hashes: dict[tuple[str, Stamp] | None, str] = {}
+    for line in index.read_bytes().splitlines() if index.exists() else ():
+        with suppress(ValueError, TypeError):
+            path, size, modified, changed, key = json.loads(line)
+            hashes[path, (size, modified, changed)] = str(key)
+    return hashes
+
+
+def append_to_index(index: Path, path: str, stamp: Stamp, key: str) -> None:
+    """Remember the hash of a file, unless the file is so new that it may still change."""
+    if max(stamp[1:]) > time.time_ns() - SETTLED_NS:
+        return
+    line = json.dumps([str(Path(path).absolute()), *stamp, key]) + "\n"
+    # A single write at the end of the file, so that the lines of two processes do not mix.
+    descriptor = os.open(index, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    try:
+        os.write(descriptor, line.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(own: Path) -> None:
+    """Create the cache folder, and remove temporary files of runs that were killed."""
+    with writing(own, ROOM_NEEDED):
+        own.mkdir(parents=True, exist_ok=True)
+        for temporary in own.glob("*/.*"):
+            with suppress(FileNotFoundError):  # another run has finished or removed it
+                if temporary.stat().st_mtime < time.time() - ABANDONED_S:
+                    temporary.unlink()

@@ -1,7 +1,8 @@
-"""The processes that train together: who does which films, and what all of them know."""
+"""Data-parallel training in several processes that torchrun started."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -10,81 +11,108 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-PATIENCE: Final = timedelta(days=2)  # while the first process prepares films, the others wait
+from kneematch.devices import resolve_device
+
+TIMEOUT: Final = timedelta(days=2)  # the other processes wait while the first one prepares films
+FILMS_AT_ONCE: Final = 16  # on a CPU, in `map_films`
+BYTES_PER_FILM: Final = 60_000_000  # on a GPU, in `map_films`
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One of `size` processes."""
+    """The processes that train together, as one of them sees them."""
 
     rank: int = 0
     size: int = 1
+    device: str = "cpu"  # of this process
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process reports and writes files."""
+        return self.rank == 0
 
     def share(self, count: int, device: torch.device) -> tuple[Tensor, float]:
-        """Which films of a batch are this process's, and whether they count.
+        """Choose the films of a batch that this process works on.
 
-        A process without a film of a small last batch takes part, but does not count.
+        A process that gets none of a small last batch still takes part in the step, because
+        gradients are exchanged: it works on the first film with weight 0.
+
+        Args:
+            count: number of films in the batch.
+            device: device of the returned indices.
+
+        Returns:
+            Indices (K,) into the batch, and the weight (1 or 0) of their losses.
         """
         if self.rank < count:
             return torch.arange(self.rank, count, self.size, device=device), 1.0
         return torch.zeros(1, dtype=torch.long, device=device), 0.0
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all processes, which each of them gets."""
+        """Return the sum of a tensor over all processes."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
-    def wait_for_first(self) -> None:
-        """Let the first process go ahead, whose work the others then find done."""
-        if self.rank:
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Run the body in the main process first, and then in the others."""
+        if not self.is_main:
+            dist.barrier()
+        yield
+        if self.size > 1 and self.is_main:
             dist.barrier()
 
-    def first_is_done(self) -> None:
-        """The other end of `wait_for_first`."""
-        if self.size > 1 and not self.rank:
-            dist.barrier()
-
-    def wrapped(self, network: nn.Module) -> nn.Module:
-        """The network whose gradients are the mean of all processes'."""
+    def parallel(self, network: nn.Module) -> nn.Module:
+        """Return the network with gradients averaged over all processes."""
         if self.size == 1:
             return network
         return nn.parallel.DistributedDataParallel(network, broadcast_buffers=True)
 
-    def each(
-        self, count: int, batch_size: int, answer: Callable[[Tensor], Tensor], like: Tensor
-    ) -> Tensor:
-        """Answers (count, ...) about all films, each process giving its own batch by batch.
+    def map_films(self, count: int, function: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+        """Apply a function to all films, whole batches at a time, shared among the processes.
+
+        The batches do not depend on the number of processes, and so neither do the results.
 
         Args:
-            count: number of films.
-            batch_size: films that are answered at once.
-            answer: from rows (K,) to answers (K, ...).
-            like: (...), of the answers' shape, type and device.
+            count: number of films N.
+            function: from indices of films (K,) to values (K, ...).
+            like: (...), a tensor with the shape, dtype and device of one film's value.
+
+        Returns:
+            Values (N, ...), in every process.
         """
-        found = like.new_zeros(count, *like.shape)
-        # Each batch is the same whoever does it, so that answers do not depend on the group.
-        for rows in self.batches(torch.split(torch.arange(count), batch_size)):
-            found[rows.to(found.device)] = answer(rows)
-        return self.sum(found)
-
-    def batches(self, batches: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Whole batches of this process."""
-        return batches[self.rank :: self.size]
+        values = like.new_zeros(count, *like.shape)
+        batches = torch.split(torch.arange(count), _films_at_once(like.device))
+        for rows in batches[self.rank :: self.size]:
+            values[rows.to(values.device)] = function(rows)
+        return self.sum(values)
 
 
-def join() -> Group:
-    """The group that torchrun started, or this process alone."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+@contextmanager
+def process_group(device: str) -> Iterator[Group]:
+    """Join the process group of torchrun, or give a group of this process alone.
+
+    Args:
+        device: as `resolve_device` takes it; every process on a machine gets a GPU of its own.
+    """
+    device, size = resolve_device(device), int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
-        return Group()
-    if not dist.is_initialized():
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        dist.init_process_group(backend, timeout=PATIENCE)
-    return Group(dist.get_rank(), size)
-
-
-def leave(group: Group) -> None:
-    """End the group, if there is one."""
-    if group.size > 1:
+        yield Group(device=device)
+        return
+    if device == "cuda":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=TIMEOUT)
+    try:
+        yield Group(dist.get_rank(), size, device)
+    finally:
         dist.destroy_process_group()
+
+
+def _films_at_once(device: torch.device) -> int:
+    """Return how many films the memory of a device holds during a refinement."""
+    if device.type != "cuda":
+        return FILMS_AT_ONCE
+    free, _ = torch.cuda.mem_get_info(device)
+    return min(max(free // BYTES_PER_FILM, 8), 512)

@@ -1,5 +1,7 @@
-"""The weights that training starts from, by name."""
+"""Initial weights of both networks: the built-in model, ImageNet, random numbers, or a file."""
 
+import hashlib
+import pickle
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,107 +12,131 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.networks.model_file import FORMAT, load_model, shipped_model
+from kneematch.networks.model_file import FORMAT, Model, load_model, shipped_model
 from kneematch.networks.pose_network import PoseNetwork, network_of
-from kneematch.training.imagenet import check_imagenet, imagenet_file
-from kneematch.training.state_dict_file import read_state_dict
+from kneematch.training.config import cache_folder
 
-SYNTHETIC: Final = "synthetic"  # the model in the box
-IMAGENET: Final = "imagenet"  # not fetched here: see fetch_imagenet
-NONE: Final = "none"  # random
-LAYERS: Final = ("layer1", "layer2", "layer3", "layer4")
-CLASSIFIER: Final = "fc."  # for ImageNet's thousand classes
-# BatchNorm keeps this count and makes no use of it; torchvision's file, older, does not have it.
-COUNT: Final = "num_batches_tracked"
+SYNTHETIC: Final = "synthetic"  # the built-in model
+IMAGENET: Final = "imagenet"
+RANDOM: Final = "none"
+IMAGENET_FILE: Final = "resnet18-f37072fd.pth"  # torchvision's official weights
+IMAGENET_URL: Final = f"https://download.pytorch.org/models/{IMAGENET_FILE}"
+IMAGENET_SHA256: Final = "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"
+CLASSIFIER: Final = "fc."  # torchvision's last layer, which the networks do not have
+COUNTER: Final = "num_batches_tracked"  # unused by BatchNorm here, and missing in older files
+
 Networks = tuple[PoseNetwork, PoseNetwork]  # coarse, fine
 
 
-def start_networks(name: str, *, seed: int = 0, up_to: str = LAYERS[-1]) -> Networks:
-    """The coarse and the fine network to start from, on the CPU, in float32 and evaluation mode.
+def initial_networks(start: str, *, seed: int = 0) -> tuple[Networks, Model | None]:
+    """Return the coarse and the fine network to start from, in float32 on the CPU.
 
     Args:
-        name: synthetic, imagenet, none, or a file: a model of kneematch, or the weights of a
-            ResNet18 under torchvision's names (safetensors, or a zip that torch.save wrote).
-        seed: of what the weights leave open, which is drawn at random.
-        up_to: the deepest layer that a ResNet18's file must and may have.
+        start: "synthetic", "imagenet" (downloaded once), "none", or a file: a model of kneematch,
+            or weights of a ResNet18 under torchvision's names (safetensors or torch.save).
+        seed: random seed of the layers that these weights leave open.
+
+    Returns:
+        The networks in evaluation mode, and the model that they belong to, if any.
 
     Raises:
         SettingsError: there is no such start, or its weights do not fit.
     """
-    if name == SYNTHETIC:
-        return _of_model(shipped_model())
-    if name == NONE:
-        return _random(seed)
-    if name == IMAGENET:
-        check_imagenet(imagenet_file())
-        return _with_backbone(read_state_dict(imagenet_file()), LAYERS[-1], name, seed)
-    check_start(name)
-    path = Path(name)
-    if zipfile.is_zipfile(path):
-        return _with_backbone(read_state_dict(path), up_to, name, seed)
-    weights = _safetensors(path)
-    return _of_model(path) if weights is None else _with_backbone(weights, up_to, name, seed)
-
-
-def check_start(name: str) -> None:
-    """Refuse a name that is no start and no file."""
-    if name not in (SYNTHETIC, IMAGENET, NONE) and not Path(name).is_file():
+    if start == RANDOM:
+        return _random_networks(seed), None
+    if start == IMAGENET:
+        return _with_backbone(_torch_weights(imagenet_file()), start, seed), None
+    path = shipped_model() if start == SYNTHETIC else Path(start)
+    if not path.is_file():
         raise SettingsError(
-            f"start {name!r}: no such file; expected {SYNTHETIC}, {IMAGENET}, {NONE} or a file of "
-            "weights; choose one"
+            f"start {start!r}: no such file; expected {SYNTHETIC}, {IMAGENET}, {RANDOM} or a file "
+            "of weights; choose one"
         )
-
-
-def model_of(name: str) -> Path | None:
-    """The file of the model that a start names, if it names one that knows a template."""
-    if name == SYNTHETIC:
-        return shipped_model()
-    path = Path(name)
-    plain = name in (IMAGENET, NONE) or not path.is_file() or zipfile.is_zipfile(path)
-    return None if plain or _safetensors(path) is not None else path
-
-
-def _of_model(path: Path) -> Networks:
+    weights = _torch_weights(path) if zipfile.is_zipfile(path) else _safetensors_weights(path)
+    if weights is not None:
+        return _with_backbone(weights, start, seed), None
     model = load_model(path)
-    return network_of(model.coarse), network_of(model.fine)
+    return (network_of(model.coarse), network_of(model.fine)), model
 
 
-def _random(seed: int) -> Networks:
+def imagenet_file() -> Path:
+    """Return torchvision's ImageNet weights of ResNet18, downloaded on first use.
+
+    Raises:
+        SettingsError: the download failed, or the file is not the official one.
+    """
+    path = cache_folder() / IMAGENET_FILE
+    by_hand = (
+        f"expected torchvision's {IMAGENET_FILE} with the SHA-256 {IMAGENET_SHA256[:8]}...; "
+        f"download {IMAGENET_URL} on a machine that can and put it at {path}"
+    )
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(
+                IMAGENET_URL, str(path), hash_prefix=IMAGENET_SHA256, progress=False
+            )
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except (OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise SettingsError(f"{IMAGENET_URL}: download failed ({reason}); {by_hand}") from error
+    if found != IMAGENET_SHA256:
+        raise SettingsError(f"{path}: has the SHA-256 {found[:8]}...; {by_hand}")
+    return path
+
+
+def _random_networks(seed: int) -> Networks:
     with torch.random.fork_rng(devices=[]):  # initialisation draws from the global generator
         torch.manual_seed(seed)
         return PoseNetwork().eval(), PoseNetwork().eval()
 
 
-def _with_backbone(weights: Mapping[str, Tensor], up_to: str, name: str, seed: int) -> Networks:
-    """Random networks but for the layers of the backbone, which both get from a ResNet18."""
-    networks = _random(seed)
-    deeper = tuple(f"{layer}." for layer in LAYERS[LAYERS.index(up_to) + 1 :])
+def _with_backbone(weights: Mapping[str, Tensor], start: str, seed: int) -> Networks:
+    """Return random networks whose backbones both have the weights of a ResNet18."""
+    networks = _random_networks(seed)
     given = {key: value for key, value in weights.items() if not key.startswith(CLASSIFIER)}
     for network in networks:
         state = network.backbone.state_dict()
-        wanted = {key: value for key, value in state.items() if not key.startswith(deeper)}
-        _check(given, wanted, name)
+        _check_shapes(given, state, start)
         network.backbone.load_state_dict({**state, **given})
     return networks
 
 
-def _check(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], name: str) -> None:
-    """The same names and shapes, but for the counts, which may be missing."""
+def _check_shapes(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], start: str) -> None:
+    """Raise SettingsError unless names and shapes agree; BatchNorm's counters may be missing."""
     for key in sorted(given.keys() | wanted.keys()):
-        found = _shape(given, key)
-        if found != _shape(wanted, key) and not (key.endswith(COUNT) and found == "nothing"):
+        found, expected = (
+            f"shape {tuple(weights[key].shape)}" if key in weights else "nothing"
+            for weights in (given, wanted)
+        )
+        if found != expected and not (key.endswith(COUNTER) and found == "nothing"):
             raise SettingsError(
-                f"{name}: {found} under the name {key}; expected {_shape(wanted, key)}; give the "
-                "weights of a ResNet18 under torchvision's names"
+                f"{start}: {found} under the name {key}; expected {expected}; give the weights of "
+                "a ResNet18 under torchvision's names"
             )
 
 
-def _shape(weights: Mapping[str, Tensor], key: str) -> str:
-    return f"shape {tuple(weights[key].shape)}" if key in weights else "nothing"
+def _torch_weights(path: Path) -> dict[str, Tensor]:
+    """Read a state_dict that torch.save wrote; code in the file is not run."""
+    try:
+        weights = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(weights, dict):
+            raise ValueError(f"a {type(weights).__name__}")
+        wrong = [k for k, value in weights.items() if not isinstance(value, Tensor)]
+        if wrong:
+            raise ValueError(f"{wrong[0]!r} is not a tensor")
+    except (OSError, EOFError, RuntimeError, ValueError, LookupError, pickle.PickleError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise SettingsError(
+            f"{path}: not a plain state_dict ({reason}); expected tensors by name, as torch.save "
+            "writes them; nothing in it was run; download it again"
+        ) from error
+    return {str(name): value.detach() for name, value in weights.items()}
 
 
-def _safetensors(path: Path) -> dict[str, Tensor] | None:
-    """The tensors of a file; None of a model of kneematch, which `load_model` reads."""
+def _safetensors_weights(path: Path) -> dict[str, Tensor] | None:
+    """Return the tensors of a file, or None for a model of kneematch."""
     try:
         with safe_open(path, framework="pt") as file:
             if (file.metadata() or {}).get("format") == FORMAT:
@@ -118,6 +144,6 @@ def _safetensors(path: Path) -> dict[str, Tensor] | None:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise SettingsError(
-            f"{path}: cannot be read as safetensors ({error}); expected a model of kneematch or a "
-            "ResNet18's weights; copy it again"
+            f"{path}: cannot be read as safetensors ({error}); expected a model of kneematch or "
+            "the weights of a ResNet18; copy it again"
         ) from error

@@ -1,39 +1,34 @@
-"""The losses of a training: metrics.csv, and the same as a picture."""
+"""The losses of a training, as a table (metrics.csv) and as a plot (curves.png)."""
 
 import csv
-import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Final
 
-from PIL import Image, ImageDraw, ImageFont
+from matplotlib.figure import Figure
 
+from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
 
-SIZE: Final = (1200, 640)
-MARGIN: Final = (110, 50, 40, 70)  # left, top, right, bottom
-LARGER: Final = 2  # lines are drawn on a larger picture, then reduced
-PAPER: Final = (250, 250, 248)
-INK: Final = (60, 60, 60)
-FAINT: Final = (222, 222, 218)
-COLOURS: Final = {"coarse": (222, 120, 20), "fine": (30, 120, 200)}
-TICKS: Final = 5
+COLOURS: Final = {"coarse": "tab:orange", "fine": "tab:blue"}
+SIZE_INCHES: Final = (12, 6.4)
+DPI: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A row of metrics.csv."""
+    """One row of metrics.csv."""
 
     phase: str
     round: int
     epoch: int
-    loss: float  # the mean of what was lowered; after the first round of the paper, times c_u
+    loss: float  # mean over the films, weighted by c_u after the paper's first round
     seconds: float  # since the training began
 
 
 def write_metrics(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:
-    """One row an epoch."""
+    """Write one row per epoch."""
     with write_aside(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow([each.name for each in fields(Epoch)])
@@ -43,78 +38,43 @@ def write_metrics(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[Epoch]:
-    """What write_metrics wrote; nothing of a file that is not there."""
-    if not os.path.exists(path):  # noqa: PTH110
+    """Return the rows that write_metrics wrote; none if there is no such file."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:  # noqa: PTH123
+            return [
+                Epoch(
+                    row["phase"],
+                    int(row["round"]),
+                    int(row["epoch"]),
+                    float(row["loss"]),
+                    float(row["seconds"]),
+                )
+                for row in csv.DictReader(file)
+            ]
+    except FileNotFoundError:
         return []
-    with open(path, newline="", encoding="utf-8") as file:  # noqa: PTH123
-        return [_epoch(row) for row in csv.DictReader(file)]
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
+        raise SettingsError(
+            f"{path}: malformed ({error}); expected the losses of a training; delete the file"
+        ) from error
 
 
-def _epoch(row: Mapping[str, str]) -> Epoch:
-    return Epoch(
-        row["phase"],
-        int(row["round"]),
-        int(row["epoch"]),
-        float(row["loss"]),
-        float(row["seconds"]),
-    )
-
-
-def draw_curves(epochs: Sequence[Epoch]) -> Image.Image:
-    """The loss of each phase over its epochs; a gap where a round ends and c_u changes."""
-    picture = Image.new("RGB", (LARGER * SIZE[0], LARGER * SIZE[1]), PAPER)
-    draw = ImageDraw.Draw(picture)
-    left, top, right, bottom = (LARGER * side for side in MARGIN)
-    box = left, top, picture.width - right, picture.height - bottom
-    losses = [epoch.loss for epoch in epochs if math.isfinite(epoch.loss)] or [1.0]
-    highest = _round_up(max(losses))
-    _axes(draw, box, highest, len(epochs))
-    step = (box[2] - box[0]) / max(len(epochs) - 1, 1)
-
-    def place(number: int) -> tuple[float, float]:
-        share = min(epochs[number].loss / highest, 1.0)
-        return box[0] + number * step, box[3] - share * (box[3] - box[1])
-
-    for number, epoch in enumerate(epochs):
-        colour = COLOURS.get(epoch.phase, INK)
-        x, y = place(number)
-        reach = 3 * LARGER
-        draw.ellipse((x - reach, y - reach, x + reach, y + reach), fill=colour)
-        before = epochs[number - 1] if number else None
-        if before is not None and (before.phase, before.round) == (epoch.phase, epoch.round):
-            draw.line((*place(number - 1), x, y), fill=colour, width=2 * LARGER)
-    _legend(draw, box, epochs)
-    return picture.reduce(LARGER)
-
-
-def _axes(
-    draw: ImageDraw.ImageDraw, box: tuple[int, int, int, int], highest: float, count: int
-) -> None:
-    font = ImageFont.load_default(18 * LARGER)
-    for tick in range(TICKS + 1):
-        y = box[3] - tick / TICKS * (box[3] - box[1])
-        draw.line((box[0], y, box[2], y), fill=FAINT, width=LARGER)
-        value = f"{tick / TICKS * highest:.3g}"
-        draw.text((box[0] - 12 * LARGER, y), value, fill=INK, font=font, anchor="rm")
-    below = box[3] + 30 * LARGER
-    draw.text(((box[0] + box[2]) / 2, below), f"{count} epochs", fill=INK, font=font, anchor="mm")
-    draw.text((box[0], box[1] - 24 * LARGER), "loss", fill=INK, font=font, anchor="lm")
-
-
-def _legend(
-    draw: ImageDraw.ImageDraw, box: tuple[int, int, int, int], epochs: Sequence[Epoch]
-) -> None:
-    font = ImageFont.load_default(18 * LARGER)
-    x = box[2]
-    for phase in reversed(list(dict.fromkeys(epoch.phase for epoch in epochs))):
-        colour = COLOURS.get(phase, INK)
-        draw.text((x, box[1] - 24 * LARGER), phase, fill=colour, font=font, anchor="rm")
-        x -= round(font.getlength(phase)) + 24 * LARGER
-
-
-def _round_up(value: float) -> float:
-    """The next of 1, 2, 5, 10 ... from a value on."""
-    if value <= 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(factor * power for factor in (1, 2, 5, 10) if value <= factor * power * 1.0001)
+def plot_losses(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:
+    """Plot the loss of each phase; lines break between rounds, because c_u changes there."""
+    figure = Figure(figsize=SIZE_INCHES, dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    lines: dict[tuple[str, int], tuple[list[int], list[float]]] = {}
+    for number, epoch in enumerate(epochs, start=1):
+        numbers, losses = lines.setdefault((epoch.phase, epoch.round), ([], []))
+        numbers.append(number)
+        losses.append(epoch.loss)
+    for (phase, round_number), (numbers, losses) in lines.items():
+        label = phase if round_number == 0 else None
+        axes.plot(numbers, losses, "o-", color=COLOURS.get(phase, "tab:gray"), label=label)
+    axes.set(xlabel="epoch", ylabel="loss")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    if lines:
+        axes.legend()
+    with write_aside(path) as aside:
+        figure.savefig(aside, format="png")

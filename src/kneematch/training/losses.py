@@ -1,6 +1,4 @@
-"""What a network is to lower: the energy itself, or its distance from known poses."""
-
-from collections.abc import Callable
+"""The two training losses: the paper's energy, and the distance from pseudo-labels."""
 
 import torch
 from torch import Tensor
@@ -12,51 +10,53 @@ from kneematch.matching.energy import energy
 from kneematch.networks.pose_network import INPUT, look
 from kneematch.networks.two_stage import Network
 from kneematch.solvers.problem import problem
-from kneematch.training.augmentation import draw_exposures, exposed
-from kneematch.training.phase_data import Lesson
-
-# From a network, a lesson, the films (B,) of a batch, which of these are asked for (K,), and a
-# generator to a loss of each (K,). What is random is drawn for the whole batch, so that it does
-# not depend on which process does which film.
-Objective = Callable[[Network, Lesson, Tensor, Tensor, torch.Generator], Tensor]
+from kneematch.training.augmentation import apply_exposures, draw_exposures
+from kneematch.training.phase import Loss, PhaseData
 
 
-def energy_of(shift: float) -> Objective:
-    """The paper's: f(u, G(u)), with a small random translation (a share of the view)."""
+def energy_loss(shift: float) -> Loss:
+    """Return the paper's loss: the energy f(u, G(u)) of randomly translated views (Sect. 5).
 
-    def objective(
-        network: Network, lesson: Lesson, rows: Tensor, mine: Tensor, generator: torch.Generator
-    ) -> Tensor:
-        halves = lesson.films.halves(rows[mine])
-        drawn = torch.rand(len(rows), 2, 2, generator=generator, device=generator.device)
-        x, y = (2 * shift * (2 * drawn - 1)).unbind(-1)  # a view is 2 wide
-        moves = torch.stack([torch.ones_like(x), x, y, torch.zeros_like(x)], dim=-1)[mine]
-        frames = lesson.of(lesson.frames, rows[mine])
-        frames = within(frames, moves, lesson.aspect, HALF_ASPECT)
-        asked = problem(halves, lesson.template, paper=lesson.printed)
-        return energy(asked.terms, lesson.answer(network, halves, frames))
-
-    return objective
-
-
-def distance_from(targets: Tensor, spread: Spread) -> Objective:
-    """Ours: how far G(u)'s corners are from those of targets (N, 2, 4), in template widths.
-
-    The view is another one each time, of another exposure; the target is known in any of them.
+    Args:
+        shift: largest translation, as a fraction of the view.
     """
 
-    def objective(
-        network: Network, lesson: Lesson, rows: Tensor, mine: Tensor, generator: torch.Generator
+    def loss(
+        network: Network, data: PhaseData, rows: Tensor, mine: Tensor, generator: torch.Generator
     ) -> Tensor:
-        target = lesson.of(targets, rows)
-        nominal = seen_from(lesson.of(lesson.frames, rows), target, lesson.aspect, HALF_ASPECT)
-        wanted = moved(nominal, lesson.ratio, spread, generator)
-        frames = frames_that_show(target, wanted, lesson.aspect, HALF_ASPECT)
-        drawn = draw_exposures(2 * len(rows), INPUT, generator)
-        both = torch.stack([2 * mine, 2 * mine + 1], dim=-1).flatten()
-        halves = lesson.films.halves(rows[mine])
-        views = exposed(look(halves, frames[mine], lesson.aspect), drawn[both])
-        found = pose_from_vector(network(views), lesson.ratio)
-        return corner_distance(found, wanted[mine], lesson.template.aspect, lesson.aspect).sum(-1)
+        halves = data.films.halves(rows[mine])
+        drawn = torch.rand(len(rows), 2, 2, generator=generator, device=generator.device)
+        x, y = (2 * shift * (2 * drawn - 1)).unbind(-1)  # a view is 2 wide
+        translations = torch.stack([torch.ones_like(x), x, y, torch.zeros_like(x)], dim=-1)[mine]
+        frames = within(data.frames_of(rows[mine]), translations, data.aspect, HALF_ASPECT)
+        question = problem(halves, data.template, paper=data.paper_energy)
+        return energy(question.terms, data.predict(network, halves, frames))
 
-    return objective
+    return loss
+
+
+def pose_loss(targets: Tensor, spread: Spread) -> Loss:
+    """Return the mean distance of the predicted corners from the target's, in template widths.
+
+    Every call draws new views and new exposures; the target is known in any view.
+
+    Args:
+        targets: (N, 2, 4), poses of the template in the halves.
+        spread: how far the views are varied.
+    """
+
+    def loss(
+        network: Network, data: PhaseData, rows: Tensor, mine: Tensor, generator: torch.Generator
+    ) -> Tensor:
+        target = targets[rows.to(targets.device)]
+        nominal = seen_from(data.frames_of(rows), target, data.aspect, HALF_ASPECT)
+        wanted = moved(nominal, data.height_ratio, spread, generator)
+        frames = frames_that_show(target, wanted, data.aspect, HALF_ASPECT)
+        exposures = draw_exposures(2 * len(rows), INPUT, generator)
+        both_sides = torch.stack([2 * mine, 2 * mine + 1], dim=-1).flatten()
+        halves = data.films.halves(rows[mine])
+        views = apply_exposures(look(halves, frames[mine], data.aspect), exposures[both_sides])
+        found = pose_from_vector(network(views), data.height_ratio)
+        return corner_distance(found, wanted[mine], data.template.aspect, data.aspect).sum(-1)
+
+    return loss

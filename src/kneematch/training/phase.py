@@ -1,37 +1,73 @@
 """Algorithm 1: train one network to find one template (paper, Sect. 5)."""
 
 import math
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from kneematch.geometry.pose import vector_from_pose
-from kneematch.networks.pose_network import PoseNetwork
+from kneematch.geometry.frames import within
+from kneematch.geometry.pose import pose_from_vector, vector_from_pose
+from kneematch.geometry.split import HALF_ASPECT
+from kneematch.matching.template import Template
+from kneematch.networks.pose_network import PoseNetwork, look
 from kneematch.networks.two_stage import Network
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import nearby
 from kneematch.solvers.problem import problem
 from kneematch.training.config import Recipe
+from kneematch.training.dataset import Films, FilmsInMemory
 from kneematch.training.distributed import Group
-from kneematch.training.losses import Objective
-from kneematch.training.phase_data import InMemory, Lesson
 from kneematch.training.replay import Replay
 
-SHARPENED_AT_ONCE: Final = 16  # films, on a CPU
-SHARPENED_BYTES: Final = 60_000_000  # a film, on a GPU
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhaseData:
+    """The template that a phase looks for, and the views of the films it looks for it in."""
+
+    films: Films
+    template: Template
+    aspect: float  # height over width of the views
+    frames: Tensor  # (N, 2, 4), poses of the views in the halves
+    paper_energy: bool  # otherwise the robust energy
+
+    @property
+    def height_ratio(self) -> float:
+        """Template aspect over view aspect, as `pose_from_vector` takes it."""
+        return self.template.aspect / self.aspect
+
+    def frames_of(self, rows: Tensor) -> Tensor:
+        """Return the frames (K, 2, 4) of some films, given by their indices (K,)."""
+        return self.frames[rows.to(self.frames.device)]
+
+    def predict(self, network: Network, halves: Tensor, frames: Tensor) -> Tensor:
+        """Return the poses theta (K, 2, 4) of the template that a network predicts.
+
+        Args:
+            network: G, from views (K, 2, 224, 224) to vectors (K, 2, 4).
+            halves: (K, 2, H, W).
+            frames: (K, 2, 4), the views of the halves that the network sees.
+        """
+        in_view = pose_from_vector(network(look(halves, frames, self.aspect)), self.height_ratio)
+        return within(frames, in_view, self.aspect, HALF_ASPECT)
 
 
-class Learner:
-    """G(.; phi) while it learns: all that changes from epoch to epoch."""
+# Called with the network, the data, the films (B,) of a batch, the indices (K,) into the batch of
+# those to compute, and a generator; returns one loss per film, (K,). Random numbers are drawn for
+# the whole batch, so that they do not depend on which process computes which film.
+Loss = Callable[[Network, PhaseData, Tensor, Tensor, torch.Generator], Tensor]
+
+
+class PhaseState:
+    """Everything that changes from epoch to epoch, which a checkpoint stores."""
 
     def __init__(self, network: PoseNetwork, films: int, recipe: Recipe, seed: int) -> None:
         backbone = list(network.backbone.parameters())
         head = [*network.reduce.parameters(), *network.regress.parameters()]
         device = head[0].device
-        self.network = network
-        # Rates are tensors, since a recorded step reads them again.
+        self.network = network  # G(.; phi)
+        # Learning rates are tensors, because a CUDA graph reads them again at every replay.
         self.rates = torch.zeros(2, device=device).unbind()
         groups = zip((backbone, head), self.rates, strict=True)
         self.optimiser = torch.optim.Adam(
@@ -41,79 +77,76 @@ class Learner:
         )
         self.generator = torch.Generator(device).manual_seed(seed)
         self.replay = Replay(self.generator)
-        self.c_u = torch.ones(films, device=device)
-        self.round = 0  # t
-        self.epoch = 0  # of this round
-        self.loss = math.nan  # the last epoch's mean
+        self.c_u = torch.ones(films, device=device)  # weights of the films
+        self.round = 0  # finished rounds
+        self.epoch = 0  # finished epochs of the current round
+        self.loss = math.nan  # mean of the last epoch
 
-    def set_rates(self, recipe: Recipe, progress: float) -> None:
-        """The learning rates at a share of a round."""
-        fall = (1 + math.cos(math.pi * progress)) / 2 if recipe.cosine else 1.0
+    def set_learning_rates(self, recipe: Recipe, progress: float) -> None:
+        """Set the learning rates for a moment of a round, from 0 (start) to 1 (end)."""
+        decay = (1 + math.cos(math.pi * progress)) / 2 if recipe.cosine else 1.0
         for rate, full in zip(self.rates, (recipe.backbone_rate, recipe.head_rate), strict=True):
-            rate.fill_(fall * full)
+            rate.fill_(decay * full)
 
 
 def train_phase(
-    learner: Learner,
-    lesson: Lesson,
-    objective: Objective,
-    recipe: Recipe,
-    group: Group,
-    report: Callable[[Learner], None],
-) -> None:
-    """Run Algorithm 1 from where the learner stands; report after every epoch."""
-    network = _mixed(group.wrapped(learner.network))
-    still = isinstance(lesson.films, InMemory) and group.size == 1
-    learner.replay.on = still and learner.c_u.is_cuda
-    while learner.round < recipe.rounds:
-        if learner.round > 0 and learner.epoch == 0:
-            learner.c_u.copy_(1 / sharpened_energies(learner.network, lesson, group))
-        while learner.epoch < recipe.epochs:
-            _prepare(learner.network, recipe)
-            learner.loss = _epoch(network, learner, lesson, objective, recipe, group)
-            learner.epoch += 1
-            report(learner)
-        learner.round, learner.epoch = learner.round + 1, 0
-    learner.network.eval()
+    state: PhaseState, data: PhaseData, loss: Loss, recipe: Recipe, group: Group
+) -> Iterator[None]:
+    """Run Algorithm 1 from a state on; yield after every epoch, with the state updated."""
+    network = _autocast(group.parallel(state.network))
+    fixed_memory = isinstance(data.films, FilmsInMemory) and group.size == 1
+    state.replay.on = fixed_memory and state.c_u.is_cuda
+    while state.round < recipe.rounds:
+        if state.round > 0 and state.epoch == 0:
+            state.c_u.copy_(1 / refined_energies(state.network, data, group))
+        while state.epoch < recipe.epochs:
+            _set_train_mode(state.network, recipe)
+            state.loss = _train_epoch(network, state, data, loss, recipe, group)
+            state.epoch += 1
+            yield
+        state.round, state.epoch = state.round + 1, 0
+    state.network.eval()
 
 
-def sharpened_energies(network: PoseNetwork, lesson: Lesson, group: Group) -> Tensor:
-    """min_j f(u, v_j) over a sharpening that starts at v_0 = G(u), of every film: (N,)."""
+def refined_energies(network: PoseNetwork, data: PhaseData, group: Group) -> Tensor:
+    """Return the lowest energy (N,) met by the refinement that starts at G(u), for every film."""
     network.eval()
 
-    def sharpen(rows: Tensor) -> Tensor:
-        halves = lesson.films.halves(rows)
-        asked = problem(halves, lesson.template, paper=lesson.printed)
+    def refine(rows: Tensor) -> Tensor:
+        halves = data.films.halves(rows)
+        question = problem(halves, data.template, paper=data.paper_energy)
         with torch.no_grad():
-            theta = lesson.answer(network, halves, lesson.of(lesson.frames, rows))
-        start = vector_from_pose(theta, asked.height_ratio)
-        return (adam if lesson.printed else nearby)(asked, start).energy
+            theta = data.predict(network, halves, data.frames_of(rows))
+        start = vector_from_pose(theta, question.height_ratio)
+        return (adam if data.paper_energy else nearby)(question, start).energy
 
-    like = lesson.frames.new_zeros(())
-    return group.each(len(lesson.films), at_once(like.device), sharpen, like)
-
-
-def at_once(device: torch.device) -> int:
-    """As many films as a device has memory for."""
-    if device.type != "cuda":
-        return SHARPENED_AT_ONCE
-    free, _ = torch.cuda.mem_get_info(device)
-    return min(max(free // SHARPENED_BYTES, 8), 512)
+    return group.map_films(len(data.films), refine, like=data.frames.new_zeros(()))
 
 
-def _mixed(network: nn.Module) -> Network:
-    """On a GPU, the network in bfloat16, whose gradients need no scaling."""
+@torch.no_grad()
+def predict_poses(network: PoseNetwork, data: PhaseData, group: Group) -> Tensor:
+    """Return the poses theta (N, 2, 4) that a network predicts for every film."""
+    network.eval()
 
-    def answer(images: Tensor) -> Tensor:
+    def predict(rows: Tensor) -> Tensor:
+        return data.predict(network, data.films.halves(rows), data.frames_of(rows))
+
+    return group.map_films(len(data.films), predict, like=data.frames.new_zeros(2, 4))
+
+
+def _autocast(network: nn.Module) -> Network:
+    """Return the network in bfloat16 on a GPU, where its gradients need no scaling."""
+
+    def forward(images: Tensor) -> Tensor:
         kind, on = images.device.type, images.is_cuda
         with torch.autocast(kind, torch.bfloat16, enabled=on, cache_enabled=False):
             v: Tensor = network(images)
         return v
 
-    return answer
+    return forward
 
 
-def _prepare(network: PoseNetwork, recipe: Recipe) -> None:
+def _set_train_mode(network: PoseNetwork, recipe: Recipe) -> None:
     network.train()
     if recipe.frozen_statistics:
         for module in network.modules():
@@ -121,31 +154,31 @@ def _prepare(network: PoseNetwork, recipe: Recipe) -> None:
                 module.eval()
 
 
-def _epoch(
+def _train_epoch(
     network: Network,
-    learner: Learner,
-    lesson: Lesson,
-    objective: Objective,
+    state: PhaseState,
+    data: PhaseData,
+    loss: Loss,
     recipe: Recipe,
     group: Group,
 ) -> float:
-    """One pass over the films in random order: the mean loss."""
-    generator, count = learner.generator, len(lesson.films)
+    """Train on every film once, in random order; return the mean weighted loss."""
+    generator, count = state.generator, len(data.films)
     order = torch.randperm(count, generator=generator, device=generator.device)
     batches = torch.split(order, recipe.batch_size)
-    total = lesson.frames.new_zeros(())
+    total = data.frames.new_zeros(())
 
     def step(rows: Tensor) -> Tensor:
-        """One step of Adam for the films (B,) of a batch: their mean loss, as far as it is ours."""
-        mine, counts = group.share(len(rows), rows.device)
-        losses = objective(network, lesson, rows, mine, generator)
-        loss = counts * (learner.c_u[rows[mine]] * losses).sum() / len(rows)
-        learner.optimiser.zero_grad(set_to_none=True)
-        (group.size * loss).backward()  # type: ignore[no-untyped-call]
-        learner.optimiser.step()
-        return loss.detach()
+        """Take one step of Adam on films (B,); return this process's part of their mean loss."""
+        mine, weight = group.share(len(rows), rows.device)
+        losses = loss(network, data, rows, mine, generator)
+        mean = weight * (state.c_u[rows[mine]] * losses).sum() / len(rows)
+        state.optimiser.zero_grad(set_to_none=True)
+        (group.size * mean).backward()  # type: ignore[no-untyped-call]
+        state.optimiser.step()
+        return mean.detach()
 
     for number, rows in enumerate(batches):
-        learner.set_rates(recipe, (learner.epoch + number / len(batches)) / recipe.epochs)
-        total += learner.replay(step, rows) * len(rows)
+        state.set_learning_rates(recipe, (state.epoch + number / len(batches)) / recipe.epochs)
+        total += state.replay(step, rows) * len(rows)
     return float(group.sum(total)) / count

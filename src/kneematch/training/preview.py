@@ -1,6 +1,6 @@
-"""A few films as a network sees them while it learns."""
+"""A picture of the first training films with the poses that a network predicts."""
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -10,40 +10,60 @@ from torch import Tensor
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.view import transform
 from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
+from kneematch.networks.model_file import PHASES
+from kneematch.training.dataset import FilmsInMemory
+from kneematch.training.distributed import Group
+from kneematch.training.initial_weights import Networks
+from kneematch.training.phase import predict_poses
+from kneematch.training.two_phases import Task, coarse_phase, fine_phase
 
-GAP: Final = 6
-CORNERS: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0), (-1.0, -1.0))
-HEIGHT: Final = 400  # of a half
+FILMS: Final = 4
+GAP_PX: Final = 6
+HEIGHT_PX: Final = 400  # of a half
+OUTLINE: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0), (-1.0, -1.0))
+
+
+def draw_preview(task: Task, networks: Networks, phase: str) -> Image.Image:
+    """Draw the poses that the network of a phase predicts on the first films."""
+    halves = task.films.halves(torch.arange(min(FILMS, len(task.films))))
+    labels = None if task.pseudo_labels is None else task.pseudo_labels[: len(halves)]
+    few, alone = replace(task, films=FilmsInMemory(halves), pseudo_labels=labels), Group()
+    number = PHASES.index(phase)
+    data, _ = coarse_phase(few) if number == 0 else fine_phase(few, networks[0], alone)
+    theta = predict_poses(networks[number], data, alone)
+    return draw_poses(halves, theta, data.template.aspect)
 
 
 def draw_poses(halves: Tensor, theta: Tensor, aspect: float) -> Image.Image:
-    """Halves (K, 2, H, W) side by side, the poses (K, 2, 4) of a template on them."""
-    pairs = [
-        [_half(halves[k, s], theta[k, s], aspect, (LEFT_COLOUR, RIGHT_COLOUR)[s]) for s in (0, 1)]
-        for k in range(len(halves))
+    """Draw halves side by side with the outline of a template on each.
+
+    Args:
+        halves: (K, 2, H, W).
+        theta: (K, 2, 4), poses of the template.
+        aspect: height over width of the template.
+    """
+    colours = (LEFT_COLOUR, RIGHT_COLOUR) * len(halves)
+    images = [
+        _draw_pose(half, pose, aspect, colour)
+        for half, pose, colour in zip(
+            halves.flatten(0, 1), theta.flatten(0, 1), colours, strict=True
+        )
     ]
-    return _side_by_side([image for pair in pairs for image in pair])
+    width = images[0].width
+    sheet = Image.new("RGB", (len(images) * (width + GAP_PX) - GAP_PX, HEIGHT_PX))
+    for number, image in enumerate(images):
+        sheet.paste(image, (number * (width + GAP_PX), 0))
+    return sheet
 
 
-def _half(
+def _draw_pose(
     pixels: Tensor, theta: Tensor, aspect: float, colour: tuple[int, int, int]
 ) -> Image.Image:
     height, width = pixels.shape
     matrix = pose_matrix(theta.cpu().double(), aspect, height / width)
-    scale = HEIGHT / height
-    size = round(scale * width), HEIGHT
-    corners = (transform(matrix, torch.tensor(CORNERS)) + 1) / 2 * torch.tensor(size)
+    size = round(HEIGHT_PX * width / height), HEIGHT_PX
+    corners = (transform(matrix, torch.tensor(OUTLINE)) + 1) / 2 * torch.tensor(size)
     picture = Image.fromarray(to_grey8(pixels.cpu().numpy())).resize(size).convert("RGB")
     points = [(float(x), float(y)) for x, y in corners]
     ImageDraw.Draw(picture).line(points, fill=colour, width=2)
     return picture
-
-
-def _side_by_side(images: Sequence[Image.Image]) -> Image.Image:
-    width = sum(image.width + GAP for image in images) - GAP
-    sheet = Image.new("RGB", (width, HEIGHT))
-    x = 0
-    for image in images:
-        sheet.paste(image, (x, 0))
-        x += image.width + GAP
-    return sheet

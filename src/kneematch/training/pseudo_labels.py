@@ -1,45 +1,79 @@
-"""Where the template lies on the training films, as far as can be told without training."""
+"""Pseudo-labels: poses of the fine template on the training films, found without labels."""
 
-from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.template import Template
+from kneematch.networks.model_file import Model
+from kneematch.networks.template_transfer import carried
 from kneematch.networks.two_stage import Poses
 from kneematch.solvers.anchored_refinement import nearby
 from kneematch.solvers.exhaustive_search import search
 from kneematch.solvers.problem import problem
+from kneematch.training.dataset import Films
 from kneematch.training.distributed import Group
-from kneematch.training.phase import at_once
-from kneematch.training.phase_data import Films
+from kneematch.training.mean_template import mean_template, undo_drift
+from kneematch.training.two_phases import TemplatePair
 
 
-def searched(films: Films, template: Template, *, group: Group) -> Tensor:
-    """The poses (N, 2, 4) of lowest energy of all."""
+def make_pseudo_labels(
+    films: Films,
+    templates: TemplatePair,
+    half: Tensor,
+    model: Model | None,
+    group: Group,
+    *,
+    repeats: int = 0,
+) -> tuple[TemplatePair, Tensor]:
+    """Find the fine template on all films.
 
-    def answer(rows: Tensor) -> Tensor:
-        asked = problem(films.halves(rows), template)
-        return pose_from_vector(search(asked).v, asked.height_ratio)
+    Args:
+        films: the training films.
+        templates: the annotated templates.
+        half: (H, W), the half image that was annotated.
+        model: a trained model that guides the search; None searches exhaustively.
+        group: the processes that train together.
+        repeats: how often the fine template is replaced by the mean of its matches.
 
-    return _of_all(films, answer, group)
+    Returns:
+        The templates, the fine one possibly replaced by a mean, and poses (N, 2, 4) of the
+        annotated fine box.
+    """
+    networks = None
+    if model is not None:
+        networks = carried(model.networks(str(half.device)), half, templates.fine_pose)
+    poses = find_poses(films, templates.fine, networks, group)
+    for _ in range(repeats):
+        mean = mean_template(films, templates.fine, poses)
+        found = find_poses(films, mean, networks, group)
+        poses = undo_drift(mean, half, templates.fine_pose, found)
+        templates = replace(templates, fine=mean_template(films, mean, poses))
+    return templates, poses
 
 
-def told(films: Films, template: Template, *, networks: Poses, group: Group) -> Tensor:
-    """The poses (N, 2, 4) of low energy near where networks see the template."""
+def find_poses(films: Films, template: Template, networks: Poses | None, group: Group) -> Tensor:
+    """Return the poses (N, 2, 4) of a template on all films.
 
-    @torch.no_grad()
-    def answer(rows: Tensor) -> Tensor:
+    Args:
+        films: the films.
+        template: the template.
+        networks: predict poses, which are then refined; None searches exhaustively.
+        group: the processes that share the films.
+    """
+
+    def find(rows: Tensor) -> Tensor:
         halves = films.halves(rows)
-        asked = problem(halves, template)
-        start = vector_from_pose(networks.poses(halves), template.aspect / HALF_ASPECT)
-        return pose_from_vector(nearby(asked, start).v, asked.height_ratio)
+        question = problem(halves, template)
+        if networks is None:
+            solution = search(question)
+        else:
+            with torch.no_grad():
+                predicted = networks.poses(halves)
+            solution = nearby(question, vector_from_pose(predicted, question.height_ratio))
+        return pose_from_vector(solution.v, question.height_ratio)
 
-    return _of_all(films, answer, group)
-
-
-def _of_all(films: Films, answer: Callable[[Tensor], Tensor], group: Group) -> Tensor:
     like = films.halves(torch.zeros(1, dtype=torch.long)).new_zeros(2, 4)
-    return group.each(len(films), at_once(like.device), answer, like)
+    return group.map_films(len(films), find, like)

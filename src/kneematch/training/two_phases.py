@@ -1,9 +1,7 @@
-"""Algorithm 2: first T in the halves, then T~ in the enlarged patches (paper, Sect. 5)."""
+"""Algorithm 2: train the coarse network on halves, then the fine one on patches (Sect. 5)."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -11,20 +9,21 @@ from torch import Tensor
 from kneematch.geometry.frames import NARROW, WIDE, enlarged, seen_from, within
 from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.template import Template
+from kneematch.networks.model_file import PHASES
 from kneematch.networks.pose_network import PoseNetwork, whole
 from kneematch.networks.two_stage import ENLARGE
+from kneematch.training.checkpoint import Checkpoint
 from kneematch.training.config import Recipe
+from kneematch.training.dataset import Films
 from kneematch.training.distributed import Group
-from kneematch.training.losses import Objective, distance_from, energy_of
-from kneematch.training.phase import Learner, at_once, train_phase
-from kneematch.training.phase_data import Films, Lesson
-
-PHASES: Final = ("coarse", "fine")
+from kneematch.training.initial_weights import Networks
+from kneematch.training.losses import energy_loss, pose_loss
+from kneematch.training.phase import Loss, PhaseData, PhaseState, predict_poses, train_phase
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
-    """Both templates, and where they lie in the half that they were drawn on."""
+class TemplatePair:
+    """Both templates, and their poses in the half image that they were cut from."""
 
     coarse: Template  # T
     fine: Template  # T~
@@ -34,72 +33,65 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """All that training depends on and that does not change."""
+    """Everything that a training depends on and that does not change during it."""
 
     films: Films
-    drawn: Drawn
+    templates: TemplatePair
     recipe: Recipe
-    targets: Tensor | None  # (N, 2, 4), poses of the fine template, where the recipe learns them
+    pseudo_labels: Tensor | None  # (N, 2, 4), poses of the fine template, if the recipe uses them
     seed: int = 0
 
 
-def first_phase(task: Task) -> tuple[Lesson, Objective]:
-    """Look for T in the halves."""
+def coarse_phase(task: Task) -> tuple[PhaseData, Loss]:
+    """Return the data and the loss of the first phase: find T in the halves."""
     halves = task.films.halves(torch.zeros(1, dtype=torch.long))
     frames = whole(halves).expand(len(task.films), -1, -1)
-    lesson = Lesson(task.films, task.drawn.coarse, HALF_ASPECT, frames, printed=task.recipe.printed)
-    if task.targets is None:
-        return lesson, energy_of(task.recipe.shift)
-    return lesson, distance_from(around(task.targets, task.drawn), WIDE)
+    recipe, template = task.recipe, task.templates.coarse
+    data = PhaseData(task.films, template, HALF_ASPECT, frames, paper_energy=recipe.paper_energy)
+    if task.pseudo_labels is None:
+        return data, energy_loss(recipe.shift)
+    return data, pose_loss(coarse_poses(task.pseudo_labels, task.templates), WIDE)
 
 
-def second_phase(task: Task, coarse: PoseNetwork, group: Group) -> tuple[Lesson, Objective]:
-    """Look for T~ in the patches that the coarse network finds, enlarged."""
-    first, _ = first_phase(task)
-    if task.targets is None:
-        patches, objective = found(coarse, first, group), energy_of(task.recipe.shift)
+def fine_phase(task: Task, coarse: PoseNetwork, group: Group) -> tuple[PhaseData, Loss]:
+    """Return the data and the loss of the second phase: find T~ in the enlarged coarse patches."""
+    data, _ = coarse_phase(task)
+    if task.pseudo_labels is None:
+        patches, loss = predict_poses(coarse, data, group), energy_loss(task.recipe.shift)
     else:
-        patches = around(task.targets, task.drawn)
-        objective = distance_from(task.targets, NARROW)
-    fine, aspect = task.drawn.fine, task.drawn.coarse.aspect
+        patches = coarse_poses(task.pseudo_labels, task.templates)
+        loss = pose_loss(task.pseudo_labels, NARROW)
+    fine, aspect = task.templates.fine, task.templates.coarse.aspect
     frames = enlarged(patches, ENLARGE)
-    return replace(first, template=fine, aspect=aspect, frames=frames), objective
+    return replace(data, template=fine, aspect=aspect, frames=frames), loss
 
 
-def around(targets: Tensor, drawn: Drawn) -> Tensor:
-    """Where T lies, (N, 2, 4), around the poses of T~, as it was drawn."""
-    coarse = seen_from(drawn.fine_pose, drawn.coarse_pose, drawn.fine.aspect, HALF_ASPECT)
-    return within(targets, coarse.to(targets).expand_as(targets), drawn.fine.aspect, HALF_ASPECT)
+def coarse_poses(fine_poses: Tensor, templates: TemplatePair) -> Tensor:
+    """Return the poses (N, 2, 4) of T around poses of T~, relative to it as annotated."""
+    aspect = templates.fine.aspect
+    offset = seen_from(templates.fine_pose, templates.coarse_pose, aspect, HALF_ASPECT)
+    return within(fine_poses, offset.to(fine_poses).expand_as(fine_poses), aspect, HALF_ASPECT)
 
 
-@torch.no_grad()
-def found(network: PoseNetwork, lesson: Lesson, group: Group) -> Tensor:
-    """Where a network sees the template on every film: theta (N, 2, 4)."""
-    network.eval()
+def train_two_phases(
+    task: Task, networks: Networks, group: Group, checkpoint: Checkpoint | None = None
+) -> Iterator[tuple[str, PhaseState]]:
+    """Run Algorithm 2 on both networks, in place.
 
-    def answer(rows: Tensor) -> Tensor:
-        halves = lesson.films.halves(rows)
-        return lesson.answer(network, halves, lesson.of(lesson.frames, rows))
+    Args:
+        task: what to train on, and how.
+        networks: the coarse and the fine network.
+        group: the processes that train together.
+        checkpoint: where to continue.
 
-    like = lesson.frames.new_zeros(2, 4)
-    return group.each(len(lesson.films), at_once(like.device), answer, like)
-
-
-def train(
-    task: Task,
-    networks: tuple[PoseNetwork, PoseNetwork],
-    group: Group,
-    report: Callable[[str, Learner], None] = lambda phase, learner: None,
-    restore: Callable[[str, Learner], None] = lambda phase, learner: None,
-) -> None:
-    """Run Algorithm 2 on both networks; restore puts a learner back where it was stopped."""
-    coarse, fine = networks
-
-    def teach(phase: str, learner: Learner, lesson: Lesson, objective: Objective) -> None:
-        restore(phase, learner)
-        tell = partial(report, phase)
-        train_phase(learner, lesson, objective, task.recipe, group, tell)
-
-    count, recipe, seed = len(task.films), task.recipe, task.seed
-    teach(PHASES[0], Learner(coarse, count, recipe, seed), *first_phase(task))
-    teach(PHASES[1], Learner(fine, count, recipe, seed + 1), *second_phase(task, coarse, group))
+    Yields:
+        The name of the phase and its state, when a phase begins (with no finished epoch) and after
+        every epoch. What a checkpoint already holds is not yielded again.
+    """
+    for number, phase in enumerate(PHASES):
+        data, loss = coarse_phase(task) if number == 0 else fine_phase(task, networks[0], group)
+        state = PhaseState(networks[number], len(task.films), task.recipe, task.seed + number)
+        if checkpoint is None or not checkpoint.restore(phase, state, task.recipe.rounds):
+            yield phase, state
+        for _ in train_phase(state, data, loss, task.recipe, group):
+            yield phase, state

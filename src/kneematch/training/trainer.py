@@ -1,0 +1,256 @@
+"""Train a model for one's own template on films without labels: `train()`."""
+
+import hashlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kneematch.errors import SettingsError
+from kneematch.geometry.split import ROOM, SIDES, split
+from kneematch.geometry.view import View
+from kneematch.io.atomic import write_aside, writing
+from kneematch.io.discovery import find_films
+from kneematch.io.read import read
+from kneematch.matching.annotation import Annotation, load_annotation
+from kneematch.matching.template import cut_from_half
+from kneematch.networks.model_file import PHASES, Model, save_model
+from kneematch.progress import Progress, no_progress
+from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from kneematch.training.config import TrainConfig
+from kneematch.training.dataset import CachedFilms, prepare_films, to_device
+from kneematch.training.distributed import Group, process_group
+from kneematch.training.initial_weights import Networks, initial_networks
+from kneematch.training.loss_plot import Epoch, plot_losses, read_metrics, write_metrics
+from kneematch.training.phase import PhaseState
+from kneematch.training.preview import draw_preview
+from kneematch.training.pseudo_labels import make_pseudo_labels
+from kneematch.training.two_phases import Task, TemplatePair, train_two_phases
+
+MODEL_SUFFIX: Final = ".safetensors"
+FEWEST_FILMS: Final = 2
+
+log = logging.getLogger("kneematch")
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What a training produced."""
+
+    model: Path
+    films: int  # number of films that were used
+    failures: tuple[tuple[str, str], ...]  # (path, reason) of films that could not be used
+    epochs: tuple[Epoch, ...]  # the losses; empty except in the main process
+    is_main: bool = True  # False in all but the first process of torchrun
+
+
+def train(
+    films: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    template: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    config: TrainConfig = TrainConfig(),
+    *,
+    progress: Progress = no_progress,
+) -> TrainResult:
+    """Train both networks to find the boxes of a template (paper, Sect. 5, Algorithm 2).
+
+    Beside the model, NAME.metrics.csv, NAME.curves.png and NAME.preview.png are updated after every
+    epoch, and so is a checkpoint, which is removed at the end. All processes that torchrun starts
+    train one model together; only the first one writes files.
+
+    Args:
+        films: files, folders, patterns or lists of films, as `find_films` takes them.
+        template: annotation written by `kneematch annotate`.
+        out: model file to write, NAME.safetensors.
+        config: how to train.
+        progress: shows first the films that are prepared, then the epochs.
+
+    Raises:
+        SettingsError: the options contradict each other or the files, or too few films are usable.
+        TemplateError: the annotation cannot serve as a template.
+    """
+    out, template = Path(out), Path(template)
+    _check_out(out, resume=config.resume)
+    with process_group(config.device) as group:
+        show = progress if group.is_main else no_progress
+        with group.main_first():  # it may download the initial weights
+            networks, model = initial_networks(config.start, seed=config.seed)
+        cached, failures = _prepare(films, config, group, show)
+        if group.is_main:
+            log.info("%d films; %s recipe on %s", len(cached), config.recipe, group.device)
+        settings = training_settings(config, template) | {"films": _films_hash(cached)}
+        checkpoint = None
+        if config.resume:
+            checkpoint = load_checkpoint(checkpoint_path(out), settings, group.device)
+        task = _make_task(cached, template, config, model, group, checkpoint)
+        coarse, fine = (network.to(group.device) for network in networks)
+        run = _Run(out, task, (coarse, fine), settings, group)
+        epochs = run.train(checkpoint, show)
+        if group.is_main:
+            run.save_model()
+    return TrainResult(out, len(cached), tuple(failures), tuple(epochs), group.is_main)
+
+
+def checkpoint_path(model: Path) -> Path:
+    """Return the checkpoint file of a training that will write a model."""
+    return _beside(model, "checkpoint.safetensors")
+
+
+def training_settings(config: TrainConfig, template: Path) -> dict[str, Any]:
+    """Return what the weights depend on besides the films; checkpoints and models store it."""
+    film = load_annotation(template).film
+    return {
+        "recipe": asdict(config.hyperparameters()),
+        "start": config.start,
+        "seed": config.seed,
+        "template": hashlib.sha256(template.read_bytes() + film.read_bytes()).hexdigest(),
+    }
+
+
+def cut_templates(annotation: Annotation, device: str) -> tuple[TemplatePair, Tensor]:
+    """Return both templates, and the half image (H, W) that they were annotated on."""
+    halves, side = split(read(annotation.film)), SIDES.index(annotation.side)
+    half = View(halves.pixels[side], halves.to_film[side])
+    like = torch.empty(0, device=device)
+    coarse, coarse_pose = cut_from_half(half, annotation, "coarse")
+    fine, fine_pose = cut_from_half(half, annotation, "fine")
+    poses = coarse_pose.to(like), fine_pose.to(like)
+    return TemplatePair(coarse.to(like), fine.to(like), *poses), half.pixels.to(like)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Run:
+    """A training that is ready to start, and the files that it writes."""
+
+    out: Path
+    task: Task
+    networks: Networks
+    settings: Mapping[str, Any]
+    group: Group
+
+    def train(self, checkpoint: Checkpoint | None, progress: Progress) -> list[Epoch]:
+        """Train from a checkpoint or from the start; update the files after every epoch."""
+        recipe, epochs = self.task.recipe, list[Epoch]()
+        if checkpoint is not None:
+            finished = checkpoint.finished_epochs(recipe)
+            epochs = read_metrics(_beside(self.out, "metrics.csv"))[:finished]
+        started = time.monotonic() - (epochs[-1].seconds if epochs else 0.0)
+        total = len(PHASES) * recipe.rounds * recipe.epochs
+        steps = train_two_phases(self.task, self.networks, self.group, checkpoint)
+        with progress("training", total, len(epochs)) as advance:
+            for phase, state in steps:
+                if not self.group.is_main:
+                    continue
+                with writing(self.out):
+                    self._save_checkpoint(phase, state)
+                    if state.epoch == 0:  # the phase has only begun
+                        continue
+                    seconds = time.monotonic() - started
+                    epochs.append(Epoch(phase, state.round, state.epoch, state.loss, seconds))
+                    self._report(epochs)
+                advance(f"{phase} {state.round + 1}.{state.epoch} loss {state.loss:.4f}")
+        return epochs
+
+    def save_model(self) -> None:
+        """Write the model, and remove the checkpoint."""
+        coarse, fine = (network.state_dict() for network in self.networks)
+        templates = self.task.templates
+        settings = {**self.settings, "count": len(self.task.films)}
+        with writing(self.out):
+            save_model(self.out, Model(coarse, fine, templates.coarse, templates.fine, settings))
+        checkpoint_path(self.out).unlink(missing_ok=True)
+
+    def _save_checkpoint(self, phase: str, state: PhaseState) -> None:
+        fine, labels = self.task.templates.fine, self.task.pseudo_labels
+        fixed = {"template.image": fine.image, "template.detail": fine.fine_structure}
+        if labels is not None:
+            fixed["targets"] = labels
+        path = checkpoint_path(self.out)
+        save_checkpoint(path, phase, state, self.networks, fixed, self.settings)
+
+    def _report(self, epochs: list[Epoch]) -> None:
+        """Update the table and the plot of the losses, and the preview."""
+        write_metrics(epochs, _beside(self.out, "metrics.csv"))
+        plot_losses(epochs, _beside(self.out, "curves.png"))
+        with write_aside(_beside(self.out, "preview.png")) as aside:
+            draw_preview(self.task, self.networks, epochs[-1].phase).save(aside, format="PNG")
+
+
+def _check_out(out: Path, *, resume: bool) -> None:
+    """Check, before hours of work, that the model can be written and nothing is overwritten."""
+    checkpoint = checkpoint_path(out)
+    if out.suffix != MODEL_SUFFIX:
+        raise SettingsError(f"{out}: expected a name that ends in {MODEL_SUFFIX}; rename it")
+    if checkpoint.exists() and not resume:
+        raise SettingsError(
+            f"{checkpoint}: an interrupted training; expected none; continue it with --resume, or "
+            "delete the file to start over"
+        )
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _prepare(
+    films: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    config: TrainConfig,
+    group: Group,
+    progress: Progress,
+) -> tuple[CachedFilms, list[tuple[str, str]]]:
+    """Prepare the films in the main process; the others then find them in the cache."""
+    paths = find_films(films, stdin=sys.stdin.buffer)
+    workers = max((os.cpu_count() or 1) - 1, 0) if config.workers is None else config.workers
+    room = 0.0 if config.hyperparameters().paper_energy else ROOM
+    with group.main_first(), progress("preparing films", len(paths)) as advance:
+        cached, failures = prepare_films(
+            paths, config.cache, room=room, workers=workers, report=lambda: advance("")
+        )
+    if group.is_main:
+        for _, reason in failures:
+            log.warning(reason)
+    if len(cached) < FEWEST_FILMS:
+        raise SettingsError(
+            f"{len(cached)} of {len(paths)} films can be used; expected {FEWEST_FILMS} at least, "
+            "and better 50; name more"
+        )
+    return cached, failures
+
+
+def _make_task(
+    cached: CachedFilms,
+    template: Path,
+    config: TrainConfig,
+    model: Model | None,
+    group: Group,
+    checkpoint: Checkpoint | None,
+) -> Task:
+    """Cut the templates and, if the recipe uses them, make pseudo-labels or restore them."""
+    recipe, films, labels = config.hyperparameters(), to_device(cached, group.device), None
+    templates, half = cut_templates(load_annotation(template), group.device)
+    if checkpoint is not None:
+        shape = tuple(templates.fine.image.shape)
+        image = checkpoint.tensor("template.image", shape)
+        detail = checkpoint.tensor("template.detail", shape)
+        fine = replace(templates.fine, image=image, fine_structure=detail)
+        templates = replace(templates, fine=fine)
+        if not recipe.minimise_energy:
+            labels = checkpoint.tensor("targets", (len(films), len(SIDES), 4))
+    elif not recipe.minimise_energy:
+        templates, labels = make_pseudo_labels(
+            films, templates, half, model, group, repeats=recipe.mean_template
+        )
+    return Task(films, templates, recipe, labels, config.seed)
+
+
+def _films_hash(films: CachedFilms) -> str:
+    return hashlib.sha256("\n".join(films.keys).encode()).hexdigest()
+
+
+def _beside(model: Path, ending: str) -> Path:
+    return model.with_name(f"{model.stem}.{ending}")
