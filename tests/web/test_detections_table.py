@@ -83,9 +83,9 @@ def test_read_detections_table_refuses_other_files_in_one_line(
 @pytest.mark.parametrize(
     ("before", "after", "problem"),
     [
-        ("plateau_left_y_px", "other", "no column plateau_left_y_px"),
+        ("plateau_left_y_px", "other", "no column 'plateau_left_y_px'"),
         ("plateau_left_x_px", "plateau_right_x_px", "column 'plateau_right_x_px' occurs twice"),
-        ("film,side", "film,film", "no column side"),
+        ("film,side", "film,film", "no column 'side'"),
         (",left,", ",above,", "row 1: side is 'above'"),
         (",ok,", ",ok,1,", "row 1 has 29 cells and the header 28"),
     ],

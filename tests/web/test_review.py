@@ -274,7 +274,7 @@ def test_review_app_shows_that_the_log_was_repaired(
         file.write('stray " quote\n')
     run = RunFolder(run_folder, Path())
     page = ready(open_page(serve(lambda credentials: review_app(run, credentials))))
-    expect(page.locator("#notice")).to_contain_text("review.csv: 1 unreadable (line 2)")
+    expect(page.locator("#notice")).to_contain_text("review.csv: cannot read line 2;")
 
 
 def test_review_app_refuses_malformed_requests_and_writes_nothing(

@@ -196,7 +196,7 @@ def test_review_log_keeps_all_other_lines_beside_a_damaged_one(
     assert backups(path) == [b"".join(damaged)]
     (message,) = [record.getMessage() for record in caplog.records]
     assert message == log.warning
-    assert message.startswith(f"{path}: 1 unreadable (line 4), ")
+    assert message.startswith(f"{path}: cannot read line 4; ")
     decide(log, table, 2, "rejected")
     log = reopened(path, table, log)
     assert log.warning == ""

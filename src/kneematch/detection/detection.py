@@ -19,6 +19,14 @@ Point = tuple[float, float]
 CORNERS: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
 
 
+def split_reasons(review: str, reason: str) -> tuple[str, ...]:
+    """Return the reasons in the columns `review` and `reason`; empty for a knee that needs none."""
+    if review in ("", "no"):
+        return ()
+    reasons = (part.strip() for part in reason.split(";"))
+    return tuple(part for part in reasons if part) or ("not stated",)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Detection:
     """The joint area of one knee; points (x, y) and lengths in film pixels."""
@@ -58,10 +66,7 @@ class Detection:
     @property
     def review_reasons(self) -> tuple[str, ...]:
         """Why a person should look at this knee; empty where nobody needs to."""
-        if not self.needs_review:
-            return ()
-        reasons = (part.strip() for part in self.reason.split(";"))
-        return tuple(reason for reason in reasons if reason) or ("not stated",)
+        return split_reasons(self.review, self.reason)
 
     def crop(
         self,

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from kneematch.detection.detection import Detection
+from kneematch.detection.detection import Detection, split_reasons
 from kneematch.errors import SettingsError
 from kneematch.export.tables import COLUMNS, CORNERS
 from kneematch.geometry.split import SIDES
@@ -21,8 +21,8 @@ from kneematch.io.csv_text import read_csv
 FILE_NAME: Final = "detections.csv"
 POSITION: Final = ("centre_x_px", "centre_y_px", "rotation_deg", *CORNERS)  # finite numbers
 LENGTHS: Final = ("width_px", "height_px")  # positive numbers
-NO_REVIEW: Final = ("", "no")  # values of the column `review` of knees that need none
-NO_REASON: Final = "not stated"
+TEXT_FIELDS: Final = ("side", "laterality", "polarity", "method", "status", "review", "reason")
+NUMBER_FIELDS: Final = ("energy", "loss", "width_px", "height_px", "rotation_deg")
 STATES: Final = ("undecided", "accepted", "rejected", "corrected")
 UNDECIDED: Final = STATES.index("undecided")
 
@@ -76,7 +76,8 @@ class DetectionsTable:
     @cached_property
     def reasons(self) -> list[tuple[str, ...]]:
         """Reasons to review each row; empty for rows that need no review."""
-        return [self._reasons(row) for row in range(len(self))]
+        review, reason = self._index["review"], self._index["reason"]
+        return [split_reasons(cells[review], cells[reason]) for cells in self.rows]
 
     @cached_property
     def reason_counts(self) -> list[tuple[str, int]]:
@@ -98,25 +99,19 @@ class DetectionsTable:
 
     def detection(self, row: int) -> Detection:
         """Return the detection of a row."""
-        corners = [self.number(row, name) for name in CORNERS]
+
+        def point(name: str) -> tuple[float, float]:
+            return self.number(row, f"{name}_x_px"), self.number(row, f"{name}_y_px")
+
+        values: dict[str, Any] = {name: self.text(row, name) for name in TEXT_FIELDS}
+        values |= {name: self.number(row, name) for name in NUMBER_FIELDS}
         spacing = self.number(row, "mm_per_px")
         return Detection(
-            side=self.text(row, "side"),
-            laterality=self.text(row, "laterality"),
-            energy=self.number(row, "energy"),
-            loss=self.number(row, "loss"),
-            polarity=self.text(row, "polarity"),
-            method=self.text(row, "method"),
-            corners=np.array(corners).reshape(4, 2),
-            centre=(self.number(row, "centre_x_px"), self.number(row, "centre_y_px")),
-            width_px=self.number(row, "width_px"),
-            height_px=self.number(row, "height_px"),
-            rotation_deg=self.number(row, "rotation_deg"),
+            **values,
+            corners=np.array([self.number(row, name) for name in CORNERS]).reshape(4, 2),
+            centre=point("centre"),
             mm_per_px=None if np.isnan(spacing) else spacing,
-            landmarks={
-                name: (self.number(row, f"{name}_x_px"), self.number(row, f"{name}_y_px"))
-                for name in self.landmarks
-            },
+            landmarks={name: point(name) for name in self.landmarks},
         )
 
     def select(self, query: RowQuery, states: States) -> RowNumbers:
@@ -158,12 +153,6 @@ class DetectionsTable:
     def _index(self) -> Mapping[str, int]:
         return {name: k for k, name in enumerate(self.columns)}
 
-    def _reasons(self, row: int) -> tuple[str, ...]:
-        if self.text(row, "review") in NO_REVIEW:
-            return ()
-        parts = (part.strip() for part in self.text(row, "reason").split(";"))
-        return tuple(part for part in parts if part) or (NO_REASON,)
-
 
 def read_detections_table(out: Path) -> DetectionsTable:
     """Read the table of a run.
@@ -192,7 +181,7 @@ def _header_problem(table: DetectionsTable) -> str | None:
     columns = table.columns
     for name in (*COLUMNS, *(f"{landmark}_y_px" for landmark in table.landmarks)):
         if name not in columns:
-            return f"no column {name}"
+            return f"no column {name!r}"
     repeated = [name for name, count in Counter(columns).items() if count > 1]
     return f"column {repeated[0]!r} occurs twice" if repeated else None
 

@@ -78,7 +78,7 @@ class RunFolder:
         if decision is None or decision.state != CORRECTED:
             return found
         loss = math.nan if decision.loss is None else decision.loss
-        return replace(move_detection(found, decision.area), loss=loss)
+        return replace(move_detection(found, decision.area), loss=loss, review="no", reason="")
 
     def card(self, row: int) -> dict[str, Any]:
         """Return what the gallery shows of a row."""

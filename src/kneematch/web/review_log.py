@@ -198,7 +198,7 @@ def _check_header(path: Path, content: bytes) -> None:
     first = content.split(b"\n", 1)[0].rstrip(b"\r")
     header = ",".join(COLUMNS).encode()
     if first != header and not (b"\n" not in content and header.startswith(content)):
-        found = first[:200].decode("utf-8", "replace").replace(",", ", ")
+        found = ascii(first[:200].decode("utf-8", "replace"))[1:-1].replace(",", ", ")
         raise SettingsError(
             f"{path}: its columns are {found}; expected {', '.join(COLUMNS)}; move the file away"
         )
@@ -214,8 +214,8 @@ def _repair(path: Path, content: bytes, lines: Sequence[bytes], faulty: Sequence
             aside.write_bytes(text)
     shown = ", ".join(map(str, faulty[:5])) + (", ..." if len(faulty) > 5 else "")
     return (
-        f"{path}: {len(faulty)} unreadable (line {shown}), all other lines are kept; expected a "
-        f"decision on each line; the file as it was is {backup.name}"
+        f"{path}: cannot read line {shown}; expected a decision on each line; all other lines are "
+        f"kept, and {backup.name} is the file as it was"
     )
 
 

@@ -19,7 +19,7 @@ FOLDER: Final = "review-cache"
 SIDE_PX: Final = 320
 QUALITY: Final = 85
 FIELD: Final = 1.9  # side of the square that is shown, in widths of the area
-VERSION: Final = b"1"  # bump when the drawing changes
+VERSION: Final = b"2"  # bump when the drawing changes
 
 
 def thumbnail_key(film: str, knee: Detection) -> str:
@@ -50,7 +50,7 @@ def draw_thumbnail(film: Radiograph, knee: Detection) -> bytes:
     part = Radiograph(_reduce(film.pixels[y0:y1, x0:x1], factor))
     corners = (knee.corners - (x0, y0)) / factor
     shown = replace(knee, corners=corners, width_px=knee.width_px / factor, landmarks={})
-    return jpeg(draw_detections(part, [shown], longest_px=SIDE_PX), QUALITY)
+    return jpeg(draw_detections(part, [shown], longest_px=SIDE_PX, thumbnail=True), QUALITY)
 
 
 def _reduce(pixels: NDArray[np.float32], factor: int) -> NDArray[np.float32]:
