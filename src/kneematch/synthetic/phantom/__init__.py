@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import torch
-
 from kneematch.io.radiograph import Radiograph
 from kneematch.synthetic.phantom.anatomy import plateau_margins
 from kneematch.synthetic.phantom.film_plan import (
@@ -48,12 +46,11 @@ def phantom(
     size: tuple[int, int] | None = None,
     family: int | None = None,
     kind: str | None = None,
-    device: torch.device | str = "cpu",
 ) -> Phantom:
     """Return the film of a seed; see `plan_film` for the arguments."""
     plan = plan_film(seed, size, family, kind)
     film = Radiograph(
-        pixels=render(plan, device).cpu().numpy(),
+        pixels=render(plan).numpy(),
         mm_per_px=2 * PLATEAU_MM / sum(plan.framing.plateau_px),
         laterality="B",
         view="AP",

@@ -54,8 +54,8 @@ def _crop_around(film: Tensor, centre: Point, reach: float) -> tuple[Tensor, Ten
     x0, x1 = max(int(centre[0] - reach), 0), min(int(centre[0] + reach) + 2, width)
     y0, y1 = max(int(centre[1] - reach), 0), min(int(centre[1] + reach) + 2, height)
     crop = film[y0 : max(y1, y0), x0 : max(x1, x0)]
-    x = torch.arange(crop.shape[1], device=film.device) + (x0 + 0.5 - centre[0])
-    y = torch.arange(crop.shape[0], device=film.device) + (y0 + 0.5 - centre[1])
+    x = torch.arange(crop.shape[1]) + (x0 + 0.5 - centre[0])
+    y = torch.arange(crop.shape[0]) + (y0 + 0.5 - centre[1])
     return crop, x[None, :], y[:, None]
 
 
@@ -85,8 +85,8 @@ def _whiten_corners(
     film: Tensor, centre: Point, radius: float, grey: float, softness: float
 ) -> None:
     """Paint what lies outside of a round field of exposure."""
-    x = torch.arange(film.shape[1], device=film.device)[None, :] + (0.5 - centre[0])
-    y = torch.arange(film.shape[0], device=film.device)[:, None] + (0.5 - centre[1])
+    x = torch.arange(film.shape[1])[None, :] + (0.5 - centre[0])
+    y = torch.arange(film.shape[0])[:, None] + (0.5 - centre[1])
     beyond = (torch.hypot(x, y) - radius) / softness
     _blend(film, grey, beyond.add_(0.5).clamp_(0, 1))
 
@@ -102,8 +102,8 @@ def _draw_border(film: Tensor, overlays: Overlays, framing: Framing) -> None:
         film[:, round(x1) :] = 0
         return
     tilt = math.radians(overlays.field_tilt_deg)
-    x = torch.arange(width, device=film.device)[None, :] + 0.5 - (x0 + x1) / 2
-    y = torch.arange(height, device=film.device)[:, None] + 0.5 - (y0 + y1) / 2
+    x = torch.arange(width)[None, :] + 0.5 - (x0 + x1) / 2
+    y = torch.arange(height)[:, None] + 0.5 - (y0 + y1) / 2
     across = (x * math.cos(tilt) + y * math.sin(tilt)).abs_().neg_().add_((x1 - x0) / 2)
     down = (y * math.cos(tilt) - x * math.sin(tilt)).abs_().neg_().add_((y1 - y0) / 2)
     outside = torch.minimum(across, down).add_(0.5).clamp_(0, 1).neg_().add_(1)

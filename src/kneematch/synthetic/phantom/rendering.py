@@ -20,13 +20,12 @@ COARSE: Final = 4  # film pixels per pixel of soft tissue, which has no finer de
 U_SIGN: Final = (1.0, -1.0)  # of x along u: medial is to the right in the left half
 
 
-def render(plan: FilmPlan, device: torch.device | str = "cpu") -> Tensor:
+def render(plan: FilmPlan) -> Tensor:
     """Render a film (H, W) whose darkest pixel is 0 and whose brightest is 1."""
     rng = np.random.default_rng([plan.seed, 6])
-    # Noise comes from the CPU, so that a film is the same on every device. Bytes are quick to
-    # draw; blurring turns the uniform noise into nearly Gaussian noise.
+    # Bytes are quick to draw; blurring turns the uniform noise into nearly Gaussian noise.
     uniform = rng.integers(0, 256, plan.framing.size, dtype=np.uint8)
-    noise = torch.from_numpy(uniform).to(device).float().mul_(1 / 255).sub_(0.5)
+    noise = torch.from_numpy(uniform).float().mul_(1 / 255).sub_(0.5)
     attenuation = torch.zeros_like(noise)
     for knee in (0, 1):
         _add_leg(attenuation, plan, knee)
@@ -61,31 +60,29 @@ def _add_leg(attenuation: Tensor, plan: FilmPlan, knee: int) -> None:
     start, end = rotated.min(axis=0) - 2, rotated.max(axis=0) + 2
     columns, rows = (COARSE * math.ceil(length / COARSE) for length in end - start)
     left, top = start.tolist()
-    leg = _draw_leg((rows, columns), (left / px, top / px), plan, knee, attenuation.device)
+    leg = _draw_leg((rows, columns), (left / px, top / px), plan, knee)
     # Where each pixel of the strip lies in the upright grid, normalised to [-1, 1].
-    x = torch.arange(x0, x1, device=attenuation.device)[None, :] + (0.5 - cx)
-    y = torch.arange(height, device=attenuation.device)[:, None] + (0.5 - cy)
-    points = torch.empty(height, x1 - x0, 2, device=attenuation.device)
+    x = torch.arange(x0, x1)[None, :] + (0.5 - cx)
+    y = torch.arange(height)[:, None] + (0.5 - cy)
+    points = torch.empty(height, x1 - x0, 2)
     du, dv = 2 / columns, 2 / rows
     torch.add(x * (c * sign * du) - left * du - 1, y * (s * sign * du), out=points[..., 0])
     torch.add(y * (c * dv) - top * dv - 1, x * (-s * dv), out=points[..., 1])
     attenuation[:, x0:x1] += sample_at(leg, points)
 
 
-def _draw_leg(
-    size: tuple[int, int], origin: Point, plan: FilmPlan, knee: int, device: torch.device
-) -> Tensor:
+def _draw_leg(size: tuple[int, int], origin: Point, plan: FilmPlan, knee: int) -> Tensor:
     """Return the attenuation of one upright leg on a grid whose corner is `origin` (u, v)."""
     rng = np.random.default_rng([plan.seed, 7, knee])
     shape, px = plan.shapes[knee], plan.framing.plateau_px[knee]
     coarse_size = (size[0] // COARSE, size[1] // COARSE)
-    coarse = make_grid(coarse_size, origin, px / COARSE, device)
-    soft = torch.zeros(coarse_size, device=device)
+    coarse = make_grid(coarse_size, origin, px / COARSE)
+    soft = torch.zeros(coarse_size)
     (left, _), (right, _) = plan.framing.centres
     texture = _tissue_texture(coarse, rng)
     add_soft_tissue(coarse, soft, shape, texture, midline_u=(right - left) / 2 / px)
     leg = F.interpolate(soft[None, None], size, mode="bilinear")[0, 0]
-    grid = make_grid(size, origin, px, device)
+    grid = make_grid(size, origin, px)
     bones = grid.crop(-1.0, 0.85, -9.0, 9.0)
     if bones is not None:
         texture = _trabecular_texture(bones, shape.trabecular_contrast, rng)
@@ -97,10 +94,9 @@ def _draw_leg(
     return leg
 
 
-def _gaussian_noise(size: tuple[int, int], grid: Grid, rng: np.random.Generator) -> Tensor:
+def _gaussian_noise(size: tuple[int, int], rng: np.random.Generator) -> Tensor:
     """Return standard normal noise (1, 1, height, width)."""
-    values = rng.standard_normal((1, 1, *size), dtype=np.float32)
-    return torch.from_numpy(values).to(grid.u.device)
+    return torch.from_numpy(rng.standard_normal((1, 1, *size), dtype=np.float32))
 
 
 def _tissue_texture(grid: Grid, rng: np.random.Generator) -> Tensor:
@@ -108,8 +104,8 @@ def _tissue_texture(grid: Grid, rng: np.random.Generator) -> Tensor:
     size, px = (len(grid.rows), len(grid.columns)), grid.plateau_px
     slow = (int(size[0] / px * 3) + 3, int(size[1] / px * 6) + 3)
     fine = (int(size[0] / px * 9) + 3, int(size[1] / px * 40) + 3)
-    texture = F.interpolate(_gaussian_noise(slow, grid, rng), fine, mode="bilinear").mul_(0.022)
-    texture.add_(_gaussian_noise(fine, grid, rng), alpha=0.010)
+    texture = F.interpolate(_gaussian_noise(slow, rng), fine, mode="bilinear").mul_(0.022)
+    texture.add_(_gaussian_noise(fine, rng), alpha=0.010)
     return F.interpolate(texture.add_(1), size, mode="bilinear")[0, 0]
 
 
@@ -120,9 +116,9 @@ def _trabecular_texture(grid: Grid, contrast: float, rng: np.random.Generator) -
     fine = (int(size[0] / pitch / 1.5) + 2, int(size[1] / pitch) + 2)
     slow = (int(size[0] / px * 8) + 2, int(size[1] / px * 9) + 2)
     strength = min(px * 0.007, 1.0) * contrast  # less where pixels are too coarse
-    specks = _gaussian_noise(fine, grid, rng)[0, 0]
+    specks = _gaussian_noise(fine, rng)[0, 0]
     streaks = _convolve(specks, [1.0] * 7, 0).mul_(0.11 * strength)
-    texture = F.interpolate(_gaussian_noise(slow, grid, rng), fine, mode="bilinear").mul_(0.08)
+    texture = F.interpolate(_gaussian_noise(slow, rng), fine, mode="bilinear").mul_(0.08)
     texture += streaks.add_(specks, alpha=0.055 * strength).add_(1)
     return F.interpolate(texture, size, mode="bilinear")[0, 0]
 
@@ -145,15 +141,15 @@ def _develop(attenuation: Tensor, noise: Tensor, exposure: Exposure, px: float) 
     removed.add_(_resize(wide, fine), alpha=0.5 * exposure.equalisation)
     grey.mul_(1 + exposure.sharpening).sub_(_resize(removed, grey))
     across, down = exposure.heel_effect
-    grey += torch.linspace(-2 * across, 2 * across, width, device=grey.device)[None, :]
-    grey += torch.linspace(-2 * down, 2 * down, height, device=grey.device)[:, None]
+    grey += torch.linspace(-2 * across, 2 * across, width)[None, :]
+    grey += torch.linspace(-2 * down, 2 * down, height)[:, None]
     return _apply_window(grey, exposure)
 
 
 def _apply_window(grey: Tensor, exposure: Exposure) -> Tensor:
     """Map grey (H, W) to [0, 1] between black and white levels, then apply gamma and fog."""
     sample = grey[4::8, 4::8].flatten()
-    air, bone = torch.quantile(sample, torch.tensor([0.02, 0.96], device=grey.device)).tolist()
+    air, bone = torch.quantile(sample, torch.tensor([0.02, 0.96])).tolist()
     black = air + exposure.black_level * (bone - air)
     white = air + exposure.white_level * (bone - air)
     film = grey.sub_(black).mul_(1 / max(white - black, 1e-3)).clamp_(1e-4, 1.0)

@@ -43,14 +43,12 @@ class Grid:
         return self.per_row(np.interp(self.rows, v, values))
 
 
-def make_grid(
-    size: tuple[int, int], origin: tuple[float, float], plateau_px: float, device: torch.device
-) -> Grid:
+def make_grid(size: tuple[int, int], origin: tuple[float, float], plateau_px: float) -> Grid:
     """Return a grid of a size (height, width) whose upper left corner is `origin` (u, v)."""
     rows = origin[1] + (np.arange(size[0], dtype=np.float64) + 0.5) / plateau_px
     columns = origin[0] + (np.arange(size[1], dtype=np.float64) + 0.5) / plateau_px
-    u = torch.from_numpy(columns).float().to(device)[None, :]
-    v = torch.from_numpy(rows).float().to(device)[:, None]
+    u = torch.from_numpy(columns).float()[None, :]
+    v = torch.from_numpy(rows).float()[:, None]
     return Grid(u, v, columns, rows, plateau_px, (slice(0, size[0]), slice(0, size[1])))
 
 
