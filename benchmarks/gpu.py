@@ -18,7 +18,7 @@ from torch import Tensor
 
 from films import benchmark_parser, halves_of, phantom_films
 from kneematch.matching.template import Template
-from kneematch.networks.cuda_graph import Graphed
+from kneematch.networks.cuda_graph import SolverGraph
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.two_stage import TwoPhases, neural, sharpened
 from kneematch.solvers.adam import STEPS, adam
@@ -96,7 +96,7 @@ def graphed(
     def solve(halves: Tensor) -> Solution:
         return method(make_problem(halves, problem.template, paper=paper), start)
 
-    replay = Graphed(solve, problem.halves)
+    replay = SolverGraph(solve, problem.halves)
     return lambda: replay(problem.halves)
 
 

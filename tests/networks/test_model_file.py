@@ -1,6 +1,8 @@
 """Models on disk: what is saved comes back, and other files are told apart."""
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -117,3 +119,83 @@ def test_nothing_is_left_of_a_model_that_could_not_be_written(model: Model, tmp_
     with pytest.raises(OSError, match=r"model\.safetensors"):
         save_model(tmp_path / "model.safetensors", model)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def changed(path: Path, model: Model, change: Callable[[dict, dict], None]) -> Path:
+    """Write a model whose tensors and description were changed."""
+    save_model(path, model)
+    with safe_open(path, framework="pt") as file:
+        names, metadata = file.keys(), file.metadata()
+        tensors = {name: file.get_tensor(name) for name in names}
+    about = json.loads(metadata["about"])
+    change(tensors, about)
+    save_file(tensors, path, {**metadata, "about": json.dumps(about)})
+    return path
+
+
+def set_nan(tensors: dict, about: dict) -> None:
+    tensors["fine.backbone.layer3.1.conv2.weight"][5, 4, 1, 1] = torch.nan
+
+
+def set_infinity(tensors: dict, about: dict) -> None:
+    tensors["coarse.regress.4.bias"][0] = torch.inf
+
+
+def blacken_template(tensors: dict, about: dict) -> None:
+    tensors["fine_template.image"].zero_()
+
+
+def remove_tensor(tensors: dict, about: dict) -> None:
+    del tensors["coarse.backbone.bn1.bias"]
+
+
+def reshape_tensor(tensors: dict, about: dict) -> None:
+    tensors["fine.regress.2.bias"] = torch.zeros(7)
+
+
+def move_window(tensors: dict, about: dict) -> None:
+    about["templates"]["fine"]["red"] = [0, 5, 4, 100_000]
+
+
+def remove_templates(tensors: dict, about: dict) -> None:
+    about["templates"] = []
+
+
+def spoil_landmark(tensors: dict, about: dict) -> None:
+    about["templates"]["coarse"]["landmarks"] = {"plateau_left": [0.1, math.nan]}
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (set_nan, r"fine\.backbone\.layer3\.1\.conv2\.weight holds NaN or infinity"),
+        (set_infinity, r"coarse\.regress\.4\.bias holds NaN or infinity"),
+        (blacken_template, "the fine template shows a single grey"),
+        (remove_tensor, r"no 'coarse\.backbone\.bn1\.bias'"),
+        (reshape_tensor, r"fine\.regress\.2\.bias has shape \(7,\) instead of \(32,\)"),
+        (move_window, r"window \[0, 5, 4, 100000\] leaves its template"),
+        (remove_templates, "list indices must be integers"),
+        (spoil_landmark, "landmark of the coarse template is not a point"),
+    ],
+)
+def test_load_model_refuses_unusable_values(
+    model: Model, tmp_path: Path, change: Callable[[dict, dict], None], found: str
+) -> None:
+    path = changed(tmp_path / "model.safetensors", model, change)
+    with pytest.raises(SettingsError, match=rf"not a usable model \(.*{found}") as caught:
+        load_model(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("about", ["", "{", "[]", "null", '{"templates": 1}', "[" * 100_000])
+def test_load_model_refuses_malformed_metadata(model: Model, tmp_path: Path, about: str) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.zeros(1)}, path, {"format": FORMAT, "about": about})
+    with pytest.raises(SettingsError, match="not a usable model"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
+def test_load_model_refuses_what_is_not_a_regular_file(device: str) -> None:
+    with pytest.raises(SettingsError, match=r"safetensors \(not a regular file\)"):
+        load_model(device)

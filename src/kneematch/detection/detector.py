@@ -31,7 +31,7 @@ from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import Template
 from kneematch.networks.consistency_check import SecondLook
-from kneematch.networks.cuda_graph import Graphed, replayed
+from kneematch.networks.cuda_graph import SolverGraph, solve_with_graph
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.solvers.problem import Minimiser, Problem, Solution, problem
 
@@ -59,7 +59,7 @@ class Detector:
     device: str = "cpu"
     batch_size: int = BATCH_SIZE  # films that are searched at once
     look: SecondLook | None = None  # who is asked about what was found
-    _recorded: dict[torch.Size, Graphed | None] = field(default_factory=dict, repr=False)
+    _recorded: dict[torch.Size, SolverGraph | None] = field(default_factory=dict, repr=False)
 
     @property
     def room(self) -> float:
@@ -190,7 +190,7 @@ class Detector:
             return self.minimiser(problem(halves, self.template, paper=self.paper))
 
         if asked.halves.is_cuda and self.method in REPLAYED and not self.paper:
-            return replayed(solve, asked.halves, self._recorded)
+            return solve_with_graph(solve, asked.halves, self._recorded)
         return self.minimiser(asked)
 
     def _detection(

@@ -1,6 +1,8 @@
-"""A model: both networks, both templates and how they were made, in one file without pickle."""
+"""The model file: both networks, both templates and the training settings, as safetensors."""
 
 import json
+import math
+import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,7 +20,7 @@ from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
 from kneematch.matching.template import Template, Window
 from kneematch.networks.cpu_inference import cpu_network
-from kneematch.networks.pose_network import network_of
+from kneematch.networks.pose_network import network_of, weight_shapes
 from kneematch.networks.two_stage import TwoPhases
 
 FORMAT: Final = "kneematch-model/1"
@@ -30,7 +32,7 @@ Weights = Mapping[str, Tensor]  # of a PoseNetwork, under its names
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """What `kneematch train` makes."""
+    """A trained model: the weights of both networks and the templates that they find."""
 
     coarse: Weights
     fine: Weights
@@ -39,17 +41,16 @@ class Model:
     settings: Mapping[str, Any] = field(default_factory=dict)  # JSON: how it was trained
 
     def networks(self, device: str = "cpu") -> TwoPhases:
-        """What finds the fine template, as fast as a device allows."""
-        both = self.coarse, self.fine
+        """Return the networks for inference on a device."""
         coarse, fine = (
             cpu_network(weights) if device == "cpu" else network_of(weights).to(device)
-            for weights in both
+            for weights in (self.coarse, self.fine)
         )
         return TwoPhases(coarse, fine, self.coarse_template.aspect, self.fine_template.aspect)
 
 
 def shipped_model() -> Path:
-    """The file of the model in the box."""
+    """Return the path of the model that is installed with kneematch."""
     return Path(str(files("kneematch.networks") / SHIPPED))
 
 
@@ -80,7 +81,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     """Read a model; its weights are in float32 on the CPU.
 
     Raises:
-        SettingsError: it is not there, or not a model of kneematch.
+        SettingsError: the file is missing, is not a kneematch model, or holds unusable values.
     """
     tensors, metadata = _read(path)
     if metadata.get("format") != FORMAT:
@@ -88,22 +89,30 @@ def load_model(path: str | os.PathLike[str]) -> Model:
             f"{path}: not a model of kneematch (format {metadata.get('format')!r}); expected "
             f"{FORMAT!r}; give a file that 'kneematch train' has written"
         )
-    about = json.loads(metadata["about"])
-    coarse, fine = (_part(tensors, phase) for phase in PHASES)
-    return Model(
-        coarse,
-        fine,
-        _template(tensors, about, "coarse"),
-        _template(tensors, about, "fine"),
-        about["settings"],
-    )
+    try:
+        about = json.loads(metadata["about"])
+        coarse, fine = (_weights(tensors, phase) for phase in PHASES)
+        described = about["templates"]
+        coarse_template, fine_template = (
+            _template(tensors, described[phase], phase) for phase in PHASES
+        )
+        return Model(coarse, fine, coarse_template, fine_template, dict(about["settings"]))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        found = f"no {error}" if isinstance(error, KeyError) else error
+        raise SettingsError(
+            f"{path}: not a usable model ({found}); expected one that 'kneematch train' has "
+            "written; train it again"
+        ) from error
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
+        # A device such as /dev/zero would be read without end.
+        if Path(path).exists() and not Path(path).is_file():
+            raise OSError("not a regular file")
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return tensors, file.metadata() or {}
+            names = file.keys()
+            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except FileNotFoundError as error:
         raise SettingsError(
             f"{path}: no such file; expected a model; run 'kneematch train' or leave --model out"
@@ -115,24 +124,42 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, st
         ) from error
 
 
-def _part(tensors: Mapping[str, Tensor], phase: str) -> Weights:
-    start = f"{phase}."
-    return {
-        name.removeprefix(start): tensor.float() if tensor.is_floating_point() else tensor
-        for name, tensor in tensors.items()
-        if name.startswith(start)
-    }
+def _weights(tensors: Mapping[str, Tensor], phase: str) -> Weights:
+    """Return the weights of one network, if they are complete and finite."""
+    weights = {}
+    for name, shape in weight_shapes().items():
+        tensor = tensors[f"{phase}.{name}"]
+        if tensor.shape != shape:
+            found = tuple(tensor.shape)
+            raise ValueError(f"{phase}.{name} has shape {found} instead of {tuple(shape)}")
+        weights[name] = _finite(tensor, f"{phase}.{name}")
+    return weights
+
+
+def _finite(tensor: Tensor, name: str) -> Tensor:
+    """Return a tensor in float32, or as it is if it holds integers."""
+    if not tensor.is_floating_point():
+        return tensor
+    tensor = tensor.float()
+    if not tensor.sum().isfinite():  # several times faster than to look at each element
+        raise ValueError(f"{name} holds NaN or infinity")
+    return tensor
 
 
 def _template(tensors: Mapping[str, Tensor], about: Mapping[str, Any], phase: str) -> Template:
-    told = about["templates"][phase]
-    return Template(
-        tensors[f"{phase}_template.image"].float(),
-        tensors[f"{phase}_template.detail"].float(),
-        red=_window(told["red"]),
-        green=_window(told["green"]),
-        landmarks={name: (x, y) for name, (x, y) in told["landmarks"].items()},
+    image, detail = (
+        _finite(tensors[f"{phase}_template.{kind}"], f"{phase}_template.{kind}")
+        for kind in ("image", "detail")
     )
+    if image.ndim != 2 or image.shape != detail.shape:
+        raise ValueError(f"the {phase} template is not an image")
+    red, green = (_window(about[name], image) for name in ("red", "green"))
+    if any(part.min() == part.max() for part in (image, image[red], image[green], detail)):
+        raise ValueError(f"the {phase} template shows a single grey")
+    landmarks = {name: (float(x), float(y)) for name, (x, y) in about["landmarks"].items()}
+    if not all(math.isfinite(x) and math.isfinite(y) for x, y in landmarks.values()):
+        raise ValueError(f"a landmark of the {phase} template is not a point")
+    return Template(image, detail, red=red, green=green, landmarks=landmarks)
 
 
 def _corners(window: Window) -> list[int]:
@@ -140,6 +167,9 @@ def _corners(window: Window) -> list[int]:
     return [rows.start, rows.stop, columns.start, columns.stop]
 
 
-def _window(corners: list[int]) -> Window:
-    top, bottom, left, right = corners
+def _window(corners: list[int], image: Tensor) -> Window:
+    top, bottom, left, right = (operator.index(corner) for corner in corners)
+    height, width = image.shape
+    if not (0 <= top < bottom <= height and 0 <= left < right <= width):
+        raise ValueError(f"window {corners} leaves its template of {height} x {width} pixels")
     return ..., slice(top, bottom), slice(left, right)

@@ -48,9 +48,20 @@ class PoseNetwork(nn.Module):
 
 def network_of(weights: Mapping[str, Tensor]) -> PoseNetwork:
     """Return a network with a copy of the given weights, in evaluation mode."""
-    network = PoseNetwork().eval()
-    network.load_state_dict(dict(weights))
+    network = _uninitialized().eval()
+    copies = {name: tensor.clone() for name, tensor in weights.items()}
+    network.load_state_dict(copies, assign=True)
     return network
+
+
+def weight_shapes() -> dict[str, torch.Size]:
+    """Return the names and shapes of a PoseNetwork's weights."""
+    return {name: tensor.shape for name, tensor in _uninitialized().state_dict().items()}
+
+
+def _uninitialized() -> PoseNetwork:
+    with torch.device("meta"):
+        return PoseNetwork()
 
 
 def standardized(images: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ class ResNet18(nn.Module):
         self.layer3 = nn.Sequential(BasicBlock(128, 256, 2), BasicBlock(256, 256, 1))
         self.layer4 = nn.Sequential(BasicBlock(256, 512, 2), BasicBlock(512, 512, 1))
         for module in self.modules():
-            if isinstance(module, nn.Conv2d):
+            # On the meta device there is nothing to draw, and normal_() would import torch._dynamo.
+            if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from kneematch.geometry.frames import within
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.template import Template
+from kneematch.networks.cuda_graph import StepGraphs
 from kneematch.networks.pose_network import PoseNetwork, look
 from kneematch.networks.two_stage import Network
 from kneematch.solvers.adam import adam
@@ -19,7 +20,6 @@ from kneematch.solvers.problem import problem
 from kneematch.training.config import Recipe
 from kneematch.training.dataset import Films, FilmsInMemory
 from kneematch.training.distributed import Group
-from kneematch.training.replay import Replay
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +76,7 @@ class PhaseState:
             capturable=device.type == "cuda",
         )
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.replay = Replay(self.generator)
+        self.replay = StepGraphs(self.generator)
         self.c_u = torch.ones(films, device=device)  # weights of the films
         self.round = 0  # finished rounds
         self.epoch = 0  # finished epochs of the current round
