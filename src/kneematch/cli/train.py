@@ -16,7 +16,7 @@ def train(
     films: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILMS...", help="Films, folders, patterns such as 'films/*.dcm', or @list.txt."
+            metavar="FILMS", help="Films, folders, patterns such as 'films/*.dcm', or @list.txt."
         ),
     ],
     template: Annotated[
@@ -41,9 +41,9 @@ def train(
 ) -> None:
     """Train both networks on films without labels to find the boxes of a template.
 
-    Beside the model, NAME.metrics.csv, NAME.curves.png and NAME.preview.png show the progress, and
-    a checkpoint is kept until the training ends. To use several GPUs or machines:
-    torchrun --nproc-per-node N -m kneematch train ...
+    NAME.metrics.csv, NAME.curves.png and NAME.preview.png show the progress.
+    A checkpoint is kept beside them until the training ends.
+    With several GPUs: torchrun --nproc-per-node N -m kneematch train ...
     """
     from kneematch.training.trainer import checkpoint_path
     from kneematch.training.trainer import train as run

@@ -55,6 +55,18 @@ RENAMED: Final = {"energy": "minimise_energy", "printed": "paper_energy"}  # sin
 RECIPES: Final = {recipe.name: recipe for recipe in (DEFAULT, PAPER)}
 
 
+def _recipe_option(help: str, minimum: int = 1) -> Any:
+    """Return a field that overrides a value of the recipe."""
+    return option(
+        None,
+        help=help,
+        group=METHOD,
+        metavar="N",
+        minimum=minimum,
+        default_text="the recipe's",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
     """Settings of `train` and of `kneematch train`."""
@@ -72,37 +84,11 @@ class TrainConfig:
         group=METHOD,
         metavar="NAME|FILE",
     )
-    rounds: int | None = option(
-        None,
-        help="Rounds of each phase (the paper's T).",
-        group=METHOD,
-        metavar="N",
-        minimum=1,
-        default_text="the recipe's",
-    )
-    epochs: int | None = option(
-        None,
-        help="Epochs per round (the paper's M).",
-        group=METHOD,
-        metavar="N",
-        minimum=1,
-        default_text="the recipe's",
-    )
-    batch_size: int | None = option(
-        None,
-        help="Films per training step.",
-        group=METHOD,
-        metavar="N",
-        minimum=1,
-        default_text="the recipe's",
-    )
-    mean_template: int | None = option(
-        None,
-        help="How often to replace the template by the mean of the knees that it matches.",
-        group=METHOD,
-        metavar="N",
-        minimum=0,
-        default_text="0",
+    rounds: int | None = _recipe_option("Rounds of each phase (the paper's T).")
+    epochs: int | None = _recipe_option("Epochs per round (the paper's M).")
+    batch_size: int | None = _recipe_option("Films per training step.")
+    mean_template: int | None = _recipe_option(
+        "How often to replace the template by the mean of the knees that it matches.", minimum=0
     )
     seed: int = seed_option()
     device: str = device_option()

@@ -80,7 +80,7 @@ class CachedFilms:
 
     def halves(self, rows: Sequence[int] | Tensor) -> Tensor:
         """Return the halves (K, 2, 800, 500), float32, of films given by their indices (K,)."""
-        numbers = [int(row) for row in rows]
+        numbers = torch.as_tensor(rows).tolist()
         halves = np.empty((len(numbers), *SHAPE), np.float32)
         for target, number in zip(halves, numbers, strict=True):
             entry = _entry(self.folder, self.keys[number])

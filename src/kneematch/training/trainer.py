@@ -78,6 +78,7 @@ def train(
     """
     out, template = Path(out), Path(template)
     _check_out(out, resume=config.resume)
+    settings = training_settings(config, template)
     with process_group(config.device) as group:
         show = progress if group.is_main else no_progress
         with group.main_first():  # it may download the initial weights
@@ -85,7 +86,7 @@ def train(
         cached, failures = _prepare(films, config, group, show)
         if group.is_main:
             log.info("%d films; %s recipe on %s", len(cached), config.recipe, group.device)
-        settings = training_settings(config, template) | {"films": _films_hash(cached)}
+        settings["films"] = hashlib.sha256("\n".join(cached.keys).encode()).hexdigest()
         checkpoint = None
         if config.resume:
             checkpoint = load_checkpoint(checkpoint_path(out), settings, group.device)
@@ -246,10 +247,6 @@ def _make_task(
             films, templates, half, model, group, repeats=recipe.mean_template
         )
     return Task(films, templates, recipe, labels, config.seed)
-
-
-def _films_hash(films: CachedFilms) -> str:
-    return hashlib.sha256("\n".join(films.keys).encode()).hexdigest()
 
 
 def _beside(model: Path, ending: str) -> Path:
