@@ -1,5 +1,6 @@
 """Tests of the film cache: by content, complete whatever happens, read on demand."""
 
+import hashlib
 import os
 import shutil
 import signal
@@ -281,6 +282,18 @@ def test_prepare_films_refuses_a_folder_that_cannot_be_written(
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match=r"cannot be written .*\$KNEEMATCH_CACHE"):
         prepare_films(films, tmp_path / "file", room=ROOM, workers=0)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_prepare_films_stops_when_a_worker_cannot_write(
+    films: list[Path], tmp_path: Path, workers: int
+) -> None:
+    key = hashlib.sha256(films[0].read_bytes()).hexdigest()
+    own = tmp_path / "cache" / "halves-1-0.08"
+    own.mkdir(parents=True)
+    (own / key[:2]).touch()  # where the folder of the entry should be
+    with pytest.raises(SettingsError, match=r"halves-1-0.08: cannot be written .*--cache"):
+        prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=workers)
 
 
 def test_prepare_films_uses_the_users_cache_unless_a_folder_is_named(

@@ -143,6 +143,8 @@ def prepare_films(
     work, ahead = partial(_prepare, own, room), AHEAD * max(workers, 1)
     with closing(apply_in_order(work, unknown, workers=workers, ahead=ahead)) as results:
         for path, result in zip(unknown, results, strict=True):
+            if isinstance(result, SettingsError):
+                raise result
             entry = _Entry(failure=result.told_of(path)) if isinstance(result, Died) else result
             entries[path] = entry
             if entry.stamp is not None:
@@ -164,8 +166,11 @@ class _Entry:
     stamp: Stamp | None = None  # of the file when it was hashed
 
 
-def _prepare(own: Path, room: float, path: str) -> _Entry:
-    """Hash a film and, unless the cache has its content, store its halves."""
+def _prepare(own: Path, room: float, path: str) -> _Entry | SettingsError:
+    """Hash a film and, unless the cache has its content, store its halves.
+
+    An error of the cache is returned rather than raised, which would end a worker process.
+    """
     try:
         is_dicom(path)  # refuses folders, pipes and files that are too large
         stamp = _stamp(path)
@@ -179,6 +184,8 @@ def _prepare(own: Path, room: float, path: str) -> _Entry:
                 )
             _store(own, key, halves)
             entry = _find_entry(own, path, key)
+    except SettingsError as error:
+        return error
     except FilmError as error:
         return _Entry(failure=str(error))
     except OSError as error:
