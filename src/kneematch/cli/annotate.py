@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kneematch.cli.page import check_web, show_page
+from kneematch.cli.page import Browser, Port, check_web, show_page
 from kneematch.errors import SettingsError
 
 
@@ -22,10 +22,8 @@ def annotate(
     out: Annotated[
         Path, typer.Option("-o", "--out", metavar="FILE", help="Template file to write.")
     ] = Path("template.json"),
-    port: Annotated[
-        int, typer.Option(metavar="N", help="Port of the page; 0 chooses a free one.")
-    ] = 0,
-    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    port: Port = 0,
+    browser: Browser = True,
 ) -> None:
     """Draw the boxes of a template on one film and preview them on others, in the browser."""
     check_web()

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,10 @@ from kneematch.errors import SettingsError
 
 if TYPE_CHECKING:
     from kneematch.web.auth import AuthMiddleware, Credentials
+
+
+Port = Annotated[int, typer.Option(metavar="N", help="Port of the page; 0 chooses a free one.")]
+Browser = Annotated[bool, typer.Option(help="Open the page in the browser.")]
 
 
 def check_web() -> None:

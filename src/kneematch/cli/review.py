@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kneematch.cli.page import check_web, show_page
+from kneematch.cli.page import Browser, Port, check_web, show_page
 
 
 def review(
@@ -13,10 +13,8 @@ def review(
     root: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder of films with relative paths.")
     ] = Path(),
-    port: Annotated[
-        int, typer.Option(metavar="N", help="Port of the page; 0 chooses a free one.")
-    ] = 0,
-    browser: Annotated[bool, typer.Option(help="Open the page in the browser.")] = True,
+    port: Port = 0,
+    browser: Browser = True,
 ) -> None:
     """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
     check_web()
