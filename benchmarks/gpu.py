@@ -24,7 +24,6 @@ from kneematch.networks.two_stage import TwoPhases, neural, sharpened
 from kneematch.solvers.adam import STEPS, adam
 from kneematch.solvers.anchored_refinement import nearby
 from kneematch.solvers.exhaustive_search import search
-from kneematch.solvers.gauss_newton import gauss_newton
 from kneematch.solvers.problem import Problem, Solution
 from kneematch.solvers.problem import problem as make_problem
 
@@ -80,7 +79,7 @@ def methods(
     ask = neural(networks)
     return {
         "adam": functools.partial(adam, steps=args.steps),
-        "gauss_newton": gauss_newton,
+        "gauss_newton": functools.partial(nearby, trust=0.0),
         "search": lambda problem, _: search(problem),
         "neural": lambda problem, _: ask(problem),
         "neural+sharpen": lambda problem, _: sharpened(networks, nearby)(problem),

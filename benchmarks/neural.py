@@ -7,6 +7,7 @@ loss (sum of both sides) and the time per film. The model's own template is look
 --model it is the built-in one.
 """
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,7 +18,6 @@ from kneematch.networks.two_stage import neural, sharpened
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import nearby
 from kneematch.solvers.exhaustive_search import search
-from kneematch.solvers.gauss_newton import gauss_newton
 from kneematch.solvers.sliding_window import sliding
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     methods = {
         "neural": ask,
         "neural+sharpen": sharpened(networks, nearby),
-        "neural+gauss_newton": sharpened(networks, gauss_newton),
+        "neural+gauss_newton": sharpened(networks, partial(nearby, trust=0.0)),
         "neural+adam": sharpened(networks, adam),
         "search": search,
         "sliding": sliding,

@@ -31,7 +31,7 @@ from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.matching.energy import losses, symmetry_penalty
 from kneematch.matching.template import Template
 from kneematch.solvers.adam import STEPS, adam
-from kneematch.solvers.gauss_newton import gauss_newton
+from kneematch.solvers.anchored_refinement import nearby
 from kneematch.solvers.ncc_bank import minima
 from kneematch.solvers.problem import Problem, Sharpener
 from kneematch.solvers.problem import problem as make_problem
@@ -72,7 +72,7 @@ def compare(
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Return the energies (N,) of the starts and of each method, and each method's seconds."""
     methods: dict[str, Sharpener] = {
-        "gauss_newton": gauss_newton,
+        "gauss_newton": functools.partial(nearby, trust=0.0),
         "adam": functools.partial(adam, steps=args.steps),
     }
     energies: dict[str, list[Tensor]] = {name: [] for name in ("start", *methods)}

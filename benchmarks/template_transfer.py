@@ -26,7 +26,7 @@ from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.matching.annotation import load_annotation
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.template_transfer import carried
-from kneematch.solvers.gauss_newton import gauss_newton
+from kneematch.solvers.anchored_refinement import nearby
 from kneematch.solvers.problem import problem as make_problem
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group
@@ -51,7 +51,7 @@ def main() -> None:
     alone, near = networks.poses(halves), find(fine)
     problem = make_problem(halves, fine)
     start = vector_from_pose(alone, problem.height_ratio)
-    lowest = pose_from_vector(gauss_newton(problem, start).v, problem.height_ratio)
+    lowest = pose_from_vector(nearby(problem, start, trust=0.0).v, problem.height_ratio)
     ways = {
         "transferred": (fine, alone),
         "transferred, anchored refinement (neural+sharpen)": (fine, near),
