@@ -27,18 +27,18 @@ from functools import partial
 from pathlib import Path
 
 import torch
-
-from films import FAMILY, TEMPLATE_SEEDS, table
 from kneematch.batch.recipe import Recipe
 from kneematch.detection.prepare import Prepared, prepare
 from kneematch.detection.registry import NEURAL
+from kneematch.parallel.shared_memory import SharedRoom
+
+from films import FAMILY, TEMPLATE_SEEDS, table
 from kneematch.errors import TemplateError
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import save_annotation
 from kneematch.matching.template import cut_template
-from kneematch.parallel.shared_memory import SharedRoom
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 

@@ -15,6 +15,7 @@ import argparse
 from pathlib import Path
 
 from kneematch.batch.recipe import Recipe
+
 from kneematch.evaluation.config import METHODS, Settings
 from kneematch.evaluation.run import evaluate
 from kneematch.evaluation.tables import to_markdown

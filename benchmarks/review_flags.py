@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from kneematch.detection.registry import Sought, choose
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,7 +33,6 @@ from films import (
 )
 from kneematch.detection.detector import Detector
 from kneematch.detection.quality import measure
-from kneematch.detection.registry import Sought, choose
 from kneematch.errors import FilmError
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.geometry.split import ROOM, SIDES, split

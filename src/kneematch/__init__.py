@@ -1,8 +1,10 @@
-"""Draw boxes on one knee of one X-ray; get both knee joint areas in every other one."""
+"""Find the knee joint areas in knee radiographs."""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kneematch.batch.config import DetectConfig
+    from kneematch.batch.run import DetectResult, detect_folder
     from kneematch.detection.detection import Detection
     from kneematch.detection.detector import Detector
     from kneematch.errors import KneematchError
@@ -11,24 +13,30 @@ if TYPE_CHECKING:
     from kneematch.training.config import TrainConfig
     from kneematch.training.trainer import train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
+    "DetectConfig",
+    "DetectResult",
     "Detection",
     "Detector",
     "KneematchError",
     "Radiograph",
     "TrainConfig",
     "__version__",
+    "detect_folder",
     "read",
     "train",
 ]
 
 _HOME = {
+    "DetectConfig": "kneematch.batch.config",
+    "DetectResult": "kneematch.batch.run",
     "Detection": "kneematch.detection.detection",
     "Detector": "kneematch.detection.detector",
     "KneematchError": "kneematch.errors",
     "Radiograph": "kneematch.io.radiograph",
     "TrainConfig": "kneematch.training.config",
+    "detect_folder": "kneematch.batch.run",
     "read": "kneematch.io.read",
     "train": "kneematch.training.trainer",
 }

@@ -1,17 +1,10 @@
-"""Films for the tests of cohorts."""
+"""Films for the tests of runs."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
-from torch import Tensor
 
 from kneematch.detection.detector import Detector
-from kneematch.io.read import read
-from kneematch.matching.annotation import load_annotation
-from kneematch.matching.template import cut_template
-from kneematch.solvers.problem import Problem, Solution
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 
@@ -25,19 +18,12 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_detector(films: Path) -> Callable[..., Detector]:
-    """Detectors that look nowhere: they find as many knees as there are, always at one pose."""
-    annotation = load_annotation(films / "template.json")
-    template, _ = cut_template(read(annotation.film), annotation)
-
-    def make(batch_size: int = 3) -> Detector:
-        return Detector(template, _nowhere, "nowhere", batch_size=batch_size)
-
-    return make
+def detector() -> Detector:
+    """The built-in model, without the refinement, which takes time."""
+    return Detector.load(method="neural", device="cpu")
 
 
-def _nowhere(problem: Problem) -> Solution:
-    """A pose that depends on the film, and on no other film of the batch."""
-    n, sides = problem.halves.shape[:2]
-    v: Tensor = problem.halves.mean((2, 3))[..., None].expand(n, sides, 4)
-    return Solution(v, torch.zeros(n))
+@pytest.fixture(scope="session")
+def template(films: Path) -> str:
+    """The path of an annotation."""
+    return str(films / "template.json")

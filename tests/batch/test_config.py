@@ -1,22 +1,46 @@
-"""Tests of the selection and sharding of films."""
+"""Settings that contradict each other."""
+
+from typing import Any
 
 import pytest
 
-from kneematch.batch.config import Selection, shard
+from kneematch.batch.config import DetectConfig
 from kneematch.errors import SettingsError
 
 
-def test_shard_gives_every_film_to_one_part() -> None:
-    films = [f"{k}.dcm" for k in range(10)]
-    parts = [shard(films, Selection(num_parts=3, part_id=part)) for part in range(3)]
-    assert sorted(film for part in parts for film in part) == films
-    assert [len(part) for part in parts] == [4, 3, 3]
-    assert shard(films, Selection(limit=5, num_parts=2, part_id=1)) == ["1.dcm", "3.dcm"]
-    with pytest.raises(SettingsError, match="fewer parts"):
-        shard(films, Selection(limit=2, num_parts=3, part_id=2))
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"limit": 0}, "--limit 0"),
+        ({"num_parts": 0}, "--num-parts 0"),
+        ({"num_parts": 2, "part_id": 2}, "--part-id 2"),
+        ({"workers": -1}, "-1 workers"),
+        ({"engine": "slurm"}, "engine 'slurm'"),
+        ({"export": ("coco", "pdf")}, "export 'pdf'"),
+        ({"resume": True, "force": True}, "--resume and --force"),
+        ({"crop_mm": 100.0}, "--crops"),
+        ({"mirror": True}, "--crops"),
+        ({"ray_address": "auto"}, "--engine ray"),
+    ],
+)
+def test_detect_config_refuses_contradictions(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        DetectConfig(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"limit": 0}, {"num_parts": 0}, {"num_parts": 2, "part_id": 2}])
-def test_selection_refuses_impossible_values(wrong: dict[str, int]) -> None:
-    with pytest.raises(SettingsError):
-        Selection(**wrong)  # type: ignore[arg-type]
+def test_detector_source_loads_what_the_settings_say() -> None:
+    detector = DetectConfig(method="neural", device="cpu").source().load()
+    assert (detector.method, detector.device, detector.paper) == ("neural", "cpu", False)
+
+
+def test_detector_source_hashes_every_file_that_rows_depend_on(template: str) -> None:
+    """The consistency check of a search uses the model, so another model gives other rows."""
+
+    def files(**settings: Any) -> set[str]:
+        return set(DetectConfig(**settings).source().hashes())
+
+    drawn = {"template", "template_film"}
+    assert files() == {"model"}
+    assert files(template=template, method="neural") == {"model", *drawn}
+    assert files(template=template, method="search") == {"model", *drawn}
+    assert files(template=template, method="search", paper=True) == drawn

@@ -1,22 +1,19 @@
-"""Batches of films on this machine: the same records however they are read."""
+"""Rows are the same however the work is shared out, and whatever happens to a worker."""
 
 import os
 import shutil
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-import torch
 
-from kneematch.batch.local_engine import read_films, search_batches
-from kneematch.batch.row import to_line
+from kneematch.batch.config import DetectorSource
+from kneematch.batch.local_engine import detect_rows
+from kneematch.batch.workers import detect_chunk
 from kneematch.detection.detector import Detector
-from kneematch.detection.prepare import Prepared
-from kneematch.errors import SettingsError
 
-Make = Callable[..., Detector]
+SOURCE = DetectorSource(method="neural", device="cpu")
 
 
 @pytest.fixture
@@ -30,62 +27,24 @@ def named(films: Path, tmp_path: Path) -> list[str]:
     return [*good[:3], str(broken), odd, *good[3:], str(tmp_path / "missing.dcm")]
 
 
-def batches(count: int, size: int) -> list[range]:
-    return [range(k, min(k + size, count)) for k in range(0, count, size)]
+def lines(detector: Detector, named: Sequence[str], workers: int) -> list[bytes]:
+    numbered = list(enumerate(named))
+    with closing(detect_rows(detector, SOURCE, numbered, workers=workers)) as found:
+        return sorted(row.to_line() for rows in found for row in rows)
 
 
-def lines(detector: Detector, named: Sequence[str], workers: int) -> bytes:
-    numbers = batches(len(named), detector.batch_size)
-    with closing(search_batches(detector, named, numbers, workers=workers)) as found:
-        return b"".join(to_line(record) for records in found for record in records)
-
-
-def test_workers_change_nothing(named: list[str], make_detector: Make) -> None:
-    detector = make_detector()
+def test_detect_rows_does_not_depend_on_workers(named: list[str], detector: Detector) -> None:
     alone = lines(detector, named, 0)
-    assert alone.count(b"\n") == len(named) == 10
-    assert alone.count(b"failure") == 2
+    assert len(alone) == len(named) == 10
+    assert sum(b"failure" in line for line in alone) == 2
     assert lines(detector, named, 1) == alone
     assert lines(detector, named, 3) == alone
 
 
-def test_batches_are_of_the_list_and_not_of_what_is_left(
-    named: list[str], make_detector: Make
+def test_detect_chunk_does_not_depend_on_the_size_of_the_chunk(
+    named: list[str], detector: Detector
 ) -> None:
-    detector = make_detector()
-    whole = lines(detector, named, 0).splitlines(keepends=True)
-    with closing(search_batches(detector, named, [range(3, 6)], workers=0)) as found:
-        (records,) = found
-    assert [to_line(record) for record in records] == whole[3:6]
-
-
-def test_later_films_are_read_while_a_batch_is_searched(named: list[str]) -> None:
-    with closing(read_films(named, 0.0, workers=2, ahead=8)) as films:
-        next(films)
-        time.sleep(2)  # a search
-        started = time.monotonic()
-        ready = [next(films) for _ in range(6)]
-        assert time.monotonic() - started < 0.2
-    assert sum(isinstance(film, Prepared) for film in ready) == 5
-
-
-def test_a_bug_in_reading_is_the_films_failure_and_not_the_runs(
-    named: list[str], make_detector: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(film: str, room: float) -> None:
-        raise ZeroDivisionError("oh")
-
-    monkeypatch.setattr("kneematch.batch.reader.load", broken)
-    told = lines(make_detector(), named[:2], 0)
-    assert told.count(b"ZeroDivisionError: oh; expected a film or a known fault") == 2
-
-
-def test_a_batch_too_large_for_the_gpu_is_told(
-    named: list[str], make_detector: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(detector: Detector, films: object) -> None:
-        raise torch.cuda.OutOfMemoryError("2 GiB")
-
-    monkeypatch.setattr(Detector, "find", full)
-    with pytest.raises(SettingsError, match="smaller --batch-size"):
-        lines(make_detector(), named[:2], 0)
+    numbered = list(enumerate(named))
+    whole = detect_chunk(detector, numbered)
+    single = [detect_chunk(detector, [film])[0] for film in numbered]
+    assert [row.to_line() for row in whole] == [row.to_line() for row in single]

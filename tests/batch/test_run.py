@@ -1,188 +1,201 @@
-"""Whole runs, with a detector that looks nowhere."""
+"""Whole runs with the built-in model."""
 
 import csv
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
 
 from kneematch.batch.artifacts import distinct_names
-from kneematch.batch.config import Settings
-from kneematch.batch.recipe import Recipe
-from kneematch.batch.run import Summary, run
+from kneematch.batch.config import DetectConfig
+from kneematch.batch.run import detect_files, detect_folder
 from kneematch.detection.detector import Detector
 from kneematch.errors import SettingsError
 from kneematch.export.tables import TABLES
+from kneematch.io.read import read
 from kneematch.io.write import write_png16
+
+CONFIG = DetectConfig(method="neural", device="cpu", workers=0)
 
 
 @pytest.fixture
-def cohort(
-    films: Path,
-    tmp_path: Path,
-    make_detector: Callable[..., Detector],
-    monkeypatch: pytest.MonkeyPatch,
-) -> tuple[Settings, list[str]]:
-    """Four films, one of them missing, one not a DICOM, and how they are to be searched."""
-    monkeypatch.setattr(Recipe, "build", lambda self: make_detector(self.batch_size))
+def named(films: Path, tmp_path: Path) -> list[str]:
+    """Four films, one of them missing, one not a DICOM."""
     named = [str(tmp_path / name) for name in ("a.dcm", "missing.dcm", "b.dcm", "A.png")]
     shutil.copy(films / "phantom-00000.dcm", named[0])
     shutil.copy(films / "phantom-00001.dcm", named[2])
-    write_png16(named[3], make_detector().template.image.numpy())
-    recipe = Recipe(template=str(films / "template.json"), method="search", batch_size=2)
-    return Settings(tmp_path / "out", recipe, workers=0), named
+    write_png16(named[3], read(films / "phantom-00002.dcm").pixels)
+    return named
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
 
 
 def written(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_run_writes_all_that_is_asked_for(cohort: tuple[Settings, list[str]]) -> None:
-    settings, named = cohort
-    everything = replace(
-        settings,
-        overlays=True,
-        crops=True,
-        crop_px=50,
-        export=("coco", "dicom"),
-        sheet=settings.out.with_suffix(".png"),
+def test_detect_folder_writes_everything_that_is_requested(named: list[str], out: Path) -> None:
+    sheet = out.with_suffix(".png")
+    config = replace(
+        CONFIG, overlays=True, crops=True, crop_px=50, export=("coco", "dicom"), sheet=sheet
     )
-    summary = run(everything, named, command=["kneematch", "detect"])
-    assert (summary.films, summary.knees, summary.failed) == (3, 6, 1)
-    assert named[1] in summary.reasons[0]
-    assert summary.undrawn == 0  # the PNG is no DICOM to export, which is nobody's fault
+    result = detect_folder(named, out, config)
+    assert (result.films, result.knees, result.failed) == (3, 6, 1)
+    assert named[1] in result.reasons[0]
+    assert result.unmade == 0  # the PNG is no DICOM to export, which is no failure
     sides, objects = ("left", "right"), ("report", "state", "picture")
-    assert written(settings.out) == {
+    assert written(out) == {
         *TABLES,
-        *("failures.csv", "ledger.jsonl", "run.json", "report.html", "coco.json", "crops.csv"),
+        *("failures.csv", "journal.jsonl", "run.json", "report.html", "coco.json", "crops.csv"),
         *(f"overlays/{name}.png" for name in ("a", "b", "A-2")),
         *(f"crops/{name}-{side}.png" for name in ("a", "b", "A-2") for side in sides),
         *(f"dicom-objects/{name}-{kind}.dcm" for name in "ab" for kind in objects),
     }
-    with (settings.out / "crops.csv").open(newline="") as file:
+    with (out / "crops.csv").open(newline="") as file:
         assert [row["file"] for row in csv.DictReader(file)][-1] == "A-2-right.png"
-    with Image.open(settings.out / "crops" / "A-2-left.png") as crop:
+    with Image.open(out / "crops" / "A-2-left.png") as crop:
         assert (crop.size, crop.mode) == ((50, 50), "I;16")  # it has no spacing
-    with Image.open(settings.out.with_suffix(".png")) as sheet:
-        assert sheet.width > 3 * 400
-    told = json.loads((settings.out / "run.json").read_text())
-    with (settings.out / "detections.csv").open(newline="") as file:
+    with Image.open(sheet) as drawn:
+        assert drawn.width > 3 * 400
+    run = json.loads((out / "run.json").read_text())
+    with (out / "detections.csv").open(newline="") as file:
         review = sum(row["review"] == "yes" for row in csv.DictReader(file))
-    assert told["counts"] == {"films": 3, "knees": 6, "failed": 1, "review": review}
-    assert told["command"] == ["kneematch", "detect"]
-    assert set(told["sha256"]) == {"template", "template_film"}
-    assert len(json.loads((settings.out / "coco.json").read_text())["images"]) == 3
-    assert (settings.out / "report.html").read_text().count("<img ") == 3
+    assert run["counts"] == {"films": 3, "knees": 6, "failed": 1, "review": review}
+    assert result.review == review
+    assert set(run["sha256"]) == {"model"}
+    assert len(json.loads((out / "coco.json").read_text())["images"]) == 3
+    assert (out / "report.html").read_text().count("<img ") == 3
 
 
-def test_a_run_that_is_resumed_searches_and_draws_only_what_is_missing(
-    cohort: tuple[Settings, list[str]], monkeypatch: pytest.MonkeyPatch
+def test_detect_folder_finds_what_detect_finds(films: Path, out: Path, detector: Detector) -> None:
+    """The command line and Python run the same stages."""
+    detect_folder(films, out, CONFIG)
+    rows = json.loads((out / "detections.json").read_text())
+    paths = sorted(films.glob("*.dcm"))
+    found = [knee for knees in detector.detect(paths) for knee in knees]
+    assert [row["loss"] for row in rows] == pytest.approx([knee.loss for knee in found], abs=1e-6)
+    assert [row["centre_x_px"] for row in rows] == pytest.approx(
+        [knee.centre[0] for knee in found], abs=1e-3
+    )
+
+
+def test_detect_files_resumes_only_what_is_missing(
+    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings, named = cohort
-    first = run(replace(settings, overlays=True), named)
+    first = detect_files(named, out, replace(CONFIG, overlays=True))
     monkeypatch.setattr(Detector, "find", None)  # so that nothing can be searched again
-    pictures = settings.out / "overlays"
+    pictures = out / "overlays"
     (pictures / "b.png").unlink()
     os.utime(pictures / "a.png", ns=(2 * 10**18, 2 * 10**18))
-    again = replace(settings, overlays=True, crops=True, resume=True)
-    assert run(again, named) == first
+    again = replace(CONFIG, overlays=True, crops=True, resume=True)
+    assert detect_files(named, out, again) == first
     assert (pictures / "b.png").exists()
     assert (pictures / "a.png").stat().st_mtime == 2 * 10**9  # untouched
-    assert (settings.out / "crops" / "a-left.png").exists()
+    assert (out / "crops" / "a-left.png").exists()
 
 
-def test_pictures_of_an_earlier_run_are_drawn_again(cohort: tuple[Settings, list[str]]) -> None:
-    settings, named = cohort
-    run(replace(settings, overlays=True), named)
-    picture = settings.out / "overlays" / "a.png"
+def test_detect_files_draws_pictures_of_an_earlier_run_again(named: list[str], out: Path) -> None:
+    detect_files(named, out, replace(CONFIG, overlays=True))
+    picture = out / "overlays" / "a.png"
     picture.write_bytes(b"of other detections")
     hour_ago = time.time() - 3600
     os.utime(picture, (hour_ago, hour_ago))
-    run(replace(settings, overlays=True, force=True), named)
+    detect_files(named, out, replace(CONFIG, overlays=True, force=True))
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_starting_over_touches_no_file_that_is_not_ours(
-    cohort: tuple[Settings, list[str]],
-) -> None:
-    settings, named = cohort
+def test_detect_files_touches_no_file_that_is_not_its_own(named: list[str], out: Path) -> None:
     for name in ("overlays/mine.png", "dicom/film.dcm", "notes.txt"):
-        (settings.out / name).parent.mkdir(parents=True, exist_ok=True)
-        (settings.out / name).write_text("mine")
-    run(settings, named)
-    run(replace(settings, force=True, overlays=True), named)
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("mine")
+    detect_files(named, out, CONFIG)
+    detect_files(named, out, replace(CONFIG, force=True, overlays=True))
     for name in ("overlays/mine.png", "dicom/film.dcm", "notes.txt"):
-        assert (settings.out / name).read_text() == "mine"
+        assert (out / name).read_text() == "mine"
 
 
-def test_a_film_that_is_gone_when_it_is_to_be_drawn_stops_nothing(
-    cohort: tuple[Settings, list[str]],
+def test_detect_files_goes_on_when_a_film_is_gone_before_it_is_drawn(
+    named: list[str], out: Path
 ) -> None:
-    settings, named = cohort
-    run(settings, named)
+    detect_files(named, out, CONFIG)
     Path(named[0]).unlink()
-    summary = run(replace(settings, overlays=True, resume=True), named)
-    assert (summary.films, summary.undrawn) == (3, 1)
-    assert named[0] in summary.why_undrawn[0]
-    assert {path.name for path in (settings.out / "overlays").iterdir()} == {"b.png", "A-2.png"}
+    result = detect_files(named, out, replace(CONFIG, overlays=True, resume=True))
+    assert (result.films, result.unmade) == (3, 1)
+    assert named[0] in result.unmade_reasons[0]
+    assert {path.name for path in (out / "overlays").iterdir()} == {"b.png", "A-2.png"}
 
 
-def test_workers_draw_what_the_parent_draws(cohort: tuple[Settings, list[str]]) -> None:
-    settings, named = cohort
-    everything = replace(settings, overlays=True, crops=True)
-    alone = run(everything, named)
-    elsewhere = replace(everything, out=settings.out.with_name("elsewhere"), workers=2)
-    assert run(elsewhere, named) == alone
-    assert written(elsewhere.out) == written(settings.out)
-    for name in sorted(written(settings.out)):
-        if name not in ("run.json", "report.html", "ledger.jsonl"):
-            assert (elsewhere.out / name).read_bytes() == (settings.out / name).read_bytes()
+def test_detect_files_writes_the_same_bytes_with_workers(named: list[str], out: Path) -> None:
+    config, elsewhere = replace(CONFIG, overlays=True, crops=True), out.with_name("elsewhere")
+    alone = detect_files(named, out, config)
+    shared = detect_files(named, elsewhere, replace(config, workers=2, batch_size=5))
+    assert replace(shared, out=out) == alone
+    assert written(elsewhere) == written(out)
+    for name in sorted(written(out)):
+        if name not in ("run.json", "report.html", "journal.jsonl"):
+            assert (elsewhere / name).read_bytes() == (out / name).read_bytes()
 
 
-@pytest.mark.parametrize("change", ["films", "batch", "template", "paper"])
-def test_another_run_is_not_resumed(
-    cohort: tuple[Settings, list[str]], change: str, tmp_path: Path
+@pytest.mark.parametrize("change", ["films", "template", "paper", "method", "model"])
+def test_detect_files_refuses_to_resume_another_run(
+    named: list[str], out: Path, template: str, change: str, tmp_path: Path
 ) -> None:
-    settings, named = cohort
-    run(settings, named)
-    recipe = settings.recipe
-    if change == "films":
-        named = named[:-1]
-    elif change == "batch":
-        recipe = replace(recipe, batch_size=3)
-    elif change == "paper":
-        recipe = replace(recipe, paper=True)
-    else:
-        assert recipe.template is not None
-        shutil.copytree(Path(recipe.template).parent, tmp_path / "copy")
-        (tmp_path / "copy" / "template.json").write_text(
-            Path(recipe.template).read_text().replace("\n", "\n\n")
-        )
-        recipe = replace(recipe, template=str(tmp_path / "copy" / "template.json"))
+    config = replace(CONFIG, template=template, method="search")
+    detect_files(named, out, config)
+    films = named[:-1] if change == "films" else named
+    shutil.copytree(Path(template).parent, tmp_path / "copy")
+    copy = tmp_path / "copy" / "template.json"
+    copy.write_text(Path(template).read_text().replace("\n", "\n\n"))
+    changed: dict[str, Any] = {
+        "films": {},
+        "template": {"template": str(copy)},
+        "paper": {"paper": True},
+        "method": {"method": "neural"},
+        "model": {"model": str(_other_model(tmp_path))},
+    }
     with pytest.raises(SettingsError, match=f"{change}[a-z_]* was"):
-        run(replace(settings, recipe=recipe, resume=True), named)
+        detect_files(films, out, replace(config, resume=True, **changed[change]))
     with pytest.raises(SettingsError, match="--resume, start over with --force"):
-        run(settings, named)
+        detect_files(named, out, config)
 
 
-def test_sizes_of_crops_are_checked_before_films_are_searched(
-    cohort: tuple[Settings, list[str]],
+def _other_model(folder: Path) -> Path:
+    """A model with the built-in one's networks, in a file of other bytes."""
+    from kneematch.networks.model_file import load_model, save_model, shipped_model
+
+    model = load_model(shipped_model())
+    save_model(folder / "other.safetensors", replace(model, settings={"note": "another file"}))
+    return folder / "other.safetensors"
+
+
+def test_detect_files_refuses_the_folder_of_an_older_version(named: list[str], out: Path) -> None:
+    out.mkdir()
+    (out / "ledger.jsonl").write_text('{"format": "kneematch-ledger/1"}\n')
+    for config in (CONFIG, replace(CONFIG, resume=True)):
+        with pytest.raises(SettingsError, match="there is a run in this folder already"):
+            detect_files(named, out, config)
+    assert written(out) == {"ledger.jsonl"}
+    assert detect_files(named, out, replace(CONFIG, force=True)).knees == 6
+
+
+def test_detect_files_checks_the_size_of_crops_before_films_are_searched(
+    named: list[str], out: Path
 ) -> None:
-    settings, named = cohort
     with pytest.raises(SettingsError, match="crops of mm"):
-        run(replace(settings, crops=True, crop_mm=-1.0), named)
-    assert not settings.out.exists()
-    with pytest.raises(SettingsError, match="--crops"):
-        replace(settings, crop_mm=100.0)
+        detect_files(named, out, replace(CONFIG, crops=True, crop_mm=-1.0))
+    assert not out.exists()
 
 
-def test_names_are_distinct_whatever_the_case_and_quick_to_find() -> None:
+def test_distinct_names_ignore_case_and_are_found_quickly() -> None:
     assert distinct_names(["a/1.dcm", "b/1", "1.png", "1-2.dcm", "X", "x.dcm"]) == [
         "1",
         "1-2",
@@ -196,10 +209,7 @@ def test_names_are_distinct_whatever_the_case_and_quick_to_find() -> None:
     assert time.monotonic() - started < 5
 
 
-def test_a_summary_holds_no_more_reasons_than_a_terminal_shows(
-    cohort: tuple[Settings, list[str]],
-) -> None:
-    settings, _ = cohort
-    summary: Summary = run(settings, [f"missing-{k}.dcm" for k in range(25)])
-    assert summary.failed == 25
-    assert len(summary.reasons) == 10
+def test_detect_result_lists_no_more_reasons_than_a_terminal_shows(out: Path) -> None:
+    result = detect_files([f"missing-{k}.dcm" for k in range(25)], out, CONFIG)
+    assert result.failed == 25
+    assert len(result.reasons) == 10

@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from kneematch.batch.recipe import Recipe
+
 from kneematch.batch.run import Advance, silent
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import METHODS, Settings

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kneematch.batch.recipe import Recipe
 from PIL import Image
 
-from kneematch.batch.recipe import Recipe
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import Settings
 from kneematch.evaluation.page import remove_earlier

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from kneematch.detection.prepare import Prepared, prepare
 
 from kneematch.detection.detector import Detector
-from kneematch.detection.prepare import Prepared, prepare
 from kneematch.evaluation.method_run import Trial
 from kneematch.evaluation.times import how_timed, milliseconds, timed
 from kneematch.io.write import write_png16

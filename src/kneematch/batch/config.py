@@ -1,27 +1,121 @@
-"""The settings of `kneematch detect`; importing them imports nothing heavy."""
+"""DetectConfig: the settings of `detect_folder` and of `kneematch detect`."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from kneematch.batch.recipe import Recipe
 from kneematch.errors import SettingsError
+from kneematch.options import (
+    INPUT,
+    METHOD,
+    OUTPUT,
+    PERFORMANCE,
+    batch_size_option,
+    device_option,
+    force_option,
+    limit_option,
+    model_option,
+    option,
+    paper_option,
+    resume_option,
+    series_option,
+    template_option,
+    workers_option,
+)
 
+if TYPE_CHECKING:
+    from kneematch.detection.detector import Detector
+
+METHODS: Final = ("auto", "neural+sharpen", "neural", "search", "grid", "sliding")
 ENGINES: Final = ("local", "ray")
 EXPORTS: Final = ("coco", "dicom")
+PRELOAD: Final = "KNEEMATCH_PRELOAD"  # environment variable: a DetectorSource as JSON
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Which of the films that are named are meant."""
+class DetectConfig:
+    """Which films, how they are searched, and what is written."""
 
-    series: str | None = None  # only DICOM whose series description contains it
-    limit: int | None = None  # only so many, the first
-    num_parts: int = 1  # of these, every num_parts-th
-    part_id: int = 0  # from this one on
+    series: str | None = series_option()
+    limit: int | None = limit_option()
+    num_parts: int = option(
+        1,
+        help="Number of shards to split the films into, for a job array.",
+        group=INPUT,
+        metavar="N",
+        minimum=1,
+    )
+    part_id: int = option(
+        0, help="Shard to process, counted from 0.", group=INPUT, metavar="N", minimum=0
+    )
+
+    model: str | None = model_option()
+    template: str | None = template_option()
+    method: str = option(
+        "auto",
+        help="How knees are found; auto is neural+sharpen, or search if the networks see no knee "
+        "where the template was drawn.",
+        group=METHOD,
+        choices=METHODS,
+    )
+    paper: bool = paper_option()
+
+    resume: bool = resume_option()
+    force: bool = force_option()
+    overlays: bool = option(
+        False, help="Draw a picture of every film.", group=OUTPUT, flags=("--overlays",)
+    )
+    crops: bool = option(
+        False,
+        help="Cut every knee out, upright, as a 16-bit PNG.",
+        group=OUTPUT,
+        flags=("--crops",),
+    )
+    crop_mm: float | None = option(
+        None, help="Side length of crops, in mm.", group=OUTPUT, metavar="MM", default_text="140"
+    )
+    crop_spacing: float | None = option(
+        None, help="Pixel spacing of crops, in mm.", group=OUTPUT, metavar="MM", default_text="0.3"
+    )
+    crop_px: int | None = option(
+        None,
+        help="Side length of crops of films without pixel spacing, in film pixels.",
+        group=OUTPUT,
+        metavar="N",
+    )
+    mirror: bool = option(
+        False,
+        help="Mirror crops of the picture's left half, so that all knees look alike.",
+        group=OUTPUT,
+        flags=("--mirror",),
+    )
+    export: tuple[str, ...] = option(
+        (), help="Write results for other programs; may be repeated.", group=OUTPUT, choices=EXPORTS
+    )
+    sheet: Path | None = option(
+        None, help="Draw the first films side by side.", group=OUTPUT, metavar="PNG"
+    )
+
+    device: str = device_option()
+    batch_size: int | None = batch_size_option()
+    workers: int | None = workers_option()
+    engine: str = option(
+        "local",
+        help="Compute on this machine or on a Ray cluster.",
+        group=PERFORMANCE,
+        choices=ENGINES,
+    )
+    ray_address: str | None = option(
+        None,
+        help="Address of a running Ray cluster.",
+        group=PERFORMANCE,
+        metavar="ADDRESS",
+        default_text="start one",
+    )
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be."""
+        """Refuse settings that contradict each other."""
         if self.limit is not None and self.limit < 1:
             raise SettingsError(f"--limit {self.limit}; expected 1 film or more; raise it")
         if self.num_parts < 1 or not 0 <= self.part_id < self.num_parts:
@@ -29,35 +123,11 @@ class Selection:
                 f"--part-id {self.part_id} of --num-parts {self.num_parts}; expected a part from "
                 "0 to num-parts - 1; correct them"
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How films are searched, by whom, and what is written."""
-
-    out: Path
-    recipe: Recipe = field(default_factory=Recipe)
-    workers: int | None = None  # processes that read; None goes by the cores; 0 is none
-    engine: str = "local"
-    ray_address: str | None = None  # of a cluster that runs; None starts one on this machine
-    resume: bool = False
-    force: bool = False
-    selection: Selection = field(default_factory=Selection)
-    overlays: bool = False  # a picture of every film
-    crops: bool = False  # a picture of every knee
-    crop_mm: float | None = None  # as kneematch.detection.crop.CropSize has them
-    crop_spacing: float | None = None
-    crop_px: int | None = None
-    mirror: bool = False
-    export: tuple[str, ...] = ()
-    sheet: Path | None = None  # the first films side by side
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be."""
-        if self.engine not in ENGINES:
-            raise SettingsError(f"engine {self.engine!r}; expected one of {', '.join(ENGINES)}")
         if self.workers is not None and self.workers < 0:
             raise SettingsError(f"{self.workers} workers; expected 0 or more; raise it")
+        check_choice("engine", self.engine, ENGINES)
+        for name in self.export:
+            check_choice("export", name, EXPORTS)
         if self.resume and self.force:
             raise SettingsError(
                 "--resume and --force; expected one of them: to continue, or to start over"
@@ -65,24 +135,65 @@ class Settings:
         sizes = self.crop_mm, self.crop_spacing, self.crop_px, self.mirror or None
         if not self.crops and any(size is not None for size in sizes):
             raise SettingsError("the size of crops, but no crops; expected --crops; add it")
-        for name in self.export:
-            if name not in EXPORTS:
-                raise SettingsError(f"export {name!r}; expected one of {', '.join(EXPORTS)}")
         if self.ray_address is not None and self.engine != "ray":
             raise SettingsError("--ray-address without Ray; expected --engine ray; add it")
 
-
-def shard(films: list[str], selection: Selection) -> list[str]:
-    """Return the films of one shard: the first `limit` ones, and of these every num_parts-th.
-
-    Shards are interleaved rather than contiguous, because films of one origin, and therefore of
-    one size and reading time, often stand next to each other.
-    """
-    chosen = films[: selection.limit]
-    part = chosen[selection.part_id :: selection.num_parts]
-    if not part:
-        raise SettingsError(
-            f"--num-parts {selection.num_parts} for {len(chosen)} films; expected at least a film "
-            "a part; ask for fewer parts"
+    def source(self) -> "DetectorSource":
+        """Return the part of the settings that loads the detector."""
+        return DetectorSource(
+            self.model, self.template, self.method, self.paper, self.device, self.batch_size
         )
-    return part
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raise SettingsError unless a value is one of the choices."""
+    if value not in choices:
+        raise SettingsError(f"{name} {value!r}; expected one of {', '.join(choices)}")
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorSource:
+    """The arguments of `Detector.load`, small enough to send to another process or machine."""
+
+    model: str | None = None
+    template: str | None = None
+    method: str = "auto"
+    paper: bool = False
+    device: str = "auto"
+    batch_size: int | None = None
+
+    def load(self) -> "Detector":
+        """Load the detector."""
+        from kneematch.detection.detector import Detector
+        from kneematch.matching.annotation import load_annotation
+
+        return Detector.load(
+            self.model,
+            template=None if self.template is None else load_annotation(self.template),
+            method=self.method,
+            paper=self.paper,
+            device=self.device,
+            batch_size=self.batch_size,
+        )
+
+    def hashes(self) -> dict[str, str]:
+        """Return the SHA-256 of the files that rows depend on; a template's film is one."""
+        from kneematch.detection.detector import needs_model
+        from kneematch.export.run_file import content_hash
+        from kneematch.matching.annotation import load_annotation
+        from kneematch.networks.model_file import shipped_model
+
+        files: dict[str, str | Path] = {}
+        if needs_model(self.template is not None, self.method, paper=self.paper):
+            files["model"] = self.model or shipped_model()
+        if self.template is not None:
+            files["template"] = self.template
+            files["template_film"] = load_annotation(self.template).film
+        return {name: content_hash(path) for name, path in files.items()}
+
+    def preload(self) -> dict[str, str]:
+        """Return the environment of a process that loads the detector with this module.
+
+        Workers that are forked from it share the model's memory.
+        """
+        return {PRELOAD: json.dumps(asdict(self))}

@@ -1,36 +1,80 @@
-"""The ledger of a run: what became of each film, on the disk as soon as its batch is done."""
+"""The journal of a run: a line for every film, on disk as soon as its batch is done.
+
+JSON lines that are only appended survive a power cut and work on network disks, where databases
+with locks do not.
+"""
 
 import json
 import os
 import time
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self
 
-from kneematch.batch.row import Record, from_line, index_of, to_line
+from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.io.atomic import lock, write_aside
 
-NAME: Final = "ledger.jsonl"
-FORMAT: Final = "kneematch-ledger/1"
-NOT_YET: Final = -1
+NAME: Final = "journal.jsonl"
+OLD_NAME: Final = "ledger.jsonl"  # of version 0.1
+FORMAT: Final = "kneematch-journal/1"
+NOT_DONE: Final = -1
 
 Fingerprint = Mapping[str, str | int | bool]
 
 
-class Ledger:
-    """A file that only grows, by whole batches; its first line says what the run's settings are.
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """The detections on one film of a run, or why there are none."""
 
-    Batch k holds the films from k * batch_size on, so the films of a batch, and with them every
-    row, are the same however often a run is stopped and resumed.
-    """
+    index: int  # in the list of films
+    film: str
+    size: tuple[int, int] | None = None  # (height, width) in pixels
+    detections: tuple[Detection, ...] = ()
+    failure: str | None = None
 
-    def __init__(self, path: Path, count: int, batch_size: int) -> None:
-        """Open a ledger of `count` films; what a kill has left of a last batch is cut off."""
-        self.path, self.count, self.batch_size = path, count, batch_size
-        self._offsets = array("q", [NOT_YET]) * count  # of each film's line
+    def to_line(self) -> bytes:
+        """Return one line of ASCII: numbers exact, names that are not UTF-8 escaped."""
+        plain: dict[str, object] = {"index": self.index, "film": self.film}
+        if self.failure is not None:
+            plain["failure"] = self.failure
+        else:
+            plain["size"] = self.size
+            plain["knees"] = [found.to_dict() for found in self.detections]
+        return json.dumps(plain).encode("ascii") + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> "Row":
+        """Return the row of a line.
+
+        Raises:
+            ValueError: the line is damaged.
+        """
+        try:
+            plain = json.loads(line)
+            if "failure" in plain:
+                return cls(int(plain["index"]), plain["film"], failure=str(plain["failure"]))
+            height, width = plain["size"]
+            knees = tuple(Detection.from_dict(found) for found in plain["knees"])
+            return cls(int(plain["index"]), plain["film"], (height, width), knees)
+        except (KeyError, TypeError, SettingsError, RecursionError) as error:
+            raise ValueError(f"a damaged line of a journal ({error})") from error
+
+
+class Journal:
+    """An append-only file; its first line holds the settings of the run."""
+
+    def __init__(self, path: Path, count: int) -> None:
+        """Open the journal of a run of `count` films; damaged lines are done again.
+
+        Raises:
+            SettingsError: another run has it open.
+        """
+        self.path, self.count = path, count
+        self._offsets = array("q", [NOT_DONE]) * count  # of each film's line
         self._file: BinaryIO = path.open("r+b")
         try:
             if not lock(self._file):
@@ -56,113 +100,85 @@ class Ledger:
     ) -> None:
         self._file.close()
 
-    def films(self, batch: int) -> range:
-        """The numbers of the films in a batch."""
-        start = batch * self.batch_size
-        return range(start, min(start + self.batch_size, self.count))
-
-    def batches(self) -> range:
-        """The numbers of all batches."""
-        return range(-(-self.count // self.batch_size))
-
-    def left(self) -> list[int]:
-        """The batches that are not done."""
-        return [k for k in self.batches() if self._offsets[self.films(k)[0]] == NOT_YET]
+    def remaining(self) -> list[int]:
+        """Return the indices of the films that have no line."""
+        return [k for k, offset in enumerate(self._offsets) if offset == NOT_DONE]
 
     def done(self) -> int:
-        """How many films have a line."""
-        return self.count - self._offsets.count(NOT_YET)
+        """Return how many films have a line."""
+        return self.count - self._offsets.count(NOT_DONE)
 
-    def append(self, records: Iterable[Record]) -> None:
-        """Write a whole batch, and wait until it is on the disk."""
+    def append(self, rows: Iterable[Row]) -> None:
+        """Write rows, and wait until they are on disk."""
         start, text = self._file.seek(0, os.SEEK_END), bytearray()
-        for record in records:
-            self._offsets[record.index] = start + len(text)
-            text += to_line(record)
+        for row in rows:
+            self._offsets[row.index] = start + len(text)
+            text += row.to_line()
         self._file.write(text)
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def records(self) -> Iterator[Record]:
-        """What is known, in the order of the list of films."""
-        with self.path.open("rb") as file:  # its own place in the file
+    def rows(self) -> Iterator[Row]:
+        """Yield the rows so far, in the order of the list of films."""
+        with self.path.open("rb") as file:  # its own position in the file
             for offset in self._offsets:
-                if offset != NOT_YET:
+                if offset != NOT_DONE:
                     if offset != file.tell():
                         file.seek(offset)
-                    yield from_line(file.readline())
+                    yield Row.from_line(file.readline())
 
     def _scan(self) -> int:
-        """Note where each film's line is; return where the last whole batch ends."""
-        whole = self._file.tell()
-        waiting: dict[int, int] = {}  # lines of the batch that is being read
-        offset = whole
+        """Note where each film's line is; return where the last whole line ends."""
+        end = offset = self._file.tell()
         for line in self._file:
-            index = index_of(line)
-            if index is None or not self._goes_on(waiting, index):
-                break
-            waiting[index] = offset
             offset += len(line)
-            if len(waiting) == len(self.films(index // self.batch_size)):
-                for film, place in waiting.items():
-                    self._offsets[film] = place
-                waiting, whole = {}, offset
-        return whole
+            if not line.endswith(b"\n"):  # cut off by a kill
+                break
+            try:
+                index = Row.from_line(line).index
+            except ValueError:
+                index = NOT_DONE
+            if 0 <= index < self.count:
+                self._offsets[index] = end
+            end = offset
+        return end
 
-    def _goes_on(self, waiting: Iterable[int], index: int) -> bool:
-        """Whether a film is of the batch that is being read, or begins one."""
-        return index < self.count and all(
-            film // self.batch_size == index // self.batch_size for film in waiting
-        )
 
-
-def start_ledger(path: Path, settings: Fingerprint, *, force: bool) -> None:
-    """Make the ledger of a new run.
-
-    Raises:
-        SettingsError: there is one already, and it is not to be replaced.
-    """
-    if path.exists() and not force:
-        raise SettingsError(
-            f"{path}: there is a run in this folder already; expected a new folder; continue it "
-            "with --resume, start over with --force, or name another folder"
-        )
-    # In whole seconds, as some file systems have the times of files.
+def start_journal(path: Path, settings: Fingerprint) -> None:
+    """Create the journal of a new run."""
+    # In whole seconds, as some file systems store the times of files.
     first = {"format": FORMAT, "started": int(time.time()), "settings": dict(settings)}
     with write_aside(path) as aside:
         aside.write_bytes(json.dumps(first).encode("ascii") + b"\n")
 
 
-def check_ledger(path: Path, settings: Fingerprint) -> None:
-    """See that a ledger is of a run with these settings.
-
-    Raises:
-        SettingsError: it is not, or not a ledger at all.
-    """
+def check_journal(path: Path, settings: Fingerprint) -> None:
+    """Raise SettingsError unless a journal belongs to a run with these settings."""
     with path.open("rb") as file:
         line = file.readline()
     try:
         first = json.loads(line)
         found = first["settings"] if first["format"] == FORMAT else None
-    except (ValueError, TypeError, KeyError):
+        float(first["started"])
+    except (ValueError, TypeError, KeyError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise SettingsError(
-            f"{path}: not a ledger of this version; expected {FORMAT} in its first line; start "
+            f"{path}: not a journal of this version; expected {FORMAT} in its first line; start "
             "over with --force, or name another folder"
         )
-    names = [name for name in {**found, **settings} if found.get(name) != settings.get(name)]
-    if names:
-        differences = ", ".join(
-            f"{name} was {_short(found.get(name))} and is {_short(settings.get(name))}"
-            for name in names
-        )
+    differences = [
+        f"{name} was {_short(found.get(name))} and is {_short(settings.get(name))}"
+        for name in {**found, **settings}
+        if found.get(name) != settings.get(name)
+    ]
+    if differences:
         raise SettingsError(
-            f"{path}: {differences}; expected the settings that the run began with; resume with "
-            "those, start over with --force, or name another folder"
+            f"{path}: {', '.join(differences)}; expected the settings that the run began with; "
+            "resume with those, start over with --force, or name another folder"
         )
 
 
 def _short(value: object) -> str:
-    """A setting, or the beginning of its hash."""
+    """Return a setting, or the beginning of its hash."""
     return "not set" if value is None else str(value)[:24]

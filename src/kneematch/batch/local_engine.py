@@ -1,121 +1,73 @@
-"""The films of a cohort on this machine: processes read, this one searches."""
+"""Detect on this machine: one worker process per core, or reader processes that feed a GPU."""
 
-import os
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from functools import partial
-from itertools import islice
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from typing import Final
 
-import torch
-
-from kneematch.batch.reader import read_film
-from kneematch.batch.row import Record
+from kneematch.batch.config import DetectorSource
+from kneematch.batch.gpu_engine import detect_on_gpu
+from kneematch.batch.journal import Row
+from kneematch.batch.workers import NumberedFilms, detect_chunk, detect_in_worker, load_worker
 from kneematch.detection.detector import Detector
-from kneematch.detection.prepare import Prepared
-from kneematch.errors import SettingsError
-from kneematch.parallel.pool import Died, apply_in_order
+from kneematch.parallel import WorkerDied, map_in_workers
 
-FILMS_A_WORKER: Final = 12  # below which a process takes longer to start than it saves
-MOST_WORKERS: Final = 32
-MOST_SEARCHERS: Final = 16  # a batch takes some 200 MB while it is searched
-BATCHES_AHEAD: Final = 2
+LARGEST_CHUNK: Final = 8  # films that a worker takes at once, and that a power cut costs
+CHUNKS_PER_WORKER: Final = 8  # or more, so that all workers end at about the same time
 
 
-def enough_workers(films: int) -> int:
-    """Processes that read, by the cores, one of which searches; none for a few films.
+def detect_rows(
+    detector: Detector, source: DetectorSource, films: NumberedFilms, *, workers: int
+) -> Generator[list[Row]]:
+    """Yield the rows of films, some at a time, in any order.
 
-    None either where processes share no memory.
+    Args:
+        detector: searches in this process, on a GPU or if there are no workers.
+        source: loads the same detector in each worker.
+        films: indices and paths.
+        workers: number of worker processes; 0 does everything in this process.
     """
-    if os.name == "nt":
-        return 0
-    return min(max(cores() - 1, 1), films // FILMS_A_WORKER, MOST_WORKERS)
+    if detector.device != "cpu":
+        yield from detect_on_gpu(detector, films, workers)
+    elif workers == 0:
+        for chunk in chunks(films, 1):
+            yield detect_chunk(detector, chunk)
+    else:
+        yield from _detect_in_workers(source, films, workers)
 
 
-def cores() -> int:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _detect_in_workers(
+    source: DetectorSource, films: NumberedFilms, workers: int
+) -> Generator[list[Row]]:
+    """Yield rows from workers; films whose worker died are tried again one by one."""
+    alone: list[NumberedFilms] = []
+    for chunk, rows in _map_chunks(source, chunks(films, workers), workers):
+        if isinstance(rows, WorkerDied):
+            alone += [[film] for film in chunk]
+        else:
+            yield rows
+    for chunk, rows in _map_chunks(source, alone, min(workers, len(alone))):
+        if isinstance(rows, WorkerDied):
+            yield [Row(index, film, failure=f"{film}: {rows}") for index, film in chunk]
+        else:
+            yield rows
 
 
-def search_batches(
-    detector: Detector, films: Sequence[str], batches: Iterable[range], *, workers: int
-) -> Generator[list[Record]]:
-    """The records of each batch of films, given by their numbers, in order.
-
-    Later films are read while a batch is searched; how many are held in memory is bounded.
-    """
-    batches = list(batches)
-    named = [films[number] for batch in batches for number in batch]
-    searchers = enough_searchers(detector)
-    ahead = BATCHES_AHEAD * (searchers * detector.batch_size + workers)
-    with (
-        _searching(searchers) as threads,
-        closing(read_films(named, detector.room, workers=workers, ahead=ahead)) as read,
-    ):
-        under_way: deque[Future[list[Record]]] = deque()
-        for batch in batches:
-            there = list(islice(read, len(batch)))
-            under_way.append(threads.submit(search, detector, films, batch, there))
-            while len(under_way) > searchers or (under_way and under_way[0].done()):
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
+def _map_chunks(
+    source: DetectorSource, tasks: Sequence[NumberedFilms], workers: int
+) -> Generator[tuple[NumberedFilms, list[Row] | WorkerDied]]:
+    if tasks:
+        found = map_in_workers(
+            detect_in_worker,
+            tasks,
+            workers=workers,
+            initializer=load_worker,
+            initargs=(source,),
+        )
+        with closing(found) as results:
+            yield from results
 
 
-def enough_searchers(detector: Detector) -> int:
-    """Batches that are searched at once, each by one thread; a GPU takes one at a time."""
-    return min(cores(), MOST_SEARCHERS) if detector.device == "cpu" else 1
-
-
-@contextmanager
-def _searching(searchers: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads that search; whatever is computed meanwhile is computed by one thread.
-
-    Threads that share a batch wait for each other, the more so beside processes that read, and
-    their number would show in the last digits.
-    """
-    before, alone = torch.get_num_threads(), partial(torch.set_num_threads, 1)
-    alone()
-    threads = ThreadPoolExecutor(searchers, "search", initializer=alone)
-    try:
-        yield threads
-    finally:
-        threads.shutdown(cancel_futures=True)
-        torch.set_num_threads(before)
-
-
-def search(
-    detector: Detector,
-    films: Sequence[str] | Mapping[int, str],
-    batch: range,
-    read: Sequence[Prepared | str],
-) -> list[Record]:
-    """The records of one batch, whose films are read; `films` names them by their numbers."""
-    good = [film for film in read if not isinstance(film, str)]
-    try:
-        found = iter(detector.find(good))
-    except torch.cuda.OutOfMemoryError as error:
-        raise SettingsError(
-            f"{len(good)} films at once do not fit into the memory of {detector.device}; expected "
-            "a batch that does; choose a smaller --batch-size"
-        ) from error
-    return [
-        Record(number, films[number], failure=film)
-        if isinstance(film, str)
-        else Record(number, films[number], film.size, next(found))
-        for number, film in zip(batch, read, strict=True)
-    ]
-
-
-def read_films(
-    films: Sequence[str], room: float, *, workers: int, ahead: int
-) -> Generator[Prepared | str]:
-    """Films, prepared or with the reason why not, in order."""
-    read = partial(read_film, room)
-    with closing(apply_in_order(read, films, workers=workers, ahead=ahead)) as results:
-        for film, result in zip(films, results, strict=True):
-            yield result.told_of(film) if isinstance(result, Died) else result
+def chunks(films: NumberedFilms, workers: int) -> list[NumberedFilms]:
+    """Divide films into what a worker takes at once."""
+    size = min(max(len(films) // (workers * CHUNKS_PER_WORKER), 1), LARGEST_CHUNK)
+    return [films[first : first + size] for first in range(0, len(films), size)]

@@ -1,4 +1,4 @@
-"""The films of a cohort on a Ray cluster: paths travel, CPUs read, GPUs search where there are any.
+"""Detect on a Ray cluster: batches of paths travel, actors run the local engine's functions.
 
 Every machine must find kneematch, the films and the template or model under the same paths.
 """
@@ -7,80 +7,90 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Final
 
-from safetensors.torch import load, save
-
-from kneematch.batch.local_engine import read_films, search
-from kneematch.batch.recipe import AUTO, Recipe
-from kneematch.batch.row import Record, from_line, to_line
-from kneematch.detection.prepare import Prepared
+from kneematch.batch.config import DetectorSource
+from kneematch.batch.journal import Row
+from kneematch.batch.local_engine import chunks, detect_rows
+from kneematch.batch.workers import NumberedFilms
 from kneematch.errors import SettingsError
-from kneematch.geometry.view import View
 
-MOST_BLOCKS: Final = 10_000  # tasks that Ray keeps track of; each is one batch or more
-# Without GPUs a core is shared by a reader and a searcher, whichever has something to do.
-SHARED_CPU: Final = 0.5
-
-Row = dict[str, Any]
+MAX_BLOCKS: Final = 10_000  # tasks that Ray keeps track of; each holds one batch or more
+FILMS_PER_GPU_TASK: Final = 512  # so that films are read while others are searched
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a cluster has to compute with."""
+    """The CPUs and GPUs of a cluster."""
 
     cpus: int
     gpus: int
 
     @property
     def name(self) -> str:
-        """For the reader."""
+        """Describe it for run.json and the report."""
         return f"a Ray cluster of {self.cpus} CPUs and {self.gpus} GPUs"
 
     def device(self, wanted: str) -> str:
-        """Where films are searched: on GPUs, unless there are none or others are wanted."""
-        if wanted != AUTO:
+        """Return where films are searched: on GPUs if there are any, unless another is wanted."""
+        if wanted != "auto":
             return wanted
         return "cuda" if self.gpus else "cpu"
 
-    def search_batches(
-        self, recipe: Recipe, films: Sequence[str], batches: Sequence[range], *, room: float
-    ) -> Generator[list[Record]]:
-        """The records of each batch of films, given by their numbers, in any order.
+    def detect_rows(self, source: DetectorSource, films: NumberedFilms) -> Generator[list[Row]]:
+        """Yield the rows of films, some at a time, in any order.
 
         What a machine that is lost had in hand is done again by another.
         """
         ray = _ray()
-        recipe = replace(recipe, device=self.device(recipe.device))
-        on_gpu = recipe.device.startswith("cuda")
-        searchers = self.gpus if on_gpu else self.cpus
-        rows = [_row(films, batch) for batch in batches]
-        found = (
-            ray.data.from_items(rows, override_num_blocks=min(len(rows), MOST_BLOCKS))
-            .map(
-                _read,
-                fn_args=(room, os.getcwd()),  # noqa: PTH109 - a text travels
-                num_cpus=1 if on_gpu else SHARED_CPU,
-            )
-            .map(
-                _Search,
-                fn_constructor_args=(recipe, os.getcwd()),  # noqa: PTH109
-                compute=ray.data.ActorPoolStrategy(min_size=1, max_size=max(searchers, 1)),
-                num_cpus=0 if on_gpu else SHARED_CPU,
-                num_gpus=1 if on_gpu else 0,
-            )
+        on_gpu = source.device.startswith("cuda")
+        actors = max(self.gpus if on_gpu else self.cpus, 1)
+        readers = max(self.cpus // actors, 1) if on_gpu else 0
+        size = FILMS_PER_GPU_TASK
+        batches = (
+            [films[first : first + size] for first in range(0, len(films), size)]
+            if on_gpu
+            else chunks(films, actors)
         )
-        for row in found.iter_rows():
-            yield [from_line(line) for line in row["records"].splitlines(keepends=True)]
+        # JSON, since names that are not UTF-8 do not fit into Arrow's texts.
+        items = [{"films": json.dumps(batch)} for batch in batches]
+        found = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS)).map(
+            _Actor,
+            fn_constructor_args=(source, readers, os.getcwd()),  # noqa: PTH109 - a text travels
+            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors),
+            num_cpus=readers if on_gpu else 1,
+            num_gpus=1 if on_gpu else 0,
+        )
+        for item in found.iter_rows():
+            yield [Row.from_line(line) for line in item["rows"].splitlines(keepends=True)]
+
+
+class _Actor:
+    """A process of the cluster that keeps its detector."""
+
+    def __init__(self, source: DetectorSource, readers: int, folder: str) -> None:
+        import torch
+
+        # Relative paths mean what they mean where the command was given; a machine without that
+        # folder can still find absolute ones.
+        with suppress(OSError):
+            os.chdir(folder)
+        torch.set_num_threads(1)
+        self.source, self.readers, self.detector = source, readers, source.load()
+
+    def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
+        films = [(index, film) for index, film in json.loads(item["films"])]
+        found = detect_rows(self.detector, self.source, films, workers=self.readers)
+        return {"rows": b"".join(row.to_line() for rows in found for row in rows)}
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[Cluster]:
-    """A cluster that runs, or one that is started on this machine and ends afterwards."""
+def connect(address: str | None) -> Iterator[Cluster]:
+    """Connect to a running cluster, or start one on this machine that ends afterwards."""
     ray = _ray()
     if ray.is_initialized():
         yield _cluster(ray)
@@ -105,8 +115,13 @@ def connected(address: str | None) -> Iterator[Cluster]:
         ray.shutdown()
 
 
+def on_cluster(source: DetectorSource, cluster: Cluster) -> DetectorSource:
+    """Return the source of the detector that actors load."""
+    return replace(source, device=cluster.device(source.device))
+
+
 def _ray() -> Any:
-    """Ray, of which the type checker knows nothing: it is an extra."""
+    """Import Ray, which is an extra and has no type stubs."""
     try:
         import_module("ray.data")
         return import_module("ray")
@@ -122,65 +137,3 @@ def _cluster(ray: Any) -> Cluster:
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     resources = ray.cluster_resources()
     return Cluster(int(resources.get("CPU", 1)), int(resources.get("GPU", 0)))
-
-
-def _row(films: Sequence[str], batch: range) -> Row:
-    # JSON escapes what Arrow's texts have no room for: names that are not UTF-8.
-    named = [films[number] for number in batch]
-    return {"batch": json.dumps([batch.start, batch.stop, named])}
-
-
-def _batch(row: Row) -> tuple[range, list[str]]:
-    start, stop, films = json.loads(row["batch"])
-    return range(start, stop), films
-
-
-def _read(row: Row, room: float, folder: str) -> Row:
-    """Read a batch, in a process that may die of a film."""
-    _enter(folder)
-    _, films = _batch(row)
-    read = list(read_films(films, room, workers=1, ahead=len(films)))
-    facts = [
-        film if isinstance(film, str) else [film.sides, film.size, film.mm_per_px] for film in read
-    ]
-    halves = {
-        f"{number}.{name}": tensor
-        for number, film in enumerate(read)
-        if not isinstance(film, str)
-        for name, tensor in (("pixels", film.halves.pixels), ("to_film", film.halves.to_film))
-    }
-    return {"batch": row["batch"], "facts": json.dumps(facts), "halves": save(halves)}
-
-
-def _prepared(row: Row) -> list[Prepared | str]:
-    """What was read, as it was before it travelled."""
-    halves = load(row["halves"])
-
-    def film(number: int, facts: Any) -> Prepared | str:
-        if isinstance(facts, str):
-            return facts
-        sides, size, mm_per_px = facts
-        view = View(halves[f"{number}.pixels"], halves[f"{number}.to_film"])
-        return Prepared(view, tuple(sides), tuple(size), mm_per_px)
-
-    return [film(number, facts) for number, facts in enumerate(json.loads(row["facts"]))]
-
-
-class _Search:
-    """An actor that keeps its detector."""
-
-    def __init__(self, recipe: Recipe, folder: str) -> None:
-        _enter(folder)
-        self.detector = recipe.build()
-
-    def __call__(self, row: Row) -> Row:
-        batch, films = _batch(row)
-        named = dict(zip(batch, films, strict=True))
-        records = search(self.detector, named, batch, _prepared(row))
-        return {"records": b"".join(map(to_line, records))}
-
-
-def _enter(folder: str) -> None:
-    """Relative paths mean what they mean where the command was given."""
-    with suppress(OSError):  # a machine without it can still find absolute ones
-        os.chdir(folder)

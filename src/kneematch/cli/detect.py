@@ -1,211 +1,79 @@
-"""`kneematch detect`: both knee joint areas of every film."""
+"""`kneematch detect`: find the knee joint areas of films."""
 
-import sys
-from enum import StrEnum
+import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kneematch.batch.config import Selection, Settings
-from kneematch.batch.recipe import Recipe
-from kneematch.cli.films import named_films
-from kneematch.cli.options import (
-    BatchSize,
-    Device,
-    Force,
-    Limit,
-    ModelFile,
-    OutFolder,
-    Paper,
-    Quiet,
-    Series,
-    TemplateFile,
-    Workers,
-)
+from kneematch.batch.config import DetectConfig
+from kneematch.cli.config_options import config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     complain,
-    progress,
+    log_to_stderr,
+    progress_bar,
     shown,
     stopping_cleanly,
     writing,
 )
 from kneematch.errors import SettingsError
-from kneematch.parallel.forkserver import start_early
-from kneematch.parallel.malloc import keep_memory
+from kneematch.progress import no_progress
 
 if TYPE_CHECKING:
-    from kneematch.batch.run import Summary
-
-TABLE: Final = "detections.csv"
-FAILURES: Final = "failures.csv"
-LEDGER: Final = "ledger.jsonl"
-SETTINGS: Final = Settings(Path())
-RECIPE: Final = SETTINGS.recipe
-SELECTION: Final = SETTINGS.selection
+    from kneematch.batch.run import DetectResult
 
 
-class Method(StrEnum):
-    """How knees are found."""
-
-    AUTO = "auto"
-    SLIDING = "sliding"
-    GRID = "grid"
-    SEARCH = "search"
-    NEURAL = "neural"
-    NEURAL_SHARPEN = "neural+sharpen"
-
-
-class Export(StrEnum):
-    """For other programs."""
-
-    COCO = "coco"
-    DICOM = "dicom"
-
-
-class Engine(StrEnum):
-    """Who does the work."""
-
-    LOCAL = "local"
-    RAY = "ray"
-
-
-METHOD: Final = Method(RECIPE.method)
-ENGINE: Final = Engine(SETTINGS.engine)
-
-
+@config_options(DetectConfig)
 def detect(
-    paths: Annotated[
+    films: Annotated[
         list[str],
         typer.Argument(
-            metavar="PATH...",
+            metavar="FILMS...",
             help="Films (DICOM, PNG, JPEG, TIFF), folders, patterns, @list.txt, a CSV with a "
             "column of paths, or - for a list on stdin.",
         ),
     ],
-    out: OutFolder,
-    model: ModelFile = RECIPE.model,
-    template: TemplateFile = RECIPE.template,
-    method: Annotated[
-        Method,
-        typer.Option(
-            help="auto: neural+sharpen; search if the networks see no knee on the template."
-        ),
-    ] = METHOD,
-    paper: Paper = RECIPE.paper,
-    device: Device = RECIPE.device,
-    batch_size: BatchSize = RECIPE.batch_size,
-    workers: Workers = SETTINGS.workers,
-    series: Series = SELECTION.series,
-    limit: Limit = SELECTION.limit,
-    num_parts: Annotated[int, typer.Option(min=1, help="Of a job array.")] = SELECTION.num_parts,
-    part_id: Annotated[
-        int, typer.Option(min=0, help="From 0: every num-parts-th film.")
-    ] = SELECTION.part_id,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue a run that ended.")
-    ] = SETTINGS.resume,
-    force: Force = SETTINGS.force,
-    overlays: Annotated[
-        bool, typer.Option(help="Draw a picture of every film.")
-    ] = SETTINGS.overlays,
-    crops: Annotated[
-        bool, typer.Option("--crops", help="Cut every knee out, upright, in 16 bits.")
-    ] = SETTINGS.crops,
-    crop_mm: Annotated[
-        float | None, typer.Option(metavar="MM", help="Side of a crop; else 140.")
-    ] = SETTINGS.crop_mm,
-    crop_spacing: Annotated[
-        float | None, typer.Option(metavar="MM", help="Of a crop's pixels; else 0.3.")
-    ] = SETTINGS.crop_spacing,
-    crop_px: Annotated[
-        int | None, typer.Option(metavar="PX", help="Side of a crop where the film has no spacing.")
-    ] = SETTINGS.crop_px,
-    mirror: Annotated[
-        bool, typer.Option("--mirror", help="Crops that all look like the picture's right side.")
-    ] = SETTINGS.mirror,
-    export: Annotated[
-        list[Export] | None, typer.Option(help="Results for other programs; may be repeated.")
-    ] = None,
-    sheet: Annotated[
-        Path | None, typer.Option(metavar="PNG", help="Draw the first films side by side.")
-    ] = SETTINGS.sheet,
-    engine: Annotated[Engine, typer.Option(help="This machine, or a Ray cluster.")] = ENGINE,
-    ray_address: Annotated[
-        str | None, typer.Option(metavar="ADDR", help="Of a cluster that runs; else a new one.")
-    ] = SETTINGS.ray_address,
-    quiet: Quiet = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more.")] = False,
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="FOLDER", help="Folder for the results.")
+    ],
+    config: DetectConfig,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", metavar="", help="Print only what failed.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", metavar="", help="Print how films are searched.")
+    ] = False,
 ) -> None:
-    """Find both knee joint areas of films."""
+    """Find the knee joint areas of films; write tables, a report and pictures."""
     if quiet and verbose:
         raise SettingsError("--quiet and --verbose; expected one of them; leave one out")
-    recipe = Recipe(model, template, method.value, paper, device, batch_size)
-    settings = Settings(
-        out,
-        recipe,
-        workers=workers,
-        engine=engine.value,
-        ray_address=ray_address,
-        resume=resume,
-        force=force,
-        selection=Selection(series, limit, num_parts, part_id),
-        overlays=overlays,
-        crops=crops,
-        crop_mm=crop_mm,
-        crop_spacing=crop_spacing,
-        crop_px=crop_px,
-        mirror=mirror,
-        export=tuple(item.value for item in export or ()),
-        sheet=sheet,
-    )
-    with stopping_cleanly(out / LEDGER):
-        films = _films(paths, settings.selection, out, quiet=quiet)
-        summary = _run(settings, films, quiet=quiet, verbose=verbose)
-    _tell(summary, out, quiet=quiet)
-    if summary.failed or summary.undrawn:
+    from kneematch.batch.run import detect_folder
+
+    level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
+    shows = no_progress if quiet else progress_bar
+    with stopping_cleanly(out / "journal.jsonl"), log_to_stderr(level), writing(out):
+        result = detect_folder(films, out, config, progress=shows)
+    _print_result(result, quiet=quiet)
+    if result.failed or result.unmade:
         raise typer.Exit(SOME_FAILED)
 
 
-def _films(paths: list[str], selection: Selection, out: Path, *, quiet: bool) -> list[str]:
-    from kneematch.batch.products import PRODUCT_FOLDERS
-
-    ours = [out, *(out / folder for folder in PRODUCT_FOLDERS)]
-    return named_films(paths, selection, ours, quiet=quiet)
-
-
-def _run(settings: Settings, films: list[str], *, quiet: bool, verbose: bool) -> "Summary":
-    keep_memory()
-    if settings.engine == ENGINE and settings.workers != 0 and len(films) > 1:
-        start_early("kneematch.batch.reader")
-    from kneematch.batch.run import run, silent
-
-    if verbose:
-        complain(
-            f"{len(films)} films, {settings.recipe.method}, batches of "
-            f"{settings.recipe.batch_size}, engine {settings.engine}"
-        )
-    with writing(settings.out):
-        return run(settings, films, silent if quiet else progress, sys.argv)
-
-
-def _tell(summary: "Summary", out: Path, *, quiet: bool) -> None:
-    """What failed on stderr, what was found on stdout."""
-    for reason in summary.reasons:
+def _print_result(result: "DetectResult", *, quiet: bool) -> None:
+    """Print what failed on stderr and what was found on stdout."""
+    for reason in result.reasons:
         complain(reason)
-    more = summary.failed - len(summary.reasons)
-    if more > 0:
-        complain(f"{more} more films failed: {shown(out / FAILURES)}")
-    for reason in summary.why_undrawn:
+    if result.failed > len(result.reasons):
+        more = result.failed - len(result.reasons)
+        complain(f"{more} more films failed: {shown(result.out / 'failures.csv')}")
+    for reason in result.unmade_reasons:
         complain(reason)
-    more = summary.undrawn - len(summary.why_undrawn)
-    if more > 0:
+    if result.unmade > len(result.unmade_reasons):
+        more = result.unmade - len(result.unmade_reasons)
         complain(f"{more} more films lack a picture, a crop or an export")
-    if quiet:
-        return
-    failed = f", {summary.failed} failed ({FAILURES})" if summary.failed else ""
-    typer.echo(
-        f"{shown(out / TABLE)}: {summary.knees} knee{'s' if summary.knees != 1 else ''} in "
-        f"{summary.films} film{'s' if summary.films != 1 else ''}{failed}"
-    )
+    if not quiet:
+        knees = f"{result.knees} knee{'s' if result.knees != 1 else ''}"
+        films = f"{result.films} film{'s' if result.films != 1 else ''}"
+        review = f", {result.review} to review" if result.review else ""
+        failed = f", {result.failed} failed (failures.csv)" if result.failed else ""
+        typer.echo(f"{shown(result.out / 'detections.csv')}: {knees} in {films}{review}{failed}")

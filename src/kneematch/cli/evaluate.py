@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kneematch.batch.config import Selection
-from kneematch.batch.recipe import Recipe
-from kneematch.cli.films import named_films
+from kneematch.batch.config import DetectorSource
 from kneematch.cli.options import (
     BatchSize,
     Device,
@@ -26,13 +24,14 @@ from kneematch.cli.terminal import (
     SOME_FAILED,
     complain,
     print_table,
-    progress,
+    progress_bar,
     shown,
     stopping_cleanly,
     writing,
 )
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import Settings
+from kneematch.io.discovery import select_films
 
 if TYPE_CHECKING:
     from kneematch.evaluation.run import Evaluation
@@ -47,7 +46,6 @@ PRINTED: Final = {
 MOST_REASONS: Final = 10  # the page has all
 SETTINGS: Final = Settings(Path())
 RECIPE: Final = SETTINGS.recipe
-SELECTION: Final = SETTINGS.selection
 
 
 def evaluate(
@@ -76,8 +74,8 @@ def evaluate(
     device: Device = RECIPE.device,
     workers: Workers = SETTINGS.workers,
     batch_size: BatchSize = RECIPE.batch_size,
-    series: Series = SELECTION.series,
-    limit: Limit = SELECTION.limit,
+    series: Series = SETTINGS.series,
+    limit: Limit = SETTINGS.limit,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue an evaluation that ended.")
     ] = SETTINGS.resume,
@@ -91,12 +89,13 @@ def evaluate(
     """
     settings = Settings(
         out,
-        Recipe(model, template, paper=paper, device=device, batch_size=batch_size),
+        DetectorSource(model, template, paper=paper, device=device, batch_size=batch_size),
         methods=tuple(name.strip() for name in methods.split(",") if name.strip()),
         grid=grid,
         truth=truth,
         workers=workers,
-        selection=Selection(series, limit),
+        series=series,
+        limit=limit,
         resume=resume,
         force=force,
     )
@@ -106,7 +105,7 @@ def evaluate(
         given = {"--model": model, "--template": template, "--grid": grid, "--resume": resume}
         _refuse([name for name, value in given.items() if value])
     with stopping_cleanly(out / RUNS):
-        films = named_films(paths, settings.selection, [out], quiet=quiet) if paths else []
+        films = select_films(paths, series=series, limit=limit, leave_out=[out]) if paths else []
         with writing(out):
             evaluation = _evaluate(settings, films, templates, quiet=quiet)
     _tell(evaluation, quiet=quiet)
@@ -125,14 +124,14 @@ def _refuse(options: list[str]) -> None:
 def _evaluate(
     settings: Settings, films: list[str], templates: Path | None, *, quiet: bool
 ) -> "Evaluation":
-    from kneematch.batch.run import silent
     from kneematch.evaluation.method_runs import unheard
     from kneematch.evaluation.run import evaluate, evaluate_templates
+    from kneematch.progress import no_progress
 
     say = unheard if quiet else complain
     if templates is not None:
         return evaluate_templates(settings, templates, films, say, sys.argv)
-    return evaluate(settings, films, silent if quiet else progress, say, sys.argv)
+    return evaluate(settings, films, no_progress if quiet else progress_bar, say, sys.argv)
 
 
 def _tell(evaluation: "Evaluation", *, quiet: bool) -> None:

@@ -12,7 +12,7 @@ Paper = Annotated[
     bool, typer.Option("--paper", help="Lower the energy as printed, not the robust one.")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Films searched at once.")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Films searched at once.")]
 Workers = Annotated[
     int | None, typer.Option(min=0, help="Processes that read films; else by the cores.")
 ]

@@ -21,7 +21,6 @@ from kneematch.cli.terminal import (
     SOME_FAILED,
     complain,
     print_table,
-    progress,
     progress_bar,
     shown,
     stopping_cleanly,
@@ -128,7 +127,7 @@ def reproduce(
 def _reproduce(settings: "Settings") -> "Reproduction":
     from kneematch.evaluation.reproduce import reproduce
 
-    return reproduce(settings, progress, complain, progress_bar, sys.argv)
+    return reproduce(settings, progress_bar, complain, progress_bar, sys.argv)
 
 
 def _tell(done: "Reproduction", out: Path) -> None:

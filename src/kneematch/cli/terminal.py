@@ -127,7 +127,15 @@ def progress_bar(label: str, total: int, done: int = 0) -> Iterator["Advance"]:
     hidden = not console.is_terminal
     with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task(label, total=total, completed=done, note="")
-        yield lambda note: bar.update(task, advance=1, note=note)
+        started, count = time.monotonic(), 0
+
+        def advance(note: str) -> None:
+            nonlocal count
+            count += 1
+            rate = count / max(time.monotonic() - started, 1e-9)
+            bar.update(task, advance=1, note=note or f"{rate:.1f} films/s")
+
+        yield advance
 
 
 @contextmanager

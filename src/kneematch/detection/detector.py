@@ -1,32 +1,30 @@
-"""Radiograph to Detections: the knee joint areas of a film, in the film's own pixels."""
+"""Detector: from a radiograph to the knee joint areas, in the film's own pixels.
+
+Every film takes the same stages, in Python and on the command line: read, `prepare` (two half
+images), solve (networks or a search), `measure_quality`, `Detection`.
+"""
 
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.detection.detection import CORNERS, Detection
-from kneematch.detection.prepare import LATERALITY, Film, Prepared, load
-from kneematch.detection.quality import Measures, is_cut, measure
-from kneematch.detection.registry import (
-    AUTO,
-    NEURAL,
-    check_method,
-    choose,
-    drawn_template,
-    own_template,
-)
+from kneematch.detection.methods import AUTO, NEURAL, TemplateSource, check_method, choose_solver
+from kneematch.detection.quality import Quality, cut_by_edge, measure_quality
 from kneematch.devices import resolve_device
 from kneematch.errors import FilmError, SettingsError
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
-from kneematch.geometry.split import LEFT, ROOM, SIDES
-from kneematch.geometry.view import compose, transform
+from kneematch.geometry.split import LEFT, RIGHT, ROOM, SIDES, single, split
+from kneematch.geometry.view import View, compose
+from kneematch.io.isolation import read_isolated, unexpected
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import Template
@@ -35,36 +33,46 @@ from kneematch.networks.cuda_graph import SolverGraph, solve_with_graph
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.solvers.problem import Minimiser, Problem, Solution, problem
 
-REPLAYED: Final = ("search", "neural", "neural+sharpen")  # those that a CUDA graph can hold
-BATCH_SIZE: Final = 8
+Film = Radiograph | str | os.PathLike[str]
+
+CAPTURABLE: Final = ("search", "neural", "neural+sharpen")  # methods that a CUDA graph can hold
+GPU_BATCH: Final = 64  # films
+# The patient's side in the picture's left and right half, frontal views being hung as if facing
+# the viewer.
+LATERALITY: Final = ("R", "L")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
-    """What became of one film: its detections, or why there are none."""
+class PreparedFilm:
+    """The half images of a film, and what else a detection needs of it."""
 
-    film: Radiograph | None
+    halves: View  # pixels (S, 800, 500), to_film (S, 3, 3)
+    sides: tuple[int, ...]  # LEFT, RIGHT or both
+    size: tuple[int, int]  # (height, width) of the film
+    mm_per_px: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilmResult:
+    """The detections on one film, or why there are none."""
+
+    size: tuple[int, int] | None = None  # (height, width) of the film
     detections: tuple[Detection, ...] = ()
     failure: FilmError | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Detector:
-    """A template and a way to find it."""
+    """A template and a solver that finds it."""
 
     template: Template
-    minimiser: Minimiser
+    solver: Minimiser
     method: str  # its name in the results
-    paper: bool = False  # lower the paper's energy, not the robust one
+    paper: bool = False  # minimise the paper's energy instead of the robust one
     device: str = "cpu"
-    batch_size: int = BATCH_SIZE  # films that are searched at once
-    look: SecondLook | None = None  # who is asked about what was found
-    _recorded: dict[torch.Size, SolverGraph | None] = field(default_factory=dict, repr=False)
-
-    @property
-    def room(self) -> float:
-        """How far, as a share of its width, a film is continued to either side."""
-        return 0.0 if self.paper else ROOM
+    batch_size: int = 1  # films that are searched together; on a CPU this changes nothing
+    check: SecondLook | None = None  # consistency check with the networks
+    _graphs: dict[torch.Size, SolverGraph | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def load(
@@ -74,45 +82,48 @@ class Detector:
         template: str | os.PathLike[str] | Annotation | None = None,
         method: str = AUTO,
         paper: bool = False,
-        device: str = "auto",
-        batch_size: int = BATCH_SIZE,
-        look: bool = True,
+        device: str = AUTO,
+        batch_size: int | None = None,
+        check: bool = True,
     ) -> "Detector":
-        """Ask a model, the one in the box unless another is named.
+        """Load a detector; without arguments, the one that is built in.
 
         Args:
-            model: what `kneematch train` wrote.
-            template: an annotation, or a template.json, whose fine box is to be found instead of
-                the model's own: the networks carry it along with theirs.
-            method: auto, neural+sharpen, neural, search, grid or sliding; auto is neural+sharpen,
-                or search for a template on which the networks see no knee.
-            paper: lower the paper's energy, not the robust one.
+            model: file written by `kneematch train`. Default: the built-in model.
+            template: annotation, or path of a template.json, whose fine box is found instead of
+                the model's own template.
+            method: auto, neural+sharpen, neural, search, grid or sliding. "auto" is neural+sharpen,
+                or search if the networks see no knee where the template was drawn.
+            paper: minimise the paper's energy instead of the robust one.
             device: auto, cpu, cuda, cuda:N or mps.
-            batch_size: films that are searched at once.
-            look: ask networks about what another method found, for `review`; without, none are
-                loaded for it.
+            batch_size: films that are searched together. Default: 64 on a GPU, 1 on a CPU.
+            check: compare what another method found with the networks, for `review`.
+
+        Raises:
+            SettingsError: an argument, or the model, cannot be used.
+            TemplateError: the annotation cannot serve as a template.
         """
         check_method(method)
-        if batch_size < 1:
+        if batch_size is not None and batch_size < 1:
             raise SettingsError(f"a batch of {batch_size}; expected 1 film or more; raise it")
         device = resolve_device(device)
-        sought = None if template is None else drawn_template(template)
-        known = None
-        # The paper's own search knows no network.
-        if sought is None or (look and not paper) or method in (AUTO, *NEURAL):
-            known = load_model(model or shipped_model())
-            sought = sought or own_template(known)
-        chosen = choose(method, sought, known, paper=paper, device=device)
-        cut = sought.template.to(torch.empty(0, device=device))
-        return cls(
-            cut, chosen.minimiser, chosen.method, paper, device, batch_size, look=chosen.look
-        )
+        source = None if template is None else TemplateSource.drawn(template)
+        loaded = None
+        if needs_model(template is not None, method, paper=paper, check=check):
+            loaded = load_model(model or shipped_model())
+            source = source or TemplateSource(loaded.fine_template)
+        if source is None:
+            raise SettingsError("no template; expected a model or an annotation; give one")
+        chosen = choose_solver(method, source, loaded, paper=paper, device=device)
+        cut = source.template.to(torch.empty(0, device=device))
+        films = batch_size or (1 if device == "cpu" else GPU_BATCH)
+        return cls(cut, chosen.solver, chosen.method, paper, device, films, chosen.check)
 
     @classmethod
     def from_template(
         cls, template: str | os.PathLike[str] | Annotation, **options: Any
     ) -> "Detector":
-        """Look for the fine box of an annotation, or of a template.json; options are `load`'s."""
+        """Load a detector for the fine box of an annotation; see `load` for the options."""
         return cls.load(template=template, **options)
 
     @overload  # a str is an iterable of str, too; it is one film
@@ -124,107 +135,171 @@ class Detector:
     def detect(
         self, films: Film | Iterable[Film]
     ) -> tuple[Detection, ...] | list[tuple[Detection, ...]]:
-        """Find the knees of a film, the picture's left one first; of many, a tuple each.
+        """Find the knees of one film, the picture's left one first, or of many: a tuple each.
 
         Raises:
-            FilmError: a film cannot be used; `each` goes on instead.
+            FilmError: a film cannot be used; `detect_each` goes on instead.
         """
         if isinstance(films, Radiograph | str | os.PathLike):
             return self.detect([films])[0]
         found = []
-        for outcome in self.each(films):
-            if outcome.failure is not None:
-                raise outcome.failure
-            found.append(outcome.detections)
+        for result in self.detect_each(films):
+            if result.failure is not None:
+                raise result.failure
+            found.append(result.detections)
         return found
 
-    def each(self, films: Iterable[Film]) -> Iterator[Outcome]:
-        """What becomes of each film, in order; the next batch is read while one is searched."""
+    def detect_each(self, films: Iterable[Film]) -> Iterator[FilmResult]:
+        """Yield the result of every film, in order; films that cannot be used do not stop it."""
         source = iter(films)
+        while batch := [self.prepare(film) for film in islice(source, self.batch_size)]:
+            yield from self.results(batch)
 
-        def ahead() -> list[tuple[Radiograph, Prepared] | FilmError]:
-            return [load(film, self.room) for film in islice(source, self.batch_size)]
+    def prepare(self, film: Film) -> PreparedFilm | FilmError:
+        """Read a film and cut it into half images; what cannot be used is returned as an error."""
+        if not isinstance(film, Radiograph):
+            return prepare_file(os.fspath(film), self.margin)
+        try:
+            return prepare(film, self.margin)
+        except FilmError as error:
+            return error
 
-        # One reader: `read` silences warnings, which only one thread at a time may.
-        with ThreadPoolExecutor(max_workers=1) as reader:
-            reading = reader.submit(ahead)
-            while batch := reading.result():
-                reading = reader.submit(ahead)
-                found = iter(self.find([item[1] for item in batch if isinstance(item, tuple)]))
-                for item in batch:
-                    if isinstance(item, FilmError):
-                        yield Outcome(None, failure=item)
-                    else:
-                        yield Outcome(item[0], next(found))
+    def results(self, batch: Sequence[PreparedFilm | FilmError]) -> Iterator[FilmResult]:
+        """Yield the results of films that were prepared, in order."""
+        found = iter(self.find([film for film in batch if isinstance(film, PreparedFilm)]))
+        for film in batch:
+            if isinstance(film, PreparedFilm):
+                yield FilmResult(film.size, next(found))
+            else:
+                yield FilmResult(failure=film)
 
-    def find(self, films: Sequence[Prepared]) -> list[tuple[Detection, ...]]:
-        """The knees of films that are prepared, all at once."""
+    def find(self, films: Sequence[PreparedFilm]) -> list[tuple[Detection, ...]]:
+        """Find the knees of films that were prepared.
+
+        On a CPU every film is searched alone: it is hardly slower, and its rows do not depend on
+        the other films of the batch. On a GPU, films with as many sides are searched together.
+        """
+        if self.device == "cpu":
+            return [self._find([film])[0] for film in films]
         found: list[tuple[Detection, ...]] = [()] * len(films)
-        for count in (1, len(SIDES)):  # films of one knee and of two do not share a tensor
-            alike = [k for k, film in enumerate(films) if len(film.sides) == count]
-            if alike:
-                for k, knees in zip(alike, self._find([films[k] for k in alike]), strict=True):
-                    found[k] = knees
+        for sides in (1, len(SIDES)):
+            alike = [k for k, film in enumerate(films) if len(film.sides) == sides]
+            for k, knees in zip(alike, self._find_together([films[k] for k in alike]), strict=True):
+                found[k] = knees
         return found
 
-    def _find(self, films: list[Prepared]) -> list[tuple[Detection, ...]]:
-        """Films with as many sides each."""
-        halves = torch.stack([film.halves.pixels for film in films]).to(self.device)
-        asked = problem(halves, self.template, paper=self.paper)
-        v = self._solve(asked).v
-        theta = pose_from_vector(v.double(), asked.height_ratio)  # (N, S, 4)
-        measured = measure(asked, theta, self.look, learnt=self.method in NEURAL)
-        to_film = torch.stack([film.halves.to_film for film in films])
-        matrices = pose_matrix(theta, self.template.aspect, asked.image_aspect)
-        placed = compose(to_film, matrices.cpu())  # (N, S, 3, 3)
-        return [
-            tuple(
-                self._detection(film, side, placed[n, s], measured, (n, s))
-                for s, side in enumerate(film.sides)
+    def _find_together(self, films: list[PreparedFilm]) -> list[tuple[Detection, ...]]:
+        """Find the knees of a batch, in halves if it does not fit into the GPU's memory."""
+        if not films:
+            return []
+        try:
+            return self._find(films)
+        except torch.OutOfMemoryError as error:
+            if len(films) == 1:
+                raise SettingsError(
+                    f"one film does not fit into the memory of {self.device}; expected it to; free "
+                    "some, or choose --device cpu"
+                ) from error
+        torch.cuda.empty_cache()
+        middle = len(films) // 2
+        return self._find_together(films[:middle]) + self._find_together(films[middle:])
+
+    @property
+    def margin(self) -> float:
+        """How far a film is continued to either side, as a share of its width."""
+        return 0.0 if self.paper else ROOM
+
+    def _find(self, films: list[PreparedFilm]) -> list[tuple[Detection, ...]]:
+        """Find the knees of films that have as many sides each."""
+        halves = _to_device([film.halves.pixels for film in films], self.device)
+        posed = problem(halves, self.template, paper=self.paper)
+        theta = pose_from_vector(self._solve(posed).v.double(), posed.height_ratio)  # (N, S, 4)
+        quality = measure_quality(posed, theta, self.check, neural=self.method in NEURAL)
+        matrices = pose_matrix(theta, self.template.aspect, posed.image_aspect).cpu()
+        to_film = compose(torch.stack([film.halves.to_film for film in films]), matrices)
+        return self._detections(films, to_film.numpy(), quality)
+
+    def _solve(self, posed: Problem) -> Solution:
+        def solve(halves: Tensor) -> Solution:
+            return self.solver(problem(halves, self.template, paper=self.paper))
+
+        if posed.halves.is_cuda and self.method in CAPTURABLE and not self.paper:
+            return solve_with_graph(solve, posed.halves, self._graphs)
+        return self.solver(posed)
+
+    def _detections(
+        self, films: list[PreparedFilm], to_film: NDArray[np.float64], quality: Quality
+    ) -> list[tuple[Detection, ...]]:
+        """Return detections from maps (N, S, 3, 3) of the template's [-1, 1]^2 to film pixels."""
+        names = list(self.template.landmarks)
+        points = np.array([*CORNERS, *self.template.landmarks.values()])  # (4 + L, 2)
+        placed = points @ to_film[..., :2, :2].swapaxes(-1, -2) + to_film[..., None, :2, 2]
+        cut = cut_by_edge(to_film, np.array([film.size for film in films]))
+
+        def detection(n: int, s: int, side: int, film: PreparedFilm) -> Detection:
+            corners = placed[n, s, : len(CORNERS)]
+            # The top edge from the picture's left to its right; mirrored, from corner 1 to 0.
+            (x0, y0), (x1, y1) = corners[[1, 0] if side == LEFT else [0, 1]]
+            review, reason = quality.review(n, s, cut=bool(cut[n, s]))
+            return Detection(
+                side=SIDES[side],
+                laterality=LATERALITY[side],
+                energy=float(quality.energy[n]),
+                loss=float(quality.loss[n, s]),
+                polarity="negative" if quality.negative[n, s] else "positive",
+                method=self.method,
+                corners=corners,
+                centre=(float(to_film[n, s, 0, 2]), float(to_film[n, s, 1, 2])),
+                width_px=math.dist(corners[0], corners[1]),
+                height_px=math.dist(corners[0], corners[3]),
+                rotation_deg=math.degrees(math.atan2(y1 - y0, x1 - x0)),
+                mm_per_px=film.mm_per_px,
+                landmarks=dict(
+                    zip(names, map(tuple, placed[n, s, len(CORNERS) :].tolist()), strict=True)
+                ),
+                review=review,
+                reason=reason,
             )
+
+        return [
+            tuple(detection(n, s, side, film) for s, side in enumerate(film.sides))
             for n, film in enumerate(films)
         ]
 
-    def _solve(self, asked: Problem) -> Solution:
-        def solve(halves: Tensor) -> Solution:
-            return self.minimiser(problem(halves, self.template, paper=self.paper))
 
-        if asked.halves.is_cuda and self.method in REPLAYED and not self.paper:
-            return solve_with_graph(solve, asked.halves, self._recorded)
-        return self.minimiser(asked)
+def _to_device(halves: list[Tensor], device: str) -> Tensor:
+    """Stack half images (S, H, W) to (N, S, H, W), floats in [0, 1], on a device.
 
-    def _detection(
-        self,
-        film: Prepared,
-        side: int,
-        to_film: Tensor,
-        measured: Measures,
-        at: tuple[int, int],
-    ) -> Detection:
-        """What lies where a map (3, 3) takes the template's [-1, 1]^2."""
-        corners = transform(to_film, torch.tensor(CORNERS)).numpy()
-        # The top edge from the picture's left to its right, which mirrored is from corner 1 to 0.
-        (x0, y0), (x1, y1) = corners[[1, 0] if side == LEFT else [0, 1]]
-        points = list(self.template.landmarks.items())
-        places = transform(to_film, torch.tensor([at for _, at in points]).reshape(-1, 2))
-        cut = is_cut(to_film, film.size)
-        review, reason = measured.verdict(*at, learnt=self.method in NEURAL, cut=cut)
-        return Detection(
-            side=SIDES[side],
-            laterality=LATERALITY[side],
-            energy=float(measured.energy[at[0]]),
-            loss=float(measured.loss[at]),
-            polarity="negative" if measured.negative[at] else "positive",
-            method=self.method,
-            corners=corners,
-            centre=(float(to_film[0, 2]), float(to_film[1, 2])),
-            width_px=math.dist(corners[0], corners[1]),
-            height_px=math.dist(corners[0], corners[3]),
-            rotation_deg=math.degrees(math.atan2(y1 - y0, x1 - x0)),
-            mm_per_px=film.mm_per_px,
-            landmarks={
-                name: (x, y) for (name, _), (x, y) in zip(points, places.tolist(), strict=True)
-            },
-            review=review,
-            reason=reason,
-        )
+    16-bit integers, as reader processes hand them over, are converted there.
+    """
+    like = halves[0]
+    pinned = device.startswith("cuda")
+    batch = torch.empty(len(halves), *like.shape, dtype=like.dtype, pin_memory=pinned)
+    moved = torch.stack(halves, out=batch).to(device, non_blocking=True)
+    return moved if moved.is_floating_point() else moved.float() / torch.iinfo(moved.dtype).max
+
+
+def needs_model(has_template: bool, method: str, *, paper: bool, check: bool = True) -> bool:
+    """Return whether detections depend on a model: its template, its networks or its check."""
+    return not has_template or method in (AUTO, *NEURAL) or (check and not paper)
+
+
+def prepare(film: Radiograph, margin: float) -> PreparedFilm:
+    """Cut a film into half images: two, or one where the header says that it shows one knee."""
+    if film.laterality in LATERALITY:
+        side = LATERALITY.index(film.laterality)
+        halves = single(film, mirrored=side == LEFT, room=margin)
+        return PreparedFilm(halves, (side,), film.size, film.mm_per_px)
+    halves = split(film, room=margin)
+    return PreparedFilm(halves, (LEFT, RIGHT), film.size, film.mm_per_px)
+
+
+def prepare_file(path: str, margin: float) -> PreparedFilm | FilmError:
+    """Read a film's file and cut it into half images; any failure is returned, not raised."""
+    try:
+        return prepare(read_isolated(path), margin)
+    except FilmError as error:
+        named = str(error) if str(error).startswith(path) else f"{path}: {error}"
+        return type(error)(named)
+    except Exception as error:  # noqa: BLE001 - among 500,000 films one must not stop the others
+        return unexpected(path, error)

@@ -1,15 +1,16 @@
-"""Which detections a person should look at, and why."""
+"""Measure how well each detection fits, and say which ones a person should review, and why."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.detection.detection import CORNERS
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.sampling import resize, sample
-from kneematch.geometry.view import transform
 from kneematch.matching.energy import (
     Term,
     correlation,
@@ -21,136 +22,164 @@ from kneematch.matching.energy import (
 from kneematch.networks.consistency_check import SecondLook
 from kneematch.solvers.problem import Problem
 
-# On phantoms and on the labelled real films fewer than 1 in 25 good areas are beyond any of these,
-# and on films without knees all are beyond one (benchmarks/review_flags.py).
-HIGHEST_LOSS: Final = 0.3
-HIGHEST_MISMATCH: Final = 0.5  # of the robust energy's, which counts fine structure
-CERTAIN: Final = 0.25  # a mismatch so low that the network need not be asked again
-# From where the network sees it, in widths of its template; a search goes by its own template.
-FURTHEST: Final = 0.05
-FURTHEST_SEARCHED: Final = 0.08
-SCALES_APART: Final = 0.15  # logarithm of the sides' ratio
-HEIGHTS_APART: Final = 0.35  # in widths of the area
-BRIGHTER: Final = 0.38  # the brightest 2 % of an area than the brightest 10 %, over 10 % to 90 %
-INNER: Final = 0.75  # of an area: the joint itself, without what was drawn around it
-FLAT: Final = 1e-3  # the least contrast that is not rounding
-GREYS_PX: Final = (96, 96)  # of an area, when its greys are counted
+# Thresholds. On phantoms and on labelled real films fewer than 1 in 25 good areas exceed any of
+# them, and on films without knees every area exceeds at least one (benchmarks/review_flags.py).
+MAX_LOSS: Final = 0.3
+MAX_MISMATCH: Final = 0.5  # of the robust energy, which includes local contrast
+CERTAIN_MISMATCH: Final = 0.25  # so low that the consistency check is skipped
+# Distance from where the network sees the knee, in widths of its template. A search finds its own
+# template and may differ a little more.
+MAX_NETWORK_DISTANCE: Final = 0.05
+MAX_SEARCH_DISTANCE: Final = 0.08
+MAX_SCALE_DIFFERENCE: Final = 0.15  # logarithm of the ratio of the two sides' scales
+MAX_HEIGHT_DIFFERENCE: Final = 0.35  # in widths of the area
+MAX_BRIGHTNESS: Final = 0.38  # the brightest 2 % over the brightest 10 %, per contrast of the area
+JOINT_SHARE: Final = 0.75  # inner part of an area that must lie on the film
+MIN_CONTRAST: Final = 1e-3  # anything below is rounding
+HISTOGRAM_SIZE: Final = (96, 96)  # an area is resized to this before its grey levels are counted
 
 HIGH_ENERGY: Final = "high energy"
 NO_KNEE: Final = "probably not a knee or not frontal"
 DISAGREE: Final = "search and network disagree"
-SIDES: Final = "sides disagree"
+SIDES_DIFFER: Final = "sides disagree"
 CUT: Final = "joint cut by the edge"
 METAL: Final = "implant-like metal"
-NEGATIVE: Final = "wrong polarity tag"  # a note: the place is none the worse for it
+NEGATIVE: Final = "wrong polarity tag"  # a note only: the position is not affected
 YES: Final = "yes"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measures:
-    """How well a template matches where it was found, and what speaks against that; (N, S)."""
+class Quality:
+    """Measures of areas on N films with S sides each; arrays are (N, S) unless noted."""
 
-    energy: Tensor  # (N,), the paper's, whatever was lowered
-    loss: Tensor  # the paper's, of a side
-    negative: Tensor  # bright and dark are the template's swapped
-    mismatch: Tensor  # of the energy that was lowered
-    apart: Tensor | None  # from where the network sees it; 0 where it was not asked
-    scales: Tensor  # of the sides, apart
-    heights: Tensor
-    metal: Tensor
+    energy: NDArray[np.float64]  # (N,), the paper's energy, whichever was minimised
+    loss: NDArray[np.float64]  # the paper's one-sided loss
+    negative: NDArray[np.bool_]  # bright and dark are swapped against the template
+    mismatch: NDArray[np.float64]  # one-sided loss of the energy that was minimised
+    network_distance: NDArray[np.float64] | None  # 0 where the check was skipped
+    scale_difference: NDArray[np.float64]
+    height_difference: NDArray[np.float64]
+    brightness: NDArray[np.float64]
+    neural: bool  # the poses come from networks
 
-    def verdict(self, n: int, s: int, *, learnt: bool, cut: bool) -> tuple[str, str]:
-        """`review` and `reason` of an area that a network has found, or another method."""
-        furthest = FURTHEST if learnt else FURTHEST_SEARCHED
-        far = self.apart is not None and bool(self.apart[n, s] > furthest)
-        strange = not self.mismatch[n, s] <= HIGHEST_MISMATCH  # nor is what is not a number
-        uneven = self.scales[n, s] > SCALES_APART or self.heights[n, s] > HEIGHTS_APART
+    def review(self, film: int, side: int, *, cut: bool) -> tuple[str, str]:
+        """Return `review` ("yes" or empty) and `reason` of one area."""
+        at = film, side
+        limit = MAX_NETWORK_DISTANCE if self.neural else MAX_SEARCH_DISTANCE
+        far = self.network_distance is not None and bool(self.network_distance[at] > limit)
+        strange = not self.mismatch[at] <= MAX_MISMATCH  # NaN counts as a mismatch
+        uneven = (
+            self.scale_difference[at] > MAX_SCALE_DIFFERENCE
+            or self.height_difference[at] > MAX_HEIGHT_DIFFERENCE
+        )
         doubts = {
-            HIGH_ENERGY: bool(self.loss[n, s] > HIGHEST_LOSS),
-            NO_KNEE: strange or (far and learnt),
-            DISAGREE: far and not learnt,
-            SIDES: bool(uneven),
+            HIGH_ENERGY: self.loss[at] > MAX_LOSS,
+            NO_KNEE: strange or (far and self.neural),
+            DISAGREE: far and not self.neural,
+            SIDES_DIFFER: uneven,
             CUT: cut,
-            METAL: bool(self.metal[n, s] > BRIGHTER),
+            METAL: self.brightness[at] > MAX_BRIGHTNESS,
         }
-        reasons = [reason for reason, doubt in doubts.items() if doubt]
-        notes = [NEGATIVE] if self.negative[n, s] else []
+        reasons = [reason for reason, doubtful in doubts.items() if doubtful]
+        notes = [NEGATIVE] if self.negative[at] else []
         return YES if reasons else "", "; ".join(reasons + notes)
 
 
 @torch.no_grad()
-def measure(asked: Problem, theta: Tensor, look: SecondLook | None, *, learnt: bool) -> Measures:
-    """Measure areas at poses theta (N, S, 4), which networks have found, or another method."""
-    term, *finer = asked.terms
-    image_aspect, template = asked.image_aspect, term.template
+def measure_quality(
+    problem: Problem, theta: Tensor, check: SecondLook | None, *, neural: bool
+) -> Quality:
+    """Measure the areas at poses theta (N, S, 4).
+
+    Args:
+        problem: the films and the template.
+        theta: poses in the half images.
+        check: the consistency check; None leaves it out.
+        neural: whether networks found the poses.
+    """
+    term, *others = problem.terms
+    template, image_aspect = term.template, problem.image_aspect
     matrices = pose_matrix(theta, template.aspect, image_aspect).to(term.halves)
     patches = sample(term.halves, matrices, template.size)
     (paper,) = printed(term.halves, template)
     loss = one_sided_loss(patches, template, paper.floor)
     mismatch = term.weight * one_sided_loss(patches, template, term.floor)
-    mismatch = mismatch + losses(tuple(finer), theta.to(term.halves))
-    negative = _negative(patches, paper)
-    scales, heights = _sides_apart(theta, image_aspect)
-    greys = resize(torch.where(negative[..., None, None], -patches, patches), GREYS_PX)
-    measured = (
-        loss.sum(-1) + symmetry_penalty(theta).to(loss),
-        loss,
-        negative,
-        mismatch,
-        None if look is None else _apart(look, term.halves, theta, mismatch, learnt=learnt),
-        scales,
-        heights,
-        _brightest(greys),
+    mismatch = mismatch + losses(tuple(others), theta.to(term.halves))
+    negative = _is_negative(patches, paper)
+    positive = torch.where(negative[..., None, None], -patches, patches)
+    distance = None
+    if check is not None:
+        distance = _network_distance(check, term.halves, theta, mismatch, neural=neural)
+    scale_difference, height_difference = _side_differences(theta, image_aspect)
+    return Quality(
+        energy=_array(loss.sum(-1) + symmetry_penalty(theta).to(loss)),
+        loss=_array(loss),
+        negative=_array(negative),
+        mismatch=_array(mismatch),
+        network_distance=None if distance is None else _array(distance),
+        scale_difference=_array(scale_difference),
+        height_difference=_array(height_difference),
+        brightness=_array(_highlight(resize(positive, HISTOGRAM_SIZE))),
+        neural=neural,
     )
-    return Measures(*(each if each is None else each.cpu() for each in measured))  # type: ignore[arg-type]
 
 
-def _apart(
-    look: SecondLook, halves: Tensor, theta: Tensor, mismatch: Tensor, *, learnt: bool
-) -> Tensor:
-    """How far from poses the network sees the knees, (N, S).
+def cut_by_edge(to_film: NDArray[np.float64], film_sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which joints leave their film, (N, S).
 
-    Where networks found a good match, they are not asked again.
+    Args:
+        to_film: (N, S, 3, 3), from the template's [-1, 1]^2 to film pixels.
+        film_sizes: (N, 2), (height, width) of the films.
     """
-    doubtful = ~(mismatch.amax(1) <= (CERTAIN if learnt else 0.0))
-    apart = torch.zeros_like(mismatch)
+    corners = JOINT_SHARE * np.array(CORNERS)
+    points = corners @ to_film[..., :2, :2].swapaxes(-1, -2) + to_film[..., None, :2, 2]
+    largest = film_sizes[:, None, None, ::-1]  # (x, y)
+    return np.asarray(((points < 0) | (points > largest)).any((-2, -1)))
+
+
+def _array(values: Tensor) -> NDArray[Any]:
+    array: NDArray[Any] = values.cpu().numpy()
+    return array
+
+
+def _network_distance(
+    check: SecondLook, halves: Tensor, theta: Tensor, mismatch: Tensor, *, neural: bool
+) -> Tensor:
+    """Return how far from the poses the network sees the knees, (N, S).
+
+    Skipped, and 0, for films on which networks found a good match themselves.
+    """
+    doubtful = ~(mismatch.amax(1) <= (CERTAIN_MISMATCH if neural else 0.0))
+    distance = torch.zeros_like(mismatch)
     if doubtful.any():
-        apart[doubtful] = look(halves[doubtful], theta[doubtful]).to(apart)
-    return apart
+        distance[doubtful] = check(halves[doubtful], theta[doubtful]).to(distance)
+    return distance
 
 
-def _negative(patches: Tensor, paper: Term) -> Tensor:
-    """Where the loss is that of the negative, (N, S)."""
+def _is_negative(patches: Tensor, paper: Term) -> Tensor:
+    """Return where the loss is that of the image negative, (N, S)."""
     image = paper.template.image
     whole, red, green = (
         correlation(patches[window], image[window], paper.floor)
         for window in (..., paper.template.red, paper.template.green)
     )
-    # Where cost(-1) < cost(+1) of the loss: of two numbers, min and max add up to their sum.
+    # cost(-1) < cost(+1) in one_sided_loss: min and max of two numbers add up to their sum.
     return 2 * whole + red + green < 0
 
 
-def is_cut(to_film: Tensor, size: tuple[int, int]) -> bool:
-    """Whether the joint, the inner part of an area that a map (3, 3) places, leaves a film."""
-    corners = transform(to_film, INNER * torch.tensor(CORNERS))
-    height, width = size
-    return bool((corners < 0).any() or (corners > torch.tensor([width, height])).any())
-
-
-def _sides_apart(theta: Tensor, image_aspect: float) -> tuple[Tensor, Tensor]:
-    """How much the sides differ in scale and in height, (N, S) both; 0 of one side."""
+def _side_differences(theta: Tensor, image_aspect: float) -> tuple[Tensor, Tensor]:
+    """Return how much the sides differ in scale and in height, both (N, S); 0 for one side."""
     if theta.shape[1] == 1:
         return torch.zeros_like(theta[..., 0]), torch.zeros_like(theta[..., 0])
     left, right = theta.unbind(1)
-    scales = (left[:, 0] / right[:, 0]).log().abs()
-    widths = left[:, 0] + right[:, 0]  # the sum of half widths is the mean width
-    heights = image_aspect * (left[:, 2] - right[:, 2]).abs() / widths
-    return scales[:, None].expand(-1, 2), heights[:, None].expand(-1, 2)
+    scale = (left[:, 0] / right[:, 0]).log().abs()
+    mean_width = left[:, 0] + right[:, 0]  # scales are half widths
+    height = image_aspect * (left[:, 2] - right[:, 2]).abs() / mean_width
+    return scale[:, None].expand(-1, 2), height[:, None].expand(-1, 2)
 
 
-def _brightest(patches: Tensor) -> Tensor:
-    """How far the brightest 2 % stand out from bone, (N, S)."""
+def _highlight(patches: Tensor) -> Tensor:
+    """Return how far the brightest 2 % of patches (N, S, h, w) stand out from bone, (N, S)."""
     levels = torch.tensor([0.1, 0.9, 0.98], device=patches.device)
     low, high, brightest = patches.flatten(-2).quantile(levels, dim=-1)
-    apart: Tensor = (brightest - high) / (high - low).clamp(min=FLAT)
-    return apart
+    return (brightest - high) / (high - low).clamp(min=MIN_CONTRAST)  # type: ignore[no-any-return]

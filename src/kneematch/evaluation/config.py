@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from kneematch.batch.config import Selection
-from kneematch.batch.recipe import Recipe
+from kneematch.batch.config import DetectorSource
 from kneematch.errors import SettingsError
 
 GRID: Final = "grid"
@@ -17,12 +16,13 @@ class Settings:
     """Which methods are compared, on what, and where it is written."""
 
     out: Path
-    recipe: Recipe = field(default_factory=Recipe)  # of all methods; its own method is not used
+    recipe: DetectorSource = field(default_factory=DetectorSource)
     methods: tuple[str, ...] = METHODS
     grid: int = 0  # films, the first ones, that the grid search is run on, too
     truth: Path | None = None  # labels
     workers: int | None = None  # processes that read; None goes by the cores; 0 is none
-    selection: Selection = field(default_factory=Selection)
+    series: str | None = None
+    limit: int | None = None
     resume: bool = False
     force: bool = False
 

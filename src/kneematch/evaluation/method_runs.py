@@ -1,17 +1,17 @@
 """Every method as a run of `kneematch detect`, and the trials that their ledgers hold."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from kneematch.batch import config as cohort
-from kneematch.batch.journal import NAME, Ledger
-from kneematch.batch.run import Progress, run, silent
+from kneematch.batch.config import DetectConfig
+from kneematch.batch.journal import NAME, Journal
+from kneematch.batch.run import detect_files
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import GRID, Settings
 from kneematch.evaluation.method_run import Trial
 from kneematch.evaluation.page import PAGE
+from kneematch.progress import Progress, no_progress
 
 RUNS: Final = "runs"
 
@@ -23,7 +23,7 @@ def unheard(line: str) -> None:
 def run_trials(
     settings: Settings,
     films: Sequence[str],
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     say: Callable[[str], None] = unheard,
 ) -> list[Trial]:
     """Run each method on the films, the grid search on the first ones only.
@@ -66,10 +66,10 @@ def films_of_methods(settings: Settings, count: int) -> dict[str, int]:
     return wanted | {GRID: min(settings.grid, count)} if settings.grid else wanted
 
 
-def read_trial(folder: Path, method: str, count: int, batch_size: int) -> Trial:
+def read_trial(folder: Path, method: str, count: int) -> Trial:
     """What a run of `count` films found."""
-    with Ledger(folder / NAME, count, batch_size) as ledger:
-        records = list(ledger.records())
+    with Journal(folder / NAME, count) as journal:
+        records = list(journal.rows())
     return Trial(
         method,
         {record.film: record.detections for record in records if record.failure is None},
@@ -78,13 +78,17 @@ def read_trial(folder: Path, method: str, count: int, batch_size: int) -> Trial:
 
 
 def _trial(settings: Settings, method: str, films: Sequence[str], progress: Progress) -> Trial:
-    run_settings = cohort.Settings(
-        settings.out / RUNS / method,
-        replace(settings.recipe, method=method),
+    recipe, out = settings.recipe, settings.out / RUNS / method
+    config = DetectConfig(
+        model=recipe.model,
+        template=recipe.template,
+        method=method,
+        paper=recipe.paper,
+        device=recipe.device,
+        batch_size=recipe.batch_size,
         workers=settings.workers,
         resume=settings.resume,
         force=settings.force,
-        selection=settings.selection,
     )
-    run(run_settings, films, progress)
-    return read_trial(run_settings.out, method, len(films), settings.recipe.batch_size)
+    detect_files(films, out, config, progress=progress)
+    return read_trial(out, method, len(films))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from kneematch import __version__
-from kneematch.batch.recipe import AUTO
 from kneematch.evaluation.config import GRID, Settings
 from kneematch.evaluation.tables import Cell, Table, to_csv, to_latex, to_markdown
 from kneematch.export.run_file import device_name, versions
@@ -88,10 +87,10 @@ def _numbers(about: About, tables: Sequence[Table]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "command": list(about.command),
-        "settings": recipe | settings.pop("selection") | settings,
+        "settings": recipe | settings,
         "versions": versions(),
         "device": device_name(about.device),
-        "sha256": replace(about.settings.recipe, method=AUTO).hashes(),
+        "sha256": replace(about.settings.recipe, method="auto").hashes(),
         "films": about.films,
         "tables": {table.name: _rows(table) for table in tables},
     }

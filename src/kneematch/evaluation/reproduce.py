@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from kneematch.batch.recipe import Recipe
-from kneematch.batch.run import Progress, silent
+from kneematch.batch.config import DetectorSource
 from kneematch.errors import SettingsError
 from kneematch.evaluation import config as evaluation
 from kneematch.evaluation.datasets import Choice, Split, Study, from_root, split_films
@@ -19,8 +18,7 @@ from kneematch.evaluation.tables import Cell, Column, Table, digits, to_csv, to_
 from kneematch.io.atomic import write_aside
 from kneematch.matching.annotation import load_annotation
 from kneematch.networks.model_file import load_model
-from kneematch.progress import Progress as TrainingProgress
-from kneematch.progress import no_progress
+from kneematch.progress import Progress, no_progress
 from kneematch.training.config import TrainConfig, recipe_from_json
 from kneematch.training.trainer import checkpoint_path, train, training_settings
 
@@ -89,9 +87,9 @@ class Reproduction:
 
 def reproduce(
     settings: Settings,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     say: Callable[[str], None] = unheard,
-    show: TrainingProgress = no_progress,
+    show: Progress = no_progress,
     command: Sequence[str] = (),
 ) -> Reproduction:
     """Choose films, train, run every method on the others, and compare with what was printed.
@@ -119,7 +117,7 @@ def reproduce(
             left_out = _train(settings, split.train, show)
     asked = evaluation.Settings(
         settings.out,
-        Recipe(
+        DetectorSource(
             model=str(model),
             paper=settings.training.hyperparameters().paper_energy,
             device=settings.training.device,
@@ -202,7 +200,7 @@ def _check_model(model: Path, settings: Settings) -> None:
             )
 
 
-def _train(settings: Settings, films: Sequence[str], show: TrainingProgress) -> tuple[str, ...]:
+def _train(settings: Settings, films: Sequence[str], show: Progress) -> tuple[str, ...]:
     """Make the model; return why films were left out."""
     model = settings.out / MODEL
     config = replace(

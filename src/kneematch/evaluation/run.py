@@ -7,8 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.batch.local_engine import enough_workers
-from kneematch.batch.run import Progress, silent
 from kneematch.detection.detector import Detector
 from kneematch.devices import resolve_device
 from kneematch.evaluation.accuracy import accuracy_tables
@@ -23,6 +21,8 @@ from kneematch.evaluation.reliability import reliability_tables
 from kneematch.evaluation.tables import Column, Table
 from kneematch.evaluation.times import how_timed, timed
 from kneematch.evaluation.uniformity import joint_lines, uniformity_tables
+from kneematch.parallel import default_workers
+from kneematch.progress import Progress, no_progress
 
 SEED: Final = 0  # of the intervals, so that they are the same every time
 RANKED_BY: Final = "search"  # templates: it knows nothing but them
@@ -55,7 +55,7 @@ class Evaluation:
 def evaluate(
     settings: Settings,
     films: Sequence[str],
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     say: Callable[[str], None] = unheard,
     command: Sequence[str] = (),
 ) -> Evaluation:
@@ -143,11 +143,11 @@ def _truth(settings: Settings, films: Sequence[str]) -> Truth | None:
 def _detectors(settings: Settings, films: Sequence[str]) -> dict[str, Detector]:
     """By method; one that cannot be is refused before the first film."""
     methods = films_of_methods(settings, len(films))
-    return {method: replace(settings.recipe, method=method).build() for method in methods}
+    return {method: replace(settings.recipe, method=method).load() for method in methods}
 
 
 def _uniformity(settings: Settings, trials: Sequence[Trial], films: Sequence[str]) -> list[Table]:
-    workers = enough_workers(len(films)) if settings.workers is None else settings.workers
+    workers = default_workers(len(films)) if settings.workers is None else settings.workers
     return uniformity_tables(trials, joint_lines(trials, films, workers=workers))
 
 

@@ -85,9 +85,9 @@ def rank_templates(
     for name, annotation in drawn.items():
         report(name)
         detector = Detector.load(
-            template=annotation, method=method, paper=paper, device=device, look=False
+            template=annotation, method=method, paper=paper, device=device, check=False
         )
-        outcomes = zip(everywhere, detector.each(everywhere), strict=True)
+        outcomes = zip(everywhere, detector.detect_each(everywhere), strict=True)
         found = {film: each.detections for film, each in outcomes if each.failure is None}
         trials.append(Trial(name, found))
     return _tables(list(drawn.values()), trials, films, truth)

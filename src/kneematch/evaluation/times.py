@@ -6,9 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
-from kneematch.detection.detector import Detector
-from kneematch.detection.prepare import Prepared, load
-from kneematch.errors import FilmError
+from kneematch.detection.detector import Detector, PreparedFilm, prepare_file
 from kneematch.evaluation.config import GRID
 from kneematch.evaluation.method_run import Trial
 from kneematch.export.run_file import device_name
@@ -25,16 +23,16 @@ def timed(
 
     The films are read and split before, so that it is the method alone that is measured.
     """
-    rooms = {detector.room for detector in detectors.values()}
+    rooms = {detector.margin for detector in detectors.values()}
     prepared = {room: list(islice(_prepared(films, room), MOST_FILMS)) for room in rooms}
     return [
-        replace(trial, ms_a_film=milliseconds(detector, prepared[detector.room]))
+        replace(trial, ms_a_film=milliseconds(detector, prepared[detector.margin]))
         for trial in trials
         for detector in (detectors[trial.method],)
     ]
 
 
-def milliseconds(detector: Detector, films: Sequence[Prepared]) -> float | None:
+def milliseconds(detector: Detector, films: Sequence[PreparedFilm]) -> float | None:
     """A film's, in batches as the detector has them; None without films."""
     some = films[:FILMS_OF_GRID] if detector.method == GRID else films
     batches = [some[k : k + detector.batch_size] for k in range(0, len(some), detector.batch_size)]
@@ -59,9 +57,9 @@ def how_timed(detectors: Mapping[str, Detector]) -> str:
     )
 
 
-def _prepared(films: Sequence[str], room: float) -> Iterator[Prepared]:
+def _prepared(films: Sequence[str], room: float) -> Iterator[PreparedFilm]:
     """The films that can be used."""
     for film in films:
-        loaded = load(film, room)
-        if not isinstance(loaded, FilmError):
-            yield loaded[1]
+        prepared = prepare_file(film, room)
+        if isinstance(prepared, PreparedFilm):
+            yield prepared

@@ -13,13 +13,12 @@ from kneematch.evaluation.method_run import Trial
 from kneematch.evaluation.tables import Cell, Column, Table, digits
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
-from kneematch.parallel.pool import Died, apply_in_order
+from kneematch.parallel import WorkerDied, map_in_workers
 
 ROWS: Final = 96  # of a crop, however large its area is on the film
 MIDDLE: Final = 0.7  # of its columns: the joint itself, without what lies beside it
 REACH: Final = 20  # rows up or down within which the joint line is looked for
 ROUNDS: Final = 3  # of shifting profiles onto their mean
-AHEAD: Final = 4  # films a process that are worked on or waiting
 FLAT: Final = 1e-6  # the least contrast that is not rounding
 
 COLUMNS: Final = (
@@ -73,13 +72,14 @@ def joint_lines(
     """
     found = {film: [trial.found.get(film, ()) for trial in trials] for film in films}
     profiles: list[list[Profiles]] = [[np.empty((0, ROWS))] for _ in trials]
-    ahead = AHEAD * max(workers, 1)
-    with closing(apply_in_order(_visit, found.items(), workers=workers, ahead=ahead)) as visits:
-        for knees, seen in zip(found.values(), visits, strict=True):
-            parts = _unknown(knees) if isinstance(seen, Died) else seen
-            for gathered, part in zip(profiles, parts, strict=True):
-                gathered.append(part)
+    measured = {}
+    with closing(map_in_workers(_visit, found.items(), workers=workers)) as visits:
+        for (film, knees), seen in visits:
+            measured[film] = _unknown(knees) if isinstance(seen, WorkerDied) else seen
             report()
+    for film in found:
+        for gathered, part in zip(profiles, measured[film], strict=True):
+            gathered.append(part)
     by_method = [np.concatenate(parts) for parts in profiles]
     ends = np.cumsum([len(part) for part in by_method])[:-1]
     shifts = np.split(profile_shifts(np.concatenate(by_method)) / ROWS, ends)

@@ -3,8 +3,10 @@
 import csv
 import glob
 import io
+import logging
 import os
 import stat
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -12,6 +14,8 @@ from typing import BinaryIO, Final
 from kneematch.errors import FilmError, SettingsError
 from kneematch.io.csv_text import read_csv
 from kneematch.io.read import is_dicom
+
+logger = logging.getLogger("kneematch")
 
 FILM_SUFFIXES: Final = (".dcm", ".dicom", ".ima", ".png", ".jpg", ".jpeg", ".tif", ".tiff")
 IMAGE_STARTS: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*")
@@ -48,6 +52,49 @@ def find_films(
     if not films:
         raise SettingsError("no films; expected files, folders or lists of them; name some")
     return list(films.values())
+
+
+def select_films(
+    named: Iterable[str],
+    *,
+    series: str | None = None,
+    limit: int | None = None,
+    part: tuple[int, int] = (0, 1),
+    leave_out: Sequence[Path] = (),
+) -> list[str]:
+    """Find films, and select some of them.
+
+    Args:
+        named: as `find_films` takes them; `-` is read from the standard input.
+        series: only DICOM files whose SeriesDescription contains this.
+        limit: only the first films.
+        part: (k, n): of these, every n-th from number k on. Shards are interleaved, since films of
+            one origin, and so of one size, often stand together.
+        leave_out: folders whose files are not films.
+
+    Raises:
+        SettingsError: nothing is left.
+    """
+    films = find_films(named, stdin=sys.stdin.buffer, leave_out=leave_out)
+    if series is not None:
+        from kneematch.io.series import in_series
+
+        inside = list(in_series(films, series))
+        if not inside:
+            raise SettingsError(
+                f"--series {series}: none of {len(films)} films; expected DICOM with this in its "
+                "SeriesDescription; see what `kneematch info` prints for them"
+            )
+        logger.info("%d of %d films are of other series", len(films) - len(inside), len(films))
+        films = inside
+    chosen = films[:limit]
+    first, count = part
+    if len(chosen) <= first:
+        raise SettingsError(
+            f"--num-parts {count} for {len(chosen)} films; expected at least a film "
+            "a part; ask for fewer parts"
+        )
+    return chosen[first::count]
 
 
 def _meant(name: str, stdin: BinaryIO | None, leave_out: Sequence[Path]) -> Iterator[str]:

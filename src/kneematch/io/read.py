@@ -47,6 +47,18 @@ def is_dicom(path: str | os.PathLike[str]) -> bool:
         return _begins_dicom(file.read(HEAD_BYTES))
 
 
+def is_uncompressed(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is DICOM with plain pixels, which need no decoder."""
+    from pydicom.filereader import read_file_meta_info
+    from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
+
+    plain = (ExplicitVRLittleEndian, ImplicitVRLittleEndian, ExplicitVRBigEndian)
+    try:
+        return is_dicom(path) and read_file_meta_info(path).get("TransferSyntaxUID") in plain
+    except Exception:  # noqa: BLE001 - pydicom raises nearly everything on broken headers
+        return False
+
+
 def _begins_dicom(head: bytes) -> bool:
     """Whether a file begins with DICOM's magic word or, lacking it, with a first data element."""
     if head[128:132] == b"DICM":

@@ -19,7 +19,7 @@ from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadabl
 from kneematch.geometry.split import HALF_SIZE, SIDES, split
 from kneematch.io.atomic import write_aside, writing
 from kneematch.io.read import is_dicom, read
-from kneematch.parallel.pool import Died, apply_in_order
+from kneematch.parallel import WorkerDied, map_in_workers
 from kneematch.training.config import CACHE_VARIABLE, cache_folder
 
 FORMAT: Final = 1  # bump when preprocessing changes
@@ -30,7 +30,6 @@ BYTES: Final = int(np.prod(SHAPE)) * DTYPE.itemsize  # of a cached film, 1.6 MB
 HALVES_SUFFIX, REASON_SUFFIX = ".halves", ".reason"
 INDEX: Final = "known.jsonl"
 ONE_KNEE: Final = ("L", "R")
-AHEAD: Final = 8  # films per worker that may be finished before an earlier one is
 ABANDONED_S: Final = 86_400  # age at which a temporary file belongs to no running process
 SETTLED_NS: Final = 3_000_000_000  # a second change within a clock tick leaves no trace in a stamp
 GPU_FRACTION: Final = 0.3  # of the free GPU memory, which films may fill
@@ -140,16 +139,16 @@ def prepare_films(
             entries[path] = entry
             report()
     unknown = [path for path in paths if path not in entries]
-    work, ahead = partial(_prepare, own, room), AHEAD * max(workers, 1)
-    with closing(apply_in_order(work, unknown, workers=workers, ahead=ahead)) as results:
-        for path, result in zip(unknown, results, strict=True):
+    work = partial(_prepare, own, room)
+    with closing(map_in_workers(work, unknown, workers=workers)) as results:
+        for path, result in results:
             if isinstance(result, SettingsError):
                 raise result
-            entry = _Entry(failure=result.told_of(path)) if isinstance(result, Died) else result
-            entries[path] = entry
-            if entry.stamp is not None:
+            new = _Entry(failure=f"{path}: {result}") if isinstance(result, WorkerDied) else result
+            entries[path] = new
+            if new.stamp is not None:
                 with writing(own, ROOM_NEEDED):
-                    append_to_index(index, path, entry.stamp, entry.key)
+                    append_to_index(index, path, new.stamp, new.key)
             report()
     good = tuple(path for path in paths if entries[path].failure is None)
     failures = [(path, entries[path].failure) for path in paths]

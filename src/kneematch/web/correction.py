@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.prepare import Prepared, prepare
-from kneematch.detection.registry import drawn_template, own_template
+from kneematch.detection.detector import PreparedFilm, prepare
+from kneematch.detection.methods import TemplateSource
 from kneematch.errors import KneematchError
 from kneematch.export.run_file import content_hash
 from kneematch.export.tables import COLUMNS, CORNERS, PIXEL
@@ -74,11 +74,11 @@ class LossMeter:
     template: Template
     room: float  # padding beside the film, as in the run
 
-    def prepare(self, film: Radiograph) -> Prepared:
+    def prepare(self, film: Radiograph) -> PreparedFilm:
         """Split a film as the run did."""
         return prepare(film, self.room)
 
-    def loss(self, film: Prepared, found: Detection) -> float | None:
+    def loss(self, film: PreparedFilm, found: Detection) -> float | None:
         """Return the loss of an area, or None if the film shows no knee on that side."""
         side = SIDES.index(found.side)
         if side not in film.sides:
@@ -108,8 +108,12 @@ def load_loss_meter(out: Path) -> tuple[LossMeter | None, str]:
             files = {"template": template, "template_film": load_annotation(template).film}
         if any(content_hash(file) != hashes[name] for name, file in files.items()):
             return None, "the run's template has changed since"
-        found = drawn_template(template) if template else own_template(load_model(files["model"]))
-        return LossMeter(found.template, 0.0 if settings.get("paper") else ROOM), ""
+        found = (
+            TemplateSource.drawn(template).template
+            if template
+            else load_model(files["model"]).fine_template
+        )
+        return LossMeter(found, 0.0 if settings.get("paper") else ROOM), ""
     except KneematchError as error:
         return None, str(error)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -9,7 +9,7 @@ from fastapi import Depends, FastAPI, Query
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.prepare import Prepared
+from kneematch.detection.detector import PreparedFilm
 from kneematch.errors import FilmError, SettingsError
 from kneematch.io.radiograph import Radiograph
 from kneematch.web import correction, review_log, thumbnails
@@ -134,7 +134,7 @@ class RunFolder:
     def _read_film(self, number: int) -> Radiograph:
         return read_film(self.root / self._films[number])
 
-    def _prepare_film(self, number: int) -> Prepared:
+    def _prepare_film(self, number: int) -> PreparedFilm:
         if self.loss_meter is None:
             raise SettingsError("the run's template is not known; expected run.json to name it")
         return self.loss_meter.prepare(self._read(number))

@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-
-from kneematch.detection import registry as methods
 from kneematch.detection.registry import (
     NEURAL,
     WITHOUT_NETWORKS,
@@ -19,6 +16,9 @@ from kneematch.detection.registry import (
     drawn_template,
     own_template,
 )
+from torch import Tensor
+
+from kneematch.detection import registry as methods
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.io.write import write_dicom

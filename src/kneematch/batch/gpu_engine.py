@@ -1,0 +1,118 @@
+"""Detect on a GPU: processes read and split films, this one searches them in batches."""
+
+import mmap
+import os
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kneematch.batch.journal import Row
+from kneematch.batch.workers import NumberedFilms, detect_chunk, to_rows
+from kneematch.detection.detector import Detector, PreparedFilm, prepare_file
+from kneematch.errors import FilmError
+from kneematch.geometry.split import HALF_SIZE, SIDES
+from kneematch.geometry.view import View
+from kneematch.parallel import QUEUED, WorkerDied, map_in_workers
+
+SHAPE: Final = (len(SIDES), *HALF_SIZE)
+SLOT_BYTES: Final = 2 * len(SIDES) * HALF_SIZE[0] * HALF_SIZE[1]  # 16 bits a pixel
+WHITE: Final = 65535
+
+Item = tuple[int, str, int]  # index and path of a film, and the slot for its half images
+
+
+def detect_on_gpu(detector: Detector, films: NumberedFilms, workers: int) -> Generator[list[Row]]:
+    """Yield the rows of films, a batch at a time; later films are read while one is searched."""
+    size = detector.batch_size
+    if workers == 0:
+        for first in range(0, len(films), size):
+            yield detect_chunk(detector, films[first : first + size])
+        return
+    memory = SharedHalves(size + workers * QUEUED)
+    prepare = partial(_prepare_in_worker, memory.address, detector.margin)
+    items = ((index, film, memory.free.pop()) for index, film in films)
+    batch: list[tuple[Item, PreparedFilm | FilmError]] = []
+    try:
+        with closing(map_in_workers(prepare, items, workers=workers)) as results:
+            for item, film in _received(results, memory):
+                batch.append((item, film))
+                if len(batch) == size:
+                    yield _detect(detector, batch, memory)
+                    batch = []
+        if batch:
+            yield _detect(detector, batch, memory)
+    finally:
+        memory.close()
+
+
+class SharedHalves:
+    """Half images in memory that processes share: a slot per film, 16 bits a pixel.
+
+    It is an anonymous file, since a container's /dev/shm holds no more than 64 MB.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._file = os.memfd_create("kneematch")
+        os.truncate(self._file, slots * SLOT_BYTES)
+        self.address = f"/proc/{os.getpid()}/fd/{self._file}"
+        self.pixels = open_halves(self.address)
+        self.free = list(range(slots))
+
+    def close(self) -> None:
+        """Let go of the file; its memory goes with the last tensor."""
+        os.close(self._file)
+
+
+def open_halves(address: str) -> Tensor:
+    """Map shared half images into this process: (slots, 2, 800, 500) of 16-bit integers."""
+    with Path(address).open("r+b") as file:
+        memory = mmap.mmap(file.fileno(), 0)
+    return torch.frombuffer(memory, dtype=torch.uint16).reshape(-1, *SHAPE)
+
+
+_opened: dict[str, Tensor] = {}  # in a reader process: its view of the shared memory
+
+
+def _prepare_in_worker(address: str, margin: float, item: Item) -> PreparedFilm | FilmError:
+    """Read and split a film; its half images stay behind in their slot."""
+    if address not in _opened:
+        _opened[address] = open_halves(address)
+    _, path, slot = item
+    film = prepare_file(path, margin)
+    if isinstance(film, FilmError):
+        return film
+    pixels = film.halves.pixels
+    levels = (WHITE * pixels.clamp(0, 1)).round_().to(torch.int32).to(torch.uint16)
+    _opened[address][slot, : len(pixels)] = levels
+    return replace(film, halves=View(pixels.new_empty(len(pixels), 0), film.halves.to_film))
+
+
+def _received(
+    results: Iterator[tuple[Item, PreparedFilm | FilmError | WorkerDied]], memory: SharedHalves
+) -> Iterator[tuple[Item, PreparedFilm | FilmError]]:
+    """Yield films with the half images that their reader left in shared memory."""
+    for item, film in results:
+        if isinstance(film, WorkerDied):
+            yield item, FilmError(f"{item[1]}: {film}")
+        elif isinstance(film, FilmError):
+            yield item, film
+        else:
+            pixels = memory.pixels[item[2], : len(film.sides)]
+            yield item, replace(film, halves=View(pixels, film.halves.to_film))
+
+
+def _detect(
+    detector: Detector,
+    batch: list[tuple[Item, PreparedFilm | FilmError]],
+    memory: SharedHalves,
+) -> list[Row]:
+    films = [(index, path) for (index, path, _), _ in batch]
+    rows = to_rows(films, detector.results([film for _, film in batch]))
+    memory.free += [slot for (_, _, slot), _ in batch]
+    return rows

@@ -1,0 +1,333 @@
+"""Worker processes that may die: a crash of a decoder, or too little memory, costs one item only.
+
+The standard library's ProcessPoolExecutor gives up as a whole when one of its processes dies, and
+does not say which item killed it. Here every worker has a pipe of its own, so the item is known,
+the other workers go on, and the dead one is replaced.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from types import ModuleType
+from typing import Any, Final, TypeVar
+
+from kneematch.errors import SettingsError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+QUEUED: Final = 2  # items that a worker holds, so that it need not wait for the next one
+TRIES: Final = 2  # of an item whose worker died: the system may have killed it for its memory
+ITEMS_PER_WORKER: Final = 16  # films; with fewer, a worker takes longer to start than it saves
+FAILED_STARTS: Final = 3  # workers in a row that die before they are ready: none ever will be
+
+# Options of glibc's mallopt, and their values: keep freed memory instead of returning it.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+MALLOC_OPTIONS: Final = {M_MMAP_THRESHOLD: 1 << 30, M_TRIM_THRESHOLD: (1 << 31) - 1, M_ARENA_MAX: 1}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerDied:
+    """Takes the place of a result when the worker process ended while it had the item."""
+
+    exit_code: int | None
+
+    def __str__(self) -> str:
+        if self.exit_code is not None and self.exit_code < 0:
+            how = f"killed by {signal.Signals(-self.exit_code).name}"
+        else:
+            how = f"exit code {self.exit_code}"
+        return (
+            f"the process that read it ended ({how}); expected a film that a decoder and the "
+            "memory can bear; check the file"
+        )
+
+
+def available_cores() -> int:
+    """Return the number of CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def default_workers(items: int) -> int:
+    """Return the number of worker processes: one per core, none for a few films or on Windows."""
+    if os.name == "nt":
+        return 0
+    workers = min(available_cores(), -(-items // ITEMS_PER_WORKER))
+    return workers if workers > 1 else 0
+
+
+def map_in_workers(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    workers: int,
+    initializer: Callable[..., None] | None = None,
+    initargs: tuple[Any, ...] = (),
+) -> Generator[tuple[Item, Result | WorkerDied]]:
+    """Yield every item with its result, in the order in which the results arrive.
+
+    Items, results and functions are pickled. Closing the generator ends the processes.
+
+    Args:
+        function: is called in a worker process with one item.
+        items: are taken from the iterable as workers become free.
+        workers: number of processes; 0 calls the function in this process.
+        initializer: is called once in each worker, with `initargs`, before the first item.
+    """
+    if workers == 0:
+        if initializer is not None:
+            initializer(*initargs)
+        yield from ((item, function(item)) for item in items)
+        return
+    pool = _Pool(function, iter(items), workers, initializer, initargs)
+    try:
+        yield from pool.results()
+    finally:
+        pool.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """An item, and how many workers died while they worked on it."""
+
+    item: Any
+    deaths: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """A process, and the tasks it holds; it works on the first."""
+
+    process: Any
+    pipe: Connection
+    tasks: deque[_Task] = field(default_factory=deque)
+    ready: bool = False
+
+    def give(self, task: _Task) -> None:
+        self.tasks.append(task)
+        with suppress(OSError):  # it died, which shows when its end of the pipe is read
+            self.pipe.send(task.item)
+
+    def end(self) -> int | None:
+        """Kill the process and return its exit code."""
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+        code: int | None = self.process.exitcode
+        return code
+
+
+class _Pool:
+    """Hand out items and collect results, in the caller's own thread."""
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        items: Iterator[Any],
+        size: int,
+        initializer: Callable[..., None] | None,
+        initargs: tuple[Any, ...],
+    ) -> None:
+        self._work = function, initializer, initargs
+        self._items, self._size = items, size
+        self._again: deque[_Task] = deque()  # those whose worker died
+        self._workers: list[_Worker] = []
+        self._failed_starts = 0
+
+    def results(self) -> Iterator[tuple[Any, Any]]:
+        self._hand_out()
+        while any(worker.tasks for worker in self._workers):
+            pipes: dict[Any, _Worker] = {worker.pipe: worker for worker in self._workers}
+            arrived = []
+            for pipe in wait(list(pipes)):
+                arrived += self._collect(pipes[pipe])
+            self._hand_out()
+            yield from arrived
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.end()
+
+    def _hand_out(self) -> None:
+        """Give every worker one task, then a second; start workers as they are needed."""
+        for most in range(1, QUEUED + 1):
+            for number in range(self._size):
+                if number < len(self._workers) and len(self._workers[number].tasks) >= most:
+                    continue
+                task = self._again.popleft() if self._again else self._next()
+                if task is None:
+                    return
+                if number == len(self._workers):
+                    self._workers.append(_start(*self._work))
+                self._workers[number].give(task)
+
+    def _next(self) -> _Task | None:
+        return next((_Task(item) for item in self._items), None)
+
+    def _collect(self, worker: _Worker) -> list[tuple[Any, Any]]:
+        """Return a worker's next item and result, if there is one."""
+        try:
+            result = worker.pipe.recv()
+        except (EOFError, OSError):
+            return self._replace(worker)
+        self._failed_starts = 0
+        if not worker.ready:
+            worker.ready = True  # its first message says that it has started
+            return []
+        return [(worker.tasks.popleft().item, result)]
+
+    def _replace(self, worker: _Worker) -> list[tuple[Any, Any]]:
+        """Remove a dead worker; its first task is tried again or given up, the others wait."""
+        self._workers.remove(worker)
+        died = WorkerDied(worker.end())
+        given_up = []
+        if not worker.ready:
+            self._failed_starts += 1
+            if self._failed_starts >= FAILED_STARTS:
+                raise SettingsError(
+                    f"worker processes end as they start (exit code {died.exit_code}); expected "
+                    "them to run; free some memory, or work without them: --workers 0"
+                )
+        elif worker.tasks:
+            worker.tasks[0].deaths += 1
+            if worker.tasks[0].deaths >= TRIES:
+                given_up.append((worker.tasks.popleft().item, died))
+        self._again.extendleft(reversed(worker.tasks))
+        return given_up
+
+
+_child: _Worker | None = None
+
+
+def call_in_child(function: Callable[[Item], Result], item: Item) -> Result | WorkerDied:
+    """Call a function in another process, which is kept for the next call unless it dies."""
+    global _child
+    if _child is None:
+        _child = _start(_apply, None, ())
+        _child.pipe.recv()  # it has started
+    try:
+        _child.pipe.send((function, item))
+        result: Result = _child.pipe.recv()
+    except (EOFError, OSError):
+        died, _child = WorkerDied(_child.end()), None
+        return died
+    return result
+
+
+def _apply(call: tuple[Callable[[Any], Any], Any]) -> Any:
+    function, item = call
+    return function(item)
+
+
+def _start(
+    function: Callable[[Any], Any],
+    initializer: Callable[..., None] | None,
+    initargs: tuple[Any, ...],
+) -> _Worker:
+    processes = _context(getattr(function, "func", function).__module__)
+    ours, theirs = processes.Pipe()
+    arguments = function, initializer, initargs, theirs
+    process = processes.Process(target=_work, args=arguments, daemon=True)  # type: ignore[attr-defined]
+    with _signals_blocked(), _main_module_hidden():
+        process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _work(
+    function: Callable[[Any], Any],
+    initializer: Callable[..., None] | None,
+    initargs: tuple[Any, ...],
+    pipe: Connection,
+) -> None:
+    """Run a worker process until the other end of its pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be blocked
+    keep_memory()
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    if initializer is not None:
+        initializer(*initargs)
+    result: object = None  # the first message only says that the worker has started
+    while True:
+        try:
+            pipe.send(result)
+            item = pipe.recv()
+        except (OSError, EOFError):  # the program is gone
+            return
+        result = function(item)
+
+
+def start_early(preload: str, environment: Mapping[str, str] | None = None) -> None:
+    """Start the process that workers are forked from; what it loads, they share copy-on-write.
+
+    Args:
+        preload: module that it imports meanwhile.
+        environment: variables that it is started with.
+    """
+    if sys.platform == "linux":
+        from multiprocessing.forkserver import ensure_running
+
+        _context(preload)
+        before = dict(os.environ)
+        os.environ.update(environment or {})
+        try:
+            with _signals_blocked(), _main_module_hidden():
+                ensure_running()
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+
+def _context(preload: str) -> BaseContext:
+    """Return the start method: never a fork of this process, which would copy locks held by it."""
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload([preload])
+    return forks
+
+
+@contextmanager
+def _main_module_hidden() -> Iterator[None]:
+    """Start processes that do not import the user's script, which need not expect that."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Start processes that do not receive Ctrl-C: they end when their pipe is closed."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def keep_memory() -> None:
+    """Keep freed memory, since getting it again page by page takes time.
+
+    A film's arrays have many megabytes and are freed as soon as they are made. Does nothing where
+    malloc is not glibc's.
+    """
+    with suppress(OSError, TypeError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in MALLOC_OPTIONS.items():
+            mallopt(option, value)
