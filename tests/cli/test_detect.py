@@ -96,7 +96,7 @@ def true_square(knee: Knee) -> Box:
     return square(knee.plateau_left, knee.plateau_right)
 
 
-def test_a_bad_film_is_told_and_the_others_are_done(
+def test_detect_names_a_bad_film_and_goes_on(
     run: subprocess.CompletedProcess[str], films: Path
 ) -> None:
     assert run.returncode == 1
@@ -110,13 +110,13 @@ def test_a_bad_film_is_told_and_the_others_are_done(
 
 
 @pytest.mark.usefixtures("run")
-def test_columns_are_the_designs_and_the_templates_landmarks(films: Path) -> None:
+def test_detect_writes_the_documented_columns(films: Path) -> None:
     with (films / "out" / "detections.csv").open() as file:
         assert file.readline().rstrip("\n").split(",") == [*COLUMNS, *LANDMARKS]
 
 
 @pytest.mark.usefixtures("run")
-def test_knees_are_found_where_they_are(films: Path) -> None:
+def test_detect_finds_knees_where_they_are(films: Path) -> None:
     found = rows(films / "out" / "detections.csv")
     assert [row["film"] for row in found] == [name for name in SEEDS for _ in "LR"]
     knees = [knee for seed in SEEDS.values() for knee in phantom(seed).knees]
@@ -131,7 +131,7 @@ def test_knees_are_found_where_they_are(films: Path) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_corners_run_the_other_way_round_on_the_left(films: Path) -> None:
+def test_detect_writes_left_corners_the_other_way_round(films: Path) -> None:
     for row in rows(films / "out" / "detections.csv"):
         corners = np.array([[float(row[f"{axis}{k}_px"]) for axis in "xy"] for k in range(4)])
         (ax, ay), (bx, by) = corners[1] - corners[0], corners[2] - corners[1]
@@ -141,7 +141,7 @@ def test_corners_run_the_other_way_round_on_the_left(films: Path) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_every_film_done_has_an_overlay_of_its_own(films: Path) -> None:
+def test_detect_draws_an_overlay_of_every_film(films: Path) -> None:
     pictures = sorted((films / "out" / "overlays").iterdir())
     assert [path.name for path in pictures] == ["one.png", "two-2.png", "two.png"]
     for path in pictures:
@@ -154,7 +154,7 @@ def test_every_film_done_has_an_overlay_of_its_own(films: Path) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_second_run_writes_the_same_bytes(
+def test_detect_writes_the_same_bytes_again(
     films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(films)
@@ -175,12 +175,12 @@ def test_a_second_run_writes_the_same_bytes(
     files = [path for path in sorted(tmp_path.rglob("*")) if path.is_file()]
     assert {path.name for path in files} >= {*TABLES, "failures.csv", "two-2.png"}
     for path in files:
-        if path.name in ("run.json", "ledger.jsonl", "report.html"):
+        if path.name in ("run.json", "journal.jsonl", "report.html"):
             continue  # they tell the time
         assert path.read_bytes() == (films / "out" / path.relative_to(tmp_path)).read_bytes()
 
 
-def test_without_failures_the_code_is_0_and_no_film_is_listed(
+def test_detect_ends_with_0_without_failures(
     films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--template", str(films / "template.json"), "-o", str(tmp_path / "new" / "out")]
@@ -191,14 +191,14 @@ def test_without_failures_the_code_is_0_and_no_film_is_listed(
     assert said.err == ""
     assert said.out.endswith("detections.csv: 2 knees in 1 film\n")
     written = sorted(path.name for path in (tmp_path / "new" / "out").iterdir())
-    others = ["failures.csv", "ledger.jsonl", "report.html", "run.json"]
+    others = ["failures.csv", "journal.jsonl", "report.html", "run.json"]
     assert written == sorted([*TABLES, *others])
     assert rows(tmp_path / "new" / "out" / "failures.csv") == []
     with Image.open(sheet) as picture:
         assert picture.width == 480
 
 
-def test_a_run_of_bad_films_alone_ends_with_1(
+def test_detect_ends_with_1_when_all_films_are_bad(
     films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bad = [str(tmp_path / f"missing-{k}.dcm") for k in range(12)]
@@ -229,7 +229,7 @@ def test_a_run_of_bad_films_alone_ends_with_1(
         ["--template", "TEMPLATE", "*.xyz"],
     ],
 )
-def test_wrong_settings_are_one_line_and_code_2(
+def test_detect_refuses_wrong_settings_in_one_line(
     options: list[str],
     films: Path,
     tmp_path: Path,
@@ -245,7 +245,7 @@ def test_wrong_settings_are_one_line_and_code_2(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_out_that_is_no_folder_is_code_2(
+def test_detect_refuses_an_output_that_is_no_folder(
     films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "file"
@@ -256,7 +256,7 @@ def test_an_out_that_is_no_folder_is_code_2(
     assert target.read_text() == "mine"
 
 
-def test_lists_come_from_stdin_and_are_limited(
+def test_detect_reads_lists_from_stdin(
     films: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -274,7 +274,7 @@ def test_lists_come_from_stdin_and_are_limited(
     assert Path("out/failures.csv").read_bytes().count(b"\n") == 2
 
 
-def test_films_of_other_series_are_counted_in_one_line(
+def test_detect_counts_films_of_other_series(
     films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, series in {"a": "PA Fixed Flexion", "b": "HAND", "c": "pa fixed"}.items():
@@ -288,5 +288,5 @@ def test_films_of_other_series_are_counted_in_one_line(
     assert [Path(row["film"]).name for row in rows(tmp_path / "out" / "failures.csv")] == ["a", "c"]
 
 
-def test_help_names_detect() -> None:
+def test_detect_help_names_its_arguments() -> None:
     assert "detect" in CliRunner().invoke(app, ["--help"]).output

@@ -74,7 +74,7 @@ def clockwise(found: Detection) -> bool:
 
 
 @pytest.mark.parametrize("method", ["search", "neural+sharpen"])
-def test_a_template_is_found_where_it_was_drawn(annotation: Annotation, method: str) -> None:
+def test_detector_finds_a_template_where_it_was_drawn(annotation: Annotation, method: str) -> None:
     left, right = Detector.from_template(annotation, method=method).detect(annotation.film)
     assert np.abs(right.corners - box_corners(annotation.fine)).max() < 1
     for name, point in annotation.landmarks.items():
@@ -84,7 +84,7 @@ def test_a_template_is_found_where_it_was_drawn(annotation: Annotation, method: 
     assert abs(right.rotation_deg) < 0.2
 
 
-def test_the_knee_on_the_mirrored_side_is_found_too(annotation: Annotation) -> None:
+def test_detector_finds_the_knee_on_the_mirrored_side(annotation: Annotation) -> None:
     left, _ = Detector.from_template(annotation).detect(annotation.film)
     knee = phantom(SEED, size=SIZE).knees[0]
     margins = sorted(left.landmarks.values())
@@ -93,7 +93,9 @@ def test_the_knee_on_the_mirrored_side_is_found_too(annotation: Annotation) -> N
     assert math.dist(margins[1], knee.plateau_right) < 0.1 * plateau
 
 
-def test_the_poses_own_corners_are_the_boxs(annotation: Annotation, film: Radiograph) -> None:
+def test_detection_corners_are_those_of_the_drawn_box(
+    annotation: Annotation, film: Radiograph
+) -> None:
     _, right = detector_at(annotation).detect(film)
     # A template has whole pixels, and the box not.
     assert np.abs(right.corners - box_corners(annotation.fine)).max() < 0.5
@@ -104,7 +106,7 @@ def test_the_poses_own_corners_are_the_boxs(annotation: Annotation, film: Radiog
         assert right.landmarks[name] == pytest.approx(point, abs=0.5)
 
 
-def test_corners_run_the_other_way_round_on_the_mirrored_side(
+def test_detection_corners_run_the_other_way_round_on_the_mirrored_side(
     annotation: Annotation, film: Radiograph
 ) -> None:
     left, right = detector_at(annotation, [0.5, 0.1, 0.0, 0.05]).detect(film)
@@ -118,7 +120,7 @@ def test_corners_run_the_other_way_round_on_the_mirrored_side(
 
 
 @pytest.mark.parametrize("angle", [0.0, 0.1, -0.05])
-def test_rotation_is_clockwise_in_the_picture(
+def test_detection_rotation_is_clockwise_in_the_picture(
     annotation: Annotation, film: Radiograph, angle: float
 ) -> None:
     left, right = detector_at(annotation, [0.5, 0.0, 0.0, angle]).detect(film)
@@ -130,20 +132,20 @@ def test_rotation_is_clockwise_in_the_picture(
     assert right.width_px == pytest.approx(left.width_px)
 
 
-def test_the_energy_is_the_printed_one_in_both_rows(
+def test_detection_energy_is_the_papers_in_both_rows(
     annotation: Annotation, film: Radiograph
 ) -> None:
     detector = detector_at(annotation)
     left, right = detector.detect(film)
     halves = split(film).pixels[None]
-    v = detector.minimiser(Problem(printed(halves, detector.template))).v
+    v = detector.solver(Problem(printed(halves, detector.template))).v
     height_ratio = detector.template.aspect / 1.6
     expected = energy(printed(halves, detector.template), pose_from_vector(v, height_ratio))
     assert left.energy == right.energy == pytest.approx(expected.item(), abs=1e-5)
     assert left.energy == pytest.approx(left.loss + right.loss, abs=1e-5)  # poses are alike
 
 
-def test_a_joint_area_may_reach_past_the_edge_of_the_film(
+def test_detector_finds_areas_that_reach_past_the_edge(
     annotation: Annotation, film: Radiograph
 ) -> None:
     knee = max(x for x, _ in annotation.landmarks.values())
@@ -154,7 +156,9 @@ def test_a_joint_area_may_reach_past_the_edge_of_the_film(
     assert right.corners[:, 0].max() > cut.size[1]
 
 
-def test_a_negative_is_told_from_a_positive(annotation: Annotation, film: Radiograph) -> None:
+def test_detection_polarity_tells_a_negative_from_a_positive(
+    annotation: Annotation, film: Radiograph
+) -> None:
     detector = detector_at(annotation)
     _, positive = detector.detect(film)
     _, negative = detector.detect(replace(film, pixels=1 - film.pixels))
@@ -163,7 +167,7 @@ def test_a_negative_is_told_from_a_positive(annotation: Annotation, film: Radiog
 
 
 @pytest.mark.parametrize(("laterality", "side"), [("R", "left"), ("L", "right")])
-def test_a_film_of_one_knee_has_one_detection(
+def test_detector_finds_one_knee_where_the_header_says_so(
     annotation: Annotation, film: Radiograph, laterality: str, side: str
 ) -> None:
     half = film.pixels[:, : SIZE[1] // 2] if side == "left" else film.pixels[:, SIZE[1] // 2 :]
@@ -178,7 +182,7 @@ def test_a_film_of_one_knee_has_one_detection(
     assert math.dist((found.centre[0] + offset, found.centre[1]), two.centre) < 5
 
 
-def test_batches_change_nothing_but_the_speed(annotation: Annotation, film: Radiograph) -> None:
+def test_detector_batch_size_changes_nothing(annotation: Annotation, film: Radiograph) -> None:
     one = replace(film, laterality="R")
     films = [film, one, replace(film, pixels=film.pixels[:, ::-1].copy()), one, film]
     by_one, by_three = (detector_at(annotation, batch_size=size).detect(films) for size in (1, 3))
@@ -189,7 +193,7 @@ def test_batches_change_nothing_but_the_speed(annotation: Annotation, film: Radi
         assert np.allclose([d.corners for d in a], [d.corners for d in b])
 
 
-def test_paths_and_films_are_taken_alike(annotation: Annotation, film: Radiograph) -> None:
+def test_detect_takes_paths_and_films(annotation: Annotation, film: Radiograph) -> None:
     detector = detector_at(annotation)
     by_path, by_text, by_film = (
         detector.detect(given) for given in (annotation.film, str(annotation.film), film)
@@ -199,12 +203,12 @@ def test_paths_and_films_are_taken_alike(annotation: Annotation, film: Radiograp
     assert by_film[0].mm_per_px == pytest.approx(0.3)
 
 
-def test_one_bad_film_does_not_stop_the_others(
+def test_detect_each_goes_on_after_a_bad_film(
     annotation: Annotation, film: Radiograph, tmp_path: Path
 ) -> None:
     missing, tiny = tmp_path / "missing.dcm", Radiograph(np.eye(8, dtype=np.float32))
     detector = detector_at(annotation, batch_size=2)
-    outcomes = list(detector.each([film, missing, tiny, film]))
+    outcomes = list(detector.detect_each([film, missing, tiny, film]))
     assert [outcome.failure is None for outcome in outcomes] == [True, False, False, True]
     assert [len(outcome.detections) for outcome in outcomes] == [2, 0, 0, 2]
     assert str(missing) in str(outcomes[1].failure)
@@ -212,14 +216,14 @@ def test_one_bad_film_does_not_stop_the_others(
         detector.detect([film, missing])
 
 
-def test_a_film_too_small_to_split_is_named(annotation: Annotation, tmp_path: Path) -> None:
+def test_detect_names_a_film_that_is_too_small(annotation: Annotation, tmp_path: Path) -> None:
     tiny = tmp_path / "tiny.dcm"
     write_dicom(tiny, np.eye(8, dtype=np.float32), mm_per_px=None, laterality="B")
     with pytest.raises(NotARadiograph, match=r"tiny\.dcm: film of 8 x 8"):
         detector_at(annotation).detect(tiny)
 
 
-def test_a_template_file_serves_as_its_annotation_does(
+def test_from_template_takes_a_file_or_an_annotation(
     annotation: Annotation, tmp_path: Path
 ) -> None:
     save_annotation(annotation, tmp_path / "template.json")
@@ -227,7 +231,7 @@ def test_a_template_file_serves_as_its_annotation_does(
     assert torch.equal(from_file.template.image, Detector.from_template(annotation).template.image)
 
 
-def test_settings_that_cannot_be_are_refused(annotation: Annotation) -> None:
+def test_load_refuses_impossible_settings(annotation: Annotation) -> None:
     with pytest.raises(SettingsError, match="neural, neural\\+sharpen, search, grid, sliding"):
         Detector.from_template(annotation, method="magic")
     with pytest.raises(SettingsError, match="auto, cpu, cuda"):
@@ -241,11 +245,13 @@ def test_settings_that_cannot_be_are_refused(annotation: Annotation) -> None:
         Detector.from_template(replace(annotation, landmarks={"centre": (1.0, 2.0)}))
 
 
-def test_without_a_look_nothing_else_changes(annotation: Annotation, film: Radiograph) -> None:
-    asked, alone = (
-        Detector.load(template=annotation, method="search", look=look) for look in (True, False)
+def test_detector_finds_the_same_without_the_consistency_check(
+    annotation: Annotation, film: Radiograph
+) -> None:
+    checked, unchecked = (
+        Detector.load(template=annotation, method="search", check=check) for check in (True, False)
     )
-    assert asked.look is not None
-    assert alone.look is None
-    pairs = zip(asked.detect(film), alone.detect(film), strict=True)
+    assert checked.check is not None
+    assert unchecked.check is None
+    pairs = zip(checked.detect(film), unchecked.detect(film), strict=True)
     assert all((one.corners == other.corners).all() for one, other in pairs)

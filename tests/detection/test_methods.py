@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from kneematch.detection.registry import (
-    NEURAL,
-    WITHOUT_NETWORKS,
-    Sought,
-    check_method,
-    choose,
-    drawn_template,
-    own_template,
-)
 from torch import Tensor
 
-from kneematch.detection import registry as methods
+from kneematch.detection import methods
+from kneematch.detection.methods import (
+    NEURAL,
+    SEARCHES,
+    TemplateSource,
+    check_method,
+    choose_solver,
+)
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.io.write import write_dicom
@@ -79,8 +77,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_names_that_stand_for_nothing_are_refused() -> None:
-    for name in ("auto", *NEURAL, *WITHOUT_NETWORKS):
+def test_check_method_refuses_unknown_names() -> None:
+    for name in ("auto", *NEURAL, *SEARCHES):
         check_method(name)
     with pytest.raises(SettingsError, match=r"'Search'; expected one of auto, neural, .*sliding"):
         check_method("Search")
@@ -89,14 +87,14 @@ def test_names_that_stand_for_nothing_are_refused() -> None:
 @pytest.mark.parametrize(
     ("name", "function"), [("search", search), ("grid", grid), ("sliding", sliding)]
 )
-def test_methods_without_networks_are_the_functions_of_their_names(
+def test_choose_solver_returns_the_search_of_a_name(
     asked: tuple[Any, Template], name: str, function: Callable
 ) -> None:
     _, template = asked
     for model in (None, AModel(template)):
-        given = choose(name, Sought(template), model, paper=False, device="cpu")  # type: ignore[arg-type]
-        assert (given.method, given.minimiser) == (name, function)
-        assert (given.look is None) == (model is None)
+        given = choose_solver(name, TemplateSource(template), model, paper=False, device="cpu")  # type: ignore[arg-type]
+        assert (given.method, given.solver) == (name, function)
+        assert (given.check is None) == (model is None)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +107,7 @@ def test_methods_without_networks_are_the_functions_of_their_names(
         ("auto", False, "neural+sharpen", ["nearby"]),
     ],
 )
-def test_methods_with_networks_ask_them_and_then_sharpen_as_they_should(
+def test_choose_solver_refines_what_the_networks_see(
     asked: tuple[Any, Template],
     calls: list[str],
     method: str,
@@ -119,34 +117,38 @@ def test_methods_with_networks_ask_them_and_then_sharpen_as_they_should(
 ) -> None:
     question, template = asked
     model: Any = AModel(template)
-    given = choose(method, own_template(model), model, paper=paper, device="cpu")
-    found = given.minimiser(question)
+    given = choose_solver(
+        method, TemplateSource(model.fine_template), model, paper=paper, device="cpu"
+    )
+    found = given.solver(question)
     assert given.method == name
-    assert given.look is not None
+    assert given.check is not None
     assert calls == sharpening
     assert found.v.shape == (2, 2, 4)
 
 
-def test_a_drawn_template_is_carried_and_one_of_the_model_is_not(
+def test_choose_solver_transfers_only_a_drawn_template(
     asked: tuple[Any, Template], clouds: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offset = torch.tensor([0.5, 0.2, 0.0, 0.0])
     monkeypatch.setattr(methods, "carried", lambda networks, *drawn: Carried(networks, offset))
     question, template = asked
     model: Any = AModel(template)
-    own = choose("neural", own_template(model), model, paper=False, device="cpu")
-    drawn = Sought(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0]))
-    other = choose("neural", drawn, model, paper=False, device="cpu")
-    found = [pose_from_vector(each.minimiser(question).v, 1 / 1.6) for each in (own, other)]
+    own = choose_solver(
+        "neural", TemplateSource(model.fine_template), model, paper=False, device="cpu"
+    )
+    drawn = TemplateSource(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0]))
+    other = choose_solver("neural", drawn, model, paper=False, device="cpu")
+    found = [pose_from_vector(each.solver(question).v, 1 / 1.6) for each in (own, other)]
     assert torch.allclose(found[0], torch.tensor([0.4, 0.1, 0.0, 0.0]), atol=1e-5)
     assert torch.allclose(found[1], torch.tensor([0.2, 0.18, 0.0, 0.0]), atol=1e-5)
-    assert own.look is not None
-    assert own.look.offset is None
-    assert other.look is not None
-    assert other.look.offset is offset
+    assert own.check is not None
+    assert own.check.offset is None
+    assert other.check is not None
+    assert other.check.offset is offset
 
 
-def test_auto_searches_where_the_networks_see_no_knee(
+def test_choose_solver_searches_where_the_networks_see_no_knee(
     asked: tuple[Any, Template], clouds: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*given: Any) -> None:
@@ -155,20 +157,20 @@ def test_auto_searches_where_the_networks_see_no_knee(
     monkeypatch.setattr(methods, "carried", refuse)
     _, template = asked
     model: Any = AModel(template)
-    drawn = Sought(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0]))
-    given = choose("auto", drawn, model, paper=False, device="cpu")
-    assert (given.method, given.minimiser, given.look) == ("search", search, None)
+    drawn = TemplateSource(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0]))
+    given = choose_solver("auto", drawn, model, paper=False, device="cpu")
+    assert (given.method, given.solver, given.check) == ("search", search, None)
     for method in NEURAL:
         with pytest.raises(TemplateError, match="sees no knee"):
-            choose(method, drawn, model, paper=False, device="cpu")
+            choose_solver(method, drawn, model, paper=False, device="cpu")
 
 
-def test_a_drawn_template_knows_its_half_and_its_place(tmp_path: Path) -> None:
+def test_template_source_knows_where_it_was_drawn(tmp_path: Path) -> None:
     film = phantom(0, size=(320, 400))
     write_dicom(tmp_path / "film.dcm", film.radiograph.pixels, mm_per_px=None, laterality="B")
     knee = film.knees[1]
     boxes = annotate(tmp_path / "film.dcm", knee.side, knee.plateau_left, knee.plateau_right)
-    sought = drawn_template(boxes)
+    sought = TemplateSource.drawn(boxes)
     assert sought.half is not None
     assert sought.theta is not None
     assert sought.half.shape == (800, 500)
@@ -179,4 +181,4 @@ def test_a_drawn_template_knows_its_half_and_its_place(tmp_path: Path) -> None:
     )(question).energy
     assert float(energy) < 0.01
     with pytest.raises(TemplateError, match=r"called centre.*rename it"):
-        drawn_template(replace(boxes, landmarks={"centre": (1.0, 2.0)}))
+        TemplateSource.drawn(replace(boxes, landmarks={"centre": (1.0, 2.0)}))

@@ -1,5 +1,6 @@
 """Which detections are flagged, and why."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,22 +8,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.detection.detector import Detector
+from kneematch.detection.detector import Detector, prepare
 from kneematch.detection.quality import (
-    CERTAIN,
+    CERTAIN_MISMATCH,
     CUT,
     DISAGREE,
     HIGH_ENERGY,
     METAL,
     NEGATIVE,
     NO_KNEE,
-    SIDES,
-    Measures,
-    is_cut,
-    measure,
+    SIDES_DIFFER,
+    Quality,
+    cut_by_edge,
+    measure_quality,
 )
 from kneematch.geometry.pose import pose_from_vector
-from kneematch.geometry.split import split
 from kneematch.geometry.view import rectangle_to_film
 from kneematch.io.radiograph import Radiograph
 from kneematch.solvers.problem import problem
@@ -34,23 +34,23 @@ def detector() -> Detector:
     return Detector.load()
 
 
-def measures(**changed: float) -> Measures:
-    """Of one area about which there is no doubt, but for what is changed."""
-    good = Measures(
-        energy=torch.tensor([0.1]),
-        loss=torch.tensor([[0.05]]),
-        negative=torch.tensor([[False]]),
-        mismatch=torch.tensor([[0.2]]),
-        apart=torch.tensor([[0.01]]),
-        scales=torch.tensor([[0.0]]),
-        heights=torch.tensor([[0.0]]),
-        metal=torch.tensor([[0.1]]),
-    )
-    return replace(good, **{name: torch.tensor([[value]]) for name, value in changed.items()})
+def quality(*, neural: bool = True, **changed: float) -> Quality:
+    """Measures of one area that nothing speaks against, except for what is changed."""
+    good = {
+        "loss": 0.05,
+        "negative": False,
+        "mismatch": 0.2,
+        "network_distance": 0.01,
+        "scale_difference": 0.0,
+        "height_difference": 0.0,
+        "brightness": 0.1,
+    }
+    arrays = {name: np.array([[value]]) for name, value in (good | changed).items()}
+    return Quality(energy=np.array([0.1]), neural=neural, **arrays)
 
 
-def test_an_area_without_doubt_has_no_reason() -> None:
-    assert measures().verdict(0, 0, learnt=True, cut=False) == ("", "")
+def test_review_is_empty_without_a_doubt() -> None:
+    assert quality().review(0, 0, cut=False) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -58,37 +58,39 @@ def test_an_area_without_doubt_has_no_reason() -> None:
     [
         ({"loss": 0.6}, HIGH_ENERGY),
         ({"mismatch": 0.8}, NO_KNEE),
-        ({"apart": 0.2}, NO_KNEE),
-        ({"scales": 0.5}, SIDES),
-        ({"heights": 1.0}, SIDES),
-        ({"metal": 0.9}, METAL),
+        ({"mismatch": math.nan}, NO_KNEE),
+        ({"network_distance": 0.2}, NO_KNEE),
+        ({"scale_difference": 0.5}, SIDES_DIFFER),
+        ({"height_difference": 1.0}, SIDES_DIFFER),
+        ({"brightness": 0.9}, METAL),
     ],
 )
-def test_each_doubt_is_named(changed: dict[str, float], reason: str) -> None:
-    assert measures(**changed).verdict(0, 0, learnt=True, cut=False) == ("yes", reason)
+def test_review_names_each_doubt(changed: dict[str, float], reason: str) -> None:
+    assert quality(**changed).review(0, 0, cut=False) == ("yes", reason)
 
 
-def test_what_a_search_found_elsewhere_than_the_network_is_a_disagreement() -> None:
-    assert measures(apart=0.2).verdict(0, 0, learnt=False, cut=False) == ("yes", DISAGREE)
-    assert measures(apart=0.06).verdict(0, 0, learnt=False, cut=False) == ("", "")
+def test_review_names_a_search_that_disagrees_with_the_network() -> None:
+    far, near = (quality(neural=False, network_distance=value) for value in (0.2, 0.06))
+    assert far.review(0, 0, cut=False) == ("yes", DISAGREE)
+    assert near.review(0, 0, cut=False) == ("", "")
 
 
-def test_reasons_add_up_and_a_negative_is_only_a_note() -> None:
-    assert measures(negative=True).verdict(0, 0, learnt=True, cut=False) == ("", NEGATIVE)
-    review, reason = measures(loss=0.6, negative=True).verdict(0, 0, learnt=True, cut=True)
+def test_review_lists_all_reasons_and_a_negative_only_as_a_note() -> None:
+    assert quality(negative=True).review(0, 0, cut=False) == ("", NEGATIVE)
+    review, reason = quality(loss=0.6, negative=True).review(0, 0, cut=True)
     assert review == "yes"
     assert reason.split("; ") == [HIGH_ENERGY, CUT, NEGATIVE]
 
 
-def test_a_joint_is_cut_when_its_inner_part_leaves_the_film() -> None:
-    size = (100, 200)
-    assert not is_cut(rectangle_to_film(10, 10, 90, 90), size)
-    assert not is_cut(rectangle_to_film(-5, 10, 75, 90), size)  # only what is around the joint
-    assert is_cut(rectangle_to_film(-20, 10, 60, 90), size)
-    assert is_cut(rectangle_to_film(10, 40, 90, 120), size)
+def test_cut_by_edge_is_true_when_the_inner_part_leaves_the_film() -> None:
+    boxes = [(10, 10, 90, 90), (-5, 10, 75, 90), (-20, 10, 60, 90), (10, 40, 90, 120)]
+    to_film = torch.stack([rectangle_to_film(*box) for box in boxes])[:, None].numpy()
+    sizes = np.tile([100.0, 200.0], (4, 1))
+    # The second box leaves the film only with what surrounds the joint.
+    assert cut_by_edge(to_film, sizes).tolist() == [[False], [False], [True], [True]]
 
 
-def test_phantom_knees_are_not_flagged_and_noise_is(detector: Detector) -> None:
+def test_detector_flags_noise_and_not_phantoms(detector: Detector) -> None:
     film = phantom(22, size=(600, 720)).radiograph
     assert [knee.review for knee in detector.detect(film)] == ["", ""]
     noise = np.random.default_rng(0).random((600, 720), dtype=np.float32)
@@ -97,37 +99,35 @@ def test_phantom_knees_are_not_flagged_and_noise_is(detector: Detector) -> None:
         assert NO_KNEE in knee.reason
 
 
-def test_a_negative_is_found_and_noted(detector: Detector) -> None:
+def test_detector_notes_a_negative(detector: Detector) -> None:
     film = phantom(22, size=(600, 720)).radiograph
     for knee in detector.detect(replace(film, pixels=1 - film.pixels)):
         assert knee.polarity == "negative"
         assert NEGATIVE in knee.reason
 
 
-def test_an_upside_down_film_is_flagged(detector: Detector) -> None:
+def test_detector_flags_an_upside_down_film(detector: Detector) -> None:
     film = phantom(22, size=(600, 720)).radiograph
     turned = replace(film, pixels=np.flipud(film.pixels).copy())
     assert any(knee.review for knee in detector.detect(turned))
 
 
-def test_the_network_is_asked_only_about_films_whose_match_leaves_doubts(
-    detector: Detector,
-) -> None:
-    asked_about: list[int] = []
+def test_measure_quality_checks_only_films_whose_match_is_doubtful(detector: Detector) -> None:
+    checked: list[int] = []
 
-    def look(halves: Tensor, theta: Tensor) -> Tensor:
-        asked_about.append(len(halves))
+    def check(halves: Tensor, theta: Tensor) -> Tensor:
+        checked.append(len(halves))
         return torch.full(theta.shape[:2], 0.3)
 
     noise = Radiograph(np.random.default_rng(0).random((600, 720), dtype=np.float32))
     films = [phantom(22, size=(600, 720)).radiograph, noise]
-    halves = torch.stack([split(film, room=detector.room).pixels for film in films])
-    asked = problem(halves, detector.template)
-    theta = pose_from_vector(detector.minimiser(asked).v, asked.height_ratio)
-    measured = measure(asked, theta, look, learnt=True)  # type: ignore[arg-type]
-    assert measured.mismatch[0].max() < CERTAIN < measured.mismatch[1].max()
-    assert asked_about == [1]
-    assert measured.apart is not None
-    assert measured.apart.tolist() == [[0.0, 0.0], pytest.approx([0.3, 0.3])]
-    measure(asked, theta, look, learnt=False)  # type: ignore[arg-type]
-    assert asked_about == [1, 2]
+    halves = torch.stack([prepare(film, detector.margin).halves.pixels for film in films])
+    posed = problem(halves, detector.template)
+    theta = pose_from_vector(detector.solver(posed).v, posed.height_ratio)
+    found = measure_quality(posed, theta, check, neural=True)  # type: ignore[arg-type]
+    assert found.mismatch[0].max() < CERTAIN_MISMATCH < found.mismatch[1].max()
+    assert checked == [1]
+    assert found.network_distance is not None
+    assert found.network_distance.tolist() == [[0.0, 0.0], pytest.approx([0.3, 0.3])]
+    measure_quality(posed, theta, check, neural=False)  # type: ignore[arg-type]
+    assert checked == [1, 2]

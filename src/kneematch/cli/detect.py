@@ -11,7 +11,6 @@ from kneematch.cli.config_options import config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     complain,
-    log_to_stderr,
     progress_bar,
     shown,
     stopping_cleanly,
@@ -51,8 +50,9 @@ def detect(
     from kneematch.batch.run import detect_folder
 
     level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
+    logging.getLogger("kneematch").setLevel(level)
     shows = no_progress if quiet else progress_bar
-    with stopping_cleanly(out / "journal.jsonl"), log_to_stderr(level), writing(out):
+    with stopping_cleanly(out / "journal.jsonl"), writing(out):
         result = detect_folder(films, out, config, progress=shows)
     _print_result(result, quiet=quiet)
     if result.failed or result.unmade:

@@ -31,7 +31,6 @@ from kneematch.cli.terminal import (
 )
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import Settings
-from kneematch.io.discovery import select_films
 
 if TYPE_CHECKING:
     from kneematch.evaluation.run import Evaluation
@@ -104,6 +103,8 @@ def evaluate(
     if templates is not None:
         given = {"--model": model, "--template": template, "--grid": grid, "--resume": resume}
         _refuse([name for name, value in given.items() if value])
+    from kneematch.io.discovery import select_films
+
     with stopping_cleanly(out / RUNS):
         films = select_films(paths, series=series, limit=limit, leave_out=[out]) if paths else []
         with writing(out):
