@@ -142,12 +142,8 @@ def prepare_films(
     work = partial(_prepare, own, room)
     with closing(map_in_workers(work, unknown, workers=workers)) as results:
         for path, result in results:
-    work = partial(_prepare, own, room)
-    with closing(map_in_workers(work, unknown, workers=workers)) as results:
-        for path, result in results:
             if isinstance(result, SettingsError):
                 raise result
-            new = _Entry(failure=f"{path}: {result}") if isinstance(result, WorkerDied) else result
             new = _Entry(failure=f"{path}: {result}") if isinstance(result, WorkerDied) else result
             entries[path] = new
             if new.stamp is not None:
