@@ -107,10 +107,12 @@ def test_public_names_are_these() -> None:
     assert set(kneematch.__all__) == {
         "Detection",
         "Detector",
+        "EvaluateConfig",
         "KneematchError",
         "Radiograph",
         "TrainConfig",
         "__version__",
+        "evaluate",
         "read",
         "train",
     }

@@ -6,6 +6,8 @@ if TYPE_CHECKING:
     from kneematch.detection.detection import Detection
     from kneematch.detection.detector import Detector
     from kneematch.errors import KneematchError
+    from kneematch.evaluation.config import EvaluateConfig
+    from kneematch.evaluation.run import evaluate
     from kneematch.io.radiograph import Radiograph
     from kneematch.io.read import read
     from kneematch.training.config import TrainConfig
@@ -15,10 +17,12 @@ __version__ = "0.1.0"
 __all__ = [
     "Detection",
     "Detector",
+    "EvaluateConfig",
     "KneematchError",
     "Radiograph",
     "TrainConfig",
     "__version__",
+    "evaluate",
     "read",
     "train",
 ]
@@ -26,9 +30,11 @@ __all__ = [
 _HOME = {
     "Detection": "kneematch.detection.detection",
     "Detector": "kneematch.detection.detector",
+    "EvaluateConfig": "kneematch.evaluation.config",
     "KneematchError": "kneematch.errors",
     "Radiograph": "kneematch.io.radiograph",
     "TrainConfig": "kneematch.training.config",
+    "evaluate": "kneematch.evaluation.run",
     "read": "kneematch.io.read",
     "train": "kneematch.training.trainer",
 }
