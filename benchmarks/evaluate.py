@@ -14,9 +14,7 @@ resume, stay in the work folder.
 import argparse
 from pathlib import Path
 
-from kneematch.batch.recipe import Recipe
-
-from kneematch.evaluation.config import METHODS, Settings
+from kneematch.evaluation.config import METHODS, EvaluateConfig
 from kneematch.evaluation.run import evaluate
 from kneematch.evaluation.tables import to_markdown
 from kneematch.synthetic.config import SynthConfig
@@ -43,15 +41,17 @@ def main() -> None:
     model = None if args.model is None else str(args.model)
     name = f"out-{'real' if args.real else args.kind}-{Path(model or 'built-in').stem}"
     template = str(args.real / "template.json") if args.real else None
-    settings = Settings(
-        args.work / name,
-        Recipe(model, template, paper=args.paper, device=args.device),
-        methods=tuple(args.methods.split(",")),
+    config = EvaluateConfig(
         truth=truth,
+        model=model,
+        template=template,
+        methods=tuple(args.methods.split(",")),
+        paper=args.paper,
         resume=True,
+        device=args.device,
     )
     films = sorted(str(path) for path in folder.iterdir() if path.suffix in (".dcm", ".jpg"))
-    done = evaluate(settings, films)
+    done = evaluate(films, args.work / name, config)
     for table in done.tables:
         if table.name in args.tables.split(","):
             print(to_markdown(table))

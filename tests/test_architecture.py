@@ -109,11 +109,13 @@ def test_public_names_are_these() -> None:
         "DetectResult",
         "Detection",
         "Detector",
+        "EvaluateConfig",
         "KneematchError",
         "Radiograph",
         "TrainConfig",
         "__version__",
         "detect_folder",
+        "evaluate",
         "read",
         "train",
     }

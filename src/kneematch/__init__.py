@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from kneematch.detection.detection import Detection
     from kneematch.detection.detector import Detector
     from kneematch.errors import KneematchError
+    from kneematch.evaluation.config import EvaluateConfig
+    from kneematch.evaluation.run import evaluate
     from kneematch.io.radiograph import Radiograph
     from kneematch.io.read import read
     from kneematch.training.config import TrainConfig
@@ -19,11 +21,13 @@ __all__ = [
     "DetectResult",
     "Detection",
     "Detector",
+    "EvaluateConfig",
     "KneematchError",
     "Radiograph",
     "TrainConfig",
     "__version__",
     "detect_folder",
+    "evaluate",
     "read",
     "train",
 ]
@@ -33,10 +37,12 @@ _HOME = {
     "DetectResult": "kneematch.batch.run",
     "Detection": "kneematch.detection.detection",
     "Detector": "kneematch.detection.detector",
+    "EvaluateConfig": "kneematch.evaluation.config",
     "KneematchError": "kneematch.errors",
     "Radiograph": "kneematch.io.radiograph",
     "TrainConfig": "kneematch.training.config",
     "detect_folder": "kneematch.batch.run",
+    "evaluate": "kneematch.evaluation.run",
     "read": "kneematch.io.read",
     "train": "kneematch.training.trainer",
 }

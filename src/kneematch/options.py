@@ -51,6 +51,18 @@ def option(
     return field(default=default, metadata={KEY: attached})
 
 
+def option_like(config: type[Any], name: str, default: Any = MISSING) -> Any:
+    """Return a dataclass field with the option of another configuration's field.
+
+    Args:
+        config: the other configuration.
+        name: of its field.
+        default: instead of the other field's default.
+    """
+    other = next(item for item in fields(config) if item.name == name)
+    return field(default=other.default if default is MISSING else default, metadata=other.metadata)
+
+
 def check_options(config: Any) -> None:
     """Raise SettingsError unless a configuration's values agree with its options.
 

@@ -23,7 +23,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_folder_is_evaluated_resumed_and_not_overwritten(
+def test_evaluate_writes_resumes_and_does_not_overwrite(
     films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -66,7 +66,7 @@ def test_a_folder_is_evaluated_resumed_and_not_overwritten(
         (["--templates", "missing"], "missing: 0 templates"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_writes_nothing(
+def test_evaluate_refuses_contradictions_in_one_line_and_writes_nothing(
     options: list[str],
     said: str,
     tmp_path: Path,

@@ -82,7 +82,7 @@ def done(place: Place) -> str:
     return said.getvalue()
 
 
-def test_table_1_stands_beside_what_was_printed(place: Place, done: str) -> None:
+def test_reproduce_prints_table_1_beside_the_papers(place: Place, done: str) -> None:
     rows = place.table("oai-out")
     assert [row["printed"] for row in rows] == ["0.221", "0.159", "0.141"]
     for row in rows:
@@ -95,7 +95,7 @@ def test_table_1_stands_beside_what_was_printed(place: Place, done: str) -> None
     assert f"over {TEST} films of OAI, beside the paper's Table 1" in " ".join(done.split())
 
 
-def test_the_split_is_written_to_be_cited(place: Place, done: str) -> None:
+def test_reproduce_writes_the_split_to_be_cited(place: Place, done: str) -> None:
     train, test = place.lines("oai-out/train.txt"), place.lines("oai-out/test.txt")
     assert (len(train), len(test)) == (TRAIN, TEST)
     assert len({line.split("/")[2] for line in train + test}) == TRAIN + TEST
@@ -103,7 +103,7 @@ def test_the_split_is_written_to_be_cited(place: Place, done: str) -> None:
     assert load_model(place.path / "oai-out/model.safetensors").settings["count"] == TRAIN
 
 
-def test_table_2_tests_on_most_what_was_trained_on_oai(
+def test_reproduce_tests_on_most_what_was_trained_on_oai(
     place: Place, done: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = str(place.path / "oai-out" / "model.safetensors")
@@ -118,7 +118,7 @@ def test_table_2_tests_on_most_what_was_trained_on_oai(
     assert len(place.lines("most-out/test.txt")) == 2
 
 
-def test_what_is_done_is_not_done_again(
+def test_reproduce_does_not_repeat_what_is_done(
     place: Place, done: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = place.path / "oai-out" / "model.safetensors"
@@ -149,7 +149,7 @@ def test_what_is_done_is_not_done_again(
         ("oai", ["--template", "t", "--resume", "--force"], "--resume and --force"),
     ],
 )
-def test_what_a_user_can_mend_is_one_line(
+def test_reproduce_refuses_contradictions_in_one_line(
     place: Place,
     capsys: pytest.CaptureFixture[str],
     study: str,

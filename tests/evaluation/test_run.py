@@ -3,18 +3,19 @@
 import csv
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from kneematch.batch.recipe import Recipe
 from PIL import Image
 
+import kneematch
 from kneematch.errors import SettingsError
-from kneematch.evaluation.config import Settings
-from kneematch.evaluation.page import remove_earlier
-from kneematch.evaluation.run import Evaluation, evaluate, evaluate_templates
+from kneematch.evaluation.config import EvaluateConfig
+from kneematch.evaluation.run import EvaluateResult, evaluate
+from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import save_annotation
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.config import SynthConfig
@@ -38,16 +39,23 @@ def films(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def settings(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    out = tmp_path_factory.mktemp("out") / "evaluation"
-    template = str(folder / "template.json")
-    recipe = Recipe(template=template, paper=True, device="cpu", batch_size=2)
-    return Settings(out, recipe, methods=METHODS, truth=folder / "truth.csv", workers=0)
+def config(folder: Path) -> EvaluateConfig:
+    return EvaluateConfig(
+        template=str(folder / "template.json"),
+        methods=METHODS,
+        paper=True,
+        device="cpu",
+        batch_size=2,
+        truth=folder / "truth.csv",
+        workers=0,
+    )
 
 
 @pytest.fixture(scope="module")
-def done(settings: Settings, films: list[str]) -> Evaluation:
-    return evaluate(settings, films, command=["kneematch", "evaluate"])
+def done(
+    films: list[str], config: EvaluateConfig, tmp_path_factory: pytest.TempPathFactory
+) -> EvaluateResult:
+    return kneematch.evaluate(films, tmp_path_factory.mktemp("out") / "evaluation", config)
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -55,7 +63,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_every_table_is_in_all_files(done: Evaluation) -> None:
+def test_evaluate_writes_every_table_to_all_files(done: EvaluateResult) -> None:
     names = [table.name for table in done.tables]
     assert len(set(names)) == len(names)
     assert {"losses", "pairs", "uniformity", "accuracy", "reliability", "failures"} <= set(names)
@@ -68,7 +76,7 @@ def test_every_table_is_in_all_files(done: Evaluation) -> None:
         assert len(rows(done.out / f"{table.name}.csv")) == len(table.rows)
 
 
-def test_the_loss_is_that_of_the_runs_own_table(done: Evaluation) -> None:
+def test_evaluate_has_the_losses_of_the_runs_own_tables(done: EvaluateResult) -> None:
     for row in rows(done.out / "losses.csv"):
         detected = rows(done.out / "runs" / row["method"] / "detections.csv")
         assert int(row["films"]) == 3
@@ -77,7 +85,7 @@ def test_the_loss_is_that_of_the_runs_own_table(done: Evaluation) -> None:
         assert float(row["ms a film"]) > 0
 
 
-def test_the_figures_are_there_and_on_the_page(done: Evaluation) -> None:
+def test_evaluate_draws_figures_and_shows_them_on_the_page(done: EvaluateResult) -> None:
     page = done.page.read_text()
     assert [drawing.name for drawing in done.drawings] == ["figure", "outlines", "curve"]
     for drawing in done.drawings:
@@ -87,7 +95,7 @@ def test_the_figures_are_there_and_on_the_page(done: Evaluation) -> None:
             assert np.asarray(picture.convert("L")).std() > 1  # not an empty page
 
 
-def test_a_film_that_failed_is_told_of_once(done: Evaluation, films: list[str]) -> None:
+def test_evaluate_lists_a_film_that_failed_once(done: EvaluateResult, films: list[str]) -> None:
     assert list(done.failed) == [films[-1]]
     (row,) = rows(done.out / "failures.csv")
     assert row["film"] == films[-1]
@@ -95,71 +103,97 @@ def test_a_film_that_failed_is_told_of_once(done: Evaluation, films: list[str]) 
     assert row["reason"] in done.page.read_text()
 
 
-def test_all_that_is_needed_to_repeat_it_is_kept(done: Evaluation, folder: Path) -> None:
-    told = json.loads((done.out / "evaluation.json").read_text())
-    assert told["command"] == ["kneematch", "evaluate"]
-    assert told["settings"]["truth"] == str(folder / "truth.csv")
-    assert told["settings"]["methods"] == list(METHODS)
-    assert set(told["sha256"]) == {"model", "template", "template_film"}
-    assert "kneematch" in told["versions"]
-    assert told["films"] == 4
+def test_evaluate_keeps_all_that_is_needed_to_repeat_it(done: EvaluateResult, folder: Path) -> None:
+    numbers = json.loads((done.out / "evaluation.json").read_text())
+    assert numbers["command"] == sys.argv
+    assert numbers["settings"]["truth"] == str(folder / "truth.csv")
+    assert numbers["settings"]["methods"] == list(METHODS)
+    assert set(numbers["sha256"]) == {"model", "template", "template_film"}
+    assert "kneematch" in numbers["versions"]
+    assert numbers["films"] == 4
 
 
-def test_labels_of_other_films_are_refused_before_any_is_read(
-    settings: Settings, films: list[str], tmp_path: Path
+def test_evaluate_refuses_labels_of_other_films_before_reading_any(
+    films: list[str], config: EvaluateConfig, tmp_path: Path
 ) -> None:
     labels = tmp_path / "labels.csv"
     labels.write_text("id,knee,x1,y1,x2,y2\nanother,L,1,1,9,9\n")
     with pytest.raises(SettingsError, match="no film is labelled"):
-        evaluate(replace(settings, out=tmp_path / "out", truth=labels), films)
+        evaluate(films, tmp_path / "out", replace(config, truth=labels))
     assert not (tmp_path / "out").exists()
 
 
-def test_starting_over_leaves_nothing_of_the_evaluation_before(
-    done: Evaluation, settings: Settings, films: list[str], tmp_path: Path
+def test_evaluate_refuses_a_folder_with_an_evaluation_before_reading_a_film(
+    done: EvaluateResult, films: list[str], config: EvaluateConfig
+) -> None:
+    other = replace(config, methods=("sliding",))  # which is not there, but its neighbours are
+    with pytest.raises(SettingsError, match="--resume") as refused:
+        evaluate(films, done.out, other)
+    assert "\n" not in str(refused.value)
+    assert not (done.out / "runs" / "sliding").exists()
+
+
+def test_evaluate_with_force_leaves_nothing_of_the_evaluation_before(
+    done: EvaluateResult, films: list[str], config: EvaluateConfig, tmp_path: Path
 ) -> None:
     out = tmp_path / "copy"
     shutil.copytree(done.out, out)
     (out / "notes.csv").write_text("the user's own")
-    alone = replace(settings, out=out, methods=("search",), truth=None, force=True)
-    again = evaluate(alone, films[:1])
+    alone = replace(config, methods=("search",), truth=None, force=True)
+    again = evaluate(films[:1], out, alone)
     assert not (out / "accuracy.csv").exists()
     assert not (out / "curve.png").exists()
     assert (out / "notes.csv").exists()
     assert [drawing.name for drawing in again.drawings] == ["figure", "outlines"]
 
 
-def test_files_of_other_folders_are_not_removed(tmp_path: Path) -> None:
-    kept, out = tmp_path / "kept.csv", tmp_path / "out"
-    kept.touch()
-    out.mkdir()
-    (out / "evaluation.json").write_text(json.dumps({"files": ["../kept.csv", str(kept)]}))
-    remove_earlier(out)
-    assert kept.exists()
-
-
 @pytest.mark.parametrize("labelled", [False, True])
-def test_without_a_usable_film_there_are_tables_and_no_figures(
-    settings: Settings, tmp_path: Path, labelled: bool
+def test_evaluate_without_a_usable_film_writes_tables_and_no_figures(
+    config: EvaluateConfig, tmp_path: Path, labelled: bool
 ) -> None:
-    truth = settings.truth if labelled else None
-    alone = replace(settings, out=tmp_path / "out", methods=("search",), truth=truth)
-    nothing = evaluate(alone, [str(tmp_path / "phantom-00000.dcm")])  # labelled, but not there
+    truth = config.truth if labelled else None
+    alone = replace(config, methods=("search",), truth=truth)
+    missing = [str(tmp_path / "phantom-00000.dcm")]  # labelled, but not there
+    nothing = evaluate(missing, tmp_path / "out", alone)
     assert nothing.drawings == ()
     assert nothing.page.exists()
     assert len(nothing.failed) == 1
 
 
-def test_a_resumption_that_is_refused_removes_nothing(
-    done: Evaluation, settings: Settings, films: list[str]
+def test_evaluate_removes_nothing_when_it_refuses_to_resume(
+    done: EvaluateResult, films: list[str], config: EvaluateConfig
 ) -> None:
     with pytest.raises(SettingsError, match="films was"):
-        evaluate(replace(settings, methods=("search",), truth=None, resume=True), films[:2])
+        evaluate(films[:2], done.out, replace(config, methods=("search",), truth=None, resume=True))
     assert done.page.exists()
     assert (done.out / "accuracy.csv").exists()
 
 
-def test_templates_are_ranked_and_written(folder: Path, settings: Settings, tmp_path: Path) -> None:
+def test_evaluate_takes_the_first_films_of_a_series_in_a_folder(
+    folder: Path, config: EvaluateConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="kneematch")
+    films = tmp_path / "films"
+    films.mkdir()
+    shutil.copy(folder / "phantom-00001.dcm", films / "film.dcm")
+    shutil.copy(folder / "phantom-00002.dcm", films / "later.dcm")
+    (films / "notes.txt").write_text("not a film")
+    write_dicom(
+        films / "a.dcm",
+        np.zeros((64, 80), np.float32),
+        mm_per_px=None,
+        laterality=None,
+        series="Pelvis",
+    )
+    chosen = replace(config, methods=("search",), truth=None, limit=1, series="PHANTOM")
+    found = evaluate([str(films)], tmp_path / "out", chosen)
+    assert list(found.runs[0].found) == [str(films / "film.dcm")]
+    assert "1 of 3 films are of other series" in caplog.messages
+    with pytest.raises(SettingsError, match="none of 3 films"):
+        evaluate([str(films)], tmp_path / "new", replace(chosen, series="hand"))
+
+
+def test_evaluate_ranks_templates(folder: Path, config: EvaluateConfig, tmp_path: Path) -> None:
     drawn = tmp_path / "templates"
     drawn.mkdir()
     for row in rows(folder / "truth.csv")[::2]:
@@ -169,12 +203,13 @@ def test_templates_are_ranked_and_written(folder: Path, settings: Settings, tmp_
         )
         film = folder / row["film"]
         save_annotation(annotate(film, row["side"], left, right), drawn / f"{film.stem}.json")
-    asked = replace(settings, out=tmp_path / "out", truth=None)
-    ranked = evaluate_templates(asked, drawn)
+    chosen = EvaluateConfig(templates=drawn, paper=True, device="cpu")
+    ranked = evaluate([], tmp_path / "out", chosen)
     table = ranked.table("templates")
     assert table is not None
     assert {row[0] for row in table.rows} == {path.name for path in drawn.iterdir()}
     assert len(rows(ranked.out / "templates.csv")) == 3
     assert table.caption in ranked.page.read_text()
+    assert ranked.table("losses") is None
     with pytest.raises(SettingsError, match="--force"):
-        evaluate_templates(asked, drawn)
+        evaluate([], tmp_path / "out", chosen)

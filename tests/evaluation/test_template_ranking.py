@@ -11,9 +11,14 @@ from numpy.typing import NDArray
 
 from kneematch.detection.detection import CORNERS
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.evaluation.ground_truth import load_truth
+from kneematch.evaluation.ground_truth import load_ground_truth
 from kneematch.evaluation.tables import Table
-from kneematch.evaluation.template_ranking import cycles, disagreement, placed, rank_templates
+from kneematch.evaluation.template_ranking import (
+    corners_to_matrix,
+    cycle_errors,
+    disagreement,
+    rank_templates,
+)
 from kneematch.matching.annotation import Annotation, Box, save_annotation
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.config import SynthConfig
@@ -37,43 +42,43 @@ BOXES = KNEES @ FRAMES
 FOUND = KNEES[None] @ FRAMES[:, None]  # each frame on each knee
 
 
-def test_corners_give_the_map_that_placed_them() -> None:
+def test_corners_to_matrix_is_the_map_that_placed_the_corners() -> None:
     points = np.array([(x, y, 1.0) for x, y in CORNERS])
     corners = points @ KNEES[:, :2].swapaxes(1, 2)
-    assert placed(corners) == pytest.approx(KNEES)
+    assert corners_to_matrix(corners) == pytest.approx(KNEES)
 
 
-def test_templates_that_find_the_same_places_are_consistent_however_they_were_drawn() -> None:
-    errors = cycles(BOXES, FOUND)
+def test_cycle_errors_are_zero_however_differently_templates_were_drawn() -> None:
+    round_trip, triangle = cycle_errors(BOXES, FOUND)
     same = np.eye(5, dtype=bool)
-    assert np.isnan(errors.round_trip[same]).all()
-    assert errors.round_trip[~same] == pytest.approx(np.zeros(20), abs=1e-9)
-    known = errors.triangle[~np.isnan(errors.triangle)]
+    assert np.isnan(round_trip[same]).all()
+    assert round_trip[~same] == pytest.approx(np.zeros(20), abs=1e-9)
+    known = triangle[~np.isnan(triangle)]
     assert len(known) == 5 * 4 * 3
     assert known == pytest.approx(np.zeros(60), abs=1e-9)
 
 
-def test_a_wrong_place_spoils_the_pairs_of_its_template_alone() -> None:
+def test_cycle_errors_of_a_wrong_place_are_those_of_its_pairs_alone() -> None:
     found = FOUND.copy()
     found[2, 4, 0, 2] += 0.1 * 2 * BOXES[4, 0, 0]  # a tenth of the width of what was drawn there
-    round_trip = cycles(BOXES, found).round_trip
+    round_trip, _ = cycle_errors(BOXES, found)
     assert round_trip[2, 4] == pytest.approx(10 * FRAMES[4, 0, 0] / FRAMES[2, 0, 0], rel=0.02)
     assert round_trip[4, 2] == pytest.approx(10, rel=0.02)
     round_trip[2, 4] = round_trip[4, 2] = 0
     assert np.nanmax(round_trip) < 1e-9
 
 
-def test_a_drift_that_a_round_trip_undoes_shows_in_triangles() -> None:
+def test_cycle_errors_show_in_triangles_what_a_round_trip_undoes() -> None:
     found = FOUND.copy()
     drift = similarity(1.05, 0, 0, 0)
     found[0, 1] = found[0, 1] @ drift
     found[1, 0] = BOXES[0] @ np.linalg.inv(np.linalg.inv(BOXES[1]) @ found[0, 1])
-    errors = cycles(BOXES, found)
-    assert np.nanmax(errors.round_trip) < 1e-9
-    assert errors.triangle[0, 1, 2] > 1
+    round_trip, triangle = cycle_errors(BOXES, found)
+    assert np.nanmax(round_trip) < 1e-9
+    assert triangle[0, 1, 2] > 1
 
 
-def test_templates_disagree_only_as_far_as_they_stray() -> None:
+def test_disagreement_is_that_of_the_template_that_strays() -> None:
     same = ~np.eye(5, dtype=bool)
     assert disagreement(FOUND)[same] == pytest.approx(np.zeros(20), abs=1e-9)
     strayed = FOUND.copy()
@@ -82,25 +87,25 @@ def test_templates_disagree_only_as_far_as_they_stray() -> None:
     assert np.nanmedian(apart, axis=1).argmax() == 3
 
 
-def test_one_knee_of_many_does_not_make_templates_disagree() -> None:
+def test_disagreement_ignores_one_knee_of_many() -> None:
     strayed = FOUND.copy()
     strayed[1, 0, 1, 2] += 50
     assert np.nanmax(disagreement(strayed)) < 1e-9
 
 
-def test_the_size_of_a_drawn_box_does_not_matter() -> None:
+def test_cycle_errors_do_not_depend_on_the_size_of_a_box() -> None:
     generator = np.random.default_rng(0)
     noise = np.stack([similarity(1, d, x, y) for d, x, y in 0.02 * generator.normal(size=(25, 3))])
     found = KNEES[None] @ noise.reshape(5, 5, 3, 3)
     larger = np.diag([1.4, 1.4, 1.0])
-    before = cycles(KNEES, found @ np.eye(3))
+    before, before_triangle = cycle_errors(KNEES, found @ np.eye(3))
     frames = np.stack([larger, *[np.eye(3)] * 4])
-    after = cycles(KNEES @ frames, found @ frames[:, None])
+    after, after_triangle = cycle_errors(KNEES @ frames, found @ frames[:, None])
     # Only the width of which it is a share has changed, and how far out the corners are.
-    assert after.round_trip[1:, 1:] == pytest.approx(before.round_trip[1:, 1:], nan_ok=True)
-    assert after.round_trip[1:, 0] == pytest.approx(before.round_trip[1:, 0])
-    assert after.triangle[1:] == pytest.approx(before.triangle[1:], nan_ok=True)
-    assert np.nanmax(after.round_trip[0] / before.round_trip[0]) <= 1.001
+    assert after[1:, 1:] == pytest.approx(before[1:, 1:], nan_ok=True)
+    assert after[1:, 0] == pytest.approx(before[1:, 0])
+    assert after_triangle[1:] == pytest.approx(before_triangle[1:], nan_ok=True)
+    assert np.nanmax(after[0] / before[0]) <= 1.001
 
 
 def drawn_lower(drawn: Annotation, share: float) -> Annotation:
@@ -163,17 +168,17 @@ def folder(truth: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tables(folder: Path, truth: Path) -> list[Table]:
     films = [str(path) for path in sorted(truth.parent.glob("*.png"))]
-    return rank_templates(folder, films=films, truth=load_truth(truth))
+    return rank_templates(folder, films, load_ground_truth(truth))
 
 
-def test_a_box_off_the_joint_ranks_last(tables: list[Table]) -> None:
+def test_rank_templates_puts_a_box_off_the_joint_last(tables: list[Table]) -> None:
     assert column(tables[0], "template")[-1] == "bad.json"
     *good, bad = column(tables[0], "round trip, median %")
     assert good == sorted(good)
     assert bad > 2 * good[-1]
 
 
-def test_labels_say_the_same(tables: list[Table]) -> None:
+def test_rank_templates_agrees_with_labels(tables: list[Table]) -> None:
     *good, bad = column(tables[0], "margins, median %")
     assert bad > max(good)
     *good, bad = column(tables[0], "mean IoU")
@@ -181,12 +186,12 @@ def test_labels_say_the_same(tables: list[Table]) -> None:
     assert min(good) > 0.85
 
 
-def test_templates_are_compared_on_more_films(tables: list[Table]) -> None:
+def test_rank_templates_compares_templates_on_further_films(tables: list[Table]) -> None:
     *good, bad = column(tables[0], "disagreement on films %")
     assert bad > max(good)
 
 
-def test_the_pairs_stand_in_the_order_of_the_ranks(tables: list[Table]) -> None:
+def test_rank_templates_lists_pairs_in_the_order_of_the_ranks(tables: list[Table]) -> None:
     ranked, pairs = tables
     names = column(ranked, "template")
     assert column(pairs, "template") == names
@@ -197,22 +202,22 @@ def test_the_pairs_stand_in_the_order_of_the_ranks(tables: list[Table]) -> None:
     assert np.nanmax(errors, axis=1) == pytest.approx(column(ranked, "round trip, worst %"))
 
 
-def test_without_labels_the_margins_in_annotations_are_the_truth(
-    truth: Path, tmp_path: Path
+def test_rank_templates_takes_the_margins_of_annotations_for_labels(
+    truth: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[str] = []
+    caplog.set_level("INFO", logger="kneematch")
     first, second, third, *_ = knees_of(truth)
     for number, drawn in enumerate((first, second, third)):
         save_annotation(drawn, tmp_path / f"{number}.json")
-    ranked, _ = rank_templates(tmp_path, paper=True, report=told.append)
-    assert told == ["0.json", "1.json", "2.json"]
+    ranked, _ = rank_templates(tmp_path, paper=True)
+    assert caplog.messages == ["0.json", "1.json", "2.json"]
     titles = [each.title for each in ranked.columns]
     assert "disagreement on films %" not in titles
     assert all(0 < error < 10 for error in column(ranked, "margins, median %"))
     assert column(ranked, "recall at 0.75") == [1.0, 1.0, 1.0]
 
 
-def test_too_few_templates_are_refused(truth: Path, tmp_path: Path) -> None:
+def test_rank_templates_refuses_too_few_templates(truth: Path, tmp_path: Path) -> None:
     for number, drawn in enumerate(knees_of(truth)[:2]):
         save_annotation(drawn, tmp_path / f"{number}.json")
     with pytest.raises(SettingsError, match=r"2 templates; expected 3 or more"):
@@ -221,7 +226,7 @@ def test_too_few_templates_are_refused(truth: Path, tmp_path: Path) -> None:
         rank_templates(tmp_path / "nowhere")
 
 
-def test_a_file_that_is_no_template_is_named(tmp_path: Path) -> None:
+def test_rank_templates_names_a_file_that_is_no_template(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / f"{name}.json").write_text("{}", encoding="utf-8")
     with pytest.raises(TemplateError, match=r"a\.json"):

@@ -1,4 +1,4 @@
-"""Uniformity: areas that were moved by known amounts are found to be."""
+"""Uniformity of areas that were moved by known amounts."""
 
 import math
 from dataclasses import replace
@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from kneematch.detection.detection import Detection
-from kneematch.evaluation.method_run import Trial
+from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.tables import Cell
 from kneematch.evaluation.uniformity import (
     REACH,
     ROWS,
-    joint_lines,
+    find_joint_lines,
     profile_shifts,
-    uniformity_tables,
+    uniformity_table,
 )
 from kneematch.io.write import write_png16
 from kneematch.synthetic.phantom import Knee, Phantom, phantom
@@ -63,7 +63,7 @@ def area(knee: Knee, polarity: str, down: float = 0.0) -> Detection:
     )
 
 
-def trial(method: str, films: list[str], down: np.ndarray[Any, Any]) -> Trial:
+def run(method: str, films: list[str], down: np.ndarray[Any, Any]) -> MethodRun:
     """Areas on phantoms, moved down by (films, 2) of their heights."""
     found = {}
     for film, moves in zip(films, down, strict=True):
@@ -72,52 +72,50 @@ def trial(method: str, films: list[str], down: np.ndarray[Any, Any]) -> Trial:
         found[film] = tuple(
             area(knee, polarity, float(by)) for knee, by in zip(shown.knees, moves, strict=True)
         )
-    return Trial(method, found)
+    return MethodRun(method, found)
 
 
-def test_the_joint_line_is_as_much_higher_as_areas_were_moved_down(films: list[str]) -> None:
+def test_find_joint_lines_is_as_much_higher_as_areas_were_moved_down(films: list[str]) -> None:
     moves = np.random.default_rng(0).uniform(-0.08, 0.08, (FILMS, 2))
-    trials = [trial("still", films, 0 * moves), trial("moved", films, moves)]
-    lines = joint_lines(trials, films)
+    runs = [run("still", films, 0 * moves), run("moved", films, moves)]
+    lines = find_joint_lines(runs, films)
     measured = lines["still"] - lines["moved"]
     assert np.abs(measured - moves.ravel()).max() < 0.01
     # Also where nothing is known of where the same knees were before.
-    alone = joint_lines(trials[1:], films)["moved"]
+    alone = find_joint_lines(runs[1:], films)["moved"]
     assert np.corrcoef(alone, -moves.ravel())[0, 1] > 0.95
 
 
-def test_methods_that_move_areas_about_have_the_larger_spread(films: list[str]) -> None:
+def test_uniformity_table_has_the_larger_spread_for_areas_that_vary(films: list[str]) -> None:
     moves = np.random.default_rng(1).normal(0, 0.04, (FILMS, 2))
-    trials = [trial("still", films, 0 * moves), trial("moved", films, moves)]
-    still, moved = rows(trials, joint_lines(trials, films))
+    runs = [run("still", films, 0 * moves), run("moved", films, moves)]
+    still, moved = rows(runs, find_joint_lines(runs, films))
     assert still["joint line, SD %"] < 2  # type: ignore[operator]
     expected = math.hypot(still["joint line, SD %"], 100 * moves.std(ddof=1))  # type: ignore[arg-type]
     assert moved["joint line, SD %"] == pytest.approx(expected, abs=0.5)
     assert still["crops"] == moved["crops"] == 2 * FILMS
 
 
-def test_processes_measure_the_same_and_films_are_told_of(films: list[str]) -> None:
+def test_find_joint_lines_measures_the_same_in_other_processes(films: list[str]) -> None:
     some = films[:3]
-    trials = [trial("still", some, np.zeros((3, 2)))]
-    seen: list[None] = []
-    alone = joint_lines(trials, some, report=lambda: seen.append(None))
-    assert len(seen) == 3
-    assert np.array_equal(joint_lines(trials, some, workers=1)["still"], alone["still"])
+    runs = [run("still", some, np.zeros((3, 2)))]
+    alone = find_joint_lines(runs, some)
+    assert np.array_equal(find_joint_lines(runs, some, workers=1)["still"], alone["still"])
 
 
-def test_a_film_that_is_gone_is_unknown_and_the_others_are_measured(films: list[str]) -> None:
-    whole = trial("still", films[:4], np.zeros((4, 2)))
-    gone = Trial("still", {"gone.png": whole.found[films[0]], **whole.found})
-    lines = joint_lines([gone, Trial("none", {})], ["gone.png", *films[:4], "never.png"])
+def test_find_joint_lines_of_a_missing_film_are_unknown(films: list[str]) -> None:
+    whole = run("still", films[:4], np.zeros((4, 2)))
+    gone = MethodRun("still", {"gone.png": whole.found[films[0]], **whole.found})
+    lines = find_joint_lines([gone, MethodRun("none", {})], ["gone.png", *films[:4], "never.png"])
     assert np.isnan(lines["still"]).tolist() == [True] * 2 + [False] * 8
     assert len(lines["none"]) == 0
-    still, none = rows([gone, Trial("none", {})], lines)
+    still, none = rows([gone, MethodRun("none", {})], lines)
     assert still["crops"] == 8
     assert none["films"] == none["crops"] == 0
     assert none["joint line, SD %"] is None
 
 
-def test_profiles_are_shifted_back_to_fractions_of_a_row() -> None:
+def test_profile_shifts_are_exact_to_fractions_of_a_row() -> None:
     at = np.arange(ROWS)
     true = np.array([-7.3, -2.0, 0.0, 0.4, 1.0, 2.6, 5.3])
     profiles = np.stack([np.exp(-(((at - 48 - by) / 4) ** 2)) for by in true])
@@ -126,22 +124,22 @@ def test_profiles_are_shifted_back_to_fractions_of_a_row() -> None:
     assert np.abs(measured - measured.mean() - true + true.mean()).max() < 0.05
 
 
-def test_a_profile_without_form_has_no_shift() -> None:
+def test_profile_shifts_of_flat_profiles_are_unknown() -> None:
     flat = np.zeros((2, ROWS))
     assert np.isnan(profile_shifts(flat)).all()
     assert np.isnan(profile_shifts(np.full((2, ROWS), np.nan))).all()
     assert len(profile_shifts(np.empty((0, ROWS)))) == 0
 
 
-def test_a_profile_beyond_reach_is_put_at_its_end() -> None:
+def test_profile_shifts_end_at_the_reach() -> None:
     at = np.arange(ROWS)
     centres = [48.0] * 9 + [48.0 + REACH + 4]
     profiles = np.stack([np.exp(-(((at - centre) / 4) ** 2)) for centre in centres])
     assert profile_shifts(profiles)[-1] == pytest.approx(REACH, abs=0.5)
 
 
-def rows(trials: list[Trial], lines: Any) -> list[dict[str, Cell]]:
-    (table,) = uniformity_tables(trials, lines)
+def rows(runs: list[MethodRun], lines: Any) -> list[dict[str, Cell]]:
+    table = uniformity_table(runs, lines)
     titles = [column.title for column in table.columns]
     assert len(set(titles)) == len(titles)
     assert table.shown()
@@ -158,14 +156,14 @@ def pair(down: float, wider: float, turn: float, mm: float | None) -> tuple[Dete
     return left, replace(right, rotation_deg=-2.0)
 
 
-def test_sides_are_compared_in_percent_millimetres_and_degrees() -> None:
+def test_uniformity_table_compares_sides_in_percent_millimetres_and_degrees() -> None:
     found = {
         "a": pair(10, 5, 5.0, 0.5),
         "b": pair(-20, -5, 2.0, 0.5),
         "c": pair(0, 0, 2.0, None),
         "one knee": pair(0, 0, 0.0, None)[:1],
     }
-    (row,) = rows([Trial("search", found)], {"search": np.array([0.01, 0.03, 0.05])})
+    (row,) = rows([MethodRun("search", found)], {"search": np.array([0.01, 0.03, 0.05])})
     assert row["films"] == 3
     assert row["height apart, mean %"] == pytest.approx((5 + 10 + 0) / 3)
     assert row["height apart, SD %"] == pytest.approx(np.std([5, -10, 0], ddof=1))

@@ -1,10 +1,12 @@
 """PNG, TIFF and JPEG films come back as they were, and pictures that are no film do not."""
 
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, TiffImagePlugin
+from PIL import ExifTags, Image, ImageOps, TiffImagePlugin
 
 from kneematch.errors import NotARadiograph
 from kneematch.io.read import is_dicom, read
@@ -151,3 +153,38 @@ def test_a_picture_with_a_value_that_is_no_number_is_refused(tmp_path: Path, val
 def test_a_picture_of_one_value_is_refused(tmp_path: Path, name: str) -> None:
     Image.fromarray(np.full((64, 80), 17, np.uint8)).save(tmp_path / name)
     assert_refused(tmp_path / name, "every pixel has the value 17")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("name", ["film.jpg", "film.tif", "film.png"])
+def test_read_image_obeys_the_orientation(tmp_path: Path, name: str, orientation: int) -> None:
+    image = Image.fromarray(gradient())
+    image.getexif()[ExifTags.Base.Orientation] = orientation
+    image.save(tmp_path / name, exif=image.getexif())
+    expected = in_unit_range(np.asarray(ImageOps.exif_transpose(image)))
+    assert expected.shape == ((80, 64) if orientation > 4 else (64, 80))
+    assert_same(tmp_path / name, expected, within=0.02)
+
+
+def test_read_image_ignores_broken_exif(tmp_path: Path) -> None:
+    Image.fromarray(gradient()).save(tmp_path / "film.jpg", exif=b"Exif\0\0MM\0*\0\0\0\7garbage")
+    assert read(tmp_path / "film.jpg").size == (64, 80)
+
+
+@pytest.mark.parametrize("scale", [1e-42, 3e38])
+def test_read_image_refuses_a_range_that_float32_does_not_hold(
+    tmp_path: Path, scale: float
+) -> None:
+    stored = ((gradient() / 255.0 * 2 - 1) * scale).astype(np.float32)
+    Image.fromarray(stored).save(tmp_path / "film.tif")
+    assert_refused(tmp_path / "film.tif", "fits 32-bit floats")
+
+
+def test_read_image_refuses_small_files_that_take_much_memory(tmp_path: Path) -> None:
+    """12,000 x 12,000 pixels took 2.4 GB; the header is enough to refuse them."""
+    Image.fromarray(np.zeros((40, 40), np.uint8)).convert("RGBA").save(tmp_path / "film.png")
+    content = bytearray((tmp_path / "film.png").read_bytes())
+    struct.pack_into(">2I", content, 16, 12_000, 12_000)
+    struct.pack_into(">I", content, 29, zlib.crc32(content[12:29]))
+    (tmp_path / "film.png").write_bytes(content)
+    assert_refused(tmp_path / "film.png", "MB of memory; expected at most 768 MB")

@@ -52,6 +52,7 @@ def _parameter(item: "Field[Any]", hint: Any) -> inspect.Parameter:
             hint, default = (names, names(default)) if default else (names | None, None)
     elif about.parser is not None:
         hint = str | None if default is None else str
+        default = ",".join(default) if isinstance(default, tuple) else default
     declared = typer.Option(
         *about.flags,
         help=about.help,

@@ -1,25 +1,13 @@
-"""`kneematch evaluate`: how good each method is on films of one's own."""
+"""`kneematch evaluate`: compare methods on films."""
 
-import sys
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kneematch.batch.config import DetectorSource
-from kneematch.cli.options import (
-    BatchSize,
-    Device,
-    Force,
-    Limit,
-    ModelFile,
-    OutFolder,
-    Paper,
-    Quiet,
-    Series,
-    TemplateFile,
-    Workers,
-)
+from kneematch.cli.config_options import config_options
+from kneematch.cli.options import OutFolder, Quiet
 from kneematch.cli.terminal import (
     SOME_FAILED,
     complain,
@@ -29,123 +17,62 @@ from kneematch.cli.terminal import (
     stopping_cleanly,
     writing,
 )
-from kneematch.errors import SettingsError
-from kneematch.evaluation.config import Settings
+from kneematch.evaluation.config import EvaluateConfig
 
 if TYPE_CHECKING:
-    from kneematch.evaluation.run import Evaluation
+    from kneematch.evaluation.run import EvaluateResult
 
 RUNS: Final = "runs"
-# Tables, and the columns of them that a terminal has room for; the page has all.
+# Tables to print, and the columns that a terminal has room for.
 PRINTED: Final = {
     "losses": ("method", "films", "left + right loss", "standard error", "ms a film"),
     "accuracy": ("method", "source", "knees", "mean IoU", "recall at 0.75", "margins, median %"),
     "templates": ("template", "round trip, median %", "triangles, median %", "mean IoU"),
 }
-MOST_REASONS: Final = 10  # the page has all
-SETTINGS: Final = Settings(Path())
-RECIPE: Final = SETTINGS.recipe
+MOST_REASONS: Final = 10
 
 
+@config_options(EvaluateConfig)
 def evaluate(
     out: OutFolder,
-    paths: Annotated[
+    config: EvaluateConfig,
+    films: Annotated[
         list[str] | None,
         typer.Argument(metavar="FILMS...", help="Films, folders, patterns or @list.txt."),
     ] = None,
-    model: ModelFile = RECIPE.model,
-    template: TemplateFile = RECIPE.template,
-    methods: Annotated[
-        str, typer.Option(metavar="NAMES", help="Which to compare, with commas between.")
-    ] = ",".join(SETTINGS.methods),
-    grid: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Films for the grid search: slow.")
-    ] = SETTINGS.grid,
-    truth: Annotated[
-        Path | None,
-        typer.Option(metavar="CSV", help="Known plateaus: id, knee, x1, y1, x2, y2[, flag]."),
-    ] = SETTINGS.truth,
-    templates: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Instead, rank the annotated knees of a folder."),
-    ] = None,
-    paper: Paper = RECIPE.paper,
-    device: Device = RECIPE.device,
-    workers: Workers = SETTINGS.workers,
-    batch_size: BatchSize = RECIPE.batch_size,
-    series: Series = SETTINGS.series,
-    limit: Limit = SETTINGS.limit,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue an evaluation that ended.")
-    ] = SETTINGS.resume,
-    force: Force = SETTINGS.force,
     quiet: Quiet = False,
 ) -> None:
-    """Compare methods on films: loss, time, uniformity and, where it is known, the truth.
+    """Compare methods on films: loss, time, uniformity and, with labels, accuracy.
 
-    Tables as Markdown, LaTeX and CSV, and figures; evaluation.md has all of it. Every method's own
-    run, as of `kneematch detect`, is in runs/METHOD.
+    evaluation.md has all tables and figures; the tables are also written as LaTeX and CSV. Every
+    method's own run, as of `kneematch detect`, is in runs/METHOD.
     """
-    settings = Settings(
-        out,
-        DetectorSource(model, template, paper=paper, device=device, batch_size=batch_size),
-        methods=tuple(name.strip() for name in methods.split(",") if name.strip()),
-        grid=grid,
-        truth=truth,
-        workers=workers,
-        series=series,
-        limit=limit,
-        resume=resume,
-        force=force,
-    )
-    if templates is None and not paths:
-        raise SettingsError("no films; expected files, folders or lists of them; name some")
-    if templates is not None:
-        given = {"--model": model, "--template": template, "--grid": grid, "--resume": resume}
-        _refuse([name for name, value in given.items() if value])
-    from kneematch.io.discovery import select_films
+    from kneematch.evaluation import run
+    from kneematch.progress import no_progress
 
-    with stopping_cleanly(out / RUNS):
-        films = select_films(paths, series=series, limit=limit, leave_out=[out]) if paths else []
-        with writing(out):
-            evaluation = _evaluate(settings, films, templates, quiet=quiet)
-    _tell(evaluation, quiet=quiet)
-    if evaluation.failed:
+    if quiet:
+        logging.getLogger("kneematch").setLevel(logging.WARNING)
+    bar = no_progress if quiet else progress_bar
+    with stopping_cleanly(out / RUNS), writing(out):
+        result = run.evaluate(films or [], out, config, progress=bar)
+    show_failures(list(result.failed.values()), result.page)
+    if not quiet:
+        _print(result)
+    if result.failed:
         raise typer.Exit(SOME_FAILED)
 
 
-def _refuse(options: list[str]) -> None:
-    if options:
-        raise SettingsError(
-            f"--templates with {' and '.join(options)}; expected one or the other: to rank "
-            "templates, or to compare methods; leave one out"
-        )
-
-
-def _evaluate(
-    settings: Settings, films: list[str], templates: Path | None, *, quiet: bool
-) -> "Evaluation":
-    from kneematch.evaluation.method_runs import unheard
-    from kneematch.evaluation.run import evaluate, evaluate_templates
-    from kneematch.progress import no_progress
-
-    say = unheard if quiet else complain
-    if templates is not None:
-        return evaluate_templates(settings, templates, films, say, sys.argv)
-    return evaluate(settings, films, no_progress if quiet else progress_bar, say, sys.argv)
-
-
-def _tell(evaluation: "Evaluation", *, quiet: bool) -> None:
-    """What failed on stderr, the main tables on stdout."""
-    reasons = list(evaluation.failed.values())
+def show_failures(reasons: list[str], page: Path) -> None:
+    """Print the first reasons on stderr, and where the others are."""
     for reason in reasons[:MOST_REASONS]:
         complain(reason)
     if len(reasons) > MOST_REASONS:
-        complain(f"{len(reasons) - MOST_REASONS} more films failed: {shown(evaluation.page)}")
-    if quiet:
-        return
+        complain(f"{len(reasons) - MOST_REASONS} more films failed: {shown(page)}")
+
+
+def _print(result: "EvaluateResult") -> None:
     for name, titles in PRINTED.items():
-        table = evaluation.table(name)
+        table = result.table(name)
         if table is not None:
             print_table(table, titles)
-    typer.echo(shown(evaluation.page))
+    typer.echo(shown(result.page))

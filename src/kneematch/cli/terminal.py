@@ -62,15 +62,13 @@ def print_table(table: "Table", titles: Collection[str] | None = None) -> None:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from kneematch.evaluation.tables import words
-
     grid = Grid(box=box.SIMPLE_HEAD)
     chosen = [
         k for k, column in enumerate(table.columns) if titles is None or column.title in titles
     ]
     for k in chosen:
         column = table.columns[k]
-        grid.add_column(column.title, justify="left" if column.show is words else "right")
+        grid.add_column(column.title, justify="left" if column.digits is None else "right")
     for row in table.shown():
         grid.add_row(*(Text(row[k]) for k in chosen))  # as text, where [ and ] mean nothing
     wide = None if Console().is_terminal else PIPE_WIDTH

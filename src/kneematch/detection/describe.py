@@ -9,7 +9,7 @@ import torch
 
 from kneematch.errors import NotARadiograph
 from kneematch.geometry.split import spans, split, symmetry_axis
-from kneematch.io.intensity import decoding
+from kneematch.io.limits import decoding
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import is_dicom, read
 

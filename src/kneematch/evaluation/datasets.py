@@ -1,4 +1,4 @@
-"""The paper's data: which films of OAI and of MOST, and which of them to train on."""
+"""Find the paper's films in copies of OAI and MOST, and split them into training and test films."""
 
 import os
 import re
@@ -8,28 +8,31 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from kneematch.errors import FilmError, SettingsError
+from kneematch.evaluation.config import ReproduceConfig
 from kneematch.io.discovery import CSV_SUFFIX, LIST_SIGN, find_films
 from kneematch.io.read import is_dicom
 from kneematch.io.series import in_series
 
-ARCHIVE: Final = ".tar.gz"  # what a series may be packed in
-SHORT: Final = 8  # files; a longer folder is a stack of slices, for which its first one speaks
+ARCHIVE: Final = ".tar.gz"  # in which a series may be packed
+STACK: Final = 8  # files; a folder with more is an MRI series, of which only the first is looked at
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """How a study's films are distributed, and what the paper printed of it."""
+    """How a study's films are laid out, and the results that the paper printed for it."""
 
     name: str
-    visits: tuple[str, ...]  # patterns of the names of the baseline's folders
-    participant: str  # the same of a participant's folder, as a regular expression
-    series: str  # in the description of bilateral frontal films
-    views: tuple[str, ...]  # patterns of the names of folders that hold these films and no others
-    train: int  # films; 0 where the paper trained on another study
+    visits: tuple[str, ...]  # name patterns of the baseline's folders
+    participant: str  # regular expression of the names of participants' folders
+    series: str  # part of the series description of bilateral frontal films
+    views: tuple[str, ...]  # name patterns of folders that hold these films and no others
+    train: int  # number of films; 0 where the paper trained on another study
     test: int
     table: str
-    printed: Mapping[str, float] = field(hash=False)  # left + right loss, by method
+    printed: Mapping[str, float] = field(hash=False)  # left + right loss by method
 
 
 OAI: Final = Study(
@@ -57,131 +60,106 @@ MOST: Final = Study(
 STUDIES: Final = {study.name.lower(): study for study in (OAI, MOST)}
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Which films are meant, where that is not as the study has it."""
-
-    visit: str | None = None  # a pattern of folders' names
-    series: str | None = None  # only this counts then, whatever the folders' names
-    participant: str | None = None  # a regular expression
-    films: Path | None = None  # a list of films to choose from, whatever lies in the root
-    train: int | None = None  # how many
-    test: int | None = None
-    train_list: Path | None = None  # which
-    test_list: Path | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Refuse what is no pattern."""
-        try:
-            re.compile(self.participant or "")
-        except re.error as error:
-            raise SettingsError(
-                f"--participant {self.participant}: {error}; expected a regular expression of "
-                "folders' names; correct it"
-            ) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Film:
-    """One film, and whose."""
-
-    path: str
-    participant: str
+Films = list[tuple[str, str]]  # participants and paths
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """No participant is on both sides."""
+    """Paths of the films to train and to test on; no participant is in both."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
 
 
-def find_study_films(study: Study, root: Path, choice: Choice | None = None) -> list[Film]:
-    """One bilateral film of every participant at the visit, by participant.
+def find_study_films(
+    study: Study,
+    root: Path,
+    config: ReproduceConfig = ReproduceConfig(),
+) -> Films:
+    """Find one bilateral film of every participant at the visit, sorted by participant.
 
-    The first by path where there are several. Participants are told by folders, not by headers.
+    Where a participant has several films, the first by path is taken. Participants are known by
+    the names of folders, not by DICOM headers.
 
     Raises:
-        SettingsError: there is none.
+        SettingsError: no film was found.
     """
-    choice = choice or Choice()
-    if choice.films is not None:
-        found = _listed(choice.films, root)
+    if config.films is not None:
+        films = _listed_films(config.films, root, study, config)
     else:
-        visits = study.visits if choice.visit is None else (choice.visit,)
-        if not root.is_dir():
-            raise SettingsError(
-                f"{root}: no such folder; expected the films of {study.name}; check --root"
-            )
-        inside = _matches(root.resolve().name, visits)
-        found = sorted(_of_view(_files(root, visits, inside), study, choice, root))
-    films: dict[str, Film] = {}
-    for film in found:
-        whose = _participant(film, root, study, choice)
-        if whose is None and choice.films is not None:
-            whose = film  # somebody's own list: each film counts as a participant
-        if whose is not None:
-            films.setdefault(whose, Film(film, whose))
-    if not films:
-        raise SettingsError(_nothing(study, root, choice, len(found)))
-    return [films[whose] for whose in sorted(films)]
+        found = _search(study, root, config)
+        named = ((_participant(film, root, study, config), film) for film in found)
+        films = [(participant, film) for participant, film in named if participant is not None]
+        if not films:
+            raise SettingsError(_nothing_found(study, root, config, len(found)))
+    return sorted(dict(reversed(films)).items())  # the first film of each participant
 
 
-def split_films(study: Study, root: Path, choice: Choice | None = None) -> Split:
-    """The films to train on and to test on: as listed, else drawn at random from the rest.
+def split_films(
+    study: Study,
+    root: Path,
+    config: ReproduceConfig = ReproduceConfig(),
+) -> Split:
+    """Choose the films to train and to test on: the lists that are given, else a random draw.
 
     Raises:
-        SettingsError: there are too few, or a participant is in both lists.
+        SettingsError: there are too few films, or a participant is in both lists.
     """
-    choice = choice or Choice()
     train, test = (
-        _given(path, root, study, choice) for path in (choice.train_list, choice.test_list)
+        [] if path is None else _listed_films(path, root, study, config)
+        for path in (config.train_list, config.test_list)
     )
-    both = {film.participant for film in train} & {film.participant for film in test}
+    both = {participant for participant, _ in train} & {participant for participant, _ in test}
     if both:
         raise SettingsError(
             f"{len(both)} participants in both --train-list and --test-list; expected nobody in "
             "both; take them out of one"
         )
-    wanted = (choice.train or study.train) if study.train else 0
-    counts = (0 if train else wanted), (0 if test else choice.test or study.test)
-    if any(counts):
-        known = {film.participant for film in (*train, *test)}
-        found = find_study_films(study, root, choice)
-        pool = [film for film in found if film.participant not in known]
-        drawn = _drawn(pool, counts, study, root, choice.seed)
-        train, test = train or drawn[0], test or drawn[1]
-    return Split(tuple(film.path for film in train), tuple(film.path for film in test))
+    to_train = (config.train or study.train) if study.train and not train else 0
+    to_test = 0 if test else config.test or study.test
+    if to_train or to_test:
+        taken = {participant for participant, _ in (*train, *test)}
+        pool = [film for film in find_study_films(study, root, config) if film[0] not in taken]
+        if len(pool) < to_train + to_test:
+            raise SettingsError(
+                f"{root}: {len(pool)} participants with a film of {study.name} to draw from; "
+                f"expected {to_train} to train and {to_test} to test; check --root and --series, "
+                f"or ask for fewer with --train and --test{_archive_hint(root)}"
+            )
+        order = [pool[k] for k in np.random.default_rng(config.seed).permutation(len(pool))]
+        train, test = train or order[:to_train], test or order[to_train : to_train + to_test]
+    return Split(tuple(path for _, path in train), tuple(path for _, path in test))
 
 
-def from_root(film: str, root: Path) -> str:
-    """A film's path as it is on every machine that has the study."""
+def relative_path(film: str, root: Path) -> str:
+    """Return a film's path from the study's root, which is the same on every machine."""
     path = Path(film)
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else film
 
 
-def _drawn(
-    pool: list[Film], counts: tuple[int, int], study: Study, root: Path, seed: int
-) -> tuple[list[Film], list[Film]]:
-    import numpy as np
-
-    if len(pool) < sum(counts):
+def _search(study: Study, root: Path, config: ReproduceConfig) -> list[str]:
+    """Return all bilateral frontal films of the visit, sorted by path."""
+    visits = study.visits if config.visit is None else (config.visit,)
+    if not root.is_dir():
         raise SettingsError(
-            f"{root}: {len(pool)} participants with a film of {study.name} to draw from; expected "
-            f"{counts[0]} to train and {counts[1]} to test; check --root and --series, or ask for "
-            f"fewer with --train and --test{_packed(root)}"
+            f"{root}: no such folder; expected the films of {study.name}; check --root"
         )
-    order = [pool[k] for k in np.random.default_rng(seed).permutation(len(pool))]
-    return order[: counts[0]], order[counts[0] : sum(counts)]
+    inside = _matches(root.resolve().name, visits)
+    return sorted(_frontal(_files(root, visits, inside), study, config, root))
 
 
 def _files(folder: Path, visits: tuple[str, ...], inside: bool) -> Iterator[Path]:
-    """The files of the visit; where a folder is called as it is, those beside it are others."""
+    """Yield the files in folders of the visit.
+
+    Args:
+        folder: folder to search.
+        visits: name patterns; where a folder matches, its siblings are other visits.
+        inside: whether the folder is inside a visit's folder already.
+    """
     try:
-        with os.scandir(folder) as entries:  # which tells files from folders without a look at each
-            seen = sorted((entry for entry in entries if entry.name[0] != "."), key=_name)
+        with os.scandir(folder) as entries:  # tells files from folders without a call for each
+            visible = (entry for entry in entries if entry.name[0] != ".")
+            seen = sorted(visible, key=lambda entry: entry.name)
     except OSError as error:
         raise SettingsError(
             f"{folder}: {error.strerror}; expected a folder that can be listed; check its "
@@ -190,7 +168,7 @@ def _files(folder: Path, visits: tuple[str, ...], inside: bool) -> Iterator[Path
     folders = [entry for entry in seen if entry.is_dir(follow_symlinks=False)]
     if inside:
         files = [Path(entry) for entry in seen if entry.is_file()]
-        yield from files if len(files) <= SHORT else files[:1]
+        yield from files if len(files) <= STACK else files[:1]
     else:
         named = [entry for entry in folders if _matches(entry.name, visits)]
         folders, inside = (named, True) if named else (folders, False)
@@ -198,46 +176,42 @@ def _files(folder: Path, visits: tuple[str, ...], inside: bool) -> Iterator[Path
         yield from _files(Path(entry), visits, inside)
 
 
-def _name(entry: os.DirEntry[str]) -> str:
-    return entry.name
-
-
-def _of_view(files: Iterable[Path], study: Study, choice: Choice, root: Path) -> Iterator[str]:
-    """The bilateral frontal films: as a folder's name says, else as the header does."""
+def _frontal(
+    files: Iterable[Path], study: Study, config: ReproduceConfig, root: Path
+) -> Iterator[str]:
+    """Yield the bilateral frontal films, known by a folder's name or else by the DICOM header."""
     others = []
     for path in files:
         folders = path.relative_to(root).parts[:-1]
-        if choice.series is None and any(_matches(name, study.views) for name in folders):
+        if config.series is None and any(_matches(name, study.views) for name in folders):
             if _is_dicom(path):
                 yield str(path)
         elif not path.name.endswith(ARCHIVE):
             others.append(str(path))
-    yield from in_series(others, choice.series or study.series)
+    yield from in_series(others, config.series or study.series)
 
 
-def _participant(film: str, root: Path, study: Study, choice: Choice) -> str | None:
-    """Whose a film is, as the first folder that is called so says."""
-    pattern = re.compile(choice.participant or study.participant)
-    for name in Path(from_root(film, root)).parts[:-1]:
+def _participant(film: str, root: Path, study: Study, config: ReproduceConfig) -> str | None:
+    """Return the participant of a film, from the first folder whose name matches."""
+    pattern = re.compile(config.participant or study.participant)
+    for name in Path(relative_path(film, root)).parts[:-1]:
         found = pattern.fullmatch(name)
         if found:
             return str(found[1] if pattern.groups else found[0])
     return None
 
 
-def _given(path: Path | None, root: Path, study: Study, choice: Choice) -> list[Film]:
-    """The films of a list, all of them."""
-    names = [] if path is None else _listed(path, root)
-    return [Film(name, _participant(name, root, study, choice) or name) for name in names]
+def _listed_films(path: Path, root: Path, study: Study, config: ReproduceConfig) -> Films:
+    """Return all films of a list, whose paths may be relative to the root.
 
-
-def _listed(path: Path, root: Path) -> list[str]:
-    """The films of a list, whose paths may begin at the root."""
+    A film of an unknown participant counts as a participant of its own.
+    """
     sign = "" if path.suffix.lower() == CSV_SUFFIX else LIST_SIGN
-    return [
+    films = [
         str(root / name) if not os.path.lexists(name) and os.path.lexists(root / name) else name
         for name in find_films([f"{sign}{path}"])
     ]
+    return [(_participant(film, root, study, config) or film, film) for film in films]
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -251,25 +225,26 @@ def _is_dicom(path: Path) -> bool:
         return False
 
 
-def _nothing(study: Study, root: Path, choice: Choice, found: int) -> str:
-    """Why there are no films."""
+def _nothing_found(study: Study, root: Path, config: ReproduceConfig, found: int) -> str:
+    """Explain why no film of any participant was found."""
     if found:
-        wanted = choice.participant or study.participant
         return (
             f"{root}: {found} films, none in a folder of a participant; expected its name to be "
-            f"like {wanted}; name another pattern with --participant"
+            f"like {config.participant or study.participant}; name another pattern with "
+            "--participant"
         )
-    visits = choice.visit or " or ".join(study.visits)
-    views = "" if choice.series or not study.views else f" or in {', '.join(study.views)}"
+    visits = config.visit or " or ".join(study.visits)
+    views = "" if config.series or not study.views else f" or in {', '.join(study.views)}"
     return (
         f"{root}: no film of {study.name}; expected, in a folder {visits}, DICOM described as "
-        f"{choice.series or study.series}{views}; check --root, --visit and --series{_packed(root)}"
+        f"{config.series or study.series}{views}; check --root, --visit and --series"
+        f"{_archive_hint(root)}"
     )
 
 
-def _packed(root: Path) -> str:
-    """Whether the films may still be in archives."""
-    packed = next(root.rglob(f"*{ARCHIVE}"), None) if root.is_dir() else None
-    if packed is None:
+def _archive_hint(root: Path) -> str:
+    """Return a hint to unpack archives, if there are any."""
+    archive = next(root.rglob(f"*{ARCHIVE}"), None) if root.is_dir() else None
+    if archive is None:
         return ""
-    return f"; there are archives ({packed.name}): unpack them as docs/reproduce.md says"
+    return f"; there are archives ({archive.name}): unpack them as docs/reproduce.md says"

@@ -1,99 +1,230 @@
-"""The paper's Tables 1 and 2: the loss of both sides together, and whether methods differ in it."""
+"""Loss by method (the paper's Tables 1 and 2), and whether a lower loss means a better position."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kneematch.evaluation.config import GRID
-from kneematch.evaluation.method_run import Trial
-from kneematch.evaluation.statistics import compare, holm, mean
-from kneematch.evaluation.tables import Cell, Column, Table, chance, digits
+from kneematch.evaluation.method_run import MethodRun
+from kneematch.evaluation.scores import ALL, KneeScore, Scores
+from kneematch.evaluation.statistics import (
+    Floats,
+    holm,
+    mean_and_error,
+    quantile_groups,
+    wilcoxon_p,
+)
+from kneematch.evaluation.tables import Cell, Table, numbers, p_values, texts
 
-COUNT: Final = digits(0)
-LOSS: Final = digits(3)
-ERROR: Final = digits(4)
+FEWEST_KNEES: Final = 3  # for a correlation
+FIFTHS: Final = ("lowest", "low", "middle", "high", "highest")
+THIRDS: Final = ("small", "middle", "large")
 
-Losses = Mapping[str, float]  # by the film's path
+LOSSES: Final = (
+    *texts("method"),
+    *numbers(0, "films"),
+    *numbers(3, "left + right loss"),
+    *numbers(4, "standard error"),
+    *numbers(1, "ms a film"),
+)
+PAIRS: Final = (
+    *texts("first", "second"),
+    *numbers(0, "films"),
+    *numbers(3, "difference"),
+    *numbers(4, "standard error"),
+    *p_values("p", "p, Holm"),
+)
+CORRELATION: Final = (
+    *texts("method"),
+    *numbers(0, "knees"),
+    *numbers(3, "rank correlation"),
+    *p_values("p"),
+)
+BY_LOSS: Final = (
+    *texts("method", "fifth by loss"),
+    *numbers(0, "knees"),
+    *numbers(3, "mean loss"),
+    *numbers(2, "margins, mean %", "margins, median %"),
+    *numbers(3, "mean IoU"),
+)
+LOWER_LOSS: Final = (
+    *texts("methods", "difference of loss"),
+    *numbers(0, "knees"),
+    *numbers(4, "mean difference"),
+    *numbers(0, "lower loss is closer"),
+    *numbers(3, "share"),
+    *p_values("p"),
+)
+
+Losses = Mapping[str, float]  # left + right loss by the film's path
 
 
-def film_losses(trial: Trial) -> dict[str, float]:
-    """Left + right, of the films that show both knees."""
+def film_losses(run: MethodRun) -> dict[str, float]:
+    """Return left + right loss of every film that shows both knees."""
     return {
         film: sum(knee.loss for knee in knees)
-        for film, knees in trial.found.items()
+        for film, knees in run.found.items()
         if len(knees) == 2
     }
 
 
-def loss_tables(trials: Sequence[Trial], how_timed: str = "") -> list[Table]:
-    """Each method's mean loss, and each pair's difference; where the grid had fewer films, a
-    table of all methods on those."""
-    losses = _comparable(trials)
+def loss_tables(runs: Sequence[MethodRun], timing: str = "") -> list[Table]:
+    """Return each method's mean loss, and the paired differences between methods.
+
+    Only films on which all methods found both knees count; the grid search may have been run on
+    fewer films, and then there is a further table of all methods on those.
+
+    Args:
+        runs: one per method.
+        timing: how times were measured, for the caption.
+    """
+    losses = {run.method: film_losses(run) for run in runs}
+    full = [each for method, each in losses.items() if method != GRID] or list(losses.values())
+    losses = _restricted(losses, set.intersection(*map(set, full)))
     tables = [
-        _losses("losses", trials, losses, f"Mean of left + right loss. {how_timed}".strip()),
-        _pairs(losses),
+        _loss_table("losses", runs, losses, f"Mean of left + right loss. {timing}".strip()),
+        _pair_table(losses),
     ]
     grid = losses.get(GRID)
     if grid is not None and any(len(other) > len(grid) for other in losses.values()):
-        few = {
-            method: {film: loss for film, loss in one.items() if film in grid}
-            for method, one in losses.items()
-        }
         caption = "Mean of left + right loss on the films of the grid search."
-        tables.append(_losses("losses_grid", trials, few, caption))
+        tables.append(_loss_table("losses_grid", runs, _restricted(losses, set(grid)), caption))
     return tables
 
 
-def _comparable(trials: Sequence[Trial]) -> dict[str, Losses]:
-    """By method, on the films that all methods have; the grid's need not be all of them."""
-    losses = {trial.method: film_losses(trial) for trial in trials}
-    whole = [one for method, one in losses.items() if method != GRID] or list(losses.values())
-    shared = set.intersection(*(set(one) for one in whole))
+def loss_error_tables(scores: Scores) -> list[Table]:
+    """Return how loss and error go together, across knees and between methods on one knee."""
+    found = found_knees(scores)
+    return [
+        Table(
+            "loss_and_error",
+            "Across knees: Spearman's rank correlation of loss and margin error. 1: the lower the "
+            "loss, the better the position; 0: the loss does not tell. p treats knees as "
+            "independent.",
+            CORRELATION,
+            tuple((method, len(knees), *_correlation(knees)) for method, knees in found.items()),
+        ),
+        Table(
+            "error_by_loss",
+            "Errors of each fifth of the knees, from the lowest loss to the highest. If the first "
+            "four have similar errors, the loss reveals failures, but not the better of two good "
+            "positions.",
+            BY_LOSS,
+            tuple(row for method, knees in found.items() for row in _by_loss(method, knees)),
+        ),
+        Table(
+            "lower_loss",
+            "Between two methods on the same knee: how often the one with the lower loss also has "
+            "the smaller margin error. 0.5 is chance (p: two-sided binomial test that treats knees "
+            "as independent); if a lower loss means a better position, the share is near 1 where "
+            "the losses differ much.",
+            LOWER_LOSS,
+            tuple(row for pair in combinations(found, 2) for row in _lower_loss(found, *pair)),
+        ),
+    ]
+
+
+def found_knees(scores: Scores) -> dict[str, list[KneeScore]]:
+    """Return the knees that were found, by method; methods that found none are left out."""
+    found = {name: [knee for knee in knees if not knee.missed] for name, knees in scores.items()}
+    return {method: knees for method, knees in found.items() if knees}
+
+
+def paired_differences(
+    first: Sequence[KneeScore], second: Sequence[KneeScore]
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Compare two methods on the knees that both found; ties in loss or error are left out.
+
+    Returns:
+        Absolute differences of loss (K,), and whether the lower loss has the smaller error (K,).
+    """
+    others = {(knee.film, knee.side): knee for knee in second}
+    pairs = [
+        (knee.loss - other.loss, knee.margin_percent - other.margin_percent)
+        for knee in first
+        if (other := others.get((knee.film, knee.side)))
+    ]
+    loss, error = np.array(pairs, np.float64).reshape(-1, 2).T
+    differ = (loss != 0) & (error != 0)
+    return np.abs(loss[differ]), (loss * error > 0)[differ]
+
+
+def _restricted(losses: Mapping[str, Losses], films: set[str]) -> dict[str, dict[str, float]]:
     return {
-        method: {film: loss for film, loss in one.items() if film in shared}
-        for method, one in losses.items()
+        method: {film: loss for film, loss in each.items() if film in films}
+        for method, each in losses.items()
     }
 
 
-def _losses(
-    name: str, trials: Sequence[Trial], losses: Mapping[str, Losses], caption: str
+def _loss_table(
+    name: str, runs: Sequence[MethodRun], losses: Mapping[str, Losses], caption: str
 ) -> Table:
-    columns = (
-        Column("method"),
-        Column("films", COUNT),
-        Column("left + right loss", LOSS),
-        Column("standard error", ERROR),
-        Column("ms a film", digits(1)),
-    )
     rows: list[tuple[Cell, ...]] = []
-    for trial in trials:
-        found = mean(list(losses[trial.method].values()))
-        rows.append((trial.method, found.count, found.value, found.error, trial.ms_a_film))
-    return Table(name, caption, columns, tuple(rows))
+    for run in runs:
+        found = mean_and_error(list(losses[run.method].values()))
+        rows.append((run.method, *found, run.ms_per_film))
+    return Table(name, caption, LOSSES, tuple(rows))
 
 
-def _pairs(losses: Mapping[str, Losses]) -> Table:
-    columns = (
-        Column("first"),
-        Column("second"),
-        Column("films", COUNT),
-        Column("difference", LOSS),
-        Column("standard error", ERROR),
-        Column("p", chance),
-        Column("p, Holm", chance),
-    )
+def _pair_table(losses: Mapping[str, Losses]) -> Table:
     pairs = list(combinations(losses, 2))
-    found = []
-    for first, second in pairs:
-        films = [film for film in losses[first] if film in losses[second]]
-        found.append(compare(*([losses[name][film] for film in films] for name in (first, second))))
-    corrected = holm([one.p for one in found])
+    differences = [
+        [
+            loss - losses[second][film]
+            for film, loss in losses[first].items()
+            if film in losses[second]
+        ]
+        for first, second in pairs
+    ]
+    found = [wilcoxon_p(each) for each in differences]
     rows: list[tuple[Cell, ...]] = [
-        (*pair, one.difference.count, one.difference.value, one.difference.error, one.p, p)
-        for pair, one, p in zip(pairs, found, corrected, strict=True)
+        (*pair, *mean_and_error(each), p, corrected)
+        for pair, each, p, corrected in zip(pairs, differences, found, holm(found), strict=True)
     ]
     caption = (
-        "Loss of the first method less that of the second on the films of both; p by Wilcoxon's "
-        "signed-rank test, then corrected for the number of pairs after Holm."
+        "Loss of the first method minus that of the second on the films that both have; p: "
+        "Wilcoxon's signed-rank test, and corrected for the number of pairs (Holm)."
     )
-    return Table("pairs", caption, columns, tuple(rows))
+    return Table("pairs", caption, PAIRS, tuple(rows))
+
+
+def _loss_and_error(knees: Sequence[KneeScore]) -> tuple[Floats, Floats]:
+    return np.array([knee.loss for knee in knees]), np.array([k.margin_percent for k in knees])
+
+
+def _correlation(knees: Sequence[KneeScore]) -> tuple[Cell, Cell]:
+    """Return Spearman's correlation of loss and error, and its p-value."""
+    loss, error = _loss_and_error(knees)
+    if len(knees) < FEWEST_KNEES or np.ptp(loss) == 0 or np.ptp(error) == 0:
+        return None, None
+    from scipy.stats import spearmanr
+
+    found = spearmanr(loss, error)
+    return float(found.statistic), float(found.pvalue)
+
+
+def _by_loss(method: str, knees: Sequence[KneeScore]) -> Iterator[tuple[Cell, ...]]:
+    loss, error = _loss_and_error(knees)
+    iou = np.array([knee.iou for knee in knees])
+    for name, group in zip(FIFTHS, quantile_groups(loss, len(FIFTHS)), strict=True):
+        if len(group):
+            errors = float(error[group].mean()), float(np.median(error[group]))
+            means = float(loss[group].mean()), *errors, float(iou[group].mean())
+            yield (method, name, len(group), *means)
+
+
+def _lower_loss(found: Scores, first: str, second: str) -> Iterator[tuple[Cell, ...]]:
+    """Yield a row for each third of the knees by difference of loss, and one for all."""
+    from scipy.stats import binomtest
+
+    apart, closer = paired_differences(found[first], found[second])
+    groups = zip(THIRDS, quantile_groups(apart, len(THIRDS)), strict=True)
+    for name, group in (*groups, (ALL, np.arange(len(apart)))):
+        if len(group):
+            count = int(closer[group].sum())
+            p = float(binomtest(count, len(group)).pvalue)
+            numbers = len(group), float(apart[group].mean()), count, count / len(group), p
+            yield (f"{first}, {second}", name, *numbers)

@@ -1,26 +1,168 @@
-"""Trial: one method, and what it found on each film."""
+"""Run every method on the same films, and measure how long each takes per film."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
 
+from kneematch.batch.config import DetectConfig
+from kneematch.batch.journal import NAME, Journal
+from kneematch.batch.run import detect_files
 from kneematch.detection.detection import Detection
+from kneematch.detection.detector import Detector, PreparedFilm, prepare_file
+from kneematch.evaluation.config import GRID, EvaluateConfig
+from kneematch.export.run_file import device_name
+from kneematch.progress import Progress, no_progress
+
+RUNS: Final = "runs"  # folder of the methods' own runs
+JOURNAL: Final = NAME
+
+TIMED_FILMS: Final = 8
+TIMED_FILMS_OF_GRID: Final = 1  # it takes minutes
+NO_WARM_UP: Final = (GRID, "sliding")  # methods whose first call takes no longer than the next
+
+logger = logging.getLogger("kneematch")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trial:
-    """What a method did; a film on which it failed is not among those found."""
+class MethodRun:
+    """What one method found; a film is either in `found` or in `failed`."""
 
     method: str
     found: Mapping[str, tuple[Detection, ...]]  # by the film's path
-    ms_a_film: float | None = None  # films read and split before; None: not known
-    failed: Mapping[str, str] = field(default_factory=dict)  # why, by the film's path
+    ms_per_film: float | None = None  # of the method alone, without reading; None: not measured
+    failed: Mapping[str, str] = field(default_factory=dict)  # reasons by the film's path
 
 
-def common_films(trials: Sequence[Trial]) -> list[str]:
-    """The films on which all methods found as many knees, in order."""
-    first, *others = trials
+def common_films(runs: Sequence[MethodRun]) -> list[str]:
+    """Return the films on which all methods found the same number of knees, in order."""
+    first, *others = runs
     return [
         film
         for film, knees in first.found.items()
         if all(len(other.found.get(film, ())) == len(knees) for other in others)
     ]
+
+
+def run_methods(
+    films: Sequence[str], out: Path, config: EvaluateConfig, progress: Progress = no_progress
+) -> list[MethodRun]:
+    """Run each method on the films, and the grid search on the first ones only.
+
+    Args:
+        films: paths, each once.
+        out: the methods' runs are written to out/runs/METHOD.
+        config: which methods, and whether to resume.
+        progress: opened for every method.
+
+    Raises:
+        SettingsError: there are runs that are neither to be resumed nor replaced.
+    """
+    runs = []
+    for method, count in films_per_method(config, len(films)).items():
+        logger.info("%s, %d films", method, count)
+        runs.append(_run_method(method, films[:count], out / RUNS / method, config, progress))
+    return runs
+
+
+def films_per_method(config: EvaluateConfig, count: int) -> dict[str, int]:
+    """Return how many of `count` films each method is run on."""
+    films = dict.fromkeys(config.methods, count)
+    return films | {GRID: min(config.grid, count)} if config.grid else films
+
+
+def load_detectors(config: EvaluateConfig, count: int) -> dict[str, Detector]:
+    """Load the detector of every method that is run on `count` films."""
+    return {
+        method: _detect_config(config, method).source().load()
+        for method in films_per_method(config, count)
+    }
+
+
+def file_hashes(config: EvaluateConfig) -> dict[str, str]:
+    """Return the SHA-256 of the model and, if one is given, of the template and its film."""
+    return _detect_config(config, "auto").source().hashes()
+
+
+def measure_times(
+    runs: Sequence[MethodRun], detectors: Mapping[str, Detector], films: Sequence[str]
+) -> list[MethodRun]:
+    """Return the runs with the time per film, measured for each method alone.
+
+    Args:
+        runs: one per method.
+        detectors: by method.
+        films: paths; the first that can be used are read and split before the clock starts.
+    """
+    margins = {detector.margin for detector in detectors.values()}
+    prepared = {margin: list(islice(_prepared(films, margin), TIMED_FILMS)) for margin in margins}
+    return [
+        replace(run, ms_per_film=milliseconds_per_film(detector, prepared[detector.margin]))
+        for run in runs
+        for detector in (detectors[run.method],)
+    ]
+
+
+def milliseconds_per_film(detector: Detector, films: Sequence[PreparedFilm]) -> float | None:
+    """Time a detector on prepared films in batches of its own size; None without films."""
+    chosen = films[:TIMED_FILMS_OF_GRID] if detector.method == GRID else films
+    size = detector.batch_size
+    batches = [chosen[k : k + size] for k in range(0, len(chosen), size)]
+    if not batches:
+        return None
+    if detector.method not in NO_WARM_UP:
+        detector.find(batches[0])
+    started = time.perf_counter()
+    for batch in batches:
+        detector.find(batch)
+    return 1000 * (time.perf_counter() - started) / len(chosen)
+
+
+def timing_caption(detectors: Mapping[str, Detector]) -> str:
+    """Describe how times were measured."""
+    detector = next(iter(detectors.values()))
+    fewer = f" ({TIMED_FILMS_OF_GRID} for the grid)" if GRID in detectors else ""
+    return (
+        f"Milliseconds of the method alone, on {device_name(detector.device)}, without reading and "
+        f"splitting films, in batches of up to {min(detector.batch_size, TIMED_FILMS)}, on at most "
+        f"{TIMED_FILMS} films{fewer}."
+    )
+
+
+def _prepared(films: Sequence[str], margin: float) -> Iterator[PreparedFilm]:
+    """Yield the films that can be used."""
+    for path in films:
+        film = prepare_file(path, margin)
+        if isinstance(film, PreparedFilm):
+            yield film
+
+
+def _detect_config(config: EvaluateConfig, method: str) -> DetectConfig:
+    return DetectConfig(
+        model=config.model,
+        template=config.template,
+        method=method,
+        paper=config.paper,
+        resume=config.resume,
+        force=config.force,
+        device=config.device,
+        batch_size=config.batch_size,
+        workers=config.workers,
+    )
+
+
+def _run_method(
+    method: str, films: Sequence[str], out: Path, config: EvaluateConfig, progress: Progress
+) -> MethodRun:
+    """Run one method as `kneematch detect` does, and read the journal of its run."""
+    detect_files(films, out, _detect_config(config, method), progress=progress)
+    with Journal(out / JOURNAL, len(films)) as journal:
+        rows = list(journal.rows())
+    return MethodRun(
+        method,
+        {row.film: row.detections for row in rows if row.failure is None},
+        failed={row.film: row.failure for row in rows if row.failure is not None},
+    )

@@ -1,197 +1,185 @@
-"""The whole of an evaluation: every method is run and timed, then come the tables and figures."""
+"""Evaluate detection methods on a set of films: `evaluate`, and the result that it returns."""
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from kneematch.detection.detector import Detector
 from kneematch.devices import resolve_device
-from kneematch.evaluation.accuracy import accuracy_tables
-from kneematch.evaluation.config import Settings
-from kneematch.evaluation.ground_truth import Truth, load_truth
-from kneematch.evaluation.loss_and_error import LossAndError, loss_and_error
-from kneematch.evaluation.losses import loss_tables
-from kneematch.evaluation.method_run import Trial
-from kneematch.evaluation.method_runs import check_folder, films_of_methods, run_trials, unheard
-from kneematch.evaluation.page import PAGE, About, Drawing, remove_earlier, write_evaluation
-from kneematch.evaluation.reliability import reliability_tables
-from kneematch.evaluation.tables import Column, Table
-from kneematch.evaluation.times import how_timed, timed
-from kneematch.evaluation.uniformity import joint_lines, uniformity_tables
+from kneematch.errors import SettingsError
+from kneematch.evaluation.config import EvaluateConfig
+from kneematch.evaluation.ground_truth import load_ground_truth
+from kneematch.evaluation.losses import found_knees, loss_error_tables, loss_tables
+from kneematch.evaluation.method_run import (
+    JOURNAL,
+    RUNS,
+    MethodRun,
+    file_hashes,
+    load_detectors,
+    measure_times,
+    run_methods,
+    timing_caption,
+)
+from kneematch.evaluation.report import PAGE, Drawing, Setting, remove_report, write_report
+from kneematch.evaluation.scores import Scores, accuracy_table, reliability_tables, score_knees
+from kneematch.evaluation.tables import Table, texts
+from kneematch.evaluation.template_ranking import METHOD, rank_templates
+from kneematch.evaluation.uniformity import find_joint_lines, uniformity_table
+from kneematch.io.discovery import select_films
 from kneematch.parallel import default_workers
 from kneematch.progress import Progress, no_progress
 
-SEED: Final = 0  # of the intervals, so that they are the same every time
-RANKED_BY: Final = "search"  # templates: it knows nothing but them
+SEED: Final = 0  # of the bootstrap, so that an evaluation can be repeated
+
+logger = logging.getLogger("kneematch")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Evaluation:
-    """What an evaluation has come to."""
+class EvaluateResult:
+    """Tables and figures of an evaluation; all of them are written to `out`."""
 
     out: Path
-    trials: tuple[Trial, ...]
+    runs: tuple[MethodRun, ...]
     tables: tuple[Table, ...]
     drawings: tuple[Drawing, ...]
 
     @property
     def page(self) -> Path:
-        """All of it to read."""
+        """The page with all tables and figures."""
         return self.out / PAGE
 
     @property
     def failed(self) -> dict[str, str]:
-        """The films on which a method failed, and why."""
-        return {film: why for trial in self.trials for film, why in trial.failed.items()}
+        """Films that a method could not use, with the reasons."""
+        return {film: reason for run in self.runs for film, reason in run.failed.items()}
 
     def table(self, name: str) -> Table | None:
-        """One of the tables, if there is one of this name."""
+        """Return the table of this name; None if it was not made."""
         return next((table for table in self.tables if table.name == name), None)
 
 
 def evaluate(
-    settings: Settings,
     films: Sequence[str],
+    out: Path,
+    config: EvaluateConfig = EvaluateConfig(),
+    *,
     progress: Progress = no_progress,
-    say: Callable[[str], None] = unheard,
-    command: Sequence[str] = (),
-) -> Evaluation:
-    """Run every method on films, and write to `settings.out` how good each one is.
+) -> EvaluateResult:
+    """Compare methods on films: loss, time, uniformity and, with labels, accuracy.
+
+    With `config.templates`, rank the annotated knees of a folder instead; films are optional then.
 
     Args:
-        settings: which methods, and the truth if it is known.
-        films: their paths, each once.
-        progress: opened for every method with the number of films and of those done.
-        say: told what is done next.
-        command: as it was typed, for evaluation.json.
+        films: files, folders, patterns, `@list.txt`, tables of paths, or `-` for stdin.
+        out: folder to write evaluation.md, tables and figures to; the methods' own runs, as of
+            `kneematch detect`, are in out/runs/METHOD.
+        config: which methods, labels, device and so on.
+        progress: opened for every method.
 
     Raises:
         SettingsError: the settings contradict each other, the films or what is in the folder.
     """
-    check_folder(settings)
-    truth = _truth(settings, films)
-    detectors = _detectors(settings, films)
-    trials = run_trials(settings, films, progress, say)
-    remove_earlier(settings.out)
-    say("times")
-    trials = timed(trials, detectors, films)
-    say("tables")
-    tables = [*loss_tables(trials, how_timed(detectors)), *_uniformity(settings, trials, films)]
-    relation = None
+    _check_folder(out, config)
+    if config.templates is not None:
+        return _evaluate_templates(films, out, config, config.templates)
+    paths = _select_films(films, out, config)
+    truth = None if config.truth is None else load_ground_truth(config.truth)
     if truth is not None:
-        relation, known = _against_truth(trials, truth)
-        tables += known
-    tables += _failures(trials)
-    say("figures")
-    drawings = _drawings(settings.out, trials, relation)
-    about = About(settings, len(films), next(iter(detectors.values())).device, tuple(command))
-    write_evaluation(settings.out, about, tables, drawings)
-    return Evaluation(settings.out, tuple(trials), tuple(tables), tuple(drawings))
-
-
-def evaluate_templates(
-    settings: Settings,
-    folder: Path,
-    films: Sequence[str] = (),
-    say: Callable[[str], None] = unheard,
-    command: Sequence[str] = (),
-) -> Evaluation:
-    """Rank the annotated knees of a folder by how well each finds the others, and write it down.
-
-    Args:
-        settings: where to, the truth if it is known, the energy and the device; no more is used.
-        folder: of annotations.
-        films: more films to search, each once.
-        say: told which template is next.
-        command: as it was typed, for evaluation.json.
-
-    Raises:
-        SettingsError: too few templates, or there is an evaluation already.
-    """
-    from kneematch.evaluation.template_ranking import rank_templates
-
-    check_folder(settings)
-    settings = replace(settings, methods=(RANKED_BY,))
-    device = resolve_device(settings.recipe.device)
-    tables = rank_templates(
-        folder,
-        films=films,
-        truth=None if settings.truth is None else load_truth(settings.truth),
-        method=RANKED_BY,
-        paper=settings.recipe.paper,
-        device=device,
-        report=say,
-    )
-    settings.out.mkdir(parents=True, exist_ok=True)
-    remove_earlier(settings.out)
-    write_evaluation(settings.out, About(settings, len(films), device, tuple(command)), tables, ())
-    return Evaluation(settings.out, (), tuple(tables), ())
-
-
-def _truth(settings: Settings, films: Sequence[str]) -> Truth | None:
-    """The labels, which must be of these films: better refused now than after the runs."""
-    if settings.truth is None:
-        return None
-    truth = load_truth(settings.truth)
-    truth.match(films)
-    return truth
-
-
-def _detectors(settings: Settings, films: Sequence[str]) -> dict[str, Detector]:
-    """By method; one that cannot be is refused before the first film."""
-    methods = films_of_methods(settings, len(films))
-    return {method: replace(settings.recipe, method=method).load() for method in methods}
-
-
-def _uniformity(settings: Settings, trials: Sequence[Trial], films: Sequence[str]) -> list[Table]:
-    workers = default_workers(len(films)) if settings.workers is None else settings.workers
-    return uniformity_tables(trials, joint_lines(trials, films, workers=workers))
-
-
-def _against_truth(trials: Sequence[Trial], truth: Truth) -> tuple[LossAndError, list[Table]]:
-    relation = loss_and_error(trials, truth)
+        truth.match(paths)  # refuse labels of other films before hours of work
+    detectors = load_detectors(config, len(paths))
+    device = next(iter(detectors.values())).device
+    setting = Setting(config, len(paths), device, file_hashes(config))
+    runs = run_methods(paths, out, config, progress)
+    remove_report(out)
+    logger.info("times")
+    runs = measure_times(runs, detectors, paths)
+    logger.info("tables")
+    scores = {} if truth is None else score_knees(runs, truth)
+    workers = default_workers(len(paths)) if config.workers is None else config.workers
     tables = [
-        *accuracy_tables(trials, truth, np.random.default_rng(SEED)),
-        *reliability_tables(trials, truth),
-        *relation.tables(),
+        *loss_tables(runs, timing_caption(detectors)),
+        uniformity_table(runs, find_joint_lines(runs, paths, workers=workers)),
     ]
-    return relation, tables
+    if truth is not None:
+        rng = np.random.default_rng(SEED)
+        tables.append(accuracy_table(scores, truth.left_out, rng))
+        tables += [*reliability_tables(scores), *loss_error_tables(scores)]
+    tables += _failure_tables(runs)
+    logger.info("figures")
+    drawings = _draw(out, runs, scores)
+    write_report(out, setting, tables, drawings)
+    return EvaluateResult(out, tuple(runs), tuple(tables), tuple(drawings))
 
 
-def _failures(trials: Sequence[Trial]) -> list[Table]:
-    """The films that could not be used; a bad file is so for all methods, and one row."""
+def _check_folder(out: Path, config: EvaluateConfig) -> None:
+    """Refuse a folder with an evaluation that is neither to be resumed nor replaced."""
+    if config.resume or config.force:
+        return
+    if (out / PAGE).exists() or any((out / RUNS).glob(f"*/{JOURNAL}")):
+        raise SettingsError(
+            f"{out}: there is an evaluation in this folder already; expected a new "
+            "folder; continue it with --resume, start over with --force, or name another folder"
+        )
+
+
+def _select_films(films: Sequence[str], out: Path, config: EvaluateConfig) -> list[str]:
+    """Return the films that are meant, without those of other series and the command's own."""
+    return select_films(films, series=config.series, limit=config.limit, leave_out=[out])
+
+
+def _evaluate_templates(
+    films: Sequence[str], out: Path, config: EvaluateConfig, folder: Path
+) -> EvaluateResult:
+    paths = _select_films(films, out, config) if films else []
+    device = resolve_device(config.device)
+    truth = None if config.truth is None else load_ground_truth(config.truth)
+    tables = rank_templates(folder, paths, truth, paper=config.paper, device=device)
+    remove_report(out)
+    config = replace(config, methods=(METHOD,))
+    write_report(out, Setting(config, len(paths), device, file_hashes(config)), tables, ())
+    return EvaluateResult(out, (), tuple(tables), ())
+
+
+def _failure_tables(runs: Sequence[MethodRun]) -> list[Table]:
+    """Return a table of the films that could not be used, one row per film and reason, if any."""
     methods: dict[tuple[str, str], list[str]] = {}
-    for trial in trials:
-        for failure in trial.failed.items():
-            methods.setdefault(failure, []).append(trial.method)
+    for run in runs:
+        for failure in run.failed.items():
+            methods.setdefault(failure, []).append(run.method)
     if not methods:
         return []
-    columns = Column("film"), Column("reason"), Column("methods")
+    columns = texts("film", "reason", "methods")
     rows = tuple((*failure, ", ".join(names)) for failure, names in methods.items())
     return [Table("failures", "Films that could not be used, and by which methods.", columns, rows)]
 
 
-def _drawings(out: Path, trials: Sequence[Trial], relation: LossAndError | None) -> list[Drawing]:
-    """As many as there is something to draw for."""
-    from kneematch.evaluation.figure import FILMS, choose_films, draw_figure
-    from kneematch.evaluation.outlines import draw_outlines
-    from kneematch.evaluation.plots import draw_loss_and_error
+def _draw(out: Path, runs: Sequence[MethodRun], scores: Scores) -> list[Drawing]:
+    """Draw and save all figures that there are results for."""
+    from kneematch.evaluation.figures import draw_loss_and_error, journal_style, save_figure
+    from kneematch.evaluation.film_figures import (
+        FILMS,
+        LETTERS,
+        choose_films,
+        draw_areas,
+        draw_outlines,
+    )
 
-    # The grid search on fewer films than the figure has would leave it half empty.
-    most = max(len(trial.found) for trial in trials)
-    shown = [trial for trial in trials if len(trial.found) >= min(FILMS, most)]
+    # A method that was run on fewer films than the figure has rows would leave it half empty.
+    most = max(len(run.found) for run in runs)
+    shown = [run for run in runs if len(run.found) >= min(FILMS, most)]
     films, drawings = choose_films(shown), []
-    if films:
-        listed = ", ".join(f"({chr(ord('a') + k)}) {film}" for k, film in enumerate(films))
-        draw_figure(shown, films, out / "figure")
-        drawings.append(Drawing("figure", f"The areas and their losses. Films: {listed}."))
-        middle = films[len(films) // 2]
-        draw_outlines(shown, middle, out / "outlines")
-        drawings.append(Drawing("outlines", f"All methods on one film, {middle}."))
-    if relation is not None and len(relation.loss):
-        draw_loss_and_error(relation, out / "curve")
-        drawings.append(Drawing("curve", "Does a smaller loss mean a better place?"))
+    with journal_style():
+        if films:
+            listed = ", ".join(f"({LETTERS[k]}) {film}" for k, film in enumerate(films))
+            save_figure(draw_areas(shown, films), out / "figure")
+            drawings.append(Drawing("figure", f"Areas and their losses. Films: {listed}."))
+            middle = films[len(films) // 2]
+            save_figure(draw_outlines(shown, middle), out / "outlines")
+            drawings.append(Drawing("outlines", f"All methods on one film, {middle}."))
+        if found_knees(scores):
+            save_figure(draw_loss_and_error(scores), out / "curve")
+            drawings.append(Drawing("curve", "Does a lower loss mean a better position?"))
     return drawings

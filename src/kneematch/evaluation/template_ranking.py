@@ -1,76 +1,63 @@
-"""Which of several annotated knees is the best template: how well each finds all the others."""
+"""Rank annotated knees by how consistently each finds the others, to choose a template."""
 
+import logging
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kneematch.detection.detection import CORNERS, Detection
 from kneematch.detection.detector import Detector
 from kneematch.errors import SettingsError
-from kneematch.evaluation.ground_truth import MARGINS, KnownKnee, Score, Truth, scores
-from kneematch.evaluation.method_run import Trial, common_films
-from kneematch.evaluation.tables import Cell, Column, Table, digits
+from kneematch.evaluation.ground_truth import MARGINS, GroundTruth, LabelledKnee
+from kneematch.evaluation.method_run import MethodRun, common_films
+from kneematch.evaluation.scores import GOOD_IOU, KneeScore, score_knees
+from kneematch.evaluation.statistics import Floats
+from kneematch.evaluation.tables import Cell, Column, Table, numbers, texts
 from kneematch.geometry.view import rectangle_to_film
 from kneematch.matching.annotation import Annotation, load_annotation
 
-FEWEST: Final = 3  # of two that disagree, none can be told to be the wrong one
-GOOD_IOU: Final = 0.75
+METHOD: Final = "search"  # it uses nothing but the template
+FEWEST: Final = 3  # of two that disagree, neither is known to be wrong
 
 COLUMNS: Final[tuple[Column, ...]] = (
-    Column("template"),
-    Column("round trip, median %", digits(2)),
-    Column("round trip, worst %", digits(2)),
-    Column("triangles, median %", digits(2)),
-    Column("mean loss on the others", digits(3)),
+    *texts("template"),
+    *numbers(2, "round trip, median %", "round trip, worst %", "triangles, median %"),
+    *numbers(3, "mean loss on the others"),
 )
-DISAGREEMENT: Final = Column("disagreement on films %", digits(2))
+DISAGREEMENT: Final = numbers(2, "disagreement on films %")
 LABELLED: Final = (
-    Column("margins, median %", digits(2)),
-    Column("mean IoU", digits(3)),
-    Column(f"recall at {GOOD_IOU}", digits(3)),
+    *numbers(2, "margins, median %"),
+    *numbers(3, "mean IoU", f"recall at {GOOD_IOU}"),
 )
 RANKED: Final = (
-    "Templates, best first: each is found on the film of every other one and that one on its own; "
-    "there and back again, its corners should be where they were. Errors in % of the template's "
-    "width; a median over its partners, so that a bad one among them does not count."
+    "Templates, best first: each is found on the film of every other one, and that one on its "
+    "film; after a round trip its corners should be back where they were. Errors in % of the "
+    "template's width; medians over its partners, so that a bad partner does not count."
 )
 PAIRS: Final = "Round trips from the row's template to the column's and back, in % of its width."
 
-Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Cycles:
-    """Errors between N templates, in % of a template's width; NaN where two are the same."""
-
-    round_trip: Floats  # (N, N): of row a, to column b and back
-    triangle: Floats  # (N, N, N): from a by way of b to c, and straight back
+logger = logging.getLogger("kneematch")
 
 
 def rank_templates(
     folder: Path,
-    *,
     films: Sequence[str] = (),
-    truth: Truth | None = None,
-    method: str = "search",
+    truth: GroundTruth | None = None,
+    *,
     paper: bool = False,
     device: str = "cpu",
-    report: Callable[[str], None] = lambda name: None,
 ) -> list[Table]:
     """Search every template on the films of all others.
 
     Args:
-        folder: of annotations, *.json.
-        films: more films to search; one that cannot be read is left out.
-        truth: labels of the films; else the plateau's margins in the annotations, if they are
-            there, are the truth.
-        method: as `Detector.load` has it, as are `paper` and `device`.
-        report: told the name of each template when its search begins.
+        folder: folder of annotations, *.json.
+        films: further films to search; those that cannot be read are left out.
+        truth: labels of the films; by default the margins of the plateau in the annotations.
+        paper: minimise the paper's energy instead of the robust one.
+        device: where to compute.
 
     Returns:
         The templates, best first, and the errors of all pairs.
@@ -78,62 +65,71 @@ def rank_templates(
     Raises:
         SettingsError: fewer than three templates.
     """
-    drawn = _annotations(folder)
-    films = [_path(film) for film in films]
-    everywhere = list(dict.fromkeys([*(_path(each.film) for each in drawn.values()), *films]))
-    trials = []
-    for name, annotation in drawn.items():
-        report(name)
+    annotations = _load_annotations(folder)
+    films = [_absolute(film) for film in films]
+    own = [_absolute(annotation.film) for annotation in annotations.values()]
+    everywhere = list(dict.fromkeys([*own, *films]))
+    runs = []
+    for name, annotation in annotations.items():
+        logger.info("%s", name)
         detector = Detector.load(
-            template=annotation, method=method, paper=paper, device=device, check=False
+            template=annotation, method=METHOD, paper=paper, device=device, check=False
         )
         outcomes = zip(everywhere, detector.detect_each(everywhere), strict=True)
         found = {film: each.detections for film, each in outcomes if each.failure is None}
-        trials.append(Trial(name, found))
-    return _tables(list(drawn.values()), trials, films, truth)
+        runs.append(MethodRun(name, found))
+    return _tables(list(annotations.values()), runs, films, truth)
 
 
-def cycles(boxes: Floats, found: Floats) -> Cycles:
-    """Follow the maps between templates around.
+def cycle_errors(boxes: Floats, found: Floats) -> tuple[Floats, Floats]:
+    """Compare the maps between templates along closed cycles, which needs no labels.
 
-    From a to b and back again every point of a should be where it was, however differently the
-    two were drawn; and from a to c directly as by way of b. No labels are needed for that.
+    From a to b and back every point of a should be where it was, however differently the two were
+    drawn; and from a to c directly it should be where it is by way of b.
 
     Args:
-        boxes: (N, 3, 3), from each template's [-1, 1]^2 to its own film.
-        found: (N, N, 3, 3), from that of row a to where it was found on the film of column b.
+        boxes: (N, 3, 3), maps of each template's [-1, 1]^2 to its own film.
+        found: (N, N, 3, 3), maps of template a's [-1, 1]^2 to where it was found on b's film.
+
+    Returns:
+        Errors in % of template a's width, NaN where two templates are the same: (N, N) of round
+        trips from a to b and back, and (N, N, N) of triangles from a by way of b to c and directly
+        back.
     """
     between = np.linalg.inv(boxes) @ found  # (N, N, 3, 3), from a to b
     there_and_back = between.swapaxes(0, 1) @ between
     aspect = _aspect(boxes)
-    round_trip = _strayed(there_and_back, aspect[:, None])
-    by_another = between[None] @ between[:, :, None]  # (a, b, c): from a to b, then to c
-    triangle = _strayed(np.linalg.inv(between)[:, None] @ by_another, aspect[:, None, None])
+    round_trip = _displacement(there_and_back, aspect[:, None])
+    by_way_of = between[None] @ between[:, :, None]  # (a, b, c): from a to b, then to c
+    triangle = _displacement(np.linalg.inv(between)[:, None] @ by_way_of, aspect[:, None, None])
     same = np.eye(len(boxes), dtype=bool)
     round_trip[same] = np.nan
     triangle[same[:, :, None] | same[None] | same[:, None]] = np.nan
-    return Cycles(round_trip, triangle)
+    return round_trip, triangle
 
 
 def disagreement(found: Floats) -> Floats:
-    """How differently two templates lie on K knees: (N, N), in % of the first one's width.
+    """Return how inconsistently pairs of templates lie on K knees, in % of the first one's width.
 
-    Two templates that were drawn differently always lie differently; what counts is how far the
-    map from one to the other strays, from knee to knee, from its median.
+    Templates that were drawn differently lie differently on every knee; what counts is how far the
+    map from one to the other deviates, from knee to knee, from its median.
 
     Args:
-        found: (N, K, 3, 3), from each template's [-1, 1]^2 to where it was found.
+        found: (N, K, 3, 3), maps of each template's [-1, 1]^2 to where it was found.
+
+    Returns:
+        (N, N), NaN on the diagonal.
     """
     between = np.linalg.inv(found)[None] @ found[:, None]  # (a, b, K), from a to b
     usual = np.median(between, axis=2, keepdims=True)
-    aspect = np.median(_aspect(found), axis=-1)
-    spread: Floats = np.median(_strayed(np.linalg.inv(usual) @ between, aspect[:, None, None]), -1)
+    aspect = np.median(_aspect(found), axis=-1)[:, None, None]
+    spread: Floats = np.median(_displacement(np.linalg.inv(usual) @ between, aspect), axis=-1)
     np.fill_diagonal(spread, np.nan)
     return spread
 
 
-def placed(corners: Floats) -> Floats:
-    """The map (..., 3, 3) of [-1, 1]^2 onto corners (..., 4, 2)."""
+def corners_to_matrix(corners: Floats) -> Floats:
+    """Return the maps (..., 3, 3) of [-1, 1]^2 onto corners (..., 4, 2)."""
     matrix = np.zeros((*corners.shape[:-2], 3, 3))
     matrix[..., :2, 0] = (corners[..., 1, :] - corners[..., 0, :]) / 2
     matrix[..., :2, 1] = (corners[..., 3, :] - corners[..., 0, :]) / 2
@@ -142,8 +138,8 @@ def placed(corners: Floats) -> Floats:
     return matrix
 
 
-def _annotations(folder: Path) -> dict[str, Annotation]:
-    """By the name of their file."""
+def _load_annotations(folder: Path) -> dict[str, Annotation]:
+    """Load all annotations of a folder, by file name."""
     files = sorted(folder.glob("*.json"))
     if len(files) < FEWEST:
         raise SettingsError(
@@ -154,138 +150,134 @@ def _annotations(folder: Path) -> dict[str, Annotation]:
 
 
 def _tables(
-    drawn: Sequence[Annotation], trials: Sequence[Trial], films: Sequence[str], truth: Truth | None
+    annotations: Sequence[Annotation],
+    runs: Sequence[MethodRun],
+    films: Sequence[str],
+    truth: GroundTruth | None,
 ) -> list[Table]:
-    knees = [[_on(trial, each) for each in drawn] for trial in trials]  # row a on the film of b
-    found = placed(np.array([[knee.corners for knee in row] for row in knees]))
-    errors = cycles(np.stack([_box(each) for each in drawn]), found)
-    names = [trial.method for trial in trials]
-    columns, rows = COLUMNS, [(name, *_cells(errors, knees, k)) for k, name in enumerate(names)]
-    for added, cells in (
-        ((DISAGREEMENT,), _on_films(trials, films)),
-        (LABELLED, _accuracy(names, *_known(drawn, trials, knees, truth))),
+    names = [run.method for run in runs]
+    knees = [[_on_film_of(each, run) for each in annotations] for run in runs]  # a on b's film
+    found = corners_to_matrix(np.array([[knee.corners for knee in row] for row in knees]))
+    round_trip, triangle = cycle_errors(
+        np.stack([_box_to_film(each) for each in annotations]), found
+    )
+    columns = COLUMNS
+    rows = [
+        (name, *_consistency(round_trip[k], triangle[k], [*knees[k][:k], *knees[k][k + 1 :]]))
+        for k, name in enumerate(names)
+    ]
+    for further, cells in (
+        (DISAGREEMENT, _disagreement_cells(runs, films)),
+        (LABELLED, _accuracy_cells(annotations, runs, knees, truth)),
     ):
         if cells:
-            columns += added
+            columns += further
             rows = [(*row, *more) for row, more in zip(rows, cells, strict=True)]
-    best_first = sorted(range(len(names)), key=lambda k: float(np.nanmedian(errors.round_trip[k])))
+    order = sorted(range(len(names)), key=lambda k: float(np.nanmedian(round_trip[k])))
+    pairs = tuple(
+        (names[a], *(None if a == b else float(round_trip[a, b]) for b in order)) for a in order
+    )
+    pair_columns = *texts("template"), *numbers(2, *(names[k] for k in order))
     return [
-        Table("templates", RANKED, columns, tuple(rows[k] for k in best_first)),
-        _pairs(names, errors.round_trip, best_first),
+        Table("templates", RANKED, columns, tuple(rows[k] for k in order)),
+        Table("template_pairs", PAIRS, pair_columns, pairs),
     ]
 
 
-def _pairs(names: Sequence[str], round_trip: Floats, order: Sequence[int]) -> Table:
-    columns = Column("template"), *(Column(names[k], digits(2)) for k in order)
-    rows = tuple(
-        (names[a], *(None if a == b else float(round_trip[a, b]) for b in order)) for a in order
-    )
-    return Table("template_pairs", PAIRS, columns, rows)
-
-
-def _cells(errors: Cycles, knees: Sequence[Sequence[Detection]], k: int) -> tuple[Cell, ...]:
-    """How consistent template k is with the others."""
-    losses = [knee.loss for b, knee in enumerate(knees[k]) if b != k]
+def _consistency(
+    round_trip: Floats, triangle: Floats, others: Sequence[Detection]
+) -> tuple[Cell, ...]:
+    """Return the cells of COLUMNS for one template."""
     return (
-        float(np.nanmedian(errors.round_trip[k])),
-        float(np.nanmax(errors.round_trip[k])),
-        float(np.nanmedian(errors.triangle[k])),
-        float(np.mean(losses)),
+        float(np.nanmedian(round_trip)),
+        float(np.nanmax(round_trip)),
+        float(np.nanmedian(triangle)),
+        float(np.mean([knee.loss for knee in others])),
     )
 
 
-def _on_films(trials: Sequence[Trial], films: Sequence[str]) -> list[tuple[Cell, ...]]:
-    """How far each template strays from the others on more films; nothing without."""
-    common = set(common_films(trials))
+def _disagreement_cells(runs: Sequence[MethodRun], films: Sequence[str]) -> list[tuple[Cell, ...]]:
+    """Return each template's median disagreement with the others; nothing without films."""
+    common = set(common_films(runs))
     corners = [
-        [knee.corners for film in films if film in common for knee in trial.found[film]]
-        for trial in trials
+        [knee.corners for film in films if film in common for knee in run.found[film]]
+        for run in runs
     ]
     if not corners[0]:
         return []
-    between = disagreement(placed(np.array(corners)))
+    between = disagreement(corners_to_matrix(np.array(corners)))
     return [(float(value),) for value in np.nanmedian(between, axis=1)]
 
 
-def _known(
-    drawn: Sequence[Annotation],
-    trials: Sequence[Trial],
+def _accuracy_cells(
+    annotations: Sequence[Annotation],
+    runs: Sequence[MethodRun],
     knees: Sequence[Sequence[Detection]],
-    truth: Truth | None,
-) -> tuple[list[Trial], Truth | None]:
-    """What is compared with the truth: all but a template's own film."""
-    if truth is not None:
-        others = [
-            Trial(
-                trial.method, {f: found for f, found in trial.found.items() if f != _path(own.film)}
-            )
-            for trial, own in zip(trials, drawn, strict=True)
-        ]
-        return others, truth
-    marked = [k for k, each in enumerate(drawn) if set(MARGINS) <= set(each.landmarks)]
-    if len(marked) < FEWEST:
-        return [], None
-    # Films by number, since two in different folders may have one name.
-    labels = tuple(_labelled(drawn[b], str(b), knees[b][b].side) for b in marked)
-    found = [
-        Trial(trials[a].method, {str(b): (knees[a][b],) for b in marked if b != a}) for a in marked
-    ]
-    return found, Truth(Path(), labels, 0)
-
-
-def _labelled(drawn: Annotation, film: str, side: str) -> KnownKnee:
-    left, right = sorted(drawn.landmarks[name] for name in MARGINS)
-    return KnownKnee(film, side, left, right, "template")
-
-
-def _accuracy(
-    names: Sequence[str], trials: Sequence[Trial], truth: Truth | None
+    truth: GroundTruth | None,
 ) -> list[tuple[Cell, ...]]:
-    """Margin error, IoU and recall of each template; nothing without truth."""
-    if truth is None:
-        return []
-    known = {score.method: score for score in scores(trials, truth)}
-    return [_measured(known.get(name)) for name in names]
+    """Return the cells of LABELLED, a template's own film left out; nothing without labels."""
+    if truth is not None:
+        judged = [
+            MethodRun(run.method, {f: k for f, k in run.found.items() if f != _absolute(own.film)})
+            for run, own in zip(runs, annotations, strict=True)
+        ]
+    else:
+        marked = [k for k, each in enumerate(annotations) if set(MARGINS) <= set(each.landmarks)]
+        if len(marked) < FEWEST:
+            return []
+        # Films by number, since two in different folders may have one name.
+        labels = tuple(_label(annotations[b], str(b), knees[b][b].side) for b in marked)
+        truth = GroundTruth(Path(), labels, 0)
+        judged = [
+            MethodRun(runs[a].method, {str(b): (knees[a][b],) for b in marked if b != a})
+            for a in marked
+        ]
+    scores = score_knees(judged, truth)
+    return [_accuracy(scores.get(run.method, ())) for run in runs]
 
 
-def _measured(score: Score | None) -> tuple[Cell, ...]:
-    if score is None or not len(score.iou):
+def _accuracy(knees: Sequence[KneeScore]) -> tuple[Cell, ...]:
+    if not knees:
         return (None,) * len(LABELLED)
-    found = score.margin_percent[~score.missed]
-    return (
-        float(np.median(found)) if len(found) else None,
-        float(score.iou.mean()),
-        float((score.iou >= GOOD_IOU).mean()),
-    )
+    errors = [knee.margin_percent for knee in knees if not knee.missed]
+    iou = np.array([knee.iou for knee in knees])
+    median = float(np.median(errors)) if errors else None
+    return median, float(iou.mean()), float((iou >= GOOD_IOU).mean())
 
 
-def _on(trial: Trial, drawn: Annotation) -> Detection:
-    """The knee that was annotated, or the only one of its film."""
-    knees = trial.found[_path(drawn.film)]
-    return next((knee for knee in knees if knee.side == drawn.side), knees[0])
+def _label(annotation: Annotation, film: str, side: str) -> LabelledKnee:
+    left, right = sorted(annotation.landmarks[name] for name in MARGINS)
+    return LabelledKnee(film, side, left, right, "template")
 
 
-def _path(film: str | Path) -> str:
-    """The same for one film, however it is named."""
+def _on_film_of(annotation: Annotation, run: MethodRun) -> Detection:
+    """Return what a run found at an annotated knee, or the only knee of its film."""
+    knees = run.found[_absolute(annotation.film)]
+    return next((knee for knee in knees if knee.side == annotation.side), knees[0])
+
+
+def _absolute(film: str | Path) -> str:
+    """Return one path for a film, however it was named."""
     return os.path.normpath(Path(film).absolute())
 
 
-def _box(drawn: Annotation) -> Floats:
-    """The map of [-1, 1]^2 onto the box that was drawn; the left half is mirrored."""
-    matrix: Floats = rectangle_to_film(*drawn.fine, mirrored=drawn.side == "left").numpy()
+def _box_to_film(annotation: Annotation) -> Floats:
+    """Return the map (3, 3) of [-1, 1]^2 onto the fine box, mirrored in the left half."""
+    mirrored = annotation.side == "left"
+    matrix: Floats = rectangle_to_film(*annotation.fine, mirrored=mirrored).numpy()
     return matrix
 
 
 def _aspect(matrices: Floats) -> Floats:
-    """Height over width of what (..., 3, 3) map [-1, 1]^2 onto."""
+    """Return height over width (...) of the rectangles that (..., 3, 3) map [-1, 1]^2 onto."""
     lengths = np.linalg.norm(matrices[..., :2, :2], axis=-2)
     ratio: Floats = lengths[..., 1] / lengths[..., 0]
     return ratio
 
 
-def _strayed(maps: Floats, aspect: Floats) -> Floats:
-    """How far maps (..., 3, 3) of a template to itself take its corners, in % of its width."""
+def _displacement(maps: Floats, aspect: Floats) -> Floats:
+    """Return how far maps (..., 3, 3) of a template to itself move its corners, in % of width."""
     corners = np.array([(x, y, 1.0) for x, y in CORNERS]).T  # (3, 4)
     x, y = np.moveaxis(((maps - np.eye(3)) @ corners)[..., :2, :], -2, 0)  # (..., 4) each
-    apart: Floats = 100 * np.hypot(x / 2, y / 2 * aspect[..., None]).mean(-1)
-    return apart
+    distance: Floats = 100 * np.hypot(x / 2, y / 2 * aspect[..., None]).mean(-1)
+    return distance

@@ -1,118 +1,114 @@
-"""How alike a method's areas are: a film's two sides, and where the joint line lies in a crop."""
+"""Uniformity of a method's areas: left against right, and the joint line's height in crops.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+Neither needs labels: on a good method's crops the joint line always lies at the same height.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
-from kneematch.evaluation.method_run import Trial
-from kneematch.evaluation.tables import Cell, Column, Table, digits
+from kneematch.evaluation.method_run import MethodRun
+from kneematch.evaluation.statistics import Floats
+from kneematch.evaluation.tables import Cell, Table, numbers, texts
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.parallel import WorkerDied, map_in_workers
 
-ROWS: Final = 96  # of a crop, however large its area is on the film
-MIDDLE: Final = 0.7  # of its columns: the joint itself, without what lies beside it
+ROWS: Final = 96  # height to which crops are resized
+MIDDLE: Final = 0.7  # share of a crop's columns that show the joint itself
 REACH: Final = 20  # rows up or down within which the joint line is looked for
-ROUNDS: Final = 3  # of shifting profiles onto their mean
-FLAT: Final = 1e-6  # the least contrast that is not rounding
+ROUNDS: Final = 3  # of aligning the profiles with their mean
+FLAT: Final = 1e-6  # contrast below this is rounding
 
 COLUMNS: Final = (
-    Column("method"),
-    Column("films", digits(0)),
-    Column("height apart, mean %", digits(2)),
-    Column("height apart, SD %", digits(2)),
-    Column("height apart, mean mm", digits(2)),
-    Column("height apart, SD mm", digits(2)),
-    Column("size apart, mean %", digits(2)),
-    Column("turned apart, mean degrees", digits(2)),
-    Column("crops", digits(0)),
-    Column("joint line, SD %", digits(2)),
-    Column("joint line, median %", digits(2)),
+    *texts("method"),
+    *numbers(0, "films"),
+    *numbers(2, "height apart, mean %", "height apart, SD %", "height apart, mean mm"),
+    *numbers(2, "height apart, SD mm", "size apart, mean %", "turned apart, mean degrees"),
+    *numbers(0, "crops"),
+    *numbers(2, "joint line, SD %", "joint line, median %"),
 )
 CAPTION: Final = (
-    "How alike areas are. Apart: a film's left side from its right one, in % of their width and, "
-    "where films have spacing, in mm; turned: from where its mirror image would be. A patient's "
-    "knees are not quite symmetric either, so that 0 is not the aim. Joint line: its height in "
-    "upright crops, how far it is from where it usually is, in % of a crop's height: SD over all "
-    "crops, which single failures raise, and median."
+    "Uniformity of areas. Apart: difference between a film's left and right area, in % of their "
+    "width and, where films have pixel spacing, in mm; turned: difference from a mirror image. A "
+    "patient's knees are not quite symmetric, so 0 is not the aim. Joint line: deviation of its "
+    "height in upright crops from the usual height, in % of the crop's height: SD over all crops, "
+    "which single failures raise, and median."
 )
 
-Floats = NDArray[np.float64]
-Profiles = NDArray[np.float64]  # (knees, ROWS)
-Lines = Mapping[str, Floats]  # by method: (knees,), in heights of the crop, downwards; NaN: unknown
+JointLines = Mapping[str, Floats]
+"""By method: heights of the joint line (knees,) in its crops, as shares of the crop's height below
+the usual height; NaN where unknown."""
 
 
-def uniformity_tables(trials: Sequence[Trial], lines: Lines) -> list[Table]:
-    """How much the sides of a film differ, and how the joint line's height varies."""
-    rows = [(trial.method, *_sides(trial), *_spread(lines[trial.method])) for trial in trials]
-    return [Table("uniformity", CAPTION, COLUMNS, tuple(rows))]
+def uniformity_table(runs: Sequence[MethodRun], joint_lines: JointLines) -> Table:
+    """Return how much the two areas of a film differ, and how much the joint line's height does."""
+    rows = [(run.method, *_asymmetry(run), *_spread(joint_lines[run.method])) for run in runs]
+    return Table("uniformity", CAPTION, COLUMNS, tuple(rows))
 
 
-def joint_lines(
-    trials: Sequence[Trial],
-    films: Sequence[str],
-    *,
-    workers: int = 0,
-    report: Callable[[], None] = lambda: None,
-) -> Lines:
-    """Where the joint line lies in each upright crop, without labels.
+def find_joint_lines(
+    runs: Sequence[MethodRun], films: Sequence[str], *, workers: int = 0
+) -> JointLines:
+    """Find the height of the joint line in each upright crop, without labels.
 
-    All methods are measured against the mean of all their crops.
+    Crops of all methods are aligned with their common mean.
 
     Args:
-        trials: what was found.
-        films: those to look at; each is read once.
-        workers: processes that read them; 0: this one.
-        report: called after each film.
+        runs: one per method.
+        films: paths of the films to crop; each is read once.
+        workers: processes that read films; 0 reads them in this process.
     """
-    found = {film: [trial.found.get(film, ()) for trial in trials] for film in films}
-    profiles: list[list[Profiles]] = [[np.empty((0, ROWS))] for _ in trials]
+    found = {film: [run.found.get(film, ()) for run in runs] for film in films}
+    profiles: list[list[Floats]] = [[np.empty((0, ROWS))] for _ in runs]
     measured = {}
-    with closing(map_in_workers(_visit, found.items(), workers=workers)) as visits:
-        for (film, knees), seen in visits:
-            measured[film] = _unknown(knees) if isinstance(seen, WorkerDied) else seen
-            report()
+    with closing(map_in_workers(_profiles, found.items(), workers=workers)) as results:
+        for (film, knees), result in results:
+            measured[film] = _unknown(knees) if isinstance(result, WorkerDied) else result
     for film in found:
         for gathered, part in zip(profiles, measured[film], strict=True):
             gathered.append(part)
-    by_method = [np.concatenate(parts) for parts in profiles]
-    ends = np.cumsum([len(part) for part in by_method])[:-1]
-    shifts = np.split(profile_shifts(np.concatenate(by_method)) / ROWS, ends)
-    return dict(zip([trial.method for trial in trials], shifts, strict=True))
+    joined = [np.concatenate(parts) for parts in profiles]
+    ends = np.cumsum([len(part) for part in joined])[:-1]
+    shifts = np.split(profile_shifts(np.concatenate(joined)) / ROWS, ends)
+    return dict(zip([run.method for run in runs], shifts, strict=True))
 
 
-def profile_shifts(profiles: Profiles) -> Floats:
-    """How many rows each profile (N, ROWS) is below their common mean; NaN for one without form."""
+def profile_shifts(profiles: Floats) -> Floats:
+    """Return by how many rows (N,) profiles (N, ROWS) are below their common mean.
+
+    A profile without contrast has a shift of NaN.
+    """
     shifts = np.full(len(profiles), np.nan)
     contrast = profiles.std(axis=1)
-    clear = contrast > FLAT  # which NaN is not
-    if not clear.any():
+    usable = contrast > FLAT  # False for NaN
+    if not usable.any():
         return shifts
-    formed = profiles[clear] / contrast[clear, None]
-    moved = np.zeros(len(formed))
+    scaled = profiles[usable] / contrast[usable, None]
+    estimate = np.zeros(len(scaled))
     rows = np.arange(ROWS)
     for _ in range(ROUNDS):
-        aligned = [np.interp(rows + at, rows, one) for at, one in zip(moved, formed, strict=True)]
-        moved = _shifts_to(np.mean(aligned, axis=0), formed)
-        moved -= np.median(moved)  # or the mean would wander off
-    shifts[clear] = moved
+        shifted = zip(estimate, scaled, strict=True)
+        aligned = [np.interp(rows + by, rows, profile) for by, profile in shifted]
+        estimate = _shifts_to(np.mean(aligned, axis=0), scaled)
+        estimate -= np.median(estimate)  # otherwise the mean would drift
+    shifts[usable] = estimate
     return shifts
 
 
-def _shifts_to(reference: Floats, profiles: Profiles) -> Floats:
-    """Where the middle of a reference (ROWS,) correlates best with each profile (N, ROWS)."""
-    inner = _unit(reference[REACH : ROWS - REACH])
+def _shifts_to(reference: Floats, profiles: Floats) -> Floats:
+    """Return where the middle of a reference (ROWS,) correlates best with profiles (N, ROWS)."""
+    inner = _normalised(reference[REACH : ROWS - REACH])
     windows = np.lib.stride_tricks.sliding_window_view(profiles, len(inner), axis=1)
-    likeness = np.stack([_unit(window) @ inner for window in windows.swapaxes(0, 1)], axis=1)
+    correlation = np.stack([_normalised(w) @ inner for w in windows.swapaxes(0, 1)], axis=1)
     each = np.arange(len(profiles))
-    best = likeness.argmax(axis=1)
+    best = correlation.argmax(axis=1)
     at = best.clip(1, 2 * REACH - 1)
-    above, here, below = (likeness[each, at + step] for step in (-1, 0, 1))
+    above, here, below = (correlation[each, at + step] for step in (-1, 0, 1))
     bend = above - 2 * here + below
     # The vertex of the parabola through three values; at the end of the reach there is none.
     peak = np.divide((above - below) / 2, bend, out=np.zeros_like(bend), where=bend < 0)
@@ -120,34 +116,34 @@ def _shifts_to(reference: Floats, profiles: Profiles) -> Floats:
     return shifts
 
 
-def _unit(values: Floats) -> Floats:
-    """Without mean, and of length 1 along the last axis, or 0."""
+def _normalised(values: Floats) -> Floats:
+    """Return values (..., N) with mean 0 and length 1, or length 0 where they are constant."""
     centred = values - values.mean(axis=-1, keepdims=True)
     unit: Floats = centred / np.maximum(np.linalg.norm(centred, axis=-1, keepdims=True), FLAT)
     return unit
 
 
-def _visit(film: tuple[str, Sequence[Sequence[Detection]]]) -> list[Profiles]:
-    """The profiles of each method's crops of a film."""
+def _profiles(film: tuple[str, Sequence[Sequence[Detection]]]) -> list[Floats]:
+    """Return the profiles (knees, ROWS) of each method's crops of a film."""
     path, methods = film
     if not any(methods):
         return _unknown(methods)
     try:
-        pixels = read(path)
+        radiograph = read(path)
         return [
-            np.array([_profile(pixels, found) for found in knees]).reshape(-1, ROWS)
+            np.array([_profile(radiograph, found) for found in knees]).reshape(-1, ROWS)
             for knees in methods
         ]
-    except (FilmError, OSError):  # it was there a moment ago, and has its rows
+    except (FilmError, OSError):  # the file has changed since the detection
         return _unknown(methods)
 
 
-def _unknown(methods: Sequence[Sequence[Detection]]) -> list[Profiles]:
+def _unknown(methods: Sequence[Sequence[Detection]]) -> list[Floats]:
     return [np.full((len(knees), ROWS), np.nan) for knees in methods]
 
 
 def _profile(film: Radiograph, found: Detection) -> Floats:
-    """From row to row, how much brighter the middle of an upright crop becomes: (ROWS,).
+    """Return the vertical gradient (ROWS,) of the brightness in the middle of an upright crop.
 
     Brightness itself would follow the exposure and the soft tissue rather than the joint.
     """
@@ -158,38 +154,38 @@ def _profile(film: Radiograph, found: Detection) -> Floats:
     crop = torch.from_numpy(found.crop(film, mm=None, spacing_mm=None, mirror=True))
     margin = round(ROWS * (1 - MIDDLE) / 2)
     middle = resize(crop, (ROWS, ROWS))[:, margin : ROWS - margin]
-    bright = middle.double().mean(1).numpy()
-    smooth = np.convolve(np.pad(bright, 1, mode="edge"), [0.25, 0.5, 0.25], "valid")
-    steps: Floats = np.gradient(smooth)
-    return -steps if found.polarity == "negative" else steps
+    brightness = middle.double().mean(1).numpy()
+    smooth = np.convolve(np.pad(brightness, 1, mode="edge"), [0.25, 0.5, 0.25], "valid")
+    gradient: Floats = np.gradient(smooth)
+    return -gradient if found.polarity == "negative" else gradient
 
 
-def _sides(trial: Trial) -> Iterator[Cell]:
-    """Over films with both knees: their number, height apart, size apart, turned apart."""
-    pairs = [knees for knees in trial.found.values() if len(knees) == 2]
-    apart = np.array([one.centre[1] - two.centre[1] for one, two in pairs])
-    width = np.array([(one.width_px + two.width_px) / 2 for one, two in pairs])
-    size = np.array([one.width_px - two.width_px for one, two in pairs])
-    mm = np.array([one.mm_per_px or np.nan for one, _ in pairs])
+def _asymmetry(run: MethodRun) -> Iterator[Cell]:
+    """Yield the number of films with both knees, and their height, size and angle apart."""
+    pairs = [knees for knees in run.found.values() if len(knees) == 2]
+    apart = np.array([left.centre[1] - right.centre[1] for left, right in pairs])
+    width = np.array([(left.width_px + right.width_px) / 2 for left, right in pairs])
+    size = np.array([left.width_px - right.width_px for left, right in pairs])
+    mm = np.array([left.mm_per_px or np.nan for left, _ in pairs])
     # Mirror images are turned by opposite angles.
-    turned = np.array([one.rotation_deg + two.rotation_deg for one, two in pairs])
+    turned = np.array([left.rotation_deg + right.rotation_deg for left, right in pairs])
     yield len(pairs)
     for offset in (100 * apart / width, apart * mm):
         known = offset[np.isfinite(offset)]
-        yield _mean_size(known)
+        yield _mean_magnitude(known)
         yield _deviation(known)
-    yield _mean_size(100 * size / width)
-    yield _mean_size(turned)
+    yield _mean_magnitude(100 * size / width)
+    yield _mean_magnitude(turned)
 
 
 def _spread(heights: Floats) -> tuple[Cell, ...]:
-    """Crops, SD and median distance of the joint line in them, in %."""
+    """Return the number of crops, and the SD and median deviation of the joint line, in %."""
     known = 100 * heights[np.isfinite(heights)]
-    usual = np.median(np.abs(known - np.median(known))) if len(known) else None
-    return len(known), _deviation(known), None if usual is None else float(usual)
+    usual = float(np.median(np.abs(known - np.median(known)))) if len(known) else None
+    return len(known), _deviation(known), usual
 
 
-def _mean_size(values: Floats) -> float | None:
+def _mean_magnitude(values: Floats) -> float | None:
     return float(np.abs(values).mean()) if len(values) else None
 
 

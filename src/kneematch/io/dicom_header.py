@@ -1,19 +1,21 @@
-"""What a film's DICOM header says beside the pixels, read leniently and without patient data."""
+"""Read single elements of a DICOM header leniently: garbage counts as absent."""
 
 import math
 import struct
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydicom import Dataset
+from pydicom.errors import BytesLengthException
+from pydicom.uid import UID
 
 from kneematch.errors import NotARadiograph
 
-SQUARE_WITHIN = 0.01  # the relative difference of the two spacings that is still rounding
-SIDES = ("L", "R", "B")
+SQUARE_WITHIN: Final = 0.01  # the relative difference of the two spacings that is still rounding
+LATERALITIES: Final = ("L", "R", "B")
 
-# What pydicom raises on an element whose bytes do not fit its kind.
-BAD_ELEMENT = (
+# What pydicom raises on an element whose bytes do not fit its value representation.
+BAD_ELEMENT: Final = (
     ValueError,
     TypeError,
     LookupError,
@@ -21,11 +23,12 @@ BAD_ELEMENT = (
     NotImplementedError,
     OverflowError,
     struct.error,
+    BytesLengthException,
 )
 
 
 def header_value(dataset: Dataset, keyword: str) -> Any:
-    """An element's value, or None where it is absent, empty or garbage."""
+    """Return an element's value, or None where it is absent, empty or garbage."""
     try:
         value = dataset.get(keyword)
     except BAD_ELEMENT:
@@ -34,37 +37,39 @@ def header_value(dataset: Dataset, keyword: str) -> Any:
 
 
 def header_text(dataset: Dataset, keyword: str) -> str | None:
-    """An element as one printable line, or None."""
-    return one_line(str(header_value(dataset, keyword) or "")) or None
-
-
-def one_line(text: str) -> str:
-    """A text of unknown origin without line breaks and other unprintable signs."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    """Return an element as one printable line, or None."""
+    text = str(header_value(dataset, keyword) or "")
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split()) or None
 
 
 def header_number(dataset: Dataset, keyword: str) -> float | None:
-    """An element as one finite number, or None."""
+    """Return an element as one finite number, or None."""
     numbers = _numbers(header_value(dataset, keyword))
     return numbers[0] if len(numbers) == 1 else None
 
 
+def uid_name(value: Any) -> str | None:
+    """Return the name of a registered UID; None for others, whose text may say anything."""
+    name = UID(value).name if isinstance(value, str) else value
+    return None if name == value else name
+
+
 def laterality(dataset: Dataset) -> str | None:
-    """The patient's side, "L", "R" or "B", as the image or else its series is tagged."""
+    """Return the patient's side, "L", "R" or "B", of the image or else of its series."""
     for keyword in ("ImageLaterality", "Laterality"):
         side = header_text(dataset, keyword)
-        if side in SIDES:
+        if side in LATERALITIES:
             return side
     return None
 
 
 def spacing(dataset: Dataset, path: Path) -> tuple[float | None, str | None]:
-    """Millimetres per pixel and the keyword it came from.
+    """Return the millimetres per pixel and the keyword of the element that states them.
 
-    PixelSpacing comes first, since it may be calibrated (DICOM PS3.3, 10.7); where it only repeats
-    ImagerPixelSpacing, it is that: the spacing at the detector. Neither is divided by
-    EstimatedRadiographicMagnificationFactor, by which the knee, nearer to the tube than the
-    detector is, appears enlarged; the keyword lets the reader decide.
+    PixelSpacing comes first, since it may be calibrated (DICOM PS3.3, 10.7); where it equals
+    ImagerPixelSpacing, it is the spacing at the detector and is reported as that. Neither is
+    divided by EstimatedRadiographicMagnificationFactor, the enlargement of the knee, which is
+    nearer to the tube than the detector is: the keyword lets the reader decide.
     """
     at_detector = _pair(dataset, "ImagerPixelSpacing")
     calibrated = _pair(dataset, "PixelSpacing")
@@ -86,7 +91,7 @@ def spacing(dataset: Dataset, path: Path) -> tuple[float | None, str | None]:
 
 
 def _pair(dataset: Dataset, keyword: str) -> tuple[float, float] | None:
-    """Two positive numbers, those of a row's and a column's step."""
+    """Return two positive numbers, the distances of rows and of columns, or None."""
     numbers = _numbers(header_value(dataset, keyword))
     if len(numbers) != 2 or min(numbers) <= 0:
         return None
@@ -94,7 +99,7 @@ def _pair(dataset: Dataset, keyword: str) -> tuple[float, float] | None:
 
 
 def _numbers(value: Any) -> list[float]:
-    """The finite numbers of an element, or none at all if one of them is not."""
+    """Return an element's numbers, or an empty list if any of them is not finite."""
     values = [value] if isinstance(value, (str, int, float)) else value or []
     try:
         numbers = [float(v) for v in values]
@@ -106,6 +111,6 @@ def _numbers(value: Any) -> list[float]:
 def _check_square(pair: tuple[float, float], keyword: str, path: Path) -> None:
     if abs(pair[0] - pair[1]) > SQUARE_WITHIN * max(pair):
         raise NotARadiograph(
-            f"{path}: {keyword} is {pair[0]:g} by {pair[1]:g}; expected square pixels; "
-            "resample the film or correct its header"
+            f"{path}: {keyword} is of pixels {pair[0] / pair[1]:.3g} times as high as wide; "
+            "expected square pixels; resample the film or correct its header"
         )

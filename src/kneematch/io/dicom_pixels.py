@@ -1,96 +1,111 @@
-"""The decoded frame of a DICOM film, its codestream checked before a codec sees it."""
+"""Decode the frame of a DICOM film, after its codestream was checked against the header."""
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydicom import FileDataset
-from pydicom.encaps import get_frame
-from pydicom.pixels.decoders.base import get_decoder
-from pydicom.pixels.utils import pixel_array
-from pydicom.uid import (
-    UID,
-    JPEG2000TransferSyntaxes,
-    JPEGExtended12Bit,
-    JPEGLosslessSV1,
-    JPEGLSTransferSyntaxes,
-    JPEGTransferSyntaxes,
-)
+from pydicom import Dataset
+from pydicom.encaps import encapsulate, get_frame
+from pydicom.pixels.decoders.base import Decoder, get_decoder
+from pydicom.pixels.processing import convert_color_space
+from pydicom.uid import UID
 
 from kneematch.errors import MissingDecoder, NotAnImage
-from kneematch.io.dicom_header import one_line
-from kneematch.io.intensity import decoding
+from kneematch.io.dicom_codecs import CODESTREAM_SYNTAXES, PLUGIN
+from kneematch.io.dicom_header import uid_name
+from kneematch.io.intensity import ROWS_AT_ONCE, grey_from_rgb
+from kneematch.io.limits import decoding
 
-CODESTREAMS = (*JPEGTransferSyntaxes, *JPEGLSTransferSyntaxes, *JPEG2000TransferSyntaxes)
-# GDCM, which pydicom would ask first, hands its pixels over as text: slower and five times the
-# memory. It remains for what it alone decodes, JPEG lossless and 12-bit JPEG.
-PLUGINS = ("pylibjpeg", "pyjpegls", "pillow", "gdcm")
-
-END = b"\xff\xd9"  # of a JPEG, JPEG-LS or JPEG 2000 codestream
-TAIL = 64  # bytes in which the end must lie; what follows it is padding
-JPEG_2000_START = b"\xff\x4f\xff\x51"  # SOC and SIZ, also inside a JP2 file
-JPEG_FRAMES = {0xC0, 0xC1, 0xC2, 0xC3, 0xC5, 0xC6, 0xC7, 0xC9, 0xCA, 0xCB, 0xCD, 0xCE, 0xCF, 0xF7}
+YBR: Final = ("YBR_FULL", "YBR_FULL_422")
+END: Final = b"\xff\xd9"  # of a JPEG, JPEG-LS or JPEG 2000 codestream
+TAIL: Final = 64  # bytes in which the end must lie; what follows it is padding
+JPEG_START: Final = b"\xff\xd8"  # SOI, of JPEG-LS, too
+JPEG_2000_START: Final = b"\xff\x4f\xff\x51"  # SOC and SIZ
+JPEG_FRAMES: Final = {*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC}  # SOF markers
 
 
-def decoded(dataset: FileDataset, path: Path) -> NDArray[Any]:
-    """(H, W), or (H, W, 3) in RGB; a read-only view of the dataset where nothing is compressed."""
+def decode_pixels(dataset: Dataset, path: Path) -> NDArray[Any]:
+    """Return the stored grey values (H, W): a read-only view where nothing is compressed.
+
+    Raises:
+        NotARadiograph: the pixels are in colour.
+        MissingDecoder: the transfer syntax cannot be decoded.
+    """
     syntax: UID = dataset.file_meta.TransferSyntaxUID
-    with decoding(path, f"DICOM ({one_line(syntax.name)})"):
-        if syntax in CODESTREAMS:
+    with decoding(path, f"DICOM ({uid_name(syntax) or 'unknown transfer syntax'})"):
+        decoder = _decoder(syntax, path)
+        if syntax in CODESTREAM_SYNTAXES:
             _check_codestream(dataset, path)
         elif not syntax.is_encapsulated and "PixelData" in dataset:
             _check_uncompressed(dataset, path)
-        if syntax == JPEGExtended12Bit and dataset.BitsStored > 8:
-            # GDCM goes by the codestream and decodes these, but pydicom 3.0 does not ask it to.
-            syntax = dataset.file_meta.TransferSyntaxUID = JPEGLosslessSV1
-        pixels = pixel_array(
-            dataset,
-            index=0,
-            decoding_plugin=_plugin(syntax, path),
-            view_only=True,
-            correct_unused_bits=False,  # that would copy every 12-bit film; see _used_bits
-        )
-        return _used_bits(pixels, dataset)
+        options: dict[str, Any] = {
+            "raw": True,  # colours are converted below, a few rows at a time
+            "view_only": True,
+            "correct_unused_bits": False,  # would copy every 12-bit film; see _drop_unused_bits
+            "decoding_plugin": PLUGIN if syntax in CODESTREAM_SYNTAXES else "",
+        }
+        pixels, layout = decoder.as_array(dataset, index=0, **options)
+        if pixels.ndim == 2:
+            return _drop_unused_bits(pixels, dataset)
+        ybr = layout["photometric_interpretation"] in YBR
+        return grey_from_rgb(path, _rgb_bands(pixels, ybr), 2**dataset.BitsStored - 1)
 
 
-def _plugin(syntax: UID, path: Path) -> str:
-    """The codec to use; none by name where pydicom itself decodes."""
+def _rgb_bands(pixels: NDArray[Any], ybr: bool) -> Iterator[NDArray[Any]]:
+    for start in range(0, len(pixels), ROWS_AT_ONCE):
+        band = pixels[start : start + ROWS_AT_ONCE]
+        yield convert_color_space(band, "YBR_FULL", "RGB") if ybr else band
+
+
+def _decoder(syntax: UID, path: Path) -> Decoder:
+    name = uid_name(syntax) or "that is not registered"
     try:
         decoder = get_decoder(syntax)
-    except NotImplementedError as error:
+    except NotImplementedError:
         raise MissingDecoder(
-            f"{path}: transfer syntax {one_line(syntax.name)}, which pydicom does not decode; "
+            f"{path}: transfer syntax {name}, which pydicom does not decode; "
             "expected one of the still images' syntaxes; export it uncompressed"
-        ) from error
-    if not decoder.is_available:
+        ) from None
+    if syntax in CODESTREAM_SYNTAXES and PLUGIN not in decoder.available_plugins:
         raise MissingDecoder(
-            f"{path}: transfer syntax {syntax.name}, for which no decoder is installed; expected "
-            f"one of: {', '.join(decoder.missing_dependencies)}; reinstall kneematch with its "
-            "dependencies"
+            f"{path}: transfer syntax {name}, for which no decoder is installed; expected "
+            "imagecodecs; reinstall kneematch with its dependencies"
         )
-    return next((name for name in PLUGINS if name in decoder.available_plugins), "")
+    return decoder
 
 
-def _check_codestream(dataset: FileDataset, path: Path) -> None:
-    """Refuse a cut codestream, over which codecs hang or guess, and one larger than its header."""
+def _check_codestream(dataset: Dataset, path: Path) -> None:
+    """Refuse a codestream that is cut, which codecs fill up, or not of the header's size."""
     frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
     if END not in frame[-TAIL:]:
         raise NotAnImage(
             f"{path}: compressed pixels without an end; expected a whole file; "
             "copy or export it again"
         )
-    found, stated = _codestream_size(frame), (dataset.Rows, dataset.Columns)
-    if found != stated:
+    start = 0 if frame.startswith(JPEG_START) else frame.find(JPEG_2000_START)
+    if start > 0:  # the boxes of a JP2 file, which DICOM does not allow; pydicom hangs on odd ones
+        frame = frame[start:]
+        dataset.PixelData = encapsulate([frame])
+    found = _codestream_shape(frame)
+    stated = (dataset.Rows, dataset.Columns, dataset.SamplesPerPixel)
+    if found is None or found[:2] != stated[:2]:
+        size = "no known kind" if found is None else f"{found[0]} x {found[1]} pixels"
         raise NotAnImage(
-            f"{path}: compressed pixels of {_text(found)}; expected {_text(stated)}, as the "
+            f"{path}: compressed pixels of {size}; expected {stated[0]} x {stated[1]} pixels, as "
+            "the header says; export it again"
+        )
+    if found[2] != stated[2]:
+        raise NotAnImage(
+            f"{path}: compressed pixels of {found[2]} samples each; expected {stated[2]}, as the "
             "header says; export it again"
         )
 
 
-def _check_uncompressed(dataset: FileDataset, path: Path) -> None:
-    """Refuse compressed pixels that the header passes off as plain, lest they be shown as noise."""
+def _check_uncompressed(dataset: Dataset, path: Path) -> None:
+    """Refuse compressed pixels in a file that calls them uncompressed: they would read as noise."""
     if dataset["PixelData"].is_undefined_length:
         raise NotAnImage(
             f"{path}: compressed pixels and a header that does not say how; expected a transfer "
@@ -98,29 +113,25 @@ def _check_uncompressed(dataset: FileDataset, path: Path) -> None:
         )
 
 
-def _text(size: tuple[int, int] | None) -> str:
-    return "no known kind" if size is None else f"{size[0]} x {size[1]} pixels"
-
-
-def _codestream_size(frame: bytes) -> tuple[int, int] | None:
-    """(height, width) as the codestream itself says it, or None."""
-    start = frame.find(JPEG_2000_START)
-    if start >= 0:
-        right, bottom, left, top = struct.unpack_from(">4I", frame, start + 8)
-        return bottom - top, right - left
+def _codestream_shape(frame: bytes) -> tuple[int, int, int] | None:
+    """Return (height, width, samples) as the codestream itself states them, or None."""
+    if frame.startswith(JPEG_2000_START):
+        right, bottom, left, top = struct.unpack_from(">4I", frame, 8)
+        (samples,) = struct.unpack_from(">H", frame, 40)
+        return bottom - top, right - left, samples
     at = 2  # behind the start of the image
-    while at + 9 <= len(frame) and frame[at] == 0xFF:
+    while at + 10 <= len(frame) and frame[at] == 0xFF:
         marker, length = frame[at + 1], int.from_bytes(frame[at + 2 : at + 4])
         if marker in JPEG_FRAMES:
-            height, width = struct.unpack_from(">2H", frame, at + 5)
-            return height, width
+            height, width, samples = struct.unpack_from(">2HB", frame, at + 5)
+            return height, width, samples
         at += 1 if marker == 0xFF else 2 + length  # a marker may have fill bytes before it
     return None
 
 
-def _used_bits(pixels: NDArray[Any], dataset: FileDataset) -> NDArray[Any]:
-    """Drop what lies outside the bits stored, such as an overlay, and only if something does."""
-    if pixels.dtype.kind == "f" or pixels.ndim == 3:
+def _drop_unused_bits(pixels: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
+    """Clear bits outside the stored ones, such as an overlay; copies only if any is set."""
+    if pixels.dtype.kind == "f":
         return pixels
     allocated, stored = 8 * pixels.dtype.itemsize, int(dataset.BitsStored)
     signed = pixels.dtype.kind == "i"

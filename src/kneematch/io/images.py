@@ -1,50 +1,55 @@
-"""PNG, JPEG and TIFF films, through Pillow; they carry no spacing, side or view."""
+"""Read a radiograph from a PNG, JPEG or TIFF file; these carry no spacing, side or view."""
 
+import struct
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from kneematch.errors import NotAnImage, NotARadiograph
-from kneematch.io.intensity import Stored, check_size, decoding, grey_channel, unit_range
+from kneematch.io.intensity import ROWS_AT_ONCE, StoredPixels, grey_from_rgb, unit_range
+from kneematch.io.limits import check_size, decoding
 from kneematch.io.radiograph import Radiograph
 
-FORMATS = ("PNG", "JPEG", "TIFF")
-GREY_MODES = ("L", "I;16", "I;16B", "I", "F")
-TIFF_PHOTOMETRIC = 262
-TIFF_WHITE_IS_ZERO = 0
+FORMATS: Final = ("PNG", "JPEG", "TIFF")
+GREY_MODES: Final = ("L", "I;16", "I;16B", "I", "F")
+BYTES_PER_PX: Final = 16  # at the peak, for 32-bit values, of which Pillow makes two copies
+TIFF_PHOTOMETRIC: Final = 262
+TIFF_WHITE_IS_ZERO: Final = 0
+BAD_EXIF: Final = (SyntaxError, ValueError, TypeError, LookupError, struct.error)
 
 
 def read_image(file: BinaryIO, path: Path) -> Radiograph:
     """Read a picture file that is open at its beginning."""
-    with _identified(file, path) as image, decoding(path, f"{image.format} picture"):
+    with decoding(path, "picture"):
+        image = _open(file, path)
+    with image, decoding(path, f"{image.format} picture"):
         _check_kind(image, path)
         image.load()
-        stored = Stored(_grey(image, path), inverted=_white_is_zero(image))
-    return Radiograph(unit_range(path, stored))
+        pixels = _upright(_grey(image, path), image)
+        inverted = _white_is_zero(image)
+    return Radiograph(unit_range(path, StoredPixels(pixels, inverted)))
 
 
-def _identified(file: BinaryIO, path: Path) -> Image.Image:
+def _open(file: BinaryIO, path: Path) -> Image.Image:
     try:
-        with decoding(path, "picture"):
-            return Image.open(file, formats=FORMATS)
-    except NotAnImage as error:
-        if isinstance(error.__cause__, Image.DecompressionBombError):
-            raise NotARadiograph(
-                f"{path}: more pixels than any film has; expected a film; check the file"
-            ) from error
-        if isinstance(error.__cause__, UnidentifiedImageError):
-            raise NotAnImage(
-                f"{path}: neither DICOM nor PNG, JPEG or TIFF; expected one of these; "
-                "check or convert the file"
-            ) from error
-        raise
+        return Image.open(file, formats=FORMATS)
+    except Image.DecompressionBombError:
+        raise NotARadiograph(
+            f"{path}: more pixels than any film has; expected a film; check the file"
+        ) from None
+    except UnidentifiedImageError:
+        raise NotAnImage(
+            f"{path}: neither DICOM nor PNG, JPEG or TIFF; expected one of these; "
+            "check or convert the file"
+        ) from None
 
 
 def _check_kind(image: Image.Image, path: Path) -> None:
-    check_size(path, image.height, image.width)
+    check_size(path, image.height, image.width, BYTES_PER_PX)
     frames = getattr(image, "n_frames", 1)
     if frames > 1:
         raise NotARadiograph(
@@ -58,18 +63,42 @@ def _check_kind(image: Image.Image, path: Path) -> None:
 
 
 def _grey(image: Image.Image, path: Path) -> NDArray[Any]:
+    """Return the grey levels (H, W) of a picture in any of Pillow's modes."""
     if image.mode in GREY_MODES:
         return np.asarray(image)
-    # Palettes, transparency and the printers' colour spaces all have an RGB picture to judge.
-    pixels = np.asarray(image.convert("RGBA"))
-    if pixels[..., 3].min() < 255:
-        raise NotARadiograph(
-            f"{path}: partly transparent; expected an opaque picture; flatten and save it again"
+    return grey_from_rgb(path, _rgba_bands(image, path), full_scale=255)
+
+
+def _rgba_bands(image: Image.Image, path: Path) -> Iterator[NDArray[np.uint8]]:
+    """Convert palettes, CMYK and other colours to RGBA, a few rows at a time to save memory."""
+    for top in range(0, image.height, ROWS_AT_ONCE):
+        rows = (0, top, image.width, min(top + ROWS_AT_ONCE, image.height))
+        band = np.asarray(image.crop(rows).convert("RGBA"))
+        if band[..., 3].min() < 255:
+            raise NotARadiograph(
+                f"{path}: partly transparent; expected an opaque picture; flatten and save it again"
+            )
+        yield band
+
+
+def _upright(pixels: NDArray[Any], image: Image.Image) -> NDArray[Any]:
+    """Turn pixels (H, W) as the EXIF orientation says; Pillow has done so for TIFF already."""
+    try:
+        orientation = (
+            1 if image.format == "TIFF" else image.getexif().get(ExifTags.Base.Orientation)
         )
-    return grey_channel(path, pixels[..., :3], full_scale=255)
+    except BAD_EXIF:
+        return pixels
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.T
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return pixels
 
 
 def _white_is_zero(image: Image.Image) -> bool:
-    """Whether a TIFF's header inverts its values and Pillow has not, as it does for 8 bits."""
+    """Return whether a TIFF stores white as 0 without Pillow inverting it, as it does 8 bits."""
     tags = getattr(image, "tag_v2", {})
     return image.mode != "L" and tags.get(TIFF_PHOTOMETRIC) == TIFF_WHITE_IS_ZERO

@@ -1,4 +1,4 @@
-"""A film's file, DICOM, PNG, JPEG or TIFF, becomes a Radiograph."""
+"""Read a film's file, DICOM, PNG, JPEG or TIFF, recognised by its content."""
 
 import os
 import stat
@@ -7,22 +7,25 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from kneematch.errors import NotAnImage, NotARadiograph, Unreadable
-from kneematch.io.intensity import MAX_BYTES
+from kneematch.io.limits import MAX_BYTES
 from kneematch.io.radiograph import Radiograph
 
-HEAD_BYTES = 132  # a DICOM preamble and its magic word
-FIRST_GROUPS = (0x0002, 0x0008)  # where a DICOM without preamble begins
-FIRST_LENGTH = 256  # bytes; its first elements are short
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+HEAD_BYTES: Final = 132  # a DICOM preamble and its magic word
+FIRST_GROUPS: Final = (0x0002, 0x0008)  # where a DICOM without preamble begins
+FIRST_LENGTH: Final = 256  # bytes; its first elements are short
 
 
 def read(path: str | os.PathLike[str]) -> Radiograph:
     """Read one film, recognised by its content, whatever its name.
 
-    Bones end up bright where the header says how the values are meant. Spacing, laterality, view
-    and series description are kept; nothing that identifies a patient is.
+    Bones are bright in the result where the header says how the values are meant. Spacing,
+    laterality, view and series description are kept; nothing that identifies a patient is.
 
     Raises:
         FilmError: one of its kinds (see `kneematch.errors`), naming the file.
@@ -30,9 +33,7 @@ def read(path: str | os.PathLike[str]) -> Radiograph:
     where = Path(path)
     with _opened(where) as file, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydicom's and Pillow's remarks on odd headers
-        head = file.read(HEAD_BYTES)
-        file.seek(0)
-        if _begins_dicom(head):
+        if _at_dicom(file):
             from kneematch.io.dicom import read_dicom
 
             return read_dicom(file, where)
@@ -41,10 +42,31 @@ def read(path: str | os.PathLike[str]) -> Radiograph:
         return read_image(file, where)
 
 
+def read_header(path: str | os.PathLike[str], *keywords: str) -> "Dataset | None":
+    """Read the header of a DICOM file within the limits that `read` has; None for other files.
+
+    Args:
+        path: the file.
+        keywords: the elements needed, such as "SeriesDescription"; reading stops behind the last
+            of them. Without any, all elements before the pixels are read.
+
+    Raises:
+        FilmError: as `read`.
+    """
+    where = Path(path)
+    with _opened(where) as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if not _at_dicom(file):
+            return None
+        from kneematch.io.dicom import parse_header
+
+        return parse_header(file, where, keywords)
+
+
 def is_dicom(path: str | os.PathLike[str]) -> bool:
-    """Whether the content, not the name, is DICOM's."""
+    """Return whether a file's content, whatever its name, is DICOM."""
     with _opened(Path(path)) as file:
-        return _begins_dicom(file.read(HEAD_BYTES))
+        return _at_dicom(file)
 
 
 def is_uncompressed(path: str | os.PathLike[str]) -> bool:
@@ -59,8 +81,10 @@ def is_uncompressed(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _begins_dicom(head: bytes) -> bool:
-    """Whether a file begins with DICOM's magic word or, lacking it, with a first data element."""
+def _at_dicom(file: BinaryIO) -> bool:
+    """Return whether a file begins with DICOM's magic word or, without it, a first data element."""
+    head = file.read(HEAD_BYTES)
+    file.seek(0)
     if head[128:132] == b"DICM":
         return True
     if len(head) < 8:
@@ -77,12 +101,9 @@ def _begins_dicom(head: bytes) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A regular file of sensible size, open for reading; the system's refusals are Unreadable."""
+    """Open a regular file of sensible size; raise Unreadable where the system refuses."""
     try:
-        # A pipe would block and a device would never end, so neither is opened at all.
-        if not stat.S_ISREG(path.stat().st_mode):
-            kind = "a folder" if path.is_dir() else "not a regular file"
-            raise Unreadable(f"{path}: {kind}; expected one film; name a film's file")
+        _check_regular(path)
         with path.open("rb") as file:
             _check_bytes(path, os.fstat(file.fileno()).st_size)
             yield file
@@ -91,6 +112,24 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             f"{path}: {error.strerror or error}; expected a readable file; "
             "check the path and its permissions"
         ) from error
+    except MemoryError as error:
+        raise Unreadable(
+            f"{path}: not enough memory to read it; expected some hundred MB; "
+            "free memory or use fewer workers"
+        ) from error
+
+
+def _check_regular(path: Path) -> None:
+    """Refuse pipes, which would block, and devices, which would never end."""
+    try:
+        mode = path.stat().st_mode
+    except ValueError as error:  # a null character or a lone surrogate
+        raise Unreadable(
+            f"{path}: a name that the system cannot have; expected a path; check the name"
+        ) from error
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        raise Unreadable(f"{path}: {kind}; expected one film; name a film's file")
 
 
 def _check_bytes(path: Path, size: int) -> None:

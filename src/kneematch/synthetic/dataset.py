@@ -18,7 +18,7 @@ import torch
 from kneematch.errors import SettingsError
 from kneematch.geometry.split import SMALLEST_FILM
 from kneematch.io.atomic import write_aside
-from kneematch.io.intensity import MAX_PIXELS
+from kneematch.io.limits import MAX_PIXELS
 from kneematch.io.write import write_dicom, write_png16
 from kneematch.matching.annotation import save_annotation
 from kneematch.progress import Progress, no_progress

@@ -1,0 +1,260 @@
+"""Errors of detections against labels, and tables of accuracy and of the review flag."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from kneematch.detection.detection import Detection, Point
+from kneematch.errors import SettingsError
+from kneematch.evaluation.ground_truth import MARGINS, GroundTruth, LabelledKnee
+from kneematch.evaluation.method_run import MethodRun
+from kneematch.evaluation.statistics import bootstrap
+from kneematch.evaluation.tables import Cell, Table, numbers, texts
+
+AREA: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau
+GOOD_IOU: Final = 0.75
+ALL: Final = "all"
+
+ACCURACY: Final = (
+    *texts("method", "source"),
+    *numbers(0, "knees", "missed"),
+    *numbers(3, "mean IoU", "IoU, low", "IoU, high", "recall at 0.5", "recall at 0.75"),
+    *numbers(3, "recall at 0.75, low", "recall at 0.75, high", "recall at 0.9"),
+    *numbers(2, "centre, median %", "centre, 95th %", "margins, median %", "margins, 95th %"),
+    *numbers(2, "margins, median mm"),
+)
+RELIABILITY: Final = (
+    *texts("method"),
+    *numbers(0, "good areas", "good to review"),
+    *numbers(3, "share of good"),
+    *numbers(0, "bad areas", "bad to review"),
+    *numbers(3, "share of bad"),
+)
+REASONS: Final = (
+    *texts("reason"),
+    *numbers(0, "areas", "to review", "bad"),
+    *numbers(3, "share bad"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KneeScore:
+    """How far one labelled knee was found from its label; errors are NaN where it was missed."""
+
+    film: str  # path
+    side: str
+    source: str
+    missed: bool = True
+    iou: float = 0.0  # of the squares around both plateaus
+    centre_percent: float = math.nan  # distance of the plateaus' midpoints, in % of the width
+    margin_percent: float = math.nan  # mean distance of both margins, in % of the width
+    margin_mm: float = math.nan  # NaN also where the film has no pixel spacing
+    loss: float = math.nan
+    review: bool = False
+    reasons: tuple[str, ...] = ()
+
+
+Scores = Mapping[str, Sequence[KneeScore]]  # by method
+
+
+def score_knees(runs: Sequence[MethodRun], truth: GroundTruth) -> dict[str, list[KneeScore]]:
+    """Compare every method's detections with the labels of the films that it was run on.
+
+    Returns:
+        One score per labelled knee, by method.
+
+    Raises:
+        SettingsError: no film is labelled, or detections lack the plateau's two margins.
+    """
+    labels = truth.match([film for run in runs for film in (*run.found, *run.failed)])
+    return {
+        run.method: [
+            _score(film, knee, run.found.get(film, ()))
+            for film, knees in labels.items()
+            if film in run.found or film in run.failed
+            for knee in knees
+        ]
+        for run in runs
+    }
+
+
+def plateau_margins(found: Detection) -> tuple[Point, Point]:
+    """Return both margins of a detection's tibial plateau, the picture's left one first.
+
+    Raises:
+        SettingsError: its template has no such landmarks.
+    """
+    points = found.landmarks
+    names = MARGINS if set(MARGINS) <= set(points) else tuple(points)
+    if len(names) != len(MARGINS):
+        raise SettingsError(
+            f"areas with {len(points)} landmarks; expected both margins of the tibial plateau, "
+            f"{' and '.join(MARGINS)}, to compare with the truth; mark them on the template "
+            "(kneematch annotate), or leave out --truth"
+        )
+    left, right = sorted(points[name] for name in names)  # they swap in the mirrored half
+    return left, right
+
+
+def plateau_iou(one: tuple[Point, Point], other: tuple[Point, Point]) -> float:
+    """Return the intersection over union of the squares around two plateaus."""
+    (ax0, ay0, ax1, ay1), (bx0, by0, bx1, by1) = _square(*one), _square(*other)
+    width, height = min(ax1, bx1) - max(ax0, bx0), min(ay1, by1) - max(ay0, by0)
+    both = max(width, 0.0) * max(height, 0.0)
+    return both / ((ax1 - ax0) * (ay1 - ay0) + (bx1 - bx0) * (by1 - by0) - both)
+
+
+def accuracy_table(scores: Scores, left_out: int, rng: np.random.Generator) -> Table:
+    """Return IoU, recall and errors by method and source of the films.
+
+    Args:
+        scores: by method.
+        left_out: number of labels that are flagged as unusable, for the caption.
+        rng: source of the bootstrap's randomness.
+    """
+    caption = (
+        "Detected against labelled knees: squares around the tibial plateau, 1.5 times as wide as "
+        "the plateau. Errors of the plateau's midpoint and of its margins are in % of its width. "
+        "Low and high: 95 % interval of a bootstrap over films. A missed knee has an IoU of 0 and "
+        "no error."
+    )
+    if left_out:
+        caption += f" {left_out} knees whose labels are flagged are left out."
+    rows: list[tuple[Cell, ...]] = []
+    for method, knees in scores.items():
+        sources = sorted({knee.source for knee in knees})
+        if len(sources) > 1:
+            for source in sources:
+                chosen = [knee for knee in knees if knee.source == source]
+                rows.append((method, source, *_accuracy(chosen, rng)))
+        rows.append((method, ALL, *_accuracy(knees, rng)))
+    return Table("accuracy", caption, ACCURACY, tuple(rows))
+
+
+def reliability_tables(scores: Scores) -> list[Table]:
+    """Count the good and the bad areas that are flagged for review, by method and by reason."""
+    found = {name: [knee for knee in knees if not knee.missed] for name, knees in scores.items()}
+    together = [knee for knees in found.values() for knee in knees]
+    rows = [(method, *_flagged(knees)) for method, knees in found.items()]
+    if len(rows) > 1:
+        rows.append((ALL, *_flagged(together)))
+    by_reason: dict[str, list[KneeScore]] = {}
+    for knee in together:
+        for reason in knee.reasons:
+            by_reason.setdefault(reason, []).append(knee)
+    ranked = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
+    reasons = tuple(
+        (
+            reason,
+            len(knees),
+            sum(knee.review for knee in knees),
+            sum(knee.iou < GOOD_IOU for knee in knees),
+            _share([knee.iou < GOOD_IOU for knee in knees]),
+        )
+        for reason, knees in ranked
+    )
+    return [
+        Table(
+            "reliability",
+            f"How many good areas, and how many bad ones (IoU below {GOOD_IOU}), are flagged for "
+            "review. Missed knees have no area.",
+            RELIABILITY,
+            tuple(rows),
+        ),
+        Table(
+            "reasons",
+            "How often each reason was given, by all methods together, and how often the area was "
+            f"bad (IoU below {GOOD_IOU}). A reason that does not lead to a review is a note.",
+            REASONS,
+            reasons,
+        ),
+    ]
+
+
+def _score(film: str, label: LabelledKnee, found: Sequence[Detection]) -> KneeScore:
+    detection = next((each for each in found if each.side == label.side), None)
+    if detection is None:
+        return KneeScore(film, label.side, label.source)
+    left, right = plateau_margins(detection)
+    percent = 100 / math.dist(label.left, label.right)
+    centre = math.dist(_middle(left, right), _middle(label.left, label.right))
+    margin = (math.dist(left, label.left) + math.dist(right, label.right)) / 2
+    return KneeScore(
+        film,
+        label.side,
+        label.source,
+        missed=False,
+        iou=plateau_iou((left, right), (label.left, label.right)),
+        centre_percent=centre * percent,
+        margin_percent=margin * percent,
+        margin_mm=margin * (math.nan if detection.mm_per_px is None else detection.mm_per_px),
+        loss=detection.loss,
+        review=detection.needs_review,
+        reasons=tuple(filter(None, (part.strip() for part in detection.reason.split(";")))),
+    )
+
+
+def _square(left: Point, right: Point) -> tuple[float, float, float, float]:
+    """Return the square around a plateau: x0, y0, x1, y1."""
+    x, y = _middle(left, right)
+    half = AREA / 2 * math.dist(left, right)
+    return x - half, y - half, x + half, y + half
+
+
+def _middle(left: Point, right: Point) -> Point:
+    return (left[0] + right[0]) / 2, (left[1] + right[1]) / 2
+
+
+def _accuracy(knees: Sequence[KneeScore], rng: np.random.Generator) -> Iterator[Cell]:
+    """Yield the cells of ACCURACY from the third on."""
+    films = [knee.film for knee in knees]
+    iou = [knee.iou for knee in knees]
+    yield len(knees)
+    yield sum(knee.missed for knee in knees)
+    yield _share(iou)
+    yield from _interval(films, iou, rng)
+    for least in (0.5, 0.75, 0.9):
+        reached = [float(value >= least) for value in iou]
+        yield _share(reached)
+        if least == GOOD_IOU:
+            yield from _interval(films, reached, rng)
+    for errors in (
+        [knee.centre_percent for knee in knees],
+        [knee.margin_percent for knee in knees],
+    ):
+        yield _quantile(errors, 0.5)
+        yield _quantile(errors, 0.95)
+    yield _quantile([knee.margin_mm for knee in knees], 0.5)
+
+
+def _interval(
+    films: Sequence[str], values: Sequence[float], rng: np.random.Generator
+) -> tuple[float | None, float | None]:
+    """Return the interval of a mean; of a single film, which cannot be resampled, (None, None)."""
+    by_film: dict[str, list[float]] = {film: [] for film in sorted(films)}
+    for film, value in zip(films, values, strict=True):
+        by_film[film].append(value)
+    if len(by_film) < 2:
+        return None, None
+    return bootstrap(list(by_film.values()), np.mean, rng) or (None, None)
+
+
+def _flagged(knees: Sequence[KneeScore]) -> Iterator[Cell]:
+    """Yield the number of good areas, those to review and their share; likewise of bad areas."""
+    for bad in (False, True):
+        review = [knee.review for knee in knees if (knee.iou < GOOD_IOU) == bad]
+        yield from (len(review), sum(review), _share(review))
+
+
+def _share(values: Sequence[float]) -> float | None:
+    """Return the mean of numbers or flags; None without any."""
+    return float(np.mean(values)) if len(values) else None
+
+
+def _quantile(values: Sequence[float], share: float) -> float | None:
+    """Return a quantile of the values that are known; None without any."""
+    known = [value for value in values if math.isfinite(value)]
+    return float(np.quantile(known, share)) if known else None

@@ -1,0 +1,62 @@
+"""Limits on what a film's file may cost, and the errors that decoding it may raise."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from kneematch.errors import KneematchError, NotAnImage, NotARadiograph
+
+MAX_PIXELS: Final = 150_000_000  # twice a 43 x 43 cm film at 0.05 mm; Pillow's limit is 179 million
+MAX_BYTES: Final = 1 << 30  # size of a file
+# Memory that reading may take. A good film holds at least a thirtieth of its pixels' bytes, so a
+# small file that needs much more than this was made to exhaust the memory.
+SMALL_FILE_MEMORY: Final = 768 << 20
+MEMORY_PER_FILE_BYTE: Final = 384  # in larger files; equal at 2 MB
+
+
+@contextmanager
+def decoding(path: Path, kind: str) -> Iterator[None]:
+    """Turn what a decoder raises on broken input, which may be nearly anything, into NotAnImage.
+
+    The message names the error's type and leaves out its text and its traceback, which may quote
+    the header and with it the patient.
+    """
+    try:
+        yield
+    except (KneematchError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise NotAnImage(
+            f"{path}: a {kind} that cannot be decoded ({type(error).__name__}); expected a whole "
+            "file; copy or export it again"
+        ) from None
+
+
+def check_size(path: Path, height: int, width: int, bytes_per_px: int) -> None:
+    """Refuse sizes that no film has, before anything is decoded.
+
+    Args:
+        path: the file.
+        height: in pixels, as the header says.
+        width: in pixels, as the header says.
+        bytes_per_px: the memory that decoding takes at its peak.
+    """
+    size = f"{path}: {height} x {width} pixels"
+    if height < 1 or width < 1:
+        raise NotARadiograph(f"{size}; expected at least one; export it again")
+    if height * width > MAX_PIXELS:
+        raise NotARadiograph(f"{size}; expected at most {MAX_PIXELS}; check the file or reduce it")
+    needed, available = height * width * bytes_per_px, memory_budget(path)
+    if needed > available:
+        raise NotARadiograph(
+            f"{size} in a file of {path.stat().st_size} bytes, which take {needed >> 20} MB of "
+            f"memory; expected at most {available >> 20} MB; check the file or reduce it"
+        )
+
+
+def memory_budget(path: Path) -> int:
+    """Return the bytes of memory that reading a file may take."""
+    return max(SMALL_FILE_MEMORY, MEMORY_PER_FILE_BYTE * path.stat().st_size)

@@ -1,0 +1,284 @@
+"""Scores of knees, and the tables of accuracy and review, against results worked out by hand."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kneematch.detection.detection import Detection, Point
+from kneematch.errors import SettingsError
+from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee
+from kneematch.evaluation.method_run import MethodRun
+from kneematch.evaluation.scores import (
+    KneeScore,
+    accuracy_table,
+    plateau_iou,
+    plateau_margins,
+    reliability_tables,
+    score_knees,
+)
+from kneematch.evaluation.tables import Cell, Table
+
+Margins = tuple[float, float, float, float]  # x1, y1, x2, y2
+
+WIDTH = 200.0
+
+
+def area(side: str, left: Point, right: Point, **changes: Any) -> Detection:
+    """A detection whose margins are known; nothing else of it matters here."""
+    found = Detection(
+        side=side,
+        laterality="L",
+        energy=0.3,
+        loss=0.1,
+        polarity="positive",
+        method="search",
+        corners=np.zeros((4, 2)),
+        centre=(0.0, 0.0),
+        width_px=1.0,
+        height_px=1.0,
+        rotation_deg=0.0,
+        landmarks={"plateau_right": left, "plateau_left": right},
+    )
+    return replace(found, **changes)
+
+
+def labels(*names: str) -> GroundTruth:
+    knees = [LabelledKnee(name, "left", (100, 300), (300, 300), "other") for name in names]
+    return GroundTruth(Path("labels.csv"), tuple(knees), 0)
+
+
+@pytest.mark.parametrize(
+    ("moved", "expected"),
+    [((0, 0), 1.0), ((75, 0), 225 / 375), ((0, 150), 150 / 450), ((300, 0), 0.0), ((999, 0), 0.0)],
+)
+def test_plateau_iou_is_that_of_squares_one_and_a_half_plateaus_wide(
+    moved: tuple[float, float], expected: float
+) -> None:
+    dx, dy = moved
+    one, other = (
+        ((100.0, 300.0), (300.0, 300.0)),
+        ((100.0 + dx, 300.0 + dy), (300.0 + dx, 300 + dy)),
+    )
+    assert plateau_iou(one, other) == pytest.approx(expected)
+    assert plateau_iou(other, one) == pytest.approx(expected)
+
+
+def test_plateau_iou_of_a_tilted_plateau_uses_an_upright_square_of_its_length() -> None:
+    level = (0.0, 0.0), (100.0, 0.0)
+    tilted = (10.0, -40.0), (90.0, 40.0)  # about the middle (50, 0)
+    length = math.hypot(80, 80)
+    assert plateau_iou(level, tilted) == pytest.approx(100**2 / length**2)
+
+
+def test_plateau_margins_are_ordered_as_in_the_picture() -> None:
+    assert plateau_margins(area("left", (300, 1), (100, 2))) == ((100, 2), (300, 1))
+    own = area("left", (0, 0), (0, 0), landmarks={"b": (9.0, 1.0), "a": (3.0, 1.0)})
+    assert plateau_margins(own) == ((3, 1), (9, 1))
+    three = area("left", (1, 0), (2, 0))
+    more = replace(three, landmarks={**three.landmarks, "spine": (0.0, 0.0)})
+    assert plateau_margins(more) == ((1, 0), (2, 0))
+
+
+@pytest.mark.parametrize("names", [(), ("a",), ("a", "b", "c")])
+def test_score_knees_refuses_areas_without_margins(names: tuple[str, ...]) -> None:
+    found = area("left", (0, 0), (0, 0), landmarks=dict.fromkeys(names, (1.0, 1.0)))
+    with pytest.raises(SettingsError, match="expected both margins"):
+        score_knees([MethodRun("search", {"one.jpg": (found,)})], labels("one"))
+
+
+def test_score_knees_measures_errors_in_percent_of_the_plateau_and_in_mm() -> None:
+    found = area("left", (103, 304), (300, 300), mm_per_px=0.5, loss=0.25)
+    scores = score_knees([MethodRun("search", {"one.jpg": (found,)})], labels("one"))
+    (score,) = scores["search"]
+    assert score.margin_percent == pytest.approx(100 * (5 + 0) / 2 / 200)
+    assert score.centre_percent == pytest.approx(100 * 2.5 / 200)
+    assert score.margin_mm == pytest.approx(1.25)
+    assert score.loss == pytest.approx(0.25)
+
+
+def test_score_knees_without_spacing_has_no_millimetres() -> None:
+    found = area("left", (103, 304), (300, 300))
+    scores = score_knees([MethodRun("search", {"one.jpg": (found,)})], labels("one"))
+    (score,) = scores["search"]
+    assert math.isnan(score.margin_mm)
+    assert math.isfinite(score.margin_percent)
+
+
+def test_score_knees_counts_knees_that_were_not_found_but_not_films_that_were_not_searched() -> (
+    None
+):
+    right = area("right", (100, 300), (300, 300))
+    left = area("left", (100, 300), (300, 300))
+    found = {"one.jpg": (right,), "two.jpg": (left,)}
+    runs = [
+        MethodRun("search", found, failed={"three.jpg": "why"}),
+        MethodRun("grid", {"two.jpg": (left,)}),
+    ]
+    scores = score_knees(runs, labels("one", "two", "three", "never"))
+    many = scores["search"]
+    assert [knee.film for knee in many] == ["one.jpg", "two.jpg", "three.jpg"]
+    assert [knee.missed for knee in many] == [True, False, True]
+    assert [knee.iou for knee in many] == [0, 1, 0]
+    assert [math.isnan(knee.margin_percent) for knee in many] == [True, False, True]
+    assert [knee.film for knee in scores["grid"]] == ["two.jpg"]
+
+
+def made(
+    films: int, seed: int = 0
+) -> tuple[GroundTruth, MethodRun, dict[str, list[tuple[Margins, Margins]]]]:
+    """Labels of two sources, what was found near them, and both, by source."""
+    rng = np.random.default_rng(seed)
+    knees: list[LabelledKnee] = []
+    found: dict[str, tuple[Detection, ...]] = {}
+    plain: dict[str, list[tuple[Margins, Margins]]] = {"knee": [], "leg": []}
+    for k in range(films):
+        source, areas = ("knee", "leg")[k % 2], []
+        for side, x in (("left", 100.0), ("right", 500.0)):
+            true = (x, 300 + rng.normal(), x + 200 + 9 * rng.normal(), 300 + 9 * rng.normal())
+            x1, y1, x2, y2 = (value + rng.normal(0, 25) for value in true)
+            knees.append(LabelledKnee(f"{source}-{k}", side, true[:2], true[2:], source))
+            areas.append(area(side, (x1, y1), (x2, y2), mm_per_px=0.2))
+            plain[source].append((true, (x1, y1, x2, y2)))
+        found[f"films/{source}-{k}.png"] = tuple(areas)
+    truth = GroundTruth(Path("labels.csv"), tuple(knees), 3)
+    return truth, MethodRun("search", found), plain
+
+
+def accuracy(truth: GroundTruth, *runs: MethodRun) -> Table:
+    return accuracy_table(score_knees(runs, truth), truth.left_out, np.random.default_rng(0))
+
+
+def plain_iou(p: Margins, q: Margins) -> float:
+    """IoU as one would write it down, apart from the code under test."""
+    corners = []
+    for x1, y1, x2, y2 in (p, q):
+        half = 0.75 * math.sqrt((x2 - x1) ** 2 + (y2 - y1) ** 2)
+        x, y = (x1 + x2) / 2, (y1 + y2) / 2
+        corners.append((x - half, x + half, y - half, y + half))
+    (a0, a1, b0, b1), (c0, c1, d0, d1) = corners
+    shared = max(0, min(a1, c1) - max(a0, c0)) * max(0, min(b1, d1) - max(b0, d0))
+    return shared / ((a1 - a0) * (b1 - b0) + (c1 - c0) * (d1 - d0) - shared)
+
+
+def cells(table: Table, method: str, source: str) -> dict[str, Cell]:
+    titles = [column.title for column in table.columns]
+    assert len(set(titles)) == len(titles)
+    rows = [dict(zip(titles, row, strict=True)) for row in table.rows]
+    return next(row for row in rows if (row["method"], row["source"]) == (method, source))
+
+
+@pytest.mark.parametrize("source", ["knee", "leg", "all"])
+def test_accuracy_table_has_mean_iou_and_recall_of_a_plain_computation(source: str) -> None:
+    truth, run, plain = made(21)
+    pairs = plain["knee"] + plain["leg"] if source == "all" else plain[source]
+    row = cells(accuracy(truth, run), "search", source)
+    ious = [plain_iou(true, near) for true, near in pairs]
+    assert min(ious) < 0.75 < 0.9 < max(ious)  # otherwise recall would be 0 or 1
+    assert row["knees"] == len(pairs)
+    assert row["mean IoU"] == pytest.approx(sum(ious) / len(ious))
+    for least in ("0.5", "0.75", "0.9"):
+        share = sum(iou >= float(least) for iou in ious) / len(ious)
+        assert row[f"recall at {least}"] == pytest.approx(share)
+
+
+def test_accuracy_table_has_errors_of_a_plain_computation() -> None:
+    truth, run, plain = made(21)
+    row = cells(accuracy(truth, run), "search", "all")
+    margin, mm, centre = [], [], []
+    for true, near in plain["knee"] + plain["leg"]:
+        width = math.dist(true[:2], true[2:])
+        error = (math.dist(true[:2], near[:2]) + math.dist(true[2:], near[2:])) / 2
+        dx, dy = sum(near[::2]) - sum(true[::2]), sum(near[1::2]) - sum(true[1::2])
+        margin.append(100 * error / width)
+        mm.append(0.2 * error)
+        centre.append(50 * math.hypot(dx, dy) / width)
+    assert row["margins, median %"] == pytest.approx(np.median(margin))
+    assert row["margins, 95th %"] == pytest.approx(np.percentile(margin, 95))
+    assert row["centre, median %"] == pytest.approx(np.median(centre))
+    assert row["margins, median mm"] == pytest.approx(np.median(mm))
+
+
+def test_accuracy_table_has_intervals_around_the_mean_that_the_seed_fixes() -> None:
+    truth, run, _ = made(21)
+    first, again = accuracy(truth, run), accuracy(truth, run)
+    assert first.rows == again.rows
+    row = cells(first, "search", "all")
+    for low, value, high in [
+        ("IoU, low", "mean IoU", "IoU, high"),
+        ("recall at 0.75, low", "recall at 0.75", "recall at 0.75, high"),
+    ]:
+        assert row[low] < row[value] < row[high]  # type: ignore[operator]
+
+
+def test_accuracy_table_counts_a_missed_knee_as_no_overlap_without_error() -> None:
+    truth, run, _ = made(4)
+    before = cells(accuracy(truth, run), "search", "all")
+    (first, *others) = run.found
+    less = MethodRun("less", {film: run.found[film] for film in others}, failed={first: "cut"})
+    row = cells(accuracy(truth, run, less), "less", "all")
+    assert (row["knees"], row["missed"]) == (8, 2)
+    assert row["recall at 0.5"] == pytest.approx(before["recall at 0.5"] - 2 / 8)  # type: ignore[operator]
+    assert row["margins, 95th %"] < 100  # type: ignore[operator]
+
+
+def test_accuracy_table_of_a_single_film_has_one_row_and_no_interval() -> None:
+    run = MethodRun("search", {"one.png": (area("left", (100, 300), (300, 300)),)})
+    table = accuracy(labels("one"), run, MethodRun("grid", {}))
+    assert [row[:3] for row in table.rows] == [("search", "all", 1), ("grid", "all", 0)]
+    assert table.rows[0][-1] is None  # no spacing, no mm
+    assert table.rows[0][5:7] == (None, None)
+    assert set(table.rows[1][4:]) == {None}
+    assert table.shown()[1][4:] == ["-"] * 13
+
+
+def test_accuracy_table_tells_how_many_labels_are_left_out() -> None:
+    truth, run, _ = made(2)
+    assert "3 knees" in accuracy(truth, run).caption
+    assert "left out" not in accuracy(replace(truth, left_out=0), run).caption
+
+
+def knee(iou: float, review: bool = False, *reasons: str) -> KneeScore:
+    return KneeScore("a.png", "left", "any", False, iou, review=review, reasons=reasons)
+
+
+MISSED = KneeScore("b.png", "left", "any")
+METAL, ENERGY, POLARITY = "implant-like metal", "high energy", "wrong polarity tag"
+
+
+def test_reliability_tables_count_good_and_bad_areas_by_method_and_together() -> None:
+    first = [knee(1.0), knee(0.75, True, METAL), knee(0.4, True, ENERGY), knee(0.74)]
+    flags, _ = reliability_tables({"search": first, "neural": [knee(1), knee(0.9)]})
+    assert flags.rows == (
+        ("search", 2, 1, 0.5, 2, 1, 0.5),
+        ("neural", 2, 0, 0.0, 0, 0, None),
+        ("all", 4, 1, 0.25, 2, 1, 0.5),
+    )
+    assert flags.shown()[1][-1] == "-"
+
+
+def test_reliability_tables_count_reasons_one_by_one_the_most_frequent_first() -> None:
+    first = [knee(0.4, True, ENERGY, METAL), knee(1, True, METAL)]
+    second = [knee(1, True, METAL, POLARITY), knee(1, False, POLARITY)]
+    _, reasons = reliability_tables({"search": first, "neural": second})
+    assert reasons.rows == (
+        (METAL, 3, 3, 1, 1 / 3),
+        (POLARITY, 2, 1, 0, 0.0),
+        (ENERGY, 1, 1, 1, 1.0),
+    )
+
+
+def test_reliability_tables_leave_out_missed_knees() -> None:
+    flags, reasons = reliability_tables({"search": [knee(1), MISSED, MISSED]})
+    assert flags.rows == (("search", 1, 0, 0.0, 0, 0, None),)
+    assert reasons.rows == ()
+
+
+def test_score_knees_takes_review_and_reasons_from_the_detection() -> None:
+    found = area("left", (100, 300), (300, 300), review="yes", reason=f"{ENERGY}; {METAL}")
+    scores = score_knees([MethodRun("search", {"one.jpg": (found,)})], labels("one"))
+    (score,) = scores["search"]
+    assert (score.review, score.reasons) == (True, (ENERGY, METAL))
