@@ -10,7 +10,7 @@ from torch import Tensor
 from kneematch.geometry.frames import NARROW, Spread, seen_from
 from kneematch.geometry.pose import vector_from_pose
 from kneematch.networks.pose_network import look, whole
-from kneematch.solvers.problem import problem
+from kneematch.solvers.problem import problem as make_problem
 from kneematch.training import losses as module
 from kneematch.training.losses import energy_loss, pose_loss
 from kneematch.training.phase import Loss, PhaseData
@@ -73,7 +73,7 @@ def test_energy_loss_is_the_energy_of_the_predicted_pose(
     with torch.no_grad():
         found = energy_loss(0.0)(network, half_data, ROWS, torch.arange(4), generator())
         v = network(look(halves, whole(halves), 1.6))
-        wanted = problem(halves, half_data.template, paper=True).energy(v)
+        wanted = make_problem(halves, half_data.template, paper=True).energy(v)
     assert torch.allclose(found, wanted, rtol=1e-5)
 
 

@@ -16,7 +16,7 @@ from kneematch.networks.pose_network import PoseNetwork, look
 from kneematch.networks.two_stage import Network
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import nearby
-from kneematch.solvers.problem import problem
+from kneematch.solvers.problem import problem as make_problem
 from kneematch.training.config import Recipe
 from kneematch.training.dataset import Films, FilmsInMemory
 from kneematch.training.distributed import Group
@@ -114,11 +114,11 @@ def refined_energies(network: PoseNetwork, data: PhaseData, group: Group) -> Ten
 
     def refine(rows: Tensor) -> Tensor:
         halves = data.films.halves(rows)
-        question = problem(halves, data.template, paper=data.paper_energy)
+        problem = make_problem(halves, data.template, paper=data.paper_energy)
         with torch.no_grad():
             theta = data.predict(network, halves, data.frames_of(rows))
-        start = vector_from_pose(theta, question.height_ratio)
-        return (adam if data.paper_energy else nearby)(question, start).energy
+        start = vector_from_pose(theta, problem.height_ratio)
+        return (adam if data.paper_energy else nearby)(problem, start).energy
 
     return group.map_films(len(data.films), refine, like=data.frames.new_zeros(()))
 

@@ -12,7 +12,7 @@ from kneematch.networks.template_transfer import carried
 from kneematch.networks.two_stage import Poses
 from kneematch.solvers.anchored_refinement import nearby
 from kneematch.solvers.exhaustive_search import search
-from kneematch.solvers.problem import problem
+from kneematch.solvers.problem import problem as make_problem
 from kneematch.training.dataset import Films
 from kneematch.training.distributed import Group
 from kneematch.training.mean_template import mean_template, undo_drift
@@ -66,14 +66,14 @@ def find_poses(films: Films, template: Template, networks: Poses | None, group: 
 
     def find(rows: Tensor) -> Tensor:
         halves = films.halves(rows)
-        question = problem(halves, template)
+        problem = make_problem(halves, template)
         if networks is None:
-            solution = search(question)
+            solution = search(problem)
         else:
             with torch.no_grad():
                 predicted = networks.poses(halves)
-            solution = nearby(question, vector_from_pose(predicted, question.height_ratio))
-        return pose_from_vector(solution.v, question.height_ratio)
+            solution = nearby(problem, vector_from_pose(predicted, problem.height_ratio))
+        return pose_from_vector(solution.v, problem.height_ratio)
 
     like = films.halves(torch.zeros(1, dtype=torch.long)).new_zeros(2, 4)
     return group.map_films(len(films), find, like)
