@@ -2,6 +2,8 @@
 
     python benchmarks/sharpening.py [--films N] [--real FOLDER]
 
+Gauss-Newton is the anchored refinement without its anchor (trust 0).
+
 Two kinds of starts. "near the truth": the true pose with its scale off by up to 12 %, its centre by
 up to 20 % of the half-width of a half (50 of its 250 pixels) across and as many pixels down, and
 its rotation by up to 0.05 rad, each uniformly and independently for each side. "coarse search": the
