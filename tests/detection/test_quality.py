@@ -25,7 +25,7 @@ from kneematch.geometry.pose import pose_from_vector
 from kneematch.geometry.split import split
 from kneematch.geometry.view import rectangle_to_film
 from kneematch.io.radiograph import Radiograph
-from kneematch.solvers.problem import problem
+from kneematch.solvers.problem import make_problem
 from kneematch.synthetic.phantom import phantom
 
 
@@ -122,7 +122,7 @@ def test_the_network_is_asked_only_about_films_whose_match_leaves_doubts(
     noise = Radiograph(np.random.default_rng(0).random((600, 720), dtype=np.float32))
     films = [phantom(22, size=(600, 720)).radiograph, noise]
     halves = torch.stack([split(film, room=detector.room).pixels for film in films])
-    asked = problem(halves, detector.template)
+    asked = make_problem(halves, detector.template)
     theta = pose_from_vector(detector.minimiser(asked).v, asked.height_ratio)
     measured = measure(asked, theta, look, learnt=True)  # type: ignore[arg-type]
     assert measured.mismatch[0].max() < CERTAIN < measured.mismatch[1].max()

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.networks.pose_network import PoseNetwork, look, whole
+from kneematch.networks.pose_network import PoseNetwork, crop_views, whole_frames
 from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import nearby
-from kneematch.solvers.problem import problem as make_problem
+from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.problem import make_problem as make_problem
 from kneematch.training import distributed, phase
 from kneematch.training.config import DEFAULT, PAPER, Recipe
 from kneematch.training.distributed import Group
@@ -26,7 +26,7 @@ STILL = replace(SHORT, backbone_rate=0.0, head_rate=0.0, shift=0.0, frozen_stati
 
 @pytest.fixture
 def data(phantoms: Any) -> PhaseData:
-    frames = whole(phantoms.films.pixels)
+    frames = whole_frames(phantoms.films.pixels)
     return PhaseData(phantoms.films, phantoms.templates.coarse, 1.6, frames, paper_energy=True)
 
 
@@ -42,7 +42,7 @@ def learn(network: Any, data: PhaseData, loss: Any, recipe: Recipe) -> list[Any]
 def vectors(network: Any, data: PhaseData) -> Tensor:
     """Return G(u) of all films, without the code under test."""
     halves = data.films.halves(torch.arange(len(data.films)))
-    return network(look(halves, whole(halves), 1.6))
+    return network(crop_views(halves, whole_frames(halves), 1.6))
 
 
 def energies(v: Tensor, data: PhaseData) -> Tensor:
@@ -194,7 +194,7 @@ def test_refined_energies_of_the_robust_energy_use_the_anchored_refinement(
     found = refined_energies(network, ours, Group())
     problem = make_problem(data.films.halves(torch.arange(5)), data.template)
     with torch.no_grad():
-        wanted = nearby(problem, vectors(network, data)).energy
+        wanted = refine_anchored(problem, vectors(network, data)).energy
     assert torch.allclose(found, wanted, rtol=1e-3)
 
 

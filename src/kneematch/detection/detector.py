@@ -30,10 +30,10 @@ from kneematch.geometry.view import compose, transform
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import Template
-from kneematch.networks.consistency_check import SecondLook
+from kneematch.networks.consistency_check import ConsistencyCheck
 from kneematch.networks.cuda_graph import SolverGraph, solve_with_graph
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.solvers.problem import Minimiser, Problem, Solution, problem
+from kneematch.solvers.problem import Problem, Solution, Solver, make_problem
 
 REPLAYED: Final = ("search", "neural", "neural+sharpen")  # those that a CUDA graph can hold
 BATCH_SIZE: Final = 8
@@ -53,12 +53,12 @@ class Detector:
     """A template and a way to find it."""
 
     template: Template
-    minimiser: Minimiser
+    minimiser: Solver
     method: str  # its name in the results
     paper: bool = False  # lower the paper's energy, not the robust one
     device: str = "cpu"
     batch_size: int = BATCH_SIZE  # films that are searched at once
-    look: SecondLook | None = None  # who is asked about what was found
+    look: ConsistencyCheck | None = None  # who is asked about what was found
     _recorded: dict[torch.Size, SolverGraph | None] = field(default_factory=dict, repr=False)
 
     @property
@@ -170,7 +170,7 @@ class Detector:
     def _find(self, films: list[Prepared]) -> list[tuple[Detection, ...]]:
         """Films with as many sides each."""
         halves = torch.stack([film.halves.pixels for film in films]).to(self.device)
-        asked = problem(halves, self.template, paper=self.paper)
+        asked = make_problem(halves, self.template, paper=self.paper)
         v = self._solve(asked).v
         theta = pose_from_vector(v.double(), asked.height_ratio)  # (N, S, 4)
         measured = measure(asked, theta, self.look, learnt=self.method in NEURAL)
@@ -187,7 +187,7 @@ class Detector:
 
     def _solve(self, asked: Problem) -> Solution:
         def solve(halves: Tensor) -> Solution:
-            return self.minimiser(problem(halves, self.template, paper=self.paper))
+            return self.minimiser(make_problem(halves, self.template, paper=self.paper))
 
         if asked.halves.is_cuda and self.method in REPLAYED and not self.paper:
             return solve_with_graph(solve, asked.halves, self._recorded)

@@ -15,10 +15,10 @@ from kneematch.matching.energy import (
     correlation,
     losses,
     one_sided_loss,
-    printed,
+    paper_terms,
     symmetry_penalty,
 )
-from kneematch.networks.consistency_check import SecondLook
+from kneematch.networks.consistency_check import ConsistencyCheck
 from kneematch.solvers.problem import Problem
 
 # On phantoms and on the labelled real films fewer than 1 in 25 good areas are beyond any of these,
@@ -79,13 +79,15 @@ class Measures:
 
 
 @torch.no_grad()
-def measure(asked: Problem, theta: Tensor, look: SecondLook | None, *, learnt: bool) -> Measures:
+def measure(
+    asked: Problem, theta: Tensor, look: ConsistencyCheck | None, *, learnt: bool
+) -> Measures:
     """Measure areas at poses theta (N, S, 4), which networks have found, or another method."""
     term, *finer = asked.terms
     image_aspect, template = asked.image_aspect, term.template
     matrices = pose_matrix(theta, template.aspect, image_aspect).to(term.halves)
     patches = sample(term.halves, matrices, template.size)
-    (paper,) = printed(term.halves, template)
+    (paper,) = paper_terms(term.halves, template)
     loss = one_sided_loss(patches, template, paper.floor)
     mismatch = term.weight * one_sided_loss(patches, template, term.floor)
     mismatch = mismatch + losses(tuple(finer), theta.to(term.halves))
@@ -106,7 +108,7 @@ def measure(asked: Problem, theta: Tensor, look: SecondLook | None, *, learnt: b
 
 
 def _apart(
-    look: SecondLook, halves: Tensor, theta: Tensor, mismatch: Tensor, *, learnt: bool
+    look: ConsistencyCheck, halves: Tensor, theta: Tensor, mismatch: Tensor, *, learnt: bool
 ) -> Tensor:
     """How far from poses the network sees the knees, (N, S).
 

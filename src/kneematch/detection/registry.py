@@ -12,13 +12,13 @@ from kneematch.geometry.view import View
 from kneematch.io.read import read
 from kneematch.matching.annotation import Annotation, load_annotation
 from kneematch.matching.template import Template, cut_from_half
-from kneematch.networks.consistency_check import SecondLook
+from kneematch.networks.consistency_check import ConsistencyCheck
 from kneematch.networks.model_file import Model
-from kneematch.networks.template_transfer import carried
-from kneematch.networks.two_stage import Poses, neural, sharpened
+from kneematch.networks.template_transfer import transfer_template
+from kneematch.networks.two_stage import PosePredictor, network_solver, refined_network_solver
 from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import nearby
-from kneematch.solvers.problem import Minimiser
+from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.problem import Solver
 
 AUTO: Final = "auto"
 NEURAL: Final = ("neural", "neural+sharpen")
@@ -65,8 +65,8 @@ class Chosen:
     """A way to find a template, and who is asked about what it found."""
 
     method: str
-    minimiser: Minimiser
-    look: SecondLook | None = None
+    minimiser: Solver
+    look: ConsistencyCheck | None = None
 
 
 def choose(method: str, sought: Sought, model: Model | None, *, paper: bool, device: str) -> Chosen:
@@ -83,30 +83,32 @@ def choose(method: str, sought: Sought, model: Model | None, *, paper: bool, dev
         return Chosen(name, minimiser, None if known is None else known[1])
     poses, look = known
     if method == "neural":
-        return Chosen(method, neural(poses), look)
-    return Chosen("neural+sharpen", sharpened(poses, adam if paper else nearby), look)
+        return Chosen(method, network_solver(poses), look)
+    return Chosen(
+        "neural+sharpen", refined_network_solver(poses, adam if paper else refine_anchored), look
+    )
 
 
-def _without_networks(name: str) -> Minimiser:
+def _without_networks(name: str) -> Solver:
     """Import a solver when it is chosen: two of the three are rarely used."""
     if name == "search":
-        from kneematch.solvers.exhaustive_search import search
+        from kneematch.solvers.exhaustive_search import exhaustive_search
 
-        return search
+        return exhaustive_search
     if name == "grid":
-        from kneematch.solvers.grid_search import grid
+        from kneematch.solvers.grid_search import grid_search
 
-        return grid
-    from kneematch.solvers.sliding_window import sliding
+        return grid_search
+    from kneematch.solvers.sliding_window import sliding_window
 
-    return sliding
+    return sliding_window
 
 
-def _known(sought: Sought, model: Model, device: str) -> tuple[Poses, SecondLook]:
+def _known(sought: Sought, model: Model, device: str) -> tuple[PosePredictor, ConsistencyCheck]:
     """What a model's networks know of a template."""
     networks = model.networks(device)
     larger = model.coarse_template.size[1] / model.fine_template.size[1]
     if sought.half is None or sought.theta is None:
-        return networks, SecondLook(networks, larger)
-    along = carried(networks, sought.half.to(device), sought.theta)
-    return along, SecondLook(networks, larger, along.offset)
+        return networks, ConsistencyCheck(networks, larger)
+    along = transfer_template(networks, sought.half.to(device), sought.theta)
+    return along, ConsistencyCheck(networks, larger, along.offset)
