@@ -32,10 +32,17 @@ from films import (
 )
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.geometry.split import ROOM, split
-from kneematch.matching.energy import CONTRAST, DETAIL_WEIGHT, Terms, deviation, printed, robust
+from kneematch.matching.energy import (
+    CONTRAST,
+    DETAIL_WEIGHT,
+    Terms,
+    deviation,
+    paper_terms,
+    robust_terms,
+)
 from kneematch.matching.template import Template
 from kneematch.solvers import ncc_bank as bank
-from kneematch.solvers.exhaustive_search import search
+from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.solvers.problem import Problem
 from kneematch.synthetic.phantom import Phantom, phantom
 
@@ -44,15 +51,15 @@ Build = Callable[[Tensor, Template], Terms]
 
 def with_contrast(halves: Tensor, template: Template) -> Terms:
     """Return the paper's term with a penalty on patches of low contrast."""
-    (term,) = printed(halves, template)
+    (term,) = paper_terms(halves, template)
     return (replace(term, floor=CONTRAST * deviation(halves)),)
 
 
 def with_detail(halves: Tensor, template: Template) -> Terms:
     """Return the paper's term and the same term on high-pass filtered images."""
-    (term,) = printed(halves, template)
-    fine = robust(halves, template)[1]
-    (same,) = printed(fine.halves, fine.template)
+    (term,) = paper_terms(halves, template)
+    fine = robust_terms(halves, template)[1]
+    (same,) = paper_terms(fine.halves, fine.template)
     return replace(term, weight=1 - DETAIL_WEIGHT), replace(same, weight=DETAIL_WEIGHT)
 
 
@@ -62,7 +69,7 @@ def poses(films: list[Film], template: Template, build: Build, args: argparse.Na
     for first in range(0, len(films), args.batch):
         halves = halves_of(films[first : first + args.batch], args.device)
         problem = Problem(build(halves, template.to(halves)))
-        found.append(pose_from_vector(search(problem).v, problem.height_ratio))
+        found.append(pose_from_vector(exhaustive_search(problem).v, problem.height_ratio))
     return torch.cat(found).cpu()
 
 
@@ -74,11 +81,11 @@ def on_real_films(args: argparse.Namespace) -> None:
     rows = []
     usual = bank.CONTRAST
     for name, build, floor in (
-        ("the paper's, without contrast in the NCC bank", printed, 0.0),
-        ("the paper's", printed, usual),
+        ("the paper's, without contrast in the NCC bank", paper_terms, 0.0),
+        ("the paper's", paper_terms, usual),
         ("with contrast", with_contrast, usual),
         ("with detail", with_detail, usual),
-        ("with both: the robust energy", robust, usual),
+        ("with both: the robust energy", robust_terms, usual),
     ):
         bank.CONTRAST = floor  # type: ignore[misc]
         found = [score(films, one, poses(films, one, build, args)) for one in templates]
@@ -144,7 +151,7 @@ def on_cut_off_films(args: argparse.Namespace) -> None:
                 )
                 for n, made in enumerate(cut)
             ]
-            scores = score(films, template, poses(films, template, robust, args))
+            scores = score(films, template, poses(films, template, robust_terms, args))
             rows.append([f"{share}", f"{room}", *scores.row(films)])
     print(f"{len(whole)} phantoms cropped beside the plateaus; the template reaches 0.17 beyond.\n")
     table(("film beside the plateau", "added margin", *SCORE_COLUMNS), rows)

@@ -31,7 +31,7 @@ from films import (
 )
 from kneematch.errors import TemplateError
 from kneematch.matching.template import Template
-from kneematch.solvers.exhaustive_search import search
+from kneematch.solvers.exhaustive_search import exhaustive_search
 
 FAMILY_SEED = 500_000  # seed of the first film of the template's family
 MISSED = 0.75
@@ -42,12 +42,12 @@ def on_phantoms(args: argparse.Namespace) -> None:
     template = phantom_template(FAMILY)
     films = phantom_films(range(args.seed, args.seed + args.films))
     relatives = phantom_films(range(FAMILY_SEED, FAMILY_SEED + args.family_films), FAMILY)
-    found = find(search, films, template, args, paper=args.paper)
+    found = find(exhaustive_search, films, template, args, paper=args.paper)
     scores = score(films, template, found.theta)
     rows = [["all", *scores.row(films)]]
     rows += [[tag, *scores.row(films, tag)] for tag in ("ordinary", "negative", "implant")]
     if relatives:
-        found = find(search, relatives, template, args, paper=args.paper)
+        found = find(exhaustive_search, relatives, template, args, paper=args.paper)
         rows.append(
             ["the template's family", *score(relatives, template, found.theta).row(relatives)]
         )
@@ -58,7 +58,7 @@ def on_phantoms(args: argparse.Namespace) -> None:
 def on_real_films(args: argparse.Namespace) -> None:
     """Print the table of real films, one row per source, and the missed knees."""
     films, template = real_films(args.real), real_template(args.real)
-    found = find(search, films, template, args, paper=args.paper)
+    found = find(exhaustive_search, films, template, args, paper=args.paper)
     scores = score(films, template, found.theta)
     rows = [["all", *scores.row(films)]]
     sources = sorted({tag for film in films for tag in film.tags})
@@ -79,7 +79,7 @@ def with_other_templates(args: argparse.Namespace) -> None:
     films = real_films(args.real)
     rows, means = [], []
     for name, template in other_templates(films, args.other_templates, args.seed):
-        found = find(search, films, template, args, paper=args.paper)
+        found = find(exhaustive_search, films, template, args, paper=args.paper)
         scores = score(films, template, found.theta)
         rows.append([name, *scores.row(films)])
         known = scores.iou[~scores.iou.isnan()]

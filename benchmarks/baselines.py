@@ -32,10 +32,10 @@ from films import (
     table,
     timed,
 )
-from kneematch.matching.energy import losses, printed
+from kneematch.matching.energy import losses, paper_terms
 from kneematch.matching.template import Template
-from kneematch.solvers.exhaustive_search import search
-from kneematch.solvers.sliding_window import SCALES, sliding
+from kneematch.solvers.exhaustive_search import exhaustive_search
+from kneematch.solvers.sliding_window import SCALES, sliding_window
 
 Image = NDArray[np.float32]
 Pose = tuple[float, float, float, float]
@@ -48,7 +48,7 @@ def opencv(film: Film, template: Template) -> Tensor:
     theta = torch.tensor(
         [[_both_polarities(half.numpy(), image, scale) for half in halves] for scale in SCALES]
     )  # (K, S, 2, 4)
-    terms = printed(halves[None], template)
+    terms = paper_terms(halves[None], template)
     loss = torch.stack(
         [
             torch.stack([losses(terms, at[None, :, polarity])[0] for polarity in (0, 1)], dim=-1)
@@ -108,9 +108,9 @@ def film_by_film(
 def rows_of(films: Sequence[Film], template: Template, args: argparse.Namespace) -> list[list[str]]:
     """Return one row per method."""
     methods = {
-        "search, robust energy": find(search, films, template, args, paper=False),
-        "search, the paper's energy": find(search, films, template, args, paper=True),
-        "sliding (scikit-image)": find(sliding, films, template, args, paper=True),
+        "search, robust energy": find(exhaustive_search, films, template, args, paper=False),
+        "search, the paper's energy": find(exhaustive_search, films, template, args, paper=True),
+        "sliding (scikit-image)": find(sliding_window, films, template, args, paper=True),
         "OpenCV matchTemplate": film_by_film(opencv, films, template),
         "Multi-Template-Matching": film_by_film(mtm, films, template),
     }

@@ -33,10 +33,9 @@ from kneematch.geometry.split import HALF_SIZE, ROOM, SIDES, split
 from kneematch.geometry.view import View, compose, transform
 from kneematch.io.read import read
 from kneematch.matching.annotation import load_annotation
-from kneematch.matching.energy import losses, printed, symmetry_penalty
+from kneematch.matching.energy import losses, paper_terms, symmetry_penalty
 from kneematch.matching.template import Template, cut_from_half, cut_template
-from kneematch.solvers.problem import Problem, Solution
-from kneematch.solvers.problem import problem as make_problem
+from kneematch.solvers.problem import Problem, Solution, make_problem
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
@@ -286,7 +285,7 @@ def evaluate_poses(
     """Return the paper's losses and energies at poses (N, 2, 4)."""
     loss = torch.cat(
         [
-            losses(printed(halves_of([film], "cpu"), template), at[None])
+            losses(paper_terms(halves_of([film], "cpu"), template), at[None])
             for film, at in zip(films, theta.float(), strict=True)
         ]
     )

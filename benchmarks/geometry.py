@@ -19,7 +19,7 @@ from kneematch.errors import TemplateError
 from kneematch.geometry.split import SIDES, split, symmetry_axis
 from kneematch.geometry.view import View, transform
 from kneematch.matching.annotation import Annotation, Box
-from kneematch.matching.energy import energy, printed
+from kneematch.matching.energy import energy, paper_terms
 from kneematch.matching.template import cut_from_half
 from kneematch.synthetic.phantom import Knee, Phantom, phantom
 
@@ -58,7 +58,7 @@ def true_pose_is_lowest(halves: View, made: Phantom, side: int) -> bool | None:
         return None
     signs = torch.cartesian_prod(*[torch.tensor([-1, 0, 1])] * 4)
     around = (theta + signs * torch.tensor(STEPS)).to(half.pixels)[:, None]  # (81, 1, 4)
-    found: Tensor = energy(printed(half.pixels.expand(81, 1, *half.size), template), around)
+    found: Tensor = energy(paper_terms(half.pixels.expand(81, 1, *half.size), template), around)
     middle = found[40]
     others = torch.cat([found[:40], found[41:]])
     return bool(middle.abs() < ZERO) and bool(others.min() > ZERO)

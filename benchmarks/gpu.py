@@ -20,12 +20,11 @@ from films import benchmark_parser, halves_of, phantom_films
 from kneematch.matching.template import Template
 from kneematch.networks.cuda_graph import SolverGraph
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.networks.two_stage import TwoPhases, neural, sharpened
+from kneematch.networks.two_stage import TwoStageNetworks, network_solver, refined_network_solver
 from kneematch.solvers.adam import STEPS, adam
-from kneematch.solvers.anchored_refinement import nearby
-from kneematch.solvers.exhaustive_search import search
-from kneematch.solvers.problem import Problem, Solution
-from kneematch.solvers.problem import problem as make_problem
+from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.exhaustive_search import exhaustive_search
+from kneematch.solvers.problem import Problem, Solution, make_problem
 
 GRAPHED = ("search", "neural", "neural+sharpen")
 COLUMNS = (
@@ -73,16 +72,18 @@ def kernel_milliseconds(call: Callable[[], object]) -> float:
 
 
 def methods(
-    args: argparse.Namespace, networks: TwoPhases
+    args: argparse.Namespace, networks: TwoStageNetworks
 ) -> dict[str, Callable[[Problem, Tensor], Solution]]:
     """Return functions of a problem and a start, which only refinements use."""
-    ask = neural(networks)
+    ask = network_solver(networks)
     return {
         "adam": functools.partial(adam, steps=args.steps),
-        "gauss_newton": functools.partial(nearby, trust=0.0),
-        "search": lambda problem, _: search(problem),
+        "gauss_newton": functools.partial(refine_anchored, trust=0.0),
+        "search": lambda problem, _: exhaustive_search(problem),
         "neural": lambda problem, _: ask(problem),
-        "neural+sharpen": lambda problem, _: sharpened(networks, nearby)(problem),
+        "neural+sharpen": lambda problem, _: refined_network_solver(networks, refine_anchored)(
+            problem
+        ),
     }
 
 

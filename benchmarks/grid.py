@@ -19,10 +19,9 @@ from torch import Tensor
 from films import Film, benchmark_parser, halves_of, sets_of_films, share_worse, table, timed
 from kneematch.matching.template import Template
 from kneematch.solvers.adam import STEPS
-from kneematch.solvers.exhaustive_search import search
-from kneematch.solvers.grid_search import CHUNK, N_SCALES, STRIDE, grid, grid_starts
-from kneematch.solvers.problem import Problem
-from kneematch.solvers.problem import problem as make_problem
+from kneematch.solvers.exhaustive_search import exhaustive_search
+from kneematch.solvers.grid_search import CHUNK, N_SCALES, STRIDE, grid_search, grid_starts
+from kneematch.solvers.problem import Problem, make_problem
 from kneematch.solvers.pyramid import pyramid
 
 WORSE = 0.005
@@ -44,14 +43,14 @@ def show_progress(start: float, done: int, total: int) -> None:
 
 def by_search(films: Sequence[Film], template: Template, args: argparse.Namespace) -> Tensor:
     """Return the energies (N,) of the exhaustive search."""
-    return search(shrunk_problem(films, template, args)).energy
+    return exhaustive_search(shrunk_problem(films, template, args)).energy
 
 
 def by_grid(films: Sequence[Film], template: Template, args: argparse.Namespace) -> Tensor:
     """Return the energies (N,) of the grid search."""
     start = time.perf_counter()
     problem = shrunk_problem(films, template, args)
-    return grid(
+    return grid_search(
         problem,
         starts=some_starts(problem, args),
         steps=args.steps,

@@ -32,7 +32,7 @@ from kneematch.matching.template import Template
 from kneematch.networks.cpu_inference import cpu_network
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.pose_network import INPUT, network_of
-from kneematch.networks.two_stage import TwoPhases
+from kneematch.networks.two_stage import TwoStageNetworks
 
 
 def least(methods: Mapping[str, Callable[[Tensor], Tensor]], given: Tensor, turns: int) -> Tensor:
@@ -47,7 +47,9 @@ def least(methods: Mapping[str, Callable[[Tensor], Tensor]], given: Tensor, turn
     return best
 
 
-def speed(eager: TwoPhases, quick: TwoPhases, films: int, turns: int) -> list[list[str]]:
+def speed(
+    eager: TwoStageNetworks, quick: TwoStageNetworks, films: int, turns: int
+) -> list[list[str]]:
     """Return a row for each network and one for both with the cropping of their inputs."""
     views, halves = torch.rand(films, 2, *INPUT), torch.rand(films, 2, *HALF_SIZE)
     rows = []
@@ -63,7 +65,7 @@ def speed(eager: TwoPhases, quick: TwoPhases, films: int, turns: int) -> list[li
     return rows
 
 
-def poses(networks: TwoPhases, films: Sequence[Film], batch: int) -> Tensor:
+def poses(networks: TwoStageNetworks, films: Sequence[Film], batch: int) -> Tensor:
     """Return the poses (N, 2, 4) of films."""
     some = [films[first : first + batch] for first in range(0, len(films), batch)]
     return torch.cat([networks.poses(halves_of(part, "cpu")) for part in some])
@@ -93,14 +95,13 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     model = load_model(args.model)
     aspects = model.coarse_template.aspect, model.fine_template.aspect
-    eager = TwoPhases(network_of(model.coarse), network_of(model.fine), *aspects)
-    quick = TwoPhases(cpu_network(model.coarse), cpu_network(model.fine), *aspects)
+    eager = TwoStageNetworks(network_of(model.coarse), network_of(model.fine), *aspects)
+    quick = TwoStageNetworks(cpu_network(model.coarse), cpu_network(model.fine), *aspects)
+    arithmetic = "8 bits" if quick.fine.in_bytes else "float32"
     kinds = ("eager wall", "fast wall", "eager CPU", "fast CPU")
     columns = (*(f"{kind}, ms per film" for kind in kinds), "times faster, wall", "CPU")
     rows = [row for films in (1, args.batch) for row in speed(eager, quick, films, args.turns)]
-    table(
-        (f"{args.threads} threads, {type(quick.fine).__name__}", "films per batch", *columns), rows
-    )
+    table((f"{args.threads} threads, {arithmetic}", "films per batch", *columns), rows)
 
     sets = [("phantoms", phantom_films(range(args.seed, args.seed + args.films)))]
     if args.real:

@@ -14,11 +14,11 @@ import torch
 
 from films import SCORE_COLUMNS, benchmark_parser, find, phantom_films, real_films, score, table
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.networks.two_stage import neural, sharpened
+from kneematch.networks.two_stage import network_solver, refined_network_solver
 from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import nearby
-from kneematch.solvers.exhaustive_search import search
-from kneematch.solvers.sliding_window import sliding
+from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.exhaustive_search import exhaustive_search
+from kneematch.solvers.sliding_window import sliding_window
 
 
 def main() -> None:
@@ -30,14 +30,16 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     model = load_model(args.model)
     networks = model.networks(args.device)
-    ask = neural(networks)
+    ask = network_solver(networks)
     methods = {
         "neural": ask,
-        "neural+sharpen": sharpened(networks, nearby),
-        "neural+gauss_newton": sharpened(networks, partial(nearby, trust=0.0)),
-        "neural+adam": sharpened(networks, adam),
-        "search": search,
-        "sliding": sliding,
+        "neural+sharpen": refined_network_solver(networks, refine_anchored),
+        "neural+gauss_newton": refined_network_solver(
+            networks, partial(refine_anchored, trust=0.0)
+        ),
+        "neural+adam": refined_network_solver(networks, adam),
+        "search": exhaustive_search,
+        "sliding": sliding_window,
     }
     sets = []
     if args.films:

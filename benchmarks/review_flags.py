@@ -41,7 +41,7 @@ from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.matching.template import cut_from_half
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.solvers.problem import problem as make_problem
+from kneematch.solvers.problem import make_problem
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 

@@ -2,6 +2,8 @@
 
     python benchmarks/sharpening.py [--films N] [--real FOLDER]
 
+Gauss-Newton is the anchored refinement without its anchor (trust 0).
+
 Two kinds of starts. "near the truth": the true pose with its scale off by up to 12 %, its centre by
 up to 20 % of the half-width of a half (50 of its 250 pixels) across and as many pixels down, and
 its rotation by up to 0.05 rad, each uniformly and independently for each side. "coarse search": the
@@ -31,10 +33,9 @@ from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.matching.energy import losses, symmetry_penalty
 from kneematch.matching.template import Template
 from kneematch.solvers.adam import STEPS, adam
-from kneematch.solvers.anchored_refinement import nearby
-from kneematch.solvers.ncc_bank import minima
-from kneematch.solvers.problem import Problem, Sharpener
-from kneematch.solvers.problem import problem as make_problem
+from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.ncc_bank import bank_minima
+from kneematch.solvers.problem import Problem, Refiner, make_problem
 from kneematch.solvers.pyramid import pyramid
 
 SCALE_OFF, CENTRE_OFF, ROTATION_OFF = 0.12, 0.2, 0.05
@@ -57,7 +58,7 @@ def near_truth(films: Sequence[Film], template: Template, problem: Problem, seed
 
 def from_coarse_search(problem: Problem) -> Tensor:
     """Return the best pair of the NCC bank's minima (N, 2, 4)."""
-    theta = minima(problem, CANDIDATES)  # (N, 2, K, 4)
+    theta = bank_minima(problem, CANDIDATES)  # (N, 2, K, 4)
     small = pyramid(problem, (SHRINK,))[SHRINK]
     loss = torch.stack([losses(small.terms, theta[:, :, k]) for k in range(CANDIDATES)], dim=-1)
     left, right = torch.cartesian_prod(*[torch.arange(CANDIDATES, device=loss.device)] * 2).T
@@ -71,8 +72,8 @@ def compare(
     films: Sequence[Film], template: Template, args: argparse.Namespace, kind: str
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Return the energies (N,) of the starts and of each method, and each method's seconds."""
-    methods: dict[str, Sharpener] = {
-        "gauss_newton": functools.partial(nearby, trust=0.0),
+    methods: dict[str, Refiner] = {
+        "gauss_newton": functools.partial(refine_anchored, trust=0.0),
         "adam": functools.partial(adam, steps=args.steps),
     }
     energies: dict[str, list[Tensor]] = {name: [] for name in ("start", *methods)}

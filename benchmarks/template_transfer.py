@@ -25,9 +25,9 @@ from films import (
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.matching.annotation import load_annotation
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.networks.template_transfer import carried
-from kneematch.solvers.anchored_refinement import nearby
-from kneematch.solvers.problem import problem as make_problem
+from kneematch.networks.template_transfer import transfer_template
+from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.problem import make_problem
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group
 from kneematch.training.mean_template import mean_template, undo_drift
@@ -45,13 +45,15 @@ def main() -> None:
     halves = halves_of(films, args.device)
     memory, group = FilmsInMemory(halves), Group()
     drawn, half = cut_templates(load_annotation(args.real / "template.json"), args.device)
-    networks = carried(load_model(shipped_model()).networks(args.device), half, drawn.fine_pose)
+    networks = transfer_template(
+        load_model(shipped_model()).networks(args.device), half, drawn.fine_pose
+    )
     find = partial(find_poses, memory, networks=networks, group=group)
     fine = drawn.fine
     alone, near = networks.poses(halves), find(fine)
     problem = make_problem(halves, fine)
     start = vector_from_pose(alone, problem.height_ratio)
-    lowest = pose_from_vector(nearby(problem, start, trust=0.0).v, problem.height_ratio)
+    lowest = pose_from_vector(refine_anchored(problem, start, trust=0.0).v, problem.height_ratio)
     ways = {
         "transferred": (fine, alone),
         "transferred, anchored refinement (neural+sharpen)": (fine, near),

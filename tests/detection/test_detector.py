@@ -18,9 +18,9 @@ from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import Annotation, save_annotation
-from kneematch.matching.energy import energy, printed
+from kneematch.matching.energy import energy, paper_terms
 from kneematch.matching.template import cut_template
-from kneematch.solvers.problem import Minimiser, Problem, Solution
+from kneematch.solvers.problem import Problem, Solution, Solver
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
@@ -43,7 +43,7 @@ def film(annotation: Annotation) -> Radiograph:
     return read(annotation.film)
 
 
-def always(theta: Tensor) -> Minimiser:
+def always(theta: Tensor) -> Solver:
     """Claims to have found the same pose on every side of every film."""
 
     def find(problem: Problem) -> Solution:
@@ -138,9 +138,9 @@ def test_detection_energy_is_the_papers_in_both_rows(
     detector = detector_at(annotation)
     left, right = detector.detect(film)
     halves = split(film).pixels[None]
-    v = detector.solver(Problem(printed(halves, detector.template))).v
+    v = detector.solver(Problem(paper_terms(halves, detector.template))).v
     height_ratio = detector.template.aspect / 1.6
-    expected = energy(printed(halves, detector.template), pose_from_vector(v, height_ratio))
+    expected = energy(paper_terms(halves, detector.template), pose_from_vector(v, height_ratio))
     assert left.energy == right.energy == pytest.approx(expected.item(), abs=1e-5)
     assert left.energy == pytest.approx(left.loss + right.loss, abs=1e-5)  # poses are alike
 

@@ -21,11 +21,11 @@ from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.io.write import write_dicom
 from kneematch.matching.template import Template
-from kneematch.networks.template_transfer import Carried
-from kneematch.solvers.exhaustive_search import search
-from kneematch.solvers.grid_search import grid
-from kneematch.solvers.problem import Solution, problem
-from kneematch.solvers.sliding_window import sliding
+from kneematch.networks.template_transfer import TransferredTemplate
+from kneematch.solvers.exhaustive_search import exhaustive_search
+from kneematch.solvers.grid_search import grid_search
+from kneematch.solvers.problem import Solution, make_problem
+from kneematch.solvers.sliding_window import sliding_window
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
@@ -60,14 +60,14 @@ class AModel:
 @pytest.fixture
 def asked(clouds: Callable, cut: Callable) -> tuple[Any, Template]:
     template, _ = cut(clouds(seed=1))
-    return problem(clouds(2, 2), template), template
+    return make_problem(clouds(2, 2), template), template
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which sharpening was asked for."""
     names: list[str] = []
-    for name in ("adam", "nearby"):
+    for name in ("adam", "refine_anchored"):
 
         def sharpen(problem: Any, v: Tensor, name: str = name) -> Solution:
             names.append(name)
@@ -85,7 +85,8 @@ def test_check_method_refuses_unknown_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "function"), [("search", search), ("grid", grid), ("sliding", sliding)]
+    ("name", "function"),
+    [("search", exhaustive_search), ("grid", grid_search), ("sliding", sliding_window)],
 )
 def test_choose_solver_returns_the_search_of_a_name(
     asked: tuple[Any, Template], name: str, function: Callable
@@ -102,9 +103,9 @@ def test_choose_solver_returns_the_search_of_a_name(
     [
         ("neural", False, "neural", []),
         ("neural", True, "neural", []),
-        ("neural+sharpen", False, "neural+sharpen", ["nearby"]),
+        ("neural+sharpen", False, "neural+sharpen", ["refine_anchored"]),
         ("neural+sharpen", True, "neural+sharpen", ["adam"]),
-        ("auto", False, "neural+sharpen", ["nearby"]),
+        ("auto", False, "neural+sharpen", ["refine_anchored"]),
     ],
 )
 def test_choose_solver_refines_what_the_networks_see(
@@ -131,7 +132,9 @@ def test_choose_solver_transfers_only_a_drawn_template(
     asked: tuple[Any, Template], clouds: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     offset = torch.tensor([0.5, 0.2, 0.0, 0.0])
-    monkeypatch.setattr(methods, "carried", lambda networks, *drawn: Carried(networks, offset))
+    monkeypatch.setattr(
+        methods, "transfer_template", lambda networks, *drawn: TransferredTemplate(networks, offset)
+    )
     question, template = asked
     model: Any = AModel(template)
     own = choose_solver(
@@ -154,12 +157,12 @@ def test_choose_solver_searches_where_the_networks_see_no_knee(
     def refuse(*given: Any) -> None:
         raise TemplateError("the network sees no knee")
 
-    monkeypatch.setattr(methods, "carried", refuse)
+    monkeypatch.setattr(methods, "transfer_template", refuse)
     _, template = asked
     model: Any = AModel(template)
     drawn = TemplateSource(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0]))
     given = choose_solver("auto", drawn, model, paper=False, device="cpu")
-    assert (given.method, given.solver, given.check) == ("search", search, None)
+    assert (given.method, given.solver, given.check) == ("search", exhaustive_search, None)
     for method in NEURAL:
         with pytest.raises(TemplateError, match="sees no knee"):
             choose_solver(method, drawn, model, paper=False, device="cpu")
@@ -175,8 +178,8 @@ def test_template_source_knows_where_it_was_drawn(tmp_path: Path) -> None:
     assert sought.theta is not None
     assert sought.half.shape == (800, 500)
     assert set(sought.template.landmarks) == {"plateau_left", "plateau_right"}
-    question = problem(sought.half[None, None], sought.template)
-    energy = methods.neural(
+    question = make_problem(sought.half[None, None], sought.template)
+    energy = methods.network_solver(
         type("Here", (), {"poses": lambda self, halves: sought.theta.float()[None, None]})()
     )(question).energy
     assert float(energy) < 0.01

@@ -25,7 +25,7 @@ from kneematch.detection.quality import (
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.geometry.view import rectangle_to_film
 from kneematch.io.radiograph import Radiograph
-from kneematch.solvers.problem import problem
+from kneematch.solvers.problem import make_problem
 from kneematch.synthetic.phantom import phantom
 
 
@@ -122,7 +122,7 @@ def test_measure_quality_checks_only_films_whose_match_is_doubtful(detector: Det
     noise = Radiograph(np.random.default_rng(0).random((600, 720), dtype=np.float32))
     films = [phantom(22, size=(600, 720)).radiograph, noise]
     halves = torch.stack([prepare(film, detector.margin).halves.pixels for film in films])
-    posed = problem(halves, detector.template)
+    posed = make_problem(halves, detector.template)
     theta = pose_from_vector(detector.solver(posed).v, posed.height_ratio)
     found = measure_quality(posed, theta, check, neural=True)  # type: ignore[arg-type]
     assert found.mismatch[0].max() < CERTAIN_MISMATCH < found.mismatch[1].max()

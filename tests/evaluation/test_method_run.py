@@ -104,7 +104,7 @@ def test_run_methods_reads_a_complete_run_instead_of_searching_again(
 
     (again,) = run_methods(films, out, replace(config, resume=True), progress)
     assert list(again.found) == list(run.found)
-    assert opened == [("search", 4, 4)]
+    assert opened == [("detecting", 4, 4)]
     assert detections.read_bytes() == before
 
 
@@ -237,7 +237,7 @@ def test_measure_times_reads_films_before_and_leaves_out_bad_ones(
     named = [str(film.with_name("missing.png")), *[str(film)] * 9]
     failed = {named[0]: "missing"}
     (timed,) = measure_times([MethodRun("sliding", {}, failed=failed)], detectors, named)
-    assert sleeper.asked == [5, 3]  # eight of the nine
+    assert len(sleeper.asked) == 8  # of the nine
     assert timed.ms_per_film is not None
     assert timed.ms_per_film >= SLEEP_MS
     assert timed.failed == failed

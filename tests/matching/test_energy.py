@@ -18,8 +18,8 @@ from kneematch.matching.energy import (
     energy,
     losses,
     one_sided_loss,
-    printed,
-    robust,
+    paper_terms,
+    robust_terms,
     symmetry_penalty,
 )
 from kneematch.matching.template import Template, cut_from_half
@@ -27,7 +27,7 @@ from kneematch.synthetic.phantom import Knee, phantom
 
 SIZE = (160, 100)
 PHANTOMS = 40  # benchmarks/phantoms.py looks at 200
-ENERGIES = [pytest.param(printed, id="printed"), pytest.param(robust, id="robust")]
+ENERGIES = [pytest.param(paper_terms, id="printed"), pytest.param(robust_terms, id="robust")]
 
 
 def clouds(*shape: int, seed: int = 0) -> Tensor:
@@ -108,7 +108,7 @@ def cut_from_phantom(seed: int, side: int) -> tuple[Tensor, Template, Tensor]:
 def test_the_energy_is_zero_where_the_template_was_cut_out() -> None:
     half = clouds()
     template, theta = cut(half)
-    found = energy(printed(half.expand(1, 2, *SIZE), template), theta.expand(1, 2, 4))
+    found = energy(paper_terms(half.expand(1, 2, *SIZE), template), theta.expand(1, 2, 4))
     assert float(found) == pytest.approx(0, abs=1e-6)
 
 
@@ -140,7 +140,7 @@ def test_the_energy_is_what_plain_numpy_makes_of_it(
 ) -> None:
     halves, theta = clouds(20, sides), poses(20, sides)
     template, _ = cut(clouds(20, sides)[3, 0] * 0.6 + clouds(seed=1) * 0.4)
-    found = energy(printed(halves.to(dtype), template.to(halves.to(dtype))), theta.to(dtype))
+    found = energy(paper_terms(halves.to(dtype), template.to(halves.to(dtype))), theta.to(dtype))
     wanted = [
         plain_energy(u, template, t) for u, t in zip(halves.numpy(), theta.numpy(), strict=True)
     ]
@@ -157,7 +157,7 @@ def test_the_gradient_is_that_of_finite_differences(f: Any) -> None:
 
 
 def test_the_gradient_in_the_unconstrained_vector_is_that_of_finite_differences() -> None:
-    problem = printed(clouds(2, 1), cut(clouds(seed=1))[0])
+    problem = paper_terms(clouds(2, 1), cut(clouds(seed=1))[0])
     v = torch.randn(2, 1, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     assert torch.autograd.gradcheck(
         lambda x: energy(problem, pose_from_vector(x, 0.75)), (0.5 * v).requires_grad_(), eps=1e-7
@@ -236,7 +236,7 @@ def test_a_black_part_of_the_film_has_loss_one_and_no_slope_and_never_wins(f: An
     assert bool(there.grad.isfinite().all())
     assert found[0, 0] < 0.3
     assert found[1, 0] > 0.9
-    if f is printed:
+    if f is paper_terms:
         assert found[1, 0] == 1
         assert torch.equal(there.grad[1], torch.zeros(1, 4))
 
@@ -244,8 +244,8 @@ def test_a_black_part_of_the_film_has_loss_one_and_no_slope_and_never_wins(f: An
 def test_films_of_a_batch_and_their_sides_do_not_touch_each_other() -> None:
     halves, theta = clouds(3, 2), poses(3, 2)
     template, _ = cut(clouds(seed=1))
-    together = losses(printed(halves, template), theta)
-    alone = losses(printed(halves[2:, 1:], template), theta[2:, 1:])
+    together = losses(paper_terms(halves, template), theta)
+    alone = losses(paper_terms(halves[2:, 1:], template), theta[2:, 1:])
     assert float(together[2, 1]) == pytest.approx(float(alone), abs=1e-12)
 
 
@@ -256,6 +256,6 @@ def test_a_phantoms_energy_is_lowest_at_the_true_pose_of_its_own_template(seed: 
     one = torch.eye(4, dtype=torch.int64)
     signs = torch.cat([0 * one[:1], one, -one, torch.cartesian_prod(*[torch.tensor([-1, 1])] * 4)])
     around = (theta + signs * steps).float()[:, None]
-    found = energy(printed(half.expand(len(around), 1, *half.shape), template), around)
+    found = energy(paper_terms(half.expand(len(around), 1, *half.shape), template), around)
     assert float(found[0]) == pytest.approx(0, abs=1e-4)
     assert found[1:].min() > 0.001

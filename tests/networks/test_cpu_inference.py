@@ -26,12 +26,12 @@ from kneematch.networks.model_file import Model, load_model, shipped_model
 from kneematch.networks.pose_network import (
     INPUT,
     PoseNetwork,
-    look,
+    crop_views,
     network_of,
     standardized,
-    whole,
+    whole_frames,
 )
-from kneematch.networks.two_stage import TwoPhases
+from kneematch.networks.two_stage import TwoStageNetworks
 
 needs_bytes = pytest.mark.skipif(not bytes_are_exact(), reason="no exact 8-bit convolutions")
 
@@ -61,7 +61,7 @@ def quick(model: Model) -> CpuNetwork:
 def views(knees: Callable) -> Tensor:
     """Two phantoms' halves as the coarse network sees them: (2, 2, 224, 224)."""
     halves = torch.stack([knees(seed).halves for seed in (5, 6)])
-    return look(halves, whole(halves), 1.6)
+    return crop_views(halves, whole_frames(halves), 1.6)
 
 
 def noise(*shape: int) -> Tensor:
@@ -116,7 +116,7 @@ def test_byte_network_moves_no_margin_by_half_a_percent(
     marks = torch.tensor([template.landmarks[f"plateau_{side}"] for side in ("left", "right")])
     here, there = (
         size * transform(pose_matrix(networks.poses(halves), template.aspect, 1.6), marks)
-        for networks in (TwoPhases(*plain, *aspects), TwoPhases(*quick, *aspects))
+        for networks in (TwoStageNetworks(*plain, *aspects), TwoStageNetworks(*quick, *aspects))
     )
     width = (here[..., 0, :] - here[..., 1, :]).norm(dim=-1, keepdim=True)
     assert ((here - there).norm(dim=-1) / width).max() < 0.005

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kneematch.networks.pose_network import INPUT, PoseNetwork, look, standardized, whole
+from kneematch.networks.pose_network import (
+    INPUT,
+    PoseNetwork,
+    crop_views,
+    standardized,
+    whole_frames,
+)
 
 BLOCKS = 2  # of each layer of ResNet18
 
@@ -103,7 +109,7 @@ def test_a_look_at_the_whole_half_is_the_half_resized() -> None:
     y = torch.linspace(-1, 1, 801)[:-1] + 1 / 800
     x = torch.linspace(-1, 1, 501)[:-1] + 1 / 500
     halves = torch.stack([y[:, None].expand(800, 500), x.expand(800, 500)])[None]
-    seen = look(halves, whole(halves), 800 / 500)
+    seen = crop_views(halves, whole_frames(halves), 800 / 500)
     assert seen.shape == (1, 2, *INPUT)
     ramp = (torch.arange(224) + 0.5) / 112 - 1
     inside = slice(2, -2)  # at the edge, sampling meets the black around the half

@@ -14,8 +14,8 @@ from kneematch.geometry.view import View
 from kneematch.matching.template import cut_from_half
 from kneematch.networks.cpu_inference import float_network
 from kneematch.networks.model_file import Model, load_model, shipped_model
-from kneematch.networks.template_transfer import Carried, carried
-from kneematch.networks.two_stage import TwoPhases
+from kneematch.networks.template_transfer import TransferredTemplate, transfer_template
+from kneematch.networks.two_stage import TwoStageNetworks
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
@@ -29,10 +29,10 @@ def model() -> Model:
 
 
 @pytest.fixture(scope="module")
-def networks(model: Model) -> TwoPhases:
+def networks(model: Model) -> TwoStageNetworks:
     """In float32, which is quicker to make."""
     aspects = model.coarse_template.aspect, model.fine_template.aspect
-    return TwoPhases(float_network(model.coarse), float_network(model.fine), *aspects)
+    return TwoStageNetworks(float_network(model.coarse), float_network(model.fine), *aspects)
 
 
 def knees(seed: int) -> tuple[Tensor, Tensor, float]:
@@ -49,21 +49,23 @@ def knees(seed: int) -> tuple[Tensor, Tensor, float]:
     return halves.pixels, torch.stack(poses).float(), template.aspect
 
 
-def test_the_networks_own_template_is_carried_nowhere(networks: TwoPhases) -> None:
+def test_the_networks_own_template_is_carried_nowhere(networks: TwoStageNetworks) -> None:
     halves, _, _ = knees(DRAWN_ON)
     own = networks.poses(halves[None])[0]
-    assert torch.allclose(Carried(networks, NOTHING).poses(halves[None])[0], own, atol=1e-6)
-    offset = carried(networks, halves[1], own[1]).offset
+    assert torch.allclose(
+        TransferredTemplate(networks, NOTHING).poses(halves[None])[0], own, atol=1e-6
+    )
+    offset = transfer_template(networks, halves[1], own[1]).offset
     # But for what other views of the same knee say.
     assert torch.allclose(offset, NOTHING, atol=0.03)
 
 
 def test_a_drawn_template_lands_where_one_would_draw_it_on_another_film(
-    networks: TwoPhases,
+    networks: TwoStageNetworks,
 ) -> None:
     halves, poses, aspect = knees(DRAWN_ON)
     others, wanted, _ = knees(FOUND_ON)
-    found = carried(networks, halves[1], poses[1]).poses(others[None])[0]
+    found = transfer_template(networks, halves[1], poses[1]).poses(others[None])[0]
     apart = corner_distance(found, wanted, aspect, 1.6)
     assert bool((apart < 0.08).all()), apart
     # The networks' own template lies elsewhere.
@@ -71,7 +73,7 @@ def test_a_drawn_template_lands_where_one_would_draw_it_on_another_film(
 
 
 @pytest.mark.parametrize("name", ["noise", "clouds", "black"])
-def test_a_template_on_what_is_no_knee_is_refused(networks: TwoPhases, name: str) -> None:
+def test_a_template_on_what_is_no_knee_is_refused(networks: TwoStageNetworks, name: str) -> None:
     drawn = torch.Generator().manual_seed(0)
     half = {
         "noise": torch.rand(800, 500, generator=drawn),
@@ -79,13 +81,13 @@ def test_a_template_on_what_is_no_knee_is_refused(networks: TwoPhases, name: str
         "black": torch.zeros(800, 500),
     }[name]
     with pytest.raises(TemplateError, match=r"sees no knee .*expected a frontal knee.*annotate"):
-        carried(networks, half, torch.tensor([0.4, 0.0, 0.0, 0.0]))
+        transfer_template(networks, half, torch.tensor([0.4, 0.0, 0.0, 0.0]))
 
 
-def test_networks_that_know_nothing_are_refused_too(networks: TwoPhases) -> None:
+def test_networks_that_know_nothing_are_refused_too(networks: TwoStageNetworks) -> None:
     def nowhere(images: Tensor) -> Tensor:
         return torch.full((*images.shape[:-2], 4), torch.nan)
 
-    lost = TwoPhases(nowhere, nowhere, networks.coarse_aspect, networks.fine_aspect)
+    lost = TwoStageNetworks(nowhere, nowhere, networks.coarse_aspect, networks.fine_aspect)
     with pytest.raises(TemplateError, match="sees no knee"):
-        carried(lost, torch.zeros(800, 500), torch.tensor([0.4, 0.0, 0.0, 0.0]))
+        transfer_template(lost, torch.zeros(800, 500), torch.tensor([0.4, 0.0, 0.0, 0.0]))

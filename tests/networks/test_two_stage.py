@@ -8,8 +8,13 @@ from torch import Tensor
 
 from kneematch.geometry.frames import enlarged, seen_from
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.networks.two_stage import ENLARGE, TwoPhases, neural, sharpened
-from kneematch.solvers.problem import Problem, Solution, problem
+from kneematch.networks.two_stage import (
+    ENLARGE,
+    TwoStageNetworks,
+    network_solver,
+    refined_network_solver,
+)
+from kneematch.solvers.problem import Problem, Solution, make_problem
 
 COARSE, FINE, IMAGE = 1.1, 0.9, 1.6  # height over width
 COARSE_V = torch.tensor([0.2, -0.3, 0.1, 0.4])
@@ -30,7 +35,7 @@ class Fixed:
 def test_the_fine_network_is_asked_about_the_coarse_patch_enlarged(clouds: Callable) -> None:
     halves = clouds(2, 2)
     coarse, fine = Fixed(COARSE_V), Fixed(FINE_V)
-    both = TwoPhases(coarse, fine, COARSE, FINE)
+    both = TwoStageNetworks(coarse, fine, COARSE, FINE)
     frames = both.frames(halves)
     patch = pose_from_vector(COARSE_V, COARSE / IMAGE)
     assert ENLARGE == 1.2
@@ -45,7 +50,7 @@ def test_the_coarse_network_sees_the_whole_half_and_the_fine_one_its_frame() -> 
     y, x = torch.meshgrid(torch.linspace(-1, 1, 320), torch.linspace(-1, 1, 200), indexing="ij")
     halves = torch.stack([x, y])[None]  # grey says where one is
     coarse, fine = Fixed(torch.zeros(4)), Fixed(FINE_V)
-    TwoPhases(coarse, fine, 1.6, FINE).poses(halves)
+    TwoStageNetworks(coarse, fine, 1.6, FINE).poses(halves)
     middle = slice(28, 197, 168)  # two pixels, 168 of 224 apart
     for network, width in ((coarse, 2.0), (fine, 0.66 * 2)):  # D(0) is 0.55, enlarged 0.66
         across, down = network.seen[0][0]
@@ -57,9 +62,9 @@ def test_the_minimiser_answers_with_what_the_networks_say_and_its_energy(
     clouds: Callable, cut: Callable
 ) -> None:
     template, _ = cut(clouds(seed=1))
-    asked = problem(clouds(3, 2), template)
-    networks = TwoPhases(Fixed(COARSE_V), Fixed(FINE_V), COARSE, template.aspect)
-    found = neural(networks)(asked)
+    asked = make_problem(clouds(3, 2), template)
+    networks = TwoStageNetworks(Fixed(COARSE_V), Fixed(FINE_V), COARSE, template.aspect)
+    found = network_solver(networks)(asked)
     theta = pose_from_vector(found.v, asked.height_ratio)
     assert torch.allclose(theta, networks.poses(asked.halves), atol=1e-5)
     assert torch.allclose(found.energy, asked.energy(found.v))
@@ -67,7 +72,7 @@ def test_the_minimiser_answers_with_what_the_networks_say_and_its_energy(
 
 def test_a_sharpening_starts_where_the_networks_say(clouds: Callable, cut: Callable) -> None:
     template, theta = cut(clouds())
-    asked = problem(clouds()[None, None], template)
+    asked = make_problem(clouds()[None, None], template)
     start = vector_from_pose(theta, asked.height_ratio).float()[None, None]
 
     class Given:
@@ -79,4 +84,4 @@ def test_a_sharpening_starts_where_the_networks_say(clouds: Callable, cut: Calla
         assert torch.allclose(v, start, atol=1e-5)
         return Solution(v + 1, problem.energy(v + 1))
 
-    assert torch.allclose(sharpened(Given(), sharpen)(asked).v, start + 1, atol=1e-5)
+    assert torch.allclose(refined_network_solver(Given(), sharpen)(asked).v, start + 1, atol=1e-5)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kneematch.geometry.pose import vector_from_pose
 from kneematch.solvers.adam import adam
-from kneematch.solvers.problem import problem
+from kneematch.solvers.problem import make_problem
 
 
 @dataclass
@@ -56,7 +56,7 @@ def test_a_start_at_the_minimum_stays_the_answer(clouds: Callable, cut: Callable
     half = clouds()
     template, theta = cut(half)
     start = vector_from_pose(theta, 1 / 1.6).float().expand(1, 2, 4)
-    found = adam(problem(half.expand(1, 2, 192, 120), template, paper=True), start, steps=5)
+    found = adam(make_problem(half.expand(1, 2, 192, 120), template, paper=True), start, steps=5)
     assert torch.equal(found.v, start)
     assert float(found.energy) < 1e-5
     assert not found.v.requires_grad
@@ -66,7 +66,7 @@ def test_a_start_at_the_minimum_stays_the_answer(clouds: Callable, cut: Callable
 def test_adam_descends_to_a_template_nearby(clouds: Callable, cut: Callable, sides: int) -> None:
     half = clouds()
     template, theta = cut(half)
-    question = problem(half.expand(1, sides, 192, 120), template, paper=True)
+    question = make_problem(half.expand(1, sides, 192, 120), template, paper=True)
     truth = vector_from_pose(theta, 1 / 1.6).float().expand(1, sides, 4)
     start = truth + torch.tensor([0.03, -0.04, 0.03, 0.2])
     found = adam(question, start, steps=100)
@@ -78,7 +78,7 @@ def test_adam_descends_to_a_template_nearby(clouds: Callable, cut: Callable, sid
 @pytest.mark.parametrize("paper", [True, False])
 def test_black_halves_give_a_finite_answer(clouds: Callable, cut: Callable, paper: bool) -> None:
     template, _ = cut(clouds())
-    question = problem(torch.zeros(2, 2, 192, 120), template, paper=paper)
+    question = make_problem(torch.zeros(2, 2, 192, 120), template, paper=paper)
     found = adam(question, torch.full((2, 2, 4), 0.1), steps=3)
     assert bool(found.energy.isfinite().all())
     assert bool(found.v.isfinite().all())

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import corner_distance, pose_from_vector, vector_from_pose
-from kneematch.solvers.anchored_refinement import anchor, nearby
+from kneematch.solvers.anchored_refinement import anchor, refine_anchored
 from kneematch.solvers.linearization import Quadratic
-from kneematch.solvers.problem import Problem, problem
+from kneematch.solvers.problem import Problem, make_problem
 
 PAPER = pytest.mark.parametrize("paper", [True, False], ids=["printed", "robust"])
 OFF = torch.tensor([0.02, 0.05, -0.03, 0.02], dtype=torch.float64)  # a tenth of the knee's width
@@ -25,7 +25,7 @@ def moved(asked: Problem, start: Tensor, end: Tensor) -> float:
 def astray(knees: Callable) -> tuple[Problem, Tensor]:
     """Another phantom of the family, and a start that is off on it."""
     film, other = knees(14), knees(9)
-    asked = problem(other.halves[None], film.template)
+    asked = make_problem(other.halves[None], film.template)
     start = vector_from_pose(other.truth + OFF, asked.height_ratio).float()[None]
     return asked, start
 
@@ -36,10 +36,10 @@ def test_the_end_is_never_higher_than_the_start(
     clouds: Callable, cut: Callable, paper: bool, sides: int
 ) -> None:
     template, _ = cut(clouds(seed=1))
-    asked = problem(clouds(8, sides), template, paper=paper)
+    asked = make_problem(clouds(8, sides), template, paper=paper)
     start = torch.randn(8, sides, 4, generator=torch.Generator().manual_seed(2))
     for trust in (0.0, 1.0, 100.0):
-        found = nearby(asked, start, trust=trust)
+        found = refine_anchored(asked, start, trust=trust)
         assert bool((found.energy <= asked.energy(start)).all())
         assert torch.allclose(found.energy, asked.energy(found.v), atol=1e-6)
 
@@ -48,36 +48,39 @@ def test_nearby_stays_nearer_to_its_start_than_without_an_anchor(
     astray: tuple[Problem, Tensor],
 ) -> None:
     asked, start = astray
-    near, far = nearby(asked, start), nearby(asked, start, trust=0.0)
+    near, far = refine_anchored(asked, start), refine_anchored(asked, start, trust=0.0)
     assert float(near.energy) < float(asked.energy(start)) - 0.02
     assert 0 < moved(asked, start, near.v) < 0.8 * moved(asked, start, far.v)
 
 
 def test_the_more_it_trusts_the_less_it_moves(astray: tuple[Problem, Tensor]) -> None:
     asked, start = astray
-    ways = [moved(asked, start, nearby(asked, start, trust=t).v) for t in (0.0, 10.0, 100.0, 1e3)]
+    ways = [
+        moved(asked, start, refine_anchored(asked, start, trust=t).v)
+        for t in (0.0, 10.0, 100.0, 1e3)
+    ]
     assert ways == sorted(ways, reverse=True)
     assert ways[0] > 1.5 * ways[2]
-    assert moved(asked, start, nearby(asked, start, trust=1e9).v) < 1e-4
+    assert moved(asked, start, refine_anchored(asked, start, trust=1e9).v) < 1e-4
 
 
 def test_without_trust_it_descends_to_the_knee(knees: Callable) -> None:
     film = knees(9)
-    asked = problem(film.halves[None, 1:], film.template)
+    asked = make_problem(film.halves[None, 1:], film.template)
     truth, start = (
         vector_from_pose(theta, asked.height_ratio).float()[None, None]
         for theta in (film.truth[1], film.truth[1] + OFF / 3)
     )
-    found = nearby(asked, start, trust=0.0)
+    found = refine_anchored(asked, start, trust=0.0)
     assert moved(asked, truth, found.v) < 0.1 * moved(asked, truth, start)
 
 
 def test_a_start_at_the_template_itself_stays(clouds: Callable, cut: Callable) -> None:
     half = clouds()
     template, theta = cut(half)
-    asked = problem(half.expand(1, 2, 192, 120), template)
+    asked = make_problem(half.expand(1, 2, 192, 120), template)
     start = vector_from_pose(theta, 1 / 1.6).float().expand(1, 2, 4)
-    found = nearby(asked, start)
+    found = refine_anchored(asked, start)
     assert moved(asked, start, found.v) < 2e-3
 
 
@@ -119,6 +122,6 @@ def test_black_halves_give_a_finite_answer(clouds: Callable, cut: Callable) -> N
     template, _ = cut(clouds())
     halves = clouds(2, 2)
     halves[0] = 0
-    found = nearby(problem(halves, template), torch.full((2, 2, 4), 0.1))
+    found = refine_anchored(make_problem(halves, template), torch.full((2, 2, 4), 0.1))
     assert bool(found.energy.isfinite().all())
     assert bool(found.v.isfinite().all())

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import pose_from_vector
-from kneematch.solvers.exhaustive_search import search
-from kneematch.solvers.ncc_bank import minima
-from kneematch.solvers.problem import Problem, problem
+from kneematch.solvers.exhaustive_search import exhaustive_search
+from kneematch.solvers.ncc_bank import bank_minima
+from kneematch.solvers.problem import Problem, make_problem
 
 SEEDS = (9, 14, 19, 42, 47)  # 42 is a negative
 TEMPLATE = 23
@@ -19,11 +19,11 @@ HEIGHT = 800  # the robust energy's fine structure is lost in smaller halves
 
 def phantoms(knees: Callable, seeds: tuple[int, ...], *, paper: bool, sides: int = 2) -> Problem:
     halves = torch.stack([knees(seed, HEIGHT).halves[:sides] for seed in seeds])
-    return problem(halves, knees(TEMPLATE, HEIGHT).template, paper=paper)
+    return make_problem(halves, knees(TEMPLATE, HEIGHT).template, paper=paper)
 
 
 def poses(question: Problem) -> Tensor:
-    return pose_from_vector(search(question).v.double(), question.height_ratio)
+    return pose_from_vector(exhaustive_search(question).v.double(), question.height_ratio)
 
 
 def close(theta: Tensor, truth: Tensor) -> bool:
@@ -52,7 +52,7 @@ def test_the_template_is_found_in_its_own_film(knees: Callable, paper: bool) -> 
     found = poses(phantoms(knees, (TEMPLATE,), paper=paper))[0, 1]
     truth = knees(TEMPLATE, HEIGHT).truth[1]
     assert ((found - truth)[:3].abs() * 250).max() < 2  # pixels; the other knee pulls at it
-    alone = problem(
+    alone = make_problem(
         knees(TEMPLATE, HEIGHT).halves[None, 1:], knees(TEMPLATE, HEIGHT).template, paper=paper
     )
     assert ((poses(alone)[0, 0] - truth)[:3].abs() * 250).max() < 0.5
@@ -67,7 +67,7 @@ def test_a_film_alone_and_in_a_batch_gets_the_same_pose(knees: Callable) -> None
 
 def test_one_side_is_searched_as_two_are(knees: Callable) -> None:
     question = phantoms(knees, SEEDS[:2], paper=True, sides=1)
-    found = search(question)
+    found = exhaustive_search(question)
     assert found.v.shape == (2, 1, 4)
     theta = pose_from_vector(found.v.double(), question.height_ratio)
     truth = torch.stack([knees(seed, HEIGHT).truth[:1] for seed in SEEDS[:2]])
@@ -76,7 +76,7 @@ def test_one_side_is_searched_as_two_are(knees: Callable) -> None:
 
 def test_the_energy_is_that_of_the_vector(knees: Callable) -> None:
     question = phantoms(knees, SEEDS[:1], paper=True)
-    found = search(question)
+    found = exhaustive_search(question)
     assert torch.allclose(found.energy, question.energy(found.v))
 
 
@@ -85,14 +85,14 @@ def test_black_halves_give_a_finite_answer(knees: Callable, paper: bool) -> None
     halves = torch.stack([knees(seed, HEIGHT).halves for seed in SEEDS[:2]])
     halves[0] = 0
     halves[1, 0] = 0
-    found = search(problem(halves, knees(TEMPLATE, HEIGHT).template, paper=paper))
+    found = exhaustive_search(make_problem(halves, knees(TEMPLATE, HEIGHT).template, paper=paper))
     assert bool(found.energy.isfinite().all())
     assert bool(found.v.isfinite().all())
 
 
 def test_the_minima_of_the_bank_are_distinct_poses_inside(knees: Callable) -> None:
     question = phantoms(knees, SEEDS[:1], paper=True)
-    theta = minima(question, 10)[0, 0]  # (10, 4)
+    theta = bank_minima(question, 10)[0, 0]  # (10, 4)
     assert theta.shape == (10, 4)
     apart = (theta[:, None] - theta[None])[..., :3].abs().amax(-1)
     assert (apart + torch.eye(10)).min() > 0.01

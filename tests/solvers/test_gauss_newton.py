@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.solvers.gauss_newton import Level, descend, inside, step
-from kneematch.solvers.linearization import Quadratic, quadratic
-from kneematch.solvers.problem import Problem, Solution, problem
+from kneematch.solvers.gauss_newton import Level, clamp_pose, descend, step
+from kneematch.solvers.linearization import Quadratic, linearize
+from kneematch.solvers.problem import Problem, Solution, make_problem
 from kneematch.solvers.pyramid import pyramid
 
 LEVELS = Level(8, 10, 0.1), Level(4, 8, 0.05), Level(2, 6, 0.02), Level(2, 4, 0.005)
@@ -46,12 +46,12 @@ def test_descend_never_ends_higher_than_it_starts(
     clouds: Callable, cut: Callable, paper: bool, sides: int
 ) -> None:
     template, _ = cut(clouds(seed=1))
-    question = problem(clouds(12, sides), template, paper=paper)
+    question = make_problem(clouds(12, sides), template, paper=paper)
     start = starts(12, sides)
     level = Level(1, 10, 0.1)
     before = pose_from_vector(start, question.height_ratio)
     after = descend(question, before, level)
-    high, low = (quadratic(question, theta, level.softness).value for theta in (before, after))
+    high, low = (linearize(question, theta, level.softness).value for theta in (before, after))
     assert bool((low <= high).all())
     assert (low < high - 0.02).sum() >= 9
 
@@ -62,7 +62,7 @@ def test_descend_returns_to_the_truth(knees: Callable, paper: bool, seed: int) -
     film = knees(seed)
     count, (height, width) = len(OFFSETS), film.halves.shape[-2:]
     halves = film.halves[1].expand(count, 1, height, width)
-    question = problem(halves, film.template, paper=paper)
+    question = make_problem(halves, film.template, paper=paper)
     truth = film.truth[1]
     around = torch.cat([truth[:1] * OFFSETS[:, :1], truth[1:] + OFFSETS[:, 1:]], dim=1)
     start = vector_from_pose(around, question.height_ratio).float()[:, None]
@@ -80,8 +80,8 @@ def test_descend_returns_to_the_truth(knees: Callable, paper: bool, seed: int) -
 def test_descend_does_not_depend_on_the_batch(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds(seed=1))
     halves, start = clouds(6, 2), starts(6, 2) / 2
-    together = descend_all(problem(halves, template), start)
-    alone = descend_all(problem(halves[4:5], template), start[4:5])
+    together = descend_all(make_problem(halves, template), start)
+    alone = descend_all(make_problem(halves[4:5], template), start[4:5])
     one, other = (pose_from_vector(v, 1 / 1.6) for v in (together.v[4], alone.v[0]))
     assert ((one - other).abs() * 60).max() < 0.01  # pixels
 
@@ -92,7 +92,7 @@ def test_descend_is_finite_on_black_halves(clouds: Callable, cut: Callable, pape
     halves = clouds(2, 2)
     halves[0] = 0
     halves[1, 0] = 0
-    found = descend_all(problem(halves, template, paper=paper), starts(2, 2))
+    found = descend_all(make_problem(halves, template, paper=paper), starts(2, 2))
     assert bool(found.energy.isfinite().all())
     assert bool(found.v.isfinite().all())
 
@@ -112,6 +112,6 @@ def test_step_without_damping_solves_a_quadratic() -> None:
 
 def test_inside_moves_only_what_lies_outside() -> None:
     within = pose_from_vector(starts(20), 0.625)
-    assert torch.allclose(inside(within, 0.625), within, atol=1e-6)
-    moved = inside(torch.tensor([[2.0, 0.5, -0.9, 1.0]]), 0.625)
+    assert torch.allclose(clamp_pose(within, 0.625), within, atol=1e-6)
+    moved = clamp_pose(torch.tensor([[2.0, 0.5, -0.9, 1.0]]), 0.625)
     assert torch.allclose(moved, torch.tensor([[0.95, 0.05, -0.40625, 0.13]]))

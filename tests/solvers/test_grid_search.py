@@ -9,15 +9,15 @@ from torch import Tensor
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.sampling import resize
 from kneematch.solvers.adam import adam
-from kneematch.solvers.grid_search import grid, grid_starts
-from kneematch.solvers.problem import Problem, problem
+from kneematch.solvers.grid_search import grid_search, grid_starts
+from kneematch.solvers.problem import Problem, make_problem
 from kneematch.solvers.pyramid import resize_template
 
 
 @pytest.fixture
 def question(clouds: Callable, cut: Callable) -> Problem:
     template, _ = cut(clouds())
-    return problem(clouds().expand(1, 2, 192, 120), template, paper=True)
+    return make_problem(clouds().expand(1, 2, 192, 120), template, paper=True)
 
 
 def starts_at(question: Problem, n_scales: int, stride: float) -> Tensor:
@@ -35,7 +35,7 @@ def test_the_number_of_starts_is_the_appendixs(question: Problem) -> None:
 
 def test_one_side_has_every_start_once(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
-    one = problem(clouds(1, 1), template, paper=True)
+    one = make_problem(clouds(1, 1), template, paper=True)
     starts = grid_starts(one, 2, 0.25)
     assert starts.shape == (24 * 40 + 2 * 4, 1, 4)
     assert len(starts.unique(dim=0)) == len(starts)
@@ -43,7 +43,7 @@ def test_one_side_has_every_start_once(clouds: Callable, cut: Callable) -> None:
 
 def test_a_whole_number_of_strides_is_not_rounded_up(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
-    one = problem(clouds(1, 1), template, paper=True)
+    one = make_problem(clouds(1, 1), template, paper=True)
     # s = 5 / 12: 7 strides of 1 / 6 in 7 / 6, though more in floating point, hence 8 across;
     # s2 = 25 / 96: 14.2 strides, hence 16 down.
     starts = starts_at(one, 4, 0.2)
@@ -97,7 +97,7 @@ def small(half: Tensor, cut: Callable, sides: int = 2) -> tuple[Problem, Tensor]
     template, theta = cut(half)
     halves = resize(half, (80, 50)).expand(1, sides, 80, 50)
     little = resize_template(template, (21, 21))
-    return problem(halves, little, paper=True), vector_from_pose(theta, 1 / 1.6)
+    return make_problem(halves, little, paper=True), vector_from_pose(theta, 1 / 1.6)
 
 
 @pytest.mark.parametrize("sides", [1, 2])
@@ -108,7 +108,7 @@ def test_the_grid_finds_a_template_without_a_start_at_it(
     asked, truth = small(half, cut, sides)
     starts = grid_starts(asked, 4, 0.8)
     assert (starts[:, 0] - truth).abs().amax(1).min() > 0.1
-    found = grid(asked, n_scales=4, stride=0.8, steps=40)
+    found = grid_search(asked, n_scales=4, stride=0.8, steps=40)
     assert found.v.shape == (1, sides, 4)
     assert float(found.energy) < 0.02
     theta, wanted = (pose_from_vector(v.double(), 1 / 1.6) for v in (found.v, truth))
@@ -122,8 +122,8 @@ def test_chunks_do_not_change_the_answer_and_progress_is_told(
     total = len(grid_starts(asked, 3, 0.9))
     told: list[tuple[int, int]] = []
     settings = {"n_scales": 3, "stride": 0.9, "steps": 3}
-    one = grid(asked, chunk=100_000, **settings)
-    many = grid(asked, chunk=97, progress=lambda *at: told.append(at), **settings)
+    one = grid_search(asked, chunk=100_000, **settings)
+    many = grid_search(asked, chunk=97, progress=lambda *at: told.append(at), **settings)
     assert torch.allclose(one.energy, many.energy, atol=1e-6)
     assert torch.allclose(one.v, many.v, atol=1e-5)
     assert told[0] == (97, total)
@@ -134,9 +134,9 @@ def test_chunks_do_not_change_the_answer_and_progress_is_told(
 def test_the_answer_is_the_lowest_of_all_descents(clouds: Callable, cut: Callable) -> None:
     asked, _ = small(clouds(), cut)
     starts = grid_starts(asked, 3, 0.9)
-    copies = problem(asked.halves.repeat(len(starts), 1, 1, 1), asked.template, paper=True)
+    copies = make_problem(asked.halves.repeat(len(starts), 1, 1, 1), asked.template, paper=True)
     each = adam(copies, starts, steps=3)
-    found = grid(asked, n_scales=3, stride=0.9, steps=3)
+    found = grid_search(asked, n_scales=3, stride=0.9, steps=3)
     assert float(found.energy) == pytest.approx(float(each.energy.min()), abs=1e-6)
     assert torch.allclose(found.energy, asked.energy(found.v), atol=1e-6)
 
@@ -149,8 +149,8 @@ def test_films_of_a_batch_do_not_touch_each_other_and_black_ones_are_finite(
     halves = resize(clouds(3, 2, seed=1), (96, 60))
     halves[1] = 0
     settings = {"n_scales": 2, "stride": 0.9, "steps": 2}
-    together = grid(problem(halves, template, paper=paper), **settings)
-    alone = grid(problem(halves[2:], template, paper=paper), **settings)
+    together = grid_search(make_problem(halves, template, paper=paper), **settings)
+    alone = grid_search(make_problem(halves[2:], template, paper=paper), **settings)
     assert torch.allclose(together.energy[2:], alone.energy, atol=1e-6)
     assert torch.allclose(together.v[2:], alone.v, atol=1e-4)
     assert bool(together.energy.isfinite().all())

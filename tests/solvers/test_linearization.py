@@ -9,8 +9,8 @@ from torch import Tensor
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
 from kneematch.geometry.sampling import sample
 from kneematch.matching.energy import correlation, energy, symmetry_penalty
-from kneematch.solvers.linearization import quadratic
-from kneematch.solvers.problem import Problem, problem
+from kneematch.solvers.linearization import linearize
+from kneematch.solvers.problem import Problem, make_problem
 
 PAPER = pytest.mark.parametrize("paper", [True, False], ids=["printed", "robust"])
 SIDES = pytest.mark.parametrize("sides", [1, 2])
@@ -18,7 +18,7 @@ SIDES = pytest.mark.parametrize("sides", [1, 2])
 
 def question(clouds: Callable, cut: Callable, *, sides: int, paper: bool) -> Problem:
     template, _ = cut(clouds(seed=1))
-    return problem(clouds(8, sides).double(), template, paper=paper)
+    return make_problem(clouds(8, sides).double(), template, paper=paper)
 
 
 def poses(sides: int) -> Tensor:
@@ -58,7 +58,7 @@ def test_the_value_is_the_energy_when_the_maximum_is_hard(
     clouds: Callable, cut: Callable, paper: bool, sides: int
 ) -> None:
     asked, theta = question(clouds, cut, sides=sides, paper=paper), poses(sides)
-    found = quadratic(asked, theta, 1e-6).value
+    found = linearize(asked, theta, 1e-6).value
     assert found.shape == (8,)
     assert torch.allclose(found, energy(asked.terms, theta), atol=1e-5)
 
@@ -70,7 +70,7 @@ def test_the_value_is_the_soft_energy(
     clouds: Callable, cut: Callable, paper: bool, sides: int, softness: float
 ) -> None:
     asked, theta = question(clouds, cut, sides=sides, paper=paper), poses(sides)
-    found = quadratic(asked, theta, softness).value
+    found = linearize(asked, theta, softness).value
     assert torch.allclose(found, soft_energy(asked, theta, softness), atol=1e-9)
 
 
@@ -81,7 +81,7 @@ def test_the_gradient_is_about_autograds(
 ) -> None:
     asked, theta = question(clouds, cut, sides=sides, paper=paper), poses(sides).requires_grad_()
     wanted = torch.autograd.grad(soft_energy(asked, theta, 0.1).sum(), theta)[0].flatten(1)
-    found = quadratic(asked, theta.detach(), 0.1).gradient
+    found = linearize(asked, theta.detach(), 0.1).gradient
     # Central differences in the patch, none at its rim: not the derivative of bilinear sampling.
     # The rim counts for less in larger patches; here they are 50 pixels wide.
     assert ((found - wanted).norm(dim=1) / wanted.norm(dim=1)).max() < 0.25
@@ -93,7 +93,7 @@ def test_the_gradient_is_about_autograds(
 def test_the_matrix_is_symmetric_and_never_negative(
     clouds: Callable, cut: Callable, paper: bool, sides: int
 ) -> None:
-    matrix = quadratic(question(clouds, cut, sides=sides, paper=paper), poses(sides), 0.1).matrix
+    matrix = linearize(question(clouds, cut, sides=sides, paper=paper), poses(sides), 0.1).matrix
     assert matrix.shape == (8, 4 * sides, 4 * sides)
     assert torch.allclose(matrix, matrix.mT)
     assert torch.linalg.eigvalsh(matrix).min() > -1e-9
@@ -104,9 +104,9 @@ def test_near_a_perfect_match_the_matrix_is_the_second_derivative(
 ) -> None:
     half = clouds().double()
     template, theta = cut(half)
-    asked = problem(half.expand(1, 1, 192, 120), template, paper=True)
+    asked = make_problem(half.expand(1, 1, 192, 120), template, paper=True)
     theta = theta.expand(1, 1, 4)
-    matrix = quadratic(asked, theta, 10.0).matrix[0]  # so soft that it is the windows' mean
+    matrix = linearize(asked, theta, 10.0).matrix[0]  # so soft that it is the windows' mean
     # A step of two pixels is as long as the central difference of the patch.
     steps = torch.diag(torch.tensor([0.01, 0.01, 0.01, 0.02], dtype=torch.float64))
     for step in steps:
@@ -118,8 +118,10 @@ def test_near_a_perfect_match_the_matrix_is_the_second_derivative(
 def test_black_halves_have_no_slope(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
     for paper in (True, False):
-        model = quadratic(
-            problem(torch.zeros(1, 1, 192, 120), template, paper=paper), poses(1)[:1].float(), 0.1
+        model = linearize(
+            make_problem(torch.zeros(1, 1, 192, 120), template, paper=paper),
+            poses(1)[:1].float(),
+            0.1,
         )
         assert bool(model.matrix.isfinite().all())
         assert torch.allclose(model.gradient, torch.zeros(1, 4))
@@ -127,7 +129,7 @@ def test_black_halves_have_no_slope(clouds: Callable, cut: Callable) -> None:
 
 def test_rows_are_taken_where_asked(clouds: Callable, cut: Callable) -> None:
     asked = question(clouds, cut, sides=2, paper=True)
-    one, other = quadratic(asked, poses(2), 0.1), quadratic(asked, poses(2).flip(0), 0.1)
+    one, other = linearize(asked, poses(2), 0.1), linearize(asked, poses(2).flip(0), 0.1)
     rows = torch.arange(8) % 3 == 0
     mixed = one.where(rows, other)
     for name in ("value", "gradient", "matrix"):

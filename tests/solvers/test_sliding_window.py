@@ -8,8 +8,8 @@ from torch import Tensor
 
 from kneematch.geometry.pose import SCALE_MIN, SCALE_RANGE, pose_from_vector
 from kneematch.matching.energy import losses
-from kneematch.solvers.problem import Problem, Solution, problem
-from kneematch.solvers.sliding_window import SCALES, sliding
+from kneematch.solvers.problem import Problem, Solution, make_problem
+from kneematch.solvers.sliding_window import SCALES, sliding_window
 
 OWN = 50 / 120  # the scale of the template in the clouds that it was cut from
 
@@ -32,8 +32,8 @@ def test_a_planted_template_is_found_exactly(
     template, truth = cut(clouds())
     halves = clouds(2, sides, seed=1)
     halves[..., 70:120, 40:90] = template.image
-    question = problem(1 - halves if negative else halves, template, paper=True)
-    found = sliding(question, scales=(0.3, OWN, 0.6))
+    question = make_problem(1 - halves if negative else halves, template, paper=True)
+    found = sliding_window(question, scales=(0.3, OWN, 0.6))
     assert torch.allclose(poses(question, found), truth.expand(2, sides, 4), atol=1e-5)
     assert found.energy.max() < 1e-4
 
@@ -43,11 +43,11 @@ def test_the_scale_is_that_of_the_lowest_sum_over_both_sides(
 ) -> None:
     template, _ = cut(clouds())
     halves = clouds(4, 2, seed=1)
-    question = problem(halves, template, paper=True)
-    each = [sliding(question, scales=(scale,)) for scale in SCALES]
+    question = make_problem(halves, template, paper=True)
+    each = [sliding_window(question, scales=(scale,)) for scale in SCALES]
     sums = torch.stack([losses(question.terms, poses(question, one).float()) for one in each])
     best = sums.sum(-1).argmin(0)
-    together = sliding(question)
+    together = sliding_window(question)
     for n, k in enumerate(best):
         assert torch.equal(together.v[n], each[k].v[n])
     assert len(set(best.tolist())) > 1
@@ -58,29 +58,29 @@ def test_the_two_sides_do_not_touch_each_other_at_one_scale(
 ) -> None:
     template, _ = cut(clouds())
     halves = clouds(1, 2, seed=1)
-    both = sliding(problem(halves, template, paper=True), scales=(OWN,))
-    left = sliding(problem(halves[:, :1], template, paper=True), scales=(OWN,))
+    both = sliding_window(make_problem(halves, template, paper=True), scales=(OWN,))
+    left = sliding_window(make_problem(halves[:, :1], template, paper=True), scales=(OWN,))
     assert torch.allclose(both.v[:, :1], left.v)
 
 
 def test_the_energy_is_that_of_the_vector(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
-    question = problem(clouds(2, 2, seed=1), template)
-    found = sliding(question)
+    question = make_problem(clouds(2, 2, seed=1), template)
+    found = sliding_window(question)
     assert torch.allclose(found.energy, question.energy(found.v))
 
 
 def test_a_film_alone_and_in_a_batch_gets_the_same_pose(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
     halves = clouds(3, 2, seed=1)
-    together = sliding(problem(halves, template, paper=True))
-    alone = sliding(problem(halves[1:2], template, paper=True))
+    together = sliding_window(make_problem(halves, template, paper=True))
+    alone = sliding_window(make_problem(halves[1:2], template, paper=True))
     assert torch.equal(together.v[1], alone.v[0])
 
 
 @pytest.mark.parametrize("grey", [0.0, 0.7])
 def test_a_single_grey_gives_a_finite_answer(clouds: Callable, cut: Callable, grey: float) -> None:
     template, _ = cut(clouds())
-    found = sliding(problem(torch.full((1, 2, 192, 120), grey), template, paper=True))
+    found = sliding_window(make_problem(torch.full((1, 2, 192, 120), grey), template, paper=True))
     assert bool(found.v.isfinite().all())
     assert float(found.energy) == pytest.approx(2, abs=0.1)

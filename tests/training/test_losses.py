@@ -9,8 +9,8 @@ from torch import Tensor
 
 from kneematch.geometry.frames import NARROW, Spread, seen_from
 from kneematch.geometry.pose import vector_from_pose
-from kneematch.networks.pose_network import look, whole
-from kneematch.solvers.problem import problem
+from kneematch.networks.pose_network import crop_views, whole_frames
+from kneematch.solvers.problem import make_problem as make_problem
 from kneematch.training import losses as module
 from kneematch.training.losses import energy_loss, pose_loss
 from kneematch.training.phase import Loss, PhaseData
@@ -21,7 +21,7 @@ ROWS = torch.tensor([3, 0, 4, 2])
 
 @pytest.fixture
 def half_data(phantoms: Any) -> PhaseData:
-    frames = whole(phantoms.films.pixels)
+    frames = whole_frames(phantoms.films.pixels)
     return PhaseData(phantoms.films, phantoms.templates.coarse, 1.6, frames, paper_energy=True)
 
 
@@ -72,8 +72,8 @@ def test_energy_loss_is_the_energy_of_the_predicted_pose(
     network, halves = small_network(0), phantoms.films.pixels[ROWS]
     with torch.no_grad():
         found = energy_loss(0.0)(network, half_data, ROWS, torch.arange(4), generator())
-        v = network(look(halves, whole(halves), 1.6))
-        wanted = problem(halves, half_data.template, paper=True).energy(v)
+        v = network(crop_views(halves, whole_frames(halves), 1.6))
+        wanted = make_problem(halves, half_data.template, paper=True).energy(v)
     assert torch.allclose(found, wanted, rtol=1e-5)
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.networks.pose_network import PoseNetwork, look, whole
+from kneematch.networks.pose_network import PoseNetwork, crop_views, whole_frames
 from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import nearby
-from kneematch.solvers.problem import problem
+from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.problem import make_problem as make_problem
 from kneematch.training import distributed, phase
 from kneematch.training.config import DEFAULT, PAPER, Recipe
 from kneematch.training.distributed import Group
@@ -26,7 +26,7 @@ STILL = replace(SHORT, backbone_rate=0.0, head_rate=0.0, shift=0.0, frozen_stati
 
 @pytest.fixture
 def data(phantoms: Any) -> PhaseData:
-    frames = whole(phantoms.films.pixels)
+    frames = whole_frames(phantoms.films.pixels)
     return PhaseData(phantoms.films, phantoms.templates.coarse, 1.6, frames, paper_energy=True)
 
 
@@ -42,12 +42,12 @@ def learn(network: Any, data: PhaseData, loss: Any, recipe: Recipe) -> list[Any]
 def vectors(network: Any, data: PhaseData) -> Tensor:
     """Return G(u) of all films, without the code under test."""
     halves = data.films.halves(torch.arange(len(data.films)))
-    return network(look(halves, whole(halves), 1.6))
+    return network(crop_views(halves, whole_frames(halves), 1.6))
 
 
 def energies(v: Tensor, data: PhaseData) -> Tensor:
     halves = data.films.halves(torch.arange(len(data.films)))
-    return problem(halves, data.template, paper=True).energy(v)
+    return make_problem(halves, data.template, paper=True).energy(v)
 
 
 def test_train_phase_runs_the_rounds_epochs_and_batches_of_the_recipe(
@@ -81,10 +81,10 @@ def test_train_phase_sets_c_u_to_the_inverse_of_the_lowest_energy_of_300_steps(
     assert torch.equal(epochs[0][3], torch.ones(5))
     with torch.no_grad():
         start = vectors(network, data)
-    question = problem(data.films.halves(torch.arange(5)), data.template, paper=True)
+    problem = make_problem(data.films.halves(torch.arange(5)), data.template, paper=True)
     # Through D and back, whose rounding 300 steps would make visible.
-    theta = pose_from_vector(start, question.height_ratio)
-    lowest = adam(question, vector_from_pose(theta, question.height_ratio), steps=300).energy
+    theta = pose_from_vector(start, problem.height_ratio)
+    lowest = adam(problem, vector_from_pose(theta, problem.height_ratio), steps=300).energy
     assert torch.allclose(epochs[1][3], 1 / lowest, rtol=1e-4)
     assert bool((lowest < 0.8 * energies(start, data)).all())  # else the start would have done
 
@@ -192,9 +192,9 @@ def test_refined_energies_of_the_robust_energy_use_the_anchored_refinement(
 ) -> None:
     network, ours = small_network(0), replace(data, paper_energy=False)
     found = refined_energies(network, ours, Group())
-    question = problem(data.films.halves(torch.arange(5)), data.template)
+    problem = make_problem(data.films.halves(torch.arange(5)), data.template)
     with torch.no_grad():
-        wanted = nearby(question, vectors(network, data)).energy
+        wanted = refine_anchored(problem, vectors(network, data)).energy
     assert torch.allclose(found, wanted, rtol=1e-3)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kneematch.geometry.pose import corner_distance, vector_from_pose
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.solvers.problem import problem
+from kneematch.solvers.problem import make_problem as make_problem
 from kneematch.training import distributed
 from kneematch.training.distributed import Group
 from kneematch.training.pseudo_labels import find_poses, make_pseudo_labels
@@ -37,9 +37,9 @@ def distance(poses: Tensor, phantoms: Any) -> Tensor:
 def test_find_poses_refines_what_networks_predict(phantoms: Any) -> None:
     networks = NearTruth(phantoms.films.pixels, phantoms.truth)
     poses = find_poses(phantoms.films, phantoms.templates.fine, networks, Group())
-    question = problem(phantoms.films.pixels, phantoms.templates.fine)
+    problem = make_problem(phantoms.films.pixels, phantoms.templates.fine)
     before, after = (
-        question.energy(vector_from_pose(theta, question.height_ratio))
+        problem.energy(vector_from_pose(theta, problem.height_ratio))
         for theta in (phantoms.truth + OFFSET, poses)
     )
     assert poses.shape == phantoms.truth.shape

@@ -28,10 +28,10 @@ from kneematch.io.isolation import read_isolated, unexpected
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import Template
-from kneematch.networks.consistency_check import SecondLook
+from kneematch.networks.consistency_check import ConsistencyCheck
 from kneematch.networks.cuda_graph import SolverGraph, solve_with_graph
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.solvers.problem import Minimiser, Problem, Solution, problem
+from kneematch.solvers.problem import Problem, Solution, Solver, make_problem
 
 Film = Radiograph | str | os.PathLike[str]
 
@@ -66,12 +66,12 @@ class Detector:
     """A template and a solver that finds it."""
 
     template: Template
-    solver: Minimiser
+    solver: Solver
     method: str  # its name in the results
     paper: bool = False  # minimise the paper's energy instead of the robust one
     device: str = "cpu"
     batch_size: int = 1  # films that are searched together; on a CPU this changes nothing
-    check: SecondLook | None = None  # consistency check with the networks
+    check: ConsistencyCheck | None = None  # consistency check with the networks
     _graphs: dict[torch.Size, SolverGraph | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -212,7 +212,7 @@ class Detector:
     def _find(self, films: list[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that have as many sides each."""
         halves = _to_device([film.halves.pixels for film in films], self.device)
-        posed = problem(halves, self.template, paper=self.paper)
+        posed = make_problem(halves, self.template, paper=self.paper)
         theta = pose_from_vector(self._solve(posed).v.double(), posed.height_ratio)  # (N, S, 4)
         quality = measure_quality(posed, theta, self.check, neural=self.method in NEURAL)
         matrices = pose_matrix(theta, self.template.aspect, posed.image_aspect).cpu()
@@ -221,7 +221,7 @@ class Detector:
 
     def _solve(self, posed: Problem) -> Solution:
         def solve(halves: Tensor) -> Solution:
-            return self.solver(problem(halves, self.template, paper=self.paper))
+            return self.solver(make_problem(halves, self.template, paper=self.paper))
 
         if posed.halves.is_cuda and self.method in CAPTURABLE and not self.paper:
             return solve_with_graph(solve, posed.halves, self._graphs)

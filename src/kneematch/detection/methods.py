@@ -12,13 +12,13 @@ from kneematch.geometry.view import View
 from kneematch.io.read import read
 from kneematch.matching.annotation import Annotation, load_annotation
 from kneematch.matching.template import Template, cut_from_half
-from kneematch.networks.consistency_check import SecondLook
+from kneematch.networks.consistency_check import ConsistencyCheck
 from kneematch.networks.model_file import Model
-from kneematch.networks.template_transfer import carried
-from kneematch.networks.two_stage import Poses, neural, sharpened
+from kneematch.networks.template_transfer import transfer_template
+from kneematch.networks.two_stage import PosePredictor, network_solver, refined_network_solver
 from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import nearby
-from kneematch.solvers.problem import Minimiser
+from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.problem import Solver
 
 AUTO: Final = "auto"
 NEURAL: Final = ("neural", "neural+sharpen")
@@ -53,8 +53,8 @@ class ChosenSolver:
     """A solver, the name of its method, and the consistency check for what it finds."""
 
     method: str
-    solver: Minimiser
-    check: SecondLook | None = None
+    solver: Solver
+    check: ConsistencyCheck | None = None
 
 
 def check_method(name: str) -> None:
@@ -79,30 +79,34 @@ def choose_solver(
         return ChosenSolver(name, _search(name), None if networks is None else networks[1])
     poses, check = networks
     if method == "neural":
-        return ChosenSolver(method, neural(poses), check)
-    return ChosenSolver("neural+sharpen", sharpened(poses, adam if paper else nearby), check)
+        return ChosenSolver(method, network_solver(poses), check)
+    return ChosenSolver(
+        "neural+sharpen", refined_network_solver(poses, adam if paper else refine_anchored), check
+    )
 
 
-def _search(name: str) -> Minimiser:
+def _search(name: str) -> Solver:
     """Import a search when it is chosen, since most runs use none."""
     if name == "search":
-        from kneematch.solvers.exhaustive_search import search
+        from kneematch.solvers.exhaustive_search import exhaustive_search
 
-        return search
+        return exhaustive_search
     if name == "grid":
-        from kneematch.solvers.grid_search import grid
+        from kneematch.solvers.grid_search import grid_search
 
-        return grid
-    from kneematch.solvers.sliding_window import sliding
+        return grid_search
+    from kneematch.solvers.sliding_window import sliding_window
 
-    return sliding
+    return sliding_window
 
 
-def _networks(source: TemplateSource, model: Model, device: str) -> tuple[Poses, SecondLook]:
+def _networks(
+    source: TemplateSource, model: Model, device: str
+) -> tuple[PosePredictor, ConsistencyCheck]:
     """Return the networks that find the template, and their consistency check."""
     networks = model.networks(device)
     coarse_to_fine = model.coarse_template.size[1] / model.fine_template.size[1]
     if source.half is None or source.theta is None:
-        return networks, SecondLook(networks, coarse_to_fine)
-    transferred = carried(networks, source.half.to(device), source.theta)
-    return transferred, SecondLook(networks, coarse_to_fine, transferred.offset)
+        return networks, ConsistencyCheck(networks, coarse_to_fine)
+    transferred = transfer_template(networks, source.half.to(device), source.theta)
+    return transferred, ConsistencyCheck(networks, coarse_to_fine, transferred.offset)

@@ -16,10 +16,10 @@ from kneematch.matching.energy import (
     correlation,
     losses,
     one_sided_loss,
-    printed,
+    paper_terms,
     symmetry_penalty,
 )
-from kneematch.networks.consistency_check import SecondLook
+from kneematch.networks.consistency_check import ConsistencyCheck
 from kneematch.solvers.problem import Problem
 
 # Thresholds. On phantoms and on labelled real films fewer than 1 in 25 good areas exceed any of
@@ -87,7 +87,7 @@ class Quality:
 
 @torch.no_grad()
 def measure_quality(
-    problem: Problem, theta: Tensor, check: SecondLook | None, *, neural: bool
+    problem: Problem, theta: Tensor, check: ConsistencyCheck | None, *, neural: bool
 ) -> Quality:
     """Measure the areas at poses theta (N, S, 4).
 
@@ -101,7 +101,7 @@ def measure_quality(
     template, image_aspect = term.template, problem.image_aspect
     matrices = pose_matrix(theta, template.aspect, image_aspect).to(term.halves)
     patches = sample(term.halves, matrices, template.size)
-    (paper,) = printed(term.halves, template)
+    (paper,) = paper_terms(term.halves, template)
     loss = one_sided_loss(patches, template, paper.floor)
     mismatch = term.weight * one_sided_loss(patches, template, term.floor)
     mismatch = mismatch + losses(tuple(others), theta.to(term.halves))
@@ -143,7 +143,7 @@ def _array(values: Tensor) -> NDArray[Any]:
 
 
 def _network_distance(
-    check: SecondLook, halves: Tensor, theta: Tensor, mismatch: Tensor, *, neural: bool
+    check: ConsistencyCheck, halves: Tensor, theta: Tensor, mismatch: Tensor, *, neural: bool
 ) -> Tensor:
     """Return how far from the poses the network sees the knees, (N, S).
 

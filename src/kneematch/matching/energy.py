@@ -32,12 +32,12 @@ class Term:
 Terms = tuple[Term, ...]
 
 
-def printed(halves: Tensor, template: Template) -> Terms:
+def paper_terms(halves: Tensor, template: Template) -> Terms:
     """The paper's energy: one term."""
     return (Term(halves, template, ROUNDING * deviation(halves)),)
 
 
-def robust(halves: Tensor, template: Template) -> Terms:
+def robust_terms(halves: Tensor, template: Template) -> Terms:
     """Ours, for real films: low contrast counts against a patch, and fine structure counts too.
 
     The film itself leads to the joint from far away; its fine structure, in which the outline of

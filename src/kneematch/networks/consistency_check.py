@@ -8,17 +8,17 @@ from torch import Tensor
 
 from kneematch.geometry.frames import enlarged, frames_that_show, within
 from kneematch.geometry.pose import corner_distance, pose_from_vector
-from kneematch.networks.pose_network import look
-from kneematch.networks.two_stage import ENLARGE, TwoPhases
+from kneematch.networks.pose_network import crop_views
+from kneematch.networks.two_stage import ENLARGE, TwoStageNetworks
 
 ZOOM: Final = 0.88  # of the view, so that it is not the one that the area was found in
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SecondLook:
+class ConsistencyCheck:
     """The fine network, asked about areas of a template."""
 
-    networks: TwoPhases
+    networks: TwoStageNetworks
     larger: float  # width of the coarse template over that of the fine one
     offset: Tensor | None = None  # (4,), of a template that is carried along
 
@@ -31,7 +31,7 @@ class SecondLook:
             offset = self.offset.to(theta).expand_as(theta)
             theta = frames_that_show(theta, offset, networks.fine_aspect, image_aspect)
         frames = enlarged(theta, ZOOM * ENLARGE * self.larger)
-        v = networks.fine(look(halves, frames, networks.coarse_aspect))
+        v = networks.fine(crop_views(halves, frames, networks.coarse_aspect))
         seen = pose_from_vector(v, networks.fine_aspect / networks.coarse_aspect)
         seen = within(frames, seen, networks.coarse_aspect, image_aspect)
         return corner_distance(seen, theta, networks.fine_aspect, image_aspect)

@@ -21,7 +21,7 @@ from kneematch.io.atomic import write_aside
 from kneematch.matching.template import Template, Window
 from kneematch.networks.cpu_inference import cpu_network
 from kneematch.networks.pose_network import network_of, weight_shapes
-from kneematch.networks.two_stage import TwoPhases
+from kneematch.networks.two_stage import TwoStageNetworks
 
 FORMAT: Final = "kneematch-model/1"
 SHIPPED: Final = "synthetic.safetensors"  # beside this file
@@ -40,13 +40,15 @@ class Model:
     fine_template: Template
     settings: Mapping[str, Any] = field(default_factory=dict)  # JSON: how it was trained
 
-    def networks(self, device: str = "cpu") -> TwoPhases:
+    def networks(self, device: str = "cpu") -> TwoStageNetworks:
         """Return the networks for inference on a device."""
         coarse, fine = (
             cpu_network(weights) if device == "cpu" else network_of(weights).to(device)
             for weights in (self.coarse, self.fine)
         )
-        return TwoPhases(coarse, fine, self.coarse_template.aspect, self.fine_template.aspect)
+        return TwoStageNetworks(
+            coarse, fine, self.coarse_template.aspect, self.fine_template.aspect
+        )
 
 
 def shipped_model() -> Path:

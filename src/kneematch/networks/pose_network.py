@@ -73,7 +73,7 @@ def standardized(images: Tensor) -> Tensor:
     return (images - mean) / (deviation + DARK)
 
 
-def look(halves: Tensor, frames: Tensor, aspect: float) -> Tensor:
+def crop_views(halves: Tensor, frames: Tensor, aspect: float) -> Tensor:
     """What the network sees of halves (N, S, H, W) in frames (N, S, 4): (N, S, 224, 224).
 
     The frames' views have the given height over width, of which the network's square knows nothing.
@@ -84,6 +84,6 @@ def look(halves: Tensor, frames: Tensor, aspect: float) -> Tensor:
     return resize(sample(halves, matrices.to(halves), large), INPUT)
 
 
-def whole(halves: Tensor) -> Tensor:
+def whole_frames(halves: Tensor) -> Tensor:
     """The frames (N, S, 4) that hold all of halves (N, S, H, W)."""
     return F.pad(halves.new_ones(*halves.shape[:2], 1), (0, 3))  # of scale 1

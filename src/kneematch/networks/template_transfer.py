@@ -9,8 +9,8 @@ from torch import Tensor
 from kneematch.errors import TemplateError
 from kneematch.geometry.frames import Spread, frames_that_show, moved, seen_from, within
 from kneematch.geometry.pose import pose_from_vector
-from kneematch.networks.pose_network import look
-from kneematch.networks.two_stage import TwoPhases
+from kneematch.networks.pose_network import crop_views
+from kneematch.networks.two_stage import TwoStageNetworks
 
 VIEWS: Final = 24  # of the annotated knee, whose mean is taken
 JITTER: Final = Spread(0.1, 0.1, 0.06)
@@ -19,10 +19,10 @@ LARGEST_SPREAD: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Carried:
+class TransferredTemplate:
     """Networks that find one template, and where another one lies in its frame."""
 
-    networks: TwoPhases
+    networks: TwoStageNetworks
     offset: Tensor  # (4,), a pose in the frame of the networks' own fine template
 
     def poses(self, halves: Tensor) -> Tensor:
@@ -33,7 +33,9 @@ class Carried:
 
 
 @torch.no_grad()
-def carried(networks: TwoPhases, half: Tensor, theta: Tensor) -> Carried:
+def transfer_template(
+    networks: TwoStageNetworks, half: Tensor, theta: Tensor
+) -> TransferredTemplate:
     """Carry the template that was drawn at theta (4,) of a half (H, W).
 
     Raises:
@@ -49,10 +51,10 @@ def carried(networks: TwoPhases, half: Tensor, theta: Tensor) -> Carried:
             "none)"
         )
     offset = seen_from(own.mean(0).to(theta), theta, networks.fine_aspect, image_aspect)
-    return Carried(networks, offset.to(half))
+    return TransferredTemplate(networks, offset.to(half))
 
 
-def _seen(networks: TwoPhases, half: Tensor) -> Tensor:
+def _seen(networks: TwoStageNetworks, half: Tensor) -> Tensor:
     """The fine poses (VIEWS, 4) that are seen in a half (1, 1, H, W) through shifted frames."""
     image_aspect = half.shape[-2] / half.shape[-1]
     aspect, ratio = networks.coarse_aspect, networks.fine_aspect / networks.coarse_aspect
@@ -61,5 +63,5 @@ def _seen(networks: TwoPhases, half: Tensor) -> Tensor:
     generator = torch.Generator(half.device).manual_seed(0)
     wanted = moved(nominal, ratio, JITTER, generator)
     frames = frames_that_show(theta, wanted, aspect, image_aspect)
-    v = networks.fine(look(half.expand(VIEWS, -1, -1, -1), frames, aspect))
+    v = networks.fine(crop_views(half.expand(VIEWS, -1, -1, -1), frames, aspect))
     return within(frames, pose_from_vector(v, ratio), aspect, image_aspect)[:, 0]

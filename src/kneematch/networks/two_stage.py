@@ -9,8 +9,8 @@ from torch import Tensor
 
 from kneematch.geometry.frames import enlarged, within
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.networks.pose_network import look, whole
-from kneematch.solvers.problem import Minimiser, Problem, Sharpener, Solution
+from kneematch.networks.pose_network import crop_views, whole_frames
+from kneematch.solvers.problem import Problem, Refiner, Solution, Solver
 
 ENLARGE: Final = 1.2  # of the coarse patch, in which the fine one is sought
 
@@ -18,7 +18,7 @@ Network = Callable[[Tensor], Tensor]  # images (N, S, 224, 224) to vectors (N, S
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TwoPhases:
+class TwoStageNetworks:
     """Both networks, and the shapes (height over width) of what they look for."""
 
     coarse: Network
@@ -29,24 +29,24 @@ class TwoPhases:
     def frames(self, halves: Tensor) -> Tensor:
         """The enlarged coarse patches of halves (N, S, H, W): frames (N, S, 4)."""
         image_aspect = halves.shape[-2] / halves.shape[-1]
-        v = self.coarse(look(halves, whole(halves), image_aspect))
+        v = self.coarse(crop_views(halves, whole_frames(halves), image_aspect))
         return enlarged(pose_from_vector(v, self.coarse_aspect / image_aspect), ENLARGE)
 
     def poses(self, halves: Tensor) -> Tensor:
         """Where the fine patches lie in halves (N, S, H, W): theta (N, S, 4)."""
         frames = self.frames(halves)
-        v = self.fine(look(halves, frames, self.coarse_aspect))
+        v = self.fine(crop_views(halves, frames, self.coarse_aspect))
         theta = pose_from_vector(v, self.fine_aspect / self.coarse_aspect)
         return within(frames, theta, self.coarse_aspect, halves.shape[-2] / halves.shape[-1])
 
 
-class Poses(Protocol):
+class PosePredictor(Protocol):
     """Whoever knows where the template lies in halves (N, S, H, W): theta (N, S, 4)."""
 
     def poses(self, halves: Tensor) -> Tensor: ...
 
 
-def neural(networks: Poses) -> Minimiser:
+def network_solver(networks: PosePredictor) -> Solver:
     """The minimiser that asks the networks."""
 
     @torch.no_grad()
@@ -57,11 +57,11 @@ def neural(networks: Poses) -> Minimiser:
     return find
 
 
-def sharpened(networks: Poses, sharpen: Sharpener) -> Minimiser:
+def refined_network_solver(networks: PosePredictor, sharpen: Refiner) -> Solver:
     """The minimiser that asks the networks where to start a sharpening."""
     return lambda problem: sharpen(problem, _vector(networks, problem))
 
 
 @torch.no_grad()
-def _vector(networks: Poses, problem: Problem) -> Tensor:
+def _vector(networks: PosePredictor, problem: Problem) -> Tensor:
     return vector_from_pose(networks.poses(problem.halves), problem.height_ratio)

@@ -5,7 +5,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.solvers.problem import Problem, Solution, lower
+from kneematch.solvers.problem import Problem, Solution, lower_energy
 
 STEPS: Final = 300
 RATE: Final = 1e-2  # not in the paper: 1e-3 does not arrive in 300 steps, 1e-1 diverges
@@ -18,8 +18,8 @@ def adam(problem: Problem, start: Tensor, *, steps: int = STEPS, rate: float = R
     best = Solution(start.detach(), start.new_full((len(start),), torch.inf))
     for _ in range(steps):
         energies = problem.energy(v)
-        best = lower(best, Solution(v.detach().clone(), energies.detach()))
+        best = lower_energy(best, Solution(v.detach().clone(), energies.detach()))
         (v.grad,) = torch.autograd.grad(energies.sum(), v)
         optimiser.step()
     with torch.no_grad():
-        return lower(best, Solution(v.detach(), problem.energy(v)))
+        return lower_energy(best, Solution(v.detach(), problem.energy(v)))

@@ -13,7 +13,7 @@ from torch import Tensor
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.solvers.gauss_newton import Level, descend
 from kneematch.solvers.linearization import Quadratic
-from kneematch.solvers.problem import Problem, Solution, lower
+from kneematch.solvers.problem import Problem, Solution, lower_energy
 from kneematch.solvers.pyramid import pyramid
 
 # Of the squared distance of the corners from where they were, in widths of the template: 3 % of
@@ -50,7 +50,7 @@ def anchor(theta: Tensor, template_aspect: float, image_aspect: float, trust: fl
 
 
 @torch.no_grad()
-def nearby(problem: Problem, start: Tensor, *, trust: float = TRUST) -> Solution:
+def refine_anchored(problem: Problem, start: Tensor, *, trust: float = TRUST) -> Solution:
     """Descend from start (N, S, 4), and not far; the better of start and end."""
     sizes = pyramid(problem, tuple(level.shrink for level in LEVELS))
     theta = pose_from_vector(start, problem.height_ratio)
@@ -58,4 +58,4 @@ def nearby(problem: Problem, start: Tensor, *, trust: float = TRUST) -> Solution
     for level in LEVELS:
         theta = descend(sizes[level.shrink], theta, level, stay)
     v = vector_from_pose(theta, problem.height_ratio)
-    return lower(Solution(start, problem.energy(start)), Solution(v, problem.energy(v)))
+    return lower_energy(Solution(start, problem.energy(start)), Solution(v, problem.energy(v)))

@@ -14,7 +14,7 @@ from torch import Tensor
 from kneematch.geometry.pose import vector_from_pose
 from kneematch.matching.energy import Term, energy, losses, symmetry_penalty
 from kneematch.solvers.gauss_newton import Level, descend
-from kneematch.solvers.ncc_bank import minima
+from kneematch.solvers.ncc_bank import bank_minima
 from kneematch.solvers.problem import Problem, Solution
 from kneematch.solvers.pyramid import pyramid
 
@@ -31,11 +31,11 @@ PAIR_LEVELS: Final = (
 
 
 @torch.no_grad()
-def search(problem: Problem) -> Solution:
+def exhaustive_search(problem: Problem) -> Solution:
     """The lowest energy over the whole range of poses."""
     sizes = pyramid(problem, (SIDE_LEVEL.shrink, *(level.shrink for level, _ in PAIR_LEVELS)))
     small = sizes[SIDE_LEVEL.shrink]
-    theta = _paired(small, _sharpened_sides(small, minima(problem, CANDIDATES)))
+    theta = _paired(small, _sharpened_sides(small, bank_minima(problem, CANDIDATES)))
     for level, keep in PAIR_LEVELS:
         theta = _best_pairs(sizes[level.shrink], theta, level, keep)
     v = vector_from_pose(theta[:, 0], problem.height_ratio)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import MAX_ROTATION, SCALE_MIN, SCALE_RANGE
-from kneematch.solvers.linearization import Quadratic, quadratic
+from kneematch.solvers.linearization import Quadratic, linearize
 from kneematch.solvers.problem import Problem
 
 
@@ -42,12 +42,12 @@ def descend(
     """
 
     def at(theta: Tensor) -> Quadratic:
-        return change(quadratic(problem, theta, level.softness), theta)
+        return change(linearize(problem, theta, level.softness), theta)
 
     here = at(theta)
     damping = theta.new_full((len(theta),), DAMPING)
     for _ in range(level.steps):
-        next_theta = inside(theta + step(here, damping), problem.height_ratio)
+        next_theta = clamp_pose(theta + step(here, damping), problem.height_ratio)
         there = at(next_theta)
         down = there.value < here.value
         theta = torch.where(down[:, None, None], next_theta, theta)
@@ -65,7 +65,7 @@ def step(here: Quadratic, damping: Tensor) -> Tensor:
     return -solved.reshape(len(solved), -1, 4)
 
 
-def inside(theta: Tensor, height_ratio: float) -> Tensor:
+def clamp_pose(theta: Tensor, height_ratio: float) -> Tensor:
     """Clamp poses (..., 4) to the range of D."""
     scale = theta[..., 0].clamp(SCALE_MIN, SCALE_MIN + SCALE_RANGE)
     reach_x, reach_y = 1 - scale, 1 - scale * height_ratio

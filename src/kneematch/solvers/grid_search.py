@@ -21,7 +21,7 @@ ROUNDING: Final = 1e-9  # so that 16.000000000000004 is 16
 Progress = Callable[[int, int], None]  # starts done, of how many in all
 
 
-def grid(
+def grid_search(
     problem: Problem,
     *,
     n_scales: int = N_SCALES,

@@ -41,7 +41,7 @@ class Quadratic:
         )
 
 
-def quadratic(problem: Problem, theta: Tensor, softness: float) -> Quadratic:
+def linearize(problem: Problem, theta: Tensor, softness: float) -> Quadratic:
     """The energy near poses (N, S, 4), the maximum of the two windows made soft."""
     costs = [_one_sided(term, theta, softness) for term in problem.terms]
     weights = [term.weight for term in problem.terms]

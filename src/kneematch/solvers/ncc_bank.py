@@ -31,7 +31,7 @@ WHOLE: Final = (..., slice(None), slice(None))
 
 
 @torch.no_grad()
-def minima(problem: Problem, count: int) -> Tensor:
+def bank_minima(problem: Problem, count: int) -> Tensor:
     """Poses of the lowest, distinct local minima of each side: (N, S, count, 4)."""
     terms = problem.terms
     found = []

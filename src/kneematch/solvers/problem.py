@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import pose_from_vector
-from kneematch.matching.energy import Terms, energy, printed, robust
+from kneematch.matching.energy import Terms, energy, paper_terms, robust_terms
 from kneematch.matching.template import Template
 
 
@@ -42,10 +42,10 @@ class Problem:
         return energy(self.terms, pose_from_vector(v, self.height_ratio))
 
 
-def problem(halves: Tensor, template: Template, *, paper: bool = False) -> Problem:
+def make_problem(halves: Tensor, template: Template, *, paper: bool = False) -> Problem:
     """Look for a template in halves (N, S, H, W) under the robust energy, or the paper's."""
     template = template.to(halves)
-    return Problem((printed if paper else robust)(halves, template))
+    return Problem((paper_terms if paper else robust_terms)(halves, template))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,11 +56,11 @@ class Solution:
     energy: Tensor  # (N,)
 
 
-Minimiser = Callable[[Problem], Solution]
-Sharpener = Callable[[Problem, Tensor], Solution]  # from a start (N, S, 4)
+Solver = Callable[[Problem], Solution]
+Refiner = Callable[[Problem, Tensor], Solution]  # from a start (N, S, 4)
 
 
-def lower(a: Solution, b: Solution) -> Solution:
+def lower_energy(a: Solution, b: Solution) -> Solution:
     """Take, row by row, the solution of lower energy."""
     better = b.energy < a.energy
     return Solution(

@@ -18,7 +18,7 @@ def pyramid(problem: Problem, factors: tuple[int, ...]) -> dict[int, Problem]:
         larger = tuple(
             replace(
                 above,
-                halves=at_most(above.halves, (height // factor, width // factor)),
+                halves=resize_down(above.halves, (height // factor, width // factor)),
                 template=shrink_template(term.template, factor),
             )
             for term, above in zip(problem.terms, larger, strict=True)
@@ -27,7 +27,7 @@ def pyramid(problem: Problem, factors: tuple[int, ...]) -> dict[int, Problem]:
     return levels
 
 
-def at_most(halves: Tensor, size: tuple[int, int]) -> Tensor:
+def resize_down(halves: Tensor, size: tuple[int, int]) -> Tensor:
     """Halves resized to (height, width), unless they are that small already."""
     return halves if halves.shape[-2] <= size[0] else resize(halves, size)
 

@@ -18,7 +18,7 @@ from kneematch.solvers.problem import Problem, Solution
 SCALES: Final = (0.30, 0.38, 0.48, 0.60, 0.75)
 
 
-def sliding(problem: Problem, *, scales: tuple[float, ...] = SCALES) -> Solution:
+def sliding_window(problem: Problem, *, scales: tuple[float, ...] = SCALES) -> Solution:
     """Each side's best place at each scale, then the scale of the lowest left + right loss.
 
     Unregularised and unrotated, as in the paper. The best place is that of the highest or, on an

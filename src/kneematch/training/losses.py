@@ -7,9 +7,9 @@ from kneematch.geometry.frames import Spread, frames_that_show, moved, seen_from
 from kneematch.geometry.pose import corner_distance, pose_from_vector
 from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.energy import energy
-from kneematch.networks.pose_network import INPUT, look
+from kneematch.networks.pose_network import INPUT, crop_views
 from kneematch.networks.two_stage import Network
-from kneematch.solvers.problem import problem
+from kneematch.solvers.problem import make_problem as make_problem
 from kneematch.training.augmentation import apply_exposures, draw_exposures
 from kneematch.training.phase import Loss, PhaseData
 
@@ -29,8 +29,8 @@ def energy_loss(shift: float) -> Loss:
         x, y = (2 * shift * (2 * drawn - 1)).unbind(-1)  # a view is 2 wide
         translations = torch.stack([torch.ones_like(x), x, y, torch.zeros_like(x)], dim=-1)[mine]
         frames = within(data.frames_of(rows[mine]), translations, data.aspect, HALF_ASPECT)
-        question = problem(halves, data.template, paper=data.paper_energy)
-        return energy(question.terms, data.predict(network, halves, frames))
+        problem = make_problem(halves, data.template, paper=data.paper_energy)
+        return energy(problem.terms, data.predict(network, halves, frames))
 
     return loss
 
@@ -55,7 +55,9 @@ def pose_loss(targets: Tensor, spread: Spread) -> Loss:
         exposures = draw_exposures(2 * len(rows), INPUT, generator)
         both_sides = torch.stack([2 * mine, 2 * mine + 1], dim=-1).flatten()
         halves = data.films.halves(rows[mine])
-        views = apply_exposures(look(halves, frames[mine], data.aspect), exposures[both_sides])
+        views = apply_exposures(
+            crop_views(halves, frames[mine], data.aspect), exposures[both_sides]
+        )
         found = pose_from_vector(network(views), data.height_ratio)
         return corner_distance(found, wanted[mine], data.template.aspect, data.aspect).sum(-1)
 

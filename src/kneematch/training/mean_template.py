@@ -12,8 +12,8 @@ from kneematch.geometry.sampling import sample
 from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.local_contrast import detail
 from kneematch.matching.template import Template
-from kneematch.solvers.anchored_refinement import nearby
-from kneematch.solvers.problem import problem
+from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.problem import make_problem as make_problem
 from kneematch.training.dataset import Films
 
 AVERAGED: Final = 0.5  # fraction of the patches, the best matches, that enter the mean
@@ -55,9 +55,11 @@ def undo_drift(template: Template, half: Tensor, annotated: Tensor, poses: Tenso
     Returns:
         Poses (N, 2, 4) of the annotated box.
     """
-    question = problem(half[None, None], template)
-    start = vector_from_pose(annotated.to(half)[None, None], question.height_ratio)
-    found = pose_from_vector(nearby(question, start, trust=0.0).v, question.height_ratio)[0, 0]
+    problem = make_problem(half[None, None], template)
+    start = vector_from_pose(annotated.to(half)[None, None], problem.height_ratio)
+    found = pose_from_vector(refine_anchored(problem, start, trust=0.0).v, problem.height_ratio)[
+        0, 0
+    ]
     drift = seen_from(found, annotated.to(found), template.aspect, HALF_ASPECT)
     return within(poses, drift.expand_as(poses), template.aspect, HALF_ASPECT)
 

@@ -12,11 +12,11 @@ from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.template import Template
 from kneematch.networks.cuda_graph import StepGraphs
-from kneematch.networks.pose_network import PoseNetwork, look
+from kneematch.networks.pose_network import PoseNetwork, crop_views
 from kneematch.networks.two_stage import Network
 from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import nearby
-from kneematch.solvers.problem import problem
+from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.problem import make_problem as make_problem
 from kneematch.training.config import Recipe
 from kneematch.training.dataset import Films, FilmsInMemory
 from kneematch.training.distributed import Group
@@ -49,7 +49,9 @@ class PhaseData:
             halves: (K, 2, H, W).
             frames: (K, 2, 4), the views of the halves that the network sees.
         """
-        in_view = pose_from_vector(network(look(halves, frames, self.aspect)), self.height_ratio)
+        in_view = pose_from_vector(
+            network(crop_views(halves, frames, self.aspect)), self.height_ratio
+        )
         return within(frames, in_view, self.aspect, HALF_ASPECT)
 
 
@@ -114,11 +116,11 @@ def refined_energies(network: PoseNetwork, data: PhaseData, group: Group) -> Ten
 
     def refine(rows: Tensor) -> Tensor:
         halves = data.films.halves(rows)
-        question = problem(halves, data.template, paper=data.paper_energy)
+        problem = make_problem(halves, data.template, paper=data.paper_energy)
         with torch.no_grad():
             theta = data.predict(network, halves, data.frames_of(rows))
-        start = vector_from_pose(theta, question.height_ratio)
-        return (adam if data.paper_energy else nearby)(question, start).energy
+        start = vector_from_pose(theta, problem.height_ratio)
+        return (adam if data.paper_energy else refine_anchored)(problem, start).energy
 
     return group.map_films(len(data.films), refine, like=data.frames.new_zeros(()))
 

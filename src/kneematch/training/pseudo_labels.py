@@ -8,11 +8,11 @@ from torch import Tensor
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.matching.template import Template
 from kneematch.networks.model_file import Model
-from kneematch.networks.template_transfer import carried
-from kneematch.networks.two_stage import Poses
-from kneematch.solvers.anchored_refinement import nearby
-from kneematch.solvers.exhaustive_search import search
-from kneematch.solvers.problem import problem
+from kneematch.networks.template_transfer import transfer_template
+from kneematch.networks.two_stage import PosePredictor
+from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.exhaustive_search import exhaustive_search
+from kneematch.solvers.problem import make_problem as make_problem
 from kneematch.training.dataset import Films
 from kneematch.training.distributed import Group
 from kneematch.training.mean_template import mean_template, undo_drift
@@ -44,7 +44,7 @@ def make_pseudo_labels(
     """
     networks = None
     if model is not None:
-        networks = carried(model.networks(str(half.device)), half, templates.fine_pose)
+        networks = transfer_template(model.networks(str(half.device)), half, templates.fine_pose)
     poses = find_poses(films, templates.fine, networks, group)
     for _ in range(repeats):
         mean = mean_template(films, templates.fine, poses)
@@ -54,7 +54,9 @@ def make_pseudo_labels(
     return templates, poses
 
 
-def find_poses(films: Films, template: Template, networks: Poses | None, group: Group) -> Tensor:
+def find_poses(
+    films: Films, template: Template, networks: PosePredictor | None, group: Group
+) -> Tensor:
     """Return the poses (N, 2, 4) of a template on all films.
 
     Args:
@@ -66,14 +68,14 @@ def find_poses(films: Films, template: Template, networks: Poses | None, group: 
 
     def find(rows: Tensor) -> Tensor:
         halves = films.halves(rows)
-        question = problem(halves, template)
+        problem = make_problem(halves, template)
         if networks is None:
-            solution = search(question)
+            solution = exhaustive_search(problem)
         else:
             with torch.no_grad():
                 predicted = networks.poses(halves)
-            solution = nearby(question, vector_from_pose(predicted, question.height_ratio))
-        return pose_from_vector(solution.v, question.height_ratio)
+            solution = refine_anchored(problem, vector_from_pose(predicted, problem.height_ratio))
+        return pose_from_vector(solution.v, problem.height_ratio)
 
     like = films.halves(torch.zeros(1, dtype=torch.long)).new_zeros(2, 4)
     return group.map_films(len(films), find, like)

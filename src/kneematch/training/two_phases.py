@@ -10,7 +10,7 @@ from kneematch.geometry.frames import NARROW, WIDE, enlarged, seen_from, within
 from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.template import Template
 from kneematch.networks.model_file import PHASES
-from kneematch.networks.pose_network import PoseNetwork, whole
+from kneematch.networks.pose_network import PoseNetwork, whole_frames
 from kneematch.networks.two_stage import ENLARGE
 from kneematch.training.checkpoint import Checkpoint
 from kneematch.training.config import Recipe
@@ -45,7 +45,7 @@ class Task:
 def coarse_phase(task: Task) -> tuple[PhaseData, Loss]:
     """Return the data and the loss of the first phase: find T in the halves."""
     halves = task.films.halves(torch.zeros(1, dtype=torch.long))
-    frames = whole(halves).expand(len(task.films), -1, -1)
+    frames = whole_frames(halves).expand(len(task.films), -1, -1)
     recipe, template = task.recipe, task.templates.coarse
     data = PhaseData(task.films, template, HALF_ASPECT, frames, paper_energy=recipe.paper_energy)
     if task.pseudo_labels is None:

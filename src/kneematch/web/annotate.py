@@ -15,7 +15,7 @@ from kneematch.detection.overlay import draw_detections
 from kneematch.errors import FilmError, TemplateError
 from kneematch.matching.annotation import Annotation, save_annotation
 from kneematch.matching.template import Template, cut_from_half
-from kneematch.solvers.exhaustive_search import search
+from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.web.auth import AuthMiddleware, Credentials
 from kneematch.web.drawing import (
     Drawing,
@@ -145,7 +145,7 @@ class Preview:
         self._latest += 1
         own_number = self._latest
         # `Detector.load` would take seconds to load the networks of the consistency check.
-        detector = Detector(template, search, search.__name__)
+        detector = Detector(template, exhaustive_search, "search")
         for number, path in enumerate(self.films):
             with self._searching:
                 if own_number != self._latest:

@@ -22,7 +22,7 @@ from kneematch.geometry.view import compose, transform
 from kneematch.io.csv_text import write_csv
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import load_annotation
-from kneematch.matching.energy import one_sided_loss, printed
+from kneematch.matching.energy import one_sided_loss, paper_terms
 from kneematch.matching.template import Template
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.web.detections_table import DetectionsTable
@@ -88,7 +88,7 @@ class LossMeter:
         from_film = torch.linalg.inv(film.halves.to_film[half])
         matrix = compose(from_film, _template_to_film(found))[:2]
         patch = sample(pixels, matrix.to(pixels), self.template.size)
-        (term,) = printed(pixels, self.template)
+        (term,) = paper_terms(pixels, self.template)
         return float(one_sided_loss(patch, self.template, term.floor))
 
 
