@@ -22,16 +22,3 @@ Series = Annotated[
 Limit = Annotated[int | None, typer.Option(min=1, help="Only the first films.")]
 Force = Annotated[bool, typer.Option("--force", help="Start over in the same folder.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say only what failed.")]
-
-# Of a training.
-Start = Annotated[
-    str,
-    typer.Option(help="Weights: synthetic (in the box), imagenet (fetched), none or a file."),
-]
-Rounds = Annotated[int | None, typer.Option(min=1, help="T; else the recipe's.")]
-Epochs = Annotated[int | None, typer.Option(min=1, help="M; else the recipe's.")]
-TrainingDevice = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Readers = Annotated[int | None, typer.Option(min=0, help="Processes that read films.")]
-Cache = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="For prepared films, 1.6 MB each.")
-]
