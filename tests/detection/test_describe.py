@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kneematch.detection.describe import describe, split_lines
+from kneematch.detection.describe import describe
 from kneematch.errors import NotARadiograph
-from kneematch.geometry.split import split
+from kneematch.geometry.split import split, split_lines
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.write import write_dicom, write_png16
 from kneematch.synthetic.phantom import phantom

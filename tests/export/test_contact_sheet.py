@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kneematch.detection.describe import split_lines
 from kneematch.export.contact_sheet import (
     AXIS_COLOUR,
     CELL_PX,
@@ -12,6 +11,7 @@ from kneematch.export.contact_sheet import (
     contact_sheet,
     draw_split,
 )
+from kneematch.geometry.split import split_lines
 from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.io.radiograph import Radiograph
 

@@ -22,6 +22,7 @@ from pydicom.uid import (
 
 from kneematch.errors import FilmError, NotARadiograph
 from kneematch.io.read import is_dicom, read, read_header
+from kneematch.io.series import in_series
 
 Gradient = Callable[..., np.ndarray]
 Save = Callable[..., Path]
@@ -228,6 +229,7 @@ def test_read_header_obeys_the_limits_of_read(
     for keywords in ((), ("SeriesDescription",)):
         with pytest.raises(NotARadiograph, match="a deflated DICOM of more than"):
             read_header(path, *keywords)
+    assert list(in_series([str(path)], "")) == []
 
 
 @pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, DeflatedExplicitVRLittleEndian])

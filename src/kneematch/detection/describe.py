@@ -1,19 +1,14 @@
-"""What a film's file holds, and where the film would be split."""
+"""Describe a film: what its file stores and where it would be split."""
 
 import os
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from kneematch.errors import NotARadiograph
-from kneematch.geometry.split import spans, split, symmetry_axis
+from kneematch.geometry.split import Span, split, split_lines
 from kneematch.io.limits import decoding
 from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import is_dicom, read
-
-Span = tuple[int, int]  # columns from x0 to before x1
+from kneematch.io.read import read, read_header
 
 PICTURE_DEPTHS = {"L": "8 bits", "I;16": "16 bits", "I;16B": "16 bits", "I": "32 bits"}
 
@@ -31,12 +26,11 @@ class Description:
 
 
 def describe(path: str | os.PathLike[str]) -> Description:
-    """Read a film and say what was found; raises what `read` raises."""
+    """Read a film and describe it; raises FilmError as `read` does."""
     where = Path(path)
     film = read(where)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the readers' remarks on odd headers, as in `read`
-        kind, stored = _dicom_storage(where) if is_dicom(where) else _picture_storage(where)
+    dicom = _dicom_storage(where)
+    kind, stored = ("DICOM", dicom) if dicom else _picture_storage(where)
     try:
         halves = split(film)
     except NotARadiograph as error:
@@ -46,22 +40,16 @@ def describe(path: str | os.PathLike[str]) -> Description:
     return Description(film, kind, stored, axis, columns, scale)
 
 
-def split_lines(film: Radiograph) -> tuple[float, tuple[Span, Span]]:
-    """The symmetry axis and the columns of the film in the left and in the right half."""
-    axis = symmetry_axis(torch.from_numpy(film.pixels))
-    return axis, spans(film.size[1], axis)
+def _dicom_storage(path: Path) -> str | None:
+    """Return the bits of a DICOM file's pixels in words; None for other files."""
+    from kneematch.io.dicom_header import header_number
 
-
-def _dicom_storage(path: Path) -> tuple[str, str]:
-    from pydicom import dcmread
-
-    from kneematch.io.dicom_header import header_value
-
-    tags = ["BitsStored", "BitsAllocated"]
-    with decoding(path, "DICOM"):
-        header = dcmread(path, force=True, stop_before_pixels=True, specific_tags=list(tags))
-    stored, allocated = (header_value(header, tag) for tag in tags)
-    return "DICOM", f"{stored or '?'} of {allocated or '?'} bits"
+    tags = ("BitsStored", "BitsAllocated")
+    header = read_header(path, *tags)
+    if header is None:
+        return None
+    stored, allocated = (header_number(header, tag) for tag in tags)
+    return " of ".join("?" if n is None else f"{n:g}" for n in (stored, allocated)) + " bits"
 
 
 def _picture_storage(path: Path) -> tuple[str, str]:

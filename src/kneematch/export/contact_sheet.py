@@ -6,7 +6,7 @@ from typing import Final
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from kneematch.detection.describe import split_lines
+from kneematch.geometry.split import split_lines
 from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.io.radiograph import Radiograph
 

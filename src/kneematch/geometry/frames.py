@@ -1,4 +1,4 @@
-"""Poses seen from within other poses: a frame is the pose of a view that was cut from an image."""
+"""Change the frame of reference of poses; a frame is the pose of a view cut from an image."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,31 +8,31 @@ from torch import Tensor
 
 from kneematch.geometry.pose import MAX_ROTATION, SCALE_MIN, SCALE_RANGE, pose_matrix
 
-INSIDE: Final = 0.97  # of D's range: at its very edge a network's output saturates
+INSIDE: Final = 0.97  # of D's range; at its edge a network's output saturates
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How far the framing of a knee is changed; uniform, to either side."""
+    """Half widths of the uniform distributions that a random framing of a knee is drawn from."""
 
-    scale: float  # logarithm of the zoom
+    scale: float  # of the logarithm of the scale
     shift: float  # of the centre, in the view's [-1, 1]
-    rotation: float  # radians
+    rotation: float  # in radians
 
 
-# A knee may fill its half or be a small part of it; the coarse patch is never far from its place.
+# A knee may fill its half or a small part of it; the coarse patch is always nearly in place.
 WIDE: Final = Spread(0.35, 0.4, 0.06)
 NARROW: Final = Spread(0.15, 0.15, 0.08)
 
 
 def within(frame: Tensor, theta: Tensor, frame_aspect: float, image_aspect: float) -> Tensor:
-    """Where a pose theta (..., 4) of a view lies in the image that the view is a frame of.
+    """Return the pose (..., 4) in the image of a pose that is given in a view of it.
 
     Args:
         frame: (..., 4), the pose of the view in the image.
         theta: (..., 4), a pose in the view.
         frame_aspect: height over width of the view, in pixels.
-        image_aspect: height over width of the image.
+        image_aspect: height over width of the image, in pixels.
     """
     matrix = pose_matrix(frame, frame_aspect, image_aspect)
     centre = (matrix[..., :2] @ theta[..., 1:3, None])[..., 0] + matrix[..., 2]
@@ -42,10 +42,10 @@ def within(frame: Tensor, theta: Tensor, frame_aspect: float, image_aspect: floa
 
 
 def seen_from(frame: Tensor, theta: Tensor, frame_aspect: float, image_aspect: float) -> Tensor:
-    """Where a pose theta (..., 4) of an image lies in a view of it: the inverse of `within`."""
+    """Return the pose (..., 4) in a view of a pose theta of the image: the inverse of `within`."""
     scale, *_, rotation = frame.unbind(-1)
     cos, sin = rotation.cos() / scale, rotation.sin() / scale
-    right = theta[..., 1] - frame[..., 1]  # of the frame's centre, in half widths of the image
+    right = theta[..., 1] - frame[..., 1]  # from the frame's centre, in half widths of the image
     down = image_aspect * (theta[..., 2] - frame[..., 2])
     return torch.stack(
         [
@@ -59,12 +59,12 @@ def seen_from(frame: Tensor, theta: Tensor, frame_aspect: float, image_aspect: f
 
 
 def enlarged(theta: Tensor, factor: float) -> Tensor:
-    """Poses (..., 4) of the same centre and rotation, and of a larger scale."""
+    """Return poses (..., 4) of the same centre and rotation and of factor times the scale."""
     return torch.cat([factor * theta[..., :1], theta[..., 1:]], dim=-1)
 
 
 def moved(theta: Tensor, height_ratio: float, spread: Spread, generator: torch.Generator) -> Tensor:
-    """Poses near poses theta (..., 4), inside D's range."""
+    """Return random poses near poses theta (..., 4), inside the range of D."""
 
     def uniform(reach: float) -> Tensor:
         drawn = torch.rand(theta.shape[:-1], generator=generator, device=theta.device)
@@ -90,7 +90,7 @@ def moved(theta: Tensor, height_ratio: float, spread: Spread, generator: torch.G
 def frames_that_show(
     target: Tensor, wanted: Tensor, frame_aspect: float, image_aspect: float
 ) -> Tensor:
-    """The frames (..., 4) in which poses target of an image are seen as poses wanted (..., 4)."""
+    """Return the frames (..., 4) in which poses `target` of an image become poses `wanted`."""
     scale = target[..., :1] / wanted[..., :1]
     rotation = target[..., 3:] - wanted[..., 3:]
     turned = torch.cat([scale, torch.zeros_like(target[..., 1:3]), rotation], dim=-1)

@@ -1,4 +1,4 @@
-"""Where a patch lies in a half image, and the map D that keeps it inside (paper, Sect. 3)."""
+"""Poses of a patch in a half image, and the map D that keeps them inside it (paper, Sect. 3)."""
 
 import math
 
@@ -52,7 +52,7 @@ def vector_from_pose(theta: Tensor, height_ratio: float) -> Tensor:
 
 
 def pose_matrix(theta: Tensor, template_aspect: float, image_aspect: float) -> Tensor:
-    """The map A(theta), (..., 2, 3), from the patch's [-1, 1]^2 into the half's.
+    """Return the map A(theta), (..., 2, 3), from the patch's [-1, 1]^2 into the half's.
 
     Both aspects are height over width in pixels. The rotation is rigid in pixels; for a square
     template the matrix is the paper's.
@@ -67,8 +67,15 @@ def pose_matrix(theta: Tensor, template_aspect: float, image_aspect: float) -> T
 def pose_from_points(
     points: Tensor, landmarks: Tensor, template_aspect: float, image_aspect: float
 ) -> Tensor:
-    """The pose (..., 4) that puts points (2, 2) of a template on points (..., 2, 2) of an image."""
-    here = landmarks * landmarks.new_tensor([1, template_aspect])  # in half widths, as pixels are
+    """Return the pose (..., 4) that maps a template's landmarks to points of an image.
+
+    Args:
+        points: (..., 2, 2), two points (x, y) in the image's [-1, 1]^2.
+        landmarks: (2, 2), the same two points in the template's [-1, 1]^2.
+        template_aspect: height over width of the template, in pixels.
+        image_aspect: height over width of the image, in pixels.
+    """
+    here = landmarks * landmarks.new_tensor([1, template_aspect])  # both axes in half widths
     there = points * points.new_tensor([1, image_aspect])
     along, onto = here[1] - here[0], there[..., 1, :] - there[..., 0, :]
     scale = onto.norm(dim=-1) / along.norm()
@@ -82,7 +89,7 @@ def pose_from_points(
 def corner_distance(
     found: Tensor, target: Tensor, template_aspect: float, image_aspect: float
 ) -> Tensor:
-    """Mean distance of the corners of two poses (..., 4), in widths of the second: (...)."""
+    """Return the mean distance (...) of the corners of two poses (..., 4), in target widths."""
     apart = pose_matrix(found, template_aspect, image_aspect) - pose_matrix(
         target, template_aspect, image_aspect
     )

@@ -1,4 +1,4 @@
-"""u(theta): patches of half images (paper, Sect. 3); the only place that samples an image."""
+"""Sample patches u(theta) of images (paper, Sect. 3), and resize images with anti-aliasing."""
 
 import math
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-AT_ONCE: Final = 32  # rows or columns that `stretch` makes by one product of matrices
+AT_ONCE: Final = 32  # rows or columns that `stretch` computes by one matrix product
 
 
 def sample(images: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor:
     """Sample the patch that each matrix maps into its image; zero outside the image.
 
     Coordinates are [-1, 1] from edge to edge of an image, not from centre to centre of its first
-    and last pixel. An image that serves many matrices, its axis left out, of length 1 or expanded,
-    is not copied for each of them.
+    and last pixel. An image that is shared by several matrices (its axis is missing, of length 1
+    or expanded) is not copied for each of them.
 
     Args:
         images: (..., H, W).
@@ -33,7 +33,7 @@ def sample(images: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor:
     flat = images.permute(*shared, *own, -2, -1)[(0,) * len(shared)]
     flat = flat.reshape(-1, 1, *images.shape[-2:])
     grid = _grid(matrices.permute(*own, *shared, -2, -1).reshape(-1, 2, 3), size)
-    # The patches of one image stand on top of each other, as one tall patch.
+    # The patches of one image are stacked vertically, as one tall patch.
     grid = grid.reshape(len(flat), -1, size[1], 2)
     patches = F.grid_sample(flat, grid, mode="bilinear", align_corners=False)
     patches = patches.reshape(*[leading[k] for k in [*own, *shared]], *size)
@@ -42,10 +42,10 @@ def sample(images: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _grid(matrices: Tensor, size: tuple[int, int]) -> Tensor:
-    """Where each pixel of the patches of matrices (K, 2, 3) lies in its image: (K, h, w, 2).
+    """Return where the pixels of the patches of matrices (K, 2, 3) lie in the image: (K, h, w, 2).
 
-    F.affine_grid's values in a tenth of its time: a sum of a row and a column, of points as complex
-    numbers, which are added at once.
+    The same as F.affine_grid in a tenth of its time: the sum of a row and a column of points,
+    which are added as complex numbers.
     """
     height, width = size
     dtype, device = matrices.dtype, matrices.device
@@ -58,7 +58,7 @@ def _grid(matrices: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def sample_at(image: Tensor, places: Tensor) -> Tensor:
-    """Sample an image (H, W) at places (h, w, 2) of its [-1, 1]^2; beyond its edge is the edge."""
+    """Sample an image (H, W) at points (h, w, 2) of its [-1, 1]^2, repeating its edge outside."""
     flat, grid = image[None, None], places[None]
     return F.grid_sample(flat, grid, padding_mode="border", align_corners=False)[0, 0]
 
@@ -66,7 +66,7 @@ def sample_at(image: Tensor, places: Tensor) -> Tensor:
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Resize images (..., H, W) to (height, width), with anti-aliasing, edges on edges."""
     flat = images.reshape(-1, 1, *images.shape[-2:])
-    smaller = size[0] < images.shape[-2] or size[1] < images.shape[-1]  # else there is no aliasing
+    smaller = size[0] < images.shape[-2] or size[1] < images.shape[-1]
     resized = F.interpolate(
         flat, size=size, mode="bilinear", align_corners=False, antialias=smaller
     )
@@ -82,14 +82,14 @@ def stretch(
 ) -> Tensor:
     """Resize rows (axis 0) or columns (axis 1) of an image (H, W) to `count`, as `resize` does.
 
-    What lies beyond the image need not be there: a film with black around it is not copied.
+    The rows or columns may lie outside the image, so that a film need not be copied to be padded.
 
     Args:
         image: (H, W).
-        axis: along which it is resized.
-        span: the first row or column and the one after the last, in the image or beyond it.
-        count: of rows or columns afterwards.
-        lit: those beyond the image, up to where its outermost one is repeated; others are black.
+        axis: the axis to resize.
+        span: the first row or column to resize and the one after the last; may lie outside.
+        count: the number of rows or columns of the result.
+        lit: from and to where the image's outermost row or column is repeated; others are black.
     """
     length = image.shape[axis]
     made = image.new_zeros((count, image.shape[1]) if axis == 0 else (image.shape[0], count))
@@ -105,7 +105,7 @@ def stretch(
 def _bands(
     span: tuple[int, int], count: int, lit: tuple[int, int], length: int
 ) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Outputs, the inputs that they are made of, and how: (outputs, inputs) weights of a tent."""
+    """Yield outputs, the inputs they depend on, and (outputs, inputs) weights of a tent filter."""
     scale = (span[1] - span[0]) / count
     reach = max(scale, 1.0)
     centres = scale * (torch.arange(count, dtype=torch.float64)[:, None] + 0.5)

@@ -1,4 +1,4 @@
-"""A film becomes two aligned half images (paper, Sect. 2)."""
+"""Split a bilateral film into two aligned half images (paper, Sect. 2)."""
 
 from typing import Final
 
@@ -12,6 +12,8 @@ from kneematch.geometry.sampling import resize, stretch
 from kneematch.geometry.view import View, rectangle_to_film
 from kneematch.io.radiograph import Radiograph
 
+Span = tuple[int, int]  # first column and the one after the last
+
 LEFT: Final = 0  # the left half of the picture, mirrored
 RIGHT: Final = 1
 SIDES: Final = ("left", "right")
@@ -20,72 +22,60 @@ HALF_SIZE: Final = (800, 500)
 HALF_ASPECT: Final = 1.6
 OVERLAP: Final = 1.1
 AXIS_SEARCH: Final = 0.125  # of the width, to either side of the middle
-AXIS_WIDTH: Final = 256  # width of the down-sampled copy in which the axis is sought
-# The room that the robust search has beside a film (the paper's has none): a fifth of a knee.
-ROOM: Final = 0.08
-SMALLEST_FILM: Final = 32  # pixels a side, below which there is no knee to see
+AXIS_WIDTH: Final = 256  # of the down-sampled copy in which the axis is searched
+ROOM: Final = 0.08  # `room` of the robust search, about a fifth of a knee
+SMALLEST_FILM: Final = 32  # pixels a side
 
 
-def split(film: Radiograph, *, room: float = 0.0, shift: Tensor | None = None) -> View:
-    """Cut a bilateral film into its two halves, the left one mirrored.
+def split(film: Radiograph, *, room: float = 0.0) -> View:
+    """Cut a bilateral film into its two halves and mirror the left one.
 
     Args:
         film: a bilateral radiograph.
-        room: how far, as a share of its width, the film is continued past its left and right edge
-            by its outermost columns, for joint areas that reach past it (0 is the paper's).
-        shift: (2, 2), the random translation (x, y) in training: how far the content of each half
-            moves right and down, as a share of the half's width and height.
+        room: how far the film is continued past its left and right edge by repeating its outermost
+            columns, as a share of its width, for joint areas that reach past it. The paper has 0.
 
     Returns:
-        pixels (2, 800, 500) and to_film (2, 3, 3).
+        A view with pixels (2, 800, 500) and to_film (2, 3, 3).
     """
     pixels = torch.from_numpy(_large_enough(film))
-    height, width = pixels.shape
+    width = pixels.shape[1]
     (left, inner_left), (inner_right, right) = spans(width, symmetry_axis(pixels))
     extra = round(room * width)
     both = [(left - extra, inner_left), (inner_right, right + extra)]
-    frame = _frame(height, max(x1 - x0 for x0, x1 in both))
-    views, rows = [], None
-    for side, span in enumerate(both):
-        move = (0.0, 0.0) if shift is None else (float(shift[side, 0]), float(shift[side, 1]))
-        top = -((frame[0] - height) // 2 + round(move[1] * frame[0]))
-        if rows is None or shift is not None:  # else both halves share their rows
-            rows = stretch(pixels, 0, (top, top + frame[0]), HALF_SIZE[0])
-        views.append(_half(rows, span, top, frame, mirrored=side == LEFT, move=move[0]))
-    return View(
-        torch.stack([view.pixels for view in views]), torch.stack([view.to_film for view in views])
-    )
+    return _halves(pixels, both, mirrored=[True, False])
 
 
 def single(film: Radiograph, *, mirrored: bool, room: float = 0.0) -> View:
-    """The half image of a film that shows one knee: pixels (1, 800, 500), to_film (1, 3, 3).
+    """Return the half image of a film that shows one knee: pixels (1, 800, 500), to_film (1, 3, 3).
 
-    Mirror what would stand in the left half of a bilateral film: the patient's right knee.
+    Mirror a knee that would be in the left half of a bilateral film: the patient's right one.
     """
     pixels = torch.from_numpy(_large_enough(film))
-    height, width = pixels.shape
-    extra = round(room * width)
-    frame = _frame(height, width + 2 * extra)
-    top = -((frame[0] - height) // 2)
-    rows = stretch(pixels, 0, (top, top + frame[0]), HALF_SIZE[0])
-    view = _half(rows, (-extra, width + extra), top, frame, mirrored=mirrored)
-    return View(view.pixels[None], view.to_film[None])
+    extra = round(room * pixels.shape[1])
+    return _halves(pixels, [(-extra, pixels.shape[1] + extra)], mirrored=[mirrored])
 
 
-def spans(width: int, axis: float) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The columns (first, end) of the two overlapping halves of a film split at x = axis."""
+def split_lines(film: Radiograph) -> tuple[float, tuple[Span, Span]]:
+    """Return the symmetry axis x and the columns of the film in the left and the right half."""
+    axis = symmetry_axis(torch.from_numpy(film.pixels))
+    return axis, spans(film.size[1], axis)
+
+
+def spans(width: int, axis: float) -> tuple[Span, Span]:
+    """Return the columns of the two overlapping halves of a film that is split at x = axis."""
     return (0, round(OVERLAP * axis)), (width - round(OVERLAP * (width - axis)), width)
 
 
 def symmetry_axis(pixels: Tensor) -> float:
-    """The x, in film pixels, about which the film (H, W) is most alike its mirror image.
+    """Return the x, in film pixels, about which a film (H, W) is most like its mirror image.
 
-    Sought in the middle quarter of the width of a down-sampled copy.
+    The middle quarter of the width is searched, in a down-sampled copy.
     """
     height, width = pixels.shape
     columns = min(AXIS_WIDTH, width)
     rows = max(1, round(height * columns / width))
-    # Every row counts for little: of a large film, two for one of the copy will do.
+    # Two rows of a large film for each row of the copy are enough.
     small = resize(pixels[:: max(1, height // (2 * rows))], (rows, columns))
     first = round((0.5 - AXIS_SEARCH) * columns)
     last = round((0.5 + AXIS_SEARCH) * columns)
@@ -107,33 +97,22 @@ def _large_enough(film: Radiograph) -> NDArray[np.float32]:
     return film.pixels
 
 
-def _frame(height: int, width: int) -> tuple[int, int]:
-    """(height, width) in film pixels of the half that black makes of the right aspect."""
-    if height < HALF_ASPECT * width:
-        height = round(HALF_ASPECT * width)
-    return height, round(height / HALF_ASPECT)
+def _halves(pixels: Tensor, columns: list[Span], mirrored: list[bool]) -> View:
+    """Cut columns of a film (H, W) out, pad them with black to the same frame, and resize them.
 
-
-def _half(
-    rows: Tensor,
-    span: tuple[int, int],
-    top: int,
-    frame: tuple[int, int],
-    *,
-    mirrored: bool,
-    move: float = 0.0,
-) -> View:
-    """Columns x0 to x1 of a film's rows (800, W) amid black, resized and mirrored.
-
-    Where the columns lie outside the film, its outermost column is repeated.
+    Where columns lie outside the film, its outermost column is repeated.
     """
-    x0, x1 = span
-    spare = frame[1] - (x1 - x0)
-    before = spare // 2 + round(move * frame[1])  # black columns, as the half will show them
-    left = x0 - (spare - before if mirrored else before)
-    right = left + frame[1]
-    half = stretch(rows, 1, (left, right), HALF_SIZE[1], lit=span)
-    return View(
-        half.flip(1) if mirrored else half,
-        rectangle_to_film(left, top, right, top + frame[0], mirrored=mirrored),
-    )
+    height = pixels.shape[0]
+    frame_height = max(height, round(HALF_ASPECT * max(x1 - x0 for x0, x1 in columns)))
+    frame_width = round(frame_height / HALF_ASPECT)
+    top = -((frame_height - height) // 2)
+    rows = stretch(pixels, 0, (top, top + frame_height), HALF_SIZE[0])
+    halves, maps = [], []
+    for (x0, x1), flipped in zip(columns, mirrored, strict=True):
+        spare = frame_width - (x1 - x0)
+        left = x0 - (spare - spare // 2 if flipped else spare // 2)
+        half = stretch(rows, 1, (left, left + frame_width), HALF_SIZE[1], lit=(x0, x1))
+        halves.append(half.flip(1) if flipped else half)
+        corners = (left, top, left + frame_width, top + frame_height)
+        maps.append(rectangle_to_film(*corners, mirrored=flipped))
+    return View(torch.stack(halves), torch.stack(maps))

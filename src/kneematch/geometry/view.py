@@ -1,4 +1,4 @@
-"""View: pixels and the affine map that takes their coordinates home to film pixels."""
+"""View: images cut from films, and the affine maps from their coordinates to film pixels."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """Images cut from films; [-1, 1]^2, from edge to edge, is mapped to film pixels."""
+    """Images cut from films; `to_film` maps [-1, 1]^2, from edge to edge, to film pixels."""
 
     pixels: Tensor  # (..., H, W)
     to_film: Tensor  # (..., 3, 3) float64
@@ -23,8 +23,10 @@ class View:
 def rectangle_to_film(
     x0: float, y0: float, x1: float, y1: float, *, mirrored: bool = False
 ) -> Tensor:
-    """The map (3, 3) of [-1, 1]^2 onto a rectangle of film pixels, its left edge first unless
-    mirrored."""
+    """Return the map (3, 3) of [-1, 1]^2 onto a rectangle of film pixels.
+
+    x = -1 becomes the rectangle's left edge, or its right edge if mirrored.
+    """
     flip = -1.0 if mirrored else 1.0
     return torch.tensor(
         [[flip * (x1 - x0) / 2, 0, (x0 + x1) / 2], [0, (y1 - y0) / 2, (y0 + y1) / 2], [0, 0, 1]],
@@ -33,12 +35,12 @@ def rectangle_to_film(
 
 
 def compose(to_film: Tensor, matrices: Tensor) -> Tensor:
-    """The map to film of what matrices (..., 2, 3) or (..., 3, 3) place in a view: (..., 3, 3)."""
+    """Return the product (..., 3, 3) of to_film and matrices (..., 2, 3) or (..., 3, 3)."""
     return to_film @ homogeneous(matrices.to(to_film))
 
 
 def homogeneous(matrices: Tensor) -> Tensor:
-    """Affine matrices as (..., 3, 3)."""
+    """Return affine matrices (..., 2, 3) or (..., 3, 3) as (..., 3, 3)."""
     if matrices.shape[-2] == 3:
         return matrices
     bottom = matrices.new_tensor([0, 0, 1]).expand(*matrices.shape[:-2], 1, 3)

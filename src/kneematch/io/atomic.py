@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and files that only one program writes to."""
+"""Write files atomically, and lock files that only one process may write to."""
 
 import os
 import secrets
@@ -12,12 +12,12 @@ from kneematch.errors import SettingsError
 
 @contextmanager
 def write_aside(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a new name in the same folder; what is written there replaces `path` on success.
+    """Yield a temporary path in the same folder; the file written there replaces `path` on success.
 
-    On failure nothing remains of it, and a file that was at `path` before is untouched.
+    On failure the temporary file is removed, and a file that was at `path` before is untouched.
     """
     target = Path(path)
-    # The suffix is kept for writers that go by it; the default mode, unlike mkstemp's, is shared.
+    # Writers may choose a format by the suffix; mkstemp would change the mode to 0600.
     aside = target.with_name(f".{secrets.token_hex(8)}{target.suffix}")
     try:
         yield aside
@@ -25,11 +25,11 @@ def write_aside(path: str | os.PathLike[str]) -> Iterator[Path]:
         aside.replace(target)
     finally:
         aside.unlink(missing_ok=True)
-    _flush(target.parent)  # so that the new name, too, outlasts a power cut
+    _flush(target.parent)  # so that the new name survives a power cut
 
 
 def _flush(path: Path) -> None:
-    """Wait until a file's content, or a folder's list of names, is on the disk."""
+    """Wait until a file's content, or a folder's list of names, is on disk."""
     if path.is_dir() and os.name == "nt":  # Windows has no such list to flush
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -40,7 +40,10 @@ def _flush(path: Path) -> None:
 
 
 def lock(file: BinaryIO) -> bool:
-    """Keep others out for as long as a file is open, where the system can; False if one is in."""
+    """Lock an open file until it is closed; return False if another process has locked it.
+
+    Where the system or the file system has no locks, nothing is locked and True is returned.
+    """
     try:
         import fcntl
     except ImportError:  # Windows

@@ -1,4 +1,4 @@
-"""Films as the eye sees them: bytes of grey, and a colour a side."""
+"""Convert films to 8-bit grey for display, and the colours of the two sides."""
 
 from typing import Final
 
@@ -13,9 +13,9 @@ WINDOW: Final = (0.5, 99.5)  # percentiles shown as black and white
 
 
 def to_grey8(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Pixels (H, W) of any range as bytes, in a window that a few odd pixels do not move."""
+    """Return pixels (H, W) of any range as bytes, in a window robust to a few outliers."""
     low, high = np.percentile(pixels, WINDOW)
-    if high <= low:  # nearly all of the film is of one value
+    if high <= low:  # nearly all pixels are equal
         low, high = float(pixels.min()), float(pixels.max())
     span = high - low if high > low else 1.0
     grey: NDArray[np.uint8] = np.rint(((pixels - low) / span).clip(0, 1) * 255).astype(np.uint8)

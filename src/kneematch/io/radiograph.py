@@ -1,4 +1,4 @@
-"""Radiograph: a film's pixels and what its header says about them."""
+"""Radiograph: the pixels of a film and the parts of its header that are kept."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Radiograph:
-    """One frame of grey film; nothing that identifies a patient.
+    """One greyscale frame, without anything that identifies a patient.
 
     Pixel coordinates are continuous: pixel (row i, column j) covers [j, j + 1) x [i, i + 1),
     so (0, 0) is the film's top-left corner and its first pixel's centre is (0.5, 0.5).

@@ -1,4 +1,4 @@
-"""Films for other programs: DICOM (Digital X-Ray Image, For Presentation) and 16-bit PNG."""
+"""Write films as DICOM (Digital X-Ray Image, For Presentation) and as 16-bit PNG."""
 
 import os
 
@@ -18,7 +18,7 @@ from kneematch.io.atomic import write_aside
 
 KNEE = ("72696002", "Knee")  # SNOMED CT, as DICOM's context group 4009 has it
 VIEWS = {"AP": ("399348003", "antero-posterior"), "PA": ("272479007", "postero-anterior")}  # 4010
-EMPTY = (  # what the standard wants present, and a phantom has not
+EMPTY = (  # required by the standard, and unknown for a phantom
     "PatientID",
     "PatientBirthDate",
     "PatientSex",
@@ -48,19 +48,19 @@ def write_dicom(
     monochrome1: bool = False,
     entropy: str | None = None,
 ) -> None:
-    """Write a film of synthetic origin, uncompressed.
+    """Write a synthetic film, uncompressed.
 
     Args:
-        path: the file, replaced if there.
+        path: the file; an existing one is replaced.
         pixels: (H, W) in [0, 1], bones bright.
-        mm_per_px: at the detector; without it the file lacks ImagerPixelSpacing, which the
-            standard wants.
+        mm_per_px: the spacing at the detector (ImagerPixelSpacing), or None to leave it out,
+            although the standard requires it.
         laterality: "L", "R" or "B"; None is written as "U", unpaired.
         view: "PA", "AP" or another value of ViewPosition.
         series: the series' description.
-        bits: stored for a pixel, 8 to 16, in two bytes.
-        monochrome1: store the negative, and say so.
-        entropy: makes the identifiers, else random, a function of this text.
+        bits: bits stored per pixel, 8 to 16, in two bytes.
+        monochrome1: store the negative, as MONOCHROME1.
+        entropy: the text that the UIDs are derived from; random UIDs if None.
     """
     dataset = _identity(entropy)
     _describe(dataset, laterality, view, series)
@@ -78,7 +78,7 @@ def write_png16(path: str | os.PathLike[str], pixels: NDArray[np.float32]) -> No
 
 
 def _levels(pixels: NDArray[np.float32], bits: int) -> NDArray[np.uint16]:
-    """The nearest of 2 ** bits levels."""
+    """Round pixels (H, W) in [0, 1] to 2 ** bits levels."""
     if pixels.ndim != 2 or pixels.size == 0:
         raise ValueError(f"pixels of shape {pixels.shape}; expected (H, W)")
     if not (pixels.min() >= 0 and pixels.max() <= 1):  # false for NaN, too
@@ -88,7 +88,7 @@ def _levels(pixels: NDArray[np.float32], bits: int) -> NDArray[np.uint16]:
 
 
 def _identity(entropy: str | None) -> Dataset:
-    """Who and what: a phantom, its study, its series, itself."""
+    """Return a dataset with the patient, study, series and instance of a phantom."""
 
     def uid(level: str) -> str:
         return generate_uid(entropy_srcs=None if entropy is None else [entropy, level])
@@ -112,7 +112,7 @@ def _identity(entropy: str | None) -> Dataset:
 def _describe(
     dataset: Dataset, laterality: str | None, view: str | None, series: str | None
 ) -> None:
-    """Which knees, seen from where."""
+    """Add the body part, laterality, view and series description."""
     dataset.Modality = "DX"
     dataset.PresentationIntentType = "FOR PRESENTATION"
     dataset.ImageType = ["DERIVED", "PRIMARY", ""]
@@ -137,7 +137,7 @@ def _code(value: str, meaning: str) -> Dataset:
 
 
 def _store(dataset: Dataset, pixels: NDArray[np.float32], bits: int, monochrome1: bool) -> None:
-    """The pixels and how their values are meant."""
+    """Add the pixels and the elements that describe their values."""
     if not 8 <= bits <= 16:
         raise ValueError(f"{bits} bits; expected 8 to 16")
     levels = _levels(pixels, bits)

@@ -9,10 +9,9 @@ import torch
 from PIL import Image, ImageDraw
 from pydantic import Field
 
-from kneematch.detection.describe import split_lines
 from kneematch.errors import TemplateError
 from kneematch.geometry.pose import SCALE_MIN, SCALE_RANGE
-from kneematch.geometry.split import SIDES, split
+from kneematch.geometry.split import SIDES, split, split_lines
 from kneematch.geometry.view import View, transform
 from kneematch.io.display import to_grey8
 from kneematch.io.radiograph import Radiograph
