@@ -1,7 +1,9 @@
 """The pose network for inference on a CPU: BatchNorm folded, convolutions in 8-bit integers.
 
 The 8-bit convolutions are oneDNN's, called through operators that PyTorch has but does not
-document. `benchmarks/inference.py` compares them with ONNX Runtime.
+document. For the two halves of a film one network takes 24 ms with one thread (AMD EPYC), against
+78 ms in float32 with BatchNorm folded and 96 ms without (`benchmarks/inference.py`). ONNX Runtime
+took 29 ms in 8 bits, and would add two dependencies and 0.2 s to the start.
 """
 
 import json
