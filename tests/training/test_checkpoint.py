@@ -232,6 +232,7 @@ def test_load_checkpoint_refuses_malformed_metadata_in_one_line(stopped: Path, a
     [
         ("c_u", None),
         ("c_u", torch.ones(2)),
+        ("c_u", torch.ones(1)),
         ("generator", torch.zeros(3)),
         ("coarse.regress.weight", None),
         ("coarse.regress.weight", torch.zeros(2)),

@@ -50,7 +50,7 @@ class Checkpoint:
             state.network.load_state_dict(self.weights(phase))
             if phase == self.phase:
                 state.round, state.epoch = self.round, self.epoch
-                state.c_u.copy_(self.tensors["c_u"])
+                state.c_u.copy_(self.tensor("c_u", tuple(state.c_u.shape)))
                 state.generator.set_state(self.tensors["generator"].cpu())
                 self._restore_optimiser(state)
             else:
