@@ -22,6 +22,7 @@ from kneematch.io.read import read
 from kneematch.matching.annotation import Annotation, load_annotation
 from kneematch.matching.template import cut_from_half
 from kneematch.networks.model_file import PHASES, Model, save_model
+from kneematch.parallel import default_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from kneematch.training.config import TrainConfig
@@ -206,7 +207,7 @@ def _prepare(
 ) -> tuple[CachedFilms, list[tuple[str, str]]]:
     """Prepare the films in the main process; the others then find them in the cache."""
     paths = find_films(films, stdin=sys.stdin.buffer)
-    workers = max((os.cpu_count() or 1) - 1, 0) if config.workers is None else config.workers
+    workers = default_workers(len(paths)) if config.workers is None else config.workers
     room = 0.0 if config.hyperparameters().paper_energy else ROOM
     with group.main_first(), progress("preparing films", len(paths)) as advance:
         cached, failures = prepare_films(
