@@ -69,7 +69,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     for name in ("adam", "refine_anchored"):
 
-        def sharpen(problem: Any, v: Tensor, name: str = name) -> Solution:
+        def sharpen(problem: Any, v: Tensor, name: str = name, **options: Any) -> Solution:
             names.append(name)
             return Solution(v, problem.energy(v))
 

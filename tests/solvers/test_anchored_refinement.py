@@ -1,5 +1,6 @@
 """Sharpening that trusts its start: never up, and not far."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -7,9 +8,10 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import corner_distance, pose_from_vector, vector_from_pose
-from kneematch.solvers.anchored_refinement import anchor, refine_anchored
+from kneematch.solvers.anchored_refinement import LEVELS, QUICK_LEVELS, anchor, refine_anchored
 from kneematch.solvers.linearization import Quadratic
 from kneematch.solvers.problem import Problem, make_problem
+from kneematch.solvers.pyramid import pyramid
 
 PAPER = pytest.mark.parametrize("paper", [True, False], ids=["printed", "robust"])
 OFF = torch.tensor([0.02, 0.05, -0.03, 0.02], dtype=torch.float64)  # a tenth of the knee's width
@@ -32,16 +34,17 @@ def astray(knees: Callable) -> tuple[Problem, Tensor]:
 
 @PAPER
 @pytest.mark.parametrize("sides", [1, 2])
-def test_the_end_is_never_higher_than_the_start(
+def test_refine_anchored_never_ends_higher_than_it_starts(
     clouds: Callable, cut: Callable, paper: bool, sides: int
 ) -> None:
     template, _ = cut(clouds(seed=1))
     asked = make_problem(clouds(8, sides), template, paper=paper)
     start = torch.randn(8, sides, 4, generator=torch.Generator().manual_seed(2))
-    for trust in (0.0, 1.0, 100.0):
-        found = refine_anchored(asked, start, trust=trust)
-        assert bool((found.energy <= asked.energy(start)).all())
-        assert torch.allclose(found.energy, asked.energy(found.v), atol=1e-6)
+    for trust, levels in itertools.product((0.0, 1.0, 100.0), (LEVELS, QUICK_LEVELS)):
+        compared = pyramid(asked, (levels[-1].shrink,))[levels[-1].shrink]
+        found = refine_anchored(asked, start, trust=trust, levels=levels)
+        assert bool((found.energy <= compared.energy(start)).all())
+        assert torch.allclose(found.energy, compared.energy(found.v), atol=1e-4)
 
 
 def test_nearby_stays_nearer_to_its_start_than_without_an_anchor(

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from torch import Tensor
@@ -17,7 +18,7 @@ from kneematch.networks.model_file import Model
 from kneematch.networks.template_transfer import transfer_template
 from kneematch.networks.two_stage import PosePredictor, network_solver, refined_network_solver
 from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.anchored_refinement import QUICK_LEVELS, refine_anchored
 from kneematch.solvers.problem import Solver
 
 AUTO: Final = "auto"
@@ -80,9 +81,8 @@ def choose_solver(
     poses, check = networks
     if method == "neural":
         return ChosenSolver(method, network_solver(poses), check)
-    return ChosenSolver(
-        "neural+sharpen", refined_network_solver(poses, adam if paper else refine_anchored), check
-    )
+    refine = adam if paper else partial(refine_anchored, levels=QUICK_LEVELS)
+    return ChosenSolver("neural+sharpen", refined_network_solver(poses, refine), check)
 
 
 def _search(name: str) -> Solver:
