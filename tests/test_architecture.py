@@ -1,6 +1,7 @@
-"""The direction of imports, and the public names."""
+"""The direction of imports, the source tree of docs/architecture.md, and the public names."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import kneematch
 
-SOURCE = Path(__file__).parent.parent / "src" / "kneematch"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "kneematch"
+PAGE = ROOT / "docs" / "architecture.md"
 
 LEVELS = {
     "errors": 0,
@@ -34,7 +37,7 @@ LEVELS = {
 
 
 def part(module: str) -> str:
-    """kneematch.io.read -> radiograph."""
+    """kneematch.io.read -> io."""
     return module.split(".")[1]
 
 
@@ -101,6 +104,34 @@ def test_nothing_below_the_command_line_prints_or_exits() -> None:
                 if isinstance(node, ast.Call)
             }
             assert not called & {"print", "sys.exit", "exit", "typer.echo"}, path
+
+
+def tree_lines() -> list[tuple[str, str]]:
+    """Return the paths of the page's source tree, relative to the package, and their texts."""
+    (tree,) = re.findall(r"^src/kneematch/\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
+    lines, folders = [], [""]
+    for line in tree.splitlines():
+        indent, name, text = re.fullmatch(r"((?:  )+)(\S+) *(.*)", line).groups()  # type: ignore[union-attr]
+        folders = folders[: len(indent) // 2]
+        lines.append((folders[-1] + name, text))
+        if name.endswith("/"):
+            folders.append(folders[-1] + name)
+    return lines
+
+
+def test_page_names_every_module() -> None:
+    written = {path for path in SOURCE.rglob("*.py") if path.stat().st_size > 0}
+    named = {SOURCE / name for name, _ in tree_lines() if name.endswith(".py")}
+    assert named == written
+
+
+def test_page_gives_the_levels_of_the_test() -> None:
+    shown = {
+        name.removesuffix("/").removesuffix(".py"): int(level[1])
+        for name, text in tree_lines()
+        if (level := re.search(r"\((\d+)\)$", text))
+    }
+    assert shown == LEVELS
 
 
 def test_public_names_are_these() -> None:

@@ -1,1 +1,0 @@
-"""How good it is: tables, figures and ground truth."""

@@ -1,7 +1,8 @@
 """Evaluate detection methods on a set of films: `evaluate`, and the result that it returns."""
 
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -62,8 +63,8 @@ class EvaluateResult:
 
 
 def evaluate(
-    films: Sequence[str],
-    out: Path,
+    films: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
     config: EvaluateConfig = EvaluateConfig(),
     *,
     progress: Progress = no_progress,
@@ -73,7 +74,8 @@ def evaluate(
     With `config.templates`, rank the annotated knees of a folder instead; films are optional then.
 
     Args:
-        films: files, folders, patterns, `@list.txt`, tables of paths, or `-` for stdin.
+        films: files, folders, patterns, lists (`@list.txt`, a CSV with a column of paths), or
+            several of these.
         out: folder to write evaluation.md, tables and figures to; the methods' own runs, as of
             `kneematch detect`, are in out/runs/METHOD.
         config: which methods, labels, device and so on.
@@ -82,10 +84,12 @@ def evaluate(
     Raises:
         SettingsError: the settings contradict each other, the films or what is in the folder.
     """
+    out, named = Path(out), [films] if isinstance(films, str | os.PathLike) else list(films)
+    names = [os.fspath(name) for name in named]
     _check_folder(out, config)
     if config.templates is not None:
-        return _evaluate_templates(films, out, config, config.templates)
-    paths = _select_films(films, out, config)
+        return _evaluate_templates(names, out, config, config.templates)
+    paths = _select_films(names, out, config)
     truth = None if config.truth is None else load_ground_truth(config.truth)
     if truth is not None:
         truth.match(paths)  # refuse labels of other films before hours of work
