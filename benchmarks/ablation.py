@@ -34,7 +34,7 @@ from kneematch.geometry.pose import pose_from_vector
 from kneematch.geometry.split import ROOM, split
 from kneematch.matching.energy import (
     CONTRAST,
-    DETAIL_WEIGHT,
+    LOCAL_CONTRAST_WEIGHT,
     Terms,
     deviation,
     paper_terms,
@@ -60,7 +60,9 @@ def with_detail(halves: Tensor, template: Template) -> Terms:
     (term,) = paper_terms(halves, template)
     fine = robust_terms(halves, template)[1]
     (same,) = paper_terms(fine.halves, fine.template)
-    return replace(term, weight=1 - DETAIL_WEIGHT), replace(same, weight=DETAIL_WEIGHT)
+    return replace(term, weight=1 - LOCAL_CONTRAST_WEIGHT), replace(
+        same, weight=LOCAL_CONTRAST_WEIGHT
+    )
 
 
 def poses(films: list[Film], template: Template, build: Build, args: argparse.Namespace) -> Tensor:

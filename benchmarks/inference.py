@@ -31,7 +31,7 @@ from kneematch.geometry.view import transform
 from kneematch.matching.template import Template
 from kneematch.networks.cpu_inference import cpu_network
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.networks.pose_network import INPUT, network_of
+from kneematch.networks.pose_network import INPUT, network_from_weights
 from kneematch.networks.two_stage import TwoStageNetworks
 
 
@@ -95,7 +95,9 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     model = load_model(args.model)
     aspects = model.coarse_template.aspect, model.fine_template.aspect
-    eager = TwoStageNetworks(network_of(model.coarse), network_of(model.fine), *aspects)
+    eager = TwoStageNetworks(
+        network_from_weights(model.coarse), network_from_weights(model.fine), *aspects
+    )
     quick = TwoStageNetworks(cpu_network(model.coarse), cpu_network(model.fine), *aspects)
     arithmetic = "8 bits" if quick.fine.in_bytes else "float32"
     kinds = ("eager wall", "fast wall", "eager CPU", "fast CPU")

@@ -23,7 +23,7 @@ from kneematch.geometry.split import HALF_ASPECT, LEFT, ROOM, split
 from kneematch.geometry.view import transform
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Box
-from kneematch.matching.local_contrast import detail
+from kneematch.matching.local_contrast import normalize_local_contrast
 from kneematch.matching.template import Template, Window
 from kneematch.networks.model_file import PHASES, Model, save_model
 from kneematch.networks.pose_network import PoseNetwork
@@ -118,7 +118,7 @@ def mean_template(films: FilmsInMemory, margins: Tensor, healthy: Tensor, box: B
         matrices = pose_matrix(
             pose(margins[row, side], box, template), template.aspect, HALF_ASPECT
         )
-        for total, view in ((image, lambda half: half), (fine, detail)):
+        for total, view in ((image, lambda half: half), (fine, normalize_local_contrast)):
             patches = sample(view(halves), matrices, size)
             deviation, mean = torch.std_mean(patches, dim=(-2, -1), keepdim=True)
             total += ((patches - mean) / deviation).sum(0) / len(rows)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kneematch.geometry.frames import enlarged, frames_that_show, seen_from, within
+from kneematch.geometry.frames import compose_pose, enlarge_pose, frame_from_poses, relative_pose
 from kneematch.geometry.pose import pose_matrix
 
 VIEW, IMAGE, TEMPLATE = 0.9, 1.6, 0.7  # height over width
@@ -26,40 +26,40 @@ def square(theta: Tensor, template_aspect: float, image_aspect: float) -> Tensor
 @given(frame=poses, theta=poses)
 def test_a_pose_within_a_frame_is_the_product_of_both_maps(frame: Tensor, theta: Tensor) -> None:
     product = square(frame, VIEW, IMAGE) @ square(theta, TEMPLATE, VIEW)
-    together = square(within(frame, theta, VIEW, IMAGE), TEMPLATE, IMAGE)
+    together = square(compose_pose(frame, theta, VIEW, IMAGE), TEMPLATE, IMAGE)
     assert torch.allclose(together, product, rtol=0, atol=1e-12)
 
 
 @given(frame=poses, theta=poses)
 def test_seen_from_and_within_undo_each_other(frame: Tensor, theta: Tensor) -> None:
-    there = within(frame, theta, VIEW, IMAGE)
-    assert torch.allclose(seen_from(frame, there, VIEW, IMAGE), theta, rtol=0, atol=1e-9)
-    here = seen_from(frame, theta, VIEW, IMAGE)
-    assert torch.allclose(within(frame, here, VIEW, IMAGE), theta, rtol=0, atol=1e-9)
+    there = compose_pose(frame, theta, VIEW, IMAGE)
+    assert torch.allclose(relative_pose(frame, there, VIEW, IMAGE), theta, rtol=0, atol=1e-9)
+    here = relative_pose(frame, theta, VIEW, IMAGE)
+    assert torch.allclose(compose_pose(frame, here, VIEW, IMAGE), theta, rtol=0, atol=1e-9)
 
 
 @given(target=poses, wanted=poses)
 def test_the_frame_that_shows_a_pose_as_wanted_does(target: Tensor, wanted: Tensor) -> None:
-    frame = frames_that_show(target, wanted, VIEW, IMAGE)
-    assert torch.allclose(within(frame, wanted, VIEW, IMAGE), target, rtol=0, atol=1e-9)
+    frame = frame_from_poses(target, wanted, VIEW, IMAGE)
+    assert torch.allclose(compose_pose(frame, wanted, VIEW, IMAGE), target, rtol=0, atol=1e-9)
 
 
 def test_the_frame_that_is_the_whole_image_changes_nothing() -> None:
     whole = torch.tensor([1.0, 0, 0, 0])
     theta = torch.tensor([0.4, 0.1, -0.3, 0.05])
-    assert torch.allclose(within(whole, theta, IMAGE, IMAGE), theta)
-    assert torch.allclose(seen_from(whole, theta, IMAGE, IMAGE), theta)
+    assert torch.allclose(compose_pose(whole, theta, IMAGE, IMAGE), theta)
+    assert torch.allclose(relative_pose(whole, theta, IMAGE, IMAGE), theta)
 
 
 def test_the_pose_that_fills_a_frame_is_the_frame() -> None:
     frame = torch.tensor([0.4, 0.1, -0.3, 0.05])
-    assert torch.allclose(within(frame, torch.tensor([1.0, 0, 0, 0]), VIEW, IMAGE), frame)
+    assert torch.allclose(compose_pose(frame, torch.tensor([1.0, 0, 0, 0]), VIEW, IMAGE), frame)
 
 
 def test_frames_come_in_batches() -> None:
     drawn = torch.Generator().manual_seed(0)
     frames, thetas = 0.2 + 0.5 * torch.rand(2, 3, 2, 4, generator=drawn, dtype=torch.float64)
-    for function in (within, seen_from, frames_that_show):
+    for function in (compose_pose, relative_pose, frame_from_poses):
         together = function(frames, thetas, VIEW, IMAGE)
         assert together.shape == (3, 2, 4)
         alone = function(frames[2, 1], thetas[2, 1], VIEW, IMAGE)
@@ -68,9 +68,11 @@ def test_frames_come_in_batches() -> None:
 
 def test_an_enlarged_patch_has_the_same_centre_and_rotation_and_larger_sides() -> None:
     theta = torch.tensor([[0.4, 0.1, -0.3, 0.05]], dtype=torch.float64)
-    large = enlarged(theta, 1.2)
+    large = enlarge_pose(theta, 1.2)
     assert large.tolist()[0] == pytest.approx([0.48, 0.1, -0.3, 0.05])
     small = pose_matrix(theta, TEMPLATE, IMAGE)
     assert torch.allclose(pose_matrix(large, TEMPLATE, IMAGE)[..., :2], 1.2 * small[..., :2])
     # In the enlarged patch the patch itself is upright, in the middle, and 1 / 1.2 as large.
-    assert seen_from(large, theta, TEMPLATE, IMAGE).tolist()[0] == pytest.approx([1 / 1.2, 0, 0, 0])
+    assert relative_pose(large, theta, TEMPLATE, IMAGE).tolist()[0] == pytest.approx(
+        [1 / 1.2, 0, 0, 0]
+    )

@@ -12,6 +12,7 @@ from kneematch.geometry.pose import (
     MAX_ROTATION,
     SCALE_MIN,
     SCALE_RANGE,
+    clamp_pose,
     corner_distance,
     pose_from_points,
     pose_from_vector,
@@ -221,3 +222,14 @@ def test_the_distance_of_corners_can_be_learnt_from_even_at_its_end() -> None:
     distance.sum().backward()
     assert found.grad is not None
     assert bool(found.grad.isfinite().all())
+
+
+@pytest.mark.parametrize("inside", [1.0, 0.97])
+def test_clamp_pose_changes_only_poses_outside_the_range(inside: float) -> None:
+    v = torch.randn(20, 4, generator=torch.Generator().manual_seed(2))
+    theta = pose_from_vector(0.8 * v.clamp(-2, 2), 0.625)
+    assert torch.allclose(clamp_pose(theta, 0.625, inside), theta, atol=1e-6)
+    clamped = clamp_pose(torch.tensor([[2.0, 0.5, -0.9, 1.0]]), 0.625, inside)
+    scale = 0.15 + inside * 0.8
+    expected = [scale, inside * (1 - scale), -inside * (1 - 0.625 * scale), inside * 0.13]
+    assert clamped[0].tolist() == pytest.approx(expected)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.matching.local_contrast import detail
+from kneematch.matching.local_contrast import normalize_local_contrast
 
 SIZE = (160, 100)
 
@@ -23,12 +23,16 @@ def likeness(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize(("gain", "offset"), [(3.0, 0.0), (0.2, 5.0), (1.0, -2.0)])
 def test_gain_and_offset_leave_the_detail_as_it_is(gain: float, offset: float) -> None:
     half = texture().double()
-    assert torch.allclose(detail(gain * half + offset), detail(half), atol=1e-9)
+    assert torch.allclose(
+        normalize_local_contrast(gain * half + offset), normalize_local_contrast(half), atol=1e-9
+    )
 
 
 def test_a_negative_has_the_negative_of_the_detail() -> None:
     half = texture().double()
-    assert torch.allclose(detail(1 - half), -detail(half), atol=1e-9)
+    assert torch.allclose(
+        normalize_local_contrast(1 - half), -normalize_local_contrast(half), atol=1e-9
+    )
 
 
 def test_slow_changes_of_brightness_hardly_show() -> None:
@@ -36,12 +40,15 @@ def test_slow_changes_of_brightness_hardly_show() -> None:
     shaded = half + torch.linspace(0, 0.3, SIZE[0])[:, None]
     assert likeness(half, shaded) < 0.7
     inner = (..., slice(10, -10), slice(10, -10))
-    assert likeness(detail(half)[inner], detail(shaded)[inner]) > 0.95
+    assert (
+        likeness(normalize_local_contrast(half)[inner], normalize_local_contrast(shaded)[inner])
+        > 0.95
+    )
 
 
 def test_strong_and_weak_contrast_come_closer_to_each_other() -> None:
     half = 0.5 + (texture() - 0.5) * torch.where(torch.arange(SIZE[0]) < 80, 1.0, 0.25)[:, None]
-    fine = detail(half)
+    fine = normalize_local_contrast(half)
 
     def ratio(image: Tensor) -> float:
         third = len(image) // 3
@@ -53,20 +60,20 @@ def test_strong_and_weak_contrast_come_closer_to_each_other() -> None:
 
 @pytest.mark.parametrize("grey", [0.0, 0.7, 1.0])
 def test_a_constant_half_has_finite_detail(grey: float) -> None:
-    assert bool(detail(torch.full(SIZE, grey)).isfinite().all())
+    assert bool(normalize_local_contrast(torch.full(SIZE, grey)).isfinite().all())
 
 
 def test_a_black_half_has_no_detail() -> None:
-    assert detail(torch.zeros(SIZE)).abs().max() == 0
+    assert normalize_local_contrast(torch.zeros(SIZE)).abs().max() == 0
 
 
 def test_halves_in_a_batch_do_not_touch_each_other() -> None:
     halves = torch.stack([texture(0), texture(1) * 3]).expand(2, 2, *SIZE)
-    together = detail(halves)
+    together = normalize_local_contrast(halves)
     assert together.shape[:-2] == halves.shape[:-2]
-    assert torch.allclose(together[1, 1], detail(texture(1) * 3), atol=1e-5)
+    assert torch.allclose(together[1, 1], normalize_local_contrast(texture(1) * 3), atol=1e-5)
 
 
 def test_the_detail_keeps_the_dtype() -> None:
-    assert detail(texture()).dtype == torch.float32
-    assert detail(texture().double()).dtype == torch.float64
+    assert normalize_local_contrast(texture()).dtype == torch.float32
+    assert normalize_local_contrast(texture().double()).dtype == torch.float64

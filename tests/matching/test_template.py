@@ -157,15 +157,15 @@ def test_cutting_from_a_film_is_cutting_from_its_half() -> None:
 def test_a_template_takes_the_dtype_of_a_tensor_and_keeps_its_windows() -> None:
     template, _ = cut_from_half(half(), DRAWN)
     double = template.to(torch.zeros(1, dtype=torch.float64))
-    assert double.image.dtype == double.fine_structure.dtype == torch.float64
+    assert double.image.dtype == double.local_contrast.dtype == torch.float64
     assert (double.red, double.landmarks) == (template.red, template.landmarks)
 
 
 def test_the_template_of_the_detail_covers_the_same_patch() -> None:
     template, _ = cut_from_half(half(), DRAWN)
-    fine = template.of_detail()
+    fine = template.for_local_contrast()
     assert fine.size == template.size
-    assert torch.equal(fine.image, template.fine_structure)
+    assert torch.equal(fine.image, template.local_contrast)
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ from kneematch.networks.pose_network import (
     INPUT,
     PoseNetwork,
     crop_views,
-    network_of,
-    standardized,
-    whole_frames,
+    full_frames,
+    network_from_weights,
+    standardize,
 )
 from kneematch.networks.two_stage import TwoStageNetworks
 
@@ -49,7 +49,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def network(model: Model) -> PoseNetwork:
-    return network_of(model.fine)
+    return network_from_weights(model.fine)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def quick(model: Model) -> CpuNetwork:
 def views(knees: Callable) -> Tensor:
     """Two phantoms' halves as the coarse network sees them: (2, 2, 224, 224)."""
     halves = torch.stack([knees(seed).halves for seed in (5, 6)])
-    return crop_views(halves, whole_frames(halves), 1.6)
+    return crop_views(halves, full_frames(halves), 1.6)
 
 
 def noise(*shape: int) -> Tensor:
@@ -78,7 +78,7 @@ def unlike_the_shipped(model: Model) -> dict[str, Tensor]:
 
 def test_float_network_equals_the_plain_network(model: Model, views: Tensor) -> None:
     for weights in (model.coarse, model.fine):
-        plain, folded = network_of(weights), float_network(weights)
+        plain, folded = network_from_weights(weights), float_network(weights)
         for images in (noise(2), views, torch.zeros(1, *INPUT)):
             assert (folded(images) - plain(images)).abs().max() < 1e-4
 
@@ -109,7 +109,7 @@ def test_byte_network_moves_no_margin_by_half_a_percent(
     halves = torch.stack([knees(seed).halves for seed in (5, 6, 7)])
     template = model.fine_template
     aspects = model.coarse_template.aspect, template.aspect
-    plain = network_of(model.coarse), network_of(model.fine)
+    plain = network_from_weights(model.coarse), network_from_weights(model.fine)
     both = model.coarse, model.fine
     quick = (byte_network(weights, ranges(weights)) for weights in both)
     size = torch.tensor([250.0, 400.0])
@@ -161,7 +161,7 @@ def test_stored_ranges_are_those_of_the_shipped_networks(model: Model) -> None:
 
 
 def test_stored_ranges_cover_the_activations_of_knees(model: Model, views: Tensor) -> None:
-    ranges, network = stored_ranges(model.fine), network_of(model.fine)
+    ranges, network = stored_ranges(model.fine), network_from_weights(model.fine)
     assert ranges is not None
     highest: dict[str, float] = {}
     for name in ("layer1", "layer2", "layer3", "layer4"):
@@ -177,8 +177,8 @@ def test_stored_ranges_cover_the_activations_of_knees(model: Model, views: Tenso
 
 def test_estimated_ranges_do_not_clip_knees(model: Model, views: Tensor) -> None:
     highest = estimated_ranges(model.fine)["layer4.1.bn2"][1]
-    images = standardized(views).reshape(-1, 1, *INPUT).expand(-1, 3, -1, -1)
-    maps = network_of(model.fine).backbone(images)
+    images = standardize(views).reshape(-1, 1, *INPUT).expand(-1, 3, -1, -1)
+    maps = network_from_weights(model.fine).backbone(images)
     assert (maps > highest).float().mean() < 1e-3
     assert maps.max() > 0.2 * highest
 
@@ -188,7 +188,7 @@ def test_cpu_network_estimates_the_ranges_of_other_networks(model: Model, views:
     weights = unlike_the_shipped(model)
     quick = cpu_network(weights)
     assert quick.in_bytes
-    assert (quick(views) - network_of(weights)(views)).abs().median() < 0.01
+    assert (quick(views) - network_from_weights(weights)(views)).abs().median() < 0.01
 
 
 @needs_bytes

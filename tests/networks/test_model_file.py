@@ -42,7 +42,7 @@ def model() -> Model:
 def same_template(one: Template, other: Template, tolerance: float) -> bool:
     return (
         torch.allclose(one.image, other.image, rtol=0, atol=tolerance)
-        and torch.allclose(one.fine_structure, other.fine_structure, rtol=0, atol=tolerance)
+        and torch.allclose(one.local_contrast, other.local_contrast, rtol=0, atol=tolerance)
         and (one.red, one.green) == (other.red, other.green)
         and dict(one.landmarks) == dict(other.landmarks)
     )

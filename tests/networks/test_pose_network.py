@@ -10,8 +10,8 @@ from kneematch.networks.pose_network import (
     INPUT,
     PoseNetwork,
     crop_views,
-    standardized,
-    whole_frames,
+    full_frames,
+    standardize,
 )
 
 BLOCKS = 2  # of each layer of ResNet18
@@ -100,7 +100,7 @@ def test_gain_and_offset_of_an_image_change_nothing(network: PoseNetwork, images
 
 
 def test_standardized_images_have_mean_0_and_deviation_1(images: Tensor) -> None:
-    seen = standardized(5 + 2 * images)
+    seen = standardize(5 + 2 * images)
     assert torch.allclose(seen.mean((-2, -1)), torch.zeros(2, 2), atol=1e-4)
     assert torch.allclose(seen.std((-2, -1)), torch.ones(2, 2), atol=0.01)
 
@@ -109,7 +109,7 @@ def test_a_look_at_the_whole_half_is_the_half_resized() -> None:
     y = torch.linspace(-1, 1, 801)[:-1] + 1 / 800
     x = torch.linspace(-1, 1, 501)[:-1] + 1 / 500
     halves = torch.stack([y[:, None].expand(800, 500), x.expand(800, 500)])[None]
-    seen = crop_views(halves, whole_frames(halves), 800 / 500)
+    seen = crop_views(halves, full_frames(halves), 800 / 500)
     assert seen.shape == (1, 2, *INPUT)
     ramp = (torch.arange(224) + 0.5) / 112 - 1
     inside = slice(2, -2)  # at the edge, sampling meets the black around the half

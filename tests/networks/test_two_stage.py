@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import enlarged, seen_from
+from kneematch.geometry.frames import enlarge_pose, relative_pose
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.networks.two_stage import (
     ENLARGE,
@@ -39,9 +39,9 @@ def test_the_fine_network_is_asked_about_the_coarse_patch_enlarged(clouds: Calla
     frames = both.frames(halves)
     patch = pose_from_vector(COARSE_V, COARSE / IMAGE)
     assert ENLARGE == 1.2
-    assert torch.allclose(frames, enlarged(patch, 1.2).expand(2, 2, 4), atol=1e-6)
+    assert torch.allclose(frames, enlarge_pose(patch, 1.2).expand(2, 2, 4), atol=1e-6)
     theta = both.poses(halves)
-    seen = seen_from(frames, theta, COARSE, IMAGE)
+    seen = relative_pose(frames, theta, COARSE, IMAGE)
     assert torch.allclose(seen, pose_from_vector(FINE_V, FINE / COARSE).expand(2, 2, 4), atol=1e-5)
     assert coarse.seen[0].shape == fine.seen[0].shape == (2, 2, 224, 224)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.solvers.gauss_newton import Level, clamp_pose, descend, step
+from kneematch.solvers.gauss_newton import Level, descend, step
 from kneematch.solvers.linearization import Quadratic, linearize
 from kneematch.solvers.problem import Problem, Solution, make_problem
 from kneematch.solvers.pyramid import pyramid
@@ -108,10 +108,3 @@ def test_step_without_damping_solves_a_quadratic() -> None:
     assert torch.allclose(found, wanted.reshape(3, 2, 4), atol=1e-4)
     damped = step(model, torch.full((3,), 1e3, dtype=torch.float64))
     assert damped.norm() < 0.01 * found.norm()
-
-
-def test_inside_moves_only_what_lies_outside() -> None:
-    within = pose_from_vector(starts(20), 0.625)
-    assert torch.allclose(clamp_pose(within, 0.625), within, atol=1e-6)
-    moved = clamp_pose(torch.tensor([[2.0, 0.5, -0.9, 1.0]]), 0.625)
-    assert torch.allclose(moved, torch.tensor([[0.95, 0.05, -0.40625, 0.13]]))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kneematch.errors import SettingsError
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.networks.pose_network import PoseNetwork, network_of
+from kneematch.networks.pose_network import PoseNetwork, network_from_weights
 from kneematch.training import initial_weights
 from kneematch.training.initial_weights import initial_networks
 
@@ -73,8 +73,8 @@ def assert_backbones(networks: tuple[PoseNetwork, PoseNetwork], weights: dict[st
 def test_initial_networks_synthetic_are_those_of_the_built_in_model() -> None:
     shipped = load_model(shipped_model())
     coarse, fine = start_networks("synthetic")
-    assert same(coarse, network_of(shipped.coarse))
-    assert same(fine, network_of(shipped.fine))
+    assert same(coarse, network_from_weights(shipped.coarse))
+    assert same(fine, network_from_weights(shipped.fine))
     assert not same(coarse, fine)
 
 

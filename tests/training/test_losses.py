@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import NARROW, Spread, seen_from
+from kneematch.geometry.frames import NARROW_JITTER, PoseJitter, relative_pose
 from kneematch.geometry.pose import vector_from_pose
-from kneematch.networks.pose_network import crop_views, whole_frames
+from kneematch.networks.pose_network import crop_views, full_frames
 from kneematch.solvers.problem import make_problem as make_problem
 from kneematch.training import losses as module
 from kneematch.training.losses import energy_loss, pose_loss
@@ -21,7 +21,7 @@ ROWS = torch.tensor([3, 0, 4, 2])
 
 @pytest.fixture
 def half_data(phantoms: Any) -> PhaseData:
-    frames = whole_frames(phantoms.films.pixels)
+    frames = full_frames(phantoms.films.pixels)
     return PhaseData(phantoms.films, phantoms.templates.coarse, 1.6, frames, paper_energy=True)
 
 
@@ -40,7 +40,7 @@ def generator() -> torch.Generator:
 
 
 def losses(phantoms: Any) -> dict[str, Loss]:
-    return {"energy": energy_loss(0.1), "distance": pose_loss(phantoms.truth, NARROW)}
+    return {"energy": energy_loss(0.1), "distance": pose_loss(phantoms.truth, NARROW_JITTER)}
 
 
 @pytest.mark.parametrize("name", ["energy", "distance"])
@@ -72,7 +72,7 @@ def test_energy_loss_is_the_energy_of_the_predicted_pose(
     network, halves = small_network(0), phantoms.films.pixels[ROWS]
     with torch.no_grad():
         found = energy_loss(0.0)(network, half_data, ROWS, torch.arange(4), generator())
-        v = network(crop_views(halves, whole_frames(halves), 1.6))
+        v = network(crop_views(halves, full_frames(halves), 1.6))
         wanted = make_problem(halves, half_data.template, paper=True).energy(v)
     assert torch.allclose(found, wanted, rtol=1e-5)
 
@@ -88,7 +88,7 @@ def test_energy_loss_translates_views_by_up_to_the_given_fraction(
     for _ in range(50):
         energy_loss(0.1)(small_network(0), patch_data, ROWS, torch.arange(4), drawn)
     frames = patch_data.frames[ROWS]
-    moves = torch.stack([seen_from(frames, now, patch_data.aspect, 1.6) for now in seen])
+    moves = torch.stack([relative_pose(frames, now, patch_data.aspect, 1.6) for now in seen])
     assert torch.allclose(moves[..., 0], torch.ones(()), atol=1e-5)
     assert torch.allclose(moves[..., 3], torch.zeros(()), atol=1e-5)
     largest = (moves[..., 1:3] / 2).abs().flatten(0, 2).amax(0)  # of a view, which is 2 wide
@@ -103,15 +103,17 @@ def test_pose_loss_is_zero_for_the_right_poses(
         return vector_from_pose(wanted[-1], ratio)
 
     wanted: list[Tensor] = []
-    moved, ratio = module.moved, patch_data.height_ratio
-    monkeypatch.setattr(module, "moved", lambda *given: wanted.append(moved(*given)) or wanted[-1])
-    loss = pose_loss(phantoms.truth, NARROW)
+    jitter, ratio = module.jitter_pose, patch_data.height_ratio
+    monkeypatch.setattr(
+        module, "jitter_pose", lambda *given: wanted.append(jitter(*given)) or wanted[-1]
+    )
+    loss = pose_loss(phantoms.truth, NARROW_JITTER)
     values = loss(knows, patch_data, ROWS, torch.arange(4), generator())
     assert float(values.max()) < 1e-4
 
 
 def test_pose_loss_is_measured_in_template_widths(phantoms: Any, patch_data: PhaseData) -> None:
-    still, drawn = Spread(0.0, 0.0, 0.0), phantoms.templates
+    still, drawn = PoseJitter(0.0, 0.0, 0.0), phantoms.templates
     data = PhaseData(
         phantoms.films,
         drawn.fine,
@@ -119,7 +121,7 @@ def test_pose_loss_is_measured_in_template_widths(phantoms: Any, patch_data: Pha
         coarse_poses(phantoms.truth, drawn) * torch.tensor([1.2, 1, 1, 1]),
         paper_energy=False,
     )
-    nominal = seen_from(data.frames, phantoms.truth, data.aspect, 1.6)[ROWS]
+    nominal = relative_pose(data.frames, phantoms.truth, data.aspect, 1.6)[ROWS]
 
     def a_tenth_aside(views: Tensor) -> Tensor:
         step = torch.zeros_like(nominal)

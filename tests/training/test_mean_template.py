@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import within
+from kneematch.geometry.frames import compose_pose
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.sampling import sample
-from kneematch.matching.local_contrast import detail
+from kneematch.matching.local_contrast import normalize_local_contrast
 from kneematch.matching.template import Template
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.mean_template import mean_template, undo_drift
@@ -29,8 +29,8 @@ def test_mean_template_of_copies_is_the_template_itself(phantoms: Any) -> None:
     films, poses = copies(phantoms, 19)  # more than are averaged at once
     mean = mean_template(films, phantoms.templates.fine, poses)
     assert torch.allclose(mean.image, standardised(phantoms.templates.fine.image), atol=1e-3)
-    wanted = standardised(phantoms.templates.fine.fine_structure)
-    assert torch.allclose(mean.fine_structure, wanted, atol=1e-3)
+    wanted = standardised(phantoms.templates.fine.local_contrast)
+    assert torch.allclose(mean.local_contrast, wanted, atol=1e-3)
     assert (mean.red, mean.green) == (phantoms.templates.fine.red, phantoms.templates.fine.green)
     assert mean.landmarks == phantoms.templates.fine.landmarks
 
@@ -41,8 +41,8 @@ def test_mean_template_inverts_negatives(phantoms: Any) -> None:
     films.pixels[2, 0] = 1 - films.pixels[2, 0]
     mean = mean_template(films, phantoms.templates.fine, poses)
     assert torch.allclose(mean.image, standardised(phantoms.templates.fine.image), atol=1e-3)
-    wanted = standardised(phantoms.templates.fine.fine_structure)
-    assert float((mean.fine_structure * wanted).mean()) > 0.95
+    wanted = standardised(phantoms.templates.fine.local_contrast)
+    assert float((mean.local_contrast * wanted).mean()) > 0.95
 
 
 def test_mean_template_leaves_out_the_worse_half_of_the_patches(phantoms: Any) -> None:
@@ -69,15 +69,18 @@ def test_mean_template_is_more_like_other_knees_than_a_single_one(phantoms: Any)
 def drifted(phantoms: Any, drift: Tensor) -> Template:
     """The template as it would be if its frame had moved on the annotated knee."""
     fine, drawn = phantoms.templates.fine, phantoms.templates.fine_pose
-    matrix = pose_matrix(within(drawn, drift, fine.aspect, 1.6), fine.aspect, 1.6)
-    images = [sample(image, matrix, fine.size) for image in (phantoms.half, detail(phantoms.half))]
-    return replace(fine, image=images[0], fine_structure=images[1])
+    matrix = pose_matrix(compose_pose(drawn, drift, fine.aspect, 1.6), fine.aspect, 1.6)
+    images = [
+        sample(image, matrix, fine.size)
+        for image in (phantoms.half, normalize_local_contrast(phantoms.half))
+    ]
+    return replace(fine, image=images[0], local_contrast=images[1])
 
 
 def test_undo_drift_corrects_a_known_drift_on_every_film(phantoms: Any) -> None:
     drift = torch.tensor([1.04, 0.05, -0.04, 0.02])  # seen from the frame as it was drawn
     fine, truth = phantoms.templates.fine, phantoms.truth
-    astray = within(truth, drift.expand_as(truth), fine.aspect, 1.6)
+    astray = compose_pose(truth, drift.expand_as(truth), fine.aspect, 1.6)
     back = undo_drift(drifted(phantoms, drift), phantoms.half, phantoms.templates.fine_pose, astray)
     width = 2 * truth[..., :1]
     assert ((back - truth)[..., :3] / width).abs().max() < 0.005

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.networks.pose_network import PoseNetwork, crop_views, whole_frames
+from kneematch.networks.pose_network import PoseNetwork, crop_views, full_frames
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import refine_anchored
 from kneematch.solvers.problem import make_problem as make_problem
@@ -26,7 +26,7 @@ STILL = replace(SHORT, backbone_rate=0.0, head_rate=0.0, shift=0.0, frozen_stati
 
 @pytest.fixture
 def data(phantoms: Any) -> PhaseData:
-    frames = whole_frames(phantoms.films.pixels)
+    frames = full_frames(phantoms.films.pixels)
     return PhaseData(phantoms.films, phantoms.templates.coarse, 1.6, frames, paper_energy=True)
 
 
@@ -42,7 +42,7 @@ def learn(network: Any, data: PhaseData, loss: Any, recipe: Recipe) -> list[Any]
 def vectors(network: Any, data: PhaseData) -> Tensor:
     """Return G(u) of all films, without the code under test."""
     halves = data.films.halves(torch.arange(len(data.films)))
-    return network(crop_views(halves, whole_frames(halves), 1.6))
+    return network(crop_views(halves, full_frames(halves), 1.6))
 
 
 def energies(v: Tensor, data: PhaseData) -> Tensor:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import within
+from kneematch.geometry.frames import compose_pose
 from kneematch.geometry.pose import pose_from_vector
-from kneematch.networks.pose_network import crop_views, whole_frames
+from kneematch.networks.pose_network import crop_views, full_frames
 from kneematch.training import two_phases
 from kneematch.training.config import DEFAULT, PAPER
 from kneematch.training.distributed import Group
@@ -28,7 +28,7 @@ def coarse_patches(network: Any, phantoms: Any) -> Tensor:
     """Return D(G(u; phi_coarse)), without the code under test."""
     halves, ratio = phantoms.films.pixels, phantoms.templates.coarse.aspect / 1.6
     with torch.no_grad():
-        return pose_from_vector(network(crop_views(halves, whole_frames(halves), 1.6)), ratio)
+        return pose_from_vector(network(crop_views(halves, full_frames(halves), 1.6)), ratio)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_predict_poses_of_views_are_poses_in_the_halves(
     with torch.no_grad():
         v = network(crop_views(phantoms.films.pixels, frames, drawn.coarse.aspect))
     seen = pose_from_vector(v, drawn.fine.aspect / drawn.coarse.aspect)
-    wanted = within(frames, seen, drawn.coarse.aspect, 1.6)
+    wanted = compose_pose(frames, seen, drawn.coarse.aspect, 1.6)
     assert torch.allclose(predict_poses(network, data, Group()), wanted, atol=1e-6)
 
 

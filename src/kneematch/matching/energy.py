@@ -7,7 +7,7 @@ from torch import Tensor, minimum
 
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.sampling import sample
-from kneematch.matching.local_contrast import detail
+from kneematch.matching.local_contrast import normalize_local_contrast
 from kneematch.matching.template import Template
 
 # Below this share of the half's own deviation a patch is constant: to rounding in the printed
@@ -15,7 +15,7 @@ from kneematch.matching.template import Template
 ROUNDING: Final = 1e-5
 CONTRAST: Final = 0.15
 # The weight of the fine structure in the robust energy, against that of the film as it is.
-DETAIL_WEIGHT: Final = 0.5
+LOCAL_CONTRAST_WEIGHT: Final = 0.5
 TINY: Final = 1e-20  # keeps the derivative of a length finite at 0
 
 
@@ -43,10 +43,12 @@ def robust_terms(halves: Tensor, template: Template) -> Terms:
     The film itself leads to the joint from far away; its fine structure, in which the outline of
     the leg is no stronger than that of the bone, puts the margins in their place.
     """
-    fine = detail(halves)
+    fine = normalize_local_contrast(halves)
     return (
-        Term(halves, template, CONTRAST * deviation(halves), 1 - DETAIL_WEIGHT),
-        Term(fine, template.of_detail(), CONTRAST * deviation(fine), DETAIL_WEIGHT),
+        Term(halves, template, CONTRAST * deviation(halves), 1 - LOCAL_CONTRAST_WEIGHT),
+        Term(
+            fine, template.for_local_contrast(), CONTRAST * deviation(fine), LOCAL_CONTRAST_WEIGHT
+        ),
     )
 
 

@@ -13,7 +13,7 @@ NOISE: Final = 0.2
 TINY: Final = 1e-20  # a black half has no detail, and none that is not a number
 
 
-def detail(halves: Tensor) -> Tensor:
+def normalize_local_contrast(halves: Tensor) -> Tensor:
     """Subtract the local mean and divide by the local deviation: (..., H, W) to (..., H/2, W/2).
 
     Finer than that there is only noise.

@@ -15,7 +15,7 @@ from kneematch.geometry.split import HALF_ASPECT, SIDES, split
 from kneematch.geometry.view import View, compose, transform
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Annotation, Box
-from kneematch.matching.local_contrast import detail
+from kneematch.matching.local_contrast import normalize_local_contrast
 
 Window = tuple[EllipsisType, slice, slice]
 
@@ -29,7 +29,7 @@ class Template:
     """An image, its two sub-windows and the landmarks to carry to every detection."""
 
     image: Tensor  # (H, W)
-    fine_structure: Tensor  # (H, W), the same patch of the half's detail
+    local_contrast: Tensor  # (H, W), the same patch of the half's detail
     red: Window  # patch[template.red]: the pixels of patches (..., H, W) in the red window
     green: Window
     landmarks: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # in [-1, 1]^2
@@ -47,11 +47,11 @@ class Template:
 
     def to(self, like: Tensor) -> "Template":
         """The same template on the device and in the dtype of a tensor."""
-        return replace(self, image=self.image.to(like), fine_structure=self.fine_structure.to(like))
+        return replace(self, image=self.image.to(like), local_contrast=self.local_contrast.to(like))
 
-    def of_detail(self) -> "Template":
+    def for_local_contrast(self) -> "Template":
         """The template to look for in the detail of a half."""
-        return replace(self, image=self.fine_structure)
+        return replace(self, image=self.local_contrast)
 
 
 def cut_template(
@@ -77,7 +77,7 @@ def cut_from_half(half: View, annotation: Annotation, box: str = "fine") -> tupl
     from_film = torch.linalg.inv(compose(half.to_film, matrix))
     template = Template(
         sample(half.pixels, matrix.to(half.pixels), size),
-        sample(detail(half.pixels), matrix.to(half.pixels), size),
+        sample(normalize_local_contrast(half.pixels), matrix.to(half.pixels), size),
         red=_window(annotation, "red", from_film, size),
         green=_window(annotation, "green", from_film, size),
         landmarks=_landmarks(annotation, from_film),

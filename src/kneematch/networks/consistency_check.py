@@ -6,7 +6,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import enlarged, frames_that_show, within
+from kneematch.geometry.frames import compose_pose, enlarge_pose, frame_from_poses
 from kneematch.geometry.pose import corner_distance, pose_from_vector
 from kneematch.networks.pose_network import crop_views
 from kneematch.networks.two_stage import ENLARGE, TwoStageNetworks
@@ -29,9 +29,9 @@ class ConsistencyCheck:
         networks, theta = self.networks, theta.to(halves)
         if self.offset is not None:  # where the networks' own template would lie
             offset = self.offset.to(theta).expand_as(theta)
-            theta = frames_that_show(theta, offset, networks.fine_aspect, image_aspect)
-        frames = enlarged(theta, ZOOM * ENLARGE * self.larger)
+            theta = frame_from_poses(theta, offset, networks.fine_aspect, image_aspect)
+        frames = enlarge_pose(theta, ZOOM * ENLARGE * self.larger)
         v = networks.fine(crop_views(halves, frames, networks.coarse_aspect))
         seen = pose_from_vector(v, networks.fine_aspect / networks.coarse_aspect)
-        seen = within(frames, seen, networks.coarse_aspect, image_aspect)
+        seen = compose_pose(frames, seen, networks.coarse_aspect, image_aspect)
         return corner_distance(seen, theta, networks.fine_aspect, image_aspect)

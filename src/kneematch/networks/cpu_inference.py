@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kneematch.networks.pose_network import INPUT, PoseNetwork, standardized
+from kneematch.networks.pose_network import INPUT, PoseNetwork, standardize
 
 BYTE_MAX: Final = 255  # of an activation
 WEIGHT_MAX: Final = 127  # of a weight, to either side of 0
@@ -138,7 +138,7 @@ class CpuNetwork:
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         """Return vectors v (..., 4) of images (..., 224, 224)."""
-        maps = self.stem(_space_to_depth(standardized(images)), relu=True)
+        maps = self.stem(_space_to_depth(standardize(images)), relu=True)
         maps = F.max_pool2d(maps, 3, stride=2, padding=1)
         if self.in_bytes:
             maps = maps.clamp_(max=BYTE_MAX).to(torch.uint8)

@@ -20,7 +20,7 @@ from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
 from kneematch.matching.template import Template, Window
 from kneematch.networks.cpu_inference import cpu_network
-from kneematch.networks.pose_network import network_of, weight_shapes
+from kneematch.networks.pose_network import network_from_weights, weight_shapes
 from kneematch.networks.two_stage import TwoStageNetworks
 
 FORMAT: Final = "kneematch-model/1"
@@ -43,7 +43,7 @@ class Model:
     def networks(self, device: str = "cpu") -> TwoStageNetworks:
         """Return the networks for inference on a device."""
         coarse, fine = (
-            cpu_network(weights) if device == "cpu" else network_of(weights).to(device)
+            cpu_network(weights) if device == "cpu" else network_from_weights(weights).to(device)
             for weights in (self.coarse, self.fine)
         )
         return TwoStageNetworks(
@@ -68,7 +68,7 @@ def save_model(
             tensors[f"{phase}.{name}"] = kept.cpu().contiguous()
         template: Template = getattr(model, f"{phase}_template")
         tensors[f"{phase}_template.image"] = template.image.to("cpu", dtype).contiguous()
-        tensors[f"{phase}_template.detail"] = template.fine_structure.to("cpu", dtype).contiguous()
+        tensors[f"{phase}_template.detail"] = template.local_contrast.to("cpu", dtype).contiguous()
         templates[phase] = {
             "red": _corners(template.red),
             "green": _corners(template.green),

@@ -36,7 +36,7 @@ class PoseNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return vectors v (..., 4) of images (..., 224, 224)."""
-        grey = standardized(images).reshape(-1, 1, *images.shape[-2:])
+        grey = standardize(images).reshape(-1, 1, *images.shape[-2:])
         v = self.head(self.backbone(grey.expand(-1, 3, -1, -1)))
         return v.reshape(*images.shape[:-2], 4)
 
@@ -46,7 +46,7 @@ class PoseNetwork(nn.Module):
         return RANGE * (torch.sigmoid(self.regress(flat).float()) - 0.5)
 
 
-def network_of(weights: Mapping[str, Tensor]) -> PoseNetwork:
+def network_from_weights(weights: Mapping[str, Tensor]) -> PoseNetwork:
     """Return a network with a copy of the given weights, in evaluation mode."""
     network = _uninitialized().eval()
     copies = {name: tensor.clone() for name, tensor in weights.items()}
@@ -64,7 +64,7 @@ def _uninitialized() -> PoseNetwork:
         return PoseNetwork()
 
 
-def standardized(images: Tensor) -> Tensor:
+def standardize(images: Tensor) -> Tensor:
     """Images (..., H, W) of mean 0 and deviation 1, as ImageNet's are that ResNet18 was made for.
 
     An image at a time, and not with ImageNet's own numbers: the exposure of a film is arbitrary.
@@ -84,6 +84,6 @@ def crop_views(halves: Tensor, frames: Tensor, aspect: float) -> Tensor:
     return resize(sample(halves, matrices.to(halves), large), INPUT)
 
 
-def whole_frames(halves: Tensor) -> Tensor:
+def full_frames(halves: Tensor) -> Tensor:
     """The frames (N, S, 4) that hold all of halves (N, S, H, W)."""
     return F.pad(halves.new_ones(*halves.shape[:2], 1), (0, 3))  # of scale 1

@@ -7,13 +7,19 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import TemplateError
-from kneematch.geometry.frames import Spread, frames_that_show, moved, seen_from, within
+from kneematch.geometry.frames import (
+    PoseJitter,
+    compose_pose,
+    frame_from_poses,
+    jitter_pose,
+    relative_pose,
+)
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.networks.pose_network import crop_views
 from kneematch.networks.two_stage import TwoStageNetworks
 
 VIEWS: Final = 24  # of the annotated knee, whose mean is taken
-JITTER: Final = Spread(0.1, 0.1, 0.06)
+JITTER: Final = PoseJitter(0.1, 0.1, 0.06)
 # Of the views' centres, in widths: of knees at most 0.01, of noise, clouds and black 0.04 and more.
 LARGEST_SPREAD: Final = 0.02
 
@@ -29,7 +35,9 @@ class TransferredTemplate:
         """Where the other template lies in halves (N, S, H, W): theta (N, S, 4)."""
         own = self.networks.poses(halves)
         offset = self.offset.to(own).expand_as(own)
-        return within(own, offset, self.networks.fine_aspect, halves.shape[-2] / halves.shape[-1])
+        return compose_pose(
+            own, offset, self.networks.fine_aspect, halves.shape[-2] / halves.shape[-1]
+        )
 
 
 @torch.no_grad()
@@ -50,7 +58,7 @@ def transfer_template(
             "knee; annotate another film, or do without (detect --method search, train --start "
             "none)"
         )
-    offset = seen_from(own.mean(0).to(theta), theta, networks.fine_aspect, image_aspect)
+    offset = relative_pose(own.mean(0).to(theta), theta, networks.fine_aspect, image_aspect)
     return TransferredTemplate(networks, offset.to(half))
 
 
@@ -59,9 +67,9 @@ def _seen(networks: TwoStageNetworks, half: Tensor) -> Tensor:
     image_aspect = half.shape[-2] / half.shape[-1]
     aspect, ratio = networks.coarse_aspect, networks.fine_aspect / networks.coarse_aspect
     theta = networks.poses(half).expand(VIEWS, 1, 4)
-    nominal = seen_from(networks.frames(half), theta, aspect, image_aspect)
+    nominal = relative_pose(networks.frames(half), theta, aspect, image_aspect)
     generator = torch.Generator(half.device).manual_seed(0)
-    wanted = moved(nominal, ratio, JITTER, generator)
-    frames = frames_that_show(theta, wanted, aspect, image_aspect)
+    wanted = jitter_pose(nominal, ratio, JITTER, generator)
+    frames = frame_from_poses(theta, wanted, aspect, image_aspect)
     v = networks.fine(crop_views(half.expand(VIEWS, -1, -1, -1), frames, aspect))
-    return within(frames, pose_from_vector(v, ratio), aspect, image_aspect)[:, 0]
+    return compose_pose(frames, pose_from_vector(v, ratio), aspect, image_aspect)[:, 0]

@@ -7,9 +7,9 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import enlarged, within
+from kneematch.geometry.frames import compose_pose, enlarge_pose
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.networks.pose_network import crop_views, whole_frames
+from kneematch.networks.pose_network import crop_views, full_frames
 from kneematch.solvers.problem import Problem, Refiner, Solution, Solver
 
 ENLARGE: Final = 1.2  # of the coarse patch, in which the fine one is sought
@@ -29,15 +29,15 @@ class TwoStageNetworks:
     def frames(self, halves: Tensor) -> Tensor:
         """The enlarged coarse patches of halves (N, S, H, W): frames (N, S, 4)."""
         image_aspect = halves.shape[-2] / halves.shape[-1]
-        v = self.coarse(crop_views(halves, whole_frames(halves), image_aspect))
-        return enlarged(pose_from_vector(v, self.coarse_aspect / image_aspect), ENLARGE)
+        v = self.coarse(crop_views(halves, full_frames(halves), image_aspect))
+        return enlarge_pose(pose_from_vector(v, self.coarse_aspect / image_aspect), ENLARGE)
 
     def poses(self, halves: Tensor) -> Tensor:
         """Where the fine patches lie in halves (N, S, H, W): theta (N, S, 4)."""
         frames = self.frames(halves)
         v = self.fine(crop_views(halves, frames, self.coarse_aspect))
         theta = pose_from_vector(v, self.fine_aspect / self.coarse_aspect)
-        return within(frames, theta, self.coarse_aspect, halves.shape[-2] / halves.shape[-1])
+        return compose_pose(frames, theta, self.coarse_aspect, halves.shape[-2] / halves.shape[-1])
 
 
 class PosePredictor(Protocol):

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.geometry.pose import MAX_ROTATION, SCALE_MIN, SCALE_RANGE
+from kneematch.geometry.pose import clamp_pose
 from kneematch.solvers.linearization import Quadratic, linearize
 from kneematch.solvers.problem import Problem
 
@@ -63,18 +63,3 @@ def step(here: Quadratic, damping: Tensor) -> Tensor:
     # solve_ex skips the check for a singular matrix, which waits for the GPU; FLAT rules it out.
     solved: Tensor = torch.linalg.solve_ex(matrix, here.gradient).result
     return -solved.reshape(len(solved), -1, 4)
-
-
-def clamp_pose(theta: Tensor, height_ratio: float) -> Tensor:
-    """Clamp poses (..., 4) to the range of D."""
-    scale = theta[..., 0].clamp(SCALE_MIN, SCALE_MIN + SCALE_RANGE)
-    reach_x, reach_y = 1 - scale, 1 - scale * height_ratio
-    return torch.stack(
-        [
-            scale,
-            theta[..., 1].clamp(-reach_x, reach_x),
-            theta[..., 2].clamp(-reach_y, reach_y),
-            theta[..., 3].clamp(-MAX_ROTATION, MAX_ROTATION),
-        ],
-        dim=-1,
-    )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.networks.model_file import FORMAT, Model, load_model, shipped_model
-from kneematch.networks.pose_network import PoseNetwork, network_of
+from kneematch.networks.pose_network import PoseNetwork, network_from_weights
 from kneematch.training.config import cache_folder
 
 SYNTHETIC: Final = "synthetic"  # the built-in model
@@ -56,7 +56,7 @@ def initial_networks(start: str, *, seed: int = 0) -> tuple[Networks, Model | No
     if weights is not None:
         return _with_backbone(weights, start, seed), None
     model = load_model(path)
-    return (network_of(model.coarse), network_of(model.fine)), model
+    return (network_from_weights(model.coarse), network_from_weights(model.fine)), model
 
 
 def imagenet_file() -> Path:

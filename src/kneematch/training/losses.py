@@ -3,7 +3,13 @@
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import Spread, frames_that_show, moved, seen_from, within
+from kneematch.geometry.frames import (
+    PoseJitter,
+    compose_pose,
+    frame_from_poses,
+    jitter_pose,
+    relative_pose,
+)
 from kneematch.geometry.pose import corner_distance, pose_from_vector
 from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.energy import energy
@@ -28,14 +34,14 @@ def energy_loss(shift: float) -> Loss:
         drawn = torch.rand(len(rows), 2, 2, generator=generator, device=generator.device)
         x, y = (2 * shift * (2 * drawn - 1)).unbind(-1)  # a view is 2 wide
         translations = torch.stack([torch.ones_like(x), x, y, torch.zeros_like(x)], dim=-1)[mine]
-        frames = within(data.frames_of(rows[mine]), translations, data.aspect, HALF_ASPECT)
+        frames = compose_pose(data.frames_of(rows[mine]), translations, data.aspect, HALF_ASPECT)
         problem = make_problem(halves, data.template, paper=data.paper_energy)
         return energy(problem.terms, data.predict(network, halves, frames))
 
     return loss
 
 
-def pose_loss(targets: Tensor, spread: Spread) -> Loss:
+def pose_loss(targets: Tensor, spread: PoseJitter) -> Loss:
     """Return the mean distance of the predicted corners from the target's, in template widths.
 
     Every call draws new views and new exposures; the target is known in any view.
@@ -49,9 +55,9 @@ def pose_loss(targets: Tensor, spread: Spread) -> Loss:
         network: Network, data: PhaseData, rows: Tensor, mine: Tensor, generator: torch.Generator
     ) -> Tensor:
         target = targets[rows.to(targets.device)]
-        nominal = seen_from(data.frames_of(rows), target, data.aspect, HALF_ASPECT)
-        wanted = moved(nominal, data.height_ratio, spread, generator)
-        frames = frames_that_show(target, wanted, data.aspect, HALF_ASPECT)
+        nominal = relative_pose(data.frames_of(rows), target, data.aspect, HALF_ASPECT)
+        wanted = jitter_pose(nominal, data.height_ratio, spread, generator)
+        frames = frame_from_poses(target, wanted, data.aspect, HALF_ASPECT)
         exposures = draw_exposures(2 * len(rows), INPUT, generator)
         both_sides = torch.stack([2 * mine, 2 * mine + 1], dim=-1).flatten()
         halves = data.films.halves(rows[mine])

@@ -6,11 +6,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import seen_from, within
+from kneematch.geometry.frames import compose_pose, relative_pose
 from kneematch.geometry.pose import pose_from_vector, pose_matrix, vector_from_pose
 from kneematch.geometry.sampling import sample
 from kneematch.geometry.split import HALF_ASPECT
-from kneematch.matching.local_contrast import detail
+from kneematch.matching.local_contrast import normalize_local_contrast
 from kneematch.matching.template import Template
 from kneematch.solvers.anchored_refinement import refine_anchored
 from kneematch.solvers.problem import make_problem as make_problem
@@ -37,7 +37,7 @@ def mean_template(films: Films, template: Template, poses: Tensor) -> Template:
         for total, patches in zip(sums, _patches(films, template, poses, rows), strict=True):
             total += (weight * patches).sum((0, 1))
     image, fine = (total / weights.abs().sum() for total in sums)
-    return replace(template, image=image, fine_structure=fine)
+    return replace(template, image=image, local_contrast=fine)
 
 
 @torch.no_grad()
@@ -60,8 +60,8 @@ def undo_drift(template: Template, half: Tensor, annotated: Tensor, poses: Tenso
     found = pose_from_vector(refine_anchored(problem, start, trust=0.0).v, problem.height_ratio)[
         0, 0
     ]
-    drift = seen_from(found, annotated.to(found), template.aspect, HALF_ASPECT)
-    return within(poses, drift.expand_as(poses), template.aspect, HALF_ASPECT)
+    drift = relative_pose(found, annotated.to(found), template.aspect, HALF_ASPECT)
+    return compose_pose(poses, drift.expand_as(poses), template.aspect, HALF_ASPECT)
 
 
 def _patches(
@@ -72,7 +72,8 @@ def _patches(
     theta = poses[rows.to(poses.device)]
     matrices = pose_matrix(theta, template.aspect, HALF_ASPECT).to(halves)
     image, fine = (
-        _standardise(sample(images, matrices, template.size)) for images in (halves, detail(halves))
+        _standardise(sample(images, matrices, template.size))
+        for images in (halves, normalize_local_contrast(halves))
     )
     return image, fine
 

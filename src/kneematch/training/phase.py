@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from kneematch.geometry.frames import within
+from kneematch.geometry.frames import compose_pose
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.template import Template
@@ -52,7 +52,7 @@ class PhaseData:
         in_view = pose_from_vector(
             network(crop_views(halves, frames, self.aspect)), self.height_ratio
         )
-        return within(frames, in_view, self.aspect, HALF_ASPECT)
+        return compose_pose(frames, in_view, self.aspect, HALF_ASPECT)
 
 
 # Called with the network, the data, the films (B,) of a batch, the indices (K,) into the batch of

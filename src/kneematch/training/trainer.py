@@ -171,7 +171,7 @@ class _Run:
 
     def _save_checkpoint(self, phase: str, state: PhaseState) -> None:
         fine, labels = self.task.templates.fine, self.task.pseudo_labels
-        fixed = {"template.image": fine.image, "template.detail": fine.fine_structure}
+        fixed = {"template.image": fine.image, "template.detail": fine.local_contrast}
         if labels is not None:
             fixed["targets"] = labels
         path = checkpoint_path(self.out)
@@ -239,7 +239,7 @@ def _make_task(
         shape = tuple(templates.fine.image.shape)
         image = checkpoint.tensor("template.image", shape)
         detail = checkpoint.tensor("template.detail", shape)
-        fine = replace(templates.fine, image=image, fine_structure=detail)
+        fine = replace(templates.fine, image=image, local_contrast=detail)
         templates = replace(templates, fine=fine)
         if not recipe.minimise_energy:
             labels = checkpoint.tensor("targets", (len(films), len(SIDES), 4))

@@ -6,11 +6,17 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import NARROW, WIDE, enlarged, seen_from, within
+from kneematch.geometry.frames import (
+    NARROW_JITTER,
+    WIDE_JITTER,
+    compose_pose,
+    enlarge_pose,
+    relative_pose,
+)
 from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.template import Template
 from kneematch.networks.model_file import PHASES
-from kneematch.networks.pose_network import PoseNetwork, whole_frames
+from kneematch.networks.pose_network import PoseNetwork, full_frames
 from kneematch.networks.two_stage import ENLARGE
 from kneematch.training.checkpoint import Checkpoint
 from kneematch.training.config import Recipe
@@ -45,12 +51,12 @@ class Task:
 def coarse_phase(task: Task) -> tuple[PhaseData, Loss]:
     """Return the data and the loss of the first phase: find T in the halves."""
     halves = task.films.halves(torch.zeros(1, dtype=torch.long))
-    frames = whole_frames(halves).expand(len(task.films), -1, -1)
+    frames = full_frames(halves).expand(len(task.films), -1, -1)
     recipe, template = task.recipe, task.templates.coarse
     data = PhaseData(task.films, template, HALF_ASPECT, frames, paper_energy=recipe.paper_energy)
     if task.pseudo_labels is None:
         return data, energy_loss(recipe.shift)
-    return data, pose_loss(coarse_poses(task.pseudo_labels, task.templates), WIDE)
+    return data, pose_loss(coarse_poses(task.pseudo_labels, task.templates), WIDE_JITTER)
 
 
 def fine_phase(task: Task, coarse: PoseNetwork, group: Group) -> tuple[PhaseData, Loss]:
@@ -60,17 +66,19 @@ def fine_phase(task: Task, coarse: PoseNetwork, group: Group) -> tuple[PhaseData
         patches, loss = predict_poses(coarse, data, group), energy_loss(task.recipe.shift)
     else:
         patches = coarse_poses(task.pseudo_labels, task.templates)
-        loss = pose_loss(task.pseudo_labels, NARROW)
+        loss = pose_loss(task.pseudo_labels, NARROW_JITTER)
     fine, aspect = task.templates.fine, task.templates.coarse.aspect
-    frames = enlarged(patches, ENLARGE)
+    frames = enlarge_pose(patches, ENLARGE)
     return replace(data, template=fine, aspect=aspect, frames=frames), loss
 
 
 def coarse_poses(fine_poses: Tensor, templates: TemplatePair) -> Tensor:
     """Return the poses (N, 2, 4) of T around poses of T~, relative to it as annotated."""
     aspect = templates.fine.aspect
-    offset = seen_from(templates.fine_pose, templates.coarse_pose, aspect, HALF_ASPECT)
-    return within(fine_poses, offset.to(fine_poses).expand_as(fine_poses), aspect, HALF_ASPECT)
+    offset = relative_pose(templates.fine_pose, templates.coarse_pose, aspect, HALF_ASPECT)
+    return compose_pose(
+        fine_poses, offset.to(fine_poses).expand_as(fine_poses), aspect, HALF_ASPECT
+    )
 
 
 def train_two_phases(
