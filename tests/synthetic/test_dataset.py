@@ -12,9 +12,10 @@ import pytest
 from kneematch.errors import SettingsError
 from kneematch.io.read import read
 from kneematch.matching.annotation import load_annotation
+from kneematch.matching.template import cut_template
 from kneematch.progress import Advance
 from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
+from kneematch.synthetic.dataset import find_template, synthesize
 from kneematch.synthetic.phantom import phantom
 
 SIZE = (80, 96)
@@ -142,3 +143,50 @@ def test_synthesize_refuses_a_size_before_it_creates_the_folder(
     with pytest.raises(SettingsError, match="expected"):
         synthesize(tmp_path / "new", SynthConfig(size=size))
     assert not (tmp_path / "new").exists()
+
+
+def test_find_template_can_be_cut(tmp_path: Path) -> None:
+    synthesize(tmp_path, SynthConfig(2, "png", (160, 200)))
+    drawn = find_template(tmp_path, truth(tmp_path))
+    assert drawn is not None
+    template, _ = cut_template(read(drawn.film), drawn)
+    assert set(template.landmarks) == {"plateau_left", "plateau_right"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"hardware": "nail"},
+        {"negative": "1"},
+        {"plateau_left_x_px": "-80", "plateau_right_x_px": "10"},  # past the edge
+    ],
+)
+def test_find_template_skips_hardware_negatives_and_knees_past_the_edge(
+    tmp_path: Path, changed: dict[str, str]
+) -> None:
+    synthesize(tmp_path, SynthConfig(1, "png", (160, 200)))
+    rows = truth(tmp_path)
+    assert find_template(tmp_path, rows) is not None
+    assert find_template(tmp_path, [row | changed for row in rows]) is None
+
+
+def test_find_template_prefers_knees_of_low_grade(tmp_path: Path) -> None:
+    synthesize(tmp_path, SynthConfig(1, "png", (160, 200)))
+    left, right = truth(tmp_path)
+    for grades, side in ((("4", "1"), "right"), (("1", "1"), "left"), (("4", "4"), "left")):
+        rows = [row | {"grade": grade} for row, grade in zip((left, right), grades, strict=True)]
+        drawn = find_template(tmp_path, rows)
+        assert drawn is not None
+        assert drawn.side == side
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_synthesize_raises_the_error_of_a_film_that_cannot_be_written(
+    tmp_path: Path, workers: int
+) -> None:
+    for number in range(4):
+        (tmp_path / f"phantom-0000{number}.png").mkdir()
+    (tmp_path / "phantom-00000.png").rename(tmp_path / "mine")
+    with pytest.raises(OSError, match="phantom-0000"):
+        synthesize(tmp_path, SynthConfig(4, "png", SIZE, force=True, workers=workers))
+    assert not (tmp_path / "truth.csv").exists()

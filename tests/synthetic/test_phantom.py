@@ -18,9 +18,7 @@ def plain_plan(seed: int) -> FilmPlan:
     return replace(
         plan,
         exposure=replace(plan.exposure, noise=0.0, seam=(0.5, 0.0)),
-        overlays=replace(
-            plan.overlays, markers=(), beads=(), coin=None, arcs=(), field_tilt_deg=0.0
-        ),
+        overlays=replace(plan.overlays, markers=(), discs=(), round_field=None, field_tilt_deg=0.0),
         framing=replace(plan.framing, field=(0.0, 0.0, float(width), float(height))),
         hardware=None,
         negative=False,
@@ -158,17 +156,17 @@ def test_plan_film_gives_a_family_similar_bones() -> None:
     def spread(shapes: list[np.ndarray]) -> float:
         return float(np.std(shapes, axis=0).mean())
 
-    alike = [plan_film(seed, family=5).shapes[0].femur_medial for seed in range(30)]
-    anyone = [plan_film(seed).shapes[0].femur_medial for seed in range(30)]
-    others = [plan_film(seed, family=seed).shapes[0].femur_medial for seed in range(30)]
+    alike = [plan_film(seed, family=5).shapes[0].femur[1] for seed in range(30)]
+    anyone = [plan_film(seed).shapes[0].femur[1] for seed in range(30)]
+    others = [plan_film(seed, family=seed).shapes[0].femur[1] for seed in range(30)]
     assert spread(alike) < 0.7 * spread(anyone)
     assert spread(alike) < 0.7 * spread(others)
 
 
 def test_plan_film_gives_a_person_similar_but_unequal_knees() -> None:
     one, two = plan_film(2).shapes
-    assert not np.array_equal(one.femur_medial, two.femur_medial)
-    assert np.abs(one.femur_medial - two.femur_medial).max() < 0.06
+    assert not np.array_equal(one.femur, two.femur)
+    assert np.abs(one.femur - two.femur).max() < 0.06
 
 
 def test_plan_film_narrows_the_joint_and_grows_osteophytes_with_the_grade() -> None:

@@ -57,12 +57,6 @@ def _grid(matrices: Tensor, size: tuple[int, int]) -> Tensor:
     return torch.view_as_real(row[:, None] + column[:, :, None])
 
 
-def sample_at(image: Tensor, places: Tensor) -> Tensor:
-    """Sample an image (H, W) at points (h, w, 2) of its [-1, 1]^2, repeating its edge outside."""
-    flat, grid = image[None, None], places[None]
-    return F.grid_sample(flat, grid, padding_mode="border", align_corners=False)[0, 0]
-
-
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Resize images (..., H, W) to (height, width), with anti-aliasing, edges on edges."""
     flat = images.reshape(-1, 1, *images.shape[-2:])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kneematch.errors import SettingsError
-from kneematch.options import force_option, option, workers_option
+from kneematch.options import check_options, force_option, option, workers_option
 
 FORMATS: Final = ("dicom", "png")
 KINDS: Final = ("knee", "wide", "leg", "fill")
@@ -66,15 +66,4 @@ class SynthConfig:
 
     def __post_init__(self) -> None:
         """Check each setting."""
-        if self.count < 1:
-            raise SettingsError(f"{self.count} films; expected at least 1; raise it")
-        if self.format not in FORMATS:
-            raise SettingsError(f"format {self.format!r}; expected dicom or png; choose one")
-        if min(self.seed, self.family or 0) < 0:
-            raise SettingsError("a negative seed or family; expected 0 or more; choose another")
-        if self.kind is not None and self.kind not in KINDS:
-            raise SettingsError(
-                f"kind {self.kind!r}; expected one of {', '.join(KINDS)}; choose one"
-            )
-        if self.workers is not None and self.workers < 0:
-            raise SettingsError(f"{self.workers} workers; expected 0 or more; raise it")
+        check_options(self)

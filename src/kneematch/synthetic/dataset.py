@@ -1,28 +1,26 @@
 """Write folders of phantoms with their ground truth, for demonstrations, tests and training."""
 
 import csv
-import multiprocessing
 import os
 import re
-import signal
-from collections.abc import Generator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-import torch
-
-from kneematch.errors import SettingsError
+from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.split import SMALLEST_FILM
 from kneematch.io.atomic import write_aside
 from kneematch.io.limits import MAX_PIXELS
+from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16
-from kneematch.matching.annotation import save_annotation
+from kneematch.matching.annotation import Annotation, save_annotation
+from kneematch.matching.template import cut_template
+from kneematch.parallel import WorkerDied, default_workers, map_in_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.synthetic.annotation import annotation_from_truth
+from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.phantom import Knee, Phantom, phantom
 
@@ -30,14 +28,8 @@ TRUTH: Final = "truth.csv"
 TEMPLATE: Final = "template.json"
 SUFFIXES: Final = {"dicom": ".dcm", "png": ".png"}
 OWN_FILES: Final = re.compile(r"phantom-\d{5,}\.(dcm|png)|truth\.csv|template\.json")
-FILMS_PER_WORKER: Final = 16  # rendering as many takes about as long as starting a process
+PREFERRED_GRADE: Final = 2  # the highest KL grade of a typical knee
 
-COLUMNS: Final = (
-    *("film", "side", "laterality"),
-    *("plateau_left_x_px", "plateau_left_y_px", "plateau_right_x_px", "plateau_right_y_px"),
-    *("centre_x_px", "centre_y_px", "rotation_deg", "mm_per_px"),
-    *("grade", "negative", "hardware"),
-)
 Row = dict[str, str]
 
 
@@ -72,24 +64,45 @@ def synthesize(
     out, config = Path(out), config or SynthConfig()
     _check_size(config.size)
     _prepare_folder(out, force=config.force)
-    rows: list[Row] = []
-    with (
-        progress("synthesizing", config.count) as advance,
-        closing(_write_films(out, config)) as films,
-    ):
-        for path, film_rows in films:
-            rows.extend(film_rows)
-            advance(path.name)
-    truth = out / TRUTH
+    films = _write_films(out, config, progress)
+    truth, rows = out / TRUTH, [row for index in sorted(films) for row in films[index]]
     with write_aside(truth) as aside, aside.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        table = csv.DictWriter(file, rows[0], lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
-    annotation = annotation_from_truth(truth)
+    annotation = find_template(out, rows)
     if annotation is None:
         return SynthResult(truth, None)
     save_annotation(annotation, out / TEMPLATE)
     return SynthResult(truth, out / TEMPLATE)
+
+
+def find_template(folder: Path, rows: Sequence[Row]) -> Annotation | None:
+    """Annotate the first knee that can serve as a template, preferably one of low grade.
+
+    Args:
+        folder: of the films.
+        rows: of the truth.csv.
+
+    Returns:
+        The annotation, or None if all films are negatives or show hardware, or if the boxes of
+        every knee leave its half of the film.
+    """
+    typical = [row for row in rows if row["negative"] == "0" and not row["hardware"]]
+    for row in sorted(typical, key=lambda row: int(row["grade"]) > PREFERRED_GRADE):
+        left, right = (
+            (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"]))
+            for name in ("plateau_left", "plateau_right")
+        )
+        annotation = annotate(folder / row["film"], row["side"], left, right)
+        try:
+            film = read(annotation.film)
+            for box in ("fine", "coarse"):
+                cut_template(film, annotation, box)
+        except TemplateError:
+            continue
+        return annotation
+    return None
 
 
 def _check_size(size: tuple[int, int] | None) -> None:
@@ -116,59 +129,66 @@ def _prepare_folder(folder: Path, *, force: bool) -> None:
         (folder / name).unlink()
 
 
-def _write_films(folder: Path, config: SynthConfig) -> Generator[tuple[Path, list[Row]]]:
-    """Yield the path and the rows of the truth of every film, in order."""
+def _write_films(folder: Path, config: SynthConfig, progress: Progress) -> dict[int, list[Row]]:
+    """Write the films and return the rows of the truth of each, by the film's number."""
     write = partial(_write_film, folder, config)
-    workers = _default_workers(config.count) if config.workers is None else config.workers
-    if workers <= 1:
-        yield from map(write, range(config.count))
-        return
-    # A fork would copy locks that torch's threads may hold.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, initializer=_start_worker) as pool:
-        yield from pool.map(write, range(config.count))
+    workers = default_workers(config.count) if config.workers is None else config.workers
+    rows = {}
+    with (
+        progress("synthesizing", config.count) as advance,
+        closing(map_in_workers(write, range(config.count), workers=workers)) as films,
+    ):
+        for index, result in films:
+            if isinstance(result, OSError):
+                raise result
+            if isinstance(result, WorkerDied):
+                raise SettingsError(
+                    f"{folder}: the process that wrote film {index} ended (exit code "
+                    f"{result.exit_code}); expected enough memory; choose fewer --workers"
+                )
+            rows[index] = result
+            advance(result[0]["film"])
+    return rows
 
 
-def _default_workers(count: int) -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return min(cores or 1, max(1, count // FILMS_PER_WORKER))
-
-
-def _start_worker() -> None:
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C and stops the pool
-
-
-def _write_film(folder: Path, config: SynthConfig, index: int) -> tuple[Path, list[Row]]:
+def _write_film(folder: Path, config: SynthConfig, index: int) -> list[Row] | OSError:
+    """Write a film; return its rows of the truth, or why it cannot be written."""
     seed, size, family, kind = config.seed + index, config.size, config.family, config.kind
     made = phantom(seed, size=size, family=family, kind=kind)
     film = made.radiograph
     path = folder / f"phantom-{index:05d}{SUFFIXES[config.format]}"
-    if config.format == "png":
-        write_png16(path, film.pixels)
-    else:
-        write_dicom(
-            path,
-            film.pixels,
-            mm_per_px=film.mm_per_px,
-            laterality=film.laterality,
-            view=film.view,
-            series=film.series,
-            entropy=f"kneematch phantom {seed} {size} {family} {kind}",
-        )
-    return path, [_truth_row(path.name, made, knee) for knee in made.knees]
+    try:
+        if config.format == "png":
+            write_png16(path, film.pixels)
+        else:
+            write_dicom(
+                path,
+                film.pixels,
+                mm_per_px=film.mm_per_px,
+                laterality=film.laterality,
+                view=film.view,
+                series=film.series,
+                entropy=f"kneematch phantom {seed} {size} {family} {kind}",
+            )
+    except OSError as error:  # an exception would end the worker
+        return error
+    return [_truth_row(path.name, made, knee) for knee in made.knees]
 
 
 def _truth_row(name: str, made: Phantom, knee: Knee) -> Row:
-    numbers = (*knee.plateau_left, *knee.plateau_right, *knee.centre, knee.rotation_deg)
-    values = (
-        name,
-        knee.side,
-        knee.laterality,
-        *(f"{value:.4f}" for value in numbers),
-        "" if made.radiograph.mm_per_px is None else f"{made.radiograph.mm_per_px:.6f}",
-        str(knee.grade),
-        str(int(made.negative)),
-        made.hardware or "",
-    )
-    return dict(zip(COLUMNS, values, strict=True))
+    points = {
+        f"{point}_{axis}_px": f"{value:.4f}"
+        for point in ("plateau_left", "plateau_right", "centre")
+        for axis, value in zip("xy", getattr(knee, point), strict=True)
+    }
+    return {
+        "film": name,
+        "side": knee.side,
+        "laterality": knee.laterality,
+        **points,
+        "rotation_deg": f"{knee.rotation_deg:.4f}",
+        "mm_per_px": f"{made.radiograph.mm_per_px:.6f}",
+        "grade": str(knee.grade),
+        "negative": str(int(made.negative)),
+        "hardware": made.hardware or "",
+    }

@@ -3,15 +3,10 @@
 import math
 from dataclasses import dataclass
 
+from kneematch.geometry.split import SIDES
 from kneematch.io.radiograph import Radiograph
 from kneematch.synthetic.phantom.anatomy import plateau_margins
-from kneematch.synthetic.phantom.film_plan import (
-    KINDS,
-    LATERALITY,
-    PLATEAU_MM,
-    FilmPlan,
-    plan_film,
-)
+from kneematch.synthetic.phantom.film_plan import KINDS, LATERALITY, PLATEAU_MM, FilmPlan, plan_film
 from kneematch.synthetic.phantom.rendering import render, to_film
 
 __all__ = ["KINDS", "FilmPlan", "Knee", "Phantom", "phantom", "plan_film", "render", "true_knees"]
@@ -62,17 +57,19 @@ def phantom(
 
 def true_knees(plan: FilmPlan) -> tuple[Knee, Knee]:
     """Return the ground truth of a planned film without rendering it."""
-    return _true_knee(plan, 0), _true_knee(plan, 1)
+    left, right = (_true_knee(plan, side) for side in (0, 1))
+    return left, right
 
 
 def _true_knee(plan: FilmPlan, side: int) -> Knee:
-    margins = [to_film(plan, side, point) for point in plateau_margins(plan.shapes[side])]
-    (x0, y0), (x1, y1) = sorted(margins)
+    (x0, y0), (x1, y1) = ends = sorted(
+        to_film(plan, side, point) for point in plateau_margins(plan.shapes[side])
+    )
     return Knee(
-        side=("left", "right")[side],
+        side=SIDES[side],
         laterality=LATERALITY[side],
-        plateau_left=(x0, y0),
-        plateau_right=(x1, y1),
+        plateau_left=ends[0],
+        plateau_right=ends[1],
         centre=((x0 + x1) / 2, (y0 + y1) / 2),
         rotation_deg=math.degrees(math.atan2(y1 - y0, x1 - x0)),
         grade=plan.grades[side],

@@ -39,14 +39,15 @@ SKIN_V: Final = np.array([-4.5, -3.0, -2.0, -1.2, -0.6, 0.0, 0.5, 1.2, 1.9, 3.0,
 POPULATION_SPREAD: Final = 1.15  # of strangers, in standard deviations of the parameters
 FAMILY_SPREAD: Final = 0.3  # within a family
 SIDE_SPREAD: Final = 0.4  # between the two knees of a person
+OUTWARDS: Final = np.array([[-1.0], [1.0]])  # sign of u on the lateral and on the medial side
 MARGIN_SOFTNESS: Final = 0.02  # of the average that locates a plateau margin, in plateau widths
 
 
-def _parameter(*mean: float, spread: float | tuple[float, ...]) -> Any:
+def _parameter(*mean: Any, spread: float | tuple[float, ...]) -> Any:
     """Return a dataclass field with a population mean and a standard deviation.
 
-    The mean is a number or, given several values, a vector; the deviation is one number for the
-    whole vector or one per component.
+    The mean is a number, a vector or two rows, lateral and medial; the deviation is one number for
+    all of it or one per column.
     """
     value = mean[0] if len(mean) == 1 else np.array(mean, dtype=np.float64)
     return field(default_factory=lambda: value, metadata={"spread": np.array(spread)})
@@ -57,15 +58,12 @@ class KneeShape:
     """Shape and composition of one knee; lengths in plateau widths, defaults are the mean knee.
 
     The random draws follow the order of the fields, so that reordering them changes every phantom.
+    Outlines have two rows: u of the lateral side and of the medial one.
     """
 
-    # u of the femur's outline at FEMUR_V
-    femur_lateral: Array = _parameter(
-        *(-0.46, -0.40, -0.39, -0.37, -0.37, -0.40, -0.46, -0.505, -0.485, -0.455, -0.445, -0.44),
-        spread=0.010,
-    )
-    femur_medial: Array = _parameter(
-        *(-0.08, -0.02, 0.06, 0.17, 0.30, 0.43, 0.52, 0.53, 0.515, 0.50, 0.495, 0.49),
+    femur: Array = _parameter(  # at FEMUR_V
+        (-0.46, -0.40, -0.39, -0.37, -0.37, -0.40, -0.46, -0.505, -0.485, -0.455, -0.445, -0.44),
+        (-0.08, -0.02, 0.06, 0.17, 0.30, 0.43, 0.52, 0.53, 0.515, 0.50, 0.495, 0.49),
         spread=0.010,
     )
     # v of the femur's distal end at CONDYLES_U: both condyles and the intercondylar notch
@@ -74,14 +72,9 @@ class KneeShape:
         *(-0.144, -0.098, -0.058, -0.043, -0.053, -0.092, -0.25),
         spread=0.006,
     )
-    # u of the tibia's outline at TIBIA_V
-    tibia_lateral: Array = _parameter(
-        *(-0.46, -0.50, -0.499, -0.49, -0.46, -0.40, -0.295, -0.20, -0.15, -0.10, -0.07, -0.07),
-        -0.1,
-        spread=(0.0, 0.0, 0.003, *[0.009] * 10),
-    )
-    tibia_medial: Array = _parameter(
-        *(0.46, 0.50, 0.497, 0.485, 0.457, 0.41, 0.33, 0.255, 0.235, 0.235, 0.25, 0.26, 0.32),
+    tibia: Array = _parameter(  # at TIBIA_V
+        (-0.46, -0.5, -0.499, -0.49, -0.46, -0.4, -0.295, -0.2, -0.15, -0.1, -0.07, -0.07, -0.1),
+        (0.46, 0.50, 0.497, 0.485, 0.457, 0.41, 0.33, 0.255, 0.235, 0.235, 0.25, 0.26, 0.32),
         spread=(0.0, 0.0, 0.003, *[0.009] * 10),
     )
     # v of the tibial plateau at PLATEAU_U, without the spines
@@ -91,21 +84,16 @@ class KneeShape:
         spread=0.005,
     )
     # tibial spines: u and height of the lateral one, then of the medial one
-    spines: Array = _parameter(-0.05, 0.065, 0.08, 0.075, spread=(0.012, 0.015, 0.012, 0.015))
-    # u of the fibula's outline at FIBULA_V
-    fibula_lateral: Array = _parameter(
-        *(-0.50, -0.56, -0.59, -0.545, -0.485, -0.445, -0.41, -0.40, -0.42, -0.46), spread=0.010
+    spines: Array = _parameter((-0.05, 0.065), (0.08, 0.075), spread=(0.012, 0.015))
+    fibula: Array = _parameter(  # at FIBULA_V
+        (-0.50, -0.56, -0.59, -0.545, -0.485, -0.445, -0.41, -0.40, -0.42, -0.46),
+        (-0.42, -0.36, -0.325, -0.34, -0.345, -0.32, -0.27, -0.26, -0.28, -0.27),
+        spread=0.010,
     )
-    fibula_medial: Array = _parameter(
-        *(-0.42, -0.36, -0.325, -0.34, -0.345, -0.32, -0.27, -0.26, -0.28, -0.27), spread=0.010
-    )
-    # u of the skin at SKIN_V
-    skin_lateral: Array = _parameter(
-        *(-1.25, -1.12, -1.0, -0.87, -0.75, -0.715, -0.75, -0.84, -0.80, -0.62, -0.48, -0.44),
+    skin: Array = _parameter(  # at SKIN_V
+        (-1.25, -1.12, -1.0, -0.87, -0.75, -0.715, -0.75, -0.84, -0.80, -0.62, -0.48, -0.44),
+        (1.3, 1.15, 1.05, 1.0, 0.94, 0.89, 0.86, 0.86, 0.82, 0.62, 0.46, 0.44),
         spread=0.025,
-    )
-    skin_medial: Array = _parameter(
-        *(1.3, 1.15, 1.05, 1.0, 0.94, 0.89, 0.86, 0.86, 0.82, 0.62, 0.46, 0.44), spread=0.025
     )
     femur_shear: float = _parameter(0.0, spread=0.045)  # u per v; with tibia_shear varus or valgus
     tibia_shear: float = _parameter(0.02, spread=0.035)
@@ -125,7 +113,7 @@ class KneeShape:
     trabecular_contrast: float = _parameter(1.0, spread=0.25)  # factor
     # osteoarthritis
     narrowing: Array = _parameter(0.0, 0.0, spread=0.008)  # of the joint space: lateral, medial
-    osteophytes: Array = _parameter(0.0, 0.0, 0.0, 0.0, spread=0.0)  # femur, tibia: each lat., med.
+    osteophytes: Array = _parameter((0.0, 0.0), (0.0, 0.0), spread=0.0)  # rows: femur, tibia
     sclerosis: Array = _parameter(1.0, 1.0, spread=0.15)  # factors: lateral, medial plateau
 
 
@@ -133,20 +121,15 @@ def draw_knees(
     rng: np.random.Generator, family: int | None
 ) -> tuple[tuple[KneeShape, KneeShape], tuple[int, int]]:
     """Draw the two knees of one person, similar but not equal, and their KL grades."""
-    person = _draw_person(rng, family)
+    mean, spread = KneeShape(), POPULATION_SPREAD
+    if family is not None:
+        mean, spread = _vary(mean, spread, np.random.default_rng([family, 7])), FAMILY_SPREAD
+    person = _vary(mean, spread, rng)
     first = int(rng.choice(5, p=GRADE_FREQUENCY))
     second = int(np.clip(first + rng.choice([-1, 0, 1], p=[0.25, 0.5, 0.25]), 0, 4))
     grades = first, second
     one, two = (_with_arthritis(_vary(person, SIDE_SPREAD, rng), grade, rng) for grade in grades)
     return (one, two), grades
-
-
-def _draw_person(rng: np.random.Generator, family: int | None) -> KneeShape:
-    """Draw a knee from the population, or from around the mean knee of a family."""
-    if family is None:
-        return _vary(KneeShape(), POPULATION_SPREAD, rng)
-    mean = _vary(KneeShape(), POPULATION_SPREAD, np.random.default_rng([family, 7]))
-    return _vary(mean, FAMILY_SPREAD, rng)
 
 
 def _vary(mean: KneeShape, amount: float, rng: np.random.Generator) -> KneeShape:
@@ -168,7 +151,7 @@ def _with_arthritis(shape: KneeShape, grade: int, rng: np.random.Generator) -> K
     medial = bool(rng.random() < 0.75)
     share = np.array([0.25, 1.0] if medial else [1.0, 0.25])  # lateral, medial
     narrowing = NARROWING[grade] * rng.uniform(0.6, 1.2)
-    osteophytes = OSTEOPHYTE[grade] * rng.uniform(0.2, 1.3, 4) * np.tile(0.6 + 0.4 * share, 2)
+    osteophytes = OSTEOPHYTE[grade] * rng.uniform(0.2, 1.3, (2, 2)) * (0.6 + 0.4 * share)
     sclerosis = SCLEROSIS[grade] * rng.uniform(0.6, 1.3)
     bowing = 0.045 * max(grade - 2, 0) * rng.uniform(0.2, 1.2) * (1 if medial else -1)
     return replace(
@@ -181,15 +164,13 @@ def _with_arthritis(shape: KneeShape, grade: int, rng: np.random.Generator) -> K
     )
 
 
-def femur_outline(shape: KneeShape, v: Array) -> tuple[Array, Array]:
-    """Return u of the femur's lateral and medial outline at v, osteophytes included."""
+def femur_outline(shape: KneeShape, v: Array) -> Array:
+    """Return u of the femur's lateral and medial outline at v, osteophytes included: (2, H)."""
     shear = shape.femur_shear * np.clip(v + 0.5, None, 0)
     shaft = np.clip((-v - 0.6) / 0.6, 0, 1)
     axis, factor = -0.15 * shaft, 1 + (shape.shaft_width - 1) * shaft
-    lateral = axis + (catmull_rom(v, FEMUR_V, shape.femur_lateral) - axis) * factor + shear
-    medial = axis + (catmull_rom(v, FEMUR_V, shape.femur_medial) - axis) * factor + shear
-    lateral_spur, medial_spur = (_bell(v, -0.13, 0.04, size) for size in shape.osteophytes[:2])
-    return lateral - lateral_spur, medial + medial_spur
+    sides = axis + (catmull_rom(v, FEMUR_V, shape.femur) - axis) * factor + shear
+    return sides + OUTWARDS * _bell(v, -0.13, 0.04, shape.osteophytes[0][:, None])
 
 
 def condyle_line(shape: KneeShape, u: Array) -> Array:
@@ -199,14 +180,12 @@ def condyle_line(shape: KneeShape, u: Array) -> Array:
     return catmull_rom(u, CONDYLES_U, shape.condyles) + notch + lowered
 
 
-def tibia_outline(shape: KneeShape, v: Array) -> tuple[Array, Array]:
-    """Return u of the tibia's lateral and medial outline at v, osteophytes included."""
+def tibia_outline(shape: KneeShape, v: Array) -> Array:
+    """Return u of the tibia's lateral and medial outline at v, osteophytes included: (2, H)."""
     shear = shape.tibia_shear * np.clip(v - 0.12, 0, None)
     factor = 1 + (shape.shaft_width - 1) * np.clip((v - 0.1) / 0.5, 0, 1)
-    lateral = catmull_rom(v, TIBIA_V, shape.tibia_lateral) * factor + shear
-    medial = catmull_rom(v, TIBIA_V, shape.tibia_medial) * factor + shear
-    lateral_spur, medial_spur = (_bell(v, 0.012, 0.035, size) for size in shape.osteophytes[2:])
-    return lateral - lateral_spur, medial + medial_spur
+    sides = catmull_rom(v, TIBIA_V, shape.tibia) * factor + shear
+    return sides + OUTWARDS * _bell(v, 0.012, 0.035, shape.osteophytes[1][:, None])
 
 
 def plateau_line(shape: KneeShape, u: Array) -> Array:
@@ -216,60 +195,58 @@ def plateau_line(shape: KneeShape, u: Array) -> Array:
 
 def spine_height(shape: KneeShape, u: Array) -> Array:
     """Return how far the tibial spines rise above the plateau at u."""
-    lateral, medial = (
-        height
-        * (
-            0.7 * np.exp(-(np.abs((u - at) / 0.055) ** 1.6))
-            + 0.3 * np.exp(-(((u - at) / 0.14) ** 2))
-        )
-        for at, height in shape.spines.reshape(2, 2)
-    )
-    highest: Array = np.maximum(lateral, medial)
+    at, height = shape.spines.T[..., None]
+    peak = 0.7 * np.exp(-(np.abs((u - at) / 0.055) ** 1.6)) + _bell(u, at, 0.14, 0.3)
+    highest: Array = (height * peak).max(axis=0)
     return highest
 
 
-def fibula_outline(shape: KneeShape, v: Array) -> tuple[Array, Array]:
-    """Return u of the fibula's lateral and medial outline at v."""
+def fibula_outline(shape: KneeShape, v: Array) -> Array:
+    """Return u of the fibula's lateral and medial outline at v: (2, H)."""
     shift = shape.tibia_shear * (v - 0.12) + shape.axial_rotation
-    lateral = catmull_rom(v, FIBULA_V, shape.fibula_lateral) + shift
-    medial = catmull_rom(v, FIBULA_V, shape.fibula_medial) + shift
-    return lateral, medial
+    return catmull_rom(v, FIBULA_V, shape.fibula) + shift
 
 
-def plateau_margins(shape: KneeShape) -> tuple[tuple[float, float], tuple[float, float]]:
+def plateau_margins(shape: KneeShape) -> list[tuple[float, float]]:
     """Return the outermost points (u, v) of the tibial plateau: lateral, medial.
 
     The rim may run straight down, without a single outermost point; v is therefore an average
     over the outline, weighted by how far out it lies.
     """
     v = np.linspace(-0.03, 0.1, 131)
-    lateral, medial = tibia_outline(shape, v)
-    lateral_v, medial_v = (
-        float(np.average(v, weights=np.exp((out - out.max()) / MARGIN_SOFTNESS)))
-        for out in (-lateral, medial)
-    )
-    return (
-        (float(np.interp(lateral_v, v, lateral)), lateral_v),
-        (float(np.interp(medial_v, v, medial)), medial_v),
-    )
+    margins = []
+    for side, sign in zip(tibia_outline(shape, v), OUTWARDS, strict=True):
+        out = sign * side
+        at = float(np.average(v, weights=np.exp((out - out.max()) / MARGIN_SOFTNESS)))
+        margins.append((float(np.interp(at, v, side)), at))
+    return margins
 
 
 def catmull_rom(x: Array, knots: Array, values: Array) -> Array:
-    """Evaluate the cubic Catmull-Rom spline through (knots, values) at x, constant outside."""
-    secant = (values[2:] - values[:-2]) / (knots[2:] - knots[:-2])
-    first, last = ((values[k + 1] - values[k]) / (knots[k + 1] - knots[k]) for k in (0, -2))
-    slope = np.concatenate([[first], secant, [last]])
+    """Evaluate cubic Catmull-Rom splines at x (N,), constant outside of the knots.
+
+    Args:
+        x: (N,) where to evaluate.
+        knots: (K,) increasing.
+        values: (..., K) at the knots.
+
+    Returns:
+        (..., N).
+    """
+    before, after = np.arange(len(knots)) - 1, np.arange(len(knots)) + 1
+    before[0], after[-1] = 0, -1
+    slope = (values[..., after] - values[..., before]) / (knots[after] - knots[before])
     x = np.clip(x, knots[0], knots[-1])
     k = np.clip(np.searchsorted(knots, x) - 1, 0, len(knots) - 2)
     step = (knots[1:] - knots[:-1])[k]
     t = (x - knots[k]) / step
     smooth = t * t * (3 - 2 * t)
-    ends: Array = values[k] * (1 - smooth) + values[k + 1] * smooth
-    bends: Array = step * t * (1 - t) * (slope[k] * (1 - t) - slope[k + 1] * t)
+    ends: Array = values[..., k] * (1 - smooth) + values[..., k + 1] * smooth
+    bends: Array = step * t * (1 - t) * (slope[..., k] * (1 - t) - slope[..., k + 1] * t)
     return ends + bends
 
 
-def _bell(x: Array, centre: float, width: float, height: float) -> Array:
+def _bell(x: Array, centre: Array | float, width: float, height: Array | float) -> Array:
     """Evaluate a Gaussian bump at x."""
     bell: Array = height * np.exp(-(((x - centre) / width) ** 2))
     return bell

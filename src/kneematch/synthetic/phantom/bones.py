@@ -23,8 +23,8 @@ from kneematch.synthetic.phantom.solids import (
     Grid,
     bright_line,
     rounded_end,
+    segment_distance,
     shell_chords,
-    squared_radius,
     tube_chord,
 )
 
@@ -40,7 +40,7 @@ Profile = tuple[tuple[float, ...], tuple[float, ...]]  # values over v: (v, valu
 class LongBone:
     """A tube of cortical bone with a trabecular core and one rounded end at the joint."""
 
-    outline: Callable[[KneeShape, Array], tuple[Array, Array]]
+    outline: Callable[[KneeShape, Array], Array]  # lateral, medial
     extent_v: tuple[float, float]
     depth: Profile  # anteroposterior
     wall: Profile  # cortical thickness
@@ -68,18 +68,16 @@ def _add_long_bone(
 ) -> None:
     outline = bone.outline(shape, np.clip(grid.rows, *bone.extent_v))
     part = grid.crop(float(outline[0].min()) - 0.01, float(outline[1].max()) + 0.01, *bone.extent_v)
-    if part is None:
-        return
-    left, right = (part.per_row(side[part.box[0]]) for side in outline)
+    sides = part.per_row(outline[:, part.box[0]])
     depth, wall = part.profile(*bone.depth), part.profile(*bone.wall) * shape.cortical_thickness
-    whole = tube_chord(part.u, left, right, depth, bone.squareness)
+    whole = tube_chord(part.u, sides, depth, bone.squareness)
     # The medullary canal is rounder than the bone, so that the wall fades inwards.
-    core = tube_chord(part.u, left + wall, right - wall, depth - 2 * wall, 0.4 * bone.squareness)
+    inside = sides + torch.stack([wall, -wall])
+    core = tube_chord(part.u, inside, depth - 2 * wall, 0.4 * bone.squareness)
     end = part.crop(-9.0, 9.0, *bone.end_v)
-    if end is not None:
-        on_whole, on_core = bone.end(end, shape)
-        whole[end.box].mul_(on_whole)
-        core[end.box].mul_(on_core)
+    on_whole, on_core = bone.end(end, shape)
+    whole[end.box].mul_(on_whole)
+    core[end.box].mul_(on_core)
     density = part.profile(*bone.trabeculae) * (TRABECULAR * shape.bone_density)
     cortex = whole.sub_(core).clamp_(min=0)
     attenuation[part.box] += core.mul_(texture[part.box] * density).add_(cortex, alpha=CORTICAL)
@@ -118,10 +116,7 @@ TIBIA: Final = LongBone(
     outline=tibia_outline,
     extent_v=(-0.2, 5.0),
     depth=((-0.1, 0.1, 0.4, 0.8, 1.4, 5.0), (0.66, 0.66, 0.54, 0.42, 0.38, 0.36)),
-    wall=(
-        (-0.1, 0.2, 0.4, 0.7, 1.2, 2.0, 5.0),
-        (0.006, 0.008, 0.020, 0.045, 0.068, 0.075, 0.065),
-    ),
+    wall=((-0.1, 0.2, 0.4, 0.7, 1.2, 2.0, 5), (0.006, 0.008, 0.02, 0.045, 0.068, 0.075, 0.065)),
     squareness=0.7,
     trabeculae=((0.0, 0.35, 0.7, 1.2, 2.0), (0.88, 0.86, 0.68, 0.42, 0.22)),
     end_v=(-9.0, 0.4),
@@ -143,9 +138,9 @@ def _add_patella(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
     u, v, half_width, half_height, thickness = (float(value) for value in shape.patella)
     u, v = u - 1.2 * shape.axial_rotation, v + 0.05 * shape.flexion
     part = grid.crop(u - 0.45, u + 0.45, v - 0.45, v + 0.45)
-    if part is None:
-        return
-    radius2 = squared_radius(part, (u, v), (half_width, half_height), taper=0.14)
+    y = (part.v - v) * (1 / half_height)
+    x = (part.u - u) * (1 / half_width) / (1 - 0.14 * y).clamp(min=0.3)  # narrower distally
+    radius2 = x.square_() + y.square()
     y = (part.v - v) / half_height
     lobes = 1 + 0.12 * torch.cos(4 * torch.atan2(y, part.u - u))
     cortex, core = shell_chords(radius2 * (0.3 + 0.7 * radius2) * lobes, 0.03)
@@ -162,46 +157,36 @@ def _above_condyles(grid: Grid, shape: KneeShape) -> Tensor:
 def _add_condyles(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
     """Add the posterior condyles, the subchondral plate and fine lines, in place."""
     shift, bend = -0.5 * shape.axial_rotation, 0.03 * shape.flexion
-    for u, radii, clear in ((-0.27, (0.215, 0.27), 0.25), (0.31, (0.195, 0.30), 0.7)):
-        part = grid.crop(u + shift - radii[0], u + shift + radii[0], -0.6, 0.05)
-        if part is None:
-            continue
-        height = _above_condyles(part, shape)
-        radius2 = squared_radius(part, (u + shift, -0.235 - bend), radii, boxy=True)
-        cortex, core = shell_chords(radius2.square_(), 0.025)
+    for u, half_width, half_height, clear in ((-0.27, 0.215, 0.27, 0.25), (0.31, 0.195, 0.3, 0.7)):
+        part = grid.crop(u + shift - half_width, u + shift + half_width, -0.6, 0.05)
+        x = (part.u - (u + shift)) * (1 / half_width)
+        y = (part.v - (-0.235 - bend)) * (1 / half_height)
+        radius2 = x.square_().square_() + y.square_().square_()  # a superellipse
+        cortex, core = shell_chords(radius2.sqrt_().square_(), 0.025)
         fade = part.profile((-0.62, -0.5, -0.2, 0.0), (0.0, clear, 1.0, 1.0))
         bone = core.mul_(0.4 * TRABECULAR).add_(cortex, alpha=1.2 * CORTICAL).mul_(fade)
-        bone.mul_(rounded_end(height, 0.04)).mul_(0.22 * shape.bone_density)
+        bone.mul_(rounded_end(_above_condyles(part, shape), 0.04)).mul_(0.22 * shape.bone_density)
         attenuation[part.box] += bone
     _add_subchondral_plate(grid, attenuation, shape)
-    _add_condyle_lines(grid, attenuation)
+    for u, strength in ((-0.445, 0.12), (0.475, 0.08)):  # grooves beside the epicondyles
+        part = grid.crop(u - 0.035, u + 0.035, -0.45, -0.1)
+        groove = part.u - (u + 0.012 * torch.sin(part.v * 23 + 40 * u))
+        fade = part.profile((-0.45, -0.36, -0.18, -0.1), (0.0, strength, strength, 0.0))
+        attenuation[part.box] += bright_line(groove, 0.007, 0.007).mul_(fade)
+    part = grid.crop(-0.46, 0.46, -0.48, -0.36)
+    scar = part.v + 0.42 + 0.03 * torch.cos(part.u * 9)  # of the growth plate
+    attenuation[part.box] += bright_line(scar, 0.01, 0.01).mul_(0.03)
 
 
 def _add_subchondral_plate(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
     """Add the plate under the femoral cartilage and the roof of the intercondylar notch."""
     part = grid.crop(-0.52, 0.52, -0.32, 0.05)
-    if part is None:
-        return
     height = _above_condyles(part, shape)
     sides = (0.47 - part.u.abs()).mul_(40).sigmoid_()
     plate = bright_line(height - 0.012, 0.007, 0.02).mul_((height > 0) * sides * 0.10)
     roof = bright_line(height - 0.055 - 0.02 * shape.flexion, 0.012, 0.012)
     near_notch = ((part.u - 0.03) / 0.11).pow(4).neg().exp()
     attenuation[part.box] += plate.add_(roof.mul_(near_notch), alpha=0.06)
-
-
-def _add_condyle_lines(grid: Grid, attenuation: Tensor) -> None:
-    """Add the grooves beside the epicondyles and the femur's growth plate scar."""
-    for u, strength in ((-0.445, 0.12), (0.475, 0.08)):
-        part = grid.crop(u - 0.035, u + 0.035, -0.45, -0.1)
-        if part is not None:
-            groove = part.u - (u + 0.012 * torch.sin(part.v * 23 + 40 * u))
-            fade = part.profile((-0.45, -0.36, -0.18, -0.1), (0.0, strength, strength, 0.0))
-            attenuation[part.box] += bright_line(groove, 0.007, 0.007).mul_(fade)
-    part = grid.crop(-0.46, 0.46, -0.48, -0.36)
-    if part is not None:
-        scar = part.v + 0.42 + 0.03 * torch.cos(part.u * 9)
-        attenuation[part.box] += bright_line(scar, 0.01, 0.01).mul_(0.03)
 
 
 def _rim_separation(shape: KneeShape) -> float:
@@ -211,8 +196,6 @@ def _rim_separation(shape: KneeShape) -> float:
 def _add_plateau(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
     """Add the floor and rims of both compartments, the spines' crest and the growth plate scar."""
     part = grid.crop(-0.54, 0.54, -0.16, 0.2)
-    if part is None:
-        return
     edge = (0.485 - part.u.abs()).mul_(60).sigmoid_()
     height = part.v - part.per_column(plateau_line(shape, part.columns))
     lateral, medial = shape.sclerosis
@@ -227,67 +210,47 @@ def _add_plateau(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
     crest = bright_line(height + spines - 0.010, 0.006, 0.012).mul_((spines * 40).clamp_(0, 1))
     attenuation[part.box] += lines.add_(crest, alpha=0.10)
     part = grid.crop(-0.46, 0.46, 0.14, 0.25)
-    if part is not None:
-        scar = part.v - 0.19 + 0.025 * torch.cos(part.u * 8)
-        attenuation[part.box] += bright_line(scar, 0.008, 0.008).mul_(0.03)
+    scar = part.v - 0.19 + 0.025 * torch.cos(part.u * 8)
+    attenuation[part.box] += bright_line(scar, 0.008, 0.008).mul_(0.03)
 
 
 def add_hardware(grid: Grid, attenuation: Tensor, shape: KneeShape, kind: str) -> None:
     """Add an implant, "plate", "prosthesis" or "nail", to the attenuation (H, W), in place."""
     metal = torch.zeros_like(attenuation)
-    {"plate": _draw_plate, "prosthesis": _draw_prosthesis, "nail": _draw_nail}[kind](
-        grid, metal, shape
-    )
+    for u0, v0, u1, v1, radius, strength in _rods(shape)[kind]:
+        (left, right), (top, bottom) = sorted((u0, u1)), sorted((v0, v1))
+        part = grid.crop(left - radius, right + radius, top - radius, bottom + radius)
+        distance = segment_distance(part.u, part.v, (u0, v0, u1, v1))
+        chord = (1 - (distance / radius) ** 2).clamp(min=0).sqrt() * (METAL * strength)
+        metal[part.box] = torch.maximum(metal[part.box], chord)
+    if kind == "prosthesis":  # the femoral component; the inlay between both is radiolucent
+        part = grid.crop(-0.47, 0.49, -0.5, 0.03)
+        top_end = part.v + 0.34 - 0.5 * (part.u - 0.01) ** 2  # higher over the trochlea
+        sides = 0.45 - (part.u - 0.01).abs() - 0.10 * (part.v + 0.2).abs()
+        depth = rounded_end(_above_condyles(part, shape), 0.12)
+        depth.mul_(rounded_end(top_end, 0.05)).mul_(rounded_end(sides, 0.04))
+        metal[part.box] = torch.maximum(metal[part.box], depth * (0.7 * METAL))
     attenuation += metal
 
 
-def _draw_rod(
-    grid: Grid,
-    metal: Tensor,
-    ends: tuple[float, float, float, float],
-    radius: float,
-    strength: float = 1.0,
-) -> None:
-    """Draw a round rod from (u0, v0) to (u1, v1) over the metal (H, W)."""
-    u0, v0, u1, v1 = ends
-    part = grid.crop(
-        min(u0, u1) - radius, max(u0, u1) + radius, min(v0, v1) - radius, max(v0, v1) + radius
-    )
-    if part is None:
-        return
-    du, dv = u1 - u0, v1 - v0
-    along = (((part.u - u0) * du + (part.v - v0) * dv) / (du * du + dv * dv)).clamp(0, 1)
-    distance = torch.hypot(part.u - u0 - along * du, part.v - v0 - along * dv)
-    chord = (1 - (distance / radius) ** 2).clamp(min=0).sqrt() * (METAL * strength)
-    metal[part.box] = torch.maximum(metal[part.box], chord)
-
-
-def _draw_plate(grid: Grid, metal: Tensor, shape: KneeShape) -> None:
-    """Draw a buttress plate at the lateral tibia with screws under the plateau and in the shaft."""
+def _rods(shape: KneeShape) -> dict[str, list[tuple[float, ...]]]:
+    """Return the round rods of each implant: u0, v0, u1, v1, radius and attenuation over METAL."""
     line = [(-0.53, 0.06), (-0.47, 0.25), (-0.32, 0.5), (-0.24, 0.9), (-0.20, 1.3)]
-    for (u0, v0), (u1, v1) in pairwise(line):
-        _draw_rod(grid, metal, (u0, v0, u1, v1), 0.03, 0.6)
-    for v, length in ((0.09, 0.85), (0.14, 0.8), (0.45, 0.5), (0.75, 0.45), (1.1, 0.42)):
-        u = -0.50 if v < 0.2 else -0.36 if v < 0.5 else -0.26 if v < 0.9 else -0.23
-        _draw_rod(grid, metal, (u, v, u + length, v + 0.02), 0.016, 0.5)
-
-
-def _draw_nail(grid: Grid, metal: Tensor, shape: KneeShape) -> None:
-    """Draw an intramedullary nail in the tibia and its two locking screws."""
-    _draw_rod(grid, metal, (0.04, 0.12, 0.09 + 4 * shape.tibia_shear, 4.2), 0.055, 0.7)
-    for v in (0.35, 0.55):
-        _draw_rod(grid, metal, (-0.28, v, 0.32, v + 0.05), 0.022, 0.5)
-
-
-def _draw_prosthesis(grid: Grid, metal: Tensor, shape: KneeShape) -> None:
-    """Draw a total knee prosthesis: tibial tray with stem, femoral component, radiolucent inlay."""
-    _draw_rod(grid, metal, (-0.46, 0.02, 0.46, 0.02), 0.03)
-    _draw_rod(grid, metal, (0.0, 0.10, 0.02, 0.5), 0.075, 0.7)
-    part = grid.crop(-0.47, 0.49, -0.5, 0.03)
-    if part is None:
-        return
-    height = _above_condyles(part, shape)
-    top = part.v + 0.34 - 0.5 * (part.u - 0.01) ** 2  # higher in the middle, over the trochlea
-    sides = 0.45 - (part.u - 0.01).abs() - 0.10 * (part.v + 0.2).abs()
-    depth = rounded_end(height, 0.12).mul_(rounded_end(top, 0.05)).mul_(rounded_end(sides, 0.04))
-    metal[part.box] = torch.maximum(metal[part.box], depth * (0.7 * METAL))
+    screws = [
+        *((-0.50, 0.09, 0.85), (-0.50, 0.14, 0.8)),  # under the plateau
+        *((-0.36, 0.45, 0.5), (-0.26, 0.75, 0.45), (-0.23, 1.1, 0.42)),  # in the shaft
+    ]
+    return {
+        # a buttress plate at the lateral tibia
+        "plate": [
+            *((*start, *end, 0.03, 0.6) for start, end in pairwise(line)),
+            *((u, v, u + length, v + 0.02, 0.016, 0.5) for u, v, length in screws),
+        ],
+        # an intramedullary nail in the tibia and its two locking screws
+        "nail": [
+            (0.04, 0.12, 0.09 + 4 * shape.tibia_shear, 4.2, 0.055, 0.7),
+            *((-0.28, v, 0.32, v + 0.05, 0.022, 0.5) for v in (0.35, 0.55)),
+        ],
+        # the tibial tray of a total knee prosthesis, with its stem
+        "prosthesis": [(-0.46, 0.02, 0.46, 0.02, 0.03, 1.0), (0.0, 0.10, 0.02, 0.5, 0.075, 0.7)],
+    }

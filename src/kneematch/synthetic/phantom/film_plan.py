@@ -15,6 +15,7 @@ HARDWARE_FREQUENCY: Final = 0.06
 
 Point = tuple[float, float]
 Range = tuple[float, float]
+Disc = tuple[float, float, float, float]  # centre x and y, radius, grey
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,9 @@ class Overlays:
 
     border_grey: float  # outside of the exposed field
     field_tilt_deg: float
-    arcs: tuple[tuple[float, float, float, float], ...]  # round field: centre x, y, radius, grey
+    discs: tuple[Disc, ...]  # beads, and a coin for calibration
+    round_field: Disc | None  # the corners outside of it are unexposed
     markers: tuple[tuple[str, float, float, float, int], ...]  # letter, x, y, height, style
-    coin: tuple[float, float, float] | None  # calibration disc: x, y, radius
-    beads: tuple[tuple[float, float, float], ...]  # x, y, radius
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,18 +110,10 @@ def plan_film(
     body, frame, light, things, rare = (np.random.default_rng([seed, k]) for k in range(1, 6))
     shapes, grades = draw_knees(body, family)
     framing = _draw_framing(frame, size, kind)
-    has_hardware = rare.random() < HARDWARE_FREQUENCY
-    return FilmPlan(
-        seed,
-        shapes,
-        grades,
-        framing,
-        _draw_exposure(light, framing.kind),
-        _draw_overlays(things, framing),
-        hardware=str(rare.choice(HARDWARE)) if has_hardware else None,
-        hardware_knee=int(rare.integers(2)),
-        negative=bool(rare.random() < NEGATIVE_FREQUENCY),
-    )
+    exposure, overlays = _draw_exposure(light, framing.kind), _draw_overlays(things, framing)
+    hardware = str(rare.choice(HARDWARE)) if rare.random() < HARDWARE_FREQUENCY else None
+    knee, negative = int(rare.integers(2)), rare.random() < NEGATIVE_FREQUENCY
+    return FilmPlan(seed, shapes, grades, framing, exposure, overlays, hardware, knee, negative)
 
 
 def _draw_framing(
@@ -142,20 +134,14 @@ def _draw_framing(
     xs = [middle + sign * across * offset + rng.normal(0, 0.012) * across for sign in (-1, 1)]
     lean = rng.normal(0, 1.5)
     rotations = [float(np.clip(sign * lean + rng.normal(0, 2.0), -7, 7)) for sign in (1, -1)]
-    left_px, right_px = (float(plateau * factor) for factor in rng.normal(1, 0.012, 2))
+    left_px, right_px = (plateau * rng.normal(1, 0.012, 2)).tolist()
     # Each plateau lies as a whole in its half of the film.
     left_x = float(np.clip(xs[0], 0.62 * left_px, width / 2 - 0.56 * left_px))
     right_x = float(np.clip(xs[1], width / 2 + 0.56 * right_px, width - 0.62 * right_px))
     ys = [level - level_difference / 2, level + level_difference / 2]
     left_y, right_y = np.clip(ys, 0.3 * plateau, height - 0.3 * plateau).tolist()
-    return Framing(
-        kind,
-        size,
-        field,
-        plateau_px=(left_px, right_px),
-        centres=((left_x, left_y), (right_x, right_y)),
-        rotations_deg=(rotations[0], rotations[1]),
-    )
+    centres = (left_x, left_y), (right_x, right_y)
+    return Framing(kind, size, field, (left_px, right_px), centres, (rotations[0], rotations[1]))
 
 
 def _draw_field(
@@ -184,44 +170,44 @@ def _draw_exposure(rng: np.random.Generator, kind: str) -> Exposure:
     seam_frequency = 0.3 if kind == "wide" else 0.05
     poor = rng.random() < 0.18  # overexposed, underexposed or flat
     return Exposure(
-        bone_contrast=float(rng.uniform(0.5, 0.85) if poor else rng.uniform(0.8, 1.2)),
-        scatter=float(rng.uniform(0.0, 0.04) * (3 if poor else 1)),
-        noise=float(np.exp(rng.uniform(np.log(0.002), np.log(0.014)))),
-        blur=float(rng.uniform(0.001, 0.004)),
-        black_level=float(rng.uniform(0.08, 0.42)),
-        white_level=float(
-            np.exp(rng.uniform(np.log(1.05), np.log(1.5))) * (rng.uniform(0.9, 1.5) if poor else 1)
-        ),
+        bone_contrast=rng.uniform(0.5, 0.85) if poor else rng.uniform(0.8, 1.2),
+        scatter=rng.uniform(0.0, 0.04) * (3 if poor else 1),
+        noise=_log_uniform(rng, 0.002, 0.014),
+        blur=rng.uniform(0.001, 0.004),
+        black_level=rng.uniform(0.08, 0.42),
+        white_level=_log_uniform(rng, 1.05, 1.5) * (rng.uniform(0.9, 1.5) if poor else 1),
         gamma=float(np.exp(np.clip(rng.normal(-0.02, 0.25), -0.5, 0.5))),
-        equalisation=float(rng.uniform(0.0, 0.8)),
-        sharpening=float(rng.uniform(0.2, 1.3)),
-        fog=float(rng.uniform(0.03, 0.2)) if rng.random() < 0.2 else 0.0,
-        heel_effect=(float(rng.normal(0, 0.02)), float(rng.normal(0, 0.05))),
-        seam=(
-            float(rng.uniform(0.3, 0.75)),
-            float(rng.normal(0, 0.12) * (rng.random() < seam_frequency)),
-        ),
+        equalisation=rng.uniform(0.0, 0.8),
+        sharpening=rng.uniform(0.2, 1.3),
+        fog=rng.uniform(0.03, 0.2) if rng.random() < 0.2 else 0.0,
+        heel_effect=(rng.normal(0, 0.02), rng.normal(0, 0.05)),
+        seam=(rng.uniform(0.3, 0.75), rng.normal(0, 0.12) * (rng.random() < seam_frequency)),
     )
+
+
+def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
 def _draw_overlays(rng: np.random.Generator, framing: Framing) -> Overlays:
     height, width = framing.size
     x0, y0, x1, y1 = framing.field
-    border_grey = 0.0 if rng.random() < 0.93 else float(rng.uniform(0.6, 1.0))
-    tilt_deg = float(rng.normal(0, 1.0)) if rng.random() < 0.25 else 0.0
-    arcs = []
-    if rng.random() < 0.22:  # the corners outside of a round field are unexposed and show white
-        radius = float(np.hypot(width, height) / 2 * rng.uniform(0.92, 1.02))
+    border_grey = 0.0 if rng.random() < 0.93 else rng.uniform(0.6, 1.0)
+    tilt_deg = rng.normal(0, 1.0) if rng.random() < 0.25 else 0.0
+    round_field: Disc | None = None
+    discs: list[Disc] = []
+    if rng.random() < 0.22:
+        radius = float(np.hypot(width, height)) / 2 * rng.uniform(0.92, 1.02)
         x = width / 2 + rng.normal(0, 0.05) * width
         y = height / 2 + rng.normal(0, 0.08) * height
-        arcs.append((float(x), float(y), radius, float(rng.uniform(0.6, 1.0))))
-    coin = None
+        round_field = (x, y, radius, rng.uniform(0.6, 1.0))
     if rng.random() < 0.12:
         x = x0 + rng.uniform(0.03, 0.08) * (x1 - x0)
         y = y0 + rng.uniform(0.6, 0.95) * (y1 - y0)
-        coin = (float(x), float(y), 0.165 * framing.plateau_px[0])
+        discs.append((x, y, 0.165 * framing.plateau_px[0], 0.93))
     markers = _draw_markers(rng, framing)
-    return Overlays(border_grey, tilt_deg, tuple(arcs), markers, coin, _draw_beads(rng, framing))
+    discs = _draw_beads(rng, framing) + discs  # a coin lies on the beads
+    return Overlays(border_grey, tilt_deg, tuple(discs), round_field, markers)
 
 
 def _draw_markers(
@@ -230,14 +216,14 @@ def _draw_markers(
     """Draw the letters R and L, beside the knees or in the upper corners."""
     x0, y0, x1, y1 = framing.field
     style, both, corner = int(rng.integers(4)), rng.random() < 0.6, rng.random() < 0.5
-    height = float(framing.plateau_px[0] * rng.uniform(0.12, 0.28))
+    height = framing.plateau_px[0] * rng.uniform(0.12, 0.28)
     markers = []
     for knee, (letter, sign) in enumerate(zip(LATERALITY, (-1, 1), strict=True)):
         (x, y), px = framing.centres[knee], framing.plateau_px[knee]
         x = x + sign * px * rng.uniform(0.6, 1.0) * rng.choice([1, 1, 1, -1])
         y = y + px * rng.choice([-1, 1]) * rng.uniform(0.25, 1.2)
         if corner:
-            x, y = (x0 + height, y0 + height) if knee == 0 else (x1 - height, y0 + height)
+            x, y = (x0 if knee == 0 else x1) - sign * height, y0 + height
         x = float(np.clip(x, x0 + 0.7 * height, x1 - 0.7 * height))
         y = float(np.clip(y, y0 + 0.7 * height, y1 - 0.7 * height))
         if knee == 0 or both:
@@ -245,12 +231,10 @@ def _draw_markers(
     return tuple(markers) if rng.random() < 0.9 else ()
 
 
-def _draw_beads(
-    rng: np.random.Generator, framing: Framing
-) -> tuple[tuple[float, float, float], ...]:
+def _draw_beads(rng: np.random.Generator, framing: Framing) -> list[Disc]:
     """Draw the two columns of beads of the frame used for fixed-flexion (OAI) films."""
     if framing.kind == "leg" or rng.random() > 0.08:
-        return ()
+        return []
     px = framing.plateau_px[0]
     (left, joint), (right, _) = framing.centres
     middle = (left + right) / 2
@@ -259,5 +243,5 @@ def _draw_beads(
         slant, start = rng.normal(0, 0.01), joint + rng.uniform(-0.3, 0.3) * px
         for k in range(int(rng.integers(5, 9))):
             y = start + (k - 3) * 0.2 * px
-            beads.append((float(x + slant * k * px), float(y), 0.022 * px))
-    return tuple(beads)
+            beads.append((x + slant * k * px, y, 0.022 * px, 0.95))
+    return beads

@@ -1,4 +1,4 @@
-"""Render a planned film: attenuation of both legs, scatter, noise and film processing."""
+"""Render a planned film: attenuation of both legs, film processing, and what overlays the legs."""
 
 import math
 from typing import Final
@@ -8,16 +8,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.geometry.sampling import sample_at
-from kneematch.synthetic.phantom.bones import add_bones, add_hardware
-from kneematch.synthetic.phantom.film_plan import Exposure, FilmPlan, Point
-from kneematch.synthetic.phantom.overlays import draw_overlays
-from kneematch.synthetic.phantom.soft_tissue import add_soft_tissue
-from kneematch.synthetic.phantom.solids import Grid, make_grid
+from kneematch.synthetic.phantom.film_plan import Exposure, FilmPlan, Framing, Overlays, Point
+from kneematch.synthetic.phantom.leg import COARSE, draw_leg
+from kneematch.synthetic.phantom.solids import convolve, interpolate, segment_distance
 
 REACH: Final = 1.75  # half width of the strip that a leg is drawn in, in plateau widths
-COARSE: Final = 4  # film pixels per pixel of soft tissue, which has no finer detail
 U_SIGN: Final = (1.0, -1.0)  # of x along u: medial is to the right in the left half
+
+# Letters as strokes (x0, y0, x1, y1) in a box 0.7 wide and 1 high.
+STROKES: Final = {
+    "R": (
+        *((0.1, 0.95, 0.1, 0.05), (0.1, 0.05, 0.42, 0.05), (0.42, 0.05, 0.58, 0.15)),
+        *((0.58, 0.15, 0.58, 0.36), (0.58, 0.36, 0.42, 0.48), (0.42, 0.48, 0.1, 0.48)),
+        (0.36, 0.48, 0.62, 0.95),
+    ),
+    "L": ((0.12, 0.05, 0.12, 0.95), (0.12, 0.95, 0.6, 0.95)),
+}
+# Styles of letters: grey of the box (None: no box) and of the letter.
+STYLES: Final = ((0.42, 0.9), (0.85, 0.35), (None, 1.0), (0.8, 0.1))
 
 
 def render(plan: FilmPlan) -> Tensor:
@@ -30,7 +38,7 @@ def render(plan: FilmPlan) -> Tensor:
     for knee in (0, 1):
         _add_leg(attenuation, plan, knee)
     film = _develop(attenuation, noise, plan.exposure, plan.framing.plateau_px[0])
-    draw_overlays(film, plan.overlays, plan.framing)
+    _draw_overlays(film, plan.overlays, plan.framing)
     low, high = film.aminmax()
     film.sub_(low).div_((high - low).clamp(min=1e-6))
     return film.neg_().add_(1) if plan.negative else film
@@ -60,7 +68,7 @@ def _add_leg(attenuation: Tensor, plan: FilmPlan, knee: int) -> None:
     start, end = rotated.min(axis=0) - 2, rotated.max(axis=0) + 2
     columns, rows = (COARSE * math.ceil(length / COARSE) for length in end - start)
     left, top = start.tolist()
-    leg = _draw_leg((rows, columns), (left / px, top / px), plan, knee)
+    leg = draw_leg((rows, columns), (left / px, top / px), plan, knee)
     # Where each pixel of the strip lies in the upright grid, normalised to [-1, 1].
     x = torch.arange(x0, x1)[None, :] + (0.5 - cx)
     y = torch.arange(height)[:, None] + (0.5 - cy)
@@ -68,59 +76,10 @@ def _add_leg(attenuation: Tensor, plan: FilmPlan, knee: int) -> None:
     du, dv = 2 / columns, 2 / rows
     torch.add(x * (c * sign * du) - left * du - 1, y * (s * sign * du), out=points[..., 0])
     torch.add(y * (c * dv) - top * dv - 1, x * (-s * dv), out=points[..., 1])
-    attenuation[:, x0:x1] += sample_at(leg, points)
-
-
-def _draw_leg(size: tuple[int, int], origin: Point, plan: FilmPlan, knee: int) -> Tensor:
-    """Return the attenuation of one upright leg on a grid whose corner is `origin` (u, v)."""
-    rng = np.random.default_rng([plan.seed, 7, knee])
-    shape, px = plan.shapes[knee], plan.framing.plateau_px[knee]
-    coarse_size = (size[0] // COARSE, size[1] // COARSE)
-    coarse = make_grid(coarse_size, origin, px / COARSE)
-    soft = torch.zeros(coarse_size)
-    (left, _), (right, _) = plan.framing.centres
-    texture = _tissue_texture(coarse, rng)
-    add_soft_tissue(coarse, soft, shape, texture, midline_u=(right - left) / 2 / px)
-    leg = F.interpolate(soft[None, None], size, mode="bilinear")[0, 0]
-    grid = make_grid(size, origin, px)
-    bones = grid.crop(-1.0, 0.85, -9.0, 9.0)
-    if bones is not None:
-        texture = _trabecular_texture(bones, shape.trabecular_contrast, rng)
-        bone = torch.zeros_like(texture)
-        add_bones(bones, bone, shape, texture)
-        leg[bones.box].add_(bone, alpha=plan.exposure.bone_contrast)
-    if plan.hardware is not None and plan.hardware_knee == knee:
-        add_hardware(grid, leg, shape, plan.hardware)
-    return leg
-
-
-def _gaussian_noise(size: tuple[int, int], rng: np.random.Generator) -> Tensor:
-    """Return standard normal noise (1, 1, height, width)."""
-    return torch.from_numpy(rng.standard_normal((1, 1, *size), dtype=np.float32))
-
-
-def _tissue_texture(grid: Grid, rng: np.random.Generator) -> Tensor:
-    """Return the unevenness (H, W) of soft tissue, streaky along the leg, 1 on average."""
-    size, px = (len(grid.rows), len(grid.columns)), grid.plateau_px
-    slow = (int(size[0] / px * 3) + 3, int(size[1] / px * 6) + 3)
-    fine = (int(size[0] / px * 9) + 3, int(size[1] / px * 40) + 3)
-    texture = F.interpolate(_gaussian_noise(slow, rng), fine, mode="bilinear").mul_(0.022)
-    texture.add_(_gaussian_noise(fine, rng), alpha=0.010)
-    return F.interpolate(texture.add_(1), size, mode="bilinear")[0, 0]
-
-
-def _trabecular_texture(grid: Grid, contrast: float, rng: np.random.Generator) -> Tensor:
-    """Return trabeculae (H, W), mostly along the bone, and slower variation; 1 on average."""
-    size, px = (len(grid.rows), len(grid.columns)), grid.plateau_px
-    pitch = max(px * 0.007, 1.2)  # pixels between trabeculae
-    fine = (int(size[0] / pitch / 1.5) + 2, int(size[1] / pitch) + 2)
-    slow = (int(size[0] / px * 8) + 2, int(size[1] / px * 9) + 2)
-    strength = min(px * 0.007, 1.0) * contrast  # less where pixels are too coarse
-    specks = _gaussian_noise(fine, rng)[0, 0]
-    streaks = _convolve(specks, [1.0] * 7, 0).mul_(0.11 * strength)
-    texture = F.interpolate(_gaussian_noise(slow, rng), fine, mode="bilinear").mul_(0.08)
-    texture += streaks.add_(specks, alpha=0.055 * strength).add_(1)
-    return F.interpolate(texture, size, mode="bilinear")[0, 0]
+    sampled = F.grid_sample(
+        leg[None, None], points[None], padding_mode="border", align_corners=False
+    )
+    attenuation[:, x0:x1] += sampled[0, 0]
 
 
 def _develop(attenuation: Tensor, noise: Tensor, exposure: Exposure, px: float) -> Tensor:
@@ -128,7 +87,7 @@ def _develop(attenuation: Tensor, noise: Tensor, exposure: Exposure, px: float) 
     height, width = attenuation.shape
     light = attenuation.neg().exp_()
     scattered = _blur_small(light, 0.5 * px).add_(0.05).mul_(exposure.scatter)
-    grey = light.add_(_resize(scattered, light)).log_().neg_()
+    grey = light.add_(interpolate(scattered, light.shape)).log_().neg_()
     # Fewer photons give more noise, by a factor of exp(grey / 2); this is its tangent.
     grey.addcmul_(noise, grey + 0.8, value=9 * exposure.noise)
     grey = _blur(grey, exposure.blur * px)
@@ -138,8 +97,8 @@ def _develop(attenuation: Tensor, noise: Tensor, exposure: Exposure, px: float) 
     fine = _blur_small(grey, 0.03 * px)
     wide = _blur_small(fine, 0.9 * px * fine.shape[0] / height)
     removed = fine.mul_(exposure.sharpening)
-    removed.add_(_resize(wide, fine), alpha=0.5 * exposure.equalisation)
-    grey.mul_(1 + exposure.sharpening).sub_(_resize(removed, grey))
+    removed.add_(interpolate(wide, fine.shape), alpha=0.5 * exposure.equalisation)
+    grey.mul_(1 + exposure.sharpening).sub_(interpolate(removed, grey.shape))
     across, down = exposure.heel_effect
     grey += torch.linspace(-2 * across, 2 * across, width)[None, :]
     grey += torch.linspace(-2 * down, 2 * down, height)[:, None]
@@ -162,18 +121,7 @@ def _blur(film: Tensor, sigma: float) -> Tensor:
     sigma = max(sigma, 0.45)
     radius = math.ceil(1.6 * sigma)
     taps = [math.exp(-0.5 * (k / sigma) ** 2) for k in range(-radius, radius + 1)]
-    return _convolve(_convolve(film, taps, 0), taps, 1)
-
-
-def _convolve(film: Tensor, taps: list[float], axis: int) -> Tensor:
-    """Return the weighted mean of neighbours (H, W) along an axis; edges are replicated."""
-    radius, length = len(taps) // 2, film.shape[axis]
-    pad = (0, 0, radius, radius) if axis == 0 else (radius, radius)
-    padded = F.pad(film[None], pad, mode="replicate")[0]
-    mean = padded.narrow(axis, 0, length) * (taps[0] / sum(taps))
-    for k, tap in enumerate(taps[1:], start=1):
-        mean.add_(padded.narrow(axis, k, length), alpha=tap / sum(taps))
-    return mean
+    return convolve(convolve(film, taps, 0), taps, 1)
 
 
 def _blur_small(film: Tensor, sigma: float) -> Tensor:
@@ -183,6 +131,64 @@ def _blur_small(film: Tensor, sigma: float) -> Tensor:
     return _blur(small, sigma / cell)
 
 
-def _resize(small: Tensor, like: Tensor) -> Tensor:
-    """Resize a picture (h, w) to the size of another one."""
-    return F.interpolate(small[None, None], like.shape, mode="bilinear")[0, 0]
+def _draw_overlays(film: Tensor, overlays: Overlays, framing: Framing) -> None:
+    """Draw discs, unexposed corners, letters and border on a film (H, W), in place."""
+    for x, y, radius, grey in overlays.discs:
+        crop, dx, dy = _crop_around(film, (x, y), radius + 1)
+        _blend(crop, grey, radius - torch.hypot(dx, dy) + 0.5)
+    if overlays.round_field is not None:
+        x, y, radius, grey = overlays.round_field
+        _, dx, dy = _crop_around(film, (x, y), math.hypot(*film.shape))
+        beyond = (torch.hypot(dx, dy) - radius) / (0.1 * framing.plateau_px[0])
+        _blend(film, grey, beyond.add_(0.5))
+    for letter, x, y, height, style in overlays.markers:
+        _draw_letter(film, letter, (x, y), height, STYLES[style])
+    _draw_border(film, overlays, framing)
+
+
+def _blend(film: Tensor, grey: float, opacity: Tensor) -> None:
+    """Paint a film (H, W) with a grey of an opacity (H, W), clipped to [0, 1], in place."""
+    film.lerp_(torch.full_like(film, grey), opacity.clamp_(0, 1))
+
+
+def _crop_around(film: Tensor, centre: Point, reach: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the pixels (h, w) within reach, and their x (1, w) and y (h, 1) from the centre."""
+    height, width = film.shape
+    x0, x1 = max(int(centre[0] - reach), 0), min(int(centre[0] + reach) + 2, width)
+    y0, y1 = max(int(centre[1] - reach), 0), min(int(centre[1] + reach) + 2, height)
+    crop = film[y0 : max(y1, y0), x0 : max(x1, x0)]
+    x = torch.arange(crop.shape[1]) + (x0 + 0.5 - centre[0])
+    y = torch.arange(crop.shape[0]) + (y0 + 0.5 - centre[1])
+    return crop, x[None, :], y[:, None]
+
+
+def _draw_letter(
+    film: Tensor, letter: str, centre: Point, height: float, style: tuple[float | None, float]
+) -> None:
+    box_grey, grey = style
+    crop, x, y = _crop_around(film, centre, 0.62 * height)
+    if box_grey is not None:
+        inside = torch.minimum(0.47 * height - x.abs(), 0.6 * height - y.abs())
+        _blend(crop, box_grey, inside + 0.5)
+    x, y = x / (0.8 * height) + 0.35, y / (0.8 * height) + 0.5
+    strokes = torch.stack([segment_distance(x, y, stroke) for stroke in STROKES[letter]])
+    _blend(crop, grey, (0.065 - strokes.amin(0)) * 0.8 * height + 0.5)
+
+
+def _draw_border(film: Tensor, overlays: Overlays, framing: Framing) -> None:
+    """Paint what lies outside of the exposed field, which may be tilted."""
+    height, width = film.shape
+    x0, y0, x1, y1 = framing.field
+    if overlays.field_tilt_deg == 0 and overlays.border_grey == 0:
+        film[: round(y0)] = 0
+        film[round(y1) :] = 0
+        film[:, : round(x0)] = 0
+        film[:, round(x1) :] = 0
+        return
+    tilt = math.radians(overlays.field_tilt_deg)
+    x = torch.arange(width)[None, :] + 0.5 - (x0 + x1) / 2
+    y = torch.arange(height)[:, None] + 0.5 - (y0 + y1) / 2
+    across = (x * math.cos(tilt) + y * math.sin(tilt)).abs_().neg_().add_((x1 - x0) / 2)
+    down = (y * math.cos(tilt) - x * math.sin(tilt)).abs_().neg_().add_((y1 - y0) / 2)
+    outside = torch.minimum(across, down).add_(0.5).clamp_(0, 1).neg_().add_(1)
+    _blend(film, overlays.border_grey, outside)

@@ -1,9 +1,10 @@
-"""Chord lengths of the solids that X-rays cross, on a pixel grid in a knee's coordinates (u, v)."""
+"""Pixel grids in a knee's coordinates (u, v), chord lengths of solids on them, and filters."""
 
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from kneematch.synthetic.phantom.anatomy import Array
@@ -13,62 +14,66 @@ from kneematch.synthetic.phantom.anatomy import Array
 class Grid:
     """Pixel centres in a knee's coordinates, or a crop of such a grid."""
 
-    u: Tensor  # (1, W)
-    v: Tensor  # (H, 1)
-    columns: Array  # (W,) u again, in double precision, where outlines are evaluated
-    rows: Array  # (H,) v again
-    plateau_px: float  # pixels per plateau width
-    box: tuple[slice, slice]  # rows and columns of the grid that this one was cropped from
+    columns: Array  # (W,) u in double precision, where outlines are evaluated
+    rows: Array  # (H,) v
+    box: tuple[slice, slice] = (slice(None), slice(None))  # of the grid this is cropped from
 
-    def crop(self, u0: float, u1: float, v0: float, v1: float) -> "Grid | None":
-        """Return the pixels in [u0, u1] x [v0, v1], or None where they are fewer than 2 x 2."""
-        i0, i1 = np.searchsorted(self.rows, [v0, v1])
-        j0, j1 = np.searchsorted(self.columns, [u0, u1])
+    @property
+    def u(self) -> Tensor:
+        """Return the columns in single precision, (1, W)."""
+        return self.per_column(self.columns)
+
+    @property
+    def v(self) -> Tensor:
+        """Return the rows in single precision, (H, 1)."""
+        return self.per_row(self.rows)
+
+    def crop(self, u0: float, u1: float, v0: float, v1: float) -> "Grid":
+        """Return the pixels in [u0, u1] x [v0, v1], none where they are fewer than 2 x 2."""
+        i0, i1 = np.searchsorted(self.rows, [v0, v1]).tolist()
+        j0, j1 = np.searchsorted(self.columns, [u0, u1]).tolist()
         if i1 - i0 < 2 or j1 - j0 < 2:
-            return None
-        down, across = slice(int(i0), int(i1)), slice(int(j0), int(j1))
-        columns, rows = self.columns[across], self.rows[down]
-        return Grid(self.u[:, across], self.v[down], columns, rows, self.plateau_px, (down, across))
+            i1, j1 = i0, j0
+        return Grid(self.columns[j0:j1], self.rows[i0:i1], (slice(i0, i1), slice(j0, j1)))
 
     def per_row(self, values: Array) -> Tensor:
-        """Return values at the rows (H,) as a tensor (H, 1)."""
-        return torch.from_numpy(values).to(self.u)[:, None]
+        """Return values at the rows (..., H) as a tensor (..., H, 1)."""
+        return torch.from_numpy(values).float()[..., None]
 
     def per_column(self, values: Array) -> Tensor:
         """Return values at the columns (W,) as a tensor (1, W)."""
-        return torch.from_numpy(values).to(self.u)[None, :]
+        return torch.from_numpy(values).float()[None, :]
 
-    def profile(self, v: tuple[float, ...], values: tuple[float, ...]) -> Tensor:
+    def profile(self, v: tuple[float, ...] | Array, values: tuple[float, ...] | Array) -> Tensor:
         """Interpolate values that are given at some v linearly: (H, 1)."""
         return self.per_row(np.interp(self.rows, v, values))
 
 
 def make_grid(size: tuple[int, int], origin: tuple[float, float], plateau_px: float) -> Grid:
     """Return a grid of a size (height, width) whose upper left corner is `origin` (u, v)."""
-    rows = origin[1] + (np.arange(size[0], dtype=np.float64) + 0.5) / plateau_px
-    columns = origin[0] + (np.arange(size[1], dtype=np.float64) + 0.5) / plateau_px
-    u = torch.from_numpy(columns).float()[None, :]
-    v = torch.from_numpy(rows).float()[:, None]
-    return Grid(u, v, columns, rows, plateau_px, (slice(0, size[0]), slice(0, size[1])))
+    rows, columns = (
+        start + (np.arange(length, dtype=np.float64) + 0.5) / plateau_px
+        for length, start in zip(size, origin[::-1], strict=True)
+    )
+    return Grid(columns, rows)
 
 
 def tube_chord(
     u: Tensor,
-    left: Tensor,
-    right: Tensor,
+    sides: Tensor,
     depth: Tensor | float,
     squareness: Tensor | float = 0.0,
     softness: float = 0.0,
 ) -> Tensor:
-    """Return the chord (H, W) through a tube between two outlines (H, 1).
+    """Return the chord (H, W) through a tube between two outlines (2, H, 1).
 
     The cross-section is an ellipse of that depth, closer to a rectangle when `squareness` is 1.
     `softness` blunts the steep edge, for grids too coarse to resolve it.
     """
+    left, right = sides.unbind()
     half = (0.5 * (right - left)).clamp(min=1e-3)
     t2 = (u * (1 / half)).sub_(0.5 * (left + right) / half).square_()
-    if not isinstance(squareness, float) or squareness > 0:
-        t2 = t2.lerp_(t2.square().mul_(t2), squareness)
+    t2.lerp_(t2.square().mul_(t2), squareness)
     inside = t2.neg_().add_(1)
     if softness > 0:
         inside = (inside.square() + softness**2).sqrt_().add_(inside).mul_(0.5)
@@ -84,27 +89,11 @@ def rounded_end(height: Tensor, radius: Tensor | float) -> Tensor:
     return (s * (2 - s)).sqrt_()
 
 
-def squared_radius(
-    grid: Grid,
-    centre: tuple[float, float],
-    radii: tuple[float, float],
-    *,
-    taper: float = 0.0,
-    boxy: bool = False,
-) -> Tensor:
-    """Return the squared elliptic radius (H, W) about a centre (u, v), 1 on the outline.
-
-    The outline narrows distally by `taper`; a boxy one is a superellipse of exponent 4.
-    """
-    y = (grid.v - centre[1]) * (1 / radii[1])
-    x = (grid.u - centre[0]) * (1 / radii[0]) / (1 - taper * y).clamp(min=0.3)
-    if boxy:
-        return (x.square_().square_() + y.square_().square_()).sqrt_()
-    return x.square_() + y.square_()
-
-
 def shell_chords(radius2: Tensor, wall: float) -> tuple[Tensor, Tensor]:
-    """Return the chords through the shell and through the core of an ellipsoid of thickness 1."""
+    """Return the chords through the shell and through the core of an ellipsoid of thickness 1.
+
+    `radius2` (H, W) is the squared elliptic radius, 1 on the outline.
+    """
     inner = (1 - radius2 * (1 / (1 - wall) ** 2)).clamp_(min=0).sqrt_().mul_(1 - wall)
     outer = (1 - radius2).clamp_(min=0).sqrt_()
     return outer.sub_(inner), inner
@@ -118,3 +107,27 @@ def bright_line(height: Tensor, above: float, below: float) -> Tensor:
     scaled = torch.where(height < 0, height * (1 / above), height * (1 / below))
     # Beyond 40 the exponential would be denormal, which CPUs compute slowly.
     return scaled.square_().clamp_(max=40).neg_().exp_()
+
+
+def segment_distance(x: Tensor, y: Tensor, ends: tuple[float, float, float, float]) -> Tensor:
+    """Return the distance (H, W) of points x (1, W), y (H, 1) from the segment x0, y0, x1, y1."""
+    x0, y0, x1, y1 = ends
+    dx, dy = x1 - x0, y1 - y0
+    along = (((x - x0) * dx + (y - y0) * dy) / (dx * dx + dy * dy)).clamp(0, 1)
+    return torch.hypot(x - x0 - along * dx, y - y0 - along * dy)
+
+
+def convolve(picture: Tensor, taps: list[float], axis: int) -> Tensor:
+    """Return the weighted mean of neighbours (H, W) along an axis; edges are replicated."""
+    radius, length = len(taps) // 2, picture.shape[axis]
+    pad = (0, 0, radius, radius) if axis == 0 else (radius, radius)
+    padded = F.pad(picture[None], pad, mode="replicate")[0]
+    mean = padded.narrow(axis, 0, length) * (taps[0] / sum(taps))
+    for k, tap in enumerate(taps[1:], start=1):
+        mean.add_(padded.narrow(axis, k, length), alpha=tap / sum(taps))
+    return mean
+
+
+def interpolate(picture: Tensor, size: tuple[int, ...]) -> Tensor:
+    """Interpolate a picture (h, w) bilinearly to a size (height, width)."""
+    return F.interpolate(picture[None, None], size, mode="bilinear")[0, 0]

@@ -1,0 +1,142 @@
+"""X-ray attenuation of one upright leg: bones, implants, subcutaneous fat and muscles."""
+
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kneematch.synthetic.phantom.anatomy import (
+    SKIN_V,
+    Array,
+    KneeShape,
+    catmull_rom,
+    femur_outline,
+    fibula_outline,
+    tibia_outline,
+)
+from kneematch.synthetic.phantom.bones import add_bones, add_hardware
+from kneematch.synthetic.phantom.film_plan import FilmPlan, Point
+from kneematch.synthetic.phantom.solids import Grid, convolve, interpolate, make_grid, tube_chord
+
+COARSE: Final = 4  # film pixels per pixel of soft tissue, which has no finer detail
+MUSCLE_ATTENUATION: Final = 1.45  # of a chord one plateau width (75 mm) long
+FAT_RATIO: Final = 0.84  # attenuation of fat over that of muscle
+SKIN_SOFTNESS: Final = 0.04
+
+# v, and the lateral and medial outline there as fractions of the leg's half width
+MUSCLES: Final[tuple[Array, ...]] = tuple(
+    np.array(muscle)
+    for muscle in (
+        # vastus lateralis and medialis
+        ((-4.5, -2.0, -1.0, -0.55), (-0.9, -0.88, -0.8, -0.62), (-0.1, -0.2, -0.4, -0.6)),
+        ((-4.5, -2.0, -1.0, -0.5), (0.1, 0.1, 0.25, 0.6), (0.8, 0.8, 0.86, 0.64)),
+        # the two heads of gastrocnemius, tibialis anterior
+        ((0.1, 0.5, 1.3, 2.2, 3.2), (0.3, 0.1, 0.0, 0.1, 0.3), (0.35, 0.75, 0.93, 0.8, 0.4)),
+        ((0.1, 0.5, 1.3, 2.2, 3.0), (-0.5, -0.7, -0.75, -0.6, -0.3), (-0.4, -0.1, 0.0, 0.0, -0.1)),
+        ((0.3, 0.8, 1.5, 3.0, 4.5), (-0.7, -0.92, -0.94, -0.8, -0.6), (-0.6, -0.3, -0.2, -0.2, 0)),
+    )
+)
+
+
+def draw_leg(size: tuple[int, int], origin: Point, plan: FilmPlan, knee: int) -> Tensor:
+    """Return the attenuation of one upright leg on a grid whose corner is `origin` (u, v)."""
+    rng = np.random.default_rng([plan.seed, 7, knee])
+    shape, px = plan.shapes[knee], plan.framing.plateau_px[knee]
+    (left, _), (right, _) = plan.framing.centres
+    coarse = make_grid((size[0] // COARSE, size[1] // COARSE), origin, px / COARSE)
+    texture = _tissue_texture(coarse, px / COARSE, rng)
+    leg = interpolate(_soft_tissue(coarse, shape, texture, midline_u=(right - left) / 2 / px), size)
+    grid = make_grid(size, origin, px)
+    part = grid.crop(-1.0, 0.85, -9.0, 9.0)
+    if part.u.numel():
+        texture = _trabecular_texture(part, px, shape.trabecular_contrast, rng)
+        bones = torch.zeros_like(texture)
+        add_bones(part, bones, shape, texture)
+        leg[part.box].add_(bones, alpha=plan.exposure.bone_contrast)
+    if plan.hardware is not None and plan.hardware_knee == knee:
+        add_hardware(grid, leg, shape, plan.hardware)
+    return leg
+
+
+def _soft_tissue(grid: Grid, shape: KneeShape, texture: Tensor, midline_u: float) -> Tensor:
+    """Return the attenuation (H, W) of the leg without its bones.
+
+    Args:
+        grid: the pixels.
+        shape: the knee.
+        texture: (H, W) unevenness of the tissue, 1 on average.
+        midline_u: where the leg touches the other one and is flattened.
+    """
+    skin = _skin(shape, midline_u)
+    half = 0.5 * (skin[1] - skin[0])
+    fat = np.clip(shape.fat, 0.04, None)
+    sides = grid.per_row(catmull_rom(grid.rows, SKIN_V, skin))
+    thickness = half * np.interp(SKIN_V, [-1.5, 0, 1.3, 4], [1.8, 1.72, 1.75, 1.8])
+    depth = grid.per_row(catmull_rom(grid.rows, SKIN_V, thickness))
+    # A leg is thicker on its lateral side, and its edge is steeper there.
+    skew = 1 - 0.33 * grid.u.clamp(-1, 1)
+    squareness = (grid.u * -8).sigmoid_().mul_(0.5)
+    leg = tube_chord(grid.u, sides, depth, squareness, SKIN_SOFTNESS).mul_(skew * FAT_RATIO)
+    inner = torch.stack([sides[0] + fat[0], sides[1] - fat[1]])
+    lean = tube_chord(grid.u, inner, depth - 0.1, squareness).mul_(skew)
+    leg.add_(lean, alpha=(1 - FAT_RATIO) * 0.6).mul_(texture).mul_(MUSCLE_ATTENUATION)
+    for v, *outline in MUSCLES:
+        middle, reach = (
+            np.interp(v, SKIN_V, values)
+            for values in (0.5 * (skin[0] + skin[1]), half - float(fat.mean()))
+        )
+        lateral, medial = (middle + side * reach for side in outline)
+        part = grid.crop(float(lateral.min()), float(medial.max()), v[0], v[-1])
+        ends = np.clip(np.minimum(part.rows - v[0], v[-1] - part.rows) / 0.3, 0, 1)
+        depth = part.per_row(np.interp(part.rows, v, medial - lateral) * ends)
+        sides = torch.stack([part.profile(v, lateral), part.profile(v, medial)])
+        # Only what the muscle attenuates more than fat.
+        muscle = tube_chord(part.u, sides, depth)
+        leg[part.box] += muscle.mul_(MUSCLE_ATTENUATION * (1 - FAT_RATIO) * 0.85)
+    return leg
+
+
+def _skin(shape: KneeShape, midline_u: float) -> Array:
+    """Return u of the lateral and medial skin (2, V) at SKIN_V, outside of all bones."""
+    thigh = np.clip(-SKIN_V / 1.2, 0, 1)
+    girth = shape.girth[0] + (shape.girth[1] - 1) * thigh
+    shear = shape.tibia_shear * np.clip(SKIN_V, 0, None)
+    shear = shear + shape.femur_shear * np.clip(SKIN_V, None, 0)
+    femur = femur_outline(shape, np.clip(SKIN_V, None, 0.0))
+    tibia = tibia_outline(shape, np.clip(SKIN_V, 0.05, None))
+    fibula = fibula_outline(shape, np.clip(SKIN_V, 0.1, None))
+    bones = np.where(SKIN_V < 0, femur, tibia)
+    others = np.where(SKIN_V > 0.1, fibula, bones)
+    lateral, medial = shape.skin * girth + shear
+    lateral = np.minimum(lateral, np.minimum(bones[0], others[0]) - 0.10)
+    medial = np.maximum(medial, np.maximum(bones[1], others[1]) + 0.14)
+    return np.array([lateral, np.minimum(medial, midline_u)])
+
+
+def _gaussian_noise(size: tuple[int, int], rng: np.random.Generator) -> Tensor:
+    """Return standard normal noise (height, width)."""
+    return torch.from_numpy(rng.standard_normal(size, dtype=np.float32))
+
+
+def _tissue_texture(grid: Grid, px: float, rng: np.random.Generator) -> Tensor:
+    """Return the unevenness (H, W) of soft tissue, streaky along the leg, 1 on average."""
+    height, width = size = len(grid.rows), len(grid.columns)
+    fine = (int(height / px * 9) + 3, int(width / px * 40) + 3)
+    slow = _gaussian_noise((int(height / px * 3) + 3, int(width / px * 6) + 3), rng)
+    texture = interpolate(slow, fine).mul_(0.022).add_(_gaussian_noise(fine, rng), alpha=0.010)
+    return interpolate(texture.add_(1), size)
+
+
+def _trabecular_texture(grid: Grid, px: float, contrast: float, rng: np.random.Generator) -> Tensor:
+    """Return trabeculae (H, W), mostly along the bone, and slower variation; 1 on average."""
+    height, width = size = len(grid.rows), len(grid.columns)
+    pitch = max(px * 0.007, 1.2)  # pixels between trabeculae
+    fine = (int(height / pitch / 1.5) + 2, int(width / pitch) + 2)
+    strength = min(px * 0.007, 1.0) * contrast  # less where pixels are too coarse
+    specks = _gaussian_noise(fine, rng)
+    streaks = convolve(specks, [1.0] * 7, 0).mul_(0.11 * strength)
+    slow = _gaussian_noise((int(height / px * 8) + 2, int(width / px * 9) + 2), rng)
+    texture = interpolate(slow, fine).mul_(0.08)
+    texture += streaks.add_(specks, alpha=0.055 * strength).add_(1)
+    return interpolate(texture, size)
