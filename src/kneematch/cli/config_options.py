@@ -53,8 +53,10 @@ def _parameter(item: "Field[Any]", hint: Any) -> inspect.Parameter:
     elif about.parser is not None:
         hint = str | None if default is None else str
         default = ",".join(default) if isinstance(default, tuple) else default
+    # The name is given, since Typer 0.27 takes it from a metavar that is the same word.
+    flags = about.flags or (f"--{item.name.replace('_', '-')}",)
     declared = typer.Option(
-        *about.flags,
+        *flags,
         help=about.help,
         metavar="" if hint is bool else about.metavar,
         min=about.minimum,
