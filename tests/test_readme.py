@@ -91,3 +91,17 @@ def test_links_of_page_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_paper_page_names_what_exists() -> None:
+    text = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|.*\|.*\| (.*) \| (`[\w/]+\.py`.*) \|$", text, re.MULTILINE)
+    assert len(rows) > 20
+    for code, where in rows:
+        files = [ROOT / "src" / "kneematch" / name for name in re.findall(r"`(.*?)`", where)]
+        source = "".join(file.read_text(encoding="utf-8") for file in files)
+        for named in re.findall(r"`(.*?)`", code):
+            for word in re.findall(r"[A-Za-z_]\w+", named):
+                assert re.search(rf"\b{word}\b", source), f"{word} in {where}"
+    for name in re.findall(r"`([\w/]+\.py)`", text):
+        assert (ROOT / "src" / "kneematch" / name).exists(), name

@@ -107,7 +107,7 @@ def paper_option() -> Any:
     """Which energy is minimised."""
     return option(
         False,
-        help="Minimise the paper's energy instead of the robust one.",
+        help="Use the paper's energy and refinement instead of the robust ones.",
         group=METHOD,
         flags=("--paper",),
     )

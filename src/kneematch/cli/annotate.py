@@ -10,7 +10,7 @@ from kneematch.errors import SettingsError
 
 
 def annotate(
-    film: Annotated[Path, typer.Argument(help="The film to draw on.")],
+    film: Annotated[Path, typer.Argument(metavar="FILM", help="The film to draw on.")],
     films: Annotated[
         list[str] | None,
         typer.Option(

@@ -1,13 +1,13 @@
 """`kneematch detect`: find the knee joint areas of films."""
 
 import logging
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kneematch.batch.config import DetectConfig
 from kneematch.cli.config_options import config_options
+from kneematch.cli.options import OutFolder, Quiet
 from kneematch.cli.terminal import (
     SOME_FAILED,
     complain,
@@ -28,18 +28,14 @@ def detect(
     films: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILMS...",
+            metavar="FILMS",
             help="Films (DICOM, PNG, JPEG, TIFF), folders, patterns, @list.txt, a CSV with a "
             "column of paths, or - for a list on stdin.",
         ),
     ],
-    out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="FOLDER", help="Folder for the results.")
-    ],
+    out: OutFolder,
     config: DetectConfig,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", metavar="", help="Print only what failed.")
-    ] = False,
+    quiet: Quiet = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", metavar="", help="Print how films are searched.")
     ] = False,

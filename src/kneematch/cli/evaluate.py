@@ -38,7 +38,7 @@ def evaluate(
     config: EvaluateConfig,
     films: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILMS...", help="Films, folders, patterns or @list.txt."),
+        typer.Argument(metavar="FILMS", help="Films, folders, patterns or @list.txt."),
     ] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`kneematch info`: what was read, and where the film is split."""
+"""`kneematch info`: show what is read from films, and where they are split."""
 
 import math
 from pathlib import Path
@@ -36,29 +36,34 @@ MOST_COLUMNS = 6  # of a contact sheet
 
 
 def info(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="DICOM, PNG, JPEG, TIFF.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILES", help="DICOM, PNG, JPEG or TIFF files.")
+    ],
     preview: Annotated[
-        Path | None, typer.Option(metavar="PNG", help="Draw the films and their split.")
+        Path | None,
+        typer.Option(
+            metavar="PNG", help="Draw the films with the lines along which they are split."
+        ),
     ] = None,
 ) -> None:
-    """Tell what was read from films, and where they are split."""
+    """Show what is read from films, and where they are split."""
     from kneematch.detection.describe import describe
 
     pictures: list[Image.Image] = []
-    told = 0
+    shown_films = 0
     for path in files:
         try:
             found = describe(path)
         except KneematchError as error:
             complain(str(error))
             continue
-        _tell(dict(zip(FIELDS, _values(path, found), strict=True)), first=told == 0)
-        told += 1
+        _print(dict(zip(FIELDS, _values(path, found), strict=True)), first=shown_films == 0)
+        shown_films += 1
         if preview is not None:
             pictures.append(_picture(path, found))
     if preview is not None and pictures:
         _save(pictures, preview)
-    if told < len(files):
+    if shown_films < len(files):
         raise typer.Exit(FAILED)
 
 
@@ -82,13 +87,13 @@ def _values(path: Path, found: "Description") -> tuple[str, ...]:
     return tuple(value or NOTHING for value in values)
 
 
-def _tell(values: dict[str, str], *, first: bool) -> None:
+def _print(values: dict[str, str], *, first: bool) -> None:
     from rich.console import Console
 
     console = Console()
     if console.is_terminal:
         console.print(_table(values))
-    else:  # one line a film, for grep and cut
+    else:  # one line per film, for grep and cut
         if first:
             typer.echo("\t".join(values))
         typer.echo("\t".join(values.values()))
@@ -102,7 +107,7 @@ def _table(values: dict[str, str]) -> "Table":
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in values.items():
-        # As Text, since a header may hold what rich takes for markup.
+        # As Text, since a header may hold what rich would read as markup.
         table.add_row(name, Text(value, style="bold" if name == "film" else ""))
     table.add_row()
     return table

@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and how their errors are told."""
+"""The command line: its commands, and how their errors are shown."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ from kneematch.errors import KneematchError
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
 app = typer.Typer(
-    help="Draw boxes on one knee of one X-ray; get both knee joint areas in every other one.",
+    help="Find the knee joint areas in knee radiographs.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -47,14 +47,17 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", metavar="", help="Print the version.", callback=_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
-    """Options that stand before a command; Typer shows the help of the app itself instead."""
+    """Declare the options before a command; Typer shows the help of the app instead of this."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; what a user can mend is one line on stderr and exit code 2."""
+    """Run a command; an error that the user can correct is one line on stderr and exit code 2."""
     # Threads that wait for work by spinning would keep the processes that read films waiting.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments)

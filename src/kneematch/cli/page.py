@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 Port = Annotated[int, typer.Option(metavar="N", help="Port of the page; 0 chooses a free one.")]
-Browser = Annotated[bool, typer.Option(help="Open the page in the browser.")]
+Browser = Annotated[bool, typer.Option(metavar="", help="Open the page in the browser.")]
 
 
 def check_web() -> None:

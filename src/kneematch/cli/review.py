@@ -9,7 +9,9 @@ from kneematch.cli.page import Browser, Port, check_web, show_page
 
 
 def review(
-    out: Annotated[Path, typer.Argument(help="Output folder of `kneematch detect`.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Output folder of `kneematch detect`.")
+    ],
     root: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder of films with relative paths.")
     ] = Path(),

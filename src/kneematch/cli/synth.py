@@ -12,7 +12,9 @@ from kneematch.synthetic.config import SynthConfig
 
 @config_options(SynthConfig)
 def synth(
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Output folder.")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="FOLDER", help="Folder for the films.")
+    ],
     config: SynthConfig,
 ) -> None:
     """Write synthetic knee films (phantoms), truth.csv with their knees, and a template.json."""

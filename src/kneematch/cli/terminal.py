@@ -1,10 +1,10 @@
-"""What all commands show alike: messages, paths and progress."""
+"""Messages, tables and progress on the terminal, exit codes, and what Ctrl-C does."""
 
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from kneematch.evaluation.tables import Table
     from kneematch.progress import Advance
 
-FAILED: Final = 2  # the exit code of everything that a user can mend
-SOME_FAILED: Final = 1  # of a run that went through, though not with every film
-INTERRUPTED: Final = 130  # what a shell reports after Ctrl-C
-PIPE_WIDTH: Final = 160  # of tables, where there is no terminal to ask
+FAILED: Final = 2  # exit code of errors that the user can correct
+SOME_FAILED: Final = 1  # of a run that finished, but not with every film
+INTERRUPTED: Final = 130  # as shells report after Ctrl-C
+PIPE_WIDTH: Final = 160  # of tables that are not printed on a terminal
 
 
 def complain(message: str) -> None:
-    """One line on stderr."""
+    """Print one line on stderr."""
     typer.echo(f"kneematch: {shown(' '.join(message.splitlines()))}", err=True)
 
 
@@ -51,12 +51,12 @@ def log_to_stderr(level: int = logging.INFO) -> Iterator[None]:
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """A path, or what is said of it, on one line that any terminal can print."""
+    """Return a path or a message without characters that a terminal cannot print."""
     return "".join(sign if sign.isprintable() else "?" for sign in str(path))
 
 
 def print_table(table: "Table", titles: Collection[str] | None = None) -> None:
-    """A table on stdout, or some of its columns."""
+    """Print a table, or some of its columns, on stdout."""
     from rich import box
     from rich.console import Console
     from rich.table import Table as Grid
@@ -70,41 +70,9 @@ def print_table(table: "Table", titles: Collection[str] | None = None) -> None:
         column = table.columns[k]
         grid.add_column(column.title, justify="left" if column.digits is None else "right")
     for row in table.shown():
-        grid.add_row(*(Text(row[k]) for k in chosen))  # as text, where [ and ] mean nothing
+        grid.add_row(*(Text(row[k]) for k in chosen))  # as Text, in which [ and ] are no markup
     wide = None if Console().is_terminal else PIPE_WIDTH
     Console(width=wide).print(grid)
-
-
-@contextmanager
-def progress(total: int, before: int = 0) -> Iterator[Callable[[], None]]:
-    """A bar on stderr, its rate and the time left, or nothing where stderr is no terminal.
-
-    Yields what is to be called after each film; those done before say nothing about the rate.
-    """
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    rate = TextColumn("{task.fields[rate]}")
-    columns = BarColumn(), MofNCompleteColumn(), rate, TimeRemainingColumn()
-    hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("", total=total, completed=before, rate="")
-        started, done = time.monotonic(), 0
-
-        def advance() -> None:
-            nonlocal done
-            done += 1
-            a_second = done / max(time.monotonic() - started, 1e-9)
-            bar.update(task, advance=1, rate=f"{a_second:.1f} films/s")
-
-        yield advance
 
 
 @contextmanager
@@ -138,7 +106,7 @@ def progress_bar(label: str, total: int, done: int = 0) -> Iterator["Advance"]:
 
 @contextmanager
 def stopping_cleanly(kept: Path) -> Iterator[None]:
-    """Take SIGTERM for Ctrl-C, and after either say how to go on from the file that is kept."""
+    """Treat SIGTERM like Ctrl-C; after either, say how to continue from the file that is kept."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -73,7 +73,8 @@ class TrainConfig:
 
     recipe: str = option(
         DEFAULT.name,
-        help="Hyperparameters: default, or exactly those of the paper.",
+        help="Hyperparameters: default, or those of the paper, whose initial weights are "
+        "--start imagenet.",
         group=METHOD,
         choices=tuple(RECIPES),
     )
