@@ -21,8 +21,7 @@ from kneematch.matching.template import Template
 from kneematch.solvers.adam import STEPS
 from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.solvers.grid_search import CHUNK, N_SCALES, STRIDE, grid_search, grid_starts
-from kneematch.solvers.problem import Problem, make_problem
-from kneematch.solvers.pyramid import pyramid
+from kneematch.solvers.problem import Problem, make_problem, pyramid
 
 WORSE = 0.005
 

@@ -35,8 +35,7 @@ from kneematch.matching.template import Template
 from kneematch.solvers.adam import STEPS, adam
 from kneematch.solvers.anchored_refinement import refine_anchored
 from kneematch.solvers.ncc_bank import bank_minima
-from kneematch.solvers.problem import Problem, Refiner, make_problem
-from kneematch.solvers.pyramid import pyramid
+from kneematch.solvers.problem import Problem, Refiner, make_problem, pyramid
 
 SCALE_OFF, CENTRE_OFF, ROTATION_OFF = 0.12, 0.2, 0.05
 WORSE = 0.005

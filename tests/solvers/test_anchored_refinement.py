@@ -9,9 +9,8 @@ from torch import Tensor
 
 from kneematch.geometry.pose import corner_distance, pose_from_vector, vector_from_pose
 from kneematch.solvers.anchored_refinement import LEVELS, QUICK_LEVELS, anchor, refine_anchored
-from kneematch.solvers.linearization import Quadratic
-from kneematch.solvers.problem import Problem, make_problem
-from kneematch.solvers.pyramid import pyramid
+from kneematch.solvers.gauss_newton import Quadratic
+from kneematch.solvers.problem import Problem, make_problem, pyramid
 
 PAPER = pytest.mark.parametrize("paper", [True, False], ids=["printed", "robust"])
 OFF = torch.tensor([0.02, 0.05, -0.03, 0.02], dtype=torch.float64)  # a tenth of the knee's width

@@ -1,4 +1,4 @@
-"""Levenberg-Marquardt: it never ascends, finds the truth, and does not depend on the batch."""
+"""The descent never ascends and finds the truth; its model is that of the energy."""
 
 from collections.abc import Callable
 
@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.solvers.gauss_newton import Level, descend, step
-from kneematch.solvers.linearization import Quadratic, linearize
-from kneematch.solvers.problem import Problem, Solution, make_problem
-from kneematch.solvers.pyramid import pyramid
+from kneematch.geometry.pose import pose_from_vector, pose_matrix, vector_from_pose
+from kneematch.geometry.sampling import sample
+from kneematch.matching.energy import correlation, energy, symmetry_penalty
+from kneematch.solvers.gauss_newton import Level, Quadratic, descend, linearize, step
+from kneematch.solvers.problem import Problem, Solution, make_problem, pyramid
 
 LEVELS = Level(8, 10, 0.1), Level(4, 8, 0.05), Level(2, 6, 0.02), Level(2, 4, 0.005)
 
 PAPER = pytest.mark.parametrize("paper", [True, False], ids=["printed", "robust"])
+SIDES = pytest.mark.parametrize("sides", [1, 2])
 OFFSETS = torch.tensor(
     [
         [1.03, 0.02, -0.015, 0.015],
@@ -108,3 +109,125 @@ def test_step_without_damping_solves_a_quadratic() -> None:
     assert torch.allclose(found, wanted.reshape(3, 2, 4), atol=1e-4)
     damped = step(model, torch.full((3,), 1e3, dtype=torch.float64))
     assert damped.norm() < 0.01 * found.norm()
+
+
+def question(clouds: Callable, cut: Callable, *, sides: int, paper: bool) -> Problem:
+    template, _ = cut(clouds(seed=1))
+    return make_problem(clouds(8, sides).double(), template, paper=paper)
+
+
+def poses(sides: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    v = torch.randn(8, sides, 4, generator=generator, dtype=torch.float64)
+    # Patches about as large as the template: the model differentiates in the patch's own pixels.
+    return pose_from_vector(0.3 * v - torch.tensor([0.4, 0, 0, 0]), 1 / 1.6)
+
+
+def soft_energy(problem: Problem, theta: Tensor, softness: float) -> Tensor:
+    """The energy with a soft maximum, by autograd's means alone."""
+    total = symmetry_penalty(theta)
+    for term in problem.terms:
+        matrices = pose_matrix(theta, term.template.aspect, problem.image_aspect)
+        patch, image = sample(term.halves, matrices, term.template.size), term.template.image
+        whole, red, green = (
+            correlation(patch[window], image[window], term.floor)
+            for window in (..., term.template.red, term.template.green)
+        )
+        sides = [
+            (
+                1
+                - sign * whole
+                + softness
+                * torch.logaddexp((1 - sign * red) / softness, (1 - sign * green) / softness)
+            )
+            / 2
+            for sign in (1, -1)
+        ]
+        total = total + term.weight * torch.minimum(*sides).sum(-1)
+    return total
+
+
+@PAPER
+@SIDES
+def test_the_value_is_the_energy_when_the_maximum_is_hard(
+    clouds: Callable, cut: Callable, paper: bool, sides: int
+) -> None:
+    asked, theta = question(clouds, cut, sides=sides, paper=paper), poses(sides)
+    found = linearize(asked, theta, 1e-6).value
+    assert found.shape == (8,)
+    assert torch.allclose(found, energy(asked.terms, theta), atol=1e-5)
+
+
+@PAPER
+@SIDES
+@pytest.mark.parametrize("softness", [0.01, 0.1, 0.5])
+def test_the_value_is_the_soft_energy(
+    clouds: Callable, cut: Callable, paper: bool, sides: int, softness: float
+) -> None:
+    asked, theta = question(clouds, cut, sides=sides, paper=paper), poses(sides)
+    found = linearize(asked, theta, softness).value
+    assert torch.allclose(found, soft_energy(asked, theta, softness), atol=1e-9)
+
+
+@PAPER
+@SIDES
+def test_the_gradient_is_about_autograds(
+    clouds: Callable, cut: Callable, paper: bool, sides: int
+) -> None:
+    asked, theta = question(clouds, cut, sides=sides, paper=paper), poses(sides).requires_grad_()
+    wanted = torch.autograd.grad(soft_energy(asked, theta, 0.1).sum(), theta)[0].flatten(1)
+    found = linearize(asked, theta.detach(), 0.1).gradient
+    # Central differences in the patch, none at its rim: not the derivative of bilinear sampling.
+    # The rim counts for less in larger patches; here they are 50 pixels wide.
+    assert ((found - wanted).norm(dim=1) / wanted.norm(dim=1)).max() < 0.25
+    assert torch.cosine_similarity(found, wanted, dim=1).min() > 0.97
+
+
+@PAPER
+@SIDES
+def test_the_matrix_is_symmetric_and_never_negative(
+    clouds: Callable, cut: Callable, paper: bool, sides: int
+) -> None:
+    matrix = linearize(question(clouds, cut, sides=sides, paper=paper), poses(sides), 0.1).matrix
+    assert matrix.shape == (8, 4 * sides, 4 * sides)
+    assert torch.allclose(matrix, matrix.mT)
+    assert torch.linalg.eigvalsh(matrix).min() > -1e-9
+
+
+def test_near_a_perfect_match_the_matrix_is_the_second_derivative(
+    clouds: Callable, cut: Callable
+) -> None:
+    half = clouds().double()
+    template, theta = cut(half)
+    asked = make_problem(half.expand(1, 1, 192, 120), template, paper=True)
+    theta = theta.expand(1, 1, 4)
+    matrix = linearize(asked, theta, 10.0).matrix[0]  # so soft that it is the windows' mean
+    # A step of two pixels is as long as the central difference of the patch.
+    steps = torch.diag(torch.tensor([0.01, 0.01, 0.01, 0.02], dtype=torch.float64))
+    for step in steps:
+        up, at, down = (soft_energy(asked, theta + sign * step, 10.0) for sign in (1, 0, -1))
+        bend = float(up - 2 * at + down)
+        assert float(step @ matrix @ step) == pytest.approx(bend, rel=0.2)
+
+
+def test_black_halves_have_no_slope(clouds: Callable, cut: Callable) -> None:
+    template, _ = cut(clouds())
+    for paper in (True, False):
+        model = linearize(
+            make_problem(torch.zeros(1, 1, 192, 120), template, paper=paper),
+            poses(1)[:1].float(),
+            0.1,
+        )
+        assert bool(model.matrix.isfinite().all())
+        assert torch.allclose(model.gradient, torch.zeros(1, 4))
+
+
+def test_rows_are_taken_where_asked(clouds: Callable, cut: Callable) -> None:
+    asked = question(clouds, cut, sides=2, paper=True)
+    one, other = linearize(asked, poses(2), 0.1), linearize(asked, poses(2).flip(0), 0.1)
+    rows = torch.arange(8) % 3 == 0
+    mixed = one.where(rows, other)
+    for name in ("value", "gradient", "matrix"):
+        a, b, c = (getattr(model, name) for model in (one, other, mixed))
+        assert torch.equal(c[rows], b[rows])
+        assert torch.equal(c[~rows], a[~rows])

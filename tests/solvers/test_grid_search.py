@@ -10,8 +10,7 @@ from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.sampling import resize
 from kneematch.solvers.adam import adam
 from kneematch.solvers.grid_search import grid_search, grid_starts
-from kneematch.solvers.problem import Problem, make_problem
-from kneematch.solvers.pyramid import resize_template
+from kneematch.solvers.problem import Problem, make_problem, resize_template
 
 
 @pytest.fixture

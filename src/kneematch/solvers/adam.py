@@ -1,4 +1,4 @@
-"""The paper's sharpening: 300 steps of Adam from a given start (paper, Algorithm 1)."""
+"""The paper's refinement: 300 steps of Adam from a given start (paper, Algorithm 1)."""
 
 from typing import Final
 
@@ -8,11 +8,11 @@ from torch import Tensor
 from kneematch.solvers.problem import Problem, Solution, lower_energy
 
 STEPS: Final = 300
-RATE: Final = 1e-2  # not in the paper: 1e-3 does not arrive in 300 steps, 1e-1 diverges
+RATE: Final = 1e-2  # not in the paper: 1e-3 does not converge in 300 steps, 1e-1 diverges
 
 
 def adam(problem: Problem, start: Tensor, *, steps: int = STEPS, rate: float = RATE) -> Solution:
-    """Descend from start (N, S, 4); the best of all steps + 1 values, the start included."""
+    """Descend from start (N, S, 4); return the best of all steps + 1 values, the start included."""
     v = start.detach().clone().requires_grad_()
     optimiser = torch.optim.Adam([v], lr=rate)
     best = Solution(start.detach(), start.new_full((len(start),), torch.inf))

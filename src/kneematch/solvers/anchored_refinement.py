@@ -1,22 +1,20 @@
-"""Sharpening that trusts its start: the energy, and how far from the start it was lowered.
+"""Refinement of a trusted start: the energy plus a cost of leaving the start.
 
-A network that has seen many knees puts the template's frame where it belongs on a knee of another
-shape; the lowest energy alone fits that shape to the template's, and moves the frame.
+A network that was trained on many knees places the template correctly on a knee of another shape;
+the lowest energy alone would shift the template so that the shapes agree.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.solvers.gauss_newton import Level, descend
-from kneematch.solvers.linearization import Quadratic
-from kneematch.solvers.problem import Problem, Solution, lower_energy
-from kneematch.solvers.pyramid import pyramid
+from kneematch.solvers.gauss_newton import Level, Quadratic, descend
+from kneematch.solvers.problem import Problem, Solution, lower_energy, pyramid
 
-# Of the squared distance of the corners from where they were, in widths of the template: 3 % of
+# Weight of the squared distance of the corners from the start, in widths of the template: 3 % of
 # the width cost as much energy as a tenth of the correlation.
 TRUST: Final = 100.0
 LEVELS: Final = (Level(4, 3, 0.05), Level(2, 3, 0.01))
@@ -25,31 +23,36 @@ LEVELS: Final = (Level(4, 3, 0.05), Level(2, 3, 0.01))
 QUICK_LEVELS: Final = (Level(4, 3, 0.02),)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Anchor:
-    """Poses to stay near, and the cost of leaving them."""
+def anchor(
+    start: Tensor, template_aspect: float, image_aspect: float, trust: float
+) -> Callable[[Quadratic, Tensor], Quadratic]:
+    """Return a function that adds the cost of leaving a start to a model of the energy.
 
-    theta: Tensor  # (N, S, 4)
-    weight: Tensor  # (N, S, 4), of each parameter's squared change
+    The cost is the mean squared distance of the template's corners from where they are at the
+    start, to first order, times `trust`.
 
-    def __call__(self, here: Quadratic, theta: Tensor) -> Quadratic:
-        """The energy near poses (N, S, 4) with the cost of having left."""
-        apart = theta - self.theta
-        slope = 2 * self.weight * apart
-        return Quadratic(
-            here.value + (self.weight * apart.square()).sum((-2, -1)),
-            here.gradient + slope.flatten(1),
-            here.matrix + torch.diag_embed(2 * self.weight.flatten(1)),
-        )
-
-
-def anchor(theta: Tensor, template_aspect: float, image_aspect: float, trust: float) -> Anchor:
-    """The mean squared distance of the corners from poses (N, S, 4), to first order."""
-    scale = theta[..., 0]
-    turn = torch.full_like(scale, 1 + template_aspect**2)  # of a corner from the centre, squared
+    Args:
+        start: (N, S, 4), poses.
+        template_aspect: height over width of the template, in pixels.
+        image_aspect: height over width of the half images, in pixels.
+        trust: weight of the squared distance, which is in widths of the template.
+    """
+    scale = start[..., 0]
+    turn = torch.full_like(scale, 1 + template_aspect**2)  # squared distance of corner and centre
     upright = torch.full_like(scale, image_aspect**2)
     weight = torch.stack([turn, torch.ones_like(scale), upright, scale.square() * turn], dim=-1)
-    return Anchor(theta, trust * weight / (4 * scale.square()[..., None]))
+    weight = trust * weight / (4 * scale.square()[..., None])  # (N, S, 4)
+
+    def add_cost(model: Quadratic, theta: Tensor) -> Quadratic:
+        apart = theta - start
+        slope = 2 * weight * apart
+        return Quadratic(
+            model.value + (weight * apart.square()).sum((-2, -1)),
+            model.gradient + slope.flatten(1),
+            model.matrix + torch.diag_embed(2 * weight.flatten(1)),
+        )
+
+    return add_cost
 
 
 @torch.no_grad()

@@ -1,8 +1,7 @@
-"""The grid initialized search: Adam from thousands of starts a radiograph (paper, Appendix)."""
+"""The grid initialized search: Adam from thousands of starts per radiograph (paper, Appendix)."""
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 import torch
@@ -14,11 +13,11 @@ from kneematch.solvers.problem import Problem, Solution
 
 N_SCALES: Final = 10
 STRIDE: Final = 0.25  # r: neighbouring patches are at most this share of their size apart
-ACROSS: Final = 1 / 3  # how far the right start's centre may be from the left one's, horizontally
-CHUNK: Final = 256  # starts at once, of which each takes some 8 MB with a template of 280 x 280
-ROUNDING: Final = 1e-9  # so that 16.000000000000004 is 16
+ACROSS: Final = 1 / 3  # largest horizontal distance of the right start's centre from the left one's
+CHUNK: Final = 256  # starts at once; each takes some 8 MB with a template of 280 x 280
+ROUNDING: Final = 1e-9  # so that 16.000000000000004 counts as 16
 
-Progress = Callable[[int, int], None]  # starts done, of how many in all
+Progress = Callable[[int, int], None]  # starts done, starts in all
 
 
 def grid_search(
@@ -28,34 +27,42 @@ def grid_search(
     stride: float = STRIDE,
     steps: int = STEPS,
     chunk: int = CHUNK,
-    progress: Progress | None = None,
+    progress: Progress = lambda done, total: None,
     starts: Tensor | None = None,
 ) -> Solution:
-    """The lowest energy met on the way down from every start of the grid, film by film.
+    """Return the lowest energy met on the way down from every start of the grid, film by film.
 
-    Given starts (M, S, 4) take the place of the appendix's.
+    Args:
+        problem: the problem.
+        n_scales: N_s, the number of scales of the grid.
+        stride: r, the distance of neighbouring patches as a share of their size.
+        steps: steps of Adam from every start.
+        chunk: number of starts that are descended from together.
+        progress: called after every chunk.
+        starts: (M, S, 4), vectors to start from instead of the grid's.
     """
     if starts is None:
         starts = grid_starts(problem, n_scales, stride)
     films, done = len(problem.halves), 0
-    found = []
+    vectors, energies = [], []
     for film in range(films):
-        solutions = []
-        for first in range(0, len(starts), chunk):
-            some = starts[first : first + chunk]
-            solutions.append(_lowest(adam(_many(problem, film, len(some)), some, steps=steps)))
+        found = []
+        for some in torch.split(starts, chunk):
+            found.append(adam(_copies(problem, film, len(some)), some, steps=steps))
             done += len(some)
-            if progress is not None:
-                progress(done, films * len(starts))
-        found.append(_lowest(_joined(solutions)))
-    return _joined(found)
+            progress(done, films * len(starts))
+        energy = torch.cat([solution.energy for solution in found])
+        best = energy.argmin()
+        vectors.append(torch.cat([solution.v for solution in found])[best])
+        energies.append(energy[best])
+    return Solution(torch.stack(vectors), torch.stack(energies))
 
 
 def grid_starts(problem: Problem, n_scales: int, stride: float) -> Tensor:
-    """The starts of one radiograph, (M, S, 4), at every scale.
+    """Return the vectors (M, S, 4) to start from on one radiograph.
 
-    Right of a left start stands every start of the same scale and height whose centre is within
-    a third of the left one's; a film of one side has all starts once.
+    A left start is paired with every right start of the same scale and height whose centre is
+    within a third of the left one's; a film of one side has each start once.
     """
     ratio, sides = problem.height_ratio, problem.halves.shape[1]
     scales = torch.linspace(SCALE_MIN, SCALE_MIN + SCALE_RANGE, n_scales, dtype=torch.float64)
@@ -64,14 +71,11 @@ def grid_starts(problem: Problem, n_scales: int, stride: float) -> Tensor:
 
 
 def _poses(scale: float, height_ratio: float, stride: float, sides: int) -> Tensor:
-    """The unrotated poses of one scale, (M, S, 4)."""
+    """Return the poses (M, S, 4) of one scale, none of them rotated."""
     x, y = _centres(scale, stride), _centres(scale * height_ratio, stride)
-    if sides == 1:
-        across = x[:, None]
-    else:
-        left, right = torch.cartesian_prod(x, x).unbind(1)
-        across = torch.stack([left, right], dim=1)[(left - right).abs() <= ACROSS + ROUNDING]
-    across = across.repeat(len(y), 1)  # (M, S), every row of patches alike
+    across = torch.cartesian_prod(*[x] * sides).reshape(-1, sides)
+    across = across[(across[:, 0] - across[:, -1]).abs() <= ACROSS + ROUNDING]
+    across = across.repeat(len(y), 1)  # (M, S), the same in every row of patches
     down = y.repeat_interleave(len(across) // len(y))[:, None].expand_as(across)
     return torch.stack(
         [torch.full_like(across, scale), across, down, torch.zeros_like(across)], dim=-1
@@ -79,30 +83,11 @@ def _poses(scale: float, height_ratio: float, stride: float, sides: int) -> Tens
 
 
 def _centres(reach: float, stride: float) -> Tensor:
-    """Centres of patches from -reach to +reach around them that cover [-1, 1], edges included."""
+    """Return the centres (K,) of patches of half width `reach` that cover [-1, 1]."""
     count = 1 + math.ceil((2 - 2 * reach) / (stride * 2 * reach) - ROUNDING)
     return torch.linspace(reach - 1, 1 - reach, count, dtype=torch.float64)
 
 
-def _many(problem: Problem, film: int, count: int) -> Problem:
-    """One radiograph count times over, without a copy of it."""
-    return Problem(
-        tuple(
-            replace(
-                term,
-                halves=term.halves[film].expand(count, *term.halves.shape[1:]),
-                floor=term.floor[film].expand(count, -1),
-            )
-            for term in problem.terms
-        )
-    )
-
-
-def _joined(solutions: list[Solution]) -> Solution:
-    return Solution(torch.cat([s.v for s in solutions]), torch.cat([s.energy for s in solutions]))
-
-
-def _lowest(solution: Solution) -> Solution:
-    """The one row of lowest energy."""
-    best = int(solution.energy.argmin())
-    return Solution(solution.v[best : best + 1], solution.energy[best : best + 1])
+def _copies(problem: Problem, film: int, count: int) -> Problem:
+    """Return one radiograph count times, without copying it in memory."""
+    return problem.rearrange(lambda tensor: tensor[film].expand(count, *tensor.shape[1:]))

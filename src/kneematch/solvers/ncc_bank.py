@@ -1,7 +1,7 @@
-"""A bank of correlations: the template slid over the halves at every scale and rotation.
+"""A bank of normalised cross-correlations with the template at every scale and rotation.
 
-Every scale is searched at the same detail: the half is resized until the template is BANK_WIDTH
-pixels wide in it, so a small patch is judged by as many pixels as a large one.
+For every scale the half is resized until the template is BANK_WIDTH pixels wide in it, so that
+small and large patches are compared by the same number of pixels.
 """
 
 import math
@@ -15,16 +15,15 @@ from torch import Tensor
 from kneematch.geometry.pose import MAX_ROTATION, pose_matrix
 from kneematch.geometry.sampling import resize, sample
 from kneematch.matching.energy import CONTRAST, TINY, Term, Terms
-from kneematch.solvers.problem import Problem
-from kneematch.solvers.pyramid import resize_template
+from kneematch.solvers.problem import Problem, resize_template
 
 BANK_WIDTH: Final = 24  # pixels
-# Widths of the half, one a scale from 0.15 to 0.96: a tenth apart, and quick to transform.
+# Widths of the half, one for each scale from 0.15 to 0.96: about a tenth apart, with fast FFTs.
 HALF_WIDTHS: Final = (160, 140, 125, 110, 100, 90, 80, 70, 60, 55, 50, 45, 40, 35, 30, 25)
 ROTATIONS: Final = (0.0, -0.6 * MAX_ROTATION, 0.6 * MAX_ROTATION)
-UPRIGHT_FROM: Final = 125  # in halves this wide or wider, the smallest scales, only upright ones
-MINIMA_A_SCALE: Final = 8
-# Two minima closer than this, in scale and in patch widths, are one.
+UPRIGHT_FROM: Final = 125  # no rotations at the smallest scales, in halves this wide or wider
+MINIMA_PER_SCALE: Final = 8
+# Two minima that are closer than this, in scale and in patch widths, count as one.
 SAME_SCALE: Final = 1.12
 SAME_PLACE: Final = 0.1
 WHOLE: Final = (..., slice(None), slice(None))
@@ -32,37 +31,39 @@ WHOLE: Final = (..., slice(None), slice(None))
 
 @torch.no_grad()
 def bank_minima(problem: Problem, count: int) -> Tensor:
-    """Poses of the lowest, distinct local minima of each side: (N, S, count, 4)."""
+    """Return the poses of the lowest distinct local minima of each side: (N, S, count, 4)."""
     terms = problem.terms
     found = []
     for width in HALF_WIDTHS:
         size = round(width * problem.image_aspect), width
-        # From the next larger size, but for the first; each is then cheap to make.
+        # Each from the next larger one, so that the anti-aliasing filter is small.
         terms = tuple(replace(term, halves=resize(term.halves, size)) for term in terms)
         rotations = ROTATIONS if width < UPRIGHT_FROM else ROTATIONS[:1]
-        found.append(_minima_in(terms, problem.image_aspect, rotations))
+        found.append(_minima_at_scale(terms, problem.image_aspect, rotations))
     loss = torch.cat([loss for loss, _ in found], dim=-1)
     theta = torch.cat([theta for _, theta in found], dim=-2)
-    loss = loss.masked_fill(_shadowed(loss, theta, problem.image_aspect), torch.inf)
+    loss = loss.masked_fill(_has_lower_neighbour(loss, theta, problem.image_aspect), torch.inf)
     best = loss.topk(count, dim=-1, largest=False).indices
     return theta.gather(-2, best[..., None].expand(*best.shape, 4))
 
 
-def _minima_in(
+def _minima_at_scale(
     terms: Terms, image_aspect: float, rotations: tuple[float, ...]
 ) -> tuple[Tensor, Tensor]:
-    """The lowest local minima at one scale: losses (N, S, K) and poses (N, S, K, 4)."""
+    """Return the lowest local minima at one scale: losses (N, S, K) and poses (N, S, K, 4)."""
     height, width = terms[0].halves.shape[-2:]
-    turned = (_turned(term, image_aspect, rotations) for term in terms)
-    maps = [term.weight * _slide(halves, term) for halves, term in zip(turned, terms, strict=True)]
-    loss, turn = torch.stack(maps).sum(0).min(0)  # of (R, N, S, h, w)
+    maps = [
+        term.weight * _loss_map(_rotate(term.halves, image_aspect, rotations), term)
+        for term in terms
+    ]
+    loss, turn = torch.stack(maps).sum(0).min(0)  # over the rotations of (R, N, S, h, w)
     rows, columns = loss.shape[-2:]
     around = -F.max_pool2d(-loss, 3, stride=1, padding=1)
     flat = loss.masked_fill_(loss > around, torch.inf).flatten(-2)
-    value, index = flat.topk(min(MINIMA_A_SCALE, rows * columns), dim=-1, largest=False)
+    value, index = flat.topk(min(MINIMA_PER_SCALE, rows * columns), dim=-1, largest=False)
     angles = torch.cat([loss.new_full((1,), rotation) for rotation in rotations])
     rotation = angles[turn.flatten(-2).gather(-1, index)]
-    # The centre of the patch in the turned half, and from there in the half itself.
+    # The centre of the patch in the rotated half, and then in the half itself.
     x = (2 * (index % columns) - columns + 1) / width
     y = (2 * (index // columns) - rows + 1) / height
     cos, sin = rotation.cos(), rotation.sin()
@@ -78,26 +79,26 @@ def _minima_in(
     return value, theta
 
 
-def _turned(term: Term, image_aspect: float, rotations: tuple[float, ...]) -> Tensor:
-    """The halves turned back by each rotation, the first of which is none: (R, N, S, H, W)."""
+def _rotate(halves: Tensor, image_aspect: float, rotations: tuple[float, ...]) -> Tensor:
+    """Rotate halves (N, S, H, W) back by R rotations, the first of which is 0: (R, N, S, H, W)."""
     if len(rotations) == 1:
-        return term.halves[None]
-    poses = term.halves.new_zeros(len(rotations) - 1, 4)
+        return halves[None]
+    poses = halves.new_zeros(len(rotations) - 1, 4)
     poses[:, 0].fill_(1)
     for pose, rotation in zip(poses, rotations[1:], strict=True):
         pose[3].fill_(rotation)
-    turns = pose_matrix(poses, image_aspect, image_aspect)[:, None, None]
-    size = term.halves.shape[-2], term.halves.shape[-1]
-    turned = sample(term.halves, turns.expand(-1, *term.halves.shape[:2], 2, 3), size)
-    return torch.cat([term.halves[None], turned])
+    matrices = pose_matrix(poses, image_aspect, image_aspect)[:, None, None]
+    size = halves.shape[-2], halves.shape[-1]
+    rotated = sample(halves, matrices.expand(-1, *halves.shape[:2], 2, 3), size)
+    return torch.cat([halves[None], rotated])
 
 
-def _slide(halves: Tensor, term: Term) -> Tensor:
-    """L of the template at every place where it lies inside the halves: (..., h, w)."""
+def _loss_map(halves: Tensor, term: Term) -> Tensor:
+    """Return L at every position of the template inside halves (R, N, S, H, W): (R, N, S, h, w)."""
     size = (round(BANK_WIDTH * term.template.aspect), BANK_WIDTH)
     template = resize_template(term.template, size)
     halves = halves - halves.mean((-2, -1), keepdim=True)
-    # So few pixels correlate with anything: here contrast counts in the paper's energy too.
+    # So few pixels correlate with noise: contrast counts here in the paper's energy, too.
     floor = term.floor.square().maximum((CONTRAST**2) * halves[0].square().mean((-2, -1)))
     shape = halves.shape[-2:]
     count = shape[0] - size[0] + 1, shape[1] - size[1] + 1
@@ -121,11 +122,7 @@ def _slide(halves: Tensor, term: Term) -> Tensor:
 
 
 def _integrals(images: Tensor) -> Tensor:
-    """Sums of the images and of their squares over all above and to the left.
-
-    Returns:
-        (2, ..., H + 1, W + 1).
-    """
+    """Return the integral images (2, ..., H + 1, W + 1) of images (..., H, W) and their squares."""
     padded = F.pad(images, (1, 0, 1, 0))
     return torch.stack([padded, padded.square()]).cumsum(-1).cumsum(-2)
 
@@ -133,15 +130,22 @@ def _integrals(images: Tensor) -> Tensor:
 def _box_sums(
     integral: Tensor, box: tuple[int, ...], offset: tuple[int, int], count: tuple[int, int]
 ) -> Tensor:
-    """Sums over count boxes down and across, the first of them at offset (row, column)."""
+    """Return sums over boxes (height, width) of integral images (..., H, W): (..., *count).
+
+    Args:
+        integral: (..., H, W), as `_integrals` returns them.
+        box: (height, width).
+        offset: (row, column) of the first box.
+        count: numbers of boxes (down, across), one pixel apart.
+    """
     top, left = (slice(o, o + n) for o, n in zip(offset, count, strict=True))
     bottom, right = (slice(o + b, o + b + n) for o, b, n in zip(offset, box, count, strict=True))
     band = integral[..., bottom, :] - integral[..., top, :]
     return band[..., right] - band[..., left]
 
 
-def _shadowed(loss: Tensor, theta: Tensor, image_aspect: float) -> Tensor:
-    """Which minima (..., M) have a lower one next to them, in place and in scale."""
+def _has_lower_neighbour(loss: Tensor, theta: Tensor, image_aspect: float) -> Tensor:
+    """Return which minima (..., M) have a lower one nearby, in position and scale: (..., M)."""
     scale = theta[..., 0]
     ratio = (scale[..., :, None] / scale[..., None, :]).log().abs()
     apart = (theta[..., :, None, 1:3] - theta[..., None, :, 1:3]).abs()

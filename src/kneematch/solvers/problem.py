@@ -1,56 +1,72 @@
-"""The question that every minimiser answers, and its answer."""
+"""The minimisation problem, at one or several resolutions, and its solution."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import pose_from_vector
+from kneematch.geometry.sampling import resize
 from kneematch.matching.energy import Terms, energy, paper_terms, robust_terms
-from kneematch.matching.template import Template
+from kneematch.matching.template import Template, Window
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
-    """min over v of f(u, v), for N radiographs of S sides."""
+    """Minimise f(u, v) over v, for N radiographs of S sides."""
 
     terms: Terms
 
     @property
     def halves(self) -> Tensor:
-        """The half images as they are, (N, S, H, W)."""
+        """The half images, (N, S, H, W)."""
         return self.terms[0].halves
 
     @property
     def template(self) -> Template:
-        """The template as it was cut."""
+        """The template, as it was cut out."""
         return self.terms[0].template
 
     @property
     def image_aspect(self) -> float:
-        """Height over width of a half."""
+        """Height over width of a half image."""
         return self.halves.shape[-2] / self.halves.shape[-1]
 
     @property
     def height_ratio(self) -> float:
-        """Template aspect over image aspect, as D wants it."""
+        """Template aspect over image aspect, as `pose_from_vector` takes it."""
         return self.template.aspect / self.image_aspect
 
     def energy(self, v: Tensor) -> Tensor:
-        """f(u, v), (N,), at v (N, S, 4)."""
+        """Return the energies f(u, v), (N,), at vectors v (N, S, 4)."""
         return energy(self.terms, pose_from_vector(v, self.height_ratio))
+
+    def rearrange(self, change: Callable[[Tensor], Tensor]) -> "Problem":
+        """Apply a function of the two leading axes to the halves (N, S, H, W) and floors (N, S)."""
+        return Problem(
+            tuple(
+                replace(term, halves=change(term.halves), floor=change(term.floor))
+                for term in self.terms
+            )
+        )
 
 
 def make_problem(halves: Tensor, template: Template, *, paper: bool = False) -> Problem:
-    """Look for a template in halves (N, S, H, W) under the robust energy, or the paper's."""
+    """Return the problem of finding a template in halves (N, S, H, W).
+
+    Args:
+        halves: (N, S, H, W).
+        template: moved to the device and dtype of the halves.
+        paper: use the paper's energy instead of the robust one.
+    """
     template = template.to(halves)
     return Problem((paper_terms if paper else robust_terms)(halves, template))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """The lowest point met, one per radiograph."""
+    """The vectors of lowest energy that a solver met, one per radiograph."""
 
     v: Tensor  # (N, S, 4)
     energy: Tensor  # (N,)
@@ -61,8 +77,49 @@ Refiner = Callable[[Problem, Tensor], Solution]  # from a start (N, S, 4)
 
 
 def lower_energy(a: Solution, b: Solution) -> Solution:
-    """Take, row by row, the solution of lower energy."""
+    """Return, radiograph by radiograph, the solution of lower energy."""
     better = b.energy < a.energy
     return Solution(
         torch.where(better[:, None, None], b.v, a.v), torch.where(better, b.energy, a.energy)
+    )
+
+
+def pyramid(problem: Problem, factors: tuple[int, ...]) -> dict[int, Problem]:
+    """Return the problem on halves and templates that are each factor times smaller, by factor."""
+    height, width = problem.halves.shape[-2:]
+    levels, terms = {}, problem.terms
+    for factor in sorted(set(factors)):
+        size = height // factor, width // factor
+        rows, columns = (max(round(side / factor), 1) for side in problem.template.size)
+        # Each image is made from the next larger one, so that its anti-aliasing filter is small.
+        terms = tuple(
+            replace(
+                larger,
+                halves=larger.halves
+                if larger.halves.shape[-2] <= size[0]
+                else resize(larger.halves, size),
+                template=resize_template(term.template, (rows, columns)),
+            )
+            for term, larger in zip(problem.terms, terms, strict=True)
+        )
+        levels[factor] = Problem(terms)
+    return levels
+
+
+def resize_template(template: Template, size: tuple[int, int]) -> Template:
+    """Resize a template to (height, width); its windows are rounded to pixels."""
+
+    def scaled(span: slice, axis: int) -> slice:
+        before, after = template.size[axis], size[axis]
+        start = min(round(span.start * after / before), after - 2)
+        return slice(start, max(round(span.stop * after / before), start + 2))
+
+    def window(of: Window) -> Window:
+        return ..., scaled(of[1], 0), scaled(of[2], 1)
+
+    return replace(
+        template,
+        image=resize(template.image, size),
+        red=window(template.red),
+        green=window(template.green),
     )
