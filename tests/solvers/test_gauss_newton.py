@@ -204,10 +204,10 @@ def test_near_a_perfect_match_the_matrix_is_the_second_derivative(
     matrix = linearize(asked, theta, 10.0).matrix[0]  # so soft that it is the windows' mean
     # A step of two pixels is as long as the central difference of the patch.
     steps = torch.diag(torch.tensor([0.01, 0.01, 0.01, 0.02], dtype=torch.float64))
-    for step in steps:
-        up, at, down = (soft_energy(asked, theta + sign * step, 10.0) for sign in (1, 0, -1))
+    for change in steps:
+        up, at, down = (soft_energy(asked, theta + sign * change, 10.0) for sign in (1, 0, -1))
         bend = float(up - 2 * at + down)
-        assert float(step @ matrix @ step) == pytest.approx(bend, rel=0.2)
+        assert float(change @ matrix @ change) == pytest.approx(bend, rel=0.2)
 
 
 def test_black_halves_have_no_slope(clouds: Callable, cut: Callable) -> None:
