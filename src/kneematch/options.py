@@ -64,7 +64,7 @@ def option_like(config: type[Any], name: str, default: Any = MISSING) -> Any:
 
 
 def check_options(config: Any) -> None:
-    """Raise SettingsError unless a configuration's values agree with its options.
+    """Raise SettingsError unless a configuration's values agree with its options and each other.
 
     The command line checks them too; this is for configurations made in Python.
     """
@@ -79,6 +79,10 @@ def check_options(config: Any) -> None:
             raise SettingsError(
                 f"{item.name} {value!r}; expected one of {', '.join(about.choices)}"
             )
+    if getattr(config, "resume", False) and getattr(config, "force", False):
+        raise SettingsError(
+            "--resume and --force; expected one of them: to continue, or to start over"
+        )
 
 
 def model_option() -> Any:

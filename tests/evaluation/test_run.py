@@ -87,11 +87,11 @@ def test_evaluate_has_the_losses_of_the_runs_own_tables(done: EvaluateResult) ->
 
 def test_evaluate_draws_figures_and_shows_them_on_the_page(done: EvaluateResult) -> None:
     page = done.page.read_text()
-    assert [drawing.name for drawing in done.drawings] == ["figure", "outlines", "curve"]
+    assert list(done.drawings) == ["figure", "outlines", "curve"]
     for drawing in done.drawings:
-        assert f"]({drawing.name}.png)" in page
-        assert (done.out / f"{drawing.name}.pdf").read_bytes().startswith(b"%PDF")
-        with Image.open(done.out / f"{drawing.name}.png") as picture:
+        assert f"]({drawing}.png)" in page
+        assert (done.out / f"{drawing}.pdf").read_bytes().startswith(b"%PDF")
+        with Image.open(done.out / f"{drawing}.png") as picture:
             assert np.asarray(picture.convert("L")).std() > 1  # not an empty page
 
 
@@ -144,7 +144,7 @@ def test_evaluate_with_force_leaves_nothing_of_the_evaluation_before(
     assert not (out / "accuracy.csv").exists()
     assert not (out / "curve.png").exists()
     assert (out / "notes.csv").exists()
-    assert [drawing.name for drawing in again.drawings] == ["figure", "outlines"]
+    assert list(again.drawings) == ["figure", "outlines"]
 
 
 @pytest.mark.parametrize("labelled", [False, True])
@@ -155,7 +155,7 @@ def test_evaluate_without_a_usable_film_writes_tables_and_no_figures(
     alone = replace(config, methods=("search",), truth=truth)
     missing = [str(tmp_path / "phantom-00000.dcm")]  # labelled, but not there
     nothing = evaluate(missing, tmp_path / "out", alone)
-    assert nothing.drawings == ()
+    assert nothing.drawings == {}
     assert nothing.page.exists()
     assert len(nothing.failed) == 1
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from kneematch.evaluation.statistics import (
-    bootstrap,
+    bootstrap_mean,
+    deviation,
     holm,
+    mean,
     mean_and_error,
     quantile_groups,
     wilcoxon_p,
@@ -21,6 +23,13 @@ def test_mean_and_error_divides_the_deviation_by_the_root_of_the_count() -> None
 def test_mean_and_error_of_too_few_values_is_unknown() -> None:
     assert mean_and_error([]) == (0, None, None)
     assert mean_and_error([3.0]) == (1, 3.0, None)
+
+
+def test_mean_and_deviation_of_too_few_values_are_unknown() -> None:
+    assert mean([True, False]) == 0.5
+    assert mean([]) is None
+    assert deviation([1.0, 3.0]) == pytest.approx(math.sqrt(2))
+    assert deviation([1.0]) is None
 
 
 def test_wilcoxon_p_is_that_of_counting_all_signs() -> None:
@@ -48,33 +57,40 @@ def test_holm_multiplies_the_smallest_most_and_keeps_the_order() -> None:
     assert holm([None, 0.02]) == [None, 0.02]
 
 
-def test_bootstrap_of_a_mean_is_two_standard_errors_wide_to_each_side() -> None:
+def test_bootstrap_mean_is_two_standard_errors_wide_to_each_side() -> None:
     values = np.random.default_rng(1).normal(5, 2, size=400)
-    interval = bootstrap([[v] for v in values], np.mean, np.random.default_rng(2))
-    assert interval is not None
+    films = [str(k) for k in range(400)]
+    interval = bootstrap_mean(films, values.tolist(), np.random.default_rng(2))
     error = values.std(ddof=1) / math.sqrt(len(values))
     assert interval[0] == pytest.approx(values.mean() - 1.96 * error, abs=0.03)
     assert interval[1] == pytest.approx(values.mean() + 1.96 * error, abs=0.03)
 
 
-def test_bootstrap_keeps_the_knees_of_a_film_together() -> None:
+def test_bootstrap_mean_keeps_the_knees_of_a_film_together() -> None:
     # A film's two equal knees say no more than one: the interval is no narrower.
-    values = np.random.default_rng(3).normal(size=200)
-    one = bootstrap([[v] for v in values], np.mean, np.random.default_rng(4))
-    two = bootstrap([[v, v] for v in values], np.mean, np.random.default_rng(4))
+    values = np.random.default_rng(3).normal(size=200).tolist()
+    films = [str(k) for k in range(200)]
+    one = bootstrap_mean(films, values, np.random.default_rng(4))
+    two = bootstrap_mean([*films, *films], [*values, *values], np.random.default_rng(4))
     assert one == pytest.approx(two)
 
 
-def test_bootstrap_mixes_films_of_one_of_two_and_of_no_knees() -> None:
-    films = [[1.0], [1, 1], [], [1.0]]
-    assert bootstrap(films, np.mean, np.random.default_rng(5)) == (1, 1)
-    assert bootstrap([[], []], np.mean, np.random.default_rng(5)) is None
+def test_bootstrap_mean_mixes_films_of_one_and_of_two_knees() -> None:
+    assert bootstrap_mean(list("abbc"), [1.0] * 4, np.random.default_rng(5)) == (1, 1)
+    low, high = bootstrap_mean(list("abb"), [0.0, 1, 1], np.random.default_rng(5))
+    assert (low, high) == (0, 1)
 
 
-def test_bootstrap_is_fixed_by_its_generator() -> None:
-    films = np.random.default_rng(6).random((20, 2)).tolist()
-    intervals = {bootstrap(films, np.median, np.random.default_rng(7)) for _ in range(2)}
-    assert len(intervals) == 1
+def test_bootstrap_mean_of_one_film_is_unknown() -> None:
+    assert bootstrap_mean(["a", "a"], [0.5, 1], np.random.default_rng(5)) == (None, None)
+    assert bootstrap_mean([], [], np.random.default_rng(5)) == (None, None)
+
+
+def test_bootstrap_mean_is_fixed_by_its_generator() -> None:
+    values = np.random.default_rng(6).random(40).tolist()
+    films = [str(k // 2) for k in range(40)]
+    found = {bootstrap_mean(films, values, np.random.default_rng(7)) for _ in range(2)}
+    assert len(found) == 1
 
 
 def test_quantile_groups_are_of_equal_size_from_low_to_high() -> None:

@@ -1,24 +1,35 @@
-"""Tables as Markdown, LaTeX and CSV."""
+"""Tables as Markdown, LaTeX and CSV, and the files of an evaluation."""
 
 import csv
 import io
+import json
+from pathlib import Path
 
+from kneematch.evaluation.config import EvaluateConfig
 from kneematch.evaluation.tables import (
+    Column,
     Table,
-    numbers,
-    p_values,
-    texts,
+    columns,
+    remove_report,
     to_csv,
     to_latex,
     to_markdown,
+    write_report,
 )
 
 TABLE = Table(
     "losses",
     "100 % of films_a & b",
-    (*texts("method"), *numbers(3, "loss"), *p_values("p")),
+    columns("method", "loss:3", "p:p"),
     (("neural+sharpen", 0.12345678, 0.00001), ("a|b", None, 0.25), (None, 1.0, None)),
 )
+
+
+ODD = Table("losses", "A caption.", columns("film", "loss:2"), (("\udcff.dcm", 0.5),))
+
+
+def test_columns_have_the_digits_after_the_colon() -> None:
+    assert columns("a, b", "c:0", "d:p") == (Column("a, b"), Column("c", 0), Column("d", 3, True))
 
 
 def test_to_csv_writes_all_digits_and_nothing_for_none() -> None:
@@ -43,3 +54,46 @@ def test_to_latex_escapes_special_characters() -> None:
     assert r"neural+sharpen & 0.123 & $<$ 0.001 \\" in text
     assert r"\label{tab:losses}" in text
     assert r"\begin{tabular}{lrr}" in text
+
+
+def write(out: Path, *tables: Table) -> None:
+    config = EvaluateConfig(grid=2, methods=("neural",))
+    write_report(out, config, 3, "cpu", {"model": "abc"}, tables, {"figure": "Areas."})
+
+
+def test_write_report_writes_names_that_are_not_utf8(tmp_path: Path) -> None:
+    write(tmp_path / "new", ODD)
+    assert b"\xff.dcm" in (tmp_path / "new" / "losses.csv").read_bytes()
+    page = (tmp_path / "new" / "evaluation.md").read_bytes()
+    assert b"| \xff.dcm | 0.50 |" in page
+    assert b"3 films; neural, grid on 2; kneematch " in page
+    assert b"![Figure](figure.png)\n\nAreas." in page
+
+
+def test_write_report_keeps_settings_hashes_and_tables_without_nan(tmp_path: Path) -> None:
+    broken = Table("failures", "", columns("a:1", "b:1"), ((float("nan"), 1.5),))
+    write(tmp_path, ODD, broken)
+    numbers = json.loads((tmp_path / "evaluation.json").read_text(), parse_constant=None)
+    assert numbers["settings"]["grid"] == 2
+    assert numbers["settings"]["out"] == str(tmp_path)
+    assert numbers["sha256"] == {"model": "abc"}
+    assert numbers["films"] == 3
+    assert numbers["tables"]["failures"] == [{"a": None, "b": 1.5}]
+
+
+def test_remove_report_removes_what_write_report_wrote_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path, ODD)
+    (tmp_path / "figure.png").touch()
+    (tmp_path / "notes.csv").touch()
+    remove_report(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.csv"]
+    remove_report(tmp_path)
+
+
+def test_remove_report_leaves_files_of_other_folders(tmp_path: Path) -> None:
+    kept, out = tmp_path / "kept.csv", tmp_path / "out"
+    kept.touch()
+    out.mkdir()
+    (out / "evaluation.json").write_text(json.dumps({"files": ["../kept.csv", str(kept)]}))
+    remove_report(out)
+    assert kept.exists()

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -138,57 +138,44 @@ def relative_path(film: str, root: Path) -> str:
 
 
 def _search(study: Study, root: Path, config: ReproduceConfig) -> list[str]:
-    """Return all bilateral frontal films of the visit, sorted by path."""
+    """Return all bilateral frontal films of the visit, sorted by path.
+
+    They are known by a folder's name, or else by the DICOM header.
+    """
     visits = study.visits if config.visit is None else (config.visit,)
     if not root.is_dir():
         raise SettingsError(
             f"{root}: no such folder; expected the films of {study.name}; check --root"
         )
-    inside = _matches(root.resolve().name, visits)
-    return sorted(_frontal(_files(root, visits, inside), study, config, root))
-
-
-def _files(folder: Path, visits: tuple[str, ...], inside: bool) -> Iterator[Path]:
-    """Yield the files in folders of the visit.
-
-    Args:
-        folder: folder to search.
-        visits: name patterns; where a folder matches, its siblings are other visits.
-        inside: whether the folder is inside a visit's folder already.
-    """
-    try:
-        with os.scandir(folder) as entries:  # tells files from folders without a call for each
-            visible = (entry for entry in entries if entry.name[0] != ".")
-            seen = sorted(visible, key=lambda entry: entry.name)
-    except OSError as error:
-        raise SettingsError(
-            f"{folder}: {error.strerror}; expected a folder that can be listed; check its "
-            "permissions"
-        ) from error
-    folders = [entry for entry in seen if entry.is_dir(follow_symlinks=False)]
-    if inside:
-        files = [Path(entry) for entry in seen if entry.is_file()]
-        yield from files if len(files) <= STACK else files[:1]
-    else:
-        named = [entry for entry in folders if _matches(entry.name, visits)]
-        folders, inside = (named, True) if named else (folders, False)
-    for entry in folders:
-        yield from _files(Path(entry), visits, inside)
-
-
-def _frontal(
-    files: Iterable[Path], study: Study, config: ReproduceConfig, root: Path
-) -> Iterator[str]:
-    """Yield the bilateral frontal films, known by a folder's name or else by the DICOM header."""
-    others = []
-    for path in files:
+    found, others = [], []
+    for path in _files(root, visits):
         folders = path.relative_to(root).parts[:-1]
         if config.series is None and any(_matches(name, study.views) for name in folders):
-            if _is_dicom(path):
-                yield str(path)
+            found += [str(path)] if _is_dicom(path) else []
         elif not path.name.endswith(ARCHIVE):
             others.append(str(path))
-    yield from in_series(others, config.series or study.series)
+    return sorted([*found, *in_series(others, config.series or study.series)])
+
+
+def _files(root: Path, visits: Sequence[str]) -> Iterator[Path]:
+    """Yield the files in folders of the visit; where one is found, its siblings are others'."""
+
+    def refuse(error: OSError) -> None:
+        raise SettingsError(
+            f"{error.filename}: {error.strerror}; expected a folder that can be listed; check its "
+            "permissions"
+        ) from error
+
+    above = root.resolve().name
+    for folder, folders, files in os.walk(root, onerror=refuse):
+        folders[:] = [name for name in folders if name[0] != "."]
+        inside = (above, *Path(folder).relative_to(root).parts)
+        if any(_matches(name, visits) for name in inside):
+            seen = sorted(name for name in files if name[0] != ".")
+            paths = [Path(folder, name) for name in (seen if len(seen) <= STACK else seen[:1])]
+            yield from (path for path in paths if path.is_file())
+        else:
+            folders[:] = [name for name in folders if _matches(name, visits)] or folders
 
 
 def _participant(film: str, root: Path, study: Study, config: ReproduceConfig) -> str | None:

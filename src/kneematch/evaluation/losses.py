@@ -13,50 +13,31 @@ from kneematch.evaluation.scores import ALL, KneeScore, Scores
 from kneematch.evaluation.statistics import (
     Floats,
     holm,
+    mean,
     mean_and_error,
     quantile_groups,
     wilcoxon_p,
 )
-from kneematch.evaluation.tables import Cell, Table, numbers, p_values, texts
+from kneematch.evaluation.tables import Cell, Table, columns
 
 FEWEST_KNEES: Final = 3  # for a correlation
 FIFTHS: Final = ("lowest", "low", "middle", "high", "highest")
 THIRDS: Final = ("small", "middle", "large")
 
-LOSSES: Final = (
-    *texts("method"),
-    *numbers(0, "films"),
-    *numbers(3, "left + right loss"),
-    *numbers(4, "standard error"),
-    *numbers(1, "ms a film"),
+LOSSES: Final = columns(
+    "method", "films:0", "left + right loss:3", "standard error:4", "ms a film:1"
 )
-PAIRS: Final = (
-    *texts("first", "second"),
-    *numbers(0, "films"),
-    *numbers(3, "difference"),
-    *numbers(4, "standard error"),
-    *p_values("p", "p, Holm"),
+PAIRS: Final = columns(
+    "first", "second", "films:0", "difference:3", "standard error:4", "p:p", "p, Holm:p"
 )
-CORRELATION: Final = (
-    *texts("method"),
-    *numbers(0, "knees"),
-    *numbers(3, "rank correlation"),
-    *p_values("p"),
+CORRELATION: Final = columns("method", "knees:0", "rank correlation:3", "p:p")
+BY_LOSS: Final = columns(
+    *("method", "fifth by loss", "knees:0", "mean loss:3"),
+    *("margins, mean %:2", "margins, median %:2", "mean IoU:3"),
 )
-BY_LOSS: Final = (
-    *texts("method", "fifth by loss"),
-    *numbers(0, "knees"),
-    *numbers(3, "mean loss"),
-    *numbers(2, "margins, mean %", "margins, median %"),
-    *numbers(3, "mean IoU"),
-)
-LOWER_LOSS: Final = (
-    *texts("methods", "difference of loss"),
-    *numbers(0, "knees"),
-    *numbers(4, "mean difference"),
-    *numbers(0, "lower loss is closer"),
-    *numbers(3, "share"),
-    *p_values("p"),
+LOWER_LOSS: Final = columns(
+    *("methods", "difference of loss", "knees:0", "mean difference:4"),
+    *("lower loss is closer:0", "share:3", "p:p"),
 )
 
 Losses = Mapping[str, float]  # left + right loss by the film's path
@@ -162,33 +143,28 @@ def _restricted(losses: Mapping[str, Losses], films: set[str]) -> dict[str, dict
 def _loss_table(
     name: str, runs: Sequence[MethodRun], losses: Mapping[str, Losses], caption: str
 ) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for run in runs:
-        found = mean_and_error(list(losses[run.method].values()))
-        rows.append((run.method, *found, run.ms_per_film))
-    return Table(name, caption, LOSSES, tuple(rows))
+    rows = tuple(
+        (run.method, *mean_and_error(list(losses[run.method].values())), run.ms_per_film)
+        for run in runs
+    )
+    return Table(name, caption, LOSSES, rows)
 
 
 def _pair_table(losses: Mapping[str, Losses]) -> Table:
-    pairs = list(combinations(losses, 2))
-    differences = [
-        [
-            loss - losses[second][film]
-            for film, loss in losses[first].items()
-            if film in losses[second]
-        ]
-        for first, second in pairs
-    ]
-    found = [wilcoxon_p(each) for each in differences]
-    rows: list[tuple[Cell, ...]] = [
-        (*pair, *mean_and_error(each), p, corrected)
-        for pair, each, p, corrected in zip(pairs, differences, found, holm(found), strict=True)
-    ]
+    differences = {
+        (first, second): [one[film] - two[film] for film in one if film in two]
+        for (first, one), (second, two) in combinations(losses.items(), 2)
+    }
+    p = [wilcoxon_p(each) for each in differences.values()]
+    rows = tuple(
+        (*pair, *mean_and_error(each), *p_values)
+        for (pair, each), *p_values in zip(differences.items(), p, holm(p), strict=True)
+    )
     caption = (
         "Loss of the first method minus that of the second on the films that both have; p: "
         "Wilcoxon's signed-rank test, and corrected for the number of pairs (Holm)."
     )
-    return Table("pairs", caption, PAIRS, tuple(rows))
+    return Table("pairs", caption, PAIRS, rows)
 
 
 def _loss_and_error(knees: Sequence[KneeScore]) -> tuple[Floats, Floats]:
@@ -207,13 +183,13 @@ def _correlation(knees: Sequence[KneeScore]) -> tuple[Cell, Cell]:
 
 
 def _by_loss(method: str, knees: Sequence[KneeScore]) -> Iterator[tuple[Cell, ...]]:
+    """Yield a row for each fifth of the knees by loss."""
     loss, error = _loss_and_error(knees)
     iou = np.array([knee.iou for knee in knees])
     for name, group in zip(FIFTHS, quantile_groups(loss, len(FIFTHS)), strict=True):
         if len(group):
-            errors = float(error[group].mean()), float(np.median(error[group]))
-            means = float(loss[group].mean()), *errors, float(iou[group].mean())
-            yield (method, name, len(group), *means)
+            errors = mean(error[group]), float(np.median(error[group]))
+            yield (method, name, len(group), mean(loss[group]), *errors, mean(iou[group]))
 
 
 def _lower_loss(found: Scores, first: str, second: str) -> Iterator[tuple[Cell, ...]]:
@@ -223,8 +199,7 @@ def _lower_loss(found: Scores, first: str, second: str) -> Iterator[tuple[Cell, 
     apart, closer = paired_differences(found[first], found[second])
     groups = zip(THIRDS, quantile_groups(apart, len(THIRDS)), strict=True)
     for name, group in (*groups, (ALL, np.arange(len(apart)))):
-        if len(group):
-            count = int(closer[group].sum())
-            p = float(binomtest(count, len(group)).pvalue)
-            numbers = len(group), float(apart[group].mean()), count, count / len(group), p
-            yield (f"{first}, {second}", name, *numbers)
+        if count := len(group):
+            lower = int(closer[group].sum())
+            shares = lower, lower / count, float(binomtest(lower, count).pvalue)
+            yield (f"{first}, {second}", name, count, mean(apart[group]), *shares)

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -18,8 +18,8 @@ from kneematch.export.run_file import device_name
 from kneematch.progress import Progress, no_progress
 
 RUNS: Final = "runs"  # folder of the methods' own runs
-JOURNAL: Final = NAME
-
+# Settings that a method's run takes over.
+SHARED: Final = "model", "template", "paper", "resume", "force", "device", "batch_size", "workers"
 TIMED_FILMS: Final = 8
 TIMED_FILMS_OF_GRID: Final = 1  # it takes minutes
 NO_WARM_UP: Final = (GRID, "sliding")  # methods whose first call takes no longer than the next
@@ -50,7 +50,7 @@ def common_films(runs: Sequence[MethodRun]) -> list[str]:
 def run_methods(
     films: Sequence[str], out: Path, config: EvaluateConfig, progress: Progress = no_progress
 ) -> list[MethodRun]:
-    """Run each method on the films, and the grid search on the first ones only.
+    """Run each method as `kneematch detect` does, and the grid search on the first films only.
 
     Args:
         films: paths, each once.
@@ -64,7 +64,13 @@ def run_methods(
     runs = []
     for method, count in films_per_method(config, len(films)).items():
         logger.info("%s, %d films", method, count)
-        runs.append(_run_method(method, films[:count], out / RUNS / method, config, progress))
+        folder = out / RUNS / method
+        detect_files(films[:count], folder, _detect_config(config, method), progress=progress)
+        with Journal(folder / NAME, count) as journal:
+            rows = list(journal.rows())
+        found = {row.film: row.detections for row in rows if row.failure is None}
+        failed = {row.film: row.failure for row in rows if row.failure is not None}
+        runs.append(MethodRun(method, found, failed=failed))
     return runs
 
 
@@ -76,10 +82,8 @@ def films_per_method(config: EvaluateConfig, count: int) -> dict[str, int]:
 
 def load_detectors(config: EvaluateConfig, count: int) -> dict[str, Detector]:
     """Load the detector of every method that is run on `count` films."""
-    return {
-        method: _detect_config(config, method).source().load()
-        for method in films_per_method(config, count)
-    }
+    methods = films_per_method(config, count)
+    return {method: _detect_config(config, method).source().load() for method in methods}
 
 
 def file_hashes(config: EvaluateConfig) -> dict[str, str]:
@@ -97,8 +101,11 @@ def measure_times(
         detectors: by method.
         films: paths; the first that can be used are read and split before the clock starts.
     """
-    margins = {detector.margin for detector in detectors.values()}
-    prepared = {margin: list(islice(_prepared(films, margin), TIMED_FILMS)) for margin in margins}
+    prepared = {}
+    for margin in {detector.margin for detector in detectors.values()}:
+        read = (prepare_file(path, margin) for path in films)
+        usable = (film for film in read if isinstance(film, PreparedFilm))
+        prepared[margin] = list(islice(usable, TIMED_FILMS))
     return [
         replace(run, ms_per_film=milliseconds_per_film(detector, prepared[detector.margin]))
         for run in runs
@@ -132,37 +139,5 @@ def timing_caption(detectors: Mapping[str, Detector]) -> str:
     )
 
 
-def _prepared(films: Sequence[str], margin: float) -> Iterator[PreparedFilm]:
-    """Yield the films that can be used."""
-    for path in films:
-        film = prepare_file(path, margin)
-        if isinstance(film, PreparedFilm):
-            yield film
-
-
 def _detect_config(config: EvaluateConfig, method: str) -> DetectConfig:
-    return DetectConfig(
-        model=config.model,
-        template=config.template,
-        method=method,
-        paper=config.paper,
-        resume=config.resume,
-        force=config.force,
-        device=config.device,
-        batch_size=config.batch_size,
-        workers=config.workers,
-    )
-
-
-def _run_method(
-    method: str, films: Sequence[str], out: Path, config: EvaluateConfig, progress: Progress
-) -> MethodRun:
-    """Run one method as `kneematch detect` does, and read the journal of its run."""
-    detect_files(films, out, _detect_config(config, method), progress=progress)
-    with Journal(out / JOURNAL, len(films)) as journal:
-        rows = list(journal.rows())
-    return MethodRun(
-        method,
-        {row.film: row.detections for row in rows if row.failure is None},
-        failed={row.film: row.failure for row in rows if row.failure is not None},
-    )
+    return DetectConfig(method=method, **{name: getattr(config, name) for name in SHARED})

@@ -12,10 +12,17 @@ from kneematch.evaluation.config import EvaluateConfig, ReproduceConfig
 from kneematch.evaluation.datasets import Split, Study, relative_path, split_films
 from kneematch.evaluation.losses import film_losses
 from kneematch.evaluation.method_run import RUNS, MethodRun
-from kneematch.evaluation.report import write_text
 from kneematch.evaluation.run import EvaluateResult, evaluate
 from kneematch.evaluation.statistics import mean_and_error
-from kneematch.evaluation.tables import Cell, Table, numbers, texts, to_csv, to_latex, to_markdown
+from kneematch.evaluation.tables import (
+    Cell,
+    Table,
+    columns,
+    to_csv,
+    to_latex,
+    to_markdown,
+    write_text,
+)
 from kneematch.io.atomic import write_aside
 from kneematch.matching.annotation import load_annotation
 from kneematch.networks.model_file import load_model
@@ -32,12 +39,11 @@ TITLES: Final = {
     "neural+sharpen": "neural method + sharpening step",
     "search": "search (not in the paper)",
 }
-COLUMNS: Final = (
-    *texts("method"),
-    *numbers(3, "printed", "here"),
-    *numbers(4, "standard error"),
-    *numbers(3, "difference"),
-)
+COLUMNS: Final = columns("method", "printed:3", "here:3", "standard error:4", "difference:3")
+
+# Settings that the training and the evaluation take over.
+TRAINING: Final = "recipe", "start", "rounds", "epochs", "seed", "device", "workers", "cache"
+EVALUATION: Final = "methods", "resume", "force", "device", "workers"
 
 logger = logging.getLogger("kneematch")
 
@@ -82,38 +88,14 @@ def reproduce(
     split = split_films(study, root, config)
     _write_split(split, root, out, config)
     logger.info("%d films to train on, %d to test", len(split.train), len(split.test))
-    model, template, left_out = config.model, config.template, tuple[str, ...]()
-    if model is None and template is not None:
+    model, left_out = config.model, tuple[str, ...]()
+    if config.template is not None:
         model = out / MODEL
-        training = TrainConfig(
-            recipe=config.recipe,
-            start=config.start,
-            rounds=config.rounds,
-            epochs=config.epochs,
-            seed=config.seed,
-            device=config.device,
-            workers=config.workers,
-            cache=config.cache,
-            resume=config.resume and checkpoint_path(model).exists(),
-        )
-        if config.resume and model.exists():
-            _check_model(model, training, template)
-        else:
-            left_out = _train(split.train, template, model, training, progress)
-    evaluation = evaluate(
-        split.test,
-        out,
-        EvaluateConfig(
-            model=str(model),
-            methods=config.methods,
-            paper=RECIPES[config.recipe].paper_energy,
-            resume=config.resume,
-            force=config.force,
-            device=config.device,
-            workers=config.workers,
-        ),
-        progress=progress,
-    )
+        left_out = _train(split.train, config.template, model, config, progress)
+    shared = {name: getattr(config, name) for name in EVALUATION}
+    paper = RECIPES[config.recipe].paper_energy
+    tested = EvaluateConfig(model=str(model), paper=paper, **shared)
+    evaluation = evaluate(split.test, out, tested, progress=progress)
     table = reproduction_table(study, config, evaluation.runs)
     for suffix, write in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
         write_text(out / f"{table.name}{suffix}", write(table))
@@ -126,10 +108,10 @@ def reproduction_table(study: Study, config: ReproduceConfig, runs: Sequence[Met
     common = sorted(set.intersection(*map(set, losses.values())))
     rows: list[tuple[Cell, ...]] = []
     for method, loss in losses.items():
-        _, value, error = mean_and_error([loss[film] for film in common])
+        _, here, error = mean_and_error([loss[film] for film in common])
         printed = study.printed.get(method)
-        difference = None if printed is None or value is None else value - printed
-        rows.append((TITLES[method], printed, value, error, difference))
+        difference = None if printed is None or here is None else here - printed
+        rows.append((TITLES[method], printed, here, error, difference))
     model = "the given model" if config.model else f"trained from {config.start} weights"
     caption = (
         f"Mean of left + right loss over {len(common)} films of {study.name}, beside the paper's "
@@ -183,6 +165,28 @@ def _write_split(split: Split, root: Path, out: Path, config: ReproduceConfig) -
                 aside.write_bytes(text)
 
 
+def _train(
+    films: Sequence[str],
+    template: Path,
+    model: Path,
+    config: ReproduceConfig,
+    progress: Progress,
+) -> tuple[str, ...]:
+    """Train the model, unless it is there to resume with; return why films were left out."""
+    checkpoint = checkpoint_path(model)
+    resume = config.resume and checkpoint.exists()
+    training = TrainConfig(resume=resume, **{name: getattr(config, name) for name in TRAINING})
+    if config.resume and model.exists():
+        _check_model(model, training, template)
+        return ()
+    load_annotation(template)  # before an earlier model is removed
+    model.unlink(missing_ok=True)
+    if not resume:
+        checkpoint.unlink(missing_ok=True)
+    result = train(films, template, model, training, progress=progress)
+    return tuple(reason for _, reason in result.failures)
+
+
 def _check_model(model: Path, training: TrainConfig, template: Path) -> None:
     """Refuse to resume with a model that was trained with other settings."""
     stored = dict(load_model(model).settings)
@@ -193,15 +197,3 @@ def _check_model(model: Path, training: TrainConfig, template: Path) -> None:
                 f"{model}: trained with another {name}; expected the same; resume with the options "
                 "it began with, or start over with --force"
             )
-
-
-def _train(
-    films: Sequence[str], template: Path, model: Path, config: TrainConfig, progress: Progress
-) -> tuple[str, ...]:
-    """Train the model; return the reasons why films were left out."""
-    load_annotation(template)  # before an earlier model is removed
-    model.unlink(missing_ok=True)
-    if not config.resume:
-        checkpoint_path(model).unlink(missing_ok=True)
-    result = train(films, template, model, config, progress=progress)
-    return tuple(reason for _, reason in result.failures)

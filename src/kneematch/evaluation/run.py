@@ -2,20 +2,20 @@
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from kneematch.batch.journal import NAME
 from kneematch.devices import resolve_device
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import EvaluateConfig
-from kneematch.evaluation.ground_truth import load_ground_truth
+from kneematch.evaluation.ground_truth import GroundTruth, load_ground_truth
 from kneematch.evaluation.losses import found_knees, loss_error_tables, loss_tables
 from kneematch.evaluation.method_run import (
-    JOURNAL,
     RUNS,
     MethodRun,
     file_hashes,
@@ -24,9 +24,8 @@ from kneematch.evaluation.method_run import (
     run_methods,
     timing_caption,
 )
-from kneematch.evaluation.report import PAGE, Drawing, Setting, remove_report, write_report
 from kneematch.evaluation.scores import Scores, accuracy_table, reliability_tables, score_knees
-from kneematch.evaluation.tables import Table, texts
+from kneematch.evaluation.tables import PAGE, Table, columns, remove_report, write_report
 from kneematch.evaluation.template_ranking import METHOD, rank_templates
 from kneematch.evaluation.uniformity import find_joint_lines, uniformity_table
 from kneematch.io.discovery import select_films
@@ -45,7 +44,7 @@ class EvaluateResult:
     out: Path
     runs: tuple[MethodRun, ...]
     tables: tuple[Table, ...]
-    drawings: tuple[Drawing, ...]
+    drawings: Mapping[str, str]  # captions of NAME.png and NAME.pdf
 
     @property
     def page(self) -> Path:
@@ -84,67 +83,65 @@ def evaluate(
     Raises:
         SettingsError: the settings contradict each other, the films or what is in the folder.
     """
-    out, named = Path(out), [films] if isinstance(films, str | os.PathLike) else list(films)
-    names = [os.fspath(name) for name in named]
+    out = Path(out)
     _check_folder(out, config)
-    if config.templates is not None:
-        return _evaluate_templates(names, out, config, config.templates)
-    paths = _select_films(names, out, config)
+    if config.templates is not None and not films:
+        paths = []
+    else:
+        paths = select_films(films, series=config.series, limit=config.limit, leave_out=[out])
     truth = None if config.truth is None else load_ground_truth(config.truth)
-    if truth is not None:
-        truth.match(paths)  # refuse labels of other films before hours of work
-    detectors = load_detectors(config, len(paths))
-    device = next(iter(detectors.values())).device
-    setting = Setting(config, len(paths), device, file_hashes(config))
-    runs = run_methods(paths, out, config, progress)
-    remove_report(out)
-    logger.info("times")
-    runs = measure_times(runs, detectors, paths)
-    logger.info("tables")
-    scores = {} if truth is None else score_knees(runs, truth)
-    workers = default_workers(len(paths)) if config.workers is None else config.workers
-    tables = [
-        *loss_tables(runs, timing_caption(detectors)),
-        uniformity_table(runs, find_joint_lines(runs, paths, workers=workers)),
-    ]
-    if truth is not None:
-        rng = np.random.default_rng(SEED)
-        tables.append(accuracy_table(scores, truth.left_out, rng))
-        tables += [*reliability_tables(scores), *loss_error_tables(scores)]
-    tables += _failure_tables(runs)
-    logger.info("figures")
-    drawings = _draw(out, runs, scores)
-    write_report(out, setting, tables, drawings)
-    return EvaluateResult(out, tuple(runs), tuple(tables), tuple(drawings))
+    if config.templates is None:
+        device, runs, tables, drawings = _compare_methods(paths, truth, out, config, progress)
+    else:
+        device, runs, drawings = resolve_device(config.device), [], {}
+        tables = rank_templates(config.templates, paths, truth, paper=config.paper, device=device)
+        remove_report(out)
+        config = replace(config, methods=(METHOD,))
+    write_report(out, config, len(paths), device, file_hashes(config), tables, drawings)
+    return EvaluateResult(out, tuple(runs), tuple(tables), drawings)
 
 
 def _check_folder(out: Path, config: EvaluateConfig) -> None:
     """Refuse a folder with an evaluation that is neither to be resumed nor replaced."""
     if config.resume or config.force:
         return
-    if (out / PAGE).exists() or any((out / RUNS).glob(f"*/{JOURNAL}")):
+    if (out / PAGE).exists() or any((out / RUNS).glob(f"*/{NAME}")):
         raise SettingsError(
             f"{out}: there is an evaluation in this folder already; expected a new "
             "folder; continue it with --resume, start over with --force, or name another folder"
         )
 
 
-def _select_films(films: Sequence[str], out: Path, config: EvaluateConfig) -> list[str]:
-    """Return the films that are meant, without those of other series and the command's own."""
-    return select_films(films, series=config.series, limit=config.limit, leave_out=[out])
-
-
-def _evaluate_templates(
-    films: Sequence[str], out: Path, config: EvaluateConfig, folder: Path
-) -> EvaluateResult:
-    paths = _select_films(films, out, config) if films else []
-    device = resolve_device(config.device)
-    truth = None if config.truth is None else load_ground_truth(config.truth)
-    tables = rank_templates(folder, paths, truth, paper=config.paper, device=device)
+def _compare_methods(
+    films: Sequence[str],
+    truth: GroundTruth | None,
+    out: Path,
+    config: EvaluateConfig,
+    progress: Progress,
+) -> tuple[str, list[MethodRun], list[Table], dict[str, str]]:
+    """Return the device, the run of every method, all tables, and the figures' captions."""
+    if truth is not None:
+        truth.match(films)  # refuse labels of other films before hours of work
+    detectors = load_detectors(config, len(films))
+    device = next(iter(detectors.values())).device
+    runs = run_methods(films, out, config, progress)
     remove_report(out)
-    config = replace(config, methods=(METHOD,))
-    write_report(out, Setting(config, len(paths), device, file_hashes(config)), tables, ())
-    return EvaluateResult(out, (), tuple(tables), ())
+    logger.info("times")
+    runs = measure_times(runs, detectors, films)
+    logger.info("tables")
+    workers = default_workers(len(films)) if config.workers is None else config.workers
+    tables = [
+        *loss_tables(runs, timing_caption(detectors)),
+        uniformity_table(runs, find_joint_lines(runs, films, workers=workers)),
+    ]
+    scores: Scores = {}
+    if truth is not None:
+        scores = score_knees(runs, truth)
+        tables.append(accuracy_table(scores, truth.left_out, np.random.default_rng(SEED)))
+        tables += [*reliability_tables(scores), *loss_error_tables(scores)]
+    tables += _failure_tables(runs)
+    logger.info("figures")
+    return device, runs, tables, _draw(out, runs, scores)
 
 
 def _failure_tables(runs: Sequence[MethodRun]) -> list[Table]:
@@ -153,37 +150,28 @@ def _failure_tables(runs: Sequence[MethodRun]) -> list[Table]:
     for run in runs:
         for failure in run.failed.items():
             methods.setdefault(failure, []).append(run.method)
-    if not methods:
-        return []
-    columns = texts("film", "reason", "methods")
+    caption = "Films that could not be used, and by which methods."
     rows = tuple((*failure, ", ".join(names)) for failure, names in methods.items())
-    return [Table("failures", "Films that could not be used, and by which methods.", columns, rows)]
+    return [Table("failures", caption, columns("film", "reason", "methods"), rows)] if rows else []
 
 
-def _draw(out: Path, runs: Sequence[MethodRun], scores: Scores) -> list[Drawing]:
-    """Draw and save all figures that there are results for."""
-    from kneematch.evaluation.figures import draw_loss_and_error, journal_style, save_figure
-    from kneematch.evaluation.film_figures import (
-        FILMS,
-        LETTERS,
-        choose_films,
-        draw_areas,
-        draw_outlines,
-    )
+def _draw(out: Path, runs: Sequence[MethodRun], scores: Scores) -> dict[str, str]:
+    """Draw and save all figures that there are results for; return their captions."""
+    from kneematch.evaluation import figures
 
     # A method that was run on fewer films than the figure has rows would leave it half empty.
     most = max(len(run.found) for run in runs)
-    shown = [run for run in runs if len(run.found) >= min(FILMS, most)]
-    films, drawings = choose_films(shown), []
-    with journal_style():
+    shown = [run for run in runs if len(run.found) >= min(figures.FILMS, most)]
+    films, captions = figures.choose_films(shown), {}
+    with figures.journal_style():
         if films:
-            listed = ", ".join(f"({LETTERS[k]}) {film}" for k, film in enumerate(films))
-            save_figure(draw_areas(shown, films), out / "figure")
-            drawings.append(Drawing("figure", f"Areas and their losses. Films: {listed}."))
+            listed = ", ".join(f"({figures.LETTERS[k]}) {film}" for k, film in enumerate(films))
+            captions["figure"] = f"Areas and their losses. Films: {listed}."
+            figures.save_figure(figures.draw_areas(shown, films), out / "figure")
             middle = films[len(films) // 2]
-            save_figure(draw_outlines(shown, middle), out / "outlines")
-            drawings.append(Drawing("outlines", f"All methods on one film, {middle}."))
+            captions["outlines"] = f"All methods on one film, {middle}."
+            figures.save_figure(figures.draw_outlines(shown, middle), out / "outlines")
         if found_knees(scores):
-            save_figure(draw_loss_and_error(scores), out / "curve")
-            drawings.append(Drawing("curve", "Does a lower loss mean a better position?"))
-    return drawings
+            captions["curve"] = "Does a lower loss mean a better position?"
+            figures.save_figure(figures.draw_loss_and_error(scores), out / "curve")
+    return captions

@@ -11,33 +11,24 @@ from kneematch.detection.detection import Detection, Point
 from kneematch.errors import SettingsError
 from kneematch.evaluation.ground_truth import MARGINS, GroundTruth, LabelledKnee
 from kneematch.evaluation.method_run import MethodRun
-from kneematch.evaluation.statistics import bootstrap
-from kneematch.evaluation.tables import Cell, Table, numbers, texts
+from kneematch.evaluation.statistics import bootstrap_mean, mean
+from kneematch.evaluation.tables import Cell, Table, columns
 
 AREA: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau
 GOOD_IOU: Final = 0.75
 ALL: Final = "all"
 
-ACCURACY: Final = (
-    *texts("method", "source"),
-    *numbers(0, "knees", "missed"),
-    *numbers(3, "mean IoU", "IoU, low", "IoU, high", "recall at 0.5", "recall at 0.75"),
-    *numbers(3, "recall at 0.75, low", "recall at 0.75, high", "recall at 0.9"),
-    *numbers(2, "centre, median %", "centre, 95th %", "margins, median %", "margins, 95th %"),
-    *numbers(2, "margins, median mm"),
+ACCURACY: Final = columns(
+    *("method", "source", "knees:0", "missed:0", "mean IoU:3", "IoU, low:3", "IoU, high:3"),
+    *("recall at 0.5:3", "recall at 0.75:3", "recall at 0.75, low:3", "recall at 0.75, high:3"),
+    *("recall at 0.9:3", "centre, median %:2", "centre, 95th %:2", "margins, median %:2"),
+    *("margins, 95th %:2", "margins, median mm:2"),
 )
-RELIABILITY: Final = (
-    *texts("method"),
-    *numbers(0, "good areas", "good to review"),
-    *numbers(3, "share of good"),
-    *numbers(0, "bad areas", "bad to review"),
-    *numbers(3, "share of bad"),
+RELIABILITY: Final = columns(
+    *("method", "good areas:0", "good to review:0", "share of good:3"),
+    *("bad areas:0", "bad to review:0", "share of bad:3"),
 )
-REASONS: Final = (
-    *texts("reason"),
-    *numbers(0, "areas", "to review", "bad"),
-    *numbers(3, "share bad"),
-)
+REASONS: Final = columns("reason", "areas:0", "to review:0", "bad:0", "share bad:3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +117,9 @@ def accuracy_table(scores: Scores, left_out: int, rng: np.random.Generator) -> T
     rows: list[tuple[Cell, ...]] = []
     for method, knees in scores.items():
         sources = sorted({knee.source for knee in knees})
-        if len(sources) > 1:
-            for source in sources:
-                chosen = [knee for knee in knees if knee.source == source]
-                rows.append((method, source, *_accuracy(chosen, rng)))
+        for source in sources if len(sources) > 1 else ():
+            chosen = [knee for knee in knees if knee.source == source]
+            rows.append((method, source, *_accuracy(chosen, rng)))
         rows.append((method, ALL, *_accuracy(knees, rng)))
     return Table("accuracy", caption, ACCURACY, tuple(rows))
 
@@ -138,38 +128,32 @@ def reliability_tables(scores: Scores) -> list[Table]:
     """Count the good and the bad areas that are flagged for review, by method and by reason."""
     found = {name: [knee for knee in knees if not knee.missed] for name, knees in scores.items()}
     together = [knee for knees in found.values() for knee in knees]
-    rows = [(method, *_flagged(knees)) for method, knees in found.items()]
-    if len(rows) > 1:
-        rows.append((ALL, *_flagged(together)))
+    if len(found) > 1:
+        found[ALL] = together
     by_reason: dict[str, list[KneeScore]] = {}
     for knee in together:
         for reason in knee.reasons:
             by_reason.setdefault(reason, []).append(knee)
     ranked = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
-    reasons = tuple(
-        (
-            reason,
-            len(knees),
-            sum(knee.review for knee in knees),
-            sum(knee.iou < GOOD_IOU for knee in knees),
-            _share([knee.iou < GOOD_IOU for knee in knees]),
-        )
-        for reason, knees in ranked
-    )
+    reasons = []
+    for reason, knees in ranked:
+        bad = [knee.iou < GOOD_IOU for knee in knees]
+        to_review = sum(knee.review for knee in knees)
+        reasons.append((reason, len(knees), to_review, sum(bad), mean(bad)))
     return [
         Table(
             "reliability",
             f"How many good areas, and how many bad ones (IoU below {GOOD_IOU}), are flagged for "
             "review. Missed knees have no area.",
             RELIABILITY,
-            tuple(rows),
+            tuple((method, *_flagged(knees)) for method, knees in found.items()),
         ),
         Table(
             "reasons",
             "How often each reason was given, by all methods together, and how often the area was "
             f"bad (IoU below {GOOD_IOU}). A reason that does not lead to a review is a note.",
             REASONS,
-            reasons,
+            tuple(reasons),
         ),
     ]
 
@@ -214,47 +198,27 @@ def _accuracy(knees: Sequence[KneeScore], rng: np.random.Generator) -> Iterator[
     iou = [knee.iou for knee in knees]
     yield len(knees)
     yield sum(knee.missed for knee in knees)
-    yield _share(iou)
-    yield from _interval(films, iou, rng)
-    for least in (0.5, 0.75, 0.9):
-        reached = [float(value >= least) for value in iou]
-        yield _share(reached)
+    yield mean(iou)
+    yield from bootstrap_mean(films, iou, rng)
+    for least in (0.5, GOOD_IOU, 0.9):
+        reached = [value >= least for value in iou]
+        yield mean(reached)
         if least == GOOD_IOU:
-            yield from _interval(films, reached, rng)
-    for errors in (
-        [knee.centre_percent for knee in knees],
-        [knee.margin_percent for knee in knees],
-    ):
-        yield _quantile(errors, 0.5)
-        yield _quantile(errors, 0.95)
-    yield _quantile([knee.margin_mm for knee in knees], 0.5)
-
-
-def _interval(
-    films: Sequence[str], values: Sequence[float], rng: np.random.Generator
-) -> tuple[float | None, float | None]:
-    """Return the interval of a mean; of a single film, which cannot be resampled, (None, None)."""
-    by_film: dict[str, list[float]] = {film: [] for film in sorted(films)}
-    for film, value in zip(films, values, strict=True):
-        by_film[film].append(value)
-    if len(by_film) < 2:
-        return None, None
-    return bootstrap(list(by_film.values()), np.mean, rng) or (None, None)
+            yield from bootstrap_mean(films, reached, rng)
+    for name in ("centre_percent", "margin_percent"):
+        yield _quantile(knees, name, 0.5)
+        yield _quantile(knees, name, 0.95)
+    yield _quantile(knees, "margin_mm", 0.5)
 
 
 def _flagged(knees: Sequence[KneeScore]) -> Iterator[Cell]:
     """Yield the number of good areas, those to review and their share; likewise of bad areas."""
     for bad in (False, True):
         review = [knee.review for knee in knees if (knee.iou < GOOD_IOU) == bad]
-        yield from (len(review), sum(review), _share(review))
+        yield from (len(review), sum(review), mean(review))
 
 
-def _share(values: Sequence[float]) -> float | None:
-    """Return the mean of numbers or flags; None without any."""
-    return float(np.mean(values)) if len(values) else None
-
-
-def _quantile(values: Sequence[float], share: float) -> float | None:
-    """Return a quantile of the values that are known; None without any."""
-    known = [value for value in values if math.isfinite(value)]
+def _quantile(knees: Sequence[KneeScore], error: str, share: float) -> float | None:
+    """Return a quantile of an error where it is known; None if it never is."""
+    known = [value for knee in knees if math.isfinite(value := getattr(knee, error))]
     return float(np.quantile(known, share)) if known else None

@@ -1,7 +1,8 @@
 """Means with standard errors, paired tests, bootstrap intervals and groups of equal size."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Final
 
 import numpy as np
@@ -11,18 +12,26 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 RESAMPLES: Final = 2000
-COVERAGE: Final = 0.95  # of an interval
+INTERVAL: Final = ((1 - 0.95) / 2, (1 + 0.95) / 2)  # quantiles
 
 
-def mean_and_error(values: ArrayLike) -> tuple[int, float | None, float | None]:
-    """Return the number of values (N,), their mean and its standard error.
+def mean(values: ArrayLike) -> float | None:
+    """Return the mean of numbers or flags (N,); None without any."""
+    given = np.asarray(values, np.float64)
+    return float(given.mean()) if len(given) else None
 
-    The mean of no values is None, and so is the error of fewer than two.
-    """
-    given: Floats = np.asarray(values, np.float64)
-    count = len(given)
-    error = float(given.std(ddof=1)) / math.sqrt(count) if count > 1 else None
-    return count, float(given.mean()) if count else None, error
+
+def deviation(values: ArrayLike) -> float | None:
+    """Return the standard deviation of numbers (N,); None for fewer than two."""
+    given = np.asarray(values, np.float64)
+    return float(given.std(ddof=1)) if len(given) > 1 else None
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[int, float | None, float | None]:
+    """Return the number of values, their mean and its standard error, None where unknown."""
+    spread = deviation(values)
+    error = None if spread is None else spread / math.sqrt(len(values))
+    return len(values), mean(values), error
 
 
 def wilcoxon_p(differences: ArrayLike) -> float | None:
@@ -50,35 +59,32 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def bootstrap(
-    values_by_film: Sequence[Sequence[float]],
-    statistic: Callable[[Floats], float],
-    generator: np.random.Generator,
-) -> tuple[float, float] | None:
-    """Return the 95 % percentile interval of a statistic, by a clustered bootstrap.
+def bootstrap_mean(
+    films: Sequence[str], values: Sequence[float], generator: np.random.Generator
+) -> tuple[float | None, float | None]:
+    """Return both ends of the 95 % percentile interval of a mean, by a clustered bootstrap.
 
     Whole films are resampled, since both knees of a film tend to be right or wrong together.
 
     Args:
-        values_by_film: the values of each film's knees; a film may have none.
-        statistic: function of the values (N,) of all knees, such as np.mean or np.median.
+        films: (N,), the film of each knee.
+        values: (N,), finite.
         generator: source of randomness.
 
     Returns:
-        Both ends of the interval; None without values.
+        (None, None) for fewer than two films, which cannot be resampled.
     """
-    films = [film for film in values_by_film if len(film)]
-    if not films:
-        return None
-    counts = np.array([len(film) for film in films])
-    present = np.arange(counts.max()) < counts[:, None]  # (films, knees)
-    table = np.zeros(present.shape)
-    table[present] = np.concatenate([np.asarray(film, np.float64) for film in films])
-    results = np.empty(RESAMPLES)
-    for k in range(RESAMPLES):
-        drawn = generator.integers(len(films), size=len(films))
-        results[k] = statistic(table[drawn][present[drawn]])
-    low, high = np.quantile(results, [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
+    by_film: dict[str, list[float]] = {film: [] for film in sorted(films)}
+    for film, value in zip(films, values, strict=True):
+        by_film[film].append(value)
+    if len(by_film) < 2:
+        return None, None
+    table = np.array(list(zip_longest(*by_film.values(), fillvalue=math.nan)), np.float64).T
+    means = []
+    for _ in range(RESAMPLES):
+        drawn = table[generator.integers(len(table), size=len(table))]
+        means.append(drawn[~np.isnan(drawn)].mean())
+    low, high = np.quantile(means, INTERVAL)
     return float(low), float(high)
 
 

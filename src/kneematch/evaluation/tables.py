@@ -1,11 +1,26 @@
-"""Tables of results, written as Markdown, LaTeX and CSV."""
+"""Tables of results, and the files of an evaluation: evaluation.md, .json, tables.tex, *.csv."""
 
 import csv
 import io
+import json
+import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
+
+from kneematch import __version__
+from kneematch.evaluation.config import GRID, EvaluateConfig
+from kneematch.export.run_file import device_name, versions
+from kneematch.io.atomic import write_aside
+
+FORMAT: Final = "kneematch-evaluation/1"
+PAGE: Final = "evaluation.md"
+TABLES: Final = "tables.tex"
+NUMBERS: Final = "evaluation.json"
 
 Cell = str | int | float | None
 
@@ -30,19 +45,14 @@ class Column:
         return "< 0.001" if self.p_value and float(cell) < 0.001 else f"{cell:.{self.digits}f}"
 
 
-def texts(*titles: str) -> tuple[Column, ...]:
-    """Return columns of text."""
-    return tuple(Column(title) for title in titles)
-
-
-def numbers(digits: int, *titles: str) -> tuple[Column, ...]:
-    """Return columns of numbers with `digits` digits after the point."""
-    return tuple(Column(title, digits) for title in titles)
-
-
-def p_values(*titles: str) -> tuple[Column, ...]:
-    """Return columns of p-values."""
-    return tuple(Column(title, digits=3, p_value=True) for title in titles)
+def columns(*titles: str) -> tuple[Column, ...]:
+    """Return columns of text, numbers ("loss:3", with three digits) and p-values ("p:p")."""
+    made = []
+    for each in titles:
+        title, _, form = each.partition(":")
+        p_value = form == "p"
+        made.append(Column(title, 3 if p_value else int(form) if form else None, p_value))
+    return tuple(made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +94,16 @@ def to_latex(table: Table) -> str:
     sides = "".join("l" if column.digits is None else "r" for column in table.columns)
     lines = [[column.title for column in table.columns], *table.shown()]
     head, *rows = (" & ".join(map(_escape_latex, line)) + r" \\" for line in lines)
-    body = [
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_escape_latex(table.caption)}}}",
-        rf"\label{{tab:{table.name}}}",
-        rf"\begin{{tabular}}{{{sides}}}",
-        r"\toprule",
-        head,
-        r"\midrule",
-        *rows,
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(body) + "\n"
+    body = "\n".join(["\\toprule", head, "\\midrule", *rows, "\\bottomrule"])
+    return rf"""\begin{{table}}
+\centering
+\caption{{{_escape_latex(table.caption)}}}
+\label{{tab:{table.name}}}
+\begin{{tabular}}{{{sides}}}
+{body}
+\end{{tabular}}
+\end{{table}}
+"""
 
 
 def _escape_markdown(line: Sequence[str]) -> list[str]:
@@ -108,3 +113,87 @@ def _escape_markdown(line: Sequence[str]) -> list[str]:
 def _escape_latex(plain: str) -> str:
     safe = LATEX_SPECIAL.sub(lambda found: LATEX.get(found[0], "\\" + found[0]), plain)
     return re.sub(r"[<>]", lambda found: f"${found[0]}$", safe)
+
+
+def remove_report(out: Path) -> None:
+    """Remove the files of an earlier evaluation, as its evaluation.json lists them.
+
+    The runs of its methods stay, and so does every other file.
+    """
+    try:
+        files = json.loads((out / NUMBERS).read_text(encoding="ascii"))["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    for file in files:
+        if Path(file).name == file:  # in this folder
+            (out / file).unlink(missing_ok=True)
+
+
+def write_report(
+    out: Path,
+    config: EvaluateConfig,
+    films: int,
+    device: str,
+    hashes: Mapping[str, str],
+    tables: Sequence[Table],
+    drawings: Mapping[str, str],
+) -> None:
+    """Write evaluation.md, tables.tex, evaluation.json and TABLE.csv for each table.
+
+    Args:
+        out: folder, made if it is missing.
+        config: what was evaluated.
+        films: number of films.
+        device: where it was computed.
+        hashes: SHA-256 of the model and the template.
+        tables: all tables.
+        drawings: captions of the figures that are there as NAME.png and NAME.pdf.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    for table in tables:
+        write_text(out / f"{table.name}.csv", to_csv(table))
+    write_text(out / TABLES, "\n".join(map(to_latex, tables)))
+    drawn = [f"{name}.{kind}" for name in drawings for kind in ("png", "pdf")]
+    numbers = {
+        "format": FORMAT,
+        "command": sys.argv,
+        "settings": {"out": out, **asdict(config)},
+        "versions": versions(),
+        "device": device_name(device),
+        "sha256": dict(hashes),
+        "films": films,
+        "tables": {table.name: _rows(table) for table in tables},
+        "files": [PAGE, TABLES, NUMBERS, *(f"{table.name}.csv" for table in tables), *drawn],
+    }
+    write_text(out / NUMBERS, json.dumps(numbers, indent=1, default=str) + "\n")
+    methods = ", ".join((*config.methods, *((f"{GRID} on {config.grid}",) if config.grid else ())))
+    parts = [
+        "# Evaluation\n",
+        f"{films} films; {methods}; kneematch {__version__} on {device_name(device)}; "
+        f"{datetime.now(UTC):%Y-%m-%d}.\n",
+        *(f"## {_title(table.name)}\n\n{to_markdown(table)}" for table in tables),
+    ]
+    for name, caption in drawings.items():
+        title = _title(name)
+        parts.append(f"## {title}\n\n![{title}]({name}.png)\n\n{caption}\n")
+    write_text(out / PAGE, "\n".join(parts))  # last: it marks a complete evaluation
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file at once; names of films in it need not be UTF-8."""
+    with write_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8", errors="surrogateescape")
+
+
+def _rows(table: Table) -> list[dict[str, Cell]]:
+    """Return the rows by column; None for NaN, which JSON does not have."""
+    titles = [column.title for column in table.columns]
+    cells = (
+        [None if isinstance(x, float) and not math.isfinite(x) else x for x in row]
+        for row in table.rows
+    )
+    return [dict(zip(titles, row, strict=True)) for row in cells]
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").capitalize()

@@ -14,24 +14,20 @@ from kneematch.errors import SettingsError
 from kneematch.evaluation.ground_truth import MARGINS, GroundTruth, LabelledKnee
 from kneematch.evaluation.method_run import MethodRun, common_films
 from kneematch.evaluation.scores import GOOD_IOU, KneeScore, score_knees
-from kneematch.evaluation.statistics import Floats
-from kneematch.evaluation.tables import Cell, Column, Table, numbers, texts
+from kneematch.evaluation.statistics import Floats, mean
+from kneematch.evaluation.tables import Cell, Column, Table, columns
 from kneematch.geometry.view import rectangle_to_film
 from kneematch.matching.annotation import Annotation, load_annotation
 
 METHOD: Final = "search"  # it uses nothing but the template
 FEWEST: Final = 3  # of two that disagree, neither is known to be wrong
 
-COLUMNS: Final[tuple[Column, ...]] = (
-    *texts("template"),
-    *numbers(2, "round trip, median %", "round trip, worst %", "triangles, median %"),
-    *numbers(3, "mean loss on the others"),
+COLUMNS: Final = columns(
+    *("template", "round trip, median %:2", "round trip, worst %:2", "triangles, median %:2"),
+    "mean loss on the others:3",
 )
-DISAGREEMENT: Final = numbers(2, "disagreement on films %")
-LABELLED: Final = (
-    *numbers(2, "margins, median %"),
-    *numbers(3, "mean IoU", f"recall at {GOOD_IOU}"),
-)
+DISAGREEMENT: Final = columns("disagreement on films %:2")
+LABELLED: Final = columns("margins, median %:2", "mean IoU:3", f"recall at {GOOD_IOU}:3")
 RANKED: Final = (
     "Templates, best first: each is found on the film of every other one, and that one on its "
     "film; after a round trip its corners should be back where they were. Errors in % of the "
@@ -158,12 +154,17 @@ def _tables(
     names = [run.method for run in runs]
     knees = [[_on_film_of(each, run) for each in annotations] for run in runs]  # a on b's film
     found = corners_to_matrix(np.array([[knee.corners for knee in row] for row in knees]))
-    round_trip, triangle = cycle_errors(
-        np.stack([_box_to_film(each) for each in annotations]), found
-    )
-    columns = COLUMNS
-    rows = [
-        (name, *_consistency(round_trip[k], triangle[k], [*knees[k][:k], *knees[k][k + 1 :]]))
+    boxes = np.stack([_box_to_film(each) for each in annotations])
+    round_trip, triangle = cycle_errors(boxes, found)
+    titles = COLUMNS
+    rows: list[tuple[Cell, ...]] = [
+        (
+            name,
+            float(np.nanmedian(round_trip[k])),
+            float(np.nanmax(round_trip[k])),
+            float(np.nanmedian(triangle[k])),
+            mean([knee.loss for knee in (*knees[k][:k], *knees[k][k + 1 :])]),
+        )
         for k, name in enumerate(names)
     ]
     for further, cells in (
@@ -171,29 +172,17 @@ def _tables(
         (LABELLED, _accuracy_cells(annotations, runs, knees, truth)),
     ):
         if cells:
-            columns += further
+            titles += further
             rows = [(*row, *more) for row, more in zip(rows, cells, strict=True)]
     order = sorted(range(len(names)), key=lambda k: float(np.nanmedian(round_trip[k])))
     pairs = tuple(
         (names[a], *(None if a == b else float(round_trip[a, b]) for b in order)) for a in order
     )
-    pair_columns = *texts("template"), *numbers(2, *(names[k] for k in order))
+    others = *columns("template"), *(Column(names[k], 2) for k in order)
     return [
-        Table("templates", RANKED, columns, tuple(rows[k] for k in order)),
-        Table("template_pairs", PAIRS, pair_columns, pairs),
+        Table("templates", RANKED, titles, tuple(rows[k] for k in order)),
+        Table("template_pairs", PAIRS, others, pairs),
     ]
-
-
-def _consistency(
-    round_trip: Floats, triangle: Floats, others: Sequence[Detection]
-) -> tuple[Cell, ...]:
-    """Return the cells of COLUMNS for one template."""
-    return (
-        float(np.nanmedian(round_trip)),
-        float(np.nanmax(round_trip)),
-        float(np.nanmedian(triangle)),
-        float(np.mean([knee.loss for knee in others])),
-    )
 
 
 def _disagreement_cells(runs: Sequence[MethodRun], films: Sequence[str]) -> list[tuple[Cell, ...]]:
@@ -237,12 +226,9 @@ def _accuracy_cells(
 
 
 def _accuracy(knees: Sequence[KneeScore]) -> tuple[Cell, ...]:
-    if not knees:
-        return (None,) * len(LABELLED)
     errors = [knee.margin_percent for knee in knees if not knee.missed]
-    iou = np.array([knee.iou for knee in knees])
     median = float(np.median(errors)) if errors else None
-    return median, float(iou.mean()), float((iou >= GOOD_IOU).mean())
+    return median, mean([k.iou for k in knees]), mean([k.iou >= GOOD_IOU for k in knees])
 
 
 def _label(annotation: Annotation, film: str, side: str) -> LabelledKnee:

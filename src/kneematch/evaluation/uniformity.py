@@ -12,8 +12,8 @@ import numpy as np
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
 from kneematch.evaluation.method_run import MethodRun
-from kneematch.evaluation.statistics import Floats
-from kneematch.evaluation.tables import Cell, Table, numbers, texts
+from kneematch.evaluation.statistics import Floats, deviation, mean
+from kneematch.evaluation.tables import Cell, Table, columns
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.parallel import WorkerDied, map_in_workers
@@ -24,13 +24,10 @@ REACH: Final = 20  # rows up or down within which the joint line is looked for
 ROUNDS: Final = 3  # of aligning the profiles with their mean
 FLAT: Final = 1e-6  # contrast below this is rounding
 
-COLUMNS: Final = (
-    *texts("method"),
-    *numbers(0, "films"),
-    *numbers(2, "height apart, mean %", "height apart, SD %", "height apart, mean mm"),
-    *numbers(2, "height apart, SD mm", "size apart, mean %", "turned apart, mean degrees"),
-    *numbers(0, "crops"),
-    *numbers(2, "joint line, SD %", "joint line, median %"),
+COLUMNS: Final = columns(
+    *("method", "films:0", "height apart, mean %:2", "height apart, SD %:2"),
+    *("height apart, mean mm:2", "height apart, SD mm:2", "size apart, mean %:2"),
+    *("turned apart, mean degrees:2", "crops:0", "joint line, SD %:2", "joint line, median %:2"),
 )
 CAPTION: Final = (
     "Uniformity of areas. Apart: difference between a film's left and right area, in % of their "
@@ -172,22 +169,14 @@ def _asymmetry(run: MethodRun) -> Iterator[Cell]:
     yield len(pairs)
     for offset in (100 * apart / width, apart * mm):
         known = offset[np.isfinite(offset)]
-        yield _mean_magnitude(known)
-        yield _deviation(known)
-    yield _mean_magnitude(100 * size / width)
-    yield _mean_magnitude(turned)
+        yield mean(np.abs(known))
+        yield deviation(known)
+    yield mean(np.abs(100 * size / width))
+    yield mean(np.abs(turned))
 
 
 def _spread(heights: Floats) -> tuple[Cell, ...]:
     """Return the number of crops, and the SD and median deviation of the joint line, in %."""
     known = 100 * heights[np.isfinite(heights)]
     usual = float(np.median(np.abs(known - np.median(known)))) if len(known) else None
-    return len(known), _deviation(known), usual
-
-
-def _mean_magnitude(values: Floats) -> float | None:
-    return float(np.abs(values).mean()) if len(values) else None
-
-
-def _deviation(values: Floats) -> float | None:
-    return float(values.std(ddof=1)) if len(values) > 1 else None
+    return len(known), deviation(known), usual

@@ -55,7 +55,7 @@ def find_films(
 
 
 def select_films(
-    named: Iterable[str],
+    named: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     series: str | None = None,
     limit: int | None = None,
