@@ -66,7 +66,7 @@ SCROLL = """async (share) => {
 def served(build: Callable[[Credentials], AuthMiddleware]) -> Iterator[Credentials]:
     """Serve an app while the block runs."""
     with open_port() as own:
-        credentials = Credentials.for_socket(own)
+        credentials = Credentials(own.getsockname()[1])
         running = make_server(build(credentials))
         thread = threading.Thread(target=lambda: running.run(sockets=[own]))
         thread.start()

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import highdicom as hd
 import numpy as np
@@ -16,7 +16,7 @@ from pydicom.data import get_testdata_file
 from pydicom.sr.codedict import codes
 
 from kneematch.detection.detection import Detection
-from kneematch.export.dicom import Exported, export_dicom, outline_on_film
+from kneematch.export.dicom import export_dicom, outline_on_film
 from kneematch.export.dicom_gsps import REVIEW_COLOUR
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
@@ -45,10 +45,19 @@ def changed(path: Path, **elements: Any) -> Path:
     return path
 
 
+class Exported(NamedTuple):
+    """The files that are there, and why others are not."""
+
+    files: tuple[str, ...] = ()
+    reason: str = ""
+
+
 def exported(source: Path, film: Radiograph, knees: Any) -> tuple[Exported, Path]:
     out = source.parent / "out"
     out.mkdir(exist_ok=True)
-    return export_dicom(source, film, knees, out, "film"), out
+    reason = export_dicom(source, film, knees, out, "film")
+    assert {path.name for path in out.iterdir()} <= set(ALL)
+    return Exported(tuple(name for name in ALL if (out / name).exists()), reason), out
 
 
 def groups(out: Path) -> Any:
@@ -446,13 +455,12 @@ def test_export_dicom_never_quotes_a_header_beyond_help(
 
 @pytest.mark.parametrize("name", ["CT_small.dcm", "JPEG2000.dcm", "MR_small_bigendian.dcm"])
 def test_export_dicom_takes_films_of_others(tmp_path: Path, knees: Knees, name: str) -> None:
-    path = Path(str(get_testdata_file(name)))
+    path = Path(shutil.copy(str(get_testdata_file(name)), tmp_path))
     film = read(path)
     height, width = film.size
     corners = knees[1].corners * 0.4 + (width / 2 - 90, height / 2 - 40)
-    (tmp_path / "out").mkdir()
     found = replace(knees[1], corners=corners)
-    result = export_dicom(path, film, [found], tmp_path / "out", "film")
+    result, _ = exported(path, film, [found])
     assert result == Exported(ALL)
     (group,) = groups(tmp_path / "out")
     np.testing.assert_allclose(group.roi.value[:4], corners, atol=1e-4)

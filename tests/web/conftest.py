@@ -18,8 +18,7 @@ from kneematch.matching.annotation import Annotation, save_annotation
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 from kneematch.web.auth import AuthMiddleware, Credentials
-from kneematch.web.drawing import SplitFilm
-from kneematch.web.initial_annotation import detected_annotation
+from kneematch.web.drawing import SplitFilm, detected_annotation
 from kneematch.web.server import make_server, open_port
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -81,7 +80,7 @@ def _console_errors(message: ConsoleMessage, allowed: str) -> list[str]:
 def _served(build: Build) -> Iterator[Credentials]:
     """Serve an app on a port of its own for the duration of a block."""
     with open_port() as listening:
-        credentials = Credentials.for_socket(listening)
+        credentials = Credentials(listening.getsockname()[1])
         server = make_server(build(credentials))
         thread = threading.Thread(target=lambda: server.run(sockets=[listening]))
         thread.start()
@@ -157,4 +156,4 @@ def model_annotation(films: list[Path]) -> Annotation | None:
 @pytest.fixture
 def model_already_run(model_annotation: Annotation | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Save a test the seconds in which the model would run again."""
-    monkeypatch.setattr("kneematch.web.annotate.detected_annotation", lambda film: model_annotation)
+    monkeypatch.setattr("kneematch.web.drawing.detected_annotation", lambda film: model_annotation)

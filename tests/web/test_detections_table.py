@@ -7,7 +7,12 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.export.tables import write_tables
-from kneematch.web.detections_table import DetectionsTable, RowQuery, read_detections_table
+from kneematch.web.detections_table import (
+    DetectionsTable,
+    RowQuery,
+    landmark_names,
+    read_detections_table,
+)
 
 
 @pytest.fixture
@@ -29,14 +34,14 @@ def test_select_puts_doubtful_rows_first_and_then_high_losses(table: DetectionsT
     assert set(order[:2]) == {3, 6}
     assert sorted(order) == list(range(8))
     for part in (order[:2], order[2:]):
-        losses = table.loss[part]
+        losses = table.numbers["loss"][part]
         assert (np.diff(losses) <= 0).all()
 
 
 def test_select_sorts_by_loss_energy_or_film(table: DetectionsTable) -> None:
     assert select(table, RowQuery(sort="film")) == list(range(8))
-    assert (np.diff(table.loss[select(table, RowQuery(sort="loss"))]) <= 0).all()
-    energies = [table.number(row, "energy") for row in select(table, RowQuery(sort="energy"))]
+    assert (np.diff(table.numbers["loss"][select(table, RowQuery(sort="loss"))]) <= 0).all()
+    energies = [table.numbers["energy"][row] for row in select(table, RowQuery(sort="energy"))]
     assert energies == sorted(energies, reverse=True)
 
 
@@ -44,7 +49,7 @@ def test_select_filters_by_reason_side_loss_and_film(table: DetectionsTable) -> 
     assert set(select(table, RowQuery(reason="high loss"))) == {3, 6}
     assert select(table, RowQuery(reason="low contrast")) == [3]
     assert set(select(table, RowQuery(side="left"))) == {0, 2, 4, 6}
-    middle = float(np.median(table.loss))
+    middle = float(np.median(table.numbers["loss"]))
     low, high = select(table, RowQuery(high=middle)), select(table, RowQuery(low=middle))
     assert len(low) == len(high) == 4
     assert select(table, RowQuery(film="FILM-10.", sort="film")) == [4, 5]
@@ -59,7 +64,7 @@ def test_select_filters_by_state(table: DetectionsTable) -> None:
 
 def test_reason_counts_are_sorted_by_frequency(table: DetectionsTable) -> None:
     assert table.reason_counts == [("high loss", 2), ("low contrast", 1)]
-    assert table.landmarks == ("plateau_left", "plateau_right")
+    assert landmark_names(table.text) == ["plateau_left", "plateau_right"]
 
 
 @pytest.mark.parametrize("name", ["=1+1.dcm", "-a.dcm", "@b", "two\rlines.dcm", "'=c"])
@@ -67,7 +72,7 @@ def test_read_detections_table_restores_escaped_names(
     table: DetectionsTable, tmp_path: Path, name: str
 ) -> None:
     write_tables([(name, table.detection(0))], tmp_path)
-    assert read_detections_table(tmp_path).text(0, "film") == name
+    assert read_detections_table(tmp_path).text["film"][0] == name
 
 
 @pytest.mark.parametrize("text", [None, "", "film,side\na,left\n", "\0"])
@@ -108,7 +113,7 @@ def test_read_detections_table_refuses_areas_that_cannot_be_drawn(
 ) -> None:
     table = read_detections_table(run_folder)
     path = run_folder / "detections.csv"
-    width = table.text(2, "width_px")
+    width = table.text["width_px"][2]
     path.write_text(path.read_text().replace(f",{width},", f",{value},", 1))
     with pytest.raises(SettingsError, match=f"row 3: width_px is '{value}'; expected"):
         read_detections_table(run_folder)

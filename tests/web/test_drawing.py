@@ -1,4 +1,4 @@
-"""Drawings: their side, their coarse box, their problems and their pictures."""
+"""Drawings: the first one, their side, their coarse box, their problems and their pictures."""
 
 import base64
 import io
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from kneematch.errors import SettingsError
 from kneematch.io.read import read
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
@@ -17,6 +18,7 @@ from kneematch.web.drawing import (
     SplitFilm,
     default_coarse,
     find_problems,
+    initial_annotation,
     template_pictures,
     to_annotation,
 )
@@ -79,6 +81,18 @@ def test_default_coarse_contains_the_fine_box_and_stays_in_the_half(
     assert all(coarse[k] >= fine[k] - slack and coarse[k] <= frame[k] + slack for k in (2, 3))
     aspects = [(box[3] - box[1]) / (box[2] - box[0]) for box in (fine, coarse)]
     assert aspects[0] == pytest.approx(aspects[1], rel=0.01)
+
+
+def test_initial_annotation_without_a_model_is_in_the_middle_of_a_half(
+    film: SplitFilm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(**options: object) -> None:
+        raise SettingsError("no model")
+
+    monkeypatch.setattr("kneematch.web.drawing.Detector.load", none)
+    drawn, source = initial_annotation(film, tmp_path / "none.json")
+    assert source == "middle"
+    assert find_problems(drawn, film) == []
 
 
 def pixels(address: str) -> np.ndarray:

@@ -10,7 +10,7 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.web.detections_table import DetectionsTable, read_detections_table
-from kneematch.web.review_log import AREA_COLUMNS, COLUMNS, Area, Decision, ReviewLog, area_of_row
+from kneematch.web.review_log import AREA_COLUMNS, COLUMNS, Area, Decision, ReviewLog, area_of
 
 MOVED = Area(100.5, 90.25, 80.0, -3.5)
 
@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def decide(log: ReviewLog, table: DetectionsTable, row: int, state: str) -> None:
-    area = MOVED if state == "corrected" else area_of_row(table, row)
+    area = MOVED if state == "corrected" else area_of(table.detection(row))
     log.add(Decision(row, state, area, 0.25))
 
 
@@ -53,7 +53,7 @@ def test_review_log_writes_each_decision_at_once(path: Path, table: DetectionsTa
     assert tuple(written[0]) == COLUMNS
     assert [line["decision"] for line in written] == ["accepted", "corrected"]
     assert [line["side"] for line in written] == ["left", "right"]
-    assert written[0]["centre_x_px"] == table.text(2, "centre_x_px")
+    assert written[0]["centre_x_px"] == table.text["centre_x_px"][2]
     assert [float(written[1][name]) for name in AREA_COLUMNS] == [100.5, 90.25, 80.0, -3.5]
     log.close()
 
@@ -115,11 +115,8 @@ def test_review_log_removes_a_torn_last_line(path: Path, table: DetectionsTable)
 
 
 def test_review_log_keeps_any_film_name(path: Path, table: DetectionsTable) -> None:
-    place = list(table.columns).index("film")
-    cells = [list(row) for row in table.rows[:2]]
-    for row in cells:
-        row[place] = '=odd, "name"\r\n\udcff\r.dcm'
-    odd = DetectionsTable(table.columns, cells)
+    first = {name: cells[:2] for name, cells in table.text.items()}
+    odd = DetectionsTable(first | {"film": ['=odd, "name"\r\n\udcff\r.dcm'] * 2})
     log = ReviewLog(path, odd)
     decide(log, odd, 1, "accepted")
     log = reopened(path, odd, log)
@@ -133,11 +130,8 @@ def test_review_log_keeps_only_corrections_after_another_run(
     log = ReviewLog(path, table)
     decide(log, table, 0, "accepted")
     decide(log, table, 1, "corrected")
-    place = list(table.columns).index("centre_x_px")
-    cells = [list(row) for row in table.rows]
-    for row in cells:
-        row[place] = "1.000"
-    log = reopened(path, DetectionsTable(table.columns, cells), log)
+    elsewhere = DetectionsTable({**table.text, "centre_x_px": ["1.000"] * len(table)})
+    log = reopened(path, elsewhere, log)
     assert states(log) == {1: "corrected"}
     log.close()
 

@@ -100,7 +100,7 @@ class DicomObjects:
         """Write those that the film's header allows."""
         from kneematch.export.dicom import export_dicom
 
-        return export_dicom(row.film, film, row.detections, self.folder, name).reason or None
+        return export_dicom(row.film, film, row.detections, self.folder, name) or None
 
 
 def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:

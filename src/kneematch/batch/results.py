@@ -102,10 +102,9 @@ def write_run_and_report(
 
     most = min(max(int(DRAWN_SHARE * journal.count), FEWEST_DRAWN), MOST_DRAWN)
     summary = summarise(_knees(journal), failures(journal), most_films=most)
-    films = [(worst.film, worst.knees) for worst in summary.worst]
-    drawn = draw_films(films, longest_px=PICTURE_PX, workers=workers)
+    drawn = draw_films(summary.worst, longest_px=PICTURE_PX, workers=workers)
     ended = run()
-    pictures = [drawn.get(film) for film, _ in films]
+    pictures = [drawn.get(film) for film, _ in summary.worst]
     write_report(out / REPORT, ended, summary, pictures)
     write_run(ended, out / RUN)
 

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from kneematch.web.auth import AuthMiddleware, Credentials
 
 
-Port = Annotated[int, typer.Option(metavar="N", help="Port of the page; 0 chooses a free one.")]
+Port = Annotated[
+    int,
+    typer.Option(metavar="N", min=0, max=65535, help="Port of the page; 0 chooses a free one."),
+]
 Browser = Annotated[bool, typer.Option(metavar="", help="Open the page in the browser.")]
 
 
@@ -35,7 +38,7 @@ def show_page(
     from kneematch.web.server import open_port, serve
 
     with open_port(port) as listening:
-        credentials = Credentials.for_socket(listening)
+        credentials = Credentials(listening.getsockname()[1])
         app = make_app(credentials)
         typer.echo(credentials.url)
         complain("open this address in a browser; Ctrl-C ends it")

@@ -6,7 +6,6 @@ Each film gets a structured report, a presentation state and a secondary capture
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -38,33 +37,27 @@ TYPE_2: Final = (  # attributes that every object must have, if only empty
 SEXES: Final = ("M", "F", "O")
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """The names of the files that were written, and why any is missing."""
-
-    files: tuple[str, ...] = ()
-    reason: str = ""
-
-
 def export_dicom(
     source: str | os.PathLike[str],
     film: Radiograph,
     detections: Sequence[Detection],
     folder: str | os.PathLike[str],
     name: str,
-) -> Exported:
+) -> str:
     """Write NAME-report.dcm, NAME-state.dcm and NAME-picture.dcm for one film.
 
     Warnings are suppressed meanwhile, for the whole process: call it from one thread at a time.
 
     Args:
-        source: the film's file; one that is not DICOM yields a reason and no files.
+        source: the film's file.
         film: the film as it was read from `source`.
         detections: the knees found on it.
         folder: an existing folder for the files.
         name: the beginning of their names.
+
+    Returns:
+        Why files are missing, or "". A film that is not DICOM gets none.
     """
-    files: list[str] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydicom's warnings quote header values
         try:
@@ -72,15 +65,14 @@ def export_dicom(
             for ending, dataset in objects.items():
                 with write_aside(Path(folder) / f"{name}-{ending}.dcm") as aside:
                     dataset.save_as(aside, enforce_file_format=True)
-                files.append(f"{name}-{ending}.dcm")
         except FilmError as error:
-            return Exported(reason=str(error))
+            return str(error)
         except BAD_ELEMENT as error:  # its text may quote the header, so it is not shown
             reason = (
                 f"a header that DICOM objects cannot refer to ({type(error).__name__}); expected "
                 "one that keeps to the standard; mend the header, or leave the film out"
             )
-    return Exported(tuple(files), reason and f"{os.fspath(source)}: {reason}")
+    return reason and f"{os.fspath(source)}: {reason}"
 
 
 def read_header(path: str | os.PathLike[str]) -> Dataset:
@@ -126,36 +118,26 @@ def _objects(
 ) -> tuple[dict[str, Dataset], str]:
     """Return the objects by the ending of their file names, and why one is missing."""
     from kneematch.export.dicom_gsps import presentation_state, secondary_capture
-    from kneematch.export.dicom_sr import Area, structured_report
+    from kneematch.export.dicom_sr import structured_report
 
-    outlines = [outline_on_film(found, film.size) for found in detections]
-    areas = [
-        Area(found, outline)
-        for found, outline in zip(detections, outlines, strict=True)
-        if len(outline)
-    ]
-    if not areas:
+    knees = [found for found in detections if len(outline_on_film(found, film.size))]
+    if not knees:
         return {}, "no area on the film; expected one or two knees; look at its picture"
-    objects = {REPORT: structured_report(header, areas, film.size)}
+    objects = {REPORT: structured_report(header, knees, film.size)}
     reason = ""
     if header_value(header, "SamplesPerPixel") == 1:
-        objects[STATE] = presentation_state(header, areas)
+        objects[STATE] = presentation_state(header, knees, film.size)
     else:
         reason = (
             "a film in colours has no presentation state; expected greyscale; use the report "
             "or the picture"
         )
     objects[PICTURE] = secondary_capture(header, film, detections)
+    sides = {found.laterality for found in detections}
     for ending in {STATE, PICTURE} & objects.keys():
         # Type 2C in the General Series module: may be empty, but not absent.
-        objects[ending].Laterality = _one_side(detections)
+        objects[ending].Laterality = min(sides) if sides in ({"L"}, {"R"}) else None
     return objects, reason
-
-
-def _one_side(detections: Sequence[Detection]) -> str | None:
-    """Return "L" or "R" if all knees are of that side."""
-    sides = {found.laterality for found in detections}
-    return sides.pop() if sides in ({"L"}, {"R"}) else None
 
 
 def _is_valid(header: Dataset, keyword: str) -> bool:

@@ -11,29 +11,32 @@ from typing import Final
 import highdicom as hd
 import numpy as np
 from highdicom import pr
+from numpy.typing import NDArray
 from pydicom import Dataset
 from pydicom.multival import MultiValue
 from pydicom.uid import JPEGBaseline8Bit
 
 from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import COLOURS, draw_detections
-from kneematch.export.dicom_sr import MAKER, Area, instance_attributes
+from kneematch.export.dicom import outline_on_film
+from kneematch.export.dicom_sr import MAKER, instance_attributes
 from kneematch.io.dicom_header import header_text, header_value
 from kneematch.io.radiograph import Radiograph
 
 STATE_SERIES, CAPTURE_SERIES = 9502, 9503
 REVIEW_COLOUR: Final = (255, 70, 70)  # of an outline; overlays have it behind white text
-# Rows run towards the patient's left and columns to the feet, as detection assumes.
-ORIENTATION: Final = ("L", "F")
 
 
-def presentation_state(header: Dataset, areas: Sequence[Area]) -> Dataset:
+def presentation_state(
+    header: Dataset, knees: Sequence[Detection], size: tuple[int, int]
+) -> Dataset:
     """Return a state that adds the outlines to a greyscale film and changes nothing else.
 
-    A state overrides polarity, rescaling and window of its film, and what it leaves out is taken
-    as the identity (PS3.4, N.2.1). It therefore has to repeat those of the film.
+    The arguments are those of `structured_report`. A state overrides polarity, rescaling and window
+    of its film, and what it leaves out is taken as the identity (PS3.4, N.2.1). It therefore has to
+    repeat those of the film.
     """
-    layers = [_layer(order, area.knee) for order, area in enumerate(areas, start=1)]
+    layers = [_layer(order, knee) for order, knee in enumerate(knees, start=1)]
     inverse = (
         header_text(header, "PhotometricInterpretation") == "MONOCHROME1"
         or header_text(header, "PresentationLUTShape") == "INVERSE"
@@ -45,7 +48,8 @@ def presentation_state(header: Dataset, areas: Sequence[Area]) -> Dataset:
         content_description="Knee joint areas",
         graphic_layers=layers,
         graphic_annotations=[
-            _annotation(header, layer, area) for layer, area in zip(layers, areas, strict=True)
+            _annotation(header, layer, knee, outline_on_film(knee, size))
+            for layer, knee in zip(layers, knees, strict=True)
         ],
         presentation_lut_transformation=hd.PresentationLUTTransformation(
             presentation_lut_shape="INVERSE" if inverse else "IDENTITY"
@@ -97,19 +101,20 @@ def _layer(order: int, knee: Detection) -> pr.GraphicLayer:
     )
 
 
-def _annotation(header: Dataset, layer: pr.GraphicLayer, area: Area) -> pr.GraphicAnnotation:
-    """Return the outline, and side, loss and reasons for review at its highest point."""
-    knee = area.knee
-    outline = pr.GraphicObject(
+def _annotation(
+    header: Dataset, layer: pr.GraphicLayer, knee: Detection, outline: NDArray[np.float64]
+) -> pr.GraphicAnnotation:
+    """Return the outline (K, 2), and side, loss and reasons for review at its highest point."""
+    polyline = pr.GraphicObject(
         graphic_type=pr.GraphicTypeValues.POLYLINE,
-        graphic_data=area.outline,
+        graphic_data=outline,
         units=pr.AnnotationUnitsValues.PIXEL,
     )
     loss = f"{knee.loss:.2f}" if math.isfinite(knee.loss) else ""
     text = f"{knee.laterality} {loss}".strip()
     if knee.needs_review:
         text = "\r\n".join([f"{text} REVIEW", *knee.review_reasons])
-    x, y = area.outline[area.outline[:, 1].argmin()].tolist()
+    x, y = outline[outline[:, 1].argmin()].tolist()
     label = pr.TextObject(
         text_value=text,
         units=pr.AnnotationUnitsValues.PIXEL,
@@ -119,7 +124,7 @@ def _annotation(header: Dataset, layer: pr.GraphicLayer, area: Area) -> pr.Graph
     return pr.GraphicAnnotation(
         referenced_images=[header],
         graphic_layer=layer,
-        graphic_objects=[outline],
+        graphic_objects=[polyline],
         text_objects=[label],
     )
 
@@ -141,4 +146,4 @@ def _orientation(header: Dataset) -> tuple[str, str]:
     known = {item.value for item in hd.PatientOrientationValuesBiped}
     if len(values) == 2 and known.issuperset(values):
         return values[0], values[1]
-    return ORIENTATION
+    return "L", "F"  # rows run to the patient's left and columns to the feet, as detection assumes

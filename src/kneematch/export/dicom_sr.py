@@ -6,13 +6,11 @@ review and why, and its landmarks. Concepts that DICOM has no code for are coded
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import highdicom as hd
 import numpy as np
 from highdicom import sr
-from numpy.typing import NDArray
 from pydicom import Dataset
 from pydicom.sequence import Sequence as DicomSequence
 from pydicom.sr.codedict import codes
@@ -21,6 +19,7 @@ from pydicom.uid import generate_uid
 
 from kneematch import __version__
 from kneematch.detection.detection import Detection
+from kneematch.export.dicom import outline_on_film
 
 MAKER: Final = "kneematch"
 SCHEME: Final = "99KNEEMATCH"
@@ -36,26 +35,20 @@ CONTAINS: Final = sr.RelationshipTypeValues.CONTAINS
 INFERRED_FROM: Final = sr.RelationshipTypeValues.INFERRED_FROM
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Area:
-    """A knee, and the part of its outline that lies on the film, (K, 2) and closed."""
-
-    knee: Detection
-    outline: NDArray[np.float64]
-
-
-def structured_report(header: Dataset, areas: Sequence[Area], size: tuple[int, int]) -> Dataset:
+def structured_report(
+    header: Dataset, knees: Sequence[Detection], size: tuple[int, int]
+) -> Dataset:
     """Return a Comprehensive SR of the areas on one film.
 
     Args:
         header: the film's header.
-        areas: the knees.
+        knees: those that lie on the film, at least in part.
         size: the film's (height, width) in pixels.
     """
     document = sr.MeasurementReport(
         observation_context=_observer(),
         procedure_reported=codes.cid100.XRUnspecifiedBodyRegion,
-        imaging_measurements=[_measurement_group(header, area, size) for area in areas],
+        imaging_measurements=[_measurement_group(header, knee, size) for knee in knees],
     )
     return sr.ComprehensiveSR(
         evidence=[header],
@@ -91,16 +84,15 @@ def _observer() -> sr.ObservationContext:
 
 
 def _measurement_group(
-    header: Dataset, area: Area, size: tuple[int, int]
+    header: Dataset, knee: Detection, size: tuple[int, int]
 ) -> sr.PlanarROIMeasurementsAndQualitativeEvaluations:
-    knee = area.knee
     group = sr.PlanarROIMeasurementsAndQualitativeEvaluations(
         tracking_identifier=sr.TrackingIdentifier(
             uid=hd.UID(), identifier=f"Knee joint area {knee.laterality or knee.side}"
         ),
         referenced_region=sr.ImageRegion(
             graphic_type=sr.GraphicTypeValues.POLYLINE,
-            graphic_data=area.outline,
+            graphic_data=outline_on_film(knee, size),
             source_image=sr.SourceImageForRegion.from_source_image(header),
         ),
         finding_category=codes.SCT.AnatomicalStructure,

@@ -1,36 +1,34 @@
 """report.html: one self-contained page about a run, with the films worth a look first.
 
 The page is a Jinja2 template, which escapes all text. Its histogram is SVG in that template:
-matplotlib would add 0.35 s of CPU time to a run (0.27 for its import), more than the rest of the
-page, and its text would shrink with the page on a phone.
+matplotlib would add 0.35 s of CPU time to a run (0.27 for its import), about as much as the rest of
+the page, and its text would shrink with the page on a phone.
 """
 
-import base64
 import heapq
-import io
 import math
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
-from itertools import groupby, islice
+from itertools import count, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from PIL import Image
 
 from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import COLOURS
 from kneematch.export.run_file import Run, versions
 from kneematch.io.atomic import write_aside
+from kneematch.io.display import data_url
 
-TEMPLATE: Final = "report.html.j2"
 PICTURE_PX: Final = 640  # longest side of a picture when enlarged; the page shows it smaller
 WEBP_QUALITY: Final = 70
-MOST_FILMS: Final = 48
 MOST_FAILURES: Final = 200
 BINS: Final = 200  # bins in which losses from 0 to 1 are counted
 BARS: Final = 40  # bars of the histogram
@@ -38,12 +36,8 @@ AXIS_ENDS: Final = (0.2, 0.4, 1.0)  # the loss axis ends at the first that holds
 LOWEST_BAR: Final = 0.01  # of the chart's height, so that one knee in a million is visible
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FilmKnees:
-    """A film and the knees found on it."""
-
-    film: str
-    knees: tuple[Detection, ...]
+FilmKnees = tuple[str, tuple[Detection, ...]]  # a film, and the knees found on it
+Bar = tuple[float, float, float, str]  # x, height of the good, height of the flagged, title
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,22 +53,11 @@ class RunSummary:
     failed: int  # number of all failures
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar of the histogram; positions and sizes are shares of the chart."""
-
-    x: float
-    good: float  # height
-    flagged: float  # height, on top of `good`
-    title: str
-
-
 def summarise(
     rows: Iterable[tuple[str, Detection]],
     failures: Iterable[tuple[str, str]],
     *,
-    most_films: int = MOST_FILMS,
-    most_failures: int = MOST_FAILURES,
+    most_films: int = 48,
 ) -> RunSummary:
     """Summarise a run in one pass over its rows.
 
@@ -82,7 +65,6 @@ def summarise(
         rows: film and detection, the knees of a film one after the other.
         failures: film and reason.
         most_films: number of worst films to keep: those to review first, then by loss.
-        most_failures: number of failures to keep.
     """
     bins = [0] * BINS, [0] * BINS
     reasons: Counter[str] = Counter()
@@ -97,11 +79,11 @@ def summarise(
                 methods[knee.method] = None
             highest = max(math.inf if math.isnan(knee.loss) else knee.loss for knee in knees)
             rank = any(knee.needs_review for knee in knees), highest, -number
-            yield rank, FilmKnees(film, knees)
+            yield rank, (film, knees)
 
     worst = heapq.nlargest(most_films, ranked())
     remaining = iter(failures)
-    kept = tuple(islice(remaining, most_failures))
+    kept = tuple(islice(remaining, MOST_FAILURES))
     return RunSummary(
         good=tuple(bins[0]),
         flagged=tuple(bins[1]),
@@ -138,7 +120,7 @@ def write_report(
         lstrip_blocks=True,
     )
     bars, axis_end, axis_top, step = histogram(summary.good, summary.flagged)
-    page = environment.get_template(TEMPLATE).generate(
+    page = environment.get_template("report.html.j2").generate(
         run=run,
         ended=f"{run.ended.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
         duration=_duration(run.seconds),
@@ -148,7 +130,7 @@ def write_report(
         bar_width=1 / BARS,
         x_ticks=[(k / 4, f"{axis_end * k / 4:g}") for k in range(5)],
         y_ticks=[(count / axis_top, count) for count in range(0, axis_top + 1, step)],
-        cards=zip(summary.worst, map(_data_uri, pictures), strict=True),
+        cards=zip(summary.worst, map(_data_url, pictures), strict=True),
         colours={side: "rgb({}, {}, {})".format(*colour) for side, colour in COLOURS.items()},
         review_command=shlex.join(["kneematch", "review", str(run.settings.get("out", "FOLDER"))]),
         settings=_settings(run, summary),
@@ -164,24 +146,24 @@ def histogram(good: Sequence[int], flagged: Sequence[int]) -> tuple[list[Bar], f
     """Turn counts of losses, (BINS,) each, into bars.
 
     Returns:
-        The bars that are not empty, the loss at the end of the x axis, the count at the top of
-        the y axis, and the step of its grid lines.
+        The bars that are not empty, with positions and heights as shares of the chart, the loss at
+        the end of the x axis, the count at the top of the y axis, and the step of its grid lines:
+        1, 2 or 5 times a power of ten, so that there are about four.
     """
-    last = max((k for k in range(BINS) if good[k] + flagged[k]), default=0)
+    bins = np.array([good, flagged])
+    last = np.flatnonzero(bins.any(0)).max(initial=0)
     end = next(end for end in AXIS_ENDS if last < round(end * BINS))
-    share = round(end * BINS) // BARS
-    counts = [
-        (sum(good[k : k + share]), sum(flagged[k : k + share]))
-        for k in range(0, BARS * share, share)
-    ]
-    top, step = _axis(max(map(sum, counts)))
+    counts = bins[:, : round(end * BINS)].reshape(2, BARS, -1).sum(2)
+    most = int(counts.sum(0).max())
+    step = next(k * 10**e for e in count() for k in (1, 2, 5) if most <= 4 * k * 10**e)
+    top = max(step, math.ceil(most / step) * step)
     bars = []
-    for k, (plain, review) in enumerate(counts):
+    for k, (plain, review) in enumerate(counts.T.tolist()):
         low, high = (max(LOWEST_BAR, n / top) if n else 0.0 for n in (plain, review))
         title = f"loss {end * k / BARS:.3f} to {end * (k + 1) / BARS:.3f}: {plain + review:,} knees"
         title += f", {review:,} to review" if review else ""
         if plain + review:
-            bars.append(Bar(k / BARS, low, high, title))
+            bars.append((k / BARS, low, high, title))
     return bars, end, top, step
 
 
@@ -197,14 +179,6 @@ def _bin(loss: float) -> int:
     return int(max(loss, 0.0) * BINS) if loss < 1 else BINS - 1
 
 
-def _axis(most: int) -> tuple[int, int]:
-    """Return the top of an axis and its step: 1, 2 or 5 times a power of ten, 4 steps or so."""
-    step = 1
-    while most > 4 * step:
-        step = step * 5 // 2 if str(step).startswith("2") else step * 2
-    return max(step, -(-most // step) * step), step
-
-
 def _settings(run: Run, summary: RunSummary) -> dict[str, str]:
     """Describe the settings that were made; run.json has all of them."""
     settings: dict[str, Any] = dict(run.settings)
@@ -212,19 +186,12 @@ def _settings(run: Run, summary: RunSummary) -> dict[str, str]:
         settings["model"] = "the built-in model"
     if settings.get("method") == "auto" and summary.methods:
         settings["method"] = f"{', '.join(summary.methods)} (chosen automatically)"
-    return {name.replace("_", " "): text for name, text in _in_words(settings)}
-
-
-def _in_words(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    made = {}
     for name, value in settings.items():
-        if value is None or value is False or value in ((), []):
-            continue
-        if value is True:
-            yield name, "yes"
-        elif isinstance(value, (tuple, list)):
-            yield name, ", ".join(map(str, value))
-        else:
-            yield name, str(value)
+        if value is not None and value is not False and value not in ((), []):
+            text = ", ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+            made[name.replace("_", " ")] = "yes" if value is True else text
+    return made
 
 
 def _provenance(run: Run) -> dict[str, str]:
@@ -238,14 +205,12 @@ def _provenance(run: Run) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-def _data_uri(picture: Image.Image | None) -> str | None:
+def _data_url(picture: Image.Image | None) -> str | None:
     if picture is None:
         return None
     small = picture.convert("RGB")
     small.thumbnail((PICTURE_PX, PICTURE_PX), Image.Resampling.LANCZOS)
-    content = io.BytesIO()
-    small.save(content, format="WEBP", quality=WEBP_QUALITY)
-    return f"data:image/webp;base64,{base64.b64encode(content.getvalue()).decode('ascii')}"
+    return data_url(small, "webp", quality=WEBP_QUALITY)
 
 
 def _duration(seconds: float) -> str:

@@ -7,8 +7,9 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kneematch.detection.detection import Detection
 from kneematch.io.atomic import write_aside
@@ -39,7 +40,7 @@ COLUMNS: Final[dict[str, int | None]] = {  # name: decimals, None for text
     "review": None,
     "reason": None,
 }
-FAILURE_COLUMNS: Final = ("film", "reason")
+FIELDS: Final = tuple(item.name for item in fields(Detection) if item.name in COLUMNS)
 # film_x = xx * crop_x + xy * crop_y + x0 and film_y = yx * crop_x + yy * crop_y + y0. Both count
 # from the top left corner of their image, so the centre of the first pixel is (0.5, 0.5).
 CROP_COLUMNS: Final[dict[str, int | None]] = {
@@ -76,14 +77,15 @@ def write_tables(
             for name, kind in zip(TABLES, (_csv, _parquet, _json), strict=True)
         ]
         for film, found in rows:
-            cells = _rounded(_detection_cells(film, found, landmarks), columns)
+            values = detection_values(film, found)
+            cells = _rounded(map(values.get, columns), columns)
             for add in tables:
                 add(cells)
 
 
 def write_failures(rows: Iterable[tuple[str, str]], path: str | os.PathLike[str]) -> None:
     """Write failures.csv: the films without detections and the reasons."""
-    with write_csv(path, FAILURE_COLUMNS) as add:
+    with write_csv(path, ("film", "reason")) as add:
         for row in rows:
             add(row)
 
@@ -108,32 +110,26 @@ def write_crops(
             add(_rounded([*knee, *crop.pixel_map.flatten().tolist()], CROP_COLUMNS))
 
 
+def detection_values(film: str, found: Detection) -> dict[str, Cell]:
+    """Return the values of a knee by column; those of landmarks that it lacks are missing."""
+    points = {"centre": found.centre, **found.landmarks}
+    return {
+        "film": film,
+        **{name: getattr(found, name) for name in FIELDS},
+        **dict(zip(CORNERS, found.corners.flatten().tolist(), strict=True)),
+        **{f"{name}_x_px": x for name, (x, _) in points.items()},
+        **{f"{name}_y_px": y for name, (_, y) in points.items()},
+    }
+
+
+def csv_text(cell: Cell, decimals: int | None) -> str:
+    """Return a cell as the CSV tables have it."""
+    return f"{cell:.{decimals}f}" if isinstance(cell, float) else cell or ""
+
+
 def crop_name(name: str, side: str) -> str:
     """Return the file name of a crop, given the name of its film among the run's artifacts."""
     return f"{name}-{side}.png"
-
-
-def _detection_cells(film: str, found: Detection, landmarks: Sequence[str]) -> list[Cell]:
-    points = [found.landmarks.get(name, (None, None)) for name in landmarks]
-    return [
-        film,
-        found.side,
-        found.laterality,
-        found.status,
-        found.energy,
-        found.loss,
-        found.polarity,
-        found.method,
-        *found.centre,
-        found.width_px,
-        found.height_px,
-        found.rotation_deg,
-        *found.corners.flatten().tolist(),
-        found.mm_per_px,
-        found.review,
-        found.reason,
-        *(value for point in points for value in point),
-    ]
 
 
 def _rounded(cells: Iterable[Cell], columns: Columns) -> list[Cell]:
@@ -146,11 +142,8 @@ def _rounded(cells: Iterable[Cell], columns: Columns) -> list[Cell]:
 
 @contextmanager
 def _csv(path: Path, columns: Columns) -> Iterator[AddRow]:
-    def text(cell: Cell, decimals: int | None) -> str:
-        return f"{cell:.{decimals}f}" if isinstance(cell, float) else cell or ""
-
     with write_csv(path, columns) as add:
-        yield lambda row: add(map(text, row, columns.values()))
+        yield lambda row: add(map(csv_text, row, columns.values()))
 
 
 @contextmanager
@@ -175,18 +168,14 @@ def _parquet(path: Path, columns: Columns) -> Iterator[AddRow]:
 
     types = {name: pa.string() if d is None else pa.float64() for name, d in columns.items()}
     schema = pa.schema(list(types.items()))
-    group: list[Sequence[Any]] = []
+    group: list[dict[str, Cell]] = []
 
     def flush() -> None:
-        arrays = [
-            pa.array(map(_utf8, cells), kind)
-            for cells, kind in zip(zip(*group, strict=True), types.values(), strict=True)
-        ]
-        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+        writer.write_table(pa.Table.from_pylist(group, schema=schema))
         group.clear()
 
     def add(row: Sequence[Cell]) -> None:
-        group.append(row)
+        group.append(dict(zip(columns, map(_utf8, row), strict=True)))
         if len(group) >= PARQUET_GROUP_ROWS:
             flush()
 

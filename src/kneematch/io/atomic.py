@@ -28,6 +28,13 @@ def write_aside(path: str | os.PathLike[str]) -> Iterator[Path]:
     _flush(target.parent)  # so that the new name survives a power cut
 
 
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file atomically that only its owner can read."""
+    with write_aside(path) as aside:
+        aside.touch(mode=0o600)
+        aside.write_bytes(content)
+
+
 def _flush(path: Path) -> None:
     """Wait until a file's content, or a folder's list of names, is on disk."""
     if path.is_dir() and os.name == "nt":  # Windows has no such list to flush

@@ -1,9 +1,14 @@
-"""Convert films to 8-bit grey for display, and the colours of the two sides."""
+"""Convert films to 8-bit grey for display, encode pictures, and the colours of the two sides."""
 
-from typing import Final
+import base64
+import io
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 Colour = tuple[int, int, int]
 
@@ -20,3 +25,22 @@ def to_grey8(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
     span = high - low if high > low else 1.0
     grey: NDArray[np.uint8] = np.rint(((pixels - low) / span).clip(0, 1) * 255).astype(np.uint8)
     return grey
+
+
+def encode(picture: "Image.Image", kind: str, **options: int) -> bytes:
+    """Return the content of a picture's file.
+
+    Args:
+        picture: the picture.
+        kind: format, as Pillow names it in small letters, such as "jpeg".
+        options: of Pillow's writer, such as quality.
+    """
+    file = io.BytesIO()
+    picture.save(file, kind, **options)
+    return file.getvalue()
+
+
+def data_url(picture: "Image.Image", kind: str, **options: int) -> str:
+    """Return a small picture as text, to place it inside HTML or JSON; arguments as `encode`."""
+    content = base64.b64encode(encode(picture, kind, **options)).decode("ascii")
+    return f"data:image/{kind};base64,{content}"

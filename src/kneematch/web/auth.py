@@ -2,20 +2,18 @@
 
 import logging
 import secrets
-import socket
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
+from http import HTTPStatus
 from typing import Final
-from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HOST: Final = "127.0.0.1"
 HOST_NAMES: Final = (HOST, "localhost")  # accepted in the Host header
 MAX_BODY_BYTES: Final = 64 * 1024  # a request body is a few boxes
-FORBIDDEN, UNPROCESSABLE = 403, 422
 # Sec-Fetch-Site of requests from the page itself, and of addresses that the user typed.
 TRUSTED_SITES: Final = ("same-origin", "none")
 SECURITY_HEADERS: Final = {
@@ -38,11 +36,6 @@ class Credentials:
     port: int
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
-    @classmethod
-    def for_socket(cls, listening: socket.socket) -> "Credentials":
-        """Return the port of a socket with a new random token."""
-        return cls(listening.getsockname()[1])
-
     @property
     def url(self) -> str:
         """Address for the user; the page removes the token from it, and a cookie keeps it."""
@@ -53,78 +46,69 @@ class Credentials:
         """Name with the port in it, since browsers share cookies between ports."""
         return f"kneematch-{self.port}"
 
+    def match(self, given: str) -> bool:
+        """Compare a text with the token in constant time."""
+        return secrets.compare_digest(given.encode(), self.token.encode())
 
+
+@dataclass(frozen=True, slots=True)
 class AuthMiddleware:
     """ASGI middleware that passes on only requests with the token from the application's pages."""
 
-    def __init__(self, app: ASGIApp, credentials: Credentials) -> None:
-        self.app, self.credentials = app, credentials
+    app: ASGIApp
+    credentials: Credentials
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it and log the reason."""
         if scope["type"] != "http":
             return
+        request = Request(scope)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers.update(SECURITY_HEADERS)
                 headers["Cache-Control"] = "no-store"
-                if _is_first_request(scope, self.credentials):
+                if _is_first_request(request, self.credentials):
                     cookie = f"{self.credentials.cookie_name}={self.credentials.token}"
                     headers.append("Set-Cookie", f"{cookie}; Path=/; HttpOnly; SameSite=Strict")
             await send(message)
 
-        refusal = _refusal(scope, self.credentials)
+        refusal = _refusal(request, self.credentials)
         if refusal is None:
             await self.app(scope, receive, send_with_headers)
             return
         status, reason = refusal
-        log.warning("%s %r refused with %d: %s", scope["method"], scope["path"], status, reason)
+        log.warning("%s %r refused with %d: %s", request.method, scope["path"], status, reason)
         await PlainTextResponse(reason, status, SECURITY_HEADERS)(scope, receive, send)
 
 
-def _refusal(scope: Scope, credentials: Credentials) -> tuple[int, str] | None:
+def _refusal(request: Request, credentials: Credentials) -> tuple[int, str] | None:
     """Return the status and the reason for refusing a request, or None to answer it."""
-    headers = Headers(scope=scope)
+    headers, path = request.headers, request.scope["path"]
     host, origin = headers.get("host", ""), headers.get("origin")
-    writes = scope["method"] not in ("GET", "HEAD")
+    writes = request.method not in ("GET", "HEAD")
+    forbidden = HTTPStatus.FORBIDDEN
     if host not in [f"{name}:{credentials.port}" for name in HOST_NAMES]:
-        return FORBIDDEN, "request for another host; expected this machine's own address"
+        return forbidden, "request for another host; expected this machine's own address"
     if (origin is None and writes) or origin not in (None, f"http://{host}"):
-        return FORBIDDEN, "request from another page; expected kneematch's own"
-    if ".." in scope["path"] or "\\" in scope["path"] or "\0" in scope["path"]:
-        return FORBIDDEN, "path outside the page's folder; expected one of the page's own"
-    if _is_first_request(scope, credentials):
+        return forbidden, "request from another page; expected kneematch's own"
+    if ".." in path or "\\" in path or "\0" in path:
+        return forbidden, "path outside the page's folder; expected one of the page's own"
+    if _is_first_request(request, credentials):
         return None
-    if not _equal(_token_from_cookie(headers, credentials), credentials.token):
-        return FORBIDDEN, "no token; open the address that kneematch has printed"
+    if not credentials.match(request.cookies.get(credentials.cookie_name, "")):
+        return forbidden, "no token; open the address that kneematch has printed"
     if headers.get("sec-fetch-site", "none") not in TRUSTED_SITES:
-        return FORBIDDEN, "request from another site; expected kneematch's own page"
+        return forbidden, "request from another site; expected kneematch's own page"
     length = headers.get("content-length", "")
     if writes and not (length.isdecimal() and int(length) <= MAX_BODY_BYTES):
         found = f"request body of {length or 'unknown'} bytes"
-        return UNPROCESSABLE, f"{found}; expected at most {MAX_BODY_BYTES}"
+        return HTTPStatus.UNPROCESSABLE_ENTITY, f"{found}; expected at most {MAX_BODY_BYTES}"
     return None
 
 
-def _is_first_request(scope: Scope, credentials: Credentials) -> bool:
+def _is_first_request(request: Request, credentials: Credentials) -> bool:
     """Return whether this is a request for the page itself with the token in its address."""
-    if scope["path"] != "/" or scope["method"] != "GET":
-        return False
-    query = parse_qs(scope["query_string"].decode("latin-1"))
-    return _equal(query.get("token", [""])[0], credentials.token)
-
-
-def _token_from_cookie(headers: Headers, credentials: Credentials) -> str:
-    try:
-        cookies = SimpleCookie(headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    name = credentials.cookie_name
-    return cookies[name].value if name in cookies else ""
-
-
-def _equal(given: str, token: str) -> bool:
-    """Compare in constant time."""
-    return secrets.compare_digest(given.encode(), token.encode())
+    for_page = request.method == "GET" and request.scope["path"] == "/"
+    return for_page and credentials.match(request.query_params.get("token", ""))

@@ -1,7 +1,8 @@
-"""The boxes that a user draws on a film: as annotation, their problems, and the template's look."""
+"""The boxes drawn on a film: the first ones, their problems, and the template's look."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -9,19 +10,29 @@ import torch
 from PIL import Image, ImageDraw
 from pydantic import Field
 
-from kneematch.errors import TemplateError
+from kneematch.detection.detection import Point
+from kneematch.detection.detector import Detector
+from kneematch.errors import KneematchError, TemplateError
 from kneematch.geometry.pose import SCALE_MIN, SCALE_RANGE
 from kneematch.geometry.split import SIDES, split, split_lines
 from kneematch.geometry.view import View, transform
-from kneematch.io.display import to_grey8
+from kneematch.io.display import data_url, to_grey8
 from kneematch.io.radiograph import Radiograph
-from kneematch.matching.annotation import COARSE_MARGIN, Annotation, Box, annotation_problems
+from kneematch.matching.annotation import (
+    COARSE_MARGIN,
+    Annotation,
+    Box,
+    annotation_problems,
+    load_annotation,
+)
 from kneematch.matching.template import Template, cut_from_half
-from kneematch.web.films import data_url
+from kneematch.synthetic.annotation import annotate
 
 RED: Final = (255, 92, 92)
 GREEN: Final = (92, 220, 130)
 ENLARGEMENT: Final = 2  # of the template's picture, whose pixels are those of the half image
+MARGINS: Final = ("plateau_left", "plateau_right")  # landmarks of the built-in model
+PLATEAU_WIDTH: Final = 0.45  # of the half's width, where no knee was detected
 
 Coordinate = Annotated[float, Field(gt=-1e6, lt=1e6, allow_inf_nan=False)]
 BoxField = tuple[Coordinate, Coordinate, Coordinate, Coordinate]
@@ -108,14 +119,62 @@ def default_coarse(fine: Box, frame: Box) -> Box:
     return round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1)
 
 
+def initial_annotation(film: SplitFilm, template: Path) -> tuple[Annotation, str]:
+    """Return an annotation to start with, so that most users only adjust it, and its source.
+
+    Args:
+        film: The film to annotate.
+        template: File of an earlier annotation, used if it exists and was drawn on this film.
+
+    Returns:
+        The annotation, and "file", "model" or "middle" (boxes in the middle of a half).
+    """
+    try:
+        drawn = load_annotation(template)
+        if drawn.film.samefile(film.path):
+            return drawn, "file"
+    except (KneematchError, OSError):
+        pass
+    if detected := detected_annotation(film):
+        return detected, "model"
+    height, width = film.film.size
+    x, y = (film.axis_px + width) / 2, height / 2
+    reach = PLATEAU_WIDTH * (width - film.axis_px) / 2
+    middle = _around_plateau(film, "right", (x - reach, y), (x + reach, y))
+    return replace(middle, landmarks={}), "middle"
+
+
+@lru_cache(1)
+def detected_annotation(film: SplitFilm) -> Annotation | None:
+    """Return boxes around the knee with the lowest loss whose boxes are valid, or None."""
+    try:
+        found = Detector.load(device="cpu").detect(film.film)
+    except KneematchError:  # no built-in model, or a film that it cannot use
+        return None
+    for knee in sorted(found, key=lambda knee: knee.loss):
+        if set(MARGINS) <= set(knee.landmarks):
+            # The template is mirrored in the left half, so the landmarks are sorted by x again.
+            points = sorted(knee.landmarks[name] for name in MARGINS)
+            left, right = ((round(x, 1), round(y, 1)) for x, y in points)
+            annotation = _around_plateau(film, knee.side, left, right)
+            if not find_problems(annotation, film):
+                return annotation
+    return None
+
+
+def _around_plateau(film: SplitFilm, side: str, left: Point, right: Point) -> Annotation:
+    drawn = annotate(film.path, side, left, right)
+    return replace(drawn, coarse=default_coarse(drawn.fine, film.frame(side)))
+
+
 def template_pictures(annotation: Annotation, film: SplitFilm) -> dict[str, Any]:
     """Return the fine template as it is matched in the left and in the right half of films."""
     template, _ = cut_from_half(film.half(annotation.side), annotation)
     image = _draw_template(template)
     height, width = template.size
     return {
-        "left": data_url(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)),
-        "right": data_url(image),
+        "left": data_url(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), "png", compress_level=1),
+        "right": data_url(image, "png", compress_level=1),
         "size": [width, height],
     }
 

@@ -1,44 +1,43 @@
-"""Films and pictures in the forms that the pages need: cached, as JPEG, as data URL."""
+"""Films for the pages: read and kept in memory, as JPEG, and as thumbnails of their knees."""
 
-import base64
-import io
+import hashlib
 import threading
-from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
+import numpy as np
 from PIL import Image
 
-from kneematch.io.display import to_grey8
+from kneematch.detection.detection import Detection
+from kneematch.detection.overlay import draw_detections
+from kneematch.io.atomic import write_private
+from kneematch.io.display import encode, to_grey8
+from kneematch.io.isolation import read_isolated
 from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read
 
+CACHED_FILMS: Final = 3  # in memory, each up to 50 MB
 MAX_SIDE_PX: Final = 5000  # larger films are shown smaller
-QUALITY: Final = 92  # JPEG quality at which compression errors are below a film's noise
+FILM_QUALITY: Final = 92  # JPEG quality at which compression errors are below a film's noise
 
-Made = TypeVar("Made")
+THUMBNAIL_PX: Final = 320
+THUMBNAIL_QUALITY: Final = 85
+THUMBNAIL_FIELD: Final = 1.9  # side of the square that is shown, in widths of the area
+THUMBNAIL_VERSION: Final = b"2"  # bump when the drawing changes
 
-# `read` silences warnings, and changing the warning filters is not thread-safe.
+_read = lru_cache(CACHED_FILMS)(read_isolated)
 _reading = threading.Lock()
 
 
 def read_film(path: Path) -> Radiograph:
-    """Read a film, one thread at a time."""
+    """Return a film, perhaps from the cache; one thread reads, and the others wait for it.
+
+    Raises:
+        FilmError: The film cannot be used, or its decoder crashed.
+    """
     with _reading:
-        return read(path)
-
-
-def locked_cache(make: Callable[[int], Made], size: int) -> Callable[[int], Made]:
-    """Return `make` with an LRU cache; threads that need the same value wait for one of them."""
-    lock = threading.Lock()
-    cached = lru_cache(size)(make)
-
-    def get(number: int) -> Made:
-        with lock:
-            return cached(number)
-
-    return get
+        return _read(path)
 
 
 def film_jpeg(film: Radiograph) -> bytes:
@@ -46,18 +45,31 @@ def film_jpeg(film: Radiograph) -> bytes:
     image = Image.fromarray(to_grey8(film.pixels))
     if max(image.size) > MAX_SIDE_PX:
         image.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX), Image.Resampling.BOX)
-    return jpeg(image)
+    return encode(image, "jpeg", quality=FILM_QUALITY)
 
 
-def jpeg(image: Image.Image, quality: int = QUALITY) -> bytes:
-    """Encode an image as JPEG."""
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=quality)
-    return file.getvalue()
+def thumbnail_key(film: str, knee: Detection) -> str:
+    """Return the file name (without suffix) of a knee's thumbnail; it changes with the area."""
+    digest = hashlib.sha256(THUMBNAIL_VERSION + film.encode("utf-8", "surrogateescape"))
+    digest.update(knee.corners.round(2).tobytes() + f"{knee.loss:.2f}".encode())
+    return digest.hexdigest()[:24]
 
 
-def data_url(image: Image.Image) -> str:
-    """Encode a small image as a data URL, to send it inside JSON."""
-    file = io.BytesIO()
-    image.save(file, "PNG", compress_level=1)
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+def make_thumbnail(path: Path, film: Radiograph, knee: Detection) -> None:
+    """Draw the surroundings of an area with its outline; the file is for the owner only."""
+    reach = THUMBNAIL_FIELD * max(knee.width_px, knee.height_px) / 2
+    height, width = film.size
+    x0, y0 = (int(max(0, knee.centre[k] - reach)) for k in (0, 1))
+    x1, y1 = (int(min((width, height)[k], knee.centre[k] + reach)) for k in (0, 1))
+    if x1 - x0 < 2 or y1 - y0 < 2:  # the area lies outside the film
+        x0, y0, x1, y1 = 0, 0, width, height
+    # Drawing all pixels would be slow, so squares of them are averaged first.
+    factor = max(1, max(x1 - x0, y1 - y0) // (2 * THUMBNAIL_PX))
+    reduced = Image.fromarray(film.pixels[y0:y1, x0:x1]).reduce(factor)
+    corners = (knee.corners - (x0, y0)) / factor
+    shown = replace(knee, corners=corners, width_px=knee.width_px / factor, landmarks={})
+    part = Radiograph(np.asarray(reduced, np.float32))
+    picture = draw_detections(part, [shown], longest_px=THUMBNAIL_PX, thumbnail=True)
+    path.parent.mkdir(exist_ok=True)
+    path.parent.chmod(0o700)  # also where an earlier version made it
+    write_private(path, encode(picture, "jpeg", quality=THUMBNAIL_QUALITY))

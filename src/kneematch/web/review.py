@@ -1,7 +1,9 @@
 """The review page: HTTP API to look through the knees of a run and decide about them."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -9,20 +11,20 @@ from fastapi import Depends, FastAPI, Query
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.detector import PreparedFilm
+from kneematch.detection.detector import prepare
 from kneematch.errors import FilmError, SettingsError
 from kneematch.io.radiograph import Radiograph
-from kneematch.web import correction, review_log, thumbnails
+from kneematch.web import review_log
 from kneematch.web.auth import AuthMiddleware, Credentials
 from kneematch.web.correction import load_loss_meter, move_detection, write_reviewed_table
 from kneematch.web.detections_table import STATES, RowQuery, read_detections_table
-from kneematch.web.films import film_jpeg, locked_cache, read_film
-from kneematch.web.review_log import CORRECTED, Area, Decision, ReviewLog, area_of_row
+from kneematch.web.films import CACHED_FILMS, film_jpeg, make_thumbnail, read_film, thumbnail_key
+from kneematch.web.review_log import CORRECTED, Area, Decision, ReviewLog, area_of
 from kneematch.web.server import page_app
 
+REVIEWED_FILE: Final = "detections.reviewed.csv"
+THUMBNAILS: Final = "review-cache"
 MAX_ROWS: Final = 400  # in one response
-CACHED_FILMS: Final = 3  # in memory, each up to 50 MB
-NOT_FOUND: Final = 404
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +54,26 @@ class RunFolder:
         self.out, self.root = out, root
         self.table = read_detections_table(out)
         self.loss_meter, self.no_loss_reason = load_loss_meter(out)
-        self.cache = path_inside(out, thumbnails.FOLDER)
+        self.thumbnails = path_inside(out, THUMBNAILS)
         self.log = ReviewLog(path_inside(out, review_log.FILE_NAME), self.table)
         self.table.select(RowQuery(), self.log.states)  # fills the table's caches
-        self._films = list(self.table.rows_by_film)
-        self._film_numbers = {name: number for number, name in enumerate(self._films)}
-        self._read = locked_cache(self._read_film, CACHED_FILMS)
-        self._prepared = locked_cache(self._prepare_film, CACHED_FILMS)
+        self._prepare = lru_cache(CACHED_FILMS)(prepare)
 
-    def check_row(self, row: int) -> None:
-        """Raise SettingsError if there is no such row."""
+    def check_row(self, row: int) -> int:
+        """Return a row's number; raise SettingsError if there is no such row."""
         if not 0 <= row < len(self.table):
             raise SettingsError(
                 f"row {row}; expected one of {len(self.table)}; load the page again"
             )
+        return row
+
+    def same_film(self, row: int) -> list[int]:
+        """Return the rows of the same film, the given one included."""
+        return self.table.rows_by_film[self.table.text["film"][row]]
 
     def film(self, row: int) -> Radiograph:
         """Return the film of a row."""
-        return self._read(self._film_numbers[self.table.text(row, "film")])
+        return read_film(self.root / self.table.text["film"][row])
 
     def knee(self, row: int) -> Detection:
         """Return the knee of a row, at its corrected position if there is one."""
@@ -82,17 +86,17 @@ class RunFolder:
 
     def card(self, row: int) -> dict[str, Any]:
         """Return what the gallery shows of a row."""
-        text, knee = self.table.text, self.knee(row)
+        knee, film = self.knee(row), self.table.text["film"][row]
         return {
             "row": row,
-            "film": text(row, "film").encode("utf-8", "replace").decode(),
-            "side": text(row, "side"),
-            "laterality": text(row, "laterality"),
+            "film": film.encode("utf-8", "replace").decode(),
+            "side": knee.side,
+            "laterality": knee.laterality,
             "loss": _finite(knee.loss),
-            "found_loss": _finite(self.table.number(row, "loss")),
+            "found_loss": _finite(self.table.numbers["loss"][row]),
             "reasons": self.table.reasons[row],
             "state": STATES[self.log.states[row]],
-            "key": thumbnails.thumbnail_key(text(row, "film"), knee),
+            "key": thumbnail_key(film, knee),
         }
 
     def thumbnail(self, row: int) -> Path:
@@ -100,44 +104,31 @@ class RunFolder:
         path = self._thumbnail_path(row)
         if not path.exists():
             film = self.film(row)
-            for other in self.table.rows_by_film[self.table.text(row, "film")]:
-                thumbnails.make_thumbnail(self._thumbnail_path(other), film, self.knee(other))
+            for other in self.same_film(row):
+                make_thumbnail(self._thumbnail_path(other), film, self.knee(other))
         return path
 
     def loss(self, row: int, area: Area) -> float | None:
         """Return the loss of the run's template at another place, or None if it is unknown."""
         if self.loss_meter is None:
             return None
-        film = self._prepared(self._film_numbers[self.table.text(row, "film")])
+        film = self._prepare(self.film(row), self.loss_meter.room)
         return self.loss_meter.loss(film, move_detection(self.table.detection(row), area))
 
     def decide(self, request: DecisionRequest) -> None:
         """Record a decision."""
-        self.check_row(request.row)
-        corrects = request.state == CORRECTED
-        if corrects != (request.area is not None):
+        row = self.check_row(request.row)
+        if (request.state == CORRECTED) != (request.area is not None):
             raise SettingsError(f"{request.state}; expected an area with a correction only")
-        area = request.area or area_of_row(self.table, request.row)
-        found_loss = _finite(self.table.number(request.row, "loss"))
-        loss = self.loss(request.row, area) if corrects else found_loss
-        self.log.add(Decision(request.row, request.state, area, loss))
-
-    def export(self) -> tuple[Path, int]:
-        """Write the reviewed table; return its path and the number of its rows."""
-        path = path_inside(self.out, correction.REVIEWED_FILE)
-        return path, write_reviewed_table(path, self.table, self.log)
+        found = self.table.detection(row)
+        area, loss = area_of(found), _finite(found.loss)
+        if request.area is not None:
+            area, loss = request.area, self.loss(row, request.area)
+        self.log.add(Decision(row, request.state, area, loss))
 
     def _thumbnail_path(self, row: int) -> Path:
-        key = thumbnails.thumbnail_key(self.table.text(row, "film"), self.knee(row))
-        return self.cache / f"{key}.jpg"
-
-    def _read_film(self, number: int) -> Radiograph:
-        return read_film(self.root / self._films[number])
-
-    def _prepare_film(self, number: int) -> PreparedFilm:
-        if self.loss_meter is None:
-            raise SettingsError("the run's template is not known; expected run.json to name it")
-        return self.loss_meter.prepare(self._read(number))
+        key = thumbnail_key(self.table.text["film"][row], self.knee(row))
+        return self.thumbnails / f"{key}.jpg"
 
 
 def path_inside(folder: Path, name: str) -> Path:
@@ -157,13 +148,14 @@ def path_inside(folder: Path, name: str) -> Path:
 def review_app(run: RunFolder, credentials: Credentials) -> AuthMiddleware:
     """Return the app of the review page."""
     app = page_app("review.html")
-    _add_table_routes(app, run)
-    _add_film_routes(app, run)
-    _add_decision_routes(app, run)
+    _add_reading_routes(app, run)
+    _add_writing_routes(app, run)
     return AuthMiddleware(app, credentials)
 
 
-def _add_table_routes(app: FastAPI, run: RunFolder) -> None:
+def _add_reading_routes(app: FastAPI, run: RunFolder) -> None:
+    Row = Annotated[int, Depends(run.check_row)]
+
     @app.get("/api/start")
     def start() -> dict[str, Any]:
         return {
@@ -185,43 +177,35 @@ def _add_table_routes(app: FastAPI, run: RunFolder) -> None:
         wanted = [int(number) for number in numbers.split(",")]
         if len(wanted) > MAX_ROWS:
             raise SettingsError(f"{len(wanted)} rows at once; expected at most {MAX_ROWS}")
-        for row in wanted:
-            run.check_row(row)
-        return [run.card(row) for row in wanted]
+        return [run.card(run.check_row(row)) for row in wanted]
 
-
-def _add_film_routes(app: FastAPI, run: RunFolder) -> None:
     @app.get("/api/areas/{row}")
-    def areas(row: int) -> dict[str, Any]:
-        run.check_row(row)
+    def areas(row: Row) -> dict[str, Any]:
         height, width = run.film(row).size
-        same_film = run.table.rows_by_film[run.table.text(row, "film")]
+        others = (run.knee(other) for other in run.same_film(row) if other != row)
         return {
             "size": [width, height],
             "area": _area(run.knee(row)),
             "found": _area(run.table.detection(row)),
-            "others": [run.knee(other).corners.tolist() for other in same_film if other != row],
+            "others": [knee.corners.tolist() for knee in others],
         }
 
     @app.get("/thumbnail/{row}/{key}")  # the key makes the address change with the picture
-    def thumbnail(row: int, key: str) -> Response:
-        run.check_row(row)
+    def thumbnail(row: Row, key: str) -> Response:
         return FileResponse(run.thumbnail(row), media_type="image/jpeg")
 
     @app.get("/film/{row}")
-    def film(row: int) -> Response:
-        run.check_row(row)
+    def film(row: Row) -> Response:
         return Response(film_jpeg(run.film(row)), media_type="image/jpeg")
 
     @app.exception_handler(FilmError)
     async def unreadable(request: object, error: FilmError) -> Response:
-        return JSONResponse({"problem": str(error)}, NOT_FOUND)
+        return JSONResponse({"problem": str(error)}, HTTPStatus.NOT_FOUND)
 
 
-def _add_decision_routes(app: FastAPI, run: RunFolder) -> None:
+def _add_writing_routes(app: FastAPI, run: RunFolder) -> None:
     @app.post("/api/loss/{row}")
-    def loss(row: int, area: Area) -> dict[str, float | None]:
-        run.check_row(row)
+    def loss(row: Annotated[int, Depends(run.check_row)], area: Area) -> dict[str, float | None]:
         return {"loss": run.loss(row, area)}
 
     @app.post("/api/decide")
@@ -236,20 +220,14 @@ def _add_decision_routes(app: FastAPI, run: RunFolder) -> None:
 
     @app.post("/api/export")
     def export() -> dict[str, Any]:
-        path, count = run.export()
-        return {"path": str(path), "rows": count}
+        path = path_inside(run.out, REVIEWED_FILE)
+        return {"path": str(path), "rows": write_reviewed_table(path, run.table, run.log)}
 
 
 def _area(knee: Detection) -> dict[str, float]:
-    return {
-        "centre_x_px": knee.centre[0],
-        "centre_y_px": knee.centre[1],
-        "width_px": knee.width_px,
-        "height_px": knee.height_px,
-        "rotation_deg": knee.rotation_deg,
-    }
+    return {**asdict(area_of(knee)), "height_px": knee.height_px}
 
 
 def _finite(value: float) -> float | None:
     """Return a number as JSON can hold it."""
-    return value if math.isfinite(value) else None
+    return float(value) if math.isfinite(value) else None

@@ -15,9 +15,10 @@ from typing import Annotated, BinaryIO, Final
 import numpy as np
 from pydantic import Field
 
+from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.geometry.split import SIDES
-from kneematch.io.atomic import lock, write_aside
+from kneematch.io.atomic import lock, write_private
 from kneematch.io.csv_text import csv_line, restore
 from kneematch.web.detections_table import STATES, UNDECIDED, DetectionsTable, States
 
@@ -31,7 +32,7 @@ ENTRY_START: Final = re.compile(rb"(?<=\n)(?=\d{4}-\d\d-\d\dT)")
 
 log = logging.getLogger("kneematch")
 
-Entry = tuple[str, str, str, "Area", float | None]  # film, side, state or "undone", area, loss
+Entry = tuple[str, str, str, "Area", float | None]  # film, side, state or UNDONE, area, loss
 Length = Annotated[float, Field(gt=-1e6, lt=1e6, allow_inf_nan=False)]
 
 
@@ -69,8 +70,9 @@ class ReviewLog:
         """
         self.states: States = np.zeros(len(table), np.int8)
         self._table = table
-        self._order: list[int] = []  # rows in the order of their decisions, without undone ones
-        self._decisions: dict[int, list[Decision]] = {}  # by row
+        self._latest: dict[int, Decision | None] = {}  # by row
+        # Without the undone ones: each decision, and the one before it about the same row.
+        self._history: list[tuple[Decision, Decision | None]] = []
         self._writing = threading.Lock()
         self._file, entries, self.warning = _open_log(path)
         if self.warning:
@@ -84,11 +86,11 @@ class ReviewLog:
     @property
     def last(self) -> int | None:
         """The row of the last decision."""
-        return self._order[-1] if self._order else None
+        return self._history[-1][0].row if self._history else None
 
     def get(self, row: int) -> Decision | None:
         """Return the decision that holds for a row."""
-        return None if self.states[row] == UNDECIDED else self._decisions[row][-1]
+        return None if self.states[row] == UNDECIDED else self._latest[row]
 
     def add(self, decision: Decision) -> None:
         """Record a decision; it is on disk when this returns."""
@@ -99,11 +101,9 @@ class ReviewLog:
     def undo(self) -> int | None:
         """Revoke the last decision; return its row, or None if there is none."""
         with self._writing:
-            if not self._order:
-                return None
-            row = self._order[-1]
-            self._append(self._decisions[row][-1], UNDONE)
-            self._revoke_last()
+            if (row := self.last) is not None:
+                self._append(self._history[-1][0], UNDONE)
+                self._revoke_last()
             return row
 
     def counts(self) -> dict[str, int]:
@@ -112,47 +112,43 @@ class ReviewLog:
         return dict(zip(STATES, counts, strict=True))
 
     def _apply(self, decision: Decision) -> None:
-        self._order.append(decision.row)
-        self._decisions.setdefault(decision.row, []).append(decision)
-        self._set_state(decision.row)
+        self._history.append((decision, self._latest.get(decision.row)))
+        self._set_latest(decision.row, decision)
 
     def _revoke_last(self) -> None:
-        row = self._order.pop()
-        self._decisions[row].pop()
-        self._set_state(row)
+        last, before = self._history.pop()
+        self._set_latest(last.row, before)
 
-    def _set_state(self, row: int) -> None:
-        """Set the state of the last decision, if it is about the area that the table has now."""
-        last = self._decisions[row][-1] if self._decisions[row] else None
-        valid = last and (last.state == CORRECTED or last.area == area_of_row(self._table, row))
-        self.states[row] = STATES.index(last.state) if last and valid else UNDECIDED
+    def _set_latest(self, row: int, decision: Decision | None) -> None:
+        """Set the decision about a row; it counts if the table has its area, or is corrected."""
+        self._latest[row], self.states[row] = decision, UNDECIDED
+        if decision is not None and (
+            decision.state == CORRECTED or decision.area == area_of(self._table.detection(row))
+        ):
+            self.states[row] = STATES.index(decision.state)
 
     def _append(self, decision: Decision, state: str) -> None:
-        area = decision.area
         time = datetime.now(UTC).isoformat(timespec="seconds")
-        names = (self._table.text(decision.row, name) for name in ("film", "side"))
-        numbers = [f"{value:.3f}" for value in (area.centre_x_px, area.centre_y_px, area.width_px)]
+        film, side = (self._table.text[name][decision.row] for name in ("film", "side"))
+        *position, rotation = astuple(decision.area)
+        numbers = [*(f"{value:.3f}" for value in position), f"{rotation:.4f}"]
         loss = "" if decision.loss is None else f"{decision.loss:.6f}"
-        _append_line(self._file, [time, *names, state, *numbers, f"{area.rotation_deg:.4f}", loss])
+        _append_line(self._file, [time, film, side, state, *numbers, loss])
 
     def _replay(self, entries: Sequence[Entry]) -> None:
-        numbers = {
-            (self._table.text(row, "film"), self._table.text(row, "side")): row
-            for row in range(len(self._table))
-        }
+        knees = zip(self._table.text["film"], self._table.text["side"], strict=True)
+        rows = {knee: row for row, knee in enumerate(knees)}
         for film, side, state, area, loss in entries:
-            row = numbers.get((film, side))
-            if row is None:
-                continue
-            if state != UNDONE:
+            row = rows.get((film, side))
+            if row is not None and state != UNDONE:
                 self._apply(Decision(row, state, area, loss))
-            elif self.last == row:
+            elif row is not None and self.last == row:
                 self._revoke_last()
 
 
-def area_of_row(table: DetectionsTable, row: int) -> Area:
-    """Return where the area of a row was detected."""
-    return Area(*(table.number(row, name) for name in AREA_COLUMNS))
+def area_of(found: Detection) -> Area:
+    """Return the area of a detection."""
+    return Area(*found.centre, found.width_px, found.rotation_deg)
 
 
 def _open_log(path: Path) -> tuple[BinaryIO, list[Entry], str]:
@@ -208,10 +204,8 @@ def _repair(path: Path, content: bytes, lines: Sequence[bytes], faulty: Sequence
     """Copy the file, and replace it by its readable lines; return a warning."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     backup = path.with_name(f"{path.name}.{now}.bak")
-    for target, text in ((backup, content), (path, b"".join(lines))):
-        with write_aside(target) as aside:
-            aside.touch(mode=0o600)
-            aside.write_bytes(text)
+    write_private(backup, content)
+    write_private(path, b"".join(lines))
     shown = ", ".join(map(str, faulty[:5])) + (", ..." if len(faulty) > 5 else "")
     return (
         f"{path}: cannot read line {shown}; expected a decision on each line; all other lines are "

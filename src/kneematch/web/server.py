@@ -2,8 +2,7 @@
 
 import logging
 import socket
-from collections.abc import Callable
-from importlib.resources import files
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -12,34 +11,30 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from kneematch.errors import KneematchError, SettingsError
-from kneematch.web.auth import HOST, UNPROCESSABLE
+from kneematch.web.auth import HOST
 
-STATIC: Final = Path(str(files("kneematch.web"))) / "static"
-ANY_PORT: Final = 0
+STATIC: Final = Path(__file__).parent / "static"
 SHUTDOWN_S: Final = 2  # for responses under way when the user presses Ctrl-C
 
 log = logging.getLogger("kneematch")
 
 
-def open_port(port: int = ANY_PORT) -> socket.socket:
-    """Return a listening socket that other machines cannot reach.
+def open_port(port: int = 0) -> socket.socket:
+    """Return a listening socket that other machines cannot reach; port 0 chooses a free one.
 
     Raises:
-        SettingsError: The port is taken or out of range.
+        SettingsError: The port is taken.
     """
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((HOST, port))
-        listening.listen()  # so that a browser that connects before the app runs waits for it
-    except (OSError, OverflowError) as error:
-        listening.close()
+    try:  # it listens at once, so that a browser that connects before the app runs waits for it
+        return socket.create_server((HOST, port))
+    except OSError as error:
         raise SettingsError(
-            f"port {port}: cannot be used ({error}); expected a free one; choose another, or none"
+            f"port {port}: cannot be used ({error.strerror}); expected a free one; choose another, "
+            "or none"
         ) from error
-    return listening
 
 
 def page_app(page: str) -> FastAPI:
@@ -52,18 +47,19 @@ def page_app(page: str) -> FastAPI:
         return FileResponse(STATIC / page)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> Response:
-        places = {".".join(map(str, problem["loc"])) for problem in error.errors()}
-        return _refuse(request, f"unexpected {', '.join(sorted(places))}")
-
     @app.exception_handler(KneematchError)
-    async def refused(request: Request, error: KneematchError) -> Response:
-        return _refuse(request, str(error))
+    async def refuse(request: Request, error: Exception) -> Response:
+        reason, status = str(error), HTTPStatus.UNPROCESSABLE_ENTITY
+        if isinstance(error, RequestValidationError):
+            places = {".".join(map(str, problem["loc"])) for problem in error.errors()}
+            reason = f"unexpected {', '.join(sorted(places))}"
+        log.warning("%s %r refused with %d: %s", request.method, request.url.path, status, reason)
+        return JSONResponse({"problem": reason}, status)
 
     return app
 
 
-def serve(app: Callable[..., object], listening: socket.socket) -> None:
+def serve(app: ASGIApp, listening: socket.socket) -> None:
     """Answer requests until Ctrl-C, without complaints about requests that it cuts off."""
     server = make_server(app)
     uvicorn_log = logging.getLogger("uvicorn.error")
@@ -72,13 +68,10 @@ def serve(app: Callable[..., object], listening: socket.socket) -> None:
         return not server.should_exit
 
     uvicorn_log.addFilter(before_shutdown)
-    try:
-        server.run(sockets=[listening])
-    finally:
-        uvicorn_log.removeFilter(before_shutdown)
+    server.run(sockets=[listening])
 
 
-def make_server(app: Callable[..., object]) -> uvicorn.Server:
+def make_server(app: ASGIApp) -> uvicorn.Server:
     """Return the server of an app."""
     return uvicorn.Server(
         uvicorn.Config(
@@ -93,9 +86,3 @@ def make_server(app: Callable[..., object]) -> uvicorn.Server:
             timeout_graceful_shutdown=SHUTDOWN_S,
         )
     )
-
-
-def _refuse(request: Request, reason: str) -> Response:
-    status = UNPROCESSABLE
-    log.warning("%s %r refused with %d: %s", request.method, request.url.path, status, reason)
-    return JSONResponse({"problem": reason}, status)

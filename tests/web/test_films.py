@@ -1,0 +1,97 @@
+"""Films that crash their decoder, with the real program and a real crash."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from kneematch.errors import FilmError
+from kneematch.io.read import read
+from kneematch.io.write import write_png16
+from kneematch.web.films import read_film
+
+# Run at the start of every Python process: a worker process aborts on opening a certain file.
+DEADLY = """
+import os, sys
+def hook(event, args):
+    if event == "open" and str(args[0]).endswith("deadly.png"):
+        from multiprocessing import parent_process
+        if parent_process() is not None:
+            os.abort()
+sys.addaudithook(hook)
+"""
+
+
+@contextmanager
+def page_of(folder: Path, *command: str) -> Iterator[str]:
+    """Run a command in a folder with the deadly file in it; yield the address of its page."""
+    (folder / "sitecustomize.py").write_text(DEADLY)
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kneematch", *command, "--no-browser"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process:
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.send_signal(signal.SIGINT)
+            code = process.wait(timeout=30)
+    assert code == 0
+
+
+def get(address: str, path: str) -> tuple[int, bytes]:
+    """Request a path of a page, as the page does."""
+    parts = urlsplit(address)
+    (token,) = parse_qs(parts.query)["token"]
+    request = urllib.request.Request(f"{parts.scheme}://{parts.netloc}/{path}")
+    request.add_header("Cookie", f"kneematch-{parts.port}={token}")
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+def test_read_film_keeps_the_last_films(films: list[Path]) -> None:
+    first = read_film(films[0])
+    assert read_film(films[0]) is first
+    assert (first.pixels == read(films[0]).pixels).all()
+    with pytest.raises(FilmError, match=r"gone.dcm: .*; expected"):
+        read_film(films[0].with_name("gone.dcm"))
+
+
+def test_review_survives_the_crash_of_a_decoder(run_folder: Path, films: list[Path]) -> None:
+    folder = run_folder.parent
+    for name in ("deadly.png", "healthy.png"):
+        write_png16(folder / name, read(films[0]).pixels)
+    table = run_folder / "detections.csv"
+    text = table.read_text().replace(str(films[1]), "deadly.png")
+    table.write_text(text.replace(str(films[2]), "healthy.png"))
+    with page_of(folder, "review", "out") as address:
+        for path in ("film/2", "thumbnail/2/key", "film/3"):
+            status, content = get(address, path)
+            assert status == 404
+            problem = json.loads(content)["problem"]
+            assert problem.startswith(
+                "deadly.png: the process that read it ended (killed by SIGABRT)"
+            )
+        for path in ("film/4", "film/0", "thumbnail/5/key"):
+            status, content = get(address, path)
+            assert status == 200
+            assert content.startswith(b"\xff\xd8")  # a JPEG file
