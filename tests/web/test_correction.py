@@ -12,7 +12,7 @@ from kneematch.io.read import read
 from kneematch.networks.model_file import shipped_model
 from kneematch.web.correction import load_loss_meter, move_detection
 from kneematch.web.detections_table import DetectionsTable, read_detections_table
-from kneematch.web.review_log import Area, area_of
+from kneematch.web.review_log import Area, area_of_row
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def table(finished_run: Path) -> DetectionsTable:
 def test_move_detection_to_the_same_place_changes_nothing(table: DetectionsTable) -> None:
     for row in range(len(table)):
         found = table.detection(row)
-        same = move_detection(found, area_of(found))
+        same = move_detection(found, area_of_row(table, row))
         np.testing.assert_allclose(same.corners, found.corners, atol=0.05)  # halves are rounded
         for name, place in found.landmarks.items():
             assert same.landmarks[name] == pytest.approx(place, abs=0.05)
@@ -33,7 +33,7 @@ def test_move_detection_to_the_same_place_changes_nothing(table: DetectionsTable
 def test_move_detection_takes_landmarks_along(table: DetectionsTable) -> None:
     for row in (0, 1):
         found = table.detection(row)
-        area = area_of(found)
+        area = area_of_row(table, row)
         shifted = move_detection(
             found,
             Area(area.centre_x_px + 7, area.centre_y_px - 3, area.width_px, area.rotation_deg),
@@ -57,7 +57,7 @@ def test_loss_meter_agrees_with_detect(table: DetectionsTable, finished_run: Pat
         film = prepare(read(table.text["film"][row]), meter.room)
         found = table.detection(row)
         assert meter.loss(film, found) == pytest.approx(found.loss, abs=2e-4)
-        area = area_of(found)
+        area = area_of_row(table, row)
         elsewhere = Area(area.centre_x_px + 9, area.centre_y_px, area.width_px, area.rotation_deg)
         away = meter.loss(film, move_detection(found, elsewhere))
         assert away is not None

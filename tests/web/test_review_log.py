@@ -10,7 +10,7 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.web.detections_table import DetectionsTable, read_detections_table
-from kneematch.web.review_log import AREA_COLUMNS, COLUMNS, Area, Decision, ReviewLog, area_of
+from kneematch.web.review_log import AREA_COLUMNS, COLUMNS, Area, Decision, ReviewLog, area_of_row
 
 MOVED = Area(100.5, 90.25, 80.0, -3.5)
 
@@ -26,7 +26,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def decide(log: ReviewLog, table: DetectionsTable, row: int, state: str) -> None:
-    area = MOVED if state == "corrected" else area_of(table.detection(row))
+    area = MOVED if state == "corrected" else area_of_row(table, row)
     log.add(Decision(row, state, area, 0.25))
 
 

@@ -4,11 +4,13 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TextIO
+from itertools import count
+from typing import Any, Final
 
 import numpy as np
 
 from kneematch.detection.detection import Detection
+from kneematch.export.tables import json_list
 from kneematch.io.atomic import write_aside
 
 CATEGORY_ID: Final = 1
@@ -43,23 +45,16 @@ def write_coco(
     ):
         file.write('{"info": {"description": "kneematch: knee joint areas"},\n"licenses": [],\n')
         file.write(f'"categories": [{json.dumps(category)}],\n"images": [')
-        knees = 0
+        add_image, add_annotation, ids = json_list(file), json_list(annotations), count(1)
         for number, (name, (height, width), found) in enumerate(films, start=1):
-            image = {"id": number, "file_name": name, "height": height, "width": width}
-            _write_item(file, image, first=number == 1)
+            add_image({"id": number, "file_name": name, "height": height, "width": width})
             for knee in found:
-                knees += 1
-                item = {"id": knees, "image_id": number}
-                item |= _annotation(knee, (height, width), landmarks)
-                _write_item(annotations, item, first=knees == 1)
+                content = _annotation(knee, (height, width), landmarks)
+                add_annotation({"id": next(ids), "image_id": number, **content})
         file.write('],\n"annotations": [')
         annotations.seek(0)
         file.writelines(annotations)
         file.write("]}\n")
-
-
-def _write_item(file: TextIO, item: dict[str, Any], *, first: bool) -> None:
-    file.write(("\n" if first else ",\n") + json.dumps(item))
 
 
 def _annotation(knee: Detection, size: tuple[int, int], landmarks: Sequence[str]) -> dict[str, Any]:

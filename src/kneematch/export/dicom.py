@@ -17,24 +17,17 @@ from pydicom.valuerep import DA, TM
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
 from kneematch.io.atomic import write_aside
-from kneematch.io.dicom_header import BAD_ELEMENT, header_text, header_value
+from kneematch.io.dicom_header import (
+    BAD_ELEMENT,
+    PATIENT_AND_STUDY,
+    header_text,
+    header_value,
+)
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import is_dicom
 
 REPORT, STATE, PICTURE = "report", "state", "picture"  # endings of the file names
 IDENTIFIERS: Final = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
-TYPE_2: Final = (  # attributes that every object must have, if only empty
-    "PatientName",
-    "PatientID",
-    "PatientBirthDate",
-    "PatientSex",
-    "StudyDate",
-    "StudyTime",
-    "StudyID",
-    "AccessionNumber",
-    "ReferringPhysicianName",
-)
-SEXES: Final = ("M", "F", "O")
 
 
 def export_dicom(
@@ -93,7 +86,7 @@ def read_header(path: str | os.PathLike[str]) -> Dataset:
             f"{os.fspath(path)}: a DICOM without {' and '.join(missing)}; expected all of "
             f"{', '.join(IDENTIFIERS)}; export the film again from its archive"
         )
-    for keyword in TYPE_2:
+    for keyword in ("PatientName", *PATIENT_AND_STUDY):
         if not _is_valid(header, keyword):
             setattr(header, keyword, None)
     return header
@@ -149,7 +142,7 @@ def _is_valid(header: Dataset, keyword: str) -> bool:
             return TM(value) is not None
     except BAD_ELEMENT:
         return False
-    return value in SEXES if keyword == "PatientSex" else value is not None
+    return value in ("M", "F", "O") if keyword == "PatientSex" else value is not None
 
 
 def _clip(points: NDArray[np.float64], axis: int, sign: int, limit: float) -> NDArray[np.float64]:

@@ -5,11 +5,12 @@ Rows are written as they come, so a table may be larger than the memory.
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
+from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from kneematch.detection.detection import Detection
 from kneematch.io.atomic import write_aside
@@ -54,7 +55,7 @@ PARQUET_GROUP_ROWS: Final = 10_000  # rows held in memory for one row group
 
 Cell = str | float | None
 Columns = dict[str, int | None]
-AddRow = Callable[[Sequence[Cell]], None]
+AddRow = Callable[[Mapping[str, Cell]], None]
 
 
 def write_tables(
@@ -77,10 +78,9 @@ def write_tables(
             for name, kind in zip(TABLES, (_csv, _parquet, _json), strict=True)
         ]
         for film, found in rows:
-            values = detection_values(film, found)
-            cells = _rounded(map(values.get, columns), columns)
+            row = _rounded(detection_values(film, found), columns)
             for add in tables:
-                add(cells)
+                add(row)
 
 
 def write_failures(rows: Iterable[tuple[str, str]], path: str | os.PathLike[str]) -> None:
@@ -107,7 +107,8 @@ def write_crops(
             crop = place(found, size)
             mm_per_px = None if found.mm_per_px is None else found.mm_per_px * crop.step_px
             knee = film, found.side, found.laterality, file, mm_per_px, found.polarity
-            add(_rounded([*knee, *crop.pixel_map.flatten().tolist()], CROP_COLUMNS))
+            cells = *knee, *crop.pixel_map.flatten().tolist()
+            add(_rounded(dict(zip(CROP_COLUMNS, cells, strict=True)), CROP_COLUMNS))
 
 
 def detection_values(film: str, found: Detection) -> dict[str, Cell]:
@@ -132,33 +133,39 @@ def crop_name(name: str, side: str) -> str:
     return f"{name}-{side}.png"
 
 
-def _rounded(cells: Iterable[Cell], columns: Columns) -> list[Cell]:
-    """Round the numbers to their column's decimals; adding 0.0 makes a negative zero positive."""
-    return [
-        round(float(cell), decimals or 0) + 0.0 if isinstance(cell, (int, float)) else cell
-        for cell, decimals in zip(cells, columns.values(), strict=True)
-    ]
+def _rounded(values: Mapping[str, Cell], columns: Columns) -> dict[str, Cell]:
+    """Return a row in the order of its columns, with the numbers rounded to their decimals."""
+    row = {}
+    for name, decimals in columns.items():
+        cell = values.get(name)
+        # Adding 0.0 makes a negative zero positive.
+        row[name] = cell if decimals is None or cell is None else round(float(cell), decimals) + 0.0
+    return row
+
+
+def json_list(file: TextIO) -> Callable[[object], None]:
+    """Return a function that writes the next item of a JSON list, each on a line of its own."""
+    breaks = chain(["\n"], repeat(",\n"))
+
+    def add(item: object) -> None:
+        file.write(next(breaks) + json.dumps(item))
+
+    return add
 
 
 @contextmanager
 def _csv(path: Path, columns: Columns) -> Iterator[AddRow]:
     with write_csv(path, columns) as add:
-        yield lambda row: add(map(csv_text, row, columns.values()))
+        yield lambda row: add(map(csv_text, row.values(), columns.values()))
 
 
 @contextmanager
 def _json(path: Path, columns: Columns) -> Iterator[AddRow]:
     """Write a list of objects, one per line."""
     with write_aside(path) as aside, aside.open("w", encoding="ascii", newline="\n") as file:
-        separator = "[\n"
-
-        def add(row: Sequence[Cell]) -> None:
-            nonlocal separator
-            file.write(separator + json.dumps(dict(zip(columns, row, strict=True))))
-            separator = ",\n"
-
-        yield add
-        file.write("\n]\n" if separator == ",\n" else "[]\n")
+        file.write("[")
+        yield json_list(file)
+        file.write("\n]\n" if file.tell() > 1 else "]\n")
 
 
 @contextmanager
@@ -166,16 +173,16 @@ def _parquet(path: Path, columns: Columns) -> Iterator[AddRow]:
     import pyarrow as pa
     from pyarrow import parquet
 
-    types = {name: pa.string() if d is None else pa.float64() for name, d in columns.items()}
-    schema = pa.schema(list(types.items()))
+    types = [(name, pa.string() if d is None else pa.float64()) for name, d in columns.items()]
+    schema = pa.schema(types)
     group: list[dict[str, Cell]] = []
 
     def flush() -> None:
         writer.write_table(pa.Table.from_pylist(group, schema=schema))
         group.clear()
 
-    def add(row: Sequence[Cell]) -> None:
-        group.append(dict(zip(columns, map(_utf8, row), strict=True)))
+    def add(row: Mapping[str, Cell]) -> None:
+        group.append({name: _utf8(cell) for name, cell in row.items()})
         if len(group) >= PARQUET_GROUP_ROWS:
             flush()
 

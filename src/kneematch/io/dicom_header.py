@@ -13,6 +13,16 @@ from kneematch.errors import NotARadiograph
 
 SQUARE_WITHIN: Final = 0.01  # the relative difference of the two spacings that is still rounding
 LATERALITIES: Final = ("L", "R", "B")
+PATIENT_AND_STUDY: Final = (  # type 2: every object has them, if only empty
+    "PatientID",
+    "PatientBirthDate",
+    "PatientSex",
+    "StudyDate",
+    "StudyTime",
+    "StudyID",
+    "AccessionNumber",
+    "ReferringPhysicianName",
+)
 
 # What pydicom raises on an element whose bytes do not fit its value representation.
 BAD_ELEMENT: Final = (

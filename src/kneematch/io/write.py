@@ -15,18 +15,12 @@ from pydicom.uid import (
 from pydicom.valuerep import DSfloat
 
 from kneematch.io.atomic import write_aside
+from kneematch.io.dicom_header import PATIENT_AND_STUDY
 
 KNEE = ("72696002", "Knee")  # SNOMED CT, as DICOM's context group 4009 has it
 VIEWS = {"AP": ("399348003", "antero-posterior"), "PA": ("272479007", "postero-anterior")}  # 4010
 EMPTY = (  # required by the standard, and unknown for a phantom
-    "PatientID",
-    "PatientBirthDate",
-    "PatientSex",
-    "StudyDate",
-    "StudyTime",
-    "StudyID",
-    "AccessionNumber",
-    "ReferringPhysicianName",
+    *PATIENT_AND_STUDY,
     "SeriesNumber",
     "InstanceNumber",
     "Manufacturer",

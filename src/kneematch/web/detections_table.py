@@ -180,6 +180,6 @@ def landmark_names(columns: Iterable[str]) -> list[str]:
 
 def _to_number(text: str) -> float:
     try:
-        return float(text)
+        return float(text or "nan")
     except ValueError:
         return float("nan")

@@ -19,7 +19,7 @@ from kneematch.web.auth import AuthMiddleware, Credentials
 from kneematch.web.correction import load_loss_meter, move_detection, write_reviewed_table
 from kneematch.web.detections_table import STATES, RowQuery, read_detections_table
 from kneematch.web.films import CACHED_FILMS, film_jpeg, make_thumbnail, read_film, thumbnail_key
-from kneematch.web.review_log import CORRECTED, Area, Decision, ReviewLog, area_of
+from kneematch.web.review_log import CORRECTED, Area, Decision, ReviewLog, area_of_row
 from kneematch.web.server import page_app
 
 REVIEWED_FILE: Final = "detections.reviewed.csv"
@@ -120,8 +120,7 @@ class RunFolder:
         row = self.check_row(request.row)
         if (request.state == CORRECTED) != (request.area is not None):
             raise SettingsError(f"{request.state}; expected an area with a correction only")
-        found = self.table.detection(row)
-        area, loss = area_of(found), _finite(found.loss)
+        area, loss = area_of_row(self.table, row), _finite(self.table.numbers["loss"][row])
         if request.area is not None:
             area, loss = request.area, self.loss(row, request.area)
         self.log.add(Decision(row, request.state, area, loss))
@@ -225,7 +224,8 @@ def _add_writing_routes(app: FastAPI, run: RunFolder) -> None:
 
 
 def _area(knee: Detection) -> dict[str, float]:
-    return {**asdict(area_of(knee)), "height_px": knee.height_px}
+    area = Area(*knee.centre, knee.width_px, knee.rotation_deg)
+    return {**asdict(area), "height_px": knee.height_px}
 
 
 def _finite(value: float) -> float | None:

@@ -15,7 +15,6 @@ from typing import Annotated, BinaryIO, Final
 import numpy as np
 from pydantic import Field
 
-from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.geometry.split import SIDES
 from kneematch.io.atomic import lock, write_private
@@ -123,7 +122,7 @@ class ReviewLog:
         """Set the decision about a row; it counts if the table has its area, or is corrected."""
         self._latest[row], self.states[row] = decision, UNDECIDED
         if decision is not None and (
-            decision.state == CORRECTED or decision.area == area_of(self._table.detection(row))
+            decision.state == CORRECTED or decision.area == area_of_row(self._table, row)
         ):
             self.states[row] = STATES.index(decision.state)
 
@@ -146,9 +145,9 @@ class ReviewLog:
                 self._revoke_last()
 
 
-def area_of(found: Detection) -> Area:
-    """Return the area of a detection."""
-    return Area(*found.centre, found.width_px, found.rotation_deg)
+def area_of_row(table: DetectionsTable, row: int) -> Area:
+    """Return where the area of a row was detected."""
+    return Area(*(float(table.numbers[name][row]) for name in AREA_COLUMNS))
 
 
 def _open_log(path: Path) -> tuple[BinaryIO, list[Entry], str]:
