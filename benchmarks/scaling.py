@@ -6,60 +6,70 @@ links to these, so that reading comes from the disk cache.
 
 Columns:
     cores       CPU cores, and worker processes.
-    films       number of films of the long run.
-    seconds     wall time of the long run, start included.
+    films       number of films.
+    seconds     wall time of the command, start included.
     films/s     films / seconds: what a user waits for.
-    after start (films - few) / (seconds - seconds of a run on a few films): start taken off.
+    after start films per second from the first rows in the journal to the last.
     speed-up    of `after start`, against the first row.
-    peak MB     largest VmHWM of a worker process (resident, shared pages included).
+    private MB  largest private memory of a worker (pages that it shares with no other process).
+    compute     with --compute-only: searches per second of one film that is held in memory, by as
+                many processes: what the machine itself gains from more cores.
 
 Commands:
     python benchmarks/scaling.py --cores 1 2
     python benchmarks/scaling.py --cores 1 2 4 8 16 --size 2048x2494 --films 500
     python benchmarks/scaling.py --cores 16 --device cuda --size 2048x2494 --films 4096
     python benchmarks/scaling.py --cores 2 --jpeg2000
+    python benchmarks/scaling.py --cores 1 2 4 8 16 --compute-only
 """
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pydicom
+import torch
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000Lossless
 
+from kneematch.detection.detector import Detector, prepare
 from kneematch.synthetic.config import SynthConfig, parse_size
 from kneematch.synthetic.dataset import synthesize
+from kneematch.synthetic.phantom import phantom
 
-FEW_PER_CORE = 4  # films of the short run, per core
-SAMPLE_S = 0.2
+SAMPLE_S = 0.02
+MEMORY_EVERY = 25  # samples
+COMPUTE_S = 6.0
 
 
 def main() -> None:
     """Print a table, a row for each number of cores."""
     options = _options()
-    folder = options.work / f"{options.size}-{options.distinct}"
+    if options.compute_only:
+        _print_compute(options.cores)
+        return
+    kind = "jpeg2000" if options.jpeg2000 else "plain"
+    folder = options.work / f"{options.size}-{kind}-{options.distinct}"
     if not folder.exists():
         synthesize(folder, SynthConfig(options.distinct, size=parse_size(options.size)))
         for path in folder.glob("*.dcm") if options.jpeg2000 else ():
             _compress(path)
-    print("| cores | films | seconds | films/s | after start | speed-up | peak MB |")
+    print("| cores | films | seconds | films/s | after start | speed-up | private MB |")
     print("|---:|---:|---:|---:|---:|---:|---:|")
     first = None
     for cores in options.cores:
         count = max(options.films * cores // max(options.cores), options.fewest)
-        few, long = _links(folder, FEW_PER_CORE * cores), _links(folder, count)
-        short_s, _ = _run(few, cores, options)
-        seconds, peak = _run(long, cores, options)
-        rate = (count - FEW_PER_CORE * cores) / (seconds - short_s)
+        seconds, rate, private = _run(_links(folder, count), count, cores, options)
         first = first or rate
         print(
             f"| {cores} | {count} | {seconds:.1f} | {count / seconds:.1f} | {rate:.1f} "
-            f"| {rate / first:.2f} | {peak:.0f} |",
+            f"| {rate / first:.2f} | {private:.0f} |",
             flush=True,
         )
 
@@ -73,6 +83,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--distinct", type=int, default=40, help="phantoms to render")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jpeg2000", action="store_true", help="compress the films, lossless")
+    parser.add_argument("--compute-only", action="store_true", help="the machine's own limit")
     parser.add_argument("--work", type=Path, default=Path("scaling-films"))
     return parser.parse_args()
 
@@ -100,28 +111,60 @@ def _links(folder: Path, count: int) -> Path:
     return linked
 
 
-def _run(films: Path, cores: int, options: argparse.Namespace) -> tuple[float, float]:
-    """Return the wall time of a run, in s, and the largest memory of a worker, in MB."""
+def _run(
+    films: Path, count: int, cores: int, options: argparse.Namespace
+) -> tuple[float, float, float]:
+    """Return the wall time of a run, its rate after the start, and a worker's memory in MB."""
+    out = options.work / "out"
+    shutil.rmtree(out, ignore_errors=True)
     command = ["taskset", "-c", f"0-{cores - 1}", sys.executable, "-m", "kneematch", "detect"]
-    command += [str(films), "-o", str(options.work / "out"), "--force", "--quiet"]
+    command += [str(films), "-o", str(out), "--quiet"]
     command += ["--device", options.device, "--workers", str(cores)]
     started = time.perf_counter()
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    peaks = [0.0]
-    watcher = threading.Thread(target=_watch, args=(process, peaks))
-    watcher.start()
-    if process.wait() != 0:
-        raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}")
-    seconds = time.perf_counter() - started
-    watcher.join()
-    return seconds, max(peaks)
-
-
-def _watch(process: "subprocess.Popen[bytes]", peaks: list[float]) -> None:
-    """Note the largest memory of any process below a running one, except itself."""
+    rows: list[tuple[float, int]] = []  # when the journal had how many
+    private = 0.0
     while process.poll() is None:
-        peaks += [_peak_mb(pid) for pid in _descendants(process.pid)]
+        done = _rows(out / "journal.jsonl")
+        if done and (not rows or done > rows[-1][1]):
+            rows.append((time.perf_counter(), done))
+        if len(rows) % MEMORY_EVERY == 1:
+            private = max([private, *map(_private_mb, _descendants(process.pid))])
         time.sleep(SAMPLE_S)
+    seconds = time.perf_counter() - started
+    if process.returncode != 0 or len(rows) < 2 or rows[-1][1] != count:
+        raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}")
+    (first_s, first), (last_s, last) = rows[0], rows[-1]
+    return seconds, (last - first) / (last_s - first_s), private
+
+
+def _rows(journal: Path) -> int:
+    return max(journal.read_bytes().count(b"\n") - 1, 0) if journal.exists() else 0
+
+
+def _print_compute(cores: list[int]) -> None:
+    print("| cores | searches/s | speed-up |")
+    print("|---:|---:|---:|")
+    first = None
+    for count in cores:
+        with ProcessPoolExecutor(count, get_context("spawn")) as pool:
+            list(pool.map(_search, [0.5] * count))  # started
+            rate = sum(pool.map(_search, [COMPUTE_S] * count, chunksize=1))
+        first = first or rate
+        print(f"| {count} | {rate:.1f} | {rate / first:.2f} |", flush=True)
+
+
+def _search(seconds: float) -> float:
+    """Return how often a second one process searches a film."""
+    torch.set_num_threads(1)
+    detector = Detector.load(device="cpu")
+    film = prepare(phantom(0, size=(512, 640)).radiograph, detector.margin)
+    detector.find([film])
+    started, count = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        detector.find([film])
+        count += 1
+    return count / (time.perf_counter() - started)
 
 
 def _descendants(pid: int) -> list[int]:
@@ -133,13 +176,13 @@ def _descendants(pid: int) -> list[int]:
     return children + [deeper for child in children for deeper in _descendants(child)]
 
 
-def _peak_mb(pid: int) -> float:
+def _private_mb(pid: int) -> float:
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0.0
-    lines = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(lines[0].split()[1]) / 1024 if lines else 0.0
+    lines = [line.split() for line in text.splitlines() if line.startswith("Private_")]
+    return sum(int(line[1]) for line in lines) / 1024
 
 
 if __name__ == "__main__":

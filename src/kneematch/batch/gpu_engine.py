@@ -34,7 +34,8 @@ def detect_on_gpu(detector: Detector, films: NumberedFilms, workers: int) -> Gen
         for first in range(0, len(films), size):
             yield detect_chunk(detector, films[first : first + size])
         return
-    memory = SharedHalves(size + workers * QUEUED)
+    # A batch, what workers hold, and what has arrived from them but is not in the batch yet.
+    memory = SharedHalves(size + workers * (QUEUED + 1))
     prepare = partial(_prepare_in_worker, memory.address, detector.margin)
     items = ((index, film, memory.free.pop()) for index, film in films)
     batch: list[tuple[Item, PreparedFilm | FilmError]] = []
