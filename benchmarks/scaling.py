@@ -24,8 +24,9 @@ import argparse
 import os
 import subprocess
 import sys
-import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pydicom
@@ -52,7 +53,7 @@ def main() -> None:
     first = None
     for cores in options.cores:
         count = max(options.films * cores // max(options.cores), options.fewest)
-        few, long = _links(folder, FEW_PER_CORE * cores), _links(folder, count)
+        few, long = links(folder, FEW_PER_CORE * cores), links(folder, count)
         short_s, _ = _run(few, cores, options)
         seconds, peak = _run(long, cores, options)
         rate = (count - FEW_PER_CORE * cores) / (seconds - short_s)
@@ -88,8 +89,8 @@ def _compress(path: Path) -> None:
     film.save_as(path)
 
 
-def _links(folder: Path, count: int) -> Path:
-    """Return a folder of `count` films."""
+def links(folder: Path, count: int) -> Path:
+    """Return a folder of `count` films, which are links to those of another folder."""
     films = sorted(folder.glob("*.dcm"))
     linked = folder.with_name(f"{folder.name}-links-{count}")
     linked.mkdir(exist_ok=True)
@@ -105,23 +106,33 @@ def _run(films: Path, cores: int, options: argparse.Namespace) -> tuple[float, f
     command = ["taskset", "-c", f"0-{cores - 1}", sys.executable, "-m", "kneematch", "detect"]
     command += [str(films), "-o", str(options.work / "out"), "--force", "--quiet"]
     command += ["--device", options.device, "--workers", str(cores)]
-    started = time.perf_counter()
+    return run_watched(command, _largest_mb)
+
+
+def _largest_mb(processes: list[int]) -> float:
+    return max(kilobytes(pid, "status", "VmHWM") for pid in processes[1:] or processes) / 1024
+
+
+def run_watched(command: list[str], memory: Callable[[list[int]], float]) -> tuple[float, float]:
+    """Run a command with one thread per process.
+
+    Args:
+        command: the program and its arguments.
+        memory: returns what is measured, given the ids of the program's process and of all
+            processes below it.
+
+    Returns:
+        The seconds and the largest memory of all samples.
+    """
+    started, peak = time.perf_counter(), 0.0
     process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    peaks = [0.0]
-    watcher = threading.Thread(target=_watch, args=(process, peaks))
-    watcher.start()
-    if process.wait() != 0:
-        raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}")
-    seconds = time.perf_counter() - started
-    watcher.join()
-    return seconds, max(peaks)
-
-
-def _watch(process: "subprocess.Popen[bytes]", peaks: list[float]) -> None:
-    """Note the largest memory of any process below a running one, except itself."""
     while process.poll() is None:
-        peaks += [_peak_mb(pid) for pid in _descendants(process.pid)]
-        time.sleep(SAMPLE_S)
+        peak = max(peak, memory([process.pid, *_descendants(process.pid)]))
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SAMPLE_S)
+    if process.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}")
+    return time.perf_counter() - started, peak
 
 
 def _descendants(pid: int) -> list[int]:
@@ -133,13 +144,13 @@ def _descendants(pid: int) -> list[int]:
     return children + [deeper for child in children for deeper in _descendants(child)]
 
 
-def _peak_mb(pid: int) -> float:
+def kilobytes(pid: int, file: str, field: str) -> int:
+    """Return a field of a process's file in /proc, 0 if the process has ended."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:
-        return 0.0
-    lines = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(lines[0].split()[1]) / 1024 if lines else 0.0
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), 0)
 
 
 if __name__ == "__main__":
