@@ -23,6 +23,7 @@ from films import (
     SCORE_COLUMNS,
     Film,
     benchmark_parser,
+    film_of_phantom,
     halves_of,
     phantom_template,
     real_films,
@@ -31,7 +32,7 @@ from films import (
     table,
 )
 from kneematch.geometry.pose import pose_from_vector
-from kneematch.geometry.split import ROOM, split
+from kneematch.geometry.split import ROOM
 from kneematch.matching.energy import (
     CONTRAST,
     LOCAL_CONTRAST_WEIGHT,
@@ -144,15 +145,7 @@ def on_cut_off_films(args: argparse.Namespace) -> None:
     for share in (0.35, 0.1, 0.03):
         cut = [cut_off(made, share) for made in whole]
         for room in (0.0, ROOM):
-            films = [
-                Film(
-                    str(n),
-                    (),
-                    split(made.radiograph, room=room),
-                    torch.tensor([[k.plateau_left, k.plateau_right] for k in made.knees]).double(),
-                )
-                for n, made in enumerate(cut)
-            ]
+            films = [film_of_phantom(str(n), made, room=room) for n, made in enumerate(cut)]
             scores = score(films, template, poses(films, template, robust_terms, args))
             rows.append([f"{share}", f"{room}", *scores.row(films)])
     print(f"{len(whole)} phantoms cropped beside the plateaus; the template reaches 0.17 beyond.\n")

@@ -12,6 +12,7 @@ is among those scored.
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 
@@ -25,6 +26,7 @@ from films import (
     phantom_template,
     real_films,
     real_template,
+    rows_by_tag,
     score,
     table,
     template_at,
@@ -43,9 +45,7 @@ def on_phantoms(args: argparse.Namespace) -> None:
     films = phantom_films(range(args.seed, args.seed + args.films))
     relatives = phantom_films(range(FAMILY_SEED, FAMILY_SEED + args.family_films), FAMILY)
     found = find(exhaustive_search, films, template, args, paper=args.paper)
-    scores = score(films, template, found.theta)
-    rows = [["all", *scores.row(films)]]
-    rows += [[tag, *scores.row(films, tag)] for tag in ("ordinary", "negative", "implant")]
+    rows = rows_by_tag(score(films, template, found.theta), films)
     if relatives:
         found = find(exhaustive_search, relatives, template, args, paper=args.paper)
         rows.append(
@@ -60,11 +60,8 @@ def on_real_films(args: argparse.Namespace) -> None:
     films, template = real_films(args.real), real_template(args.real)
     found = find(exhaustive_search, films, template, args, paper=args.paper)
     scores = score(films, template, found.theta)
-    rows = [["all", *scores.row(films)]]
-    sources = sorted({tag for film in films for tag in film.tags})
-    rows += [[source, *scores.row(films, source)] for source in sources]
     print(f"{len(films)} labelled real films, {1000 * found.seconds:.0f} ms per film.\n")
-    table(("real films", *SCORE_COLUMNS), rows)
+    table(("real films", *SCORE_COLUMNS), rows_by_tag(scores, films))
     missed = [
         f"{film.name} {'LR'[side]} ({iou:.2f})"
         for film, both in zip(films, scores.iou.tolist(), strict=True)
@@ -101,10 +98,8 @@ def other_templates(films: Sequence[Film], count: int, seed: int) -> list[tuple[
             break
         if film.margins[side].isnan().any():
             continue
-        try:
+        with suppress(TemplateError):
             templates.append((f"{film.name} {'LR'[side]}", template_at(film, side)))
-        except TemplateError:
-            continue
     return templates
 
 

@@ -14,7 +14,8 @@ width).
 import argparse
 import csv
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -37,7 +38,7 @@ from kneematch.matching.energy import losses, paper_terms, symmetry_penalty
 from kneematch.matching.template import Template, cut_from_half, cut_template
 from kneematch.solvers.problem import Problem, Solution, make_problem
 from kneematch.synthetic.annotation import annotate
-from kneematch.synthetic.phantom import phantom
+from kneematch.synthetic.phantom import Phantom, phantom
 
 Result = TypeVar("Result")
 
@@ -90,6 +91,12 @@ class Scores:
         ]
 
 
+def rows_by_tag(scores: Scores, films: Sequence[Film]) -> list[list[str]]:
+    """Return a row of SCORE_COLUMNS for all films, and one for each of their tags."""
+    tags = sorted({tag for film in films for tag in film.tags})
+    return [[tag or "all", *scores.row(films, tag)] for tag in (None, *tags)]
+
+
 SCORE_COLUMNS = (
     "knees",
     "mean IoU",
@@ -121,15 +128,22 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     print(flush=True)
 
 
-def sets_of_films(args: argparse.Namespace) -> list[tuple[str, list[Film], Template]]:
-    """Return the name, films and template of the phantoms and, if given, of the real films."""
-    sets = []
+def film_sets(args: argparse.Namespace) -> dict[str, list[Film]]:
+    """Return the "phantoms" and, if given, the "real" films."""
+    sets = {}
     if args.films:
-        seeds = range(args.seed, args.seed + args.films)
-        sets.append(("phantoms", phantom_films(seeds), phantom_template(FAMILY)))
+        sets["phantoms"] = phantom_films(range(args.seed, args.seed + args.films))
     if args.real:
-        sets.append(("real", real_films(args.real), real_template(args.real)))
+        sets["real"] = real_films(args.real)
     return sets
+
+
+def sets_of_films(args: argparse.Namespace) -> list[tuple[str, list[Film], Template]]:
+    """Return the name, films and template of each of `film_sets`."""
+    return [
+        (name, films, real_template(args.real) if name == "real" else phantom_template(FAMILY))
+        for name, films in film_sets(args).items()
+    ]
 
 
 def phantom_films(
@@ -140,28 +154,35 @@ def phantom_films(
     room: float = ROOM,
 ) -> list[Film]:
     """Return phantoms; see `kneematch.synthetic.phantom.plan_film` for family and kind."""
-    films = []
-    for seed in seeds:
+    return [
+        film_of_phantom(f"phantom {seed}", phantom(seed, family=family, kind=kind), room=room)
+        for seed in seeds
+    ]
+
+
+def film_of_phantom(name: str, made: Phantom, *, room: float = ROOM) -> Film:
+    """Return a phantom's halves and true margins."""
+    tags = ("implant",) * bool(made.hardware) + ("negative",) * made.negative
+    margins = [[knee.plateau_left, knee.plateau_right] for knee in made.knees]
+    halves = split(made.radiograph, room=room)
+    truth = torch.tensor(margins, dtype=torch.float64)
+    return Film(name, tags or ("ordinary",), halves, truth)
+
+
+def ordinary_phantoms(family: int, kind: str | None = None) -> Iterator[tuple[str, Phantom]]:
+    """Yield names and phantoms of a family with two healthy knees, to cut templates from."""
+    for seed in TEMPLATE_SEEDS:
         made = phantom(seed, family=family, kind=kind)
-        tags = ("implant",) * bool(made.hardware) + ("negative",) * made.negative
-        margins = [[knee.plateau_left, knee.plateau_right] for knee in made.knees]
-        halves = split(made.radiograph, room=room)
-        truth = torch.tensor(margins, dtype=torch.float64)
-        films.append(Film(f"phantom {seed}", tags or ("ordinary",), halves, truth))
-    return films
+        healthy = max(knee.grade for knee in made.knees) <= 1
+        if healthy and not made.negative and not made.hardware:
+            yield f"phantom {seed}", made
 
 
 def phantom_template(family: int) -> Template:
-    """Return a template from the first ordinary film of a family with two healthy knees."""
-    for seed in TEMPLATE_SEEDS:
-        made = phantom(seed, family=family)
-        if made.negative or made.hardware or max(knee.grade for knee in made.knees) > 1:
-            continue
-        (film,) = phantom_films([seed], family)
-        try:
-            return template_at(film, 1)
-        except TemplateError:  # the box leaves the half
-            continue
+    """Return the first template of a family whose boxes lie inside the half."""
+    for name, made in ordinary_phantoms(family):
+        with suppress(TemplateError):  # the box leaves the half
+            return template_at(film_of_phantom(name, made), 1)
     raise RuntimeError("no phantom of this family can serve as a template")
 
 
@@ -241,18 +262,18 @@ def score(films: Sequence[Film], template: Template, theta: Tensor) -> Scores:
     truth = torch.stack([film.margins for film in films])
     width = (truth[..., 1, :] - truth[..., 0, :]).norm(dim=-1)
     margin = 100 * (found - truth).norm(dim=-1).mean(-1) / width
-    return Scores(_iou(_area(found), _area(truth)), margin)
+    return Scores(area_iou(found, truth), margin)
 
 
-def _area(margins: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the upper left and lower right corners (..., 2) of areas from margins (..., 2, 2)."""
-    reach = AREA / 2 * (margins[..., 1, :] - margins[..., 0, :]).norm(dim=-1, keepdim=True)
-    return margins.mean(-2) - reach, margins.mean(-2) + reach
-
-
-def _iou(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
-    both = (one[1].minimum(other[1]) - one[0].maximum(other[0])).clamp(min=0).prod(-1)
-    return both / ((one[1] - one[0]).prod(-1) + (other[1] - other[0]).prod(-1) - both)
+def area_iou(one: Tensor, other: Tensor) -> Tensor:
+    """Return the IoU (...) of the areas around two sets of margins (..., 2, 2)."""
+    corners = []
+    for margins in (one, other):
+        reach = AREA / 2 * (margins[..., 1, :] - margins[..., 0, :]).norm(dim=-1, keepdim=True)
+        corners.append((margins.mean(-2) - reach, margins.mean(-2) + reach))
+    (low, high), (other_low, other_high) = corners
+    both = (high.minimum(other_high) - low.maximum(other_low)).clamp(min=0).prod(-1)
+    return both / ((high - low).prod(-1) + (other_high - other_low).prod(-1) - both)
 
 
 def find(

@@ -19,9 +19,8 @@ from films import (
     SCORE_COLUMNS,
     Film,
     benchmark_parser,
+    film_sets,
     halves_of,
-    phantom_films,
-    real_films,
     score,
     table,
 )
@@ -105,11 +104,8 @@ def main() -> None:
     rows = [row for films in (1, args.batch) for row in speed(eager, quick, films, args.turns)]
     table((f"{args.threads} threads, {arithmetic}", "films per batch", *columns), rows)
 
-    sets = [("phantoms", phantom_films(range(args.seed, args.seed + args.films)))]
-    if args.real:
-        sets.append(("real films", real_films(args.real)))
     rows = []
-    for title, films in sets:
+    for title, films in film_sets(args).items():
         theta = poses(eager, films, args.batch), poses(quick, films, args.batch)
         known = torch.stack([film.margins for film in films]).isfinite().flatten(2).all(2)
         moved = shift(*theta, model.fine_template)[known]

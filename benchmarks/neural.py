@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from films import SCORE_COLUMNS, benchmark_parser, find, phantom_films, real_films, score, table
+from films import SCORE_COLUMNS, benchmark_parser, film_sets, find, score, table
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.two_stage import network_solver, refined_network_solver
 from kneematch.solvers.adam import adam
@@ -41,14 +41,8 @@ def main() -> None:
         "search": exhaustive_search,
         "sliding": sliding_window,
     }
-    sets = []
-    if args.films:
-        seeds = range(args.seed, args.seed + args.films)
-        sets.append((f"{args.films} phantoms", phantom_films(seeds)))
-    if args.real:
-        sets.append(("real films", real_films(args.real)))
     columns = (*SCORE_COLUMNS, "recall at 0.5", "left + right loss", "ms per film")
-    for title, films in sets:
+    for title, films in film_sets(args).items():
         rows = []
         for name in args.methods.split(","):
             found = find(methods[name], films, model.fine_template, args, paper=args.paper)
@@ -66,7 +60,7 @@ def main() -> None:
                         f"{1000 * found.seconds:.1f}",
                     ]
                 )
-        table((title, *columns), rows)
+        table((f"{len(films)} films ({title})", *columns), rows)
 
 
 if __name__ == "__main__":

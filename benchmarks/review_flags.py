@@ -13,11 +13,9 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
-from kneematch.detection.registry import Sought, choose
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -32,15 +30,13 @@ from films import (
     table,
 )
 from kneematch.detection.detector import Detector
-from kneematch.detection.quality import measure
+from kneematch.detection.methods import NEURAL
+from kneematch.detection.quality import measure_quality
 from kneematch.errors import FilmError
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.geometry.split import ROOM, SIDES, split
-from kneematch.geometry.view import View
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
-from kneematch.matching.template import cut_from_half
-from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.solvers.problem import make_problem
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
@@ -96,41 +92,24 @@ def on_real_films(args: argparse.Namespace, detector: Detector) -> Iterator[tupl
     for method in ("search", "sliding"):
         other = Detector.load(template=own, method=method)
         yield f"real films, {method}, their own template", judge(films, other)
-    model = load_model(shipped_model())
     others = [film for film in known(films) if film.name.endswith(("3", "5", "8"))][:3]
     for k, film in enumerate(others):
-        sought = template_source(film, 1)
-        picked = choose("search", sought, model, paper=False, device="cpu")
-        other = Detector(sought.template, picked.minimiser, "search", look=picked.look)
+        (path,) = (args.real / "films").glob(f"{film.name}.*")
+        left, right = ((float(x), float(y)) for x, y in film.margins[1])
+        other = Detector.load(template=annotate(path, SIDES[1], left, right), method="search")
         yield f"real films, search, template {k + 1}", judge(films, other)
 
 
-def template_source(film: Film, side: int) -> Sought:
-    """Return the template of the standard boxes around a labelled knee, and its pose."""
-    left, right = ((float(x), float(y)) for x, y in film.margins[side])
-    half = View(film.halves.pixels[side], film.halves.to_film[side])
-    template, theta = cut_from_half(half, annotate(Path(film.name), SIDES[side], left, right))
-    return Sought(template, half.pixels, theta)
-
-
 def judge(films: Sequence[Film], detector: Detector) -> Flagged:
+    """Score and flag what a detector finds; knees that the film's edge cuts are not flagged."""
     theta, flagged = [], []
-    for start in range(0, len(films), 8):
-        some = films[start : start + 8]
-        problem = make_problem(halves_of(some, "cpu"), detector.template)
-        poses = pose_from_vector(detector.minimiser(problem).v, problem.height_ratio)
-        learnt = detector.method.startswith("neural")
-        measured = measure(problem, poses, detector.look, learnt=learnt)
-        flagged.append(
-            torch.tensor(
-                [
-                    [bool(measured.verdict(n, s, learnt=learnt, cut=False)[0]) for s in (0, 1)]
-                    for n in range(len(some))
-                ]
-            )
-        )
+    for film in films:
+        problem = make_problem(halves_of([film], "cpu"), detector.template)
+        poses = pose_from_vector(detector.solver(problem).v, problem.height_ratio)
+        quality = measure_quality(problem, poses, detector.check, neural=detector.method in NEURAL)
+        flagged.append([bool(quality.review(0, side, cut=False)[0]) for side in (0, 1)])
         theta.append(poses)
-    return Flagged(score(films, detector.template, torch.cat(theta)).iou, torch.cat(flagged))
+    return Flagged(score(films, detector.template, torch.cat(theta)).iou, torch.tensor(flagged))
 
 
 def without_knees(detector: Detector) -> Iterator[list[str]]:

@@ -29,7 +29,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -65,7 +67,7 @@ def main() -> None:
     first = None
     for cores in options.cores:
         count = max(options.films * cores // max(options.cores), options.fewest)
-        seconds, rate, private = _run(_links(folder, count), count, cores, options)
+        seconds, rate, private = _run(links(folder, count), count, cores, options)
         first = first or rate
         print(
             f"| {cores} | {count} | {seconds:.1f} | {count / seconds:.1f} | {rate:.1f} "
@@ -99,7 +101,7 @@ def _compress(path: Path) -> None:
     film.save_as(path)
 
 
-def _links(folder: Path, count: int) -> Path:
+def links(folder: Path, count: int) -> Path:
     """Return a folder of `count` films."""
     films = sorted(folder.glob("*.dcm"))
     linked = folder.with_name(f"{folder.name}-links-{count}")
@@ -167,6 +169,28 @@ def _search(seconds: float) -> float:
     return count / (time.perf_counter() - started)
 
 
+def run_watched(command: list[str], memory: Callable[[list[int]], float]) -> tuple[float, float]:
+    """Run a command with one thread per process.
+
+    Args:
+        command: the program and its arguments.
+        memory: returns what is measured, given the ids of the program's process and of all
+            processes below it.
+
+    Returns:
+        The seconds and the largest memory of all samples.
+    """
+    started, peak = time.perf_counter(), 0.0
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    while process.poll() is None:
+        peak = max(peak, memory([process.pid, *_descendants(process.pid)]))
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SAMPLE_S)
+    if process.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}")
+    return time.perf_counter() - started, peak
+
+
 def _descendants(pid: int) -> list[int]:
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
@@ -176,13 +200,18 @@ def _descendants(pid: int) -> list[int]:
     return children + [deeper for child in children for deeper in _descendants(child)]
 
 
-def _private_mb(pid: int) -> float:
+def kilobytes(pid: int, file: str, field: str) -> int:
+    """Return a field of a process's file in /proc, 0 if the process has ended."""
     try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
     except OSError:
-        return 0.0
-    lines = [line.split() for line in text.splitlines() if line.startswith("Private_")]
-    return sum(int(line[1]) for line in lines) / 1024
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), 0)
+
+
+def _private_mb(pid: int) -> float:
+    fields = ("Private_Clean", "Private_Dirty")
+    return sum(kilobytes(pid, "smaps_rollup", field) for field in fields) / 1024
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import argparse
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from films import FAMILY, TEMPLATE_SEEDS, phantom_films
+from films import FAMILY, ordinary_phantoms, phantom_films
 from kneematch.errors import TemplateError
 from kneematch.geometry.split import ROOM
 from kneematch.io.read import read
@@ -28,7 +29,6 @@ from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import cut_template
 from kneematch.networks.model_file import Model, save_model
 from kneematch.synthetic.annotation import annotate
-from kneematch.synthetic.phantom import phantom
 from kneematch.training.config import RECIPES, TrainConfig
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group
@@ -100,20 +100,15 @@ def halves(kind: str, room: float, seed: int) -> Tensor:
 def annotate_a_phantom(kind: str) -> Annotation:
     """Annotate an ordinary phantom, written to a temporary folder."""
     folder = Path(tempfile.mkdtemp())
-    for seed in TEMPLATE_SEEDS:
-        made = phantom(seed, family=FAMILY, kind=kind)
-        if made.negative or made.hardware or max(knee.grade for knee in made.knees) > 1:
-            continue
-        path = folder / f"{seed}.dcm"
+    for name, made in ordinary_phantoms(FAMILY, kind):
+        path = folder / f"{name}.dcm"
         write_dicom(path, made.radiograph.pixels, mm_per_px=0.3, laterality="B", bits=16)
         knee = made.knees[1]
         annotation = annotate(path, knee.side, knee.plateau_left, knee.plateau_right)
-        try:
+        with suppress(TemplateError):  # a box leaves the half
             for box in ("fine", "coarse"):
                 cut_template(read(path), annotation, box)
-        except TemplateError:  # a box leaves the half
-            continue
-        return annotation
+            return annotation
     raise RuntimeError("no phantom of this family can serve as a template")
 
 

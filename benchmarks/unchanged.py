@@ -20,10 +20,12 @@ import argparse
 import csv
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from films import AREA, table
+import torch
+
+from films import area_iou, table
 
 LANDMARKS = ("plateau_left", "plateau_right")
 RECALL_AT = (0.5, 0.75, 0.9)
@@ -108,25 +110,11 @@ def score(labels: Mapping[Knee, Margins], run: Mapping[Knee, Row]) -> list[str]:
     """Return the number of labelled knees, the mean IoU and the recalls of a run."""
     found = {(Path(film).stem, side): margins(row) for (film, side), row in run.items()}
     ious = [
-        iou(area(found[knee]), area(true)) if knee in found else 0.0
+        float(area_iou(torch.tensor(found[knee]), torch.tensor(true))) if knee in found else 0.0
         for knee, true in labels.items()
     ]
     recall = (sum(value >= at for value in ious) / len(ious) for at in RECALL_AT)
     return [str(len(ious)), f"{statistics.mean(ious):.4f}", *(f"{share:.3f}" for share in recall)]
-
-
-def area(points: Margins) -> tuple[float, float, float, float]:
-    (x0, y0), (x1, y1) = points
-    reach, x, y = AREA / 2 * math.dist(*points), (x0 + x1) / 2, (y0 + y1) / 2
-    return x - reach, y - reach, x + reach, y + reach
-
-
-def iou(one: Sequence[float], other: Sequence[float]) -> float:
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
-    both = max(width, 0.0) * max(height, 0.0)
-    areas = ((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))
-    return both / (sum(areas) - both)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from kneematch.geometry.view import View, transform
 from kneematch.io.radiograph import Radiograph
 from kneematch.synthetic.phantom import phantom
 
-PHANTOMS = 40  # benchmarks/phantoms.py looks at 200
+PHANTOMS = 40  # benchmarks/geometry.py looks at 200
 CORNERS = torch.tensor([[-1.0, -1], [1, 1]], dtype=torch.float64)
 
 

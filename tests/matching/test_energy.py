@@ -26,7 +26,7 @@ from kneematch.matching.template import Template, cut_from_half
 from kneematch.synthetic.phantom import Knee, phantom
 
 SIZE = (160, 100)
-PHANTOMS = 40  # benchmarks/phantoms.py looks at 200
+PHANTOMS = 40  # benchmarks/geometry.py looks at 200
 ENERGIES = [pytest.param(paper_terms, id="printed"), pytest.param(robust_terms, id="robust")]
 
 
