@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kneematch.synthetic.phantom.anatomy import (
+from kneematch.synthetic.anatomy import (
     Array,
     KneeShape,
     condyle_line,
@@ -19,7 +19,7 @@ from kneematch.synthetic.phantom.anatomy import (
     spine_height,
     tibia_outline,
 )
-from kneematch.synthetic.phantom.solids import (
+from kneematch.synthetic.solids import (
     Grid,
     bright_line,
     rounded_end,
