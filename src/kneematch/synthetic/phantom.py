@@ -16,16 +16,7 @@ from torch import Tensor
 from kneematch.geometry.split import SIDES
 from kneematch.io.radiograph import Radiograph
 from kneematch.synthetic.anatomy import plateau_margins
-from kneematch.synthetic.film_plan import (
-    LATERALITY,
-    PLATEAU_MM,
-    Exposure,
-    FilmPlan,
-    Framing,
-    Overlays,
-    Point,
-    plan_film,
-)
+from kneematch.synthetic.film_plan import LATERALITY, PLATEAU_MM, FilmPlan, Point, plan_film
 from kneematch.synthetic.leg import COARSE, draw_leg
 from kneematch.synthetic.solids import convolve, interpolate, segment_distance
 
@@ -118,8 +109,8 @@ def render(plan: FilmPlan) -> Tensor:
     attenuation = torch.zeros_like(noise)
     for knee in (0, 1):
         _add_leg(attenuation, plan, knee)
-    film = _develop(attenuation, noise, plan.exposure, plan.framing.plateau_px[0])
-    _draw_overlays(film, plan.overlays, plan.framing)
+    film = _apply_window(_expose(attenuation, noise, plan), plan)
+    _draw_overlays(film, plan)
     low, high = film.aminmax()
     film.sub_(low).div_((high - low).clamp(min=1e-6))
     return film.neg_().add_(1) if plan.negative else film
@@ -163,8 +154,9 @@ def _add_leg(attenuation: Tensor, plan: FilmPlan, knee: int) -> None:
     attenuation[:, x0:x1] += sampled[0, 0]
 
 
-def _develop(attenuation: Tensor, noise: Tensor, exposure: Exposure, px: float) -> Tensor:
+def _expose(attenuation: Tensor, noise: Tensor, plan: FilmPlan) -> Tensor:
     """Turn attenuation into grey: Beer-Lambert, scatter, noise, then film processing (H, W)."""
+    exposure, px = plan.exposure, plan.framing.plateau_px[0]
     height, width = attenuation.shape
     light = attenuation.neg().exp_()
     scattered = _blur_small(light, 0.5 * px).add_(0.05).mul_(exposure.scatter)
@@ -183,11 +175,12 @@ def _develop(attenuation: Tensor, noise: Tensor, exposure: Exposure, px: float) 
     across, down = exposure.heel_effect
     grey += torch.linspace(-2 * across, 2 * across, width)[None, :]
     grey += torch.linspace(-2 * down, 2 * down, height)[:, None]
-    return _apply_window(grey, exposure)
+    return grey
 
 
-def _apply_window(grey: Tensor, exposure: Exposure) -> Tensor:
+def _apply_window(grey: Tensor, plan: FilmPlan) -> Tensor:
     """Map grey (H, W) to [0, 1] between black and white levels, then apply gamma and fog."""
+    exposure = plan.exposure
     sample = grey[4::8, 4::8].flatten()
     air, bone = torch.quantile(sample, torch.tensor([0.02, 0.96])).tolist()
     black = air + exposure.black_level * (bone - air)
@@ -212,19 +205,20 @@ def _blur_small(film: Tensor, sigma: float) -> Tensor:
     return _blur(small, sigma / cell)
 
 
-def _draw_overlays(film: Tensor, overlays: Overlays, framing: Framing) -> None:
+def _draw_overlays(film: Tensor, plan: FilmPlan) -> None:
     """Draw discs, unexposed corners, letters and border on a film (H, W), in place."""
+    overlays = plan.overlays
     for x, y, radius, grey in overlays.discs:
         crop, dx, dy = _crop_around(film, (x, y), radius + 1)
         _blend(crop, grey, radius - torch.hypot(dx, dy) + 0.5)
     if overlays.round_field is not None:
         x, y, radius, grey = overlays.round_field
         _, dx, dy = _crop_around(film, (x, y), math.hypot(*film.shape))
-        beyond = (torch.hypot(dx, dy) - radius) / (0.1 * framing.plateau_px[0])
+        beyond = (torch.hypot(dx, dy) - radius) / (0.1 * plan.framing.plateau_px[0])
         _blend(film, grey, beyond.add_(0.5))
     for letter, x, y, height, style in overlays.markers:
         _draw_letter(film, letter, (x, y), height, STYLES[style])
-    _draw_border(film, overlays, framing)
+    _draw_border(film, plan)
 
 
 def _blend(film: Tensor, grey: float, opacity: Tensor) -> None:
@@ -256,10 +250,10 @@ def _draw_letter(
     _blend(crop, grey, (0.065 - strokes.amin(0)) * 0.8 * height + 0.5)
 
 
-def _draw_border(film: Tensor, overlays: Overlays, framing: Framing) -> None:
+def _draw_border(film: Tensor, plan: FilmPlan) -> None:
     """Paint what lies outside of the exposed field, which may be tilted."""
     height, width = film.shape
-    x0, y0, x1, y1 = framing.field
+    overlays, (x0, y0, x1, y1) = plan.overlays, plan.framing.field
     if overlays.field_tilt_deg == 0 and overlays.border_grey == 0:
         film[: round(y0)] = 0
         film[round(y1) :] = 0
