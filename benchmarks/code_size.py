@@ -43,13 +43,15 @@ def _profile(frame, event, argument):
     if event != "call" or code in _seen:
         return
     _seen.add(code)
-    is_function = code.co_flags & 1  # CO_OPTIMIZED, which modules and class bodies lack
-    if not is_function or not code.co_filename.startswith(_source):
+    path = code.co_filename
+    if not path.startswith(_source) or not path.endswith(".py"):  # Jinja templates are code, too
+        return
+    if not code.co_flags & 1:  # CO_OPTIMIZED, which modules and class bodies lack
         return
     if code.co_name.startswith("<") and code.co_name != "<lambda>":
         return  # a comprehension
     process = "main" if os.getpid() == int(os.environ["TRACE_MAIN"]) else "other"
-    fields = process, code.co_filename, str(code.co_firstlineno), code.co_name
+    fields = process, path, str(code.co_firstlineno), code.co_name
     file = os.open(_out, os.O_WRONLY | os.O_APPEND)
     os.write(file, ("\\t".join(fields) + "\\n").encode())
     os.close(file)

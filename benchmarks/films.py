@@ -153,7 +153,7 @@ def phantom_films(
     *,
     room: float = ROOM,
 ) -> list[Film]:
-    """Return phantoms; see `kneematch.synthetic.phantom.plan_film` for family and kind."""
+    """Return phantoms; see `kneematch.synthetic.film_plan.plan_film` for family and kind."""
     return [
         film_of_phantom(f"phantom {seed}", phantom(seed, family=family, kind=kind), room=room)
         for seed in seeds

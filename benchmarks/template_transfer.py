@@ -30,8 +30,7 @@ from kneematch.solvers.anchored_refinement import refine_anchored
 from kneematch.solvers.problem import make_problem
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group
-from kneematch.training.mean_template import mean_template, undo_drift
-from kneematch.training.pseudo_labels import find_poses
+from kneematch.training.pseudo_labels import find_poses, mean_template, undo_drift
 from kneematch.training.trainer import cut_templates
 
 ROUNDS = 2  # of averaging

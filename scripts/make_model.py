@@ -28,7 +28,8 @@ from kneematch.matching.template import Template, Window
 from kneematch.networks.model_file import PHASES, Model, save_model
 from kneematch.networks.pose_network import PoseNetwork
 from kneematch.synthetic.annotation import COARSE, FINE, GREEN, RED
-from kneematch.synthetic.phantom import plan_film, render, true_knees
+from kneematch.synthetic.film_plan import plan_film
+from kneematch.synthetic.phantom import render, true_knees
 from kneematch.training.config import DEFAULT
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group

@@ -21,7 +21,7 @@ from kneematch.detection.detector import Detector
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
-from kneematch.training.loss_plot import Epoch, read_metrics, write_metrics
+from kneematch.training.report import Epoch, read_metrics, write_metrics
 
 FILMS = 3
 DEFAULT = ["--epochs", "1", "--batch-size", "2"]  # the second batch is one film

@@ -14,7 +14,7 @@ from kneematch.networks import cpu_inference
 from kneematch.networks.cpu_inference import (
     STORED_RANGES,
     ByteConvolution,
-    CpuNetwork,
+    ByteNetwork,
     byte_network,
     bytes_are_exact,
     cpu_network,
@@ -53,7 +53,7 @@ def network(model: Model) -> PoseNetwork:
 
 
 @pytest.fixture(scope="module")
-def quick(model: Model) -> CpuNetwork:
+def quick(model: Model) -> ByteNetwork | PoseNetwork:
     return cpu_network(model.fine)
 
 
@@ -94,9 +94,9 @@ def test_float_network_copies_its_weights(model: Model) -> None:
 
 @needs_bytes
 def test_cpu_network_in_bytes_agrees_with_the_plain_network(
-    network: PoseNetwork, quick: CpuNetwork, views: Tensor
+    network: PoseNetwork, quick: ByteNetwork | PoseNetwork, views: Tensor
 ) -> None:
-    assert quick.in_bytes
+    assert isinstance(quick, ByteNetwork)
     assert (quick(views) - network(views)).abs().median() < 0.01
     assert (quick(noise(3)) - network(noise(3))).abs().max() < 0.1
 
@@ -122,7 +122,7 @@ def test_byte_network_moves_no_margin_by_half_a_percent(
     assert ((here - there).norm(dim=-1) / width).max() < 0.005
 
 
-def test_cpu_network_takes_any_leading_shape(quick: CpuNetwork) -> None:
+def test_cpu_network_takes_any_leading_shape(quick: ByteNetwork | PoseNetwork) -> None:
     images = noise(2, 1, 2)
     made = quick(images)
     assert made.shape == (2, 1, 2, 4)
@@ -130,7 +130,9 @@ def test_cpu_network_takes_any_leading_shape(quick: CpuNetwork) -> None:
     assert quick(images[0, 0, 0]).shape == (4,)
 
 
-def test_cpu_network_leaves_its_input_unchanged(quick: CpuNetwork, views: Tensor) -> None:
+def test_cpu_network_leaves_its_input_unchanged(
+    quick: ByteNetwork | PoseNetwork, views: Tensor
+) -> None:
     before = views.clone()
     quick(views)
     assert torch.equal(views, before)
@@ -144,7 +146,9 @@ def test_float_network_does_not_depend_on_the_batch(model: Model, views: Tensor)
 
 
 @needs_bytes
-def test_byte_network_does_not_depend_on_the_batch(quick: CpuNetwork, views: Tensor) -> None:
+def test_byte_network_does_not_depend_on_the_batch(
+    quick: ByteNetwork | PoseNetwork, views: Tensor
+) -> None:
     images = torch.cat([views.flatten(0, 1), noise(5)])
     alone = torch.cat([quick(image[None]) for image in images])
     assert torch.equal(quick(images), alone)
@@ -187,7 +191,7 @@ def test_estimated_ranges_do_not_clip_knees(model: Model, views: Tensor) -> None
 def test_cpu_network_estimates_the_ranges_of_other_networks(model: Model, views: Tensor) -> None:
     weights = unlike_the_shipped(model)
     quick = cpu_network(weights)
-    assert quick.in_bytes
+    assert isinstance(quick, ByteNetwork)
     assert (quick(views) - network_from_weights(weights)(views)).abs().median() < 0.01
 
 
@@ -197,7 +201,21 @@ def test_cpu_network_is_float32_where_bytes_would_spoil_a_network(model: Model) 
     for name, tensor in weights.items():  # BatchNorm no longer describes the activations
         if name.endswith("bn2.running_var"):
             tensor /= 100
-    assert not cpu_network(weights).in_bytes
+    assert not isinstance(cpu_network(weights), ByteNetwork)
+
+
+@needs_bytes
+@pytest.mark.parametrize("phase", ["coarse", "fine"])
+@pytest.mark.parametrize("layer", ["bn1", "layer2.0.downsample.1", "layer4.1.bn1"])
+def test_cpu_network_is_float32_where_one_channel_leaves_its_estimated_range(
+    model: Model, phase: str, layer: str
+) -> None:
+    weights = {name: tensor.clone() for name, tensor in getattr(model, phase).items()}
+    weights["regress.4.weight"] *= 1.001
+    assert isinstance(cpu_network(weights), ByteNetwork)
+    deviation = weights[f"backbone.{layer}.running_var"][0].sqrt()
+    weights[f"backbone.{layer}.running_mean"][0] -= 100 * deviation
+    assert isinstance(cpu_network(weights), PoseNetwork)
 
 
 def test_cpu_network_is_float32_where_integers_overflow(
@@ -208,7 +226,7 @@ def test_cpu_network_is_float32_where_integers_overflow(
 
     monkeypatch.setattr(ByteConvolution, "add_relu", halved)
     assert not bytes_are_exact()
-    assert not cpu_network(model.fine).in_bytes
+    assert not isinstance(cpu_network(model.fine), ByteNetwork)
 
 
 @pytest.mark.parametrize("error", [AttributeError, RuntimeError])
@@ -219,4 +237,4 @@ def test_cpu_network_is_float32_where_pytorch_has_no_such_operator(
         raise error("no such operator")
 
     monkeypatch.setattr(cpu_inference, "_pack", missing)
-    assert not cpu_network(model.fine).in_bytes
+    assert not isinstance(cpu_network(model.fine), ByteNetwork)

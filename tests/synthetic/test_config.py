@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.synthetic import phantom
+from kneematch.synthetic import film_plan
 from kneematch.synthetic.config import KINDS, SynthConfig, parse_size
 
 
@@ -26,7 +26,7 @@ def test_synth_config_refuses_impossible_settings(wrong: dict[str, Any]) -> None
 
 
 def test_synth_config_offers_the_kinds_of_phantoms() -> None:
-    assert set(KINDS) == set(phantom.KINDS)
+    assert set(KINDS) == set(film_plan.KINDS)
 
 
 def test_parse_size_reads_height_and_width() -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kneematch.synthetic.phantom import FilmPlan, phantom, plan_film, render, true_knees
+from kneematch.synthetic.film_plan import FilmPlan, plan_film
+from kneematch.synthetic.phantom import phantom, render, true_knees
 
 SIZE = (400, 500)
 

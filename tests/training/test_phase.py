@@ -12,7 +12,7 @@ from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.networks.pose_network import PoseNetwork, crop_views, full_frames
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import refine_anchored
-from kneematch.solvers.problem import make_problem as make_problem
+from kneematch.solvers.problem import make_problem
 from kneematch.training import distributed, phase
 from kneematch.training.config import DEFAULT, PAPER, Recipe
 from kneematch.training.distributed import Group

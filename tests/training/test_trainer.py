@@ -22,7 +22,7 @@ from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.progress import Advance
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
-from kneematch.training.loss_plot import read_metrics
+from kneematch.training.report import read_metrics
 from kneematch.training.trainer import TrainResult, checkpoint_path, train, training_settings
 
 FILMS = 2

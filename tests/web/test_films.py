@@ -41,7 +41,7 @@ def page_of(folder: Path, *command: str) -> Iterator[str]:
         cwd=folder,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
@@ -50,8 +50,9 @@ def page_of(folder: Path, *command: str) -> Iterator[str]:
             yield process.stdout.readline().strip()
         finally:
             process.send_signal(signal.SIGINT)
-            code = process.wait(timeout=30)
-    assert code == 0
+            _, printed = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert printed == "kneematch: open this address in a browser; Ctrl-C ends it\n"
 
 
 def get(address: str, path: str) -> tuple[int, bytes]:

@@ -47,14 +47,11 @@ def draw_split(film: Radiograph, *, title: str = "") -> Image.Image:
 
 
 def contact_sheet(pictures: Sequence[Image.Image], columns: int) -> Image.Image:
-    """Return the pictures in rows of equal cells; a single picture keeps its size."""
-    if not pictures or columns < 1:
-        raise ValueError(f"{len(pictures)} pictures in {columns} columns; expected one at least")
+    """Return one or more pictures in rows of equal cells; a single picture keeps its size."""
     if len(pictures) == 1:
         return pictures[0].copy()
-    cell_size = CELL_PX, CELL_PX
     cells = [
-        ImageOps.contain(picture.convert("RGB"), cell_size, Image.Resampling.LANCZOS)
+        ImageOps.contain(picture.convert("RGB"), (CELL_PX, CELL_PX), Image.Resampling.LANCZOS)
         for picture in pictures
     ]
     columns = min(columns, len(cells))

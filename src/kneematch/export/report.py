@@ -50,7 +50,6 @@ class RunSummary:
     methods: tuple[str, ...]
     worst: tuple[FilmKnees, ...]  # worst first
     failures: tuple[tuple[str, str], ...]  # film and reason of the first failures
-    failed: int  # number of all failures
 
 
 def summarise(
@@ -82,16 +81,13 @@ def summarise(
             yield rank, (film, knees)
 
     worst = heapq.nlargest(most_films, ranked())
-    remaining = iter(failures)
-    kept = tuple(islice(remaining, MOST_FAILURES))
     return RunSummary(
         good=tuple(bins[0]),
         flagged=tuple(bins[1]),
         reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
         methods=tuple(methods),
         worst=tuple(film for _, film in worst),
-        failures=kept,
-        failed=len(kept) + sum(1 for _ in remaining),
+        failures=tuple(islice(failures, MOST_FAILURES)),
     )
 
 

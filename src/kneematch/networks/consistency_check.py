@@ -1,4 +1,4 @@
-"""A second opinion on an area that was found: does the network, looking there, see it there?"""
+"""Compare a detection with what the fine network finds in a view around it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,23 +11,28 @@ from kneematch.geometry.pose import corner_distance, pose_from_vector
 from kneematch.networks.pose_network import crop_views
 from kneematch.networks.two_stage import ENLARGE, TwoStageNetworks
 
-ZOOM: Final = 0.88  # of the view, so that it is not the one that the area was found in
+ZOOM: Final = 0.88  # relative to the view of `TwoStageNetworks`, so that the two views differ
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConsistencyCheck:
-    """The fine network, asked about areas of a template."""
+    """The fine network, and how a template relates to its own."""
 
     networks: TwoStageNetworks
     larger: float  # width of the coarse template over that of the fine one
-    offset: Tensor | None = None  # (4,), of a template that is carried along
+    offset: Tensor | None = None  # (4,), pose of a transferred template in the networks' own
 
     @torch.no_grad()
     def __call__(self, halves: Tensor, theta: Tensor) -> Tensor:
-        """How far from poses theta (N, S, 4) the network sees the knee, in widths: (N, S)."""
+        """Return the distances (N, S) of the network's poses from given ones, in template widths.
+
+        Args:
+            halves: (N, S, H, W).
+            theta: (N, S, 4), the poses to check.
+        """
         image_aspect = halves.shape[-2] / halves.shape[-1]
         networks, theta = self.networks, theta.to(halves)
-        if self.offset is not None:  # where the networks' own template would lie
+        if self.offset is not None:  # to the pose of the networks' own template
             offset = self.offset.to(theta).expand_as(theta)
             theta = frame_from_poses(theta, offset, networks.fine_aspect, image_aspect)
         frames = enlarge_pose(theta, ZOOM * ENLARGE * self.larger)

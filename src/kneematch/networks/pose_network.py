@@ -1,4 +1,4 @@
-"""G(.; phi): the network that says where the template lies (paper, Sect. 5)."""
+"""G(.; phi): the network that predicts the pose of the template (paper, Sect. 5)."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -11,14 +11,14 @@ from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.sampling import resize, sample
 from kneematch.networks.resnet import ResNet18
 
-INPUT: Final = (224, 224)  # of which ResNet18 makes the paper's maps of 7 x 7
-OVERSAMPLING: Final = 2  # of a view, before it is reduced to the network's input
-RANGE: Final = 6.0  # of an output, which lies in (-3, 3)
-DARK: Final = 1e-3  # added to the deviation of an image, for one that is black
+INPUT: Final = (224, 224)  # for which ResNet18 returns the paper's maps of 7 x 7
+OVERSAMPLING: Final = 2  # a view is sampled at this many times INPUT, then reduced
+RANGE: Final = 6.0  # outputs lie in (-3, 3)
+DARK: Final = 1e-3  # added to the deviation of an image, for black images
 
 
 class PoseNetwork(nn.Module):
-    """An image to the vector v of the patch that looks like the template; one for both sides."""
+    """Predict the vector v of the template in an image; the left half of a film is mirrored."""
 
     def __init__(self, backbone: nn.Module | None = None) -> None:
         super().__init__()
@@ -65,18 +65,21 @@ def _uninitialized() -> PoseNetwork:
 
 
 def standardize(images: Tensor) -> Tensor:
-    """Images (..., H, W) of mean 0 and deviation 1, as ImageNet's are that ResNet18 was made for.
+    """Return images (..., H, W) with mean 0 and deviation 1 each, as ResNet18 expects on average.
 
-    An image at a time, and not with ImageNet's own numbers: the exposure of a film is arbitrary.
+    ImageNet's own mean and deviation would not do, since the exposure of a film is arbitrary.
     """
     deviation, mean = torch.std_mean(images, dim=(-2, -1), keepdim=True, correction=0)
     return (images - mean) / (deviation + DARK)
 
 
 def crop_views(halves: Tensor, frames: Tensor, aspect: float) -> Tensor:
-    """What the network sees of halves (N, S, H, W) in frames (N, S, 4): (N, S, 224, 224).
+    """Return the network's views (N, S, 224, 224) of halves.
 
-    The frames' views have the given height over width, of which the network's square knows nothing.
+    Args:
+        halves: (N, S, H, W).
+        frames: (N, S, 4), the poses of the views.
+        aspect: height over width of the views, which are squeezed into the network's square.
     """
     matrices = pose_matrix(frames, aspect, halves.shape[-2] / halves.shape[-1])
     height, width = INPUT
@@ -85,5 +88,5 @@ def crop_views(halves: Tensor, frames: Tensor, aspect: float) -> Tensor:
 
 
 def full_frames(halves: Tensor) -> Tensor:
-    """The frames (N, S, 4) that hold all of halves (N, S, H, W)."""
-    return F.pad(halves.new_ones(*halves.shape[:2], 1), (0, 3))  # of scale 1
+    """Return the frames (N, S, 4) of views that show all of halves (N, S, H, W)."""
+    return F.pad(halves.new_ones(*halves.shape[:2], 1), (0, 3))  # scale 1, centre and rotation 0

@@ -1,4 +1,7 @@
-"""A template of the user's own without training: carried along with the one the networks know."""
+"""Find a user's template without training, at a fixed pose relative to the networks' own template.
+
+The networks find their own template on the annotated knee, which gives the relative pose.
+"""
 
 from dataclasses import dataclass
 from typing import Final
@@ -18,21 +21,22 @@ from kneematch.geometry.pose import pose_from_vector
 from kneematch.networks.pose_network import crop_views
 from kneematch.networks.two_stage import TwoStageNetworks
 
-VIEWS: Final = 24  # of the annotated knee, whose mean is taken
+VIEWS: Final = 24  # of the annotated knee, over which the networks' poses are averaged
 JITTER: Final = PoseJitter(0.1, 0.1, 0.06)
-# Of the views' centres, in widths: of knees at most 0.01, of noise, clouds and black 0.04 and more.
+# Deviation of the centres found in the views, in template widths: at most 0.01 on knees, 0.04 and
+# more on noise, clouds and black.
 LARGEST_SPREAD: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TransferredTemplate:
-    """Networks that find one template, and where another one lies in its frame."""
+    """Networks that find their own template, and the pose of another one relative to it."""
 
     networks: TwoStageNetworks
-    offset: Tensor  # (4,), a pose in the frame of the networks' own fine template
+    offset: Tensor  # (4,), a pose in the frame of the networks' fine template
 
     def poses(self, halves: Tensor) -> Tensor:
-        """Where the other template lies in halves (N, S, H, W): theta (N, S, 4)."""
+        """Return the poses theta (N, S, 4) of the other template in halves (N, S, H, W)."""
         own = self.networks.poses(halves)
         offset = self.offset.to(own).expand_as(own)
         return compose_pose(
@@ -44,13 +48,18 @@ class TransferredTemplate:
 def transfer_template(
     networks: TwoStageNetworks, half: Tensor, theta: Tensor
 ) -> TransferredTemplate:
-    """Carry the template that was drawn at theta (4,) of a half (H, W).
+    """Relate the template that was drawn at a pose of a half image to the networks' own.
+
+    Args:
+        networks: the networks.
+        half: (H, W), the annotated half image.
+        theta: (4,), the pose of the drawn template in it.
 
     Raises:
-        TemplateError: the networks do not see a knee there.
+        TemplateError: the networks do not find a knee there.
     """
     image_aspect = half.shape[-2] / half.shape[-1]
-    own = _seen(networks, half[None, None])  # (VIEWS, 4)
+    own = _poses_in_views(networks, half[None, None])  # (VIEWS, 4)
     spread = own[:, 1:3].std(0).max() / (2 * own[:, 0].mean())
     if not spread < LARGEST_SPREAD:
         raise TemplateError(
@@ -62,8 +71,8 @@ def transfer_template(
     return TransferredTemplate(networks, offset.to(half))
 
 
-def _seen(networks: TwoStageNetworks, half: Tensor) -> Tensor:
-    """The fine poses (VIEWS, 4) that are seen in a half (1, 1, H, W) through shifted frames."""
+def _poses_in_views(networks: TwoStageNetworks, half: Tensor) -> Tensor:
+    """Return the poses (VIEWS, 4) found in randomly jittered views of a half (1, 1, H, W)."""
     image_aspect = half.shape[-2] / half.shape[-1]
     aspect, ratio = networks.coarse_aspect, networks.fine_aspect / networks.coarse_aspect
     theta = networks.poses(half).expand(VIEWS, 1, 4)

@@ -1,4 +1,4 @@
-"""The learnt minimiser: coarse G, enlarge, fine G (paper, Sect. 5), then the sharpening."""
+"""The learnt solver: coarse G, enlarge, fine G, and a refinement (paper, Sect. 5)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.networks.pose_network import crop_views, full_frames
 from kneematch.solvers.problem import Problem, Refiner, Solution, Solver
 
-ENLARGE: Final = 1.2  # of the coarse patch, in which the fine one is sought
+ENLARGE: Final = 1.2  # factor of the coarse patch, in which the fine network looks
 
 Network = Callable[[Tensor], Tensor]  # images (N, S, 224, 224) to vectors (N, S, 4)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TwoStageNetworks:
-    """Both networks, and the shapes (height over width) of what they look for."""
+    """Both networks, and the aspects (height over width) of their templates."""
 
     coarse: Network
     fine: Network
@@ -27,13 +27,13 @@ class TwoStageNetworks:
     fine_aspect: float
 
     def frames(self, halves: Tensor) -> Tensor:
-        """The enlarged coarse patches of halves (N, S, H, W): frames (N, S, 4)."""
+        """Return the enlarged coarse patches of halves (N, S, H, W): poses (N, S, 4)."""
         image_aspect = halves.shape[-2] / halves.shape[-1]
         v = self.coarse(crop_views(halves, full_frames(halves), image_aspect))
         return enlarge_pose(pose_from_vector(v, self.coarse_aspect / image_aspect), ENLARGE)
 
     def poses(self, halves: Tensor) -> Tensor:
-        """Where the fine patches lie in halves (N, S, H, W): theta (N, S, 4)."""
+        """Return the poses theta (N, S, 4) of the fine template in halves (N, S, H, W)."""
         frames = self.frames(halves)
         v = self.fine(crop_views(halves, frames, self.coarse_aspect))
         theta = pose_from_vector(v, self.fine_aspect / self.coarse_aspect)
@@ -41,27 +41,29 @@ class TwoStageNetworks:
 
 
 class PosePredictor(Protocol):
-    """Whoever knows where the template lies in halves (N, S, H, W): theta (N, S, 4)."""
+    """Something that finds a template, such as `TwoStageNetworks`."""
 
-    def poses(self, halves: Tensor) -> Tensor: ...
+    def poses(self, halves: Tensor) -> Tensor:
+        """Return the poses theta (N, S, 4) of the template in halves (N, S, H, W)."""
 
 
 def network_solver(networks: PosePredictor) -> Solver:
-    """The minimiser that asks the networks."""
+    """Return a solver that takes the pose of the networks as it is."""
 
     @torch.no_grad()
-    def find(problem: Problem) -> Solution:
+    def solve(problem: Problem) -> Solution:
         v = _vector(networks, problem)
         return Solution(v, problem.energy(v))
 
-    return find
+    return solve
 
 
-def refined_network_solver(networks: PosePredictor, sharpen: Refiner) -> Solver:
-    """The minimiser that asks the networks where to start a sharpening."""
-    return lambda problem: sharpen(problem, _vector(networks, problem))
+def refined_network_solver(networks: PosePredictor, refine: Refiner) -> Solver:
+    """Return a solver that starts a refinement at the pose of the networks."""
+    return lambda problem: refine(problem, _vector(networks, problem))
 
 
 @torch.no_grad()
 def _vector(networks: PosePredictor, problem: Problem) -> Tensor:
+    """Return the vectors v (N, S, 4) of the networks' poses."""
     return vector_from_pose(networks.poses(problem.halves), problem.height_ratio)

@@ -3,19 +3,12 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from kneematch.options import (
-    METHOD,
-    PERFORMANCE,
-    check_options,
-    device_option,
-    option,
-    resume_option,
-    seed_option,
-    workers_option,
-)
+from kneematch import options
+from kneematch.options import METHOD, PERFORMANCE, check_options, option
 
 CACHE_VARIABLE: Final = "KNEEMATCH_CACHE"
 
@@ -55,16 +48,8 @@ RENAMED: Final = {"energy": "minimise_energy", "printed": "paper_energy"}  # sin
 RECIPES: Final = {recipe.name: recipe for recipe in (DEFAULT, PAPER)}
 
 
-def _recipe_option(help: str, minimum: int = 1) -> Any:
-    """Return a field that overrides a value of the recipe."""
-    return option(
-        None,
-        help=help,
-        group=METHOD,
-        metavar="N",
-        minimum=minimum,
-        default_text="the recipe's",
-    )
+# Overrides a value of the recipe.
+_override: Any = partial(option, None, group=METHOD, metavar="N", default_text="the recipe's")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +70,16 @@ class TrainConfig:
         group=METHOD,
         metavar="NAME|FILE",
     )
-    rounds: int | None = _recipe_option("Rounds of each phase (the paper's T).")
-    epochs: int | None = _recipe_option("Epochs per round (the paper's M).")
-    batch_size: int | None = _recipe_option("Films per training step.")
-    mean_template: int | None = _recipe_option(
-        "How often to replace the template by the mean of the knees that it matches.", minimum=0
+    rounds: int | None = _override(help="Rounds of each phase (the paper's T).", minimum=1)
+    epochs: int | None = _override(help="Epochs per round (the paper's M).", minimum=1)
+    batch_size: int | None = _override(help="Films per training step.", minimum=1)
+    mean_template: int | None = _override(
+        help="How often to replace the template by the mean of the knees that it matches.",
+        minimum=0,
     )
-    seed: int = seed_option()
-    device: str = device_option()
-    workers: int | None = workers_option()
+    seed: int = options.seed_option()
+    device: str = options.device_option()
+    workers: int | None = options.workers_option()
     cache: Path | None = option(
         None,
         help="Folder for prepared films, 1.6 MB each.",
@@ -101,7 +87,7 @@ class TrainConfig:
         metavar="FOLDER",
         default_text=f"${CACHE_VARIABLE}, or the user's cache folder",
     )
-    resume: bool = resume_option()
+    resume: bool = options.resume_option()
 
     def __post_init__(self) -> None:
         """Raise SettingsError for values that make no sense."""

@@ -16,7 +16,7 @@ from kneematch.networks.pose_network import PoseNetwork, crop_views
 from kneematch.networks.two_stage import Network
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import refine_anchored
-from kneematch.solvers.problem import make_problem as make_problem
+from kneematch.solvers.problem import make_problem
 from kneematch.training.config import Recipe
 from kneematch.training.dataset import Films, FilmsInMemory
 from kneematch.training.distributed import Group

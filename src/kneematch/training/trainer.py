@@ -29,10 +29,14 @@ from kneematch.training.config import TrainConfig
 from kneematch.training.dataset import CachedFilms, prepare_films, to_device
 from kneematch.training.distributed import Group, process_group
 from kneematch.training.initial_weights import Networks, initial_networks
-from kneematch.training.loss_plot import Epoch, plot_losses, read_metrics, write_metrics
-from kneematch.training.phase import PhaseState
-from kneematch.training.preview import draw_preview
 from kneematch.training.pseudo_labels import make_pseudo_labels
+from kneematch.training.report import (
+    Epoch,
+    draw_preview,
+    plot_losses,
+    read_metrics,
+    write_metrics,
+)
 from kneematch.training.two_phases import Task, TemplatePair, train_two_phases
 
 MODEL_SUFFIX: Final = ".safetensors"
@@ -93,10 +97,13 @@ def train(
             checkpoint = load_checkpoint(checkpoint_path(out), settings, group.device)
         task = _make_task(cached, template, config, model, group, checkpoint)
         coarse, fine = (network.to(group.device) for network in networks)
-        run = _Run(out, task, (coarse, fine), settings, group)
-        epochs = run.train(checkpoint, show)
+        epochs = _train(out, task, (coarse, fine), settings, group, checkpoint, show)
         if group.is_main:
-            run.save_model()
+            templates = task.templates.coarse, task.templates.fine
+            weights = coarse.state_dict(), fine.state_dict()
+            with writing(out):
+                save_model(out, Model(*weights, *templates, {**settings, "count": len(cached)}))
+            checkpoint_path(out).unlink(missing_ok=True)
     return TrainResult(out, len(cached), tuple(failures), tuple(epochs), group.is_main)
 
 
@@ -127,62 +134,42 @@ def cut_templates(annotation: Annotation, device: str) -> tuple[TemplatePair, Te
     return TemplatePair(coarse.to(like), fine.to(like), *poses), half.pixels.to(like)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Run:
-    """A training that is ready to start, and the files that it writes."""
-
-    out: Path
-    task: Task
-    networks: Networks
-    settings: Mapping[str, Any]
-    group: Group
-
-    def train(self, checkpoint: Checkpoint | None, progress: Progress) -> list[Epoch]:
-        """Train from a checkpoint or from the start; update the files after every epoch."""
-        recipe, epochs = self.task.recipe, list[Epoch]()
-        if checkpoint is not None:
-            finished = checkpoint.finished_epochs(recipe)
-            epochs = read_metrics(_beside(self.out, "metrics.csv"))[:finished]
-        started = time.monotonic() - (epochs[-1].seconds if epochs else 0.0)
-        total = len(PHASES) * recipe.rounds * recipe.epochs
-        steps = train_two_phases(self.task, self.networks, self.group, checkpoint)
-        with progress("training", total, len(epochs)) as advance:
-            for phase, state in steps:
-                if not self.group.is_main:
+def _train(
+    out: Path,
+    task: Task,
+    networks: Networks,
+    settings: Mapping[str, Any],
+    group: Group,
+    checkpoint: Checkpoint | None,
+    progress: Progress,
+) -> list[Epoch]:
+    """Train from a checkpoint or from the start; update the files after every epoch."""
+    recipe, epochs = task.recipe, list[Epoch]()
+    if checkpoint is not None:
+        finished = checkpoint.finished_epochs(recipe)
+        epochs = read_metrics(_beside(out, "metrics.csv"))[:finished]
+    started = time.monotonic() - (epochs[-1].seconds if epochs else 0.0)
+    total = len(PHASES) * recipe.rounds * recipe.epochs
+    fine, labels = task.templates.fine, task.pseudo_labels
+    fixed = {"template.image": fine.image, "template.detail": fine.local_contrast}
+    if labels is not None:
+        fixed["targets"] = labels
+    with progress("training", total, len(epochs)) as advance:
+        for phase, state in train_two_phases(task, networks, group, checkpoint):
+            if not group.is_main:
+                continue
+            with writing(out):
+                save_checkpoint(checkpoint_path(out), phase, state, networks, fixed, settings)
+                if state.epoch == 0:  # the phase has only begun
                     continue
-                with writing(self.out):
-                    self._save_checkpoint(phase, state)
-                    if state.epoch == 0:  # the phase has only begun
-                        continue
-                    seconds = time.monotonic() - started
-                    epochs.append(Epoch(phase, state.round, state.epoch, state.loss, seconds))
-                    self._report(epochs)
-                advance(f"{phase} {state.round + 1}.{state.epoch} loss {state.loss:.4f}")
-        return epochs
-
-    def save_model(self) -> None:
-        """Write the model, and remove the checkpoint."""
-        coarse, fine = (network.state_dict() for network in self.networks)
-        templates = self.task.templates
-        settings = {**self.settings, "count": len(self.task.films)}
-        with writing(self.out):
-            save_model(self.out, Model(coarse, fine, templates.coarse, templates.fine, settings))
-        checkpoint_path(self.out).unlink(missing_ok=True)
-
-    def _save_checkpoint(self, phase: str, state: PhaseState) -> None:
-        fine, labels = self.task.templates.fine, self.task.pseudo_labels
-        fixed = {"template.image": fine.image, "template.detail": fine.local_contrast}
-        if labels is not None:
-            fixed["targets"] = labels
-        path = checkpoint_path(self.out)
-        save_checkpoint(path, phase, state, self.networks, fixed, self.settings)
-
-    def _report(self, epochs: list[Epoch]) -> None:
-        """Update the table and the plot of the losses, and the preview."""
-        write_metrics(epochs, _beside(self.out, "metrics.csv"))
-        plot_losses(epochs, _beside(self.out, "curves.png"))
-        with write_aside(_beside(self.out, "preview.png")) as aside:
-            draw_preview(self.task, self.networks, epochs[-1].phase).save(aside, format="PNG")
+                seconds = time.monotonic() - started
+                epochs.append(Epoch(phase, state.round, state.epoch, state.loss, seconds))
+                write_metrics(epochs, _beside(out, "metrics.csv"))
+                plot_losses(epochs, _beside(out, "curves.png"))
+                with write_aside(_beside(out, "preview.png")) as aside:
+                    draw_preview(task, networks, phase).save(aside, format="PNG")
+            advance(f"{phase} {state.round + 1}.{state.epoch} loss {state.loss:.4f}")
+    return epochs
 
 
 def _check_out(out: Path, *, resume: bool) -> None:

@@ -70,13 +70,10 @@ class DetectionsTable:
         """All reasons and their counts, the most frequent first."""
         return Counter(reason for row in self.reasons for reason in row).most_common()
 
-    @cached_property
-    def rows_by_film(self) -> Mapping[str, list[int]]:
-        """Row numbers of each film."""
-        found: dict[str, list[int]] = {}
-        for row, film in enumerate(self.text["film"]):
-            found.setdefault(film, []).append(row)
-        return found
+    def same_film(self, row: int) -> list[int]:
+        """Return the row numbers of the film of a row, that row included."""
+        film = self.text["film"][row]
+        return [other for other, name in enumerate(self.text["film"]) if name == film]
 
     def detection(self, row: int) -> Detection:
         """Return the detection of a row, with the landmarks that it has."""

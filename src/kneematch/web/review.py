@@ -67,10 +67,6 @@ class RunFolder:
             )
         return row
 
-    def same_film(self, row: int) -> list[int]:
-        """Return the rows of the same film, the given one included."""
-        return self.table.rows_by_film[self.table.text["film"][row]]
-
     def film(self, row: int) -> Radiograph:
         """Return the film of a row."""
         return read_film(self.root / self.table.text["film"][row])
@@ -104,7 +100,7 @@ class RunFolder:
         path = self._thumbnail_path(row)
         if not path.exists():
             film = self.film(row)
-            for other in self.same_film(row):
+            for other in self.table.same_film(row):
                 make_thumbnail(self._thumbnail_path(other), film, self.knee(other))
         return path
 
@@ -181,7 +177,7 @@ def _add_reading_routes(app: FastAPI, run: RunFolder) -> None:
     @app.get("/api/areas/{row}")
     def areas(row: Row) -> dict[str, Any]:
         height, width = run.film(row).size
-        others = (run.knee(other) for other in run.same_film(row) if other != row)
+        others = (run.knee(other) for other in run.table.same_film(row) if other != row)
         return {
             "size": [width, height],
             "area": _area(run.knee(row)),

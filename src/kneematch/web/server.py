@@ -1,6 +1,7 @@
 """HTTP server of the pages, which listens on this machine only."""
 
 import logging
+import os
 import socket
 from http import HTTPStatus
 from pathlib import Path
@@ -31,9 +32,9 @@ def open_port(port: int = 0) -> socket.socket:
     try:  # it listens at once, so that a browser that connects before the app runs waits for it
         return socket.create_server((HOST, port))
     except OSError as error:
+        why = os.strerror(error.errno or 0)  # without the address, which its own text repeats
         raise SettingsError(
-            f"port {port}: cannot be used ({error.strerror}); expected a free one; choose another, "
-            "or none"
+            f"port {port}: cannot be used ({why}); expected a free one; choose another, or none"
         ) from error
 
 

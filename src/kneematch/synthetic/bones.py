@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kneematch.synthetic.phantom.anatomy import (
+from kneematch.synthetic.anatomy import (
     Array,
     KneeShape,
     condyle_line,
@@ -19,7 +19,7 @@ from kneematch.synthetic.phantom.anatomy import (
     spine_height,
     tibia_outline,
 )
-from kneematch.synthetic.phantom.solids import (
+from kneematch.synthetic.solids import (
     Grid,
     bright_line,
     rounded_end,
@@ -31,6 +31,7 @@ from kneematch.synthetic.phantom.solids import (
 # Attenuation of a chord one plateau width (75 mm) long, above that of the soft tissue it replaces.
 CORTICAL: Final = 3.6
 TRABECULAR: Final = 0.95
+MIN_RIM_SEPARATION: Final = 0.015
 METAL: Final = 3.0  # of an implant, whatever its thickness
 
 Profile = tuple[tuple[float, ...], tuple[float, ...]]  # values over v: (v, values)
@@ -92,7 +93,7 @@ def _tibia_end(grid: Grid, shape: KneeShape) -> tuple[Tensor, Tensor]:
     spines = grid.per_column(spine_height(shape, grid.columns))
     height = grid.v - grid.per_column(plateau_line(shape, grid.columns)) + spines
     # The surface slopes from the anterior to the posterior rim, so the beam leaves it gradually.
-    covered = rounded_end(height, _rim_separation(shape) + 1.5 * spines)
+    covered = rounded_end(height, max(shape.rim_separation, MIN_RIM_SEPARATION) + 1.5 * spines)
     return covered, covered
 
 
@@ -189,10 +190,6 @@ def _add_subchondral_plate(grid: Grid, attenuation: Tensor, shape: KneeShape) ->
     attenuation[part.box] += plate.add_(roof.mul_(near_notch), alpha=0.06)
 
 
-def _rim_separation(shape: KneeShape) -> float:
-    return max(shape.rim_separation, 0.015)
-
-
 def _add_plateau(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
     """Add the floor and rims of both compartments, the spines' crest and the growth plate scar."""
     part = grid.crop(-0.54, 0.54, -0.16, 0.2)
@@ -201,7 +198,7 @@ def _add_plateau(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
     lateral, medial = shape.sclerosis
     centre = (part.u.abs() - 0.25).div_(0.14).square_().neg_().exp_()  # of a compartment
     sclerosis = torch.where(part.u < 0, float(lateral), float(medial)) * edge
-    floor = height - 0.7 * _rim_separation(shape)
+    floor = height - 0.7 * max(shape.rim_separation, MIN_RIM_SEPARATION)
     lines = bright_line(floor, 0.010, 0.030).mul_(sclerosis * (0.2 + 0.8 * centre) * 0.36)
     lines.add_(bright_line(floor, 0.006, 0.08).mul_(sclerosis - 0.4 * edge), alpha=0.12)
     rims = (0.25 + 0.75 * centre) * edge

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.synthetic.phantom.anatomy import Array
+from kneematch.synthetic.anatomy import Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)

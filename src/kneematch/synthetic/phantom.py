@@ -1,6 +1,11 @@
-"""Render a planned film: attenuation of both legs, film processing, and what overlays the legs."""
+"""Synthetic bilateral knee radiographs (phantoms) with exactly known knees.
+
+A planned film is rendered from the attenuation of both legs: scatter, noise, film processing, and
+what overlays the legs.
+"""
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -8,9 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.synthetic.phantom.film_plan import Exposure, FilmPlan, Framing, Overlays, Point
-from kneematch.synthetic.phantom.leg import COARSE, draw_leg
-from kneematch.synthetic.phantom.solids import convolve, interpolate, segment_distance
+from kneematch.geometry.split import SIDES
+from kneematch.io.radiograph import Radiograph
+from kneematch.synthetic.anatomy import plateau_margins
+from kneematch.synthetic.film_plan import LATERALITY, PLATEAU_MM, FilmPlan, Point, plan_film
+from kneematch.synthetic.leg import COARSE, draw_leg
+from kneematch.synthetic.solids import convolve, interpolate, segment_distance
 
 REACH: Final = 1.75  # half width of the strip that a leg is drawn in, in plateau widths
 U_SIGN: Final = (1.0, -1.0)  # of x along u: medial is to the right in the left half
@@ -28,6 +36,70 @@ STROKES: Final = {
 STYLES: Final = ((0.42, 0.9), (0.85, 0.35), (None, 1.0), (0.8, 0.1))
 
 
+@dataclass(frozen=True, slots=True)
+class Knee:
+    """Ground truth of one knee; points (x, y) in film pixels, pixel centres at +0.5."""
+
+    side: str  # half of the picture, "left" or "right"
+    laterality: str  # the patient's side, "R" or "L"
+    plateau_left: tuple[float, float]  # outermost points of the plateau, osteophytes included
+    plateau_right: tuple[float, float]
+    centre: tuple[float, float]  # midpoint of the two
+    rotation_deg: float  # of the line through the two, clockwise positive
+    grade: int  # Kellgren-Lawrence, 0..4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Phantom:
+    """A synthetic film and its ground truth."""
+
+    radiograph: Radiograph
+    knees: tuple[Knee, Knee]  # in the left and the right half of the picture
+    negative: bool  # bones are dark, although the photometric interpretation says otherwise
+    hardware: str | None  # "plate", "prosthesis", "nail" or None
+
+
+def phantom(
+    seed: int,
+    *,
+    size: tuple[int, int] | None = None,
+    family: int | None = None,
+    kind: str | None = None,
+) -> Phantom:
+    """Return the film of a seed; see `film_plan.plan_film` for the arguments."""
+    plan = plan_film(seed, size, family, kind)
+    film = Radiograph(
+        pixels=render(plan).numpy(),
+        mm_per_px=2 * PLATEAU_MM / sum(plan.framing.plateau_px),
+        laterality="B",
+        view="AP",
+        series="phantom",
+        polarity_tag="MONOCHROME2",
+    )
+    return Phantom(film, true_knees(plan), plan.negative, plan.hardware)
+
+
+def true_knees(plan: FilmPlan) -> tuple[Knee, Knee]:
+    """Return the ground truth of a planned film without rendering it."""
+    left, right = (_true_knee(plan, side) for side in (0, 1))
+    return left, right
+
+
+def _true_knee(plan: FilmPlan, side: int) -> Knee:
+    (x0, y0), (x1, y1) = ends = sorted(
+        _to_film(plan, side, point) for point in plateau_margins(plan.shapes[side])
+    )
+    return Knee(
+        side=SIDES[side],
+        laterality=LATERALITY[side],
+        plateau_left=ends[0],
+        plateau_right=ends[1],
+        centre=((x0 + x1) / 2, (y0 + y1) / 2),
+        rotation_deg=math.degrees(math.atan2(y1 - y0, x1 - x0)),
+        grade=plan.grades[side],
+    )
+
+
 def render(plan: FilmPlan) -> Tensor:
     """Render a film (H, W) whose darkest pixel is 0 and whose brightest is 1."""
     rng = np.random.default_rng([plan.seed, 6])
@@ -37,14 +109,14 @@ def render(plan: FilmPlan) -> Tensor:
     attenuation = torch.zeros_like(noise)
     for knee in (0, 1):
         _add_leg(attenuation, plan, knee)
-    film = _develop(attenuation, noise, plan.exposure, plan.framing.plateau_px[0])
-    _draw_overlays(film, plan.overlays, plan.framing)
+    film = _apply_window(_expose(attenuation, noise, plan), plan)
+    _draw_overlays(film, plan)
     low, high = film.aminmax()
     film.sub_(low).div_((high - low).clamp(min=1e-6))
     return film.neg_().add_(1) if plan.negative else film
 
 
-def to_film(plan: FilmPlan, knee: int, point: Point) -> Point:
+def _to_film(plan: FilmPlan, knee: int, point: Point) -> Point:
     """Map a point (u, v) of the left (0) or right (1) knee to film pixels (x, y)."""
     x, y = plan.framing.centres[knee]
     px, angle = plan.framing.plateau_px[knee], math.radians(plan.framing.rotations_deg[knee])
@@ -72,18 +144,19 @@ def _add_leg(attenuation: Tensor, plan: FilmPlan, knee: int) -> None:
     # Where each pixel of the strip lies in the upright grid, normalised to [-1, 1].
     x = torch.arange(x0, x1)[None, :] + (0.5 - cx)
     y = torch.arange(height)[:, None] + (0.5 - cy)
-    points = torch.empty(height, x1 - x0, 2)
     du, dv = 2 / columns, 2 / rows
-    torch.add(x * (c * sign * du) - left * du - 1, y * (s * sign * du), out=points[..., 0])
-    torch.add(y * (c * dv) - top * dv - 1, x * (-s * dv), out=points[..., 1])
+    across = x * (c * sign * du) - left * du - 1 + y * (s * sign * du)
+    down = y * (c * dv) - top * dv - 1 + x * (-s * dv)
+    points = torch.stack([across, down], dim=-1)  # (height, x1 - x0, 2)
     sampled = F.grid_sample(
         leg[None, None], points[None], padding_mode="border", align_corners=False
     )
     attenuation[:, x0:x1] += sampled[0, 0]
 
 
-def _develop(attenuation: Tensor, noise: Tensor, exposure: Exposure, px: float) -> Tensor:
+def _expose(attenuation: Tensor, noise: Tensor, plan: FilmPlan) -> Tensor:
     """Turn attenuation into grey: Beer-Lambert, scatter, noise, then film processing (H, W)."""
+    exposure, px = plan.exposure, plan.framing.plateau_px[0]
     height, width = attenuation.shape
     light = attenuation.neg().exp_()
     scattered = _blur_small(light, 0.5 * px).add_(0.05).mul_(exposure.scatter)
@@ -102,11 +175,12 @@ def _develop(attenuation: Tensor, noise: Tensor, exposure: Exposure, px: float) 
     across, down = exposure.heel_effect
     grey += torch.linspace(-2 * across, 2 * across, width)[None, :]
     grey += torch.linspace(-2 * down, 2 * down, height)[:, None]
-    return _apply_window(grey, exposure)
+    return grey
 
 
-def _apply_window(grey: Tensor, exposure: Exposure) -> Tensor:
+def _apply_window(grey: Tensor, plan: FilmPlan) -> Tensor:
     """Map grey (H, W) to [0, 1] between black and white levels, then apply gamma and fog."""
+    exposure = plan.exposure
     sample = grey[4::8, 4::8].flatten()
     air, bone = torch.quantile(sample, torch.tensor([0.02, 0.96])).tolist()
     black = air + exposure.black_level * (bone - air)
@@ -131,19 +205,20 @@ def _blur_small(film: Tensor, sigma: float) -> Tensor:
     return _blur(small, sigma / cell)
 
 
-def _draw_overlays(film: Tensor, overlays: Overlays, framing: Framing) -> None:
+def _draw_overlays(film: Tensor, plan: FilmPlan) -> None:
     """Draw discs, unexposed corners, letters and border on a film (H, W), in place."""
+    overlays = plan.overlays
     for x, y, radius, grey in overlays.discs:
         crop, dx, dy = _crop_around(film, (x, y), radius + 1)
         _blend(crop, grey, radius - torch.hypot(dx, dy) + 0.5)
     if overlays.round_field is not None:
         x, y, radius, grey = overlays.round_field
         _, dx, dy = _crop_around(film, (x, y), math.hypot(*film.shape))
-        beyond = (torch.hypot(dx, dy) - radius) / (0.1 * framing.plateau_px[0])
+        beyond = (torch.hypot(dx, dy) - radius) / (0.1 * plan.framing.plateau_px[0])
         _blend(film, grey, beyond.add_(0.5))
     for letter, x, y, height, style in overlays.markers:
         _draw_letter(film, letter, (x, y), height, STYLES[style])
-    _draw_border(film, overlays, framing)
+    _draw_border(film, plan)
 
 
 def _blend(film: Tensor, grey: float, opacity: Tensor) -> None:
@@ -175,10 +250,10 @@ def _draw_letter(
     _blend(crop, grey, (0.065 - strokes.amin(0)) * 0.8 * height + 0.5)
 
 
-def _draw_border(film: Tensor, overlays: Overlays, framing: Framing) -> None:
+def _draw_border(film: Tensor, plan: FilmPlan) -> None:
     """Paint what lies outside of the exposed field, which may be tilted."""
     height, width = film.shape
-    x0, y0, x1, y1 = framing.field
+    overlays, (x0, y0, x1, y1) = plan.overlays, plan.framing.field
     if overlays.field_tilt_deg == 0 and overlays.border_grey == 0:
         film[: round(y0)] = 0
         film[round(y1) :] = 0

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kneematch.synthetic.phantom.anatomy import (
+from kneematch.synthetic.anatomy import (
     SKIN_V,
     Array,
     KneeShape,
@@ -15,9 +15,9 @@ from kneematch.synthetic.phantom.anatomy import (
     fibula_outline,
     tibia_outline,
 )
-from kneematch.synthetic.phantom.bones import add_bones, add_hardware
-from kneematch.synthetic.phantom.film_plan import FilmPlan, Point
-from kneematch.synthetic.phantom.solids import Grid, convolve, interpolate, make_grid, tube_chord
+from kneematch.synthetic.bones import add_bones, add_hardware
+from kneematch.synthetic.film_plan import FilmPlan, Point
+from kneematch.synthetic.solids import Grid, convolve, interpolate, make_grid, tube_chord
 
 COARSE: Final = 4  # film pixels per pixel of soft tissue, which has no finer detail
 MUSCLE_ATTENUATION: Final = 1.45  # of a chord one plateau width (75 mm) long

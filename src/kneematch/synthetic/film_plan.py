@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.synthetic.phantom.anatomy import KneeShape, draw_knees
+from kneematch.synthetic.anatomy import KneeShape, draw_knees
 
 PLATEAU_MM: Final = 75.0  # width of the tibial plateau
 LATERALITY: Final = "RL"  # the patient's right knee lies in the left half of the picture

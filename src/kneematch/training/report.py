@@ -1,0 +1,132 @@
+"""Files that show how a training goes: metrics.csv, curves.png and preview.png."""
+
+import csv
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from typing import Final
+
+import torch
+from matplotlib.figure import Figure
+from PIL import Image, ImageDraw
+from torch import Tensor
+
+from kneematch.errors import SettingsError
+from kneematch.geometry.pose import pose_matrix
+from kneematch.geometry.view import transform
+from kneematch.io.atomic import write_aside
+from kneematch.io.csv_text import write_csv
+from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
+from kneematch.networks.model_file import PHASES
+from kneematch.training.dataset import FilmsInMemory
+from kneematch.training.distributed import Group
+from kneematch.training.initial_weights import Networks
+from kneematch.training.phase import predict_poses
+from kneematch.training.two_phases import Task, coarse_phase, fine_phase
+
+COLOURS: Final = {"coarse": "tab:orange", "fine": "tab:blue"}
+SIZE_INCHES: Final = (12, 6.4)
+DPI: Final = 100
+FILMS: Final = 4
+GAP_PX: Final = 6
+HEIGHT_PX: Final = 400  # of a half
+OUTLINE: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0), (-1.0, -1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One row of metrics.csv."""
+
+    phase: str
+    round: int
+    epoch: int
+    loss: float  # mean over the films, weighted by c_u after the paper's first round
+    seconds: float  # since the training began
+
+
+def write_metrics(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:
+    """Write one row per epoch."""
+    with write_csv(path, [each.name for each in fields(Epoch)]) as add:
+        for row in epochs:
+            numbers = str(row.round), str(row.epoch), f"{row.loss:.6f}", f"{row.seconds:.2f}"
+            add([row.phase, *numbers])
+
+
+def read_metrics(path: str | os.PathLike[str]) -> list[Epoch]:
+    """Return the rows that write_metrics wrote; none if there is no such file."""
+    try:
+        with open(path, newline="", encoding="utf-8") as file:  # noqa: PTH123
+            _, *rows = csv.reader(file)
+            return [
+                Epoch(phase, int(number), int(epoch), float(loss), float(seconds))
+                for phase, number, epoch, loss, seconds in rows
+            ]
+    except FileNotFoundError:
+        return []
+    except (ValueError, csv.Error) as error:
+        raise SettingsError(
+            f"{path}: malformed ({error}); expected the losses of a training; delete the file"
+        ) from error
+
+
+def plot_losses(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:
+    """Plot the loss of each phase; lines break between rounds, because c_u changes there."""
+    figure = Figure(figsize=SIZE_INCHES, dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    rounds = groupby(enumerate(epochs, start=1), lambda each: (each[1].phase, each[1].round))
+    for (phase, number), part in rounds:
+        x, rows = zip(*part, strict=True)
+        label = phase if number == 0 else None
+        axes.plot(x, [row.loss for row in rows], "o-", color=COLOURS[phase], label=label)
+    axes.set(xlabel="epoch", ylabel="loss")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
+    if epochs:
+        axes.legend()
+    with write_aside(path) as aside:
+        figure.savefig(aside, format="png")
+
+
+def draw_preview(task: Task, networks: Networks, phase: str) -> Image.Image:
+    """Draw the poses that the network of a phase predicts on the first films."""
+    halves = task.films.halves(torch.arange(min(FILMS, len(task.films))))
+    labels = None if task.pseudo_labels is None else task.pseudo_labels[: len(halves)]
+    few, alone = replace(task, films=FilmsInMemory(halves), pseudo_labels=labels), Group()
+    number = PHASES.index(phase)
+    data, _ = coarse_phase(few) if number == 0 else fine_phase(few, networks[0], alone)
+    theta = predict_poses(networks[number], data, alone)
+    return draw_poses(halves, theta, data.template.aspect)
+
+
+def draw_poses(halves: Tensor, theta: Tensor, aspect: float) -> Image.Image:
+    """Draw halves side by side with the outline of a template on each.
+
+    Args:
+        halves: (K, 2, H, W).
+        theta: (K, 2, 4), poses of the template.
+        aspect: height over width of the template.
+    """
+    pairs = zip(halves.flatten(0, 1), theta.flatten(0, 1), strict=True)
+    images = [
+        _draw_pose(half, pose, aspect, (LEFT_COLOUR, RIGHT_COLOUR)[number % 2])
+        for number, (half, pose) in enumerate(pairs)
+    ]
+    width = images[0].width
+    sheet = Image.new("RGB", (len(images) * (width + GAP_PX) - GAP_PX, HEIGHT_PX))
+    for number, image in enumerate(images):
+        sheet.paste(image, (number * (width + GAP_PX), 0))
+    return sheet
+
+
+def _draw_pose(
+    pixels: Tensor, theta: Tensor, aspect: float, colour: tuple[int, int, int]
+) -> Image.Image:
+    height, width = pixels.shape
+    matrix = pose_matrix(theta.cpu().double(), aspect, height / width)
+    size = round(HEIGHT_PX * width / height), HEIGHT_PX
+    corners = (transform(matrix, torch.tensor(OUTLINE)) + 1) / 2 * torch.tensor(size)
+    picture = Image.fromarray(to_grey8(pixels.cpu().numpy())).resize(size).convert("RGB")
+    points = [(float(x), float(y)) for x, y in corners]
+    ImageDraw.Draw(picture).line(points, fill=colour, width=2)
+    return picture
