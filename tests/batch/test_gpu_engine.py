@@ -1,0 +1,32 @@
+"""The engine for GPUs, here with a detector on the CPU: readers, shared memory and batches."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kneematch.batch.gpu_engine import detect_on_gpu
+from kneematch.batch.workers import detect_chunk
+from kneematch.detection.detector import Detector
+
+
+@pytest.mark.parametrize(("workers", "batch_size"), [(0, 4), (1, 1), (2, 4), (3, 64)])
+def test_detect_on_gpu_finds_what_one_process_finds(
+    films: Path, tmp_path: Path, detector: Detector, workers: int, batch_size: int
+) -> None:
+    """Half images travel with 16 bits a pixel, which 8-bit networks may turn into 0.1 px."""
+    paths = [str(path) for path in sorted(films.glob("*.dcm"))] * 3
+    paths.insert(5, str(tmp_path / "missing.dcm"))
+    numbered = list(enumerate(paths))
+    batched = replace(detector, batch_size=batch_size)
+    with closing(detect_on_gpu(batched, numbered, workers)) as found:
+        rows = {row.index: row for some in found for row in some}
+    expected = detect_chunk(detector, numbered)
+    assert sorted(rows) == list(range(len(paths)))
+    for row in expected:
+        assert (rows[row.index].film, rows[row.index].failure) == (row.film, row.failure)
+        for knee, true in zip(rows[row.index].detections, row.detections, strict=True):
+            assert np.abs(knee.corners - true.corners).max() < 0.2
+            assert (knee.side, knee.review) == (true.side, true.review)
