@@ -9,10 +9,11 @@ own bytes, and the mean absolute difference of the halves' pixels.
 
 import argparse
 import multiprocessing
+import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -23,10 +24,12 @@ from numpy.typing import NDArray
 from pydicom.uid import ExplicitVRLittleEndian
 from skimage.transform import resize
 
+from films import table, timed
 from kneematch.geometry.split import split
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom
 from kneematch.synthetic.phantom import phantom
+from scaling import kilobytes
 
 FASTER = 5.0  # target: times faster than the plain script
 MEMORY = 8.0  # target: at most this multiple of the film's own bytes
@@ -99,13 +102,8 @@ def write_films(folder: Path, size: tuple[int, int]) -> dict[int, Path]:
 
 def milliseconds(methods: list[Prepare], path: Path, repeats: int) -> list[float]:
     """Return the median time of each method, the methods taking turns."""
-    times: list[list[float]] = [[] for _ in methods]
-    for _ in range(repeats):
-        for method, taken in zip(methods, times, strict=True):
-            start = time.perf_counter()
-            method(path)
-            taken.append(1000 * (time.perf_counter() - start))
-    return [statistics.median(taken) for taken in times]
+    times = [[timed(partial(method, path))[1] for method in methods] for _ in range(repeats)]
+    return [1000 * statistics.median(taken) for taken in zip(*times, strict=True)]
 
 
 def peak_bytes(method: Prepare, small: Path, path: Path) -> int:
@@ -123,16 +121,9 @@ def _measure(out: Connection, method: Prepare, small: Path, path: Path) -> None:
     torch.set_num_threads(1)
     method(small)  # to load what is loaded on first use
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = _status_bytes("VmRSS")
+    before = kilobytes(os.getpid(), "status", "VmRSS")
     method(path)
-    out.send(_status_bytes("VmHWM") - before)
-
-
-def _status_bytes(field: str) -> int:
-    """Return a field of /proc/self/status: VmRSS, current memory, or VmHWM, its peak."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    (found,) = (line.split()[1] for line in lines if line.startswith(f"{field}:"))
-    return 1024 * int(found)
+    out.send(1024 * (kilobytes(os.getpid(), "status", "VmHWM") - before))
 
 
 def main() -> None:
@@ -147,11 +138,7 @@ def main() -> None:
     methods: dict[str, Prepare] = {"kneematch": prepare, "plain": prepare_plainly}
     size = args.height, args.width
     print(f"Film of {size[1]} x {size[0]} pixels, median of {args.repeats} runs.\n")
-    print(
-        "| film | kneematch ms | plain ms | times faster | kneematch memory | plain memory "
-        "| mean difference |"
-    )
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         small = write_films(Path(folder), WARM_UP_SIZE)
         for bits, path in write_films(Path(folder), size).items():
@@ -161,11 +148,12 @@ def main() -> None:
             fast, slow = milliseconds(list(methods.values()), path, args.repeats)
             memory = [peak_bytes(method, small[bits], path) / own for method in methods.values()]
             difference = np.abs(prepare(path) - prepare_plainly(path)).mean()
-            print(
-                f"| {bits} bits | {fast:.0f} | {slow:.0f} | {slow / fast:.1f} "
-                f"| {memory[0]:.1f} x | {memory[1]:.1f} x | {difference:.4f} |"
-            )
-    print(f"\nTarget: {FASTER:g} times faster, below {MEMORY:g} times the film's own bytes.")
+            times = f"{fast:.0f}", f"{slow:.0f}", f"{slow / fast:.1f}"
+            multiples = (f"{multiple:.1f} x" for multiple in memory)
+            rows.append([f"{bits} bits", *times, *multiples, f"{difference:.4f}"])
+    columns = ("kneematch ms", "plain ms", "times faster", "kneematch memory", "plain memory")
+    table(("film", *columns, "mean difference"), rows)
+    print(f"Target: {FASTER:g} times faster, below {MEMORY:g} times the film's own bytes.")
 
 
 if __name__ == "__main__":
