@@ -21,8 +21,8 @@ from pydicom.uid import (
 )
 
 from kneematch.errors import FilmError, NotARadiograph
+from kneematch.io.discovery import in_series
 from kneematch.io.read import is_dicom, read, read_header
-from kneematch.io.series import in_series
 
 Gradient = Callable[..., np.ndarray]
 Save = Callable[..., Path]

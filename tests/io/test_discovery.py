@@ -10,8 +10,7 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.io.csv_text import write_csv
-from kneematch.io.discovery import find_films
-from kneematch.io.series import in_series
+from kneematch.io.discovery import find_films, in_series
 from kneematch.io.write import write_dicom, write_png16
 
 PIXELS = np.eye(64, dtype=np.float32)

@@ -12,8 +12,8 @@ from kneematch.batch.journal import Row
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
 from kneematch.io.atomic import write_aside
-from kneematch.io.isolation import read_isolated, unexpected
 from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import read_isolated, unexpected
 from kneematch.parallel import WorkerDied, map_in_workers
 
 if TYPE_CHECKING:

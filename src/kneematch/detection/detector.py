@@ -24,8 +24,8 @@ from kneematch.errors import FilmError, SettingsError
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
 from kneematch.geometry.split import LEFT, RIGHT, ROOM, SIDES, single, split
 from kneematch.geometry.view import View, compose
-from kneematch.io.isolation import read_isolated, unexpected
 from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import read_isolated, unexpected
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import Template
 from kneematch.networks.consistency_check import ConsistencyCheck

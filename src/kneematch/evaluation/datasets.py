@@ -12,9 +12,8 @@ import numpy as np
 
 from kneematch.errors import FilmError, SettingsError
 from kneematch.evaluation.config import ReproduceConfig
-from kneematch.io.discovery import CSV_SUFFIX, LIST_SIGN, find_films
+from kneematch.io.discovery import CSV_SUFFIX, LIST_SIGN, find_films, in_series
 from kneematch.io.read import is_dicom
-from kneematch.io.series import in_series
 
 ARCHIVE: Final = ".tar.gz"  # in which a series may be packed
 STACK: Final = 8  # files; a folder with more is an MRI series, of which only the first is looked at

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydicom import Dataset, dcmread
+from pydicom import Dataset
 from pydicom.valuerep import DA, TM
 
 from kneematch.detection.detection import Detection
@@ -24,7 +24,7 @@ from kneematch.io.dicom_header import (
     header_value,
 )
 from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import is_dicom
+from kneematch.io.read import read_header
 
 REPORT, STATE, PICTURE = "report", "state", "picture"  # endings of the file names
 IDENTIFIERS: Final = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
@@ -54,7 +54,7 @@ def export_dicom(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydicom's warnings quote header values
         try:
-            objects, reason = _objects(read_header(source), film, detections)
+            objects, reason = _objects(_source_header(source), film, detections)
             for ending, dataset in objects.items():
                 with write_aside(Path(folder) / f"{name}-{ending}.dcm") as aside:
                     dataset.save_as(aside, enforce_file_format=True)
@@ -68,18 +68,18 @@ def export_dicom(
     return reason and f"{os.fspath(source)}: {reason}"
 
 
-def read_header(path: str | os.PathLike[str]) -> Dataset:
+def _source_header(path: str | os.PathLike[str]) -> Dataset:
     """Read a film's header and empty the patient and study attributes that are missing or invalid.
 
     Raises:
         FilmError: the file is not DICOM, or lacks an identifier.
     """
-    if not is_dicom(path):
+    header = read_header(path)
+    if header is None:
         raise FilmError(
             f"{os.fspath(path)}: not a DICOM; expected one, with a patient and a study to add to; "
             "leave it out, or export it as --export coco"
         )
-    header = dcmread(path, stop_before_pixels=True, force=True)
     missing = [keyword for keyword in IDENTIFIERS if not header_text(header, keyword)]
     if missing:
         raise FilmError(

@@ -3,7 +3,7 @@
 import io
 import zlib
 from pathlib import Path
-from typing import Any, BinaryIO, Final, cast
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,7 +98,8 @@ def _inflate(file: BinaryIO, path: Path) -> BinaryIO:
     """Inflate the rest of a file, within the memory that the file may take."""
     limit = memory_budget(path) // 3  # the inflated file, the pixels in it, and the film
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-    inflated, waiting = io.BytesIO(), file.read(INFLATED_AT_ONCE)
+    inflated, waiting = _CountedReads(), file.read(INFLATED_AT_ONCE)
+    inflated.path = path
     while waiting and not inflater.eof:
         inflated.write(inflater.decompress(waiting, INFLATED_AT_ONCE))
         if inflated.tell() > limit:
@@ -110,24 +111,23 @@ def _inflate(file: BinaryIO, path: Path) -> BinaryIO:
     if not inflater.eof:
         raise EOFError  # a cut file
     inflated.seek(0)
-    return cast(BinaryIO, _CountedReads(inflated, path))
+    return inflated
 
 
-class _CountedReads:
+class _CountedReads(io.BytesIO):
     """A buffer with a limit on reads: a parsed element takes up to 150 times its own bytes."""
 
-    def __init__(self, buffer: io.BytesIO, path: Path) -> None:
-        self.buffer, self.path, self.reads = buffer, path, 0
-        self.seek, self.tell = buffer.seek, buffer.tell
+    path: Path
+    reads = 0
 
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int | None = -1) -> bytes:
         self.reads += 1
         if self.reads > MAX_READS:
             raise NotARadiograph(
                 f"{self.path}: a header of more than {MAX_READS // 3} elements; expected some "
                 "hundred; check the file"
             )
-        return self.buffer.read(size)
+        return super().read(size)
 
 
 def _native_syntax(dataset: Dataset) -> UID:

@@ -1,4 +1,4 @@
-"""What the user names, files, folders, patterns and lists, becomes the list of films."""
+"""Turn files, folders, patterns and lists into a list of films, and select some of them."""
 
 import csv
 import glob
@@ -7,13 +7,16 @@ import logging
 import os
 import stat
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from kneematch.errors import FilmError, SettingsError
+from kneematch.errors import FilmError, SettingsError, Unreadable
 from kneematch.io.csv_text import read_csv
-from kneematch.io.read import is_dicom
+from kneematch.io.read import is_dicom, read_header
 
 logger = logging.getLogger("kneematch")
 
@@ -25,6 +28,7 @@ STDIN: Final = "-"
 LIST_SIGN: Final = "@"
 CSV_SUFFIX: Final = ".csv"
 PATH_COLUMNS: Final = ("film", "path", "file", "filename")
+READERS: Final = 8  # threads that read headers; most of the time they wait for the disk
 
 
 def find_films(
@@ -33,21 +37,21 @@ def find_films(
     stdin: BinaryIO | None = None,
     leave_out: Sequence[Path] = (),
 ) -> list[str]:
-    """The films that are meant, each once, in the order named; inside a folder, sorted.
+    """Return the named films, each once, in the order named; inside a folder, sorted.
 
     Args:
         named: files, folders, patterns such as `films/*.dcm`, lists (`@list.txt`: a path a line;
             `table.csv`: a column of paths) and `-` for a list on stdin.
         stdin: where `-` is read from.
-        leave_out: folders whose files are no films even if they lie in one that is named.
+        leave_out: folders to skip, even if they lie inside one that is named.
 
     Raises:
-        SettingsError: a folder, pattern or list without films. A file is not looked into: one that
-            is missing becomes a film that failed.
+        SettingsError: a folder, pattern or list has no films. Files are not opened: a missing one
+            is reported as failed when it is read.
     """
-    films: dict[str, str] = {}  # by what makes them distinct
+    films: dict[str, str] = {}  # by absolute path
     for name in [named] if isinstance(named, str | os.PathLike) else named:
-        for film in _meant(os.fspath(name), stdin, leave_out):
+        for film in _films_of(os.fspath(name), stdin, leave_out):
             films.setdefault(os.path.normpath(Path(film).absolute()), film)
     if not films:
         raise SettingsError("no films; expected files, folders or lists of them; name some")
@@ -77,8 +81,6 @@ def select_films(
     """
     films = find_films(named, stdin=sys.stdin.buffer, leave_out=leave_out)
     if series is not None:
-        from kneematch.io.series import in_series
-
         inside = list(in_series(films, series))
         if not inside:
             raise SettingsError(
@@ -97,8 +99,34 @@ def select_films(
     return chosen[first::count]
 
 
-def _meant(name: str, stdin: BinaryIO | None, leave_out: Sequence[Path]) -> Iterator[str]:
-    """The films that one argument means."""
+def in_series(films: Iterable[str], text: str) -> Iterator[str]:
+    """Yield the DICOM films whose SeriesDescription contains a text, ignoring case.
+
+    A film that cannot be opened is kept, so that it is reported as failed and not passed over.
+    """
+    films = list(films)
+    with warnings.catch_warnings(), ThreadPoolExecutor(READERS) as readers:
+        warnings.simplefilter("ignore")  # pydicom's remarks on odd headers
+        belongs = readers.map(partial(_belongs, text.casefold()), films)
+        yield from (film for film, inside in zip(films, belongs, strict=True) if inside)
+
+
+def _belongs(text: str, film: str) -> bool:
+    from kneematch.io.dicom_header import header_text  # imports pydicom, which is slow
+
+    try:
+        header = read_header(film, "SeriesDescription")
+    except Unreadable:
+        return True
+    except FilmError:
+        return False
+    return (
+        header is not None and text in (header_text(header, "SeriesDescription") or "").casefold()
+    )
+
+
+def _films_of(name: str, stdin: BinaryIO | None, leave_out: Sequence[Path]) -> Iterator[str]:
+    """Yield the films that one argument names."""
     path = Path(name)
     if name == STDIN:
         if stdin is None:
@@ -125,7 +153,7 @@ def _matching(pattern: str, leave_out: Sequence[Path]) -> Iterator[str]:
 
 
 def _listed(text: bytes, source: str, folder: Path, leave_out: Sequence[Path]) -> Iterator[str]:
-    """The films of a list: a path a line or, where a NUL is found, from NUL to NUL."""
+    """Yield the films of a list: one path per line or, if it has NULs, between NULs."""
     lines = text.split(b"\0") if b"\0" in text else text.split(b"\n")
     names = [os.fsdecode(line.removesuffix(b"\r")) for line in lines]
     names = [name for name in names if name.strip()]
@@ -136,7 +164,7 @@ def _listed(text: bytes, source: str, folder: Path, leave_out: Sequence[Path]) -
 
 
 def _column(text: bytes, path: Path) -> Iterator[str]:
-    """The paths of a table: its only column, or the one that is named as such."""
+    """Yield the paths of a table: its only column, or the one in PATH_COLUMNS."""
     decoded = text.decode("utf-8-sig", "surrogateescape")
     try:
         header, *rows = read_csv(io.StringIO(decoded, newline=""))
@@ -159,14 +187,14 @@ def _column(text: bytes, path: Path) -> Iterator[str]:
 
 
 def _located(name: str, folder: Path) -> str:
-    """A listed path, relative to the current folder or else to the folder of its list."""
+    """Return a listed path, relative to the current folder or else to the folder of its list."""
     beside = folder / name
     return str(beside) if not os.path.lexists(name) and os.path.lexists(beside) else name
 
 
 def _file_or_folder(name: str, leave_out: Sequence[Path]) -> Iterator[str]:
     if not Path(name).is_dir():
-        yield name  # what it holds, and whether it is there, shows when it is read
+        yield name  # whether it exists and is a film is checked when it is read
         return
     films = _inside(name, leave_out)
     first = next(films, None)
@@ -180,8 +208,7 @@ def _file_or_folder(name: str, leave_out: Sequence[Path]) -> Iterator[str]:
 
 
 def _inside(folder: str, leave_out: Sequence[Path]) -> Iterator[str]:
-    """The films of a folder, then those of its folders, by name; links to folders are not
-    followed."""
+    """Yield the films of a folder, then of its folders, by name; folder links are not followed."""
 
     def refuse(error: OSError) -> None:
         raise SettingsError(
@@ -206,9 +233,9 @@ def _is_any(folder: Path, others: Sequence[Path]) -> bool:
 
 
 def _is_film(path: Path) -> bool:
-    """Whether a file's suffix or, failing that, its content is that of a film.
+    """Return whether a file's suffix or, failing that, its content is that of a film.
 
-    One that cannot be looked into is taken for a film, so that it is not lost in silence.
+    A file that cannot be opened counts as a film, so that it is reported as failed.
     """
     try:
         mode = path.stat().st_mode

@@ -14,8 +14,8 @@ from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import draw_detections
 from kneematch.io.atomic import write_private
 from kneematch.io.display import encode, to_grey8
-from kneematch.io.isolation import read_isolated
 from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import read_isolated
 
 CACHED_FILMS: Final = 3  # in memory, each up to 50 MB
 MAX_SIDE_PX: Final = 5000  # larger films are shown smaller
