@@ -24,14 +24,14 @@ def square(theta: Tensor, template_aspect: float, image_aspect: float) -> Tensor
 
 
 @given(frame=poses, theta=poses)
-def test_a_pose_within_a_frame_is_the_product_of_both_maps(frame: Tensor, theta: Tensor) -> None:
+def test_compose_pose_is_the_product_of_both_maps(frame: Tensor, theta: Tensor) -> None:
     product = square(frame, VIEW, IMAGE) @ square(theta, TEMPLATE, VIEW)
     together = square(compose_pose(frame, theta, VIEW, IMAGE), TEMPLATE, IMAGE)
     assert torch.allclose(together, product, rtol=0, atol=1e-12)
 
 
 @given(frame=poses, theta=poses)
-def test_seen_from_and_within_undo_each_other(frame: Tensor, theta: Tensor) -> None:
+def test_relative_pose_is_the_inverse_of_compose_pose(frame: Tensor, theta: Tensor) -> None:
     there = compose_pose(frame, theta, VIEW, IMAGE)
     assert torch.allclose(relative_pose(frame, there, VIEW, IMAGE), theta, rtol=0, atol=1e-9)
     here = relative_pose(frame, theta, VIEW, IMAGE)
@@ -39,24 +39,24 @@ def test_seen_from_and_within_undo_each_other(frame: Tensor, theta: Tensor) -> N
 
 
 @given(target=poses, wanted=poses)
-def test_the_frame_that_shows_a_pose_as_wanted_does(target: Tensor, wanted: Tensor) -> None:
+def test_frame_from_poses_maps_one_pose_to_the_other(target: Tensor, wanted: Tensor) -> None:
     frame = frame_from_poses(target, wanted, VIEW, IMAGE)
     assert torch.allclose(compose_pose(frame, wanted, VIEW, IMAGE), target, rtol=0, atol=1e-9)
 
 
-def test_the_frame_that_is_the_whole_image_changes_nothing() -> None:
+def test_compose_pose_with_the_whole_image_changes_nothing() -> None:
     whole = torch.tensor([1.0, 0, 0, 0])
     theta = torch.tensor([0.4, 0.1, -0.3, 0.05])
     assert torch.allclose(compose_pose(whole, theta, IMAGE, IMAGE), theta)
     assert torch.allclose(relative_pose(whole, theta, IMAGE, IMAGE), theta)
 
 
-def test_the_pose_that_fills_a_frame_is_the_frame() -> None:
+def test_compose_pose_of_a_pose_that_fills_the_frame_is_the_frame() -> None:
     frame = torch.tensor([0.4, 0.1, -0.3, 0.05])
     assert torch.allclose(compose_pose(frame, torch.tensor([1.0, 0, 0, 0]), VIEW, IMAGE), frame)
 
 
-def test_frames_come_in_batches() -> None:
+def test_frames_take_batches() -> None:
     drawn = torch.Generator().manual_seed(0)
     frames, thetas = 0.2 + 0.5 * torch.rand(2, 3, 2, 4, generator=drawn, dtype=torch.float64)
     for function in (compose_pose, relative_pose, frame_from_poses):
@@ -66,7 +66,7 @@ def test_frames_come_in_batches() -> None:
         assert torch.allclose(together[2, 1], alone, rtol=0, atol=1e-12)
 
 
-def test_an_enlarged_patch_has_the_same_centre_and_rotation_and_larger_sides() -> None:
+def test_enlarge_pose_keeps_centre_and_rotation() -> None:
     theta = torch.tensor([[0.4, 0.1, -0.3, 0.05]], dtype=torch.float64)
     large = enlarge_pose(theta, 1.2)
     assert large.tolist()[0] == pytest.approx([0.48, 0.1, -0.3, 0.05])

@@ -41,9 +41,7 @@ def positions(theta: list[float], size: tuple[int, int]) -> tuple[Tensor, Tensor
 
 
 @given(v=st.tuples(*[small_numbers] * 4), ratio=ratios)
-def test_the_inverse_of_d_takes_a_pose_to_the_vector_it_came_from(
-    v: tuple[float, ...], ratio: float
-) -> None:
+def test_vector_from_pose_inverts_pose_from_vector(v: tuple[float, ...], ratio: float) -> None:
     vector = torch.tensor(v, dtype=torch.float64)
     theta = pose_from_vector(vector, ratio)
     assert torch.allclose(vector_from_pose(theta, ratio), vector, atol=1e-9)
@@ -53,7 +51,7 @@ def test_the_inverse_of_d_takes_a_pose_to_the_vector_it_came_from(
     t=st.tuples(*[st.floats(-0.99, 0.99)] * 4),
     ratio=ratios,
 )
-def test_d_of_its_inverse_gives_the_pose_back(t: tuple[float, ...], ratio: float) -> None:
+def test_pose_from_vector_inverts_vector_from_pose(t: tuple[float, ...], ratio: float) -> None:
     scale = SCALE_MIN + SCALE_RANGE * (1 + t[0]) / 2
     reach_x, reach_y = 1 - scale, 1 - scale * ratio
     theta = torch.tensor(
@@ -63,7 +61,7 @@ def test_d_of_its_inverse_gives_the_pose_back(t: tuple[float, ...], ratio: float
 
 
 @given(theta=st.tuples(*[st.floats(-5, 5)] * 4), ratio=ratios)
-def test_a_pose_outside_the_range_still_has_a_finite_vector_within_the_networks_range(
+def test_vector_from_pose_is_finite_outside_the_range(
     theta: tuple[float, ...], ratio: float
 ) -> None:
     v = vector_from_pose(torch.tensor(theta, dtype=torch.float64), ratio)
@@ -72,7 +70,7 @@ def test_a_pose_outside_the_range_still_has_a_finite_vector_within_the_networks_
 
 
 @given(v=st.tuples(numbers, numbers, numbers), aspect=st.floats(0.3, 1.6))
-def test_every_patch_without_rotation_lies_inside_for_any_vector(
+def test_pose_from_vector_keeps_every_unrotated_patch_inside(
     v: tuple[float, ...], aspect: float
 ) -> None:
     vector = torch.tensor([*v, 0.0], dtype=torch.float64)
@@ -82,18 +80,18 @@ def test_every_patch_without_rotation_lies_inside_for_any_vector(
 
 
 @given(v=st.tuples(*[numbers] * 4))
-def test_scale_and_rotation_keep_to_the_papers_ranges(v: tuple[float, ...]) -> None:
+def test_pose_from_vector_keeps_the_papers_ranges(v: tuple[float, ...]) -> None:
     theta = pose_from_vector(torch.tensor(v, dtype=torch.float64), 0.7)
     assert 0.15 - 1e-12 <= theta[0] <= 0.95 + 1e-12
     assert abs(theta[3]) <= 0.13 + 1e-12
 
 
-def test_the_vector_zero_is_the_middle_of_every_range() -> None:
+def test_pose_from_vector_of_zero_is_the_middle_of_every_range() -> None:
     theta = pose_from_vector(torch.zeros(4, dtype=torch.float64), 0.7)
     assert theta.tolist() == pytest.approx([0.55, 0.0, 0.0, 0.0])
 
 
-def test_d_is_the_formula_of_the_paper() -> None:
+def test_pose_from_vector_is_the_papers_formula() -> None:
     v = torch.tensor([0.3, -0.8, 1.1, -0.4], dtype=torch.float64)
     f = 1.6 / 0.9  # height ratio 0.9 / 1.6, the paper's 1 / f
     s1 = 0.15 + 0.8 * 0.5 * (1 + math.tanh(0.3))
@@ -108,7 +106,7 @@ def test_d_is_the_formula_of_the_paper() -> None:
     assert pose_from_vector(v, 1 / f).tolist() == pytest.approx(wanted, abs=1e-12)
 
 
-def test_for_a_square_template_the_matrix_is_the_papers() -> None:
+def test_pose_matrix_of_a_square_template_is_the_papers() -> None:
     s, x, y, r = 0.4, 0.1, -0.2, 0.11
     f = 1.6
     paper = [
@@ -119,7 +117,7 @@ def test_for_a_square_template_the_matrix_is_the_papers() -> None:
     assert torch.allclose(found, torch.tensor(paper, dtype=torch.float64), rtol=0, atol=1e-15)
 
 
-def test_matrices_come_in_batches() -> None:
+def test_pose_matrix_takes_batches() -> None:
     theta = torch.rand(3, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     together = pose_matrix(theta, 0.8, 1.6)
     assert together.shape == (3, 2, 2, 3)
@@ -127,7 +125,7 @@ def test_matrices_come_in_batches() -> None:
 
 
 @pytest.mark.parametrize("aspect", ASPECTS)
-def test_a_sampled_patch_has_the_templates_shape_and_its_pixels_are_squares(aspect: float) -> None:
+def test_pose_matrix_gives_the_templates_shape_and_square_pixels(aspect: float) -> None:
     size = (round(aspect * 60), 60)
     x, y = positions([0.4, 0.05, -0.1, 0.13], size)
     assert x.shape == size
@@ -139,20 +137,20 @@ def test_a_sampled_patch_has_the_templates_shape_and_its_pixels_are_squares(aspe
     assert float(down.norm()) == pytest.approx(pitch, abs=1e-9)
 
 
-def test_a_positive_rotation_turns_the_patch_clockwise_on_the_half() -> None:
+def test_pose_matrix_rotates_clockwise_for_positive_angles() -> None:
     x, y = positions([0.4, 0.0, 0.0, 0.1], (40, 60))
     turned = math.atan2(float(y[20, 50] - y[20, 10]), float(x[20, 50] - x[20, 10]))
     assert turned == pytest.approx(0.1, abs=1e-9)  # y grows down
 
 
-def test_the_middle_of_a_patch_is_at_its_centre() -> None:
+def test_pose_matrix_maps_the_middle_of_a_patch_to_its_centre() -> None:
     x, y = positions([0.4, 0.2, -0.3, 0.07], (41, 61))
     assert float(x[20, 30]) == pytest.approx((0.2 + 1) / 2 * HALF[1])
     assert float(y[20, 30]) == pytest.approx((-0.3 + 1) / 2 * HALF[0])
 
 
 @pytest.mark.parametrize("aspect", ASPECTS)
-def test_a_disc_stays_a_disc_in_a_rotated_patch(aspect: float) -> None:
+def test_pose_matrix_keeps_discs_round(aspect: float) -> None:
     size = (round(aspect * 80), 80)
     rows, columns = torch.meshgrid(*(torch.arange(n) + 0.5 for n in HALF), indexing="ij")
     disc = torch.sigmoid(14 - torch.hypot(rows - HALF[0] / 2, columns - HALF[1] / 2))
@@ -166,7 +164,7 @@ def test_a_disc_stays_a_disc_in_a_rotated_patch(aspect: float) -> None:
 
 
 @pytest.mark.parametrize("aspect", ASPECTS)
-def test_a_square_keeps_its_right_angles_in_a_rotated_patch(aspect: float) -> None:
+def test_pose_matrix_keeps_right_angles(aspect: float) -> None:
     size = (round(aspect * 80), 80)
     corners_px = torch.tensor([[80.0, 140], [120, 140], [120, 180], [80, 180]], dtype=torch.float64)
     theta = torch.tensor([0.4, 0.0, 0.0, 0.13], dtype=torch.float64)
@@ -183,7 +181,7 @@ def test_a_square_keeps_its_right_angles_in_a_rotated_patch(aspect: float) -> No
     theta=st.tuples(st.floats(0.1, 1), st.floats(-1, 1), st.floats(-1, 1), st.floats(-0.5, 0.5)),
     aspect=st.sampled_from(ASPECTS),
 )
-def test_two_points_and_where_they_lie_give_the_pose_back(
+def test_pose_from_points_returns_the_pose_of_the_points(
     theta: tuple[float, ...], aspect: float
 ) -> None:
     pose = torch.tensor(theta, dtype=torch.float64)
@@ -196,12 +194,12 @@ def test_two_points_and_where_they_lie_give_the_pose_back(
     assert torch.allclose(together, pose.expand(3, 2, 4), rtol=0, atol=1e-9)
 
 
-def test_corners_of_one_pose_are_no_distance_apart() -> None:
+def test_corner_distance_of_equal_poses_is_zero() -> None:
     theta = torch.tensor([0.4, 0.2, -0.3, 0.1], dtype=torch.float64)
     assert float(corner_distance(theta, theta, 0.8, 1.6)) == pytest.approx(0, abs=1e-5)
 
 
-def test_the_distance_of_corners_is_in_widths_of_the_target() -> None:
+def test_corner_distance_is_in_widths_of_the_target() -> None:
     target = torch.tensor([0.4, 0.2, -0.3, 0.1], dtype=torch.float64)
     for change, distance in [
         ([0, 0.4, 0, 0], 0.4 / 0.8),  # 0.4 half widths of the image; the target is 0.8 wide
@@ -214,7 +212,7 @@ def test_the_distance_of_corners_is_in_widths_of_the_target() -> None:
         assert told == pytest.approx(distance, abs=1e-6), change
 
 
-def test_the_distance_of_corners_can_be_learnt_from_even_at_its_end() -> None:
+def test_corner_distance_has_a_finite_gradient_at_zero() -> None:
     target = torch.tensor([[0.4, 0.2, -0.3, 0.1], [0.5, 0.0, 0.0, 0.0]])
     found = target.clone().requires_grad_()
     distance = corner_distance(found, target, 0.8, 1.6)

@@ -18,36 +18,36 @@ def placed(scale_x: float, scale_y: float, x: float, y: float) -> Tensor:
     return torch.tensor([[scale_x, 0, x], [0, scale_y, y]], dtype=torch.float32)
 
 
-def test_the_identity_gives_the_image_back() -> None:
+def test_sample_with_the_identity_returns_the_image() -> None:
     image = picture(12, 8)
     assert torch.allclose(sample(image, IDENTITY, (12, 8)), image, atol=1e-6)
 
 
-def test_minus_one_to_zero_is_the_left_half_from_edge_to_edge() -> None:
+def test_sample_of_minus_one_to_zero_is_the_left_half() -> None:
     image = picture(12, 8)
     patch = sample(image, placed(0.5, 1, -0.5, 0), (12, 4))
     assert torch.allclose(patch, image[:, :4], atol=1e-6)
 
 
-def test_a_negative_scale_mirrors() -> None:
+def test_sample_mirrors_with_a_negative_scale() -> None:
     image = picture(12, 8)
     assert torch.allclose(sample(image, placed(-1, 1, 0, 0), (12, 8)), image.flip(1), atol=1e-6)
 
 
-def test_between_two_pixels_lies_their_mean() -> None:
+def test_sample_between_two_pixels_is_their_mean() -> None:
     image = torch.tensor([[0.0, 1.0, 5.0, 7.0]])
     patch = sample(image, placed(0.25, 1, 0, 0), (1, 1))  # one pixel wide, in the very middle
     assert float(patch) == pytest.approx(3.0)
 
 
-def test_outside_the_image_is_black() -> None:
+def test_sample_is_black_outside_the_image() -> None:
     patch = sample(torch.ones(10, 10), placed(2, 2, 0, 0), (20, 20))
     assert torch.equal(patch[5:15, 5:15], torch.ones(10, 10))
     patch[5:15, 5:15] = 0
     assert torch.equal(patch, torch.zeros(20, 20))
 
 
-def test_each_matrix_samples_its_own_image() -> None:
+def test_sample_takes_one_image_per_matrix() -> None:
     images = picture(3, 2, 12, 8)
     matrices = torch.stack([placed(0.5, 0.5, 0.1 * k, 0) for k in range(6)]).reshape(3, 2, 2, 3)
     patches = sample(images, matrices, (5, 7))
@@ -55,40 +55,40 @@ def test_each_matrix_samples_its_own_image() -> None:
     assert torch.equal(patches[2, 1], sample(images[2, 1], matrices[2, 1], (5, 7)))
 
 
-def test_one_image_serves_many_matrices() -> None:
+def test_sample_takes_one_image_for_many_matrices() -> None:
     image = picture(12, 8)
     matrices = torch.stack([placed(0.5, 0.5, 0.1 * k, 0) for k in range(6)])
     patches = sample(image, matrices, (5, 7))
     assert torch.equal(patches[4], sample(image, matrices[4], (5, 7)))
 
 
-def test_sampling_has_the_gradient_that_finite_differences_have() -> None:
+def test_sample_has_the_gradient_of_finite_differences() -> None:
     image = picture(12, 8).double()
     matrix = torch.tensor([[0.41, 0.03, 0.07], [-0.02, 0.53, 0.11]], dtype=torch.float64)
     matrix.requires_grad_()
     assert torch.autograd.gradcheck(lambda m: sample(image, m, (5, 4)), matrix)
 
 
-def test_a_fine_checkerboard_becomes_grey() -> None:
+def test_resize_makes_a_fine_checkerboard_grey() -> None:
     rows, columns = torch.meshgrid(torch.arange(200), torch.arange(300), indexing="ij")
     board = ((rows + columns) % 2).float()
     small = resize(board, (30, 47))
     assert (small - 0.5).abs().max() < 0.03
 
 
-def test_resizing_keeps_edges_on_edges() -> None:
+def test_resize_keeps_edges_on_edges() -> None:
     ramp = (torch.arange(100) + 0.5).expand(40, 100)
     small = resize(ramp, (10, 25))
     wanted = (torch.arange(25) + 0.5) * 4
     assert torch.allclose(small[:, 2:-2], wanted[2:-2].expand(10, 21), atol=1e-4)
 
 
-def test_resizing_to_the_same_size_changes_nothing() -> None:
+def test_resize_to_the_same_size_changes_nothing() -> None:
     images = picture(2, 3, 20, 30)
     assert torch.allclose(resize(images, (20, 30)), images, atol=1e-6)
 
 
-def test_resizing_keeps_the_leading_axes() -> None:
+def test_resize_keeps_the_leading_axes() -> None:
     images = picture(2, 3, 20, 30)
     small = resize(images, (5, 6))
     assert small.shape == (2, 3, 5, 6)
@@ -97,7 +97,7 @@ def test_resizing_keeps_the_leading_axes() -> None:
 
 @pytest.mark.parametrize("shape", [(6,), (3, 2), (1, 2), (2, 3, 2)])
 @pytest.mark.parametrize("own", ["none", "last", "first", "all"])
-def test_expanded_images_are_sampled_as_their_copies_are(shape: tuple[int, ...], own: str) -> None:
+def test_sample_of_expanded_images_equals_that_of_copies(shape: tuple[int, ...], own: str) -> None:
     lengths = {
         "none": [1] * len(shape),
         "last": [1] * (len(shape) - 1) + [shape[-1]],
@@ -118,7 +118,7 @@ def test_expanded_images_are_sampled_as_their_copies_are(shape: tuple[int, ...],
     assert torch.allclose(one, other, atol=1e-12)
 
 
-def test_one_image_for_a_thousand_matrices_is_not_copied() -> None:
+def test_sample_does_not_copy_a_shared_image() -> None:
     image = picture(1, 2, 160, 100)
     matrices = torch.stack([placed(0.1, 0.1, 0, 0)] * 2000).reshape(1000, 2, 2, 3)
     activities = [torch.profiler.ProfilerActivity.CPU]
@@ -128,7 +128,7 @@ def test_one_image_for_a_thousand_matrices_is_not_copied() -> None:
     assert largest < 4 * image.numel() * 10  # bytes; copies would take 4 * image.numel() * 1000
 
 
-def test_points_are_where_pytorchs_affine_grid_has_them() -> None:
+def test_sample_grid_equals_affine_grid() -> None:
     image, matrices = picture(12, 8), IDENTITY + 0.1 * picture(4, 2, 3)
     grid = F.affine_grid(matrices, [4, 1, 5, 7], align_corners=False)
     wanted = F.grid_sample(image.expand(4, 1, 12, 8), grid, align_corners=False)[:, 0]
@@ -136,7 +136,7 @@ def test_points_are_where_pytorchs_affine_grid_has_them() -> None:
 
 
 @pytest.mark.parametrize(("length", "count"), [(300, 100), (97, 40), (50, 90), (64, 64)])
-def test_stretching_is_resizing_amid_black(length: int, count: int) -> None:
+def test_stretch_equals_resize_of_a_padded_image(length: int, count: int) -> None:
     image = picture(length, 30)
     black = F.pad(image, (0, 0, 21, 8))
     wanted = resize(black, (count, 30))
@@ -145,7 +145,7 @@ def test_stretching_is_resizing_amid_black(length: int, count: int) -> None:
     assert torch.allclose(turned, wanted.mT, atol=1e-4)
 
 
-def test_stretching_takes_a_part_and_repeats_the_outermost_column_where_it_is_lit() -> None:
+def test_stretch_repeats_the_outermost_column_where_it_is_lit() -> None:
     image = picture(5, 80)
     lit = F.pad(image[None], (12, 0), mode="replicate")[0]
     wanted = resize(F.pad(lit[:, :60], (4, 0)), (5, 25))

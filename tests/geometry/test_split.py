@@ -77,23 +77,23 @@ def assert_shows_the_film(
 
 
 @pytest.mark.parametrize(("width", "axis"), [(256, 128), (256, 110), (200, 117), (256, 155)])
-def test_the_axis_of_a_symmetric_film_is_found(width: int, axis: int) -> None:
+def test_symmetry_axis_of_a_symmetric_film_is_found(width: int, axis: int) -> None:
     film = symmetric(180, width, axis)
     assert symmetry_axis(torch.from_numpy(film.pixels)) == axis
 
 
 @pytest.mark.parametrize("axis", [900.0, 1024.0, 1130.0])
-def test_the_axis_of_a_large_film_is_found_to_a_pixel_of_the_small_copy(axis: float) -> None:
+def test_symmetry_axis_of_a_large_film_is_exact_to_a_pixel_of_the_copy(axis: float) -> None:
     film = symmetric(600, 2048, axis)
     assert symmetry_axis(torch.from_numpy(film.pixels)) == pytest.approx(axis, abs=2048 / 256)
 
 
-def test_the_axis_is_sought_in_the_middle_quarter_alone() -> None:
+def test_symmetry_axis_is_searched_in_the_middle_quarter_only() -> None:
     film = symmetric(180, 256, 60)
     assert 0.375 * 256 <= symmetry_axis(torch.from_numpy(film.pixels)) <= 0.625 * 256
 
 
-def test_the_axis_separates_the_knees_of_phantoms_and_each_lies_in_its_half() -> None:
+def test_split_separates_the_knees_of_phantoms() -> None:
     for seed in range(PHANTOMS):
         made = phantom(seed, size=(400, 500))
         left, right = made.knees
@@ -101,7 +101,7 @@ def test_the_axis_separates_the_knees_of_phantoms_and_each_lies_in_its_half() ->
         assert left.plateau_right[0] < axis < right.plateau_left[0], f"seed {seed}"
 
 
-def test_points_of_phantoms_come_back_from_the_film_where_they_were() -> None:
+def test_split_maps_points_of_phantoms_to_the_film_and_back() -> None:
     points = torch.rand(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     points = 2 * points - 1
     half_px = torch.tensor([HALF_SIZE[1], HALF_SIZE[0]]) / 2
@@ -112,7 +112,7 @@ def test_points_of_phantoms_come_back_from_the_film_where_they_were() -> None:
         assert ((back - points).abs() * half_px).max() < 1e-3
 
 
-def test_halves_are_800_by_500_and_maps_are_in_double_precision() -> None:
+def test_split_returns_800_by_500_pixels_and_maps_in_double_precision() -> None:
     halves = split(symmetric(300, 256, 120))
     assert halves.pixels.shape == (2, 800, 500)
     assert halves.pixels.dtype == torch.float32
@@ -121,7 +121,7 @@ def test_halves_are_800_by_500_and_maps_are_in_double_precision() -> None:
 
 
 @pytest.mark.parametrize("size", [(200, 256), (640, 256), (900, 250), (300, 1000)])
-def test_both_halves_cover_rectangles_of_one_size_and_of_the_aspect_1_6(
+def test_split_covers_rectangles_of_equal_size_and_aspect_1_6(
     size: tuple[int, int],
 ) -> None:
     halves = split(symmetric(*size, axis=round(0.44 * size[1])))
@@ -141,7 +141,7 @@ def test_both_halves_cover_rectangles_of_one_size_and_of_the_aspect_1_6(
     place=st.floats(0.4, 0.6),
 )
 @settings(max_examples=8, deadline=None)
-def test_each_half_holds_its_part_of_the_film_widened_by_1_1_in_the_middle_of_black(
+def test_split_widens_each_half_by_1_1_and_pads_it_with_black(
     height: int, width: int, place: float
 ) -> None:
     axis = round(place * width)

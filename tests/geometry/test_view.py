@@ -11,23 +11,23 @@ CORNERS = torch.tensor([[-1.0, -1], [1, -1], [1, 1], [-1, 1]], dtype=torch.float
 lengths = st.floats(-5000, 5000)
 
 
-def test_corners_go_to_the_corners_of_the_rectangle() -> None:
+def test_rectangle_to_film_maps_corners_to_corners() -> None:
     found = transform(rectangle_to_film(10, 20, 110, 220), CORNERS)
     assert found.tolist() == [[10, 20], [110, 20], [110, 220], [10, 220]]
 
 
-def test_a_mirrored_rectangle_begins_at_its_right_edge() -> None:
+def test_rectangle_to_film_starts_at_the_right_edge_if_mirrored() -> None:
     found = transform(rectangle_to_film(10, 20, 110, 220, mirrored=True), CORNERS)
     assert found.tolist() == [[110, 20], [10, 20], [10, 220], [110, 220]]
 
 
-def test_size_is_height_and_width() -> None:
+def test_view_size_is_height_and_width() -> None:
     view = View(torch.zeros(2, 30, 20), torch.eye(3).expand(2, 3, 3))
     assert view.size == (30, 20)
 
 
 @given(x0=lengths, y0=lengths, mirrored=st.booleans(), points=st.tuples(*[st.floats(-1, 1)] * 2))
-def test_from_a_half_to_the_film_and_back_is_exact(
+def test_transform_to_the_film_and_back_is_exact(
     x0: float, y0: float, mirrored: bool, points: tuple[float, float]
 ) -> None:
     to_film = rectangle_to_film(x0, y0, x0 + 1500, y0 + 2400, mirrored=mirrored)
@@ -37,7 +37,7 @@ def test_from_a_half_to_the_film_and_back_is_exact(
 
 
 @given(theta=st.tuples(st.floats(0.15, 0.95), *[st.floats(-0.5, 0.5)] * 2, st.floats(-0.13, 0.13)))
-def test_a_patch_of_a_half_maps_to_the_film_directly_as_it_does_in_two_steps(
+def test_compose_equals_two_steps(
     theta: tuple[float, ...],
 ) -> None:
     to_film = rectangle_to_film(300, -40, 1800, 2360, mirrored=True)
@@ -47,7 +47,7 @@ def test_a_patch_of_a_half_maps_to_the_film_directly_as_it_does_in_two_steps(
     assert torch.allclose(direct, in_two, rtol=0, atol=1e-9)
 
 
-def test_a_patch_of_a_patch_composes_once_more() -> None:
+def test_compose_takes_a_patch_of_a_patch() -> None:
     to_film = rectangle_to_film(0, 0, 1000, 1600)
     outer = pose_matrix(torch.tensor([0.5, 0.1, 0.2, 0.1], dtype=torch.float64), 1.0, 1.6)
     inner = pose_matrix(torch.tensor([0.5, -0.1, 0.0, -0.1], dtype=torch.float64), 1.0, 1.0)
@@ -56,7 +56,7 @@ def test_a_patch_of_a_patch_composes_once_more() -> None:
     assert torch.allclose(transform(twice, CORNERS), in_three, rtol=0, atol=1e-9)
 
 
-def test_composition_keeps_double_precision_and_batches() -> None:
+def test_compose_keeps_double_precision_and_batches() -> None:
     to_film = rectangle_to_film(0, 0, 1000, 1600).expand(2, 3, 3)
     matrices = torch.rand(5, 2, 2, 3)
     composed = compose(to_film, matrices)
@@ -65,7 +65,7 @@ def test_composition_keeps_double_precision_and_batches() -> None:
     assert torch.equal(composed[3, 1], compose(to_film[1], matrices[3, 1]))
 
 
-def test_homogeneous_matrices_end_in_zero_zero_one() -> None:
+def test_homogeneous_appends_the_row_zero_zero_one() -> None:
     whole = homogeneous(torch.rand(4, 2, 3))
     assert torch.equal(whole[:, 2], torch.tensor([0.0, 0, 1]).expand(4, 3))
     assert homogeneous(whole) is whole

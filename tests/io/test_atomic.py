@@ -7,7 +7,7 @@ import pytest
 from kneematch.io.atomic import write_aside
 
 
-def test_the_content_appears_under_the_name_asked_for(tmp_path: Path) -> None:
+def test_write_aside_puts_the_content_under_the_name(tmp_path: Path) -> None:
     with write_aside(tmp_path / "a.txt") as aside:
         aside.write_text("new")
         assert not (tmp_path / "a.txt").exists()
@@ -15,7 +15,7 @@ def test_the_content_appears_under_the_name_asked_for(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_the_name_aside_is_in_the_same_folder_and_of_the_same_kind(tmp_path: Path) -> None:
+def test_write_aside_uses_the_same_folder_and_suffix(tmp_path: Path) -> None:
     with write_aside(str(tmp_path / "a.png")) as aside:
         assert aside.parent == tmp_path
         assert aside.suffix == ".png"
@@ -23,7 +23,7 @@ def test_the_name_aside_is_in_the_same_folder_and_of_the_same_kind(tmp_path: Pat
         aside.touch()
 
 
-def test_an_old_file_is_replaced_only_at_the_end(tmp_path: Path) -> None:
+def test_write_aside_replaces_an_old_file_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old")
     with write_aside(tmp_path / "a.txt") as aside:
         aside.write_text("new")
@@ -32,7 +32,7 @@ def test_an_old_file_is_replaced_only_at_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
-def test_a_failure_leaves_the_old_file_and_nothing_else(
+def test_write_aside_leaves_the_old_file_on_failure(
     tmp_path: Path, failure: type[BaseException]
 ) -> None:
     (tmp_path / "a.txt").write_text("old")
@@ -48,13 +48,13 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_writing_nothing_is_an_error(tmp_path: Path) -> None:
+def test_write_aside_requires_that_something_is_written(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), write_aside(tmp_path / "a.txt"):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_writers_do_not_meet(tmp_path: Path) -> None:
+def test_write_aside_keeps_two_writers_apart(tmp_path: Path) -> None:
     with write_aside(tmp_path / "a.txt") as first, write_aside(tmp_path / "a.txt") as second:
         assert first != second
         first.write_text("first")
@@ -62,14 +62,14 @@ def test_two_writers_do_not_meet(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").read_text() == "first"  # the outer one ended last
 
 
-def test_the_longest_possible_name_can_be_written(tmp_path: Path) -> None:
+def test_write_aside_takes_the_longest_possible_name(tmp_path: Path) -> None:
     name = "x" * 251 + ".dcm"
     with write_aside(tmp_path / name) as aside:
         aside.touch()
     assert (tmp_path / name).exists()
 
 
-def test_the_file_has_the_mode_of_any_new_file(tmp_path: Path) -> None:
+def test_write_aside_gives_the_mode_of_any_new_file(tmp_path: Path) -> None:
     with write_aside(tmp_path / "a.txt") as aside:
         aside.touch()
     (tmp_path / "b.txt").touch()

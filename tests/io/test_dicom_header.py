@@ -44,7 +44,7 @@ def assert_same(path: Path, expected: np.ndarray) -> None:
         ({"RescaleSlope": "-1", "PhotometricInterpretation": "MONOCHROME1"}, False),
     ],
 )
-def test_bones_are_bright_where_the_header_says_so(
+def test_read_dicom_makes_bones_bright_as_the_header_says(
     tmp_path: Path, header: dict[str, str], inverted: bool
 ) -> None:
     bright = GRADIENT
@@ -54,7 +54,7 @@ def test_bones_are_bright_where_the_header_says_so(
     assert read(path).polarity_tag == tag
 
 
-def test_a_window_does_not_clip_the_film(tmp_path: Path) -> None:
+def test_read_dicom_does_not_apply_display_windows(tmp_path: Path) -> None:
     path = film(tmp_path, WindowCenter="2000", WindowWidth="10")
     assert_same(path, GRADIENT)
 
@@ -78,7 +78,7 @@ def test_a_window_does_not_clip_the_film(tmp_path: Path) -> None:
         ({"PixelAspectRatio": [1, 1]}, None, None),
     ],
 )
-def test_spacing_comes_with_the_tag_that_says_it(
+def test_spacing_comes_with_its_keyword(
     tmp_path: Path, header: dict[str, Any], mm_per_px: float | None, tag: str | None
 ) -> None:
     radiograph = read(film(tmp_path, **header))
@@ -103,7 +103,7 @@ def test_laterality_is_the_images_or_else_the_series(
     assert read(film(tmp_path, **header)).laterality == side
 
 
-def test_view_and_series_are_kept_and_the_patient_is_not(tmp_path: Path) -> None:
+def test_read_dicom_keeps_view_and_series_but_not_the_patient(tmp_path: Path) -> None:
     header = {"ViewPosition": "PA", "SeriesDescription": " Bilateral PA\r\nfixed flexion "}
     radiograph = read(film(tmp_path, **header))
     assert radiograph.view == "PA"
@@ -112,7 +112,7 @@ def test_view_and_series_are_kept_and_the_patient_is_not(tmp_path: Path) -> None
     assert "4711" not in repr(radiograph)
 
 
-def test_garbage_in_the_header_is_as_good_as_nothing(tmp_path: Path) -> None:
+def test_read_dicom_takes_garbage_in_the_header_for_absent(tmp_path: Path) -> None:
     keywords = ("ImageLaterality", "ViewPosition", "PixelSpacing", "RescaleSlope")
     path = film(tmp_path, SpecificCharacterSet="ISO_IR 192", **dict.fromkeys(keywords, "77"))
     # No number, and no text in any alphabet.

@@ -52,30 +52,30 @@ IN_FOLDER = [
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_folder_is_searched_for_films_by_suffix_and_content() -> None:
+def test_find_films_searches_folders_by_suffix_and_content() -> None:
     assert find_films(["films"]) == IN_FOLDER
 
 
-def test_a_folder_that_is_written_to_is_left_out(folder: Path) -> None:
+def test_find_films_leaves_out_folders(folder: Path) -> None:
     dicom(folder / "out" / "overlay.dcm")
     assert find_films(["films"], leave_out=[folder / "out"]) == IN_FOLDER
     assert "films/out/overlay.dcm" in find_films(["films"])
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_file_that_is_named_is_taken_whatever_it_is() -> None:
+def test_find_films_takes_any_file_that_is_named() -> None:
     named = ["films/notes.txt", "missing.dcm", "films/.cache/c.dcm"]
     assert find_films(named) == named
 
 
-def test_each_film_is_taken_once_in_the_order_named(folder: Path) -> None:
+def test_find_films_takes_each_film_once_in_the_order_named(folder: Path) -> None:
     named = ["films/study", "films/./b.dcm", str(folder / "b.dcm"), "films/study/10", "films/a.DCM"]
     found = ["films/study/001", "films/study/10", "films/./b.dcm", "films/a.DCM"]
     assert find_films(named) == found
 
 
 @pytest.mark.usefixtures("folder")
-def test_patterns_are_expanded_unless_they_are_names() -> None:
+def test_find_films_expands_patterns_that_are_not_names() -> None:
     assert find_films(["films/*.dcm"]) == ["films/b.dcm", "films/pipe.dcm"]
     assert find_films(["films/**/0*"]) == ["films/study/001"]
     dicom(Path("odd[1].dcm"))
@@ -85,19 +85,19 @@ def test_patterns_are_expanded_unless_they_are_names() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_list_has_a_path_a_line() -> None:
+def test_find_films_takes_a_list_of_lines() -> None:
     Path("list.txt").write_bytes(b"films/b.dcm\r\n\n missing \nfilms/study\n")
     found = ["films/b.dcm", " missing ", "films/study/001", "films/study/10"]
     assert find_films(["@list.txt"]) == found
 
 
-def test_listed_paths_may_be_relative_to_their_list(folder: Path) -> None:
+def test_find_films_takes_paths_relative_to_their_list(folder: Path) -> None:
     (folder / "list.txt").write_text("b.dcm\nfilms/a.DCM\nnowhere.dcm\n")
     assert find_films(["@films/list.txt"]) == ["films/b.dcm", "films/a.DCM", "nowhere.dcm"]
 
 
 @pytest.mark.usefixtures("folder")
-def test_stdin_has_a_path_a_line_or_between_nuls() -> None:
+def test_find_films_reads_lines_or_nuls_from_stdin() -> None:
     odd = b"new\nline \xff.dcm"
     lines = io.BytesIO(b"films/b.dcm\nfilms/a.DCM")
     assert find_films(["-"], stdin=lines) == ["films/b.dcm", "films/a.DCM"]
@@ -106,7 +106,7 @@ def test_stdin_has_a_path_a_line_or_between_nuls() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_folder_with_odd_names_keeps_them() -> None:
+def test_find_films_keeps_odd_names() -> None:
     odd = os.fsdecode(b"two\nlines \xff.dcm")
     shutil.copy("films/b.dcm", f"films/study/{odd}")
     assert f"films/study/{odd}" in find_films(["films"])
@@ -121,7 +121,7 @@ def test_a_folder_with_odd_names_keeps_them() -> None:
         '\ufeffpath,other\n"films/b.dcm",1\nfilms/a.DCM,2\n',
     ],
 )
-def test_a_csv_has_a_column_of_paths(text: str) -> None:
+def test_find_films_takes_a_column_of_a_csv(text: str) -> None:
     Path("table.csv").write_text(text, encoding="utf-8")
     assert find_films(["table.csv"]) == ["films/b.dcm", "films/a.DCM"]
 
@@ -148,7 +148,7 @@ def test_find_films_takes_a_table_of_ours_with_any_names() -> None:
         (["empty.csv"], "not a table"),
     ],
 )
-def test_what_names_no_films_is_told(named: list[str], message: str) -> None:
+def test_find_films_refuses_what_names_no_films(named: list[str], message: str) -> None:
     Path("nothing").mkdir()
     Path("empty.txt").write_text("\n")
     Path("two.csv").write_text("a,b\n1,2\n")
@@ -158,7 +158,7 @@ def test_what_names_no_films_is_told(named: list[str], message: str) -> None:
         find_films(named)
 
 
-def test_a_series_is_told_by_its_description(tmp_path: Path) -> None:
+def test_in_series_selects_by_series_description(tmp_path: Path) -> None:
     films = [
         dicom(tmp_path / "a", "Bilateral PA Fixed Flexion Knee"),
         dicom(tmp_path / "b", "PA HAND"),

@@ -44,20 +44,20 @@ def assert_refused(path: Path, found: str) -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 @pytest.mark.parametrize("bits", [8, 16])
-def test_lossless_pictures_come_back_exactly(tmp_path: Path, kind: str, bits: int) -> None:
+def test_read_image_is_exact_for_lossless_pictures(tmp_path: Path, kind: str, bits: int) -> None:
     path = tmp_path / "film"
     Image.fromarray(gradient(bits)).save(path, format=kind, dpi=(180, 180))
     assert_same(path, in_unit_range(gradient(bits)))
 
 
 @pytest.mark.parametrize("compression", ["tiff_lzw", "tiff_adobe_deflate", "packbits"])
-def test_compressed_tiffs_come_back_exactly(tmp_path: Path, compression: str) -> None:
+def test_read_image_is_exact_for_compressed_tiffs(tmp_path: Path, compression: str) -> None:
     path = tmp_path / "film.tif"
     Image.fromarray(gradient(16)).save(path, compression=compression)
     assert_same(path, in_unit_range(gradient(16)))
 
 
-def test_big_endian_tiffs_come_back_exactly(tmp_path: Path) -> None:
+def test_read_image_is_exact_for_big_endian_tiffs(tmp_path: Path) -> None:
     path = tmp_path / "film.tif"
     Image.frombytes("I;16B", (80, 64), gradient(16).astype(">u2").tobytes()).save(path)
     assert path.read_bytes()[:2] == b"MM"
@@ -65,7 +65,7 @@ def test_big_endian_tiffs_come_back_exactly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_a_tiff_whose_zero_is_white_is_inverted(tmp_path: Path, bits: int) -> None:
+def test_read_image_inverts_a_tiff_whose_zero_is_white(tmp_path: Path, bits: int) -> None:
     path = tmp_path / "film.tif"
     Image.fromarray(gradient(bits)).save(path)
     with Image.open(path) as image:
@@ -78,19 +78,19 @@ def test_a_tiff_whose_zero_is_white_is_inverted(tmp_path: Path, bits: int) -> No
     assert_same(path, 1 - in_unit_range(gradient(bits)))
 
 
-def test_floating_point_tiffs_keep_their_order(tmp_path: Path) -> None:
+def test_read_image_keeps_the_order_of_floating_point_tiffs(tmp_path: Path) -> None:
     path = tmp_path / "film.tif"
     Image.fromarray(gradient(16).astype(np.float32) - 1000).save(path)
     assert_same(path, in_unit_range(gradient(16)))
 
 
-def test_jpegs_come_back_closely(tmp_path: Path) -> None:
+def test_read_image_is_close_for_jpegs(tmp_path: Path) -> None:
     path = tmp_path / "film"
     Image.fromarray(gradient()).save(path, format="JPEG", quality=95)
     assert_same(path, in_unit_range(gradient()), within=0.02)
 
 
-def test_grey_pictures_stored_in_colour_are_read(tmp_path: Path) -> None:
+def test_read_image_reads_grey_stored_in_colour(tmp_path: Path) -> None:
     grey = Image.fromarray(gradient())
     for mode in ("RGB", "RGBA", "LA", "P"):
         path = tmp_path / f"{mode}.png"
@@ -102,7 +102,7 @@ def test_grey_pictures_stored_in_colour_are_read(tmp_path: Path) -> None:
         assert_same(path, in_unit_range(gradient()), within=0.03)
 
 
-def test_a_tint_that_no_eye_sees_is_grey(tmp_path: Path) -> None:
+def test_read_image_takes_an_invisible_tint_for_grey(tmp_path: Path) -> None:
     path = tmp_path / "film.png"
     stored = np.repeat(gradient()[..., None], 3, axis=2)
     stored[..., 0] = np.minimum(stored[..., 0], 250) + 5
@@ -111,17 +111,17 @@ def test_a_tint_that_no_eye_sees_is_grey(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["photo.png", "photo.jpg", "photo.tif"])
-def test_a_colour_photograph_is_refused(tmp_path: Path, name: str) -> None:
+def test_read_image_refuses_a_colour_photograph(tmp_path: Path, name: str) -> None:
     colour().save(tmp_path / name)
     assert_refused(tmp_path / name, "a colour picture")
 
 
-def test_a_colourful_palette_is_refused(tmp_path: Path) -> None:
+def test_read_image_refuses_a_colourful_palette(tmp_path: Path) -> None:
     colour().quantize(32).save(tmp_path / "photo.png")
     assert_refused(tmp_path / "photo.png", "a colour picture")
 
 
-def test_a_transparent_picture_is_refused(tmp_path: Path) -> None:
+def test_read_image_refuses_a_transparent_picture(tmp_path: Path) -> None:
     image = Image.fromarray(gradient()).convert("RGBA")
     image.putpixel((3, 3), (0, 0, 0, 100))
     image.save(tmp_path / "film.png")
@@ -129,20 +129,20 @@ def test_a_transparent_picture_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mask.png", "mask.tif"])
-def test_a_picture_of_one_bit_is_refused(tmp_path: Path, name: str) -> None:
+def test_read_image_refuses_a_picture_of_one_bit(tmp_path: Path, name: str) -> None:
     Image.fromarray(gradient()).convert("1").save(tmp_path / name)
     assert_refused(tmp_path / name, "1 bit")
 
 
 @pytest.mark.parametrize("name", ["stack.png", "stack.tif"])
-def test_a_picture_of_several_frames_is_refused(tmp_path: Path, name: str) -> None:
+def test_read_image_refuses_several_frames(tmp_path: Path, name: str) -> None:
     pages = [Image.fromarray(gradient()), Image.fromarray(255 - gradient())]
     pages[0].save(tmp_path / name, save_all=True, append_images=pages[1:])
     assert_refused(tmp_path / name, "2 frames")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_a_picture_with_a_value_that_is_no_number_is_refused(tmp_path: Path, value: float) -> None:
+def test_read_image_refuses_nan_and_infinity(tmp_path: Path, value: float) -> None:
     stored = gradient().astype(np.float32)
     stored[5, 6] = value
     Image.fromarray(stored).save(tmp_path / "film.tif")
@@ -150,7 +150,7 @@ def test_a_picture_with_a_value_that_is_no_number_is_refused(tmp_path: Path, val
 
 
 @pytest.mark.parametrize("name", ["flat.png", "flat.jpg", "flat.tif"])
-def test_a_picture_of_one_value_is_refused(tmp_path: Path, name: str) -> None:
+def test_read_image_refuses_a_picture_of_one_value(tmp_path: Path, name: str) -> None:
     Image.fromarray(np.full((64, 80), 17, np.uint8)).save(tmp_path / name)
     assert_refused(tmp_path / name, "every pixel has the value 17")
 

@@ -50,7 +50,7 @@ def assert_refused(path: Path, kind: type[FilmError], found: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(str(p.relative_to(SHIPPED)) for p in SHIPPED.rglob("*")))
-def test_each_file_that_pydicom_ships_is_read_or_refused(name: str) -> None:
+def test_read_reads_or_refuses_each_file_that_pydicom_ships(name: str) -> None:
     path = SHIPPED / name
     refusal, ends = None, None
     try:
@@ -62,22 +62,22 @@ def test_each_file_that_pydicom_ships_is_read_or_refused(name: str) -> None:
     assert "\n" not in (refusal or "")
 
 
-def test_a_missing_file_is_unreadable(tmp_path: Path) -> None:
+def test_read_refuses_a_missing_file(tmp_path: Path) -> None:
     assert_refused(tmp_path / "gone.dcm", Unreadable, "No such file")
     with pytest.raises(Unreadable, match="No such file"):
         is_dicom(tmp_path / "gone.dcm")
 
 
-def test_a_folder_is_unreadable(tmp_path: Path) -> None:
+def test_read_refuses_a_folder(tmp_path: Path) -> None:
     assert_refused(tmp_path, Unreadable, "a folder")
 
 
-def test_a_pipe_is_refused_rather_than_waited_for(tmp_path: Path) -> None:
+def test_read_does_not_wait_for_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert_refused(tmp_path / "pipe", Unreadable, "not a regular file")
 
 
-def test_a_file_without_permission_is_unreadable(tmp_path: Path) -> None:
+def test_read_refuses_a_file_without_permission(tmp_path: Path) -> None:
     path = tmp_path / "film.dcm"
     film(path)
     path.chmod(0)
@@ -94,7 +94,7 @@ def test_a_file_without_permission_is_unreadable(tmp_path: Path) -> None:
     assert f"Unreadable: {path}: Permission denied; " in child.stderr
 
 
-def test_an_empty_file_is_no_image(tmp_path: Path) -> None:
+def test_read_refuses_an_empty_file(tmp_path: Path) -> None:
     (tmp_path / "film.dcm").touch()
     assert_refused(tmp_path / "film.dcm", NotAnImage, "an empty file")
 
@@ -102,14 +102,14 @@ def test_an_empty_file_is_no_image(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"x", b"film,side\n1,left\n" * 20, bytes(range(256)) * 9, b"GIF89a" + bytes(200)]
 )
-def test_unknown_content_is_no_image(tmp_path: Path, content: bytes) -> None:
+def test_read_refuses_unknown_content(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "film.dcm"
     path.write_bytes(content)
     assert not is_dicom(path)
     assert_refused(path, NotAnImage, "neither DICOM nor PNG, JPEG or TIFF")
 
 
-def test_a_dicom_magic_word_before_garbage_is_no_film(tmp_path: Path) -> None:
+def test_read_refuses_garbage_after_the_dicom_magic_word(tmp_path: Path) -> None:
     path = tmp_path / "film.dcm"
     path.write_bytes(bytes(128) + b"DICM" + bytes(range(255, 0, -1)) * 20)
     assert is_dicom(path)
@@ -117,7 +117,7 @@ def test_a_dicom_magic_word_before_garbage_is_no_film(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["film.png", "film.jpg", "film.tif"])
-def test_a_cut_picture_is_never_taken_for_whole(tmp_path: Path, name: str) -> None:
+def test_read_never_takes_a_cut_picture_for_whole(tmp_path: Path, name: str) -> None:
     noise = np.random.default_rng(1).integers(0, 256, (60, 80), np.uint8)
     Image.fromarray(noise).save(tmp_path / name)
     whole = (tmp_path / name).read_bytes()
@@ -126,7 +126,7 @@ def test_a_cut_picture_is_never_taken_for_whole(tmp_path: Path, name: str) -> No
         assert_refused(tmp_path / name, NotAnImage, "expected")
 
 
-def test_several_frames_are_refused(tmp_path: Path) -> None:
+def test_read_refuses_several_frames(tmp_path: Path) -> None:
     dataset = film(tmp_path / "film.dcm")
     dataset.NumberOfFrames = 2
     dataset.PixelData = 2 * dataset.PixelData
@@ -134,13 +134,13 @@ def test_several_frames_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keyword", ["Rows", "Columns"])
-def test_a_film_of_no_size_is_refused(tmp_path: Path, keyword: str) -> None:
+def test_read_refuses_a_film_of_no_size(tmp_path: Path, keyword: str) -> None:
     dataset = film(tmp_path / "film.dcm")
     setattr(dataset, keyword, 0)
     assert_refused(save(dataset, tmp_path / "film.dcm"), NotARadiograph, r" 0 |: 0 x")
 
 
-def test_a_film_of_one_value_is_refused(tmp_path: Path) -> None:
+def test_read_refuses_a_film_of_one_value(tmp_path: Path) -> None:
     dataset = film(tmp_path / "film.dcm")
     dataset.PixelData = np.full((60, 80), 99, np.uint16).tobytes()
     path = save(dataset, tmp_path / "film.dcm")
@@ -150,7 +150,7 @@ def test_a_film_of_one_value_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_film_with_a_value_that_is_no_number_is_refused(tmp_path: Path, value: float) -> None:
+def test_read_refuses_nan_and_infinity(tmp_path: Path, value: float) -> None:
     dataset = film(tmp_path / "film.dcm")
     del dataset.PixelData
     pixels = GRADIENT.copy()
@@ -160,7 +160,7 @@ def test_a_film_with_a_value_that_is_no_number_is_refused(tmp_path: Path, value:
     assert_refused(save(dataset, tmp_path / "film.dcm"), NotARadiograph, "NaN or infinite")
 
 
-def test_a_colour_dicom_is_refused(tmp_path: Path) -> None:
+def test_read_refuses_a_colour_dicom(tmp_path: Path) -> None:
     dataset = film(tmp_path / "film.dcm")
     dataset.PhotometricInterpretation = "RGB"
     dataset.SamplesPerPixel = 3
@@ -171,7 +171,7 @@ def test_a_colour_dicom_is_refused(tmp_path: Path) -> None:
     assert_refused(save(dataset, tmp_path / "film.dcm"), NotARadiograph, "a colour picture")
 
 
-def test_a_palette_dicom_is_refused() -> None:
+def test_read_refuses_a_palette_dicom() -> None:
     assert_refused(SHIPPED / "examples_palette.dcm", NotARadiograph, "PALETTE COLOR")
 
 
@@ -184,14 +184,14 @@ def test_a_palette_dicom_is_refused() -> None:
         ("dicomdirtests/DICOMDIR", "Media Storage Directory"),
     ],
 )
-def test_a_dicom_without_pixels_is_refused_by_its_class(name: str, kind: str) -> None:
+def test_read_names_the_class_of_a_dicom_without_pixels(name: str, kind: str) -> None:
     assert_refused(SHIPPED / name, NotARadiograph, rf"without pixels \(.*{kind}")
 
 
 @pytest.mark.parametrize(
     ("keyword", "pair"), [("ImagerPixelSpacing", [0.1, 0.102]), ("PixelAspectRatio", [4, 3])]
 )
-def test_pixels_that_are_not_square_are_refused(
+def test_read_refuses_pixels_that_are_not_square(
     tmp_path: Path, keyword: str, pair: list[float]
 ) -> None:
     dataset = film(tmp_path / "film.dcm")
@@ -200,7 +200,7 @@ def test_pixels_that_are_not_square_are_refused(
     assert_refused(save(dataset, tmp_path / "film.dcm"), NotARadiograph, f"{keyword} is")
 
 
-def test_errors_say_the_path_as_it_was_given(tmp_path: Path) -> None:
+def test_read_names_the_path_as_given(tmp_path: Path) -> None:
     path = tmp_path / "a folder" / "ünï.png"
     path.parent.mkdir()
     write_png16(path, GRADIENT)

@@ -47,7 +47,7 @@ def assert_refused(path: Path, kind: type[FilmError], found: str) -> None:
     assert "\n" not in message
 
 
-def test_a_dicom_of_absurd_size_is_refused_before_decoding(tmp_path: Path) -> None:
+def test_read_refuses_a_dicom_of_absurd_size_before_decoding(tmp_path: Path) -> None:
     dataset = film(tmp_path / "film.dcm")
     dataset.Rows = dataset.Columns = 65535
     path = save(dataset, tmp_path / "film.dcm")
@@ -55,7 +55,7 @@ def test_a_dicom_of_absurd_size_is_refused_before_decoding(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("side", [13_000, 60_000])  # on both sides of Pillow's own limit
-def test_a_png_of_absurd_size_is_refused_before_decoding(tmp_path: Path, side: int) -> None:
+def test_read_refuses_a_png_of_absurd_size_before_decoding(tmp_path: Path, side: int) -> None:
     header = struct.pack(">2I5B", side, side, 16, 0, 0, 0, 0)
     chunk = b"IHDR" + header
     data = b"IDAT" + zlib.compress(bytes(1000))
@@ -67,7 +67,7 @@ def test_a_png_of_absurd_size_is_refused_before_decoding(tmp_path: Path, side: i
     assert_refused(path, NotARadiograph, "pixels")
 
 
-def test_a_deflated_bomb_is_refused_while_inflating(tmp_path: Path) -> None:
+def test_read_refuses_a_deflated_bomb_while_inflating(tmp_path: Path) -> None:
     path = save(film(tmp_path / "film.dcm"), tmp_path / "film.dcm", DeflatedExplicitVRLittleEndian)
     whole = path.read_bytes()
     start = 144 + struct.unpack_from("<I", whole, 140)[0]
@@ -78,14 +78,14 @@ def test_a_deflated_bomb_is_refused_while_inflating(tmp_path: Path) -> None:
     assert_refused(path, NotARadiograph, "a deflated DICOM of more than")
 
 
-def test_a_file_of_absurd_size_is_refused_before_reading(tmp_path: Path) -> None:
+def test_read_refuses_a_file_of_absurd_size_before_reading(tmp_path: Path) -> None:
     path = tmp_path / "film.dcm"
     film(path)
     os.truncate(path, MAX_BYTES + 1)  # a hole, no real bytes
     assert_refused(path, NotARadiograph, f"{MAX_BYTES + 1} bytes")
 
 
-def test_a_line_break_in_the_header_does_not_break_the_message(tmp_path: Path) -> None:
+def test_read_keeps_the_message_on_one_line(tmp_path: Path) -> None:
     dataset = film(tmp_path / "film.dcm")
     del dataset.PixelData
     path = save(dataset, tmp_path / "film.dcm")
@@ -94,7 +94,7 @@ def test_a_line_break_in_the_header_does_not_break_the_message(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["film.dcm", "film.png"])
-def test_spoilt_bytes_give_a_film_or_a_refusal_and_nothing_else(tmp_path: Path, name: str) -> None:
+def test_read_of_spoilt_bytes_gives_a_film_or_a_film_error(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     if name == "film.dcm":
         film(path)
@@ -115,7 +115,7 @@ def test_spoilt_bytes_give_a_film_or_a_refusal_and_nothing_else(tmp_path: Path, 
     assert refused > 0
 
 
-def test_what_follows_the_pixels_does_not_matter(tmp_path: Path) -> None:
+def test_read_ignores_what_follows_the_pixels(tmp_path: Path) -> None:
     path = tmp_path / "film.dcm"
     film(path)
     expected = read(path).pixels

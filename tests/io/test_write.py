@@ -31,7 +31,7 @@ TYPE_2 = (
 
 @pytest.mark.parametrize("monochrome1", [False, True])
 @pytest.mark.parametrize("bits", [8, 10, 12, 16])
-def test_a_written_dicom_reads_back_within_half_a_level(
+def test_write_dicom_reads_back_within_half_a_level(
     tmp_path: Path, bits: int, monochrome1: bool
 ) -> None:
     path = tmp_path / "film.dcm"
@@ -43,7 +43,7 @@ def test_a_written_dicom_reads_back_within_half_a_level(
 
 @given(levels=arrays(np.uint16, (3, 5), elements=st.integers(0, 4095)))
 @settings(max_examples=25, deadline=None)
-def test_levels_that_fill_the_range_read_back_exactly(
+def test_write_dicom_is_exact_for_levels_that_fill_the_range(
     tmp_path_factory: pytest.TempPathFactory, levels: np.ndarray
 ) -> None:
     levels[0, 0], levels[2, 4] = 0, 4095
@@ -53,7 +53,7 @@ def test_levels_that_fill_the_range_read_back_exactly(
     np.testing.assert_array_equal(read(path).pixels, pixels)
 
 
-def test_the_header_reads_back(tmp_path: Path) -> None:
+def test_write_dicom_header_reads_back(tmp_path: Path) -> None:
     path = tmp_path / "film.dcm"
     write_dicom(path, GRADIENT, mm_per_px=1 / 7, laterality="R", view="AP", series="Knie, Köln")
     radiograph = read(path)
@@ -64,7 +64,7 @@ def test_the_header_reads_back(tmp_path: Path) -> None:
     assert radiograph.series == "Knie, Köln"
 
 
-def test_what_is_not_known_is_not_made_up(tmp_path: Path) -> None:
+def test_write_dicom_leaves_unknown_elements_out(tmp_path: Path) -> None:
     path = tmp_path / "film.dcm"
     write_dicom(path, GRADIENT, mm_per_px=None, laterality=None, view=None)
     radiograph = read(path)
@@ -74,7 +74,7 @@ def test_what_is_not_known_is_not_made_up(tmp_path: Path) -> None:
     assert radiograph.series is None
 
 
-def test_a_dicom_has_what_the_standard_wants_of_its_class(tmp_path: Path) -> None:
+def test_write_dicom_has_what_the_standard_requires(tmp_path: Path) -> None:
     path = tmp_path / "film.dcm"
     write_dicom(path, GRADIENT, mm_per_px=0.1, laterality="B")
     dataset = pydicom.dcmread(path)  # warnings are errors, so each value fits its kind
@@ -90,7 +90,7 @@ def test_a_dicom_has_what_the_standard_wants_of_its_class(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("monochrome1", "shape", "sign"), [(False, "IDENTITY", -1), (True, "INVERSE", 1)]
 )
-def test_shape_and_sign_follow_the_polarity(
+def test_write_dicom_states_the_polarity(
     tmp_path: Path, monochrome1: bool, shape: str, sign: int
 ) -> None:
     path = tmp_path / "film.dcm"
@@ -100,7 +100,7 @@ def test_shape_and_sign_follow_the_polarity(
     assert dataset.PixelIntensityRelationshipSign == sign
 
 
-def test_the_same_entropy_gives_the_same_file(tmp_path: Path) -> None:
+def test_write_dicom_is_reproducible_with_entropy(tmp_path: Path) -> None:
     contents = {}
     for name, entropy in {"a": "seed 1", "b": "seed 1", "c": "seed 2", "d": None}.items():
         write_dicom(tmp_path / name, GRADIENT, mm_per_px=0.1, laterality="B", entropy=entropy)
@@ -112,7 +112,7 @@ def test_the_same_entropy_gives_the_same_file(tmp_path: Path) -> None:
     assert len(uids) == 3
 
 
-def test_a_written_png_reads_back_within_half_a_level(tmp_path: Path) -> None:
+def test_write_png16_reads_back_within_half_a_level(tmp_path: Path) -> None:
     path = tmp_path / "film.png"
     write_png16(path, GRADIENT)
     with Image.open(path) as image:
@@ -130,7 +130,7 @@ def test_a_written_png_reads_back_within_half_a_level(tmp_path: Path) -> None:
         np.zeros((4, 4, 3), np.float32),
     ],
 )
-def test_pixels_outside_the_unit_range_are_refused(tmp_path: Path, pixels: np.ndarray) -> None:
+def test_write_refuses_pixels_outside_the_unit_range(tmp_path: Path, pixels: np.ndarray) -> None:
     with pytest.raises(ValueError, match="pixels"):
         write_png16(tmp_path / "film.png", pixels)
     with pytest.raises(ValueError, match="pixels"):
@@ -139,6 +139,6 @@ def test_pixels_outside_the_unit_range_are_refused(tmp_path: Path, pixels: np.nd
 
 
 @pytest.mark.parametrize("bits", [7, 17])
-def test_depths_that_no_film_has_are_refused(tmp_path: Path, bits: int) -> None:
+def test_write_dicom_refuses_depths_that_no_film_has(tmp_path: Path, bits: int) -> None:
     with pytest.raises(ValueError, match=f"{bits} bits"):
         write_dicom(tmp_path / "film", GRADIENT, mm_per_px=0.1, laterality="B", bits=bits)

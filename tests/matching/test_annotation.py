@@ -45,7 +45,7 @@ def refusal(path: Path) -> str:
     return message
 
 
-def test_a_valid_file_is_read_as_it_stands(tmp_path: Path) -> None:
+def test_load_annotation_reads_a_valid_file(tmp_path: Path) -> None:
     found = load_annotation(written(tmp_path, valid()))
     assert found == Annotation(
         tmp_path / "films/one.dcm",
@@ -58,7 +58,7 @@ def test_a_valid_file_is_read_as_it_stands(tmp_path: Path) -> None:
     )
 
 
-def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
+def test_save_annotation_reads_back(tmp_path: Path) -> None:
     (tmp_path / "templates").mkdir()
     path = tmp_path / "templates" / "template.json"
     saved = Annotation(
@@ -77,13 +77,13 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
         assert getattr(loaded, name) == getattr(saved, name)
 
 
-def test_the_film_is_saved_by_a_path_relative_to_the_file(tmp_path: Path) -> None:
+def test_save_annotation_stores_a_relative_path_of_the_film(tmp_path: Path) -> None:
     path = written(tmp_path, valid())
     save_annotation(load_annotation(path), path)
     assert json.loads(path.read_text(encoding="utf-8")) == valid()
 
 
-def test_a_coarse_box_that_is_not_drawn_is_the_fine_one_enlarged_about_its_middle(
+def test_load_annotation_enlarges_the_fine_box_if_no_coarse_one_is_drawn(
     tmp_path: Path,
 ) -> None:
     data = valid()
@@ -93,7 +93,9 @@ def test_a_coarse_box_that_is_not_drawn_is_the_fine_one_enlarged_about_its_middl
 
 
 @pytest.mark.parametrize("landmarks", [{}, None])
-def test_landmarks_are_optional(tmp_path: Path, landmarks: dict[str, Any] | None) -> None:
+def test_load_annotation_needs_no_landmarks(
+    tmp_path: Path, landmarks: dict[str, Any] | None
+) -> None:
     data = valid()
     del data["landmarks"]
     if landmarks is not None:
@@ -101,7 +103,7 @@ def test_landmarks_are_optional(tmp_path: Path, landmarks: dict[str, Any] | None
     assert load_annotation(written(tmp_path, data)).landmarks == {}
 
 
-def test_boxes_drawn_on_each_others_edge_pass(tmp_path: Path) -> None:
+def test_load_annotation_accepts_boxes_on_each_others_edge(tmp_path: Path) -> None:
     data = valid()
     data["boxes"] |= {"red": [99.7, 250, 150, 300], "coarse": FINE}
     assert load_annotation(written(tmp_path, data)).red[0] == 99.7
@@ -112,17 +114,17 @@ def test_boxes_drawn_on_each_others_edge_pass(tmp_path: Path) -> None:
     ["", "no JSON", "{", '{"format": }', "\x00", "[" * 100_000],
     ids=["empty", "text", "cut", "hole", "zero", "brackets"],
 )
-def test_what_is_not_json_is_refused(tmp_path: Path, content: str) -> None:
+def test_load_annotation_refuses_what_is_not_json(tmp_path: Path, content: str) -> None:
     assert "not JSON" in refusal(written(tmp_path, content))
 
 
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_load_annotation_refuses_bytes_that_are_not_text(tmp_path: Path) -> None:
     path = tmp_path / "template.json"
     path.write_bytes(b"\xff\xfe\x00\x81")
     assert "not JSON" in refusal(path)
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+def test_load_annotation_refuses_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     assert "cannot be read" in refusal(tmp_path / "nowhere.json")
     assert "cannot be read" in refusal(tmp_path)
 
@@ -130,36 +132,36 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [[], 3, None, "text", {}, {"format": "kneematch-template/2"}, {"format": ["a\nb"]}]
 )
-def test_another_format_is_refused(tmp_path: Path, data: Any) -> None:
+def test_load_annotation_refuses_another_format(tmp_path: Path, data: Any) -> None:
     assert "format is" in refusal(written(tmp_path, json.dumps(data)))
 
 
 @pytest.mark.parametrize("key", ["film", "side", "boxes"])
-def test_a_missing_key_is_refused_by_name(tmp_path: Path, key: str) -> None:
+def test_load_annotation_names_a_missing_key(tmp_path: Path, key: str) -> None:
     data = valid()
     del data[key]
     assert key in refusal(written(tmp_path, data))
 
 
 @pytest.mark.parametrize("name", ["fine", "red", "green"])
-def test_a_missing_box_is_refused_by_name(tmp_path: Path, name: str) -> None:
+def test_load_annotation_names_a_missing_box(tmp_path: Path, name: str) -> None:
     data = valid()
     del data["boxes"][name]
     assert f"no {name} box" in refusal(written(tmp_path, data))
 
 
 @pytest.mark.parametrize("side", ["Left", "L", "", None, 0, ["left"], "both"])
-def test_a_side_that_is_neither_left_nor_right_is_refused(tmp_path: Path, side: Any) -> None:
+def test_load_annotation_refuses_another_side_than_left_or_right(tmp_path: Path, side: Any) -> None:
     assert "side is" in refusal(written(tmp_path, valid() | {"side": side}))
 
 
 @pytest.mark.parametrize("film", [None, 3, ["one.dcm"]])
-def test_a_film_that_is_no_path_is_refused(tmp_path: Path, film: Any) -> None:
+def test_load_annotation_refuses_a_film_that_is_not_a_path(tmp_path: Path, film: Any) -> None:
     assert "film" in refusal(written(tmp_path, valid() | {"film": film}))
 
 
 @pytest.mark.parametrize("boxes", [None, [], [FINE, RED, GREEN], "fine"])
-def test_boxes_without_names_are_refused(tmp_path: Path, boxes: Any) -> None:
+def test_load_annotation_refuses_boxes_without_names(tmp_path: Path, boxes: Any) -> None:
     assert "no boxes" in refusal(written(tmp_path, valid() | {"boxes": boxes}))
 
 
@@ -185,7 +187,7 @@ def test_boxes_without_names_are_refused(tmp_path: Path, boxes: Any) -> None:
     ],
     ids=str,
 )
-def test_a_box_that_is_not_four_finite_numbers_is_refused_by_name(
+def test_load_annotation_names_a_box_that_is_not_four_finite_numbers(
     tmp_path: Path, name: str, box: Any
 ) -> None:
     data = valid()
@@ -197,7 +199,7 @@ def test_a_box_that_is_not_four_finite_numbers_is_refused_by_name(
 
 @pytest.mark.parametrize("name", ["fine", "coarse", "red", "green"])
 @pytest.mark.parametrize("order", [(2, 1, 0, 3), (0, 3, 2, 1), (2, 3, 0, 1), (0, 1, 0, 3)])
-def test_an_inverted_or_empty_box_is_refused_by_name(
+def test_load_annotation_names_an_inverted_or_empty_box(
     tmp_path: Path, name: str, order: tuple[int, ...]
 ) -> None:
     data = valid()
@@ -207,7 +209,9 @@ def test_an_inverted_or_empty_box_is_refused_by_name(
 
 @pytest.mark.parametrize("name", ["red", "green"])
 @pytest.mark.parametrize("edge", range(4))
-def test_a_window_outside_the_fine_box_is_refused(tmp_path: Path, name: str, edge: int) -> None:
+def test_load_annotation_refuses_a_window_outside_the_fine_box(
+    tmp_path: Path, name: str, edge: int
+) -> None:
     data = valid()
     box = list(data["boxes"][name])
     box[edge] = FINE[edge] + (-5 if edge < 2 else 5)
@@ -216,7 +220,9 @@ def test_a_window_outside_the_fine_box_is_refused(tmp_path: Path, name: str, edg
 
 
 @pytest.mark.parametrize("edge", range(4))
-def test_a_fine_box_outside_the_coarse_one_is_refused(tmp_path: Path, edge: int) -> None:
+def test_load_annotation_refuses_a_fine_box_outside_the_coarse_one(
+    tmp_path: Path, edge: int
+) -> None:
     data = valid()
     box = list(COARSE)
     box[edge] = FINE[edge] + (5 if edge < 2 else -5)
@@ -241,11 +247,13 @@ def test_a_fine_box_outside_the_coarse_one_is_refused(tmp_path: Path, edge: int)
     ],
     ids=str,
 )
-def test_landmarks_that_are_not_named_points_are_refused(tmp_path: Path, landmarks: Any) -> None:
+def test_load_annotation_refuses_landmarks_that_are_not_named_points(
+    tmp_path: Path, landmarks: Any
+) -> None:
     refusal(written(tmp_path, valid() | {"landmarks": landmarks}))
 
 
-def test_a_refused_save_leaves_the_old_file(tmp_path: Path) -> None:
+def test_save_annotation_leaves_the_old_file_on_failure(tmp_path: Path) -> None:
     path = written(tmp_path, valid())
     before = path.read_bytes()
     broken = Annotation(tmp_path / "x", "left", *[tuple(FINE)] * 4, {"a": (object(), 1)})

@@ -105,7 +105,7 @@ def cut_from_phantom(seed: int, side: int) -> tuple[Tensor, Template, Tensor]:
     return half.pixels, *cut_from_half(half, annotation)
 
 
-def test_the_energy_is_zero_where_the_template_was_cut_out() -> None:
+def test_energy_is_zero_where_the_template_was_cut_out() -> None:
     half = clouds()
     template, theta = cut(half)
     found = energy(paper_terms(half.expand(1, 2, *SIZE), template), theta.expand(1, 2, 4))
@@ -113,7 +113,7 @@ def test_the_energy_is_zero_where_the_template_was_cut_out() -> None:
 
 
 @pytest.mark.parametrize("f", ENERGIES)
-def test_the_energy_is_higher_everywhere_else(f: Any) -> None:
+def test_energy_is_higher_everywhere_else(f: Any) -> None:
     half = clouds()
     template, theta = cut(half)
     everywhere = torch.cat([theta.expand(1, 2, 4), poses(50, 2)])
@@ -123,7 +123,7 @@ def test_the_energy_is_higher_everywhere_else(f: Any) -> None:
 
 @pytest.mark.parametrize("f", ENERGIES)
 @pytest.mark.parametrize(("gain", "offset"), [(0.1, 0.0), (7.0, 0.0), (1.0, -0.4), (-1.0, 1.0)])
-def test_gain_offset_and_negation_of_the_film_do_not_change_the_energy(
+def test_energy_does_not_depend_on_gain_offset_and_negation(
     f: Any, gain: float, offset: float
 ) -> None:
     halves, theta = clouds(6, 2), poses(6, 2)
@@ -135,7 +135,7 @@ def test_gain_offset_and_negation_of_the_film_do_not_change_the_energy(
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-7)])
 @pytest.mark.parametrize("sides", [1, 2])
-def test_the_energy_is_what_plain_numpy_makes_of_it(
+def test_energy_equals_a_derivation_in_numpy(
     dtype: torch.dtype, tolerance: float, sides: int
 ) -> None:
     halves, theta = clouds(20, sides), poses(20, sides)
@@ -149,14 +149,14 @@ def test_the_energy_is_what_plain_numpy_makes_of_it(
 
 
 @pytest.mark.parametrize("f", ENERGIES)
-def test_the_gradient_is_that_of_finite_differences(f: Any) -> None:
+def test_energy_has_the_gradient_of_finite_differences(f: Any) -> None:
     problem = f(clouds(2, 2), cut(clouds(seed=1))[0])
     theta = poses(2, 2).requires_grad_()
     # So small a step that no sampling point comes across a pixel's centre, where slopes change.
     assert torch.autograd.gradcheck(lambda t: energy(problem, t), theta, eps=1e-7)
 
 
-def test_the_gradient_in_the_unconstrained_vector_is_that_of_finite_differences() -> None:
+def test_energy_has_the_gradient_of_finite_differences_in_the_vector() -> None:
     problem = paper_terms(clouds(2, 1), cut(clouds(seed=1))[0])
     v = torch.randn(2, 1, 4, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     assert torch.autograd.gradcheck(
@@ -165,19 +165,19 @@ def test_the_gradient_in_the_unconstrained_vector_is_that_of_finite_differences(
 
 
 @pytest.mark.parametrize("f", ENERGIES)
-def test_one_side_has_no_penalty(f: Any) -> None:
+def test_energy_of_one_side_has_no_penalty(f: Any) -> None:
     problem, theta = f(clouds(5, 1), cut(clouds(seed=1))[0]), poses(5, 1)
     assert torch.equal(energy(problem, theta), losses(problem, theta)[:, 0])
     assert torch.equal(symmetry_penalty(theta), torch.zeros(5, dtype=torch.float64))
 
 
-def test_the_penalty_is_the_squared_difference_of_scale_and_height() -> None:
+def test_symmetry_penalty_is_the_squared_difference_of_scale_and_height() -> None:
     theta = torch.tensor([[[0.5, 0.1, 0.2, 0.0], [0.3, -0.4, -0.1, 0.1]]], dtype=torch.float64)
     assert float(symmetry_penalty(theta)) == pytest.approx(0.2**2 + 0.3**2)
     assert torch.equal(symmetry_penalty(theta), symmetry_penalty(theta.flip(1)))
 
 
-def test_of_two_windows_the_worse_one_counts() -> None:
+def test_one_sided_loss_counts_the_worse_of_two_windows() -> None:
     template, _ = cut(clouds())
     patch = template.image.clone()
     patch[template.red] = patch[template.red].flip(0)
@@ -187,7 +187,7 @@ def test_of_two_windows_the_worse_one_counts() -> None:
     assert float(one_sided_loss(patch, template)) == pytest.approx(1 - float(whole + red) / 2)
 
 
-def test_a_negative_matches_as_well_as_the_film() -> None:
+def test_one_sided_loss_of_a_negative_is_that_of_the_film() -> None:
     template, _ = cut(clouds())
     assert float(one_sided_loss(1 - template.image, template)) == pytest.approx(0, abs=1e-6)
 
@@ -202,7 +202,7 @@ def test_correlation_has_its_known_answers() -> None:
 
 @pytest.mark.parametrize("grey", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_constant_patch_has_correlation_zero(grey: float, dtype: torch.dtype) -> None:
+def test_correlation_of_a_constant_patch_is_zero(grey: float, dtype: torch.dtype) -> None:
     image = clouds().to(dtype)
     patch = torch.full(SIZE, grey, dtype=dtype).requires_grad_()
     found = correlation(patch, image, 1e-6)
@@ -213,7 +213,7 @@ def test_a_constant_patch_has_correlation_zero(grey: float, dtype: torch.dtype) 
 
 @pytest.mark.parametrize("f", ENERGIES)
 @pytest.mark.parametrize("grey", [0.0, 0.7, 1.0])
-def test_a_constant_film_has_finite_energy_and_gradient(f: Any, grey: float) -> None:
+def test_energy_of_a_constant_film_is_finite_with_its_gradient(f: Any, grey: float) -> None:
     halves = torch.full((3, 2, *SIZE), grey)
     template = cut(clouds(seed=1))[0].to(halves)
     theta = poses(3, 2).float().requires_grad_()
@@ -225,7 +225,7 @@ def test_a_constant_film_has_finite_energy_and_gradient(f: Any, grey: float) -> 
 
 
 @pytest.mark.parametrize("f", ENERGIES)
-def test_a_black_part_of_the_film_has_loss_one_and_no_slope_and_never_wins(f: Any) -> None:
+def test_losses_of_a_black_part_are_one_without_slope(f: Any) -> None:
     half = clouds().float()
     template, theta = cut(half)
     half[:, 72:] = 0
@@ -241,7 +241,7 @@ def test_a_black_part_of_the_film_has_loss_one_and_no_slope_and_never_wins(f: An
         assert torch.equal(there.grad[1], torch.zeros(1, 4))
 
 
-def test_films_of_a_batch_and_their_sides_do_not_touch_each_other() -> None:
+def test_energy_does_not_depend_on_the_batch() -> None:
     halves, theta = clouds(3, 2), poses(3, 2)
     template, _ = cut(clouds(seed=1))
     together = losses(paper_terms(halves, template), theta)
@@ -250,7 +250,7 @@ def test_films_of_a_batch_and_their_sides_do_not_touch_each_other() -> None:
 
 
 @pytest.mark.parametrize("seed", range(PHANTOMS))
-def test_a_phantoms_energy_is_lowest_at_the_true_pose_of_its_own_template(seed: int) -> None:
+def test_energy_of_a_phantom_is_lowest_at_the_true_pose(seed: int) -> None:
     half, template, theta = cut_from_phantom(seed, side=seed % 2)
     steps = torch.tensor([0.02, 0.02, 0.02, 0.03], dtype=torch.float64)
     one = torch.eye(4, dtype=torch.int64)

@@ -21,21 +21,21 @@ def likeness(a: Tensor, b: Tensor) -> float:
 
 
 @pytest.mark.parametrize(("gain", "offset"), [(3.0, 0.0), (0.2, 5.0), (1.0, -2.0)])
-def test_gain_and_offset_leave_the_detail_as_it_is(gain: float, offset: float) -> None:
+def test_normalize_local_contrast_ignores_gain_and_offset(gain: float, offset: float) -> None:
     half = texture().double()
     assert torch.allclose(
         normalize_local_contrast(gain * half + offset), normalize_local_contrast(half), atol=1e-9
     )
 
 
-def test_a_negative_has_the_negative_of_the_detail() -> None:
+def test_normalize_local_contrast_of_a_negative_is_the_negative() -> None:
     half = texture().double()
     assert torch.allclose(
         normalize_local_contrast(1 - half), -normalize_local_contrast(half), atol=1e-9
     )
 
 
-def test_slow_changes_of_brightness_hardly_show() -> None:
+def test_normalize_local_contrast_removes_slow_changes() -> None:
     half = texture()
     shaded = half + torch.linspace(0, 0.3, SIZE[0])[:, None]
     assert likeness(half, shaded) < 0.7
@@ -46,7 +46,7 @@ def test_slow_changes_of_brightness_hardly_show() -> None:
     )
 
 
-def test_strong_and_weak_contrast_come_closer_to_each_other() -> None:
+def test_normalize_local_contrast_evens_strong_and_weak_contrast() -> None:
     half = 0.5 + (texture() - 0.5) * torch.where(torch.arange(SIZE[0]) < 80, 1.0, 0.25)[:, None]
     fine = normalize_local_contrast(half)
 
@@ -59,21 +59,21 @@ def test_strong_and_weak_contrast_come_closer_to_each_other() -> None:
 
 
 @pytest.mark.parametrize("grey", [0.0, 0.7, 1.0])
-def test_a_constant_half_has_finite_detail(grey: float) -> None:
+def test_normalize_local_contrast_of_a_constant_half_is_finite(grey: float) -> None:
     assert bool(normalize_local_contrast(torch.full(SIZE, grey)).isfinite().all())
 
 
-def test_a_black_half_has_no_detail() -> None:
+def test_normalize_local_contrast_of_a_black_half_is_zero() -> None:
     assert normalize_local_contrast(torch.zeros(SIZE)).abs().max() == 0
 
 
-def test_halves_in_a_batch_do_not_touch_each_other() -> None:
+def test_normalize_local_contrast_does_not_depend_on_the_batch() -> None:
     halves = torch.stack([texture(0), texture(1) * 3]).expand(2, 2, *SIZE)
     together = normalize_local_contrast(halves)
     assert together.shape[:-2] == halves.shape[:-2]
     assert torch.allclose(together[1, 1], normalize_local_contrast(texture(1) * 3), atol=1e-5)
 
 
-def test_the_detail_keeps_the_dtype() -> None:
+def test_normalize_local_contrast_keeps_the_dtype() -> None:
     assert normalize_local_contrast(texture()).dtype == torch.float32
     assert normalize_local_contrast(texture().double()).dtype == torch.float64

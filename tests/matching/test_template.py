@@ -49,7 +49,7 @@ def refusal(annotation: Annotation, box: str = "fine") -> str:
     return message
 
 
-def test_the_image_is_what_lies_in_the_box() -> None:
+def test_cut_from_half_takes_the_pixels_in_the_box() -> None:
     view = half()
     template, theta = cut_from_half(view, DRAWN)
     assert template.size == (48, 40)
@@ -58,7 +58,7 @@ def test_the_image_is_what_lies_in_the_box() -> None:
     assert theta.tolist() == pytest.approx([0.4, 0.0, (-0.375 + 0.225) / 2, 0.0])
 
 
-def test_in_a_mirrored_half_the_box_is_mirrored() -> None:
+def test_cut_from_half_mirrors_the_box_in_a_mirrored_half() -> None:
     view = half(mirrored=True)
     moved = replace(DRAWN, fine=(1070.0, 600.0, 1150.0, 696.0))
     template, theta = cut_from_half(view, moved)
@@ -66,7 +66,7 @@ def test_in_a_mirrored_half_the_box_is_mirrored() -> None:
     assert float(theta[1]) == pytest.approx(-0.1)
 
 
-def test_windows_are_the_boxes_in_pixels_of_the_template() -> None:
+def test_cut_from_half_gives_windows_in_pixels_of_the_template() -> None:
     template, _ = cut_from_half(half(), DRAWN)
     assert template.red == (..., slice(10, 30), slice(2, 14))
     assert template.green == (..., slice(12, 32), slice(28, 38))
@@ -75,7 +75,7 @@ def test_windows_are_the_boxes_in_pixels_of_the_template() -> None:
     assert mirrored.green == (..., slice(12, 32), slice(2, 12))
 
 
-def test_the_coarse_template_has_the_same_windows_on_the_film() -> None:
+def test_cut_from_half_gives_both_templates_the_same_windows_on_the_film() -> None:
     fine, _ = cut_from_half(half(), DRAWN)
     coarse, _ = cut_from_half(half(), DRAWN, "coarse")
     assert coarse.size == (70, 60)
@@ -85,7 +85,7 @@ def test_the_coarse_template_has_the_same_windows_on_the_film() -> None:
 
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("box", ["fine", "coarse"])
-def test_landmarks_map_back_to_their_film_pixels(mirrored: bool, box: str) -> None:
+def test_cut_from_half_maps_landmarks_back_to_film_pixels(mirrored: bool, box: str) -> None:
     view = half(mirrored=mirrored)
     uneven = replace(DRAWN, fine=(1060.7, 600.2, 1141.9, 697.3))  # not whole pixels of the half
     template, theta = cut_from_half(view, uneven, box)
@@ -96,12 +96,12 @@ def test_landmarks_map_back_to_their_film_pixels(mirrored: bool, box: str) -> No
         assert point == pytest.approx(DRAWN.landmarks[name], abs=1e-9)
 
 
-def test_a_template_needs_no_landmarks() -> None:
+def test_cut_from_half_needs_no_landmarks() -> None:
     template, _ = cut_from_half(half(), replace(DRAWN, landmarks={}))
     assert template.landmarks == {}
 
 
-def test_the_pose_of_a_template_is_its_box_on_the_film() -> None:
+def test_cut_template_returns_the_pose_of_the_box() -> None:
     view = half(mirrored=True)
     template, theta = cut_from_half(view, DRAWN)
     to_film = compose(view.to_film, pose_matrix(theta, template.aspect, SIZE[0] / SIZE[1]))
@@ -110,7 +110,7 @@ def test_the_pose_of_a_template_is_its_box_on_the_film() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_left_knee_gives_the_template_that_the_right_one_of_the_mirror_image_gives(
+def test_cut_template_of_a_left_knee_equals_the_mirrored_right_one(
     seed: int,
 ) -> None:
     size = (400 + seed, 500 + seed % 3)
@@ -144,7 +144,7 @@ def test_the_left_knee_gives_the_template_that_the_right_one_of_the_mirror_image
         assert one.landmarks["margin"] == pytest.approx(two.landmarks["margin"])
 
 
-def test_cutting_from_a_film_is_cutting_from_its_half() -> None:
+def test_cut_template_equals_cut_from_half() -> None:
     film = phantom(2, size=(400, 500)).radiograph
     annotation = Annotation(Path("film"), "right", *[(320.0, 150.0, 420.0, 250.0)] * 4)
     halves = split(film)
@@ -154,14 +154,14 @@ def test_cutting_from_a_film_is_cutting_from_its_half() -> None:
     assert torch.equal(theta, other)
 
 
-def test_a_template_takes_the_dtype_of_a_tensor_and_keeps_its_windows() -> None:
+def test_template_to_takes_the_dtype_of_a_tensor() -> None:
     template, _ = cut_from_half(half(), DRAWN)
     double = template.to(torch.zeros(1, dtype=torch.float64))
     assert double.image.dtype == double.local_contrast.dtype == torch.float64
     assert (double.red, double.landmarks) == (template.red, template.landmarks)
 
 
-def test_the_template_of_the_detail_covers_the_same_patch() -> None:
+def test_template_for_local_contrast_covers_the_same_patch() -> None:
     template, _ = cut_from_half(half(), DRAWN)
     fine = template.for_local_contrast()
     assert fine.size == template.size
@@ -179,17 +179,17 @@ def test_the_template_of_the_detail_covers_the_same_patch() -> None:
     ],
     ids=["left", "right", "top", "bottom", "the other half"],
 )
-def test_a_box_that_leaves_the_half_is_refused(fine: Box) -> None:
+def test_cut_template_refuses_a_box_that_leaves_the_half(fine: Box) -> None:
     assert "leaves the right half" in refusal(replace(DRAWN, fine=fine))
 
 
-def test_a_coarse_box_that_leaves_the_half_is_refused_by_name() -> None:
+def test_cut_template_names_a_coarse_box_that_leaves_the_half() -> None:
     wide = replace(DRAWN, coarse=(980.0, 580.0, 1160.0, 720.0))
     assert "the coarse box leaves" in refusal(wide, "coarse")
     cut_from_half(half(), wide)  # the fine one is none the worse
 
 
-def test_a_box_on_the_very_edge_of_the_half_passes() -> None:
+def test_cut_template_accepts_a_box_on_the_edge_of_the_half() -> None:
     fine = (999.5, 600.0, 1100.0, 696.0)
     template, _ = cut_from_half(half(), replace(DRAWN, fine=fine, green=DRAWN.red))
     assert template.size == (48, 50)
@@ -199,28 +199,28 @@ def test_a_box_on_the_very_edge_of_the_half_passes() -> None:
     ("fine", "share"),
     [((1002.0, 600.0, 1198.0, 696.0), "0.98"), ((1086.0, 600.0, 1114.0, 628.0), "0.14")],
 )
-def test_a_box_wider_or_narrower_than_any_patch_is_refused(fine: Box, share: str) -> None:
+def test_cut_template_refuses_a_box_wider_or_narrower_than_any_patch(fine: Box, share: str) -> None:
     assert f"takes {share} of the right half's width" in refusal(replace(DRAWN, fine=fine))
 
 
-def test_a_box_taller_in_shape_than_the_half_is_refused() -> None:
+def test_cut_template_refuses_a_box_taller_in_shape_than_the_half() -> None:
     tall = replace(DRAWN, fine=(1060.0, 560.0, 1140.0, 760.0))
     assert "taller in shape" in refusal(tall)
 
 
 @pytest.mark.parametrize("name", ["red", "green"])
-def test_a_window_of_a_few_pixels_is_refused_by_name(name: str) -> None:
+def test_cut_template_names_a_window_of_a_few_pixels(name: str) -> None:
     tiny: dict[str, Any] = {name: (1070.0, 620.0, 1076.0, 660.0)}
     assert f"the {name} box is smaller" in refusal(replace(DRAWN, **tiny))
 
 
-def test_a_fine_box_without_height_is_refused() -> None:
+def test_cut_template_refuses_a_fine_box_without_height() -> None:
     flat = (1060.0, 640.0, 1140.0, 640.5)
     assert "smaller" in refusal(replace(DRAWN, fine=flat, red=flat, green=flat))
 
 
 @pytest.mark.parametrize("name", ["red", "green"])
-def test_a_window_on_a_single_grey_is_refused_by_name(name: str) -> None:
+def test_cut_template_names_a_window_on_a_single_grey(name: str) -> None:
     view = half()
     x0, y0, x1, y1 = (int(value) for value in getattr(DRAWN, name))
     rows = slice((y0 - 500) // 2 - 1, (y1 - 500) // 2 + 1)

@@ -48,7 +48,7 @@ def same_template(one: Template, other: Template, tolerance: float) -> bool:
     )
 
 
-def test_a_model_comes_back_as_it_was_saved(model: Model, tmp_path: Path) -> None:
+def test_save_model_reads_back(model: Model, tmp_path: Path) -> None:
     save_model(tmp_path / "model.safetensors", model)
     back = load_model(tmp_path / "model.safetensors")
     for before, after in ((model.coarse, back.coarse), (model.fine, back.fine)):
@@ -59,7 +59,7 @@ def test_a_model_comes_back_as_it_was_saved(model: Model, tmp_path: Path) -> Non
     assert back.settings == model.settings
 
 
-def test_half_precision_halves_the_file_and_loads_as_float32(model: Model, tmp_path: Path) -> None:
+def test_save_model_in_half_precision_loads_as_float32(model: Model, tmp_path: Path) -> None:
     save_model(tmp_path / "whole.safetensors", model)
     save_model(tmp_path / "half.safetensors", model, dtype=torch.float16)
     sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("half", "whole")]
@@ -73,7 +73,7 @@ def test_half_precision_halves_the_file_and_loads_as_float32(model: Model, tmp_p
         assert torch.allclose(value, model.fine[name], rtol=1e-3, atol=1e-6), name
 
 
-def test_a_model_says_which_version_made_it(model: Model, tmp_path: Path) -> None:
+def test_save_model_stores_the_version(model: Model, tmp_path: Path) -> None:
     save_model(tmp_path / "model.safetensors", model)
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
         metadata = file.metadata()
@@ -81,7 +81,7 @@ def test_a_model_says_which_version_made_it(model: Model, tmp_path: Path) -> Non
     assert json.loads(metadata["about"])["version"] == __version__
 
 
-def test_the_model_in_the_box_is_there_small_enough_and_finds_something() -> None:
+def test_shipped_model_is_small_and_finds_something() -> None:
     assert shipped_model().stat().st_size <= MOST_BYTES
     shipped = load_model(shipped_model())
     with torch.no_grad():
@@ -90,7 +90,7 @@ def test_the_model_in_the_box_is_there_small_enough_and_finds_something() -> Non
     assert bool(theta.isfinite().all())
 
 
-def test_other_files_are_told(model: Model, tmp_path: Path) -> None:
+def test_load_model_refuses_other_files(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     with pytest.raises(SettingsError, match=r"no such file; expected a model"):
         load_model(path)
@@ -104,7 +104,7 @@ def test_other_files_are_told(model: Model, tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-def test_a_model_that_is_cut_short_is_told(model: Model, tmp_path: Path) -> None:
+def test_load_model_refuses_a_truncated_file(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_model(path, model)
     whole = path.read_bytes()
@@ -114,7 +114,7 @@ def test_a_model_that_is_cut_short_is_told(model: Model, tmp_path: Path) -> None
             load_model(path)
 
 
-def test_nothing_is_left_of_a_model_that_could_not_be_written(model: Model, tmp_path: Path) -> None:
+def test_save_model_leaves_nothing_on_failure(model: Model, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").mkdir()
     with pytest.raises(OSError, match=r"model\.safetensors"):
         save_model(tmp_path / "model.safetensors", model)

@@ -51,20 +51,20 @@ def numbers(*modules: nn.Module) -> int:
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
 
-def test_the_backbone_and_a_classifier_have_torchvisions_122_names(network: PoseNetwork) -> None:
+def test_pose_network_backbone_has_torchvisions_names(network: PoseNetwork) -> None:
     names = torchvision_names()
     assert len(names) == 122
     assert set(network.backbone.state_dict()) | {"fc.weight", "fc.bias"} == names
 
 
-def test_every_part_has_as_many_parameters_as_the_paper_says(network: PoseNetwork) -> None:
+def test_pose_network_has_the_papers_numbers_of_parameters(network: PoseNetwork) -> None:
     assert numbers(network.backbone) == 11_176_512  # torchvision's 11,689,512 less its classifier
     assert numbers(network.reduce) == (512 * 128 + 128) + (128 * 32 + 32)
     assert numbers(network.regress) == (1568 * 512 + 512) + (512 * 32 + 32) + (32 * 4 + 4)
     assert numbers(network) == numbers(network.backbone, network.reduce, network.regress)
 
 
-def test_maps_have_the_papers_shapes(network: PoseNetwork, images: Tensor) -> None:
+def test_pose_network_maps_have_the_papers_shapes(network: PoseNetwork, images: Tensor) -> None:
     maps = network.backbone(images[:, :1].expand(-1, 3, -1, -1))
     assert maps.shape == (2, 512, 7, 7)
     assert network.reduce[:2](maps).shape == (2, 128, 7, 7)
@@ -73,9 +73,7 @@ def test_maps_have_the_papers_shapes(network: PoseNetwork, images: Tensor) -> No
 
 
 @torch.no_grad()
-def test_there_is_a_vector_for_every_image_whatever_the_axes(
-    network: PoseNetwork, images: Tensor
-) -> None:
+def test_pose_network_takes_any_leading_shape(network: PoseNetwork, images: Tensor) -> None:
     v = network(images)
     assert v.shape == (2, 2, 4)
     assert torch.allclose(network(images[1, 0]), v[1, 0], atol=1e-5)  # both sides share phi
@@ -83,7 +81,7 @@ def test_there_is_a_vector_for_every_image_whatever_the_axes(
 
 
 @torch.no_grad()
-def test_vectors_lie_in_the_papers_range(network: PoseNetwork, images: Tensor) -> None:
+def test_pose_network_vectors_lie_in_the_papers_range(network: PoseNetwork, images: Tensor) -> None:
     assert network(images).abs().max() < 3
     extreme = deepcopy(network)
     extreme.regress[-1].weight.zero_()
@@ -94,18 +92,18 @@ def test_vectors_lie_in_the_papers_range(network: PoseNetwork, images: Tensor) -
 
 
 @torch.no_grad()
-def test_gain_and_offset_of_an_image_change_nothing(network: PoseNetwork, images: Tensor) -> None:
+def test_pose_network_ignores_gain_and_offset(network: PoseNetwork, images: Tensor) -> None:
     assert torch.allclose(network(images), network(0.25 * images + 3), atol=0.02)
     assert bool(network(torch.zeros(1, *INPUT)).isfinite().all())
 
 
-def test_standardized_images_have_mean_0_and_deviation_1(images: Tensor) -> None:
+def test_standardize_gives_mean_0_and_deviation_1(images: Tensor) -> None:
     seen = standardize(5 + 2 * images)
     assert torch.allclose(seen.mean((-2, -1)), torch.zeros(2, 2), atol=1e-4)
     assert torch.allclose(seen.std((-2, -1)), torch.ones(2, 2), atol=0.01)
 
 
-def test_a_look_at_the_whole_half_is_the_half_resized() -> None:
+def test_crop_views_of_the_full_frame_is_the_half_resized() -> None:
     y = torch.linspace(-1, 1, 801)[:-1] + 1 / 800
     x = torch.linspace(-1, 1, 501)[:-1] + 1 / 500
     halves = torch.stack([y[:, None].expand(800, 500), x.expand(800, 500)])[None]

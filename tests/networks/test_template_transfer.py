@@ -49,7 +49,9 @@ def knees(seed: int) -> tuple[Tensor, Tensor, float]:
     return halves.pixels, torch.stack(poses).float(), template.aspect
 
 
-def test_the_networks_own_template_is_carried_nowhere(networks: TwoStageNetworks) -> None:
+def test_transfer_template_of_the_networks_own_template_has_no_offset(
+    networks: TwoStageNetworks,
+) -> None:
     halves, _, _ = knees(DRAWN_ON)
     own = networks.poses(halves[None])[0]
     assert torch.allclose(
@@ -60,7 +62,7 @@ def test_the_networks_own_template_is_carried_nowhere(networks: TwoStageNetworks
     assert torch.allclose(offset, NOTHING, atol=0.03)
 
 
-def test_a_drawn_template_lands_where_one_would_draw_it_on_another_film(
+def test_transfer_template_finds_a_drawn_template_on_another_film(
     networks: TwoStageNetworks,
 ) -> None:
     halves, poses, aspect = knees(DRAWN_ON)
@@ -73,7 +75,9 @@ def test_a_drawn_template_lands_where_one_would_draw_it_on_another_film(
 
 
 @pytest.mark.parametrize("name", ["noise", "clouds", "black"])
-def test_a_template_on_what_is_no_knee_is_refused(networks: TwoStageNetworks, name: str) -> None:
+def test_transfer_template_refuses_what_is_not_a_knee(
+    networks: TwoStageNetworks, name: str
+) -> None:
     drawn = torch.Generator().manual_seed(0)
     half = {
         "noise": torch.rand(800, 500, generator=drawn),
@@ -84,7 +88,7 @@ def test_a_template_on_what_is_no_knee_is_refused(networks: TwoStageNetworks, na
         transfer_template(networks, half, torch.tensor([0.4, 0.0, 0.0, 0.0]))
 
 
-def test_networks_that_know_nothing_are_refused_too(networks: TwoStageNetworks) -> None:
+def test_transfer_template_refuses_untrained_networks(networks: TwoStageNetworks) -> None:
     def nowhere(images: Tensor) -> Tensor:
         return torch.full((*images.shape[:-2], 4), torch.nan)
 

@@ -32,7 +32,7 @@ class Fixed:
         return self.v.expand(*images.shape[:-2], 4)
 
 
-def test_the_fine_network_is_asked_about_the_coarse_patch_enlarged(clouds: Callable) -> None:
+def test_two_stage_networks_enlarge_the_coarse_patch(clouds: Callable) -> None:
     halves = clouds(2, 2)
     coarse, fine = Fixed(COARSE_V), Fixed(FINE_V)
     both = TwoStageNetworks(coarse, fine, COARSE, FINE)
@@ -46,7 +46,7 @@ def test_the_fine_network_is_asked_about_the_coarse_patch_enlarged(clouds: Calla
     assert coarse.seen[0].shape == fine.seen[0].shape == (2, 2, 224, 224)
 
 
-def test_the_coarse_network_sees_the_whole_half_and_the_fine_one_its_frame() -> None:
+def test_two_stage_networks_show_the_half_and_then_its_frame() -> None:
     y, x = torch.meshgrid(torch.linspace(-1, 1, 320), torch.linspace(-1, 1, 200), indexing="ij")
     halves = torch.stack([x, y])[None]  # grey says where one is
     coarse, fine = Fixed(torch.zeros(4)), Fixed(FINE_V)
@@ -58,7 +58,7 @@ def test_the_coarse_network_sees_the_whole_half_and_the_fine_one_its_frame() -> 
         assert [float(each) for each in apart] == pytest.approx([0.75 * width] * 2, rel=0.01)
 
 
-def test_the_minimiser_answers_with_what_the_networks_say_and_its_energy(
+def test_network_solver_returns_the_networks_pose_and_its_energy(
     clouds: Callable, cut: Callable
 ) -> None:
     template, _ = cut(clouds(seed=1))
@@ -70,7 +70,9 @@ def test_the_minimiser_answers_with_what_the_networks_say_and_its_energy(
     assert torch.allclose(found.energy, asked.energy(found.v))
 
 
-def test_a_sharpening_starts_where_the_networks_say(clouds: Callable, cut: Callable) -> None:
+def test_refined_network_solver_starts_at_the_networks_pose(
+    clouds: Callable, cut: Callable
+) -> None:
     template, theta = cut(clouds())
     asked = make_problem(clouds()[None, None], template)
     start = vector_from_pose(theta, asked.height_ratio).float()[None, None]

@@ -26,7 +26,7 @@ class Wavy:
         return value
 
 
-def test_the_best_of_301_values_is_returned_with_its_vector() -> None:
+def test_adam_returns_the_best_of_301_values() -> None:
     wavy = Wavy()
     start = torch.randn(5, 2, 4, generator=torch.Generator().manual_seed(0))
     found = adam(wavy, start)  # type: ignore[arg-type]
@@ -39,20 +39,20 @@ def test_the_best_of_301_values_is_returned_with_its_vector() -> None:
     assert len(set(best.tolist())) > 1  # else the last would have done
 
 
-def test_the_last_value_counts_too() -> None:
+def test_adam_counts_the_last_value() -> None:
     wavy = Wavy()
     found = adam(wavy, torch.full((1, 1, 4), 1e-3), steps=1, rate=1e-4)  # type: ignore[arg-type]
     assert len(wavy.told) == 2
     assert torch.equal(found.energy, wavy.told[1])
 
 
-def test_no_steps_leave_the_start() -> None:
+def test_adam_without_steps_returns_the_start() -> None:
     start = torch.full((2, 1, 4), 0.3)
     found = adam(Wavy(), start, steps=0)  # type: ignore[arg-type]
     assert torch.equal(found.v, start)
 
 
-def test_a_start_at_the_minimum_stays_the_answer(clouds: Callable, cut: Callable) -> None:
+def test_adam_keeps_a_start_at_the_minimum(clouds: Callable, cut: Callable) -> None:
     half = clouds()
     template, theta = cut(half)
     start = vector_from_pose(theta, 1 / 1.6).float().expand(1, 2, 4)
@@ -76,7 +76,7 @@ def test_adam_descends_to_a_template_nearby(clouds: Callable, cut: Callable, sid
 
 
 @pytest.mark.parametrize("paper", [True, False])
-def test_black_halves_give_a_finite_answer(clouds: Callable, cut: Callable, paper: bool) -> None:
+def test_adam_is_finite_on_black_halves(clouds: Callable, cut: Callable, paper: bool) -> None:
     template, _ = cut(clouds())
     question = make_problem(torch.zeros(2, 2, 192, 120), template, paper=paper)
     found = adam(question, torch.full((2, 2, 4), 0.1), steps=3)

@@ -46,7 +46,7 @@ def test_refine_anchored_never_ends_higher_than_it_starts(
         assert torch.allclose(found.energy, compared.energy(found.v), atol=1e-4)
 
 
-def test_nearby_stays_nearer_to_its_start_than_without_an_anchor(
+def test_refine_anchored_stays_nearer_to_its_start_than_without_an_anchor(
     astray: tuple[Problem, Tensor],
 ) -> None:
     asked, start = astray
@@ -55,7 +55,7 @@ def test_nearby_stays_nearer_to_its_start_than_without_an_anchor(
     assert 0 < moved(asked, start, near.v) < 0.8 * moved(asked, start, far.v)
 
 
-def test_the_more_it_trusts_the_less_it_moves(astray: tuple[Problem, Tensor]) -> None:
+def test_refine_anchored_moves_less_with_more_trust(astray: tuple[Problem, Tensor]) -> None:
     asked, start = astray
     ways = [
         moved(asked, start, refine_anchored(asked, start, trust=t).v)
@@ -66,7 +66,7 @@ def test_the_more_it_trusts_the_less_it_moves(astray: tuple[Problem, Tensor]) ->
     assert moved(asked, start, refine_anchored(asked, start, trust=1e9).v) < 1e-4
 
 
-def test_without_trust_it_descends_to_the_knee(knees: Callable) -> None:
+def test_refine_anchored_without_trust_descends_to_the_knee(knees: Callable) -> None:
     film = knees(9)
     asked = make_problem(film.halves[None, 1:], film.template)
     truth, start = (
@@ -77,7 +77,7 @@ def test_without_trust_it_descends_to_the_knee(knees: Callable) -> None:
     assert moved(asked, truth, found.v) < 0.1 * moved(asked, truth, start)
 
 
-def test_a_start_at_the_template_itself_stays(clouds: Callable, cut: Callable) -> None:
+def test_refine_anchored_keeps_a_start_at_the_template(clouds: Callable, cut: Callable) -> None:
     half = clouds()
     template, theta = cut(half)
     asked = make_problem(half.expand(1, 2, 192, 120), template)
@@ -86,7 +86,7 @@ def test_a_start_at_the_template_itself_stays(clouds: Callable, cut: Callable) -
     assert moved(asked, start, found.v) < 2e-3
 
 
-def test_leaving_costs_the_mean_squared_distance_of_the_corners() -> None:
+def test_anchor_costs_the_mean_squared_distance_of_the_corners() -> None:
     template_aspect, image_aspect, trust = 0.8, 1.6, 7.0
     theta = torch.tensor([[[0.4, 0.1, -0.2, 0.03], [0.5, -0.1, 0.1, 0.0]]], dtype=torch.float64)
     stay = anchor(theta, template_aspect, image_aspect, trust)
@@ -104,7 +104,7 @@ def test_leaving_costs_the_mean_squared_distance_of_the_corners() -> None:
         assert cost == pytest.approx(trust * float(apart.square().sum()), rel=1e-2)
 
 
-def test_the_cost_of_leaving_has_the_slope_and_curvature_that_it_tells() -> None:
+def test_anchor_has_the_gradient_and_hessian_of_its_value() -> None:
     theta = torch.tensor([[[0.4, 0.1, -0.2, 0.03], [0.5, -0.1, 0.1, 0.0]]], dtype=torch.float64)
     stay = anchor(theta, 0.8, 1.6, 7.0)
     zeros = [torch.zeros(shape, dtype=torch.float64) for shape in ((1,), (1, 8), (1, 8, 8))]
@@ -120,7 +120,7 @@ def test_the_cost_of_leaving_has_the_slope_and_curvature_that_it_tells() -> None
     assert torch.allclose(told.matrix[0], curvature)
 
 
-def test_black_halves_give_a_finite_answer(clouds: Callable, cut: Callable) -> None:
+def test_refine_anchored_is_finite_on_black_halves(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
     halves = clouds(2, 2)
     halves[0] = 0

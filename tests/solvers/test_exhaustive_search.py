@@ -36,7 +36,7 @@ def close(theta: Tensor, truth: Tensor) -> bool:
 
 
 @PAPER
-def test_both_knees_of_phantoms_are_found(knees: Callable, paper: bool) -> None:
+def test_exhaustive_search_finds_both_knees_of_phantoms(knees: Callable, paper: bool) -> None:
     assert [knees(seed, HEIGHT).negative for seed in SEEDS] == [False] * 3 + [True, False]
     found = poses(phantoms(knees, SEEDS, paper=paper))
     missed = [
@@ -48,7 +48,7 @@ def test_both_knees_of_phantoms_are_found(knees: Callable, paper: bool) -> None:
 
 
 @PAPER
-def test_the_template_is_found_in_its_own_film(knees: Callable, paper: bool) -> None:
+def test_exhaustive_search_finds_the_template_in_its_own_film(knees: Callable, paper: bool) -> None:
     found = poses(phantoms(knees, (TEMPLATE,), paper=paper))[0, 1]
     truth = knees(TEMPLATE, HEIGHT).truth[1]
     assert ((found - truth)[:3].abs() * 250).max() < 2  # pixels; the other knee pulls at it
@@ -58,14 +58,14 @@ def test_the_template_is_found_in_its_own_film(knees: Callable, paper: bool) -> 
     assert ((poses(alone)[0, 0] - truth)[:3].abs() * 250).max() < 0.5
 
 
-def test_a_film_alone_and_in_a_batch_gets_the_same_pose(knees: Callable) -> None:
+def test_exhaustive_search_does_not_depend_on_the_batch(knees: Callable) -> None:
     together = poses(phantoms(knees, SEEDS[:3], paper=False))
     for k in range(3):
         alone = poses(phantoms(knees, SEEDS[k : k + 1], paper=False))
         assert ((together[k] - alone[0]).abs() * 250).max() < 0.01  # pixels
 
 
-def test_one_side_is_searched_as_two_are(knees: Callable) -> None:
+def test_exhaustive_search_takes_one_side(knees: Callable) -> None:
     question = phantoms(knees, SEEDS[:2], paper=True, sides=1)
     found = exhaustive_search(question)
     assert found.v.shape == (2, 1, 4)
@@ -74,14 +74,14 @@ def test_one_side_is_searched_as_two_are(knees: Callable) -> None:
     assert close(theta, truth)
 
 
-def test_the_energy_is_that_of_the_vector(knees: Callable) -> None:
+def test_exhaustive_search_returns_the_energy_of_its_vector(knees: Callable) -> None:
     question = phantoms(knees, SEEDS[:1], paper=True)
     found = exhaustive_search(question)
     assert torch.allclose(found.energy, question.energy(found.v))
 
 
 @PAPER
-def test_black_halves_give_a_finite_answer(knees: Callable, paper: bool) -> None:
+def test_exhaustive_search_is_finite_on_black_halves(knees: Callable, paper: bool) -> None:
     halves = torch.stack([knees(seed, HEIGHT).halves for seed in SEEDS[:2]])
     halves[0] = 0
     halves[1, 0] = 0
@@ -90,7 +90,7 @@ def test_black_halves_give_a_finite_answer(knees: Callable, paper: bool) -> None
     assert bool(found.v.isfinite().all())
 
 
-def test_the_minima_of_the_bank_are_distinct_poses_inside(knees: Callable) -> None:
+def test_bank_minima_are_distinct_poses_inside(knees: Callable) -> None:
     question = phantoms(knees, SEEDS[:1], paper=True)
     theta = bank_minima(question, 10)[0, 0]  # (10, 4)
     assert theta.shape == (10, 4)

@@ -149,7 +149,7 @@ def soft_energy(problem: Problem, theta: Tensor, softness: float) -> Tensor:
 
 @PAPER
 @SIDES
-def test_the_value_is_the_energy_when_the_maximum_is_hard(
+def test_linearize_value_is_the_energy_when_the_maximum_is_hard(
     clouds: Callable, cut: Callable, paper: bool, sides: int
 ) -> None:
     asked, theta = question(clouds, cut, sides=sides, paper=paper), poses(sides)
@@ -161,7 +161,7 @@ def test_the_value_is_the_energy_when_the_maximum_is_hard(
 @PAPER
 @SIDES
 @pytest.mark.parametrize("softness", [0.01, 0.1, 0.5])
-def test_the_value_is_the_soft_energy(
+def test_linearize_value_is_the_soft_energy(
     clouds: Callable, cut: Callable, paper: bool, sides: int, softness: float
 ) -> None:
     asked, theta = question(clouds, cut, sides=sides, paper=paper), poses(sides)
@@ -171,7 +171,7 @@ def test_the_value_is_the_soft_energy(
 
 @PAPER
 @SIDES
-def test_the_gradient_is_about_autograds(
+def test_linearize_gradient_is_close_to_autograd(
     clouds: Callable, cut: Callable, paper: bool, sides: int
 ) -> None:
     asked, theta = question(clouds, cut, sides=sides, paper=paper), poses(sides).requires_grad_()
@@ -185,7 +185,7 @@ def test_the_gradient_is_about_autograds(
 
 @PAPER
 @SIDES
-def test_the_matrix_is_symmetric_and_never_negative(
+def test_linearize_matrix_is_symmetric_and_positive(
     clouds: Callable, cut: Callable, paper: bool, sides: int
 ) -> None:
     matrix = linearize(question(clouds, cut, sides=sides, paper=paper), poses(sides), 0.1).matrix
@@ -194,7 +194,7 @@ def test_the_matrix_is_symmetric_and_never_negative(
     assert torch.linalg.eigvalsh(matrix).min() > -1e-9
 
 
-def test_near_a_perfect_match_the_matrix_is_the_second_derivative(
+def test_linearize_matrix_is_the_second_derivative_at_a_perfect_match(
     clouds: Callable, cut: Callable
 ) -> None:
     half = clouds().double()
@@ -210,7 +210,7 @@ def test_near_a_perfect_match_the_matrix_is_the_second_derivative(
         assert float(change @ matrix @ change) == pytest.approx(bend, rel=0.2)
 
 
-def test_black_halves_have_no_slope(clouds: Callable, cut: Callable) -> None:
+def test_linearize_has_no_gradient_on_black_halves(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
     for paper in (True, False):
         model = linearize(
@@ -222,7 +222,7 @@ def test_black_halves_have_no_slope(clouds: Callable, cut: Callable) -> None:
         assert torch.allclose(model.gradient, torch.zeros(1, 4))
 
 
-def test_rows_are_taken_where_asked(clouds: Callable, cut: Callable) -> None:
+def test_quadratic_where_takes_rows(clouds: Callable, cut: Callable) -> None:
     asked = question(clouds, cut, sides=2, paper=True)
     one, other = linearize(asked, poses(2), 0.1), linearize(asked, poses(2).flip(0), 0.1)
     rows = torch.arange(8) % 3 == 0

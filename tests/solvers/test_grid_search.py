@@ -24,7 +24,7 @@ def starts_at(question: Problem, n_scales: int, stride: float) -> Tensor:
     return pose_from_vector(starts.double(), question.height_ratio)
 
 
-def test_the_number_of_starts_is_the_appendixs(question: Problem) -> None:
+def test_grid_starts_are_as_many_as_in_the_appendix(question: Problem) -> None:
     # s = 0.15: 1 + ceil(1.7 / 0.075) = 24 across, 1.7 / 23 apart, so up to 4 apart are within 1/3:
     # 24 + 2 (23 + 22 + 21 + 20) = 196 pairs. s2 = 0.09375: 1 + ceil(1.8125 / 0.046875) = 40 down.
     # s = 0.95: 1 + ceil(0.1 / 0.475) = 2 across, all 4 pairs within 1/3; s2 = 0.59375:
@@ -32,7 +32,7 @@ def test_the_number_of_starts_is_the_appendixs(question: Problem) -> None:
     assert grid_starts(question, 2, 0.25).shape == (196 * 40 + 4 * 4, 2, 4)
 
 
-def test_one_side_has_every_start_once(clouds: Callable, cut: Callable) -> None:
+def test_grid_starts_of_one_side_are_distinct(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
     one = make_problem(clouds(1, 1), template, paper=True)
     starts = grid_starts(one, 2, 0.25)
@@ -40,7 +40,9 @@ def test_one_side_has_every_start_once(clouds: Callable, cut: Callable) -> None:
     assert len(starts.unique(dim=0)) == len(starts)
 
 
-def test_a_whole_number_of_strides_is_not_rounded_up(clouds: Callable, cut: Callable) -> None:
+def test_grid_starts_do_not_round_up_a_whole_number_of_strides(
+    clouds: Callable, cut: Callable
+) -> None:
     template, _ = cut(clouds())
     one = make_problem(clouds(1, 1), template, paper=True)
     # s = 5 / 12: 7 strides of 1 / 6 in 7 / 6, though more in floating point, hence 8 across;
@@ -50,7 +52,7 @@ def test_a_whole_number_of_strides_is_not_rounded_up(clouds: Callable, cut: Call
     assert int(these.sum()) == 8 * 16
 
 
-def test_starts_are_those_of_the_appendix(question: Problem) -> None:
+def test_grid_starts_are_those_of_the_appendix(question: Problem) -> None:
     theta = starts_at(question, 10, 0.25)
     left, right = theta.unbind(1)
     assert torch.equal(left[:, [0, 2, 3]], right[:, [0, 2, 3]])  # scale, height and no rotation
@@ -64,7 +66,7 @@ def test_starts_are_those_of_the_appendix(question: Problem) -> None:
     assert len(theta.float().unique(dim=0)) == len(theta)
 
 
-def test_within_a_scale_neighbours_are_at_most_a_stride_apart_from_edge_to_edge(
+def test_grid_starts_are_at_most_a_stride_apart(
     question: Problem,
 ) -> None:
     theta = starts_at(question, 10, 0.25)
@@ -79,7 +81,7 @@ def test_within_a_scale_neighbours_are_at_most_a_stride_apart_from_edge_to_edge(
                 assert abs(centres.max() - 1 + reach) < 0.01
 
 
-def test_every_right_start_within_a_third_is_there(question: Problem) -> None:
+def test_grid_starts_pair_every_right_start_within_a_third(question: Problem) -> None:
     theta = starts_at(question, 4, 0.5)
     for scale in theta[:, 0, 0].unique():
         these = theta[theta[:, 0, 0] == scale]
@@ -100,7 +102,7 @@ def small(half: Tensor, cut: Callable, sides: int = 2) -> tuple[Problem, Tensor]
 
 
 @pytest.mark.parametrize("sides", [1, 2])
-def test_the_grid_finds_a_template_without_a_start_at_it(
+def test_grid_search_finds_a_template_without_a_start_at_it(
     clouds: Callable, cut: Callable, sides: int
 ) -> None:
     half = clouds()
@@ -114,7 +116,7 @@ def test_the_grid_finds_a_template_without_a_start_at_it(
     assert ((theta - wanted)[..., :3].abs() * 25).max() < 0.7  # pixels
 
 
-def test_chunks_do_not_change_the_answer_and_progress_is_told(
+def test_grid_search_does_not_depend_on_chunks_and_reports_progress(
     clouds: Callable, cut: Callable
 ) -> None:
     asked, _ = small(clouds(), cut)
@@ -130,7 +132,7 @@ def test_chunks_do_not_change_the_answer_and_progress_is_told(
     assert len(told) == -(-total // 97)
 
 
-def test_the_answer_is_the_lowest_of_all_descents(clouds: Callable, cut: Callable) -> None:
+def test_grid_search_returns_the_lowest_of_all_descents(clouds: Callable, cut: Callable) -> None:
     asked, _ = small(clouds(), cut)
     starts = grid_starts(asked, 3, 0.9)
     copies = make_problem(asked.halves.repeat(len(starts), 1, 1, 1), asked.template, paper=True)
@@ -141,7 +143,7 @@ def test_the_answer_is_the_lowest_of_all_descents(clouds: Callable, cut: Callabl
 
 
 @pytest.mark.parametrize("paper", [True, False])
-def test_films_of_a_batch_do_not_touch_each_other_and_black_ones_are_finite(
+def test_grid_search_does_not_depend_on_the_batch(
     clouds: Callable, cut: Callable, paper: bool
 ) -> None:
     template, _ = cut(clouds())

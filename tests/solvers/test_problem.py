@@ -11,7 +11,7 @@ from kneematch.matching.energy import energy, paper_terms
 from kneematch.solvers.problem import Solution, lower_energy, make_problem
 
 
-def test_a_problem_knows_the_shape_of_halves_and_template(clouds: Callable, cut: Callable) -> None:
+def test_problem_has_the_shapes_of_halves_and_template(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
     question = make_problem(clouds(3, 2), template)
     assert question.halves.shape == (3, 2, 192, 120)
@@ -19,7 +19,7 @@ def test_a_problem_knows_the_shape_of_halves_and_template(clouds: Callable, cut:
     assert question.height_ratio == pytest.approx(1 / 1.6)
 
 
-def test_the_papers_energy_has_one_term_and_the_robust_one_two(
+def test_make_problem_has_one_term_for_the_paper_and_two_otherwise(
     clouds: Callable, cut: Callable
 ) -> None:
     template, _ = cut(clouds())
@@ -30,7 +30,7 @@ def test_the_papers_energy_has_one_term_and_the_robust_one_two(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_template_takes_the_dtype_of_the_halves(
+def test_make_problem_gives_the_template_the_dtype_of_the_halves(
     clouds: Callable, cut: Callable, dtype: torch.dtype
 ) -> None:
     template, _ = cut(clouds())
@@ -39,14 +39,14 @@ def test_the_template_takes_the_dtype_of_the_halves(
     assert question.energy(torch.zeros(1, 2, 4, dtype=dtype)).dtype == dtype
 
 
-def test_the_energy_of_a_vector_is_that_of_its_pose(clouds: Callable, cut: Callable) -> None:
+def test_problem_energy_of_a_vector_is_that_of_its_pose(clouds: Callable, cut: Callable) -> None:
     halves, (template, _) = clouds(3, 2), cut(clouds(seed=1))
     v = torch.randn(3, 2, 4, generator=torch.Generator().manual_seed(0))
     found = make_problem(halves, template, paper=True).energy(v)
     assert torch.equal(found, energy(paper_terms(halves, template), pose_from_vector(v, 1 / 1.6)))
 
 
-def test_the_lower_of_two_solutions_is_taken_row_by_row() -> None:
+def test_lower_energy_chooses_row_by_row() -> None:
     def solution(*energies: float) -> Solution:
         v: Tensor = torch.tensor(energies)[:, None, None].expand(-1, 2, 4)
         return Solution(v, torch.tensor(energies))

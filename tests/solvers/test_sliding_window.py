@@ -18,7 +18,7 @@ def poses(question: Problem, found: Solution) -> Tensor:
     return pose_from_vector(found.v.double(), question.height_ratio)
 
 
-def test_there_are_five_scales_in_the_range_of_poses() -> None:
+def test_sliding_window_has_five_scales_in_the_range_of_poses() -> None:
     assert len(SCALES) == 5
     assert min(SCALES) > SCALE_MIN
     assert max(SCALES) < SCALE_MIN + SCALE_RANGE
@@ -26,7 +26,7 @@ def test_there_are_five_scales_in_the_range_of_poses() -> None:
 
 @pytest.mark.parametrize("negative", [False, True])
 @pytest.mark.parametrize("sides", [1, 2])
-def test_a_planted_template_is_found_exactly(
+def test_sliding_window_finds_a_planted_template_exactly(
     clouds: Callable, cut: Callable, sides: int, negative: bool
 ) -> None:
     template, truth = cut(clouds())
@@ -38,7 +38,7 @@ def test_a_planted_template_is_found_exactly(
     assert found.energy.max() < 1e-4
 
 
-def test_the_scale_is_that_of_the_lowest_sum_over_both_sides(
+def test_sliding_window_takes_the_scale_of_the_lowest_sum_over_both_sides(
     clouds: Callable, cut: Callable
 ) -> None:
     template, _ = cut(clouds())
@@ -53,7 +53,7 @@ def test_the_scale_is_that_of_the_lowest_sum_over_both_sides(
     assert len(set(best.tolist())) > 1
 
 
-def test_the_two_sides_do_not_touch_each_other_at_one_scale(
+def test_sliding_window_treats_sides_independently_at_one_scale(
     clouds: Callable, cut: Callable
 ) -> None:
     template, _ = cut(clouds())
@@ -63,14 +63,14 @@ def test_the_two_sides_do_not_touch_each_other_at_one_scale(
     assert torch.allclose(both.v[:, :1], left.v)
 
 
-def test_the_energy_is_that_of_the_vector(clouds: Callable, cut: Callable) -> None:
+def test_sliding_window_returns_the_energy_of_its_vector(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
     question = make_problem(clouds(2, 2, seed=1), template)
     found = sliding_window(question)
     assert torch.allclose(found.energy, question.energy(found.v))
 
 
-def test_a_film_alone_and_in_a_batch_gets_the_same_pose(clouds: Callable, cut: Callable) -> None:
+def test_sliding_window_does_not_depend_on_the_batch(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
     halves = clouds(3, 2, seed=1)
     together = sliding_window(make_problem(halves, template, paper=True))
@@ -79,7 +79,9 @@ def test_a_film_alone_and_in_a_batch_gets_the_same_pose(clouds: Callable, cut: C
 
 
 @pytest.mark.parametrize("grey", [0.0, 0.7])
-def test_a_single_grey_gives_a_finite_answer(clouds: Callable, cut: Callable, grey: float) -> None:
+def test_sliding_window_is_finite_on_a_single_grey(
+    clouds: Callable, cut: Callable, grey: float
+) -> None:
     template, _ = cut(clouds())
     found = sliding_window(make_problem(torch.full((1, 2, 192, 120), grey), template, paper=True))
     assert bool(found.v.isfinite().all())

@@ -1,4 +1,4 @@
-"""The annotation file: boxes and points drawn on one knee of one film."""
+"""The annotation, template.json: boxes and landmarks drawn on one knee of one film."""
 
 import json
 import os
@@ -16,7 +16,7 @@ BOXES: Final = ("fine", "coarse", "red", "green")
 SMALLEST_BOX_PX: Final = 2
 SLACK_PX: Final = 0.5  # so that a box drawn on the edge of another one counts as inside
 RESERVED_LANDMARK: Final = "centre"  # centre_x_px is already a column of the tables
-COARSE_MARGIN: Final = 1.3  # the coarse box when none is drawn, relative to the fine one
+COARSE_MARGIN: Final = 1.3  # width of the coarse box over the fine one's, if none is drawn
 
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in film pixels
 Point = tuple[float, float]
@@ -36,7 +36,11 @@ class Annotation:
 
 
 def load_annotation(path: str | Path) -> Annotation:
-    """Read a template.json; its film is relative to the file's own folder."""
+    """Read a template.json; the path of its film is relative to the file's own folder.
+
+    Raises:
+        TemplateError: the file cannot be read, or its boxes are not valid.
+    """
     path = Path(path)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -52,7 +56,7 @@ def load_annotation(path: str | Path) -> Annotation:
 
 
 def save_annotation(annotation: Annotation, path: str | Path) -> None:
-    """Write a template.json beside which its film is found by a relative path."""
+    """Write a template.json; the film is stored as a path relative to the file's folder."""
     path = Path(path)
     boxes = {name: list(getattr(annotation, name)) for name in BOXES}
     data = {

@@ -1,4 +1,4 @@
-"""The energy that every minimiser lowers: cross-correlation plus symmetry (paper, Sect. 4)."""
+"""The energy that solvers minimise: cross-correlation plus symmetry (paper, Sect. 4)."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,18 +10,18 @@ from kneematch.geometry.sampling import sample
 from kneematch.matching.local_contrast import normalize_local_contrast
 from kneematch.matching.template import Template
 
-# Below this share of the half's own deviation a patch is constant: to rounding in the printed
-# energy, and to the eye, since noise correlates with anything, in the robust one.
+# Patches whose deviation is below this share of the half's own count as constant: up to rounding in
+# the paper's energy, and up to noise, which correlates with anything, in the robust one.
 ROUNDING: Final = 1e-5
 CONTRAST: Final = 0.15
-# The weight of the fine structure in the robust energy, against that of the film as it is.
+# Weight of the locally normalised images in the robust energy; the film itself has the rest.
 LOCAL_CONTRAST_WEIGHT: Final = 0.5
 TINY: Final = 1e-20  # keeps the derivative of a length finite at 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """A part of the energy: images of N radiographs and what to find in their S sides."""
+    """A part of the energy: images of N radiographs with S sides, and the template to find."""
 
     halves: Tensor  # (N, S, H, W)
     template: Template
@@ -33,15 +33,16 @@ Terms = tuple[Term, ...]
 
 
 def paper_terms(halves: Tensor, template: Template) -> Terms:
-    """The paper's energy: one term."""
+    """Return the single term of the paper's energy for halves (N, S, H, W)."""
     return (Term(halves, template, ROUNDING * deviation(halves)),)
 
 
 def robust_terms(halves: Tensor, template: Template) -> Terms:
-    """Ours, for real films: low contrast counts against a patch, and fine structure counts too.
+    """Return the two terms of the robust energy, made for real films, for halves (N, S, H, W).
 
-    The film itself leads to the joint from far away; its fine structure, in which the outline of
-    the leg is no stronger than that of the bone, puts the margins in their place.
+    Patches of low contrast cost more than in the paper's energy. The film itself guides the search
+    from far away; its local contrast, in which the outline of the leg is no stronger than that of
+    the bone, determines the margins.
     """
     fine = normalize_local_contrast(halves)
     return (
@@ -53,17 +54,17 @@ def robust_terms(halves: Tensor, template: Template) -> Terms:
 
 
 def deviation(images: Tensor) -> Tensor:
-    """Standard deviation of each image (..., H, W): (...)."""
+    """Return the standard deviation (...) of each image (..., H, W)."""
     return (images - images.mean((-2, -1), keepdim=True)).square().mean((-2, -1)).sqrt()
 
 
 def energy(terms: Terms, theta: Tensor) -> Tensor:
-    """How badly the patches at poses (N, S, 4) match, and how much the sides differ: (N,)."""
+    """Return the energies (N,) of poses (N, S, 4): losses of the sides plus symmetry penalty."""
     return losses(terms, theta).sum(-1) + symmetry_penalty(theta)
 
 
 def losses(terms: Terms, theta: Tensor) -> Tensor:
-    """The mismatch of each side, (N, S), at poses (N, S, 4): L, or the weighted sum of several."""
+    """Return the loss (N, S) of each side at poses (N, S, 4): L, or a weighted sum over terms."""
     total = theta.new_zeros(theta.shape[:-1])
     for term in terms:
         height, width = term.halves.shape[-2:]
@@ -74,19 +75,19 @@ def losses(terms: Terms, theta: Tensor) -> Tensor:
 
 
 def one_sided_loss(patch: Tensor, template: Template, floor: Tensor | float = 0.0) -> Tensor:
-    """L: mismatch of patches (..., H, W) with the template, blind to image negatives: (...)."""
+    """Return L (...), the mismatch of patches (..., H, W); an image negative matches as well."""
     whole = correlation(patch, template.image, floor)
     red = correlation(patch[template.red], template.image[template.red], floor)
     green = correlation(patch[template.green], template.image[template.green], floor)
 
-    def cost(sign: int) -> Tensor:  # of the two sub-windows the worse one counts
+    def cost(sign: int) -> Tensor:  # the worse of the two windows counts
         return 1 - (sign * whole + minimum(sign * red, sign * green)) / 2
 
     return minimum(cost(+1), cost(-1))
 
 
 def correlation(patch: Tensor, image: Tensor, floor: Tensor | float = 0.0) -> Tensor:
-    """Normalised cross-correlation of patches (..., H, W) with an image (H, W): (...).
+    """Return the normalised cross-correlations (...) of patches (..., H, W) with an image (H, W).
 
     A patch whose deviation is far below the floor has correlation 0.
     """
@@ -98,7 +99,10 @@ def correlation(patch: Tensor, image: Tensor, floor: Tensor | float = 0.0) -> Te
 
 
 def symmetry_penalty(theta: Tensor) -> Tensor:
-    """L^reg: squared difference of scale and height between two sides (..., 2, 4); 0 for one."""
+    """Return L^reg (...), the squared differences of scale and height of two sides (..., 2, 4).
+
+    It is 0 for films of one side, (..., 1, 4).
+    """
     if theta.shape[-2] == 1:
         return theta.new_zeros(theta.shape[:-2])
     left, right = theta.unbind(-2)

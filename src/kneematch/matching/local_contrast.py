@@ -1,4 +1,4 @@
-"""The fine structure of a half image: what is left when its local brightness and contrast go."""
+"""Local contrast normalisation: half images without their local mean and deviation."""
 
 from typing import Final
 
@@ -8,15 +8,19 @@ from torch import Tensor
 from kneematch.geometry.sampling import resize
 
 REACH: Final = 12 / 500  # deviation of the Gaussian neighbourhood, as a share of the half's width
-# Where the local deviation falls below this share of the half's own, it is noise, and stays small.
+# Local deviations below this share of the half's own count as noise, which is not amplified.
 NOISE: Final = 0.2
-TINY: Final = 1e-20  # a black half has no detail, and none that is not a number
+TINY: Final = 1e-20  # so that a black half gives zeros and not NaN
 
 
 def normalize_local_contrast(halves: Tensor) -> Tensor:
-    """Subtract the local mean and divide by the local deviation: (..., H, W) to (..., H/2, W/2).
+    """Subtract the local mean and divide by the local deviation.
 
-    Finer than that there is only noise.
+    Args:
+        halves: (..., H, W).
+
+    Returns:
+        (..., H / 2, W / 2): at full resolution there is little but noise.
     """
     halves = resize(halves, (halves.shape[-2] // 2, halves.shape[-1] // 2))
     rounding = 100 * torch.finfo(halves.dtype).eps * halves.abs().amax((-2, -1), keepdim=True)
@@ -28,7 +32,7 @@ def normalize_local_contrast(halves: Tensor) -> Tensor:
 
 
 def _smooth(images: Tensor) -> Tensor:
-    """A wide Gaussian blur, computed on a small copy, where it is a matrix product a side."""
+    """Blur images (..., H, W) with a wide Gaussian, as two matrix products on a reduced copy."""
     height, width = images.shape[-2:]
     sigma = REACH * width
     shrink = max(1, round(sigma / 3))
@@ -39,7 +43,7 @@ def _smooth(images: Tensor) -> Tensor:
 
 
 def _gaussian(length: int, sigma: float, like: Tensor) -> Tensor:
-    """(length, length): row i averages its neighbours, and only those that exist."""
-    at = torch.arange(length, device=like.device).to(like.dtype)
-    weights = torch.exp(-0.5 * ((at[:, None] - at) / sigma).square())
+    """Return weights (length, length); row i averages the pixels around i that exist."""
+    position = torch.arange(length, device=like.device).to(like.dtype)
+    weights = torch.exp(-0.5 * ((position[:, None] - position) / sigma).square())
     return weights / weights.sum(1, keepdim=True)

@@ -19,18 +19,18 @@ from kneematch.matching.local_contrast import normalize_local_contrast
 
 Window = tuple[EllipsisType, slice, slice]
 
-SMALLEST_WINDOW: Final = 4  # pixels of the half, below which a correlation says nothing
-SMALLEST_CONTRAST: Final = 1e-4  # of the film's, below which a correlation is one of rounding
+SMALLEST_WINDOW: Final = 4  # pixels of the half; smaller windows correlate with anything
+SMALLEST_CONTRAST: Final = 1e-4  # share of the film's range; below it there is only rounding
 EDGE_SLACK: Final = 0.01  # how far, in [-1, 1], a box may lie past the edge of the half
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Template:
-    """An image, its two sub-windows and the landmarks to carry to every detection."""
+    """An image, its two windows, and the landmarks that every detection gets."""
 
     image: Tensor  # (H, W)
-    local_contrast: Tensor  # (H, W), the same patch of the half's detail
-    red: Window  # patch[template.red]: the pixels of patches (..., H, W) in the red window
+    local_contrast: Tensor  # (H, W), the same patch of the locally normalised half
+    red: Window  # patches (..., H, W)[template.red] are their pixels in the red window
     green: Window
     landmarks: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # in [-1, 1]^2
 
@@ -46,11 +46,11 @@ class Template:
         return self.size[0] / self.size[1]
 
     def to(self, like: Tensor) -> "Template":
-        """The same template on the device and in the dtype of a tensor."""
+        """Return the template on the device and in the dtype of a tensor."""
         return replace(self, image=self.image.to(like), local_contrast=self.local_contrast.to(like))
 
     def for_local_contrast(self) -> "Template":
-        """The template to look for in the detail of a half."""
+        """Return the template to find in locally normalised halves."""
         return replace(self, image=self.local_contrast)
 
 
@@ -88,7 +88,7 @@ def cut_from_half(half: View, annotation: Annotation, box: str = "fine") -> tupl
 
 
 def _box_through(matrix: Tensor, box: Box) -> Box:
-    """An axis-aligned box through an affine map that keeps it axis-aligned (or mirrors it)."""
+    """Map a box by an affine map (3, 3) that keeps it axis-aligned, or mirrors it."""
     corners = torch.tensor([[box[0], box[1]], [box[2], box[3]]], dtype=torch.float64)
     (xa, ya), (xb, yb) = transform(matrix, corners).tolist()
     return min(xa, xb), min(ya, yb), max(xa, xb), max(ya, yb)
@@ -125,7 +125,7 @@ def _check_contrast(annotation: Annotation, name: str, image: Tensor) -> None:
 
 
 def _window(annotation: Annotation, name: str, from_film: Tensor, size: tuple[int, int]) -> Window:
-    """Rows and columns of a template of the given size that a box of the annotation covers."""
+    """Return the rows and columns of a template of size (height, width) that a box covers."""
     x0, y0, x1, y1 = _box_through(from_film, getattr(annotation, name))
     height, width = size
     rows = slice(max(round((y0 + 1) / 2 * height), 0), min(round((y1 + 1) / 2 * height), height))
@@ -139,6 +139,7 @@ def _window(annotation: Annotation, name: str, from_film: Tensor, size: tuple[in
 
 
 def _landmarks(annotation: Annotation, from_film: Tensor) -> dict[str, tuple[float, float]]:
+    """Return the landmarks in the template's [-1, 1]^2."""
     names = list(annotation.landmarks)
     points = torch.tensor([annotation.landmarks[name] for name in names], dtype=torch.float64)
     mapped = transform(from_film, points.reshape(-1, 2)).tolist()
