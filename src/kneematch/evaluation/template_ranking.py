@@ -61,7 +61,13 @@ def rank_templates(
     Raises:
         SettingsError: fewer than three templates.
     """
-    annotations = _load_annotations(folder)
+    files = sorted(folder.glob("*.json"))
+    if len(files) < FEWEST:
+        raise SettingsError(
+            f"{folder}: {len(files)} templates; expected {FEWEST} or more, each a .json file; "
+            "draw them with kneematch annotate"
+        )
+    annotations = {file.name: load_annotation(file) for file in files}
     films = [_absolute(film) for film in films]
     own = [_absolute(annotation.film) for annotation in annotations.values()]
     everywhere = list(dict.fromkeys([*own, *films]))
@@ -132,17 +138,6 @@ def corners_to_matrix(corners: Floats) -> Floats:
     matrix[..., :2, 2] = corners.mean(-2)
     matrix[..., 2, 2] = 1
     return matrix
-
-
-def _load_annotations(folder: Path) -> dict[str, Annotation]:
-    """Load all annotations of a folder, by file name."""
-    files = sorted(folder.glob("*.json"))
-    if len(files) < FEWEST:
-        raise SettingsError(
-            f"{folder}: {len(files)} templates; expected {FEWEST} or more, each a .json file; "
-            "draw them with kneematch annotate"
-        )
-    return {file.name: load_annotation(file) for file in files}
 
 
 def _tables(

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
-from kneematch.networks.model_file import PHASES
+from kneematch.networks.model_file import PHASES, read_safetensors
 from kneematch.networks.pose_network import PoseNetwork
 from kneematch.training.config import Recipe, recipe_from_json
 from kneematch.training.phase import PhaseState
@@ -47,7 +46,7 @@ class Checkpoint:
         try:
             if not 0 <= self.round <= rounds or self.epoch < 0:
                 raise ValueError(f"round {self.round}, epoch {self.epoch}")
-            state.network.load_state_dict(self.weights(phase))
+            state.network.load_state_dict(self._with_prefix(f"{phase}."))
             if phase == self.phase:
                 state.round, state.epoch = self.round, self.epoch
                 state.c_u.copy_(self.tensor("c_u", tuple(state.c_u.shape)))
@@ -62,10 +61,6 @@ class Checkpoint:
     def finished_epochs(self, recipe: Recipe) -> int:
         """Return the number of finished epochs of both phases."""
         return (PHASES.index(self.phase) * recipe.rounds + self.round) * recipe.epochs + self.epoch
-
-    def weights(self, phase: str) -> dict[str, Tensor]:
-        """Return the weights of one network."""
-        return self._with_prefix(f"{phase}.")
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return a tensor by name, or raise SettingsError if it is missing or has another shape."""
@@ -136,19 +131,12 @@ def load_checkpoint(
     Raises:
         SettingsError: the file is missing, malformed, or belongs to another training.
     """
-    try:
-        with safe_open(path, framework="pt", device=device) as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
-    except FileNotFoundError as error:
-        raise SettingsError(
-            f"{path}: no such file; expected the checkpoint of an interrupted training; leave "
-            "--resume out"
-        ) from error
-    except (OSError, SafetensorError) as error:
-        raise SettingsError(
-            f"{path}: cannot be read ({error}); expected a checkpoint; delete it and start over"
-        ) from error
+    tensors, metadata = read_safetensors(
+        path,
+        missing="expected the checkpoint of an interrupted training; leave --resume out",
+        broken="expected a checkpoint; delete it and start over",
+        device=device,
+    )
     if metadata.get("format") != FORMAT:
         raise SettingsError(f"{path}: not a checkpoint; expected {FORMAT!r}; start over")
     try:
@@ -160,19 +148,13 @@ def load_checkpoint(
         checkpoint = Checkpoint(Path(path), phase, int(done["round"]), int(done["epoch"]), tensors)
     except MALFORMED as error:
         raise _malformed(path, error) from error
-    _check_settings(path, stored, settings)
-    return checkpoint
-
-
-def _check_settings(
-    path: str | os.PathLike[str], stored: Mapping[str, Any], settings: Mapping[str, Any]
-) -> None:
     for name, now in settings.items():
         if stored.get(name) != now:
             raise SettingsError(
                 f"{path}: was trained with {name} {stored.get(name)!r}, now {now!r}; expected the "
                 "same; repeat the options of the interrupted command, or leave --resume out"
             )
+    return checkpoint
 
 
 def _malformed(path: str | os.PathLike[str], reason: object) -> SettingsError:

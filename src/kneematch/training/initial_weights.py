@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.networks.model_file import FORMAT, Model, load_model, shipped_model
+from kneematch.networks.model_file import FORMAT, Model, load_model, read_safetensors, shipped_model
 from kneematch.networks.pose_network import PoseNetwork, network_from_weights
 from kneematch.training.config import cache_folder
 
@@ -52,8 +51,11 @@ def initial_networks(start: str, *, seed: int = 0) -> tuple[Networks, Model | No
             f"start {start!r}: no such file; expected {SYNTHETIC}, {IMAGENET}, {RANDOM} or a file "
             "of weights; choose one"
         )
-    weights = _torch_weights(path) if zipfile.is_zipfile(path) else _safetensors_weights(path)
-    if weights is not None:
+    if zipfile.is_zipfile(path):
+        return _with_backbone(_torch_weights(path), start, seed), None
+    broken = "expected a model of kneematch or the weights of a ResNet18; copy it again"
+    weights, metadata = read_safetensors(path, broken=broken)
+    if metadata.get("format") != FORMAT:
         return _with_backbone(weights, start, seed), None
     model = load_model(path)
     return (network_from_weights(model.coarse), network_from_weights(model.fine)), model
@@ -133,17 +135,3 @@ def _torch_weights(path: Path) -> dict[str, Tensor]:
             "writes them; nothing in it was run; download it again"
         ) from error
     return {str(name): value.detach() for name, value in weights.items()}
-
-
-def _safetensors_weights(path: Path) -> dict[str, Tensor] | None:
-    """Return the tensors of a file, or None for a model of kneematch."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("format") == FORMAT:
-                return None
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise SettingsError(
-            f"{path}: cannot be read as safetensors ({error}); expected a model of kneematch or "
-            "the weights of a ResNet18; copy it again"
-        ) from error
