@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
@@ -71,9 +71,7 @@ class Split:
 
 
 def find_study_films(
-    study: Study,
-    root: Path,
-    config: ReproduceConfig = ReproduceConfig(),
+    study: Study, root: Path, config: ReproduceConfig = ReproduceConfig()
 ) -> Films:
     """Find one bilateral film of every participant at the visit, sorted by participant.
 
@@ -83,31 +81,26 @@ def find_study_films(
     Raises:
         SettingsError: no film was found.
     """
+    study = _as_configured(study, config)
     if config.films is not None:
-        films = _listed_films(config.films, root, study, config)
+        films = _listed_films(config.films, root, study)
     else:
-        found = _search(study, root, config)
-        named = ((_participant(film, root, study, config), film) for film in found)
+        found = _search(study, root)
+        named = ((_participant(film, root, study), film) for film in found)
         films = [(participant, film) for participant, film in named if participant is not None]
         if not films:
-            raise SettingsError(_nothing_found(study, root, config, len(found)))
+            raise SettingsError(_nothing_found(study, root, len(found)))
     return sorted(dict(reversed(films)).items())  # the first film of each participant
 
 
-def split_films(
-    study: Study,
-    root: Path,
-    config: ReproduceConfig = ReproduceConfig(),
-) -> Split:
+def split_films(study: Study, root: Path, config: ReproduceConfig = ReproduceConfig()) -> Split:
     """Choose the films to train and to test on: the lists that are given, else a random draw.
 
     Raises:
         SettingsError: there are too few films, or a participant is in both lists.
     """
-    train, test = (
-        [] if path is None else _listed_films(path, root, study, config)
-        for path in (config.train_list, config.test_list)
-    )
+    lists, layout = (config.train_list, config.test_list), _as_configured(study, config)
+    train, test = ([] if path is None else _listed_films(path, root, layout) for path in lists)
     both = {participant for participant, _ in train} & {participant for participant, _ in test}
     if both:
         raise SettingsError(
@@ -136,24 +129,32 @@ def relative_path(film: str, root: Path) -> str:
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else film
 
 
-def _search(study: Study, root: Path, config: ReproduceConfig) -> list[str]:
+def _as_configured(study: Study, config: ReproduceConfig) -> Study:
+    """Return the study as it is laid out on this machine."""
+    if config.visit is not None:
+        study = replace(study, visits=(config.visit,))
+    if config.series is not None:
+        study = replace(study, series=config.series, views=())
+    return replace(study, participant=config.participant or study.participant)
+
+
+def _search(study: Study, root: Path) -> list[str]:
     """Return all bilateral frontal films of the visit, sorted by path.
 
     They are known by a folder's name, or else by the DICOM header.
     """
-    visits = study.visits if config.visit is None else (config.visit,)
     if not root.is_dir():
         raise SettingsError(
             f"{root}: no such folder; expected the films of {study.name}; check --root"
         )
     found, others = [], []
-    for path in _files(root, visits):
+    for path in _files(root, study.visits):
         folders = path.relative_to(root).parts[:-1]
-        if config.series is None and any(_matches(name, study.views) for name in folders):
+        if any(_matches(name, study.views) for name in folders):
             found += [str(path)] if _is_dicom(path) else []
         elif not path.name.endswith(ARCHIVE):
             others.append(str(path))
-    return sorted([*found, *in_series(others, config.series or study.series)])
+    return sorted([*found, *in_series(others, study.series)])
 
 
 def _files(root: Path, visits: Sequence[str]) -> Iterator[Path]:
@@ -177,9 +178,9 @@ def _files(root: Path, visits: Sequence[str]) -> Iterator[Path]:
             folders[:] = [name for name in folders if _matches(name, visits)] or folders
 
 
-def _participant(film: str, root: Path, study: Study, config: ReproduceConfig) -> str | None:
+def _participant(film: str, root: Path, study: Study) -> str | None:
     """Return the participant of a film, from the first folder whose name matches."""
-    pattern = re.compile(config.participant or study.participant)
+    pattern = re.compile(study.participant)
     for name in Path(relative_path(film, root)).parts[:-1]:
         found = pattern.fullmatch(name)
         if found:
@@ -187,7 +188,7 @@ def _participant(film: str, root: Path, study: Study, config: ReproduceConfig) -
     return None
 
 
-def _listed_films(path: Path, root: Path, study: Study, config: ReproduceConfig) -> Films:
+def _listed_films(path: Path, root: Path, study: Study) -> Films:
     """Return all films of a list, whose paths may be relative to the root.
 
     A film of an unknown participant counts as a participant of its own.
@@ -197,7 +198,7 @@ def _listed_films(path: Path, root: Path, study: Study, config: ReproduceConfig)
         str(root / name) if not os.path.lexists(name) and os.path.lexists(root / name) else name
         for name in find_films([f"{sign}{path}"])
     ]
-    return [(_participant(film, root, study, config) or film, film) for film in films]
+    return [(_participant(film, root, study) or film, film) for film in films]
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
@@ -211,19 +212,17 @@ def _is_dicom(path: Path) -> bool:
         return False
 
 
-def _nothing_found(study: Study, root: Path, config: ReproduceConfig, found: int) -> str:
+def _nothing_found(study: Study, root: Path, found: int) -> str:
     """Explain why no film of any participant was found."""
     if found:
         return (
             f"{root}: {found} films, none in a folder of a participant; expected its name to be "
-            f"like {config.participant or study.participant}; name another pattern with "
-            "--participant"
+            f"like {study.participant}; name another pattern with --participant"
         )
-    visits = config.visit or " or ".join(study.visits)
-    views = "" if config.series or not study.views else f" or in {', '.join(study.views)}"
+    views = f" or in {', '.join(study.views)}" if study.views else ""
     return (
-        f"{root}: no film of {study.name}; expected, in a folder {visits}, DICOM described as "
-        f"{config.series or study.series}{views}; check --root, --visit and --series"
+        f"{root}: no film of {study.name}; expected, in a folder {' or '.join(study.visits)}, "
+        f"DICOM described as {study.series}{views}; check --root, --visit and --series"
         f"{_archive_hint(root)}"
     )
 

@@ -60,18 +60,16 @@ def find_joint_lines(
         films: paths of the films to crop; each is read once.
         workers: processes that read films; 0 reads them in this process.
     """
-    found = {film: [run.found.get(film, ()) for run in runs] for film in films}
-    profiles: list[list[Floats]] = [[np.empty((0, ROWS))] for _ in runs]
+    found = {film: [knee for run in runs for knee in run.found.get(film, ())] for film in films}
     measured = {}
     with closing(map_in_workers(_profiles, found.items(), workers=workers)) as results:
         for (film, knees), result in results:
             measured[film] = _unknown(knees) if isinstance(result, WorkerDied) else result
-    for film in found:
-        for gathered, part in zip(profiles, measured[film], strict=True):
-            gathered.append(part)
-    joined = [np.concatenate(parts) for parts in profiles]
-    ends = np.cumsum([len(part) for part in joined])[:-1]
-    shifts = np.split(profile_shifts(np.concatenate(joined)) / ROWS, ends)
+    profiles = np.concatenate([np.empty((0, ROWS)), *(measured[film] for film in found)])
+    owners = [k for film in found for k, run in enumerate(runs) for _ in run.found.get(film, ())]
+    order = np.argsort(np.array(owners, np.intp), kind="stable")  # one method after the other
+    ends = np.searchsorted(np.sort(owners), range(1, len(runs)))
+    shifts = np.split(profile_shifts(profiles[order]) / ROWS, ends)
     return dict(zip([run.method for run in runs], shifts, strict=True))
 
 
@@ -120,23 +118,20 @@ def _normalised(values: Floats) -> Floats:
     return unit
 
 
-def _profiles(film: tuple[str, Sequence[Sequence[Detection]]]) -> list[Floats]:
-    """Return the profiles (knees, ROWS) of each method's crops of a film."""
-    path, methods = film
-    if not any(methods):
-        return _unknown(methods)
+def _profiles(task: tuple[str, Sequence[Detection]]) -> Floats:
+    """Return the profiles (knees, ROWS) of all crops of a film."""
+    path, knees = task
+    if not knees:
+        return _unknown(knees)
     try:
-        radiograph = read(path)
-        return [
-            np.array([_profile(radiograph, found) for found in knees]).reshape(-1, ROWS)
-            for knees in methods
-        ]
+        film = read(path)
+        return np.array([_profile(film, knee) for knee in knees])
     except (FilmError, OSError):  # the file has changed since the detection
-        return _unknown(methods)
+        return _unknown(knees)
 
 
-def _unknown(methods: Sequence[Sequence[Detection]]) -> list[Floats]:
-    return [np.full((len(knees), ROWS), np.nan) for knees in methods]
+def _unknown(knees: Sequence[Detection]) -> Floats:
+    return np.full((len(knees), ROWS), np.nan)
 
 
 def _profile(film: Radiograph, found: Detection) -> Floats:
