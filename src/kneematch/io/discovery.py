@@ -131,40 +131,37 @@ def _films_of(name: str, stdin: BinaryIO | None, leave_out: Sequence[Path]) -> I
     if name == STDIN:
         if stdin is None:
             raise SettingsError("-: no stdin; expected a list of films there; name files instead")
-        yield from _listed(stdin.read(), STDIN, Path(), leave_out)
+        names = _listed(stdin.read(), STDIN, Path())
     elif name.startswith(LIST_SIGN) and not path.exists():
         source = Path(name[len(LIST_SIGN) :])
-        yield from _listed(_bytes(source), str(source), source.parent, leave_out)
+        names = _listed(_bytes(source), str(source), source.parent)
     elif path.suffix.lower() == CSV_SUFFIX and path.is_file():
-        for entry in _column(_bytes(path), path):
-            yield from _file_or_folder(_located(entry, path.parent), leave_out)
+        names = [_located(entry, path.parent) for entry in _column(_bytes(path), path)]
     elif glob.has_magic(name) and not os.path.lexists(path):
-        yield from _matching(name, leave_out)
+        names = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - keeps the name as given
+        if not names:
+            raise SettingsError(f"{name}: nothing matches; expected films; check the pattern")
     else:
-        yield from _file_or_folder(name, leave_out)
+        names = [name]
+    for one in names:
+        if Path(one).is_dir():
+            yield from _inside(one, leave_out)
+        else:
+            yield one  # whether it exists and is a film is checked when it is read
 
 
-def _matching(pattern: str, leave_out: Sequence[Path]) -> Iterator[str]:
-    names = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 - keeps the name as given
-    if not names:
-        raise SettingsError(f"{pattern}: nothing matches; expected films; check the pattern")
-    for name in names:
-        yield from _file_or_folder(name, leave_out)
-
-
-def _listed(text: bytes, source: str, folder: Path, leave_out: Sequence[Path]) -> Iterator[str]:
-    """Yield the films of a list: one path per line or, if it has NULs, between NULs."""
+def _listed(text: bytes, source: str, folder: Path) -> list[str]:
+    """Return the paths of a list: one per line or, if it has NULs, between NULs."""
     lines = text.split(b"\0") if b"\0" in text else text.split(b"\n")
     names = [os.fsdecode(line.removesuffix(b"\r")) for line in lines]
-    names = [name for name in names if name.strip()]
+    names = [_located(name, folder) for name in names if name.strip()]
     if not names:
         raise SettingsError(f"{source}: an empty list; expected a path a line; check it")
-    for name in names:
-        yield from _file_or_folder(_located(name, folder), leave_out)
+    return names
 
 
-def _column(text: bytes, path: Path) -> Iterator[str]:
-    """Yield the paths of a table: its only column, or the one in PATH_COLUMNS."""
+def _column(text: bytes, path: Path) -> list[str]:
+    """Return the paths of a table: its only column, or the one in PATH_COLUMNS."""
     decoded = text.decode("utf-8-sig", "surrogateescape")
     try:
         header, *rows = read_csv(io.StringIO(decoded, newline=""))
@@ -183,7 +180,7 @@ def _column(text: bytes, path: Path) -> Iterator[str]:
     paths = [row[column] for row in rows if len(row) > column and row[column].strip()]
     if not paths:
         raise SettingsError(f"{path}: no paths in it; expected a path a row; check the table")
-    yield from paths
+    return paths
 
 
 def _located(name: str, folder: Path) -> str:
@@ -192,23 +189,8 @@ def _located(name: str, folder: Path) -> str:
     return str(beside) if not os.path.lexists(name) and os.path.lexists(beside) else name
 
 
-def _file_or_folder(name: str, leave_out: Sequence[Path]) -> Iterator[str]:
-    if not Path(name).is_dir():
-        yield name  # whether it exists and is a film is checked when it is read
-        return
-    films = _inside(name, leave_out)
-    first = next(films, None)
-    if first is None:
-        raise SettingsError(
-            f"{name}: a folder without films; expected DICOM, PNG, JPEG or TIFF in it or in its "
-            "folders; check the path"
-        )
-    yield first
-    yield from films
-
-
-def _inside(folder: str, leave_out: Sequence[Path]) -> Iterator[str]:
-    """Yield the films of a folder, then of its folders, by name; folder links are not followed."""
+def _inside(folder: str, leave_out: Sequence[Path]) -> list[str]:
+    """Return the films of a folder, then of its folders, by name; links are not followed."""
 
     def refuse(error: OSError) -> None:
         raise SettingsError(
@@ -216,20 +198,24 @@ def _inside(folder: str, leave_out: Sequence[Path]) -> Iterator[str]:
             "permissions, or leave it out"
         ) from error
 
+    def is_left_out(path: Path) -> bool:
+        return any(other.exists() and path.samefile(other) for other in leave_out)
+
+    films = []
     for parent, folders, files in os.walk(folder, onerror=refuse):
         folders[:] = sorted(
             name
             for name in folders
-            if not name.startswith(".") and not _is_any(Path(parent, name), leave_out)
+            if not name.startswith(".") and not is_left_out(Path(parent, name))
         )
-        for name in sorted(files):
-            path = Path(parent, name)
-            if not name.startswith(".") and name != INDEX and _is_film(path):
-                yield str(path)
-
-
-def _is_any(folder: Path, others: Sequence[Path]) -> bool:
-    return any(other.exists() and folder.samefile(other) for other in others)
+        paths = [Path(parent, name) for name in sorted(files) if not name.startswith(".")]
+        films += [str(path) for path in paths if path.name != INDEX and _is_film(path)]
+    if not films:
+        raise SettingsError(
+            f"{folder}: a folder without films; expected DICOM, PNG, JPEG or TIFF in it or in its "
+            "folders; check the path"
+        )
+    return films
 
 
 def _is_film(path: Path) -> bool:
