@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 from pydicom.data import get_testdata_file
 from pydicom.sr.codedict import codes
+from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from kneematch.detection.detection import Detection
 from kneematch.export.dicom import export_dicom, outline_on_film
@@ -391,6 +392,19 @@ def test_export_dicom_gives_a_reason_for_a_film_that_is_not_dicom(
     assert result.files == ()
     assert result.reason.startswith(f"{path}: not a DICOM; expected")
     assert list(out.iterdir()) == []
+
+
+def test_export_dicom_reads_the_header_within_the_limits_of_read(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    dataset = pydicom.dcmread(source)
+    dataset.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    dataset.add_new(0x00091001, "OB", bytes(300 << 20))  # 300 MB of zeros, deflated to 300 kB
+    dataset.save_as(source)
+    assert source.stat().st_size < 1 << 20
+    result, _ = exported(source, film, knees)
+    assert result.files == ()
+    assert "a deflated DICOM of more than" in result.reason
 
 
 def test_export_dicom_makes_no_presentation_state_of_a_film_in_colours(
