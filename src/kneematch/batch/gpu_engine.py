@@ -4,7 +4,6 @@ import mmap
 import os
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,6 +24,8 @@ SLOT_BYTES: Final = 2 * len(SIDES) * HALF_SIZE[0] * HALF_SIZE[1]  # 16 bits a pi
 WHITE: Final = 65535
 
 Item = tuple[int, str, int]  # index and path of a film, and the slot for its half images
+# to_film, sides, size and mm_per_px of a PreparedFilm.
+Facts = tuple[list[list[list[float]]], tuple[int, ...], tuple[int, int], float | None]
 
 
 def detect_on_gpu(detector: Detector, films: NumberedFilms, workers: int) -> Generator[list[Row]]:
@@ -55,7 +56,8 @@ def detect_on_gpu(detector: Detector, films: NumberedFilms, workers: int) -> Gen
 class SharedHalves:
     """Half images in memory that processes share: a slot per film, 16 bits a pixel.
 
-    It is an anonymous file, since a container's /dev/shm holds no more than 64 MB.
+    It is an anonymous file, since a container's /dev/shm holds no more than 64 MB, and known to
+    CUDA, so that the GPU copies from it directly.
     """
 
     def __init__(self, slots: int) -> None:
@@ -64,9 +66,16 @@ class SharedHalves:
         self.address = f"/proc/{os.getpid()}/fd/{self._file}"
         self.pixels = open_halves(self.address)
         self.free = list(range(slots))
+        if torch.cuda.is_available():
+            cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            cuda.cudaHostRegister(self.pixels.data_ptr(), slots * SLOT_BYTES, 0)
 
     def close(self) -> None:
         """Let go of the file; its memory goes with the last tensor."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+            cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            cuda.cudaHostUnregister(self.pixels.data_ptr())
         os.close(self._file)
 
 
@@ -80,8 +89,11 @@ def open_halves(address: str) -> Tensor:
 _opened: dict[str, Tensor] = {}  # in a reader process: its view of the shared memory
 
 
-def _prepare_in_worker(address: str, margin: float, item: Item) -> PreparedFilm | FilmError:
-    """Read and split a film; its half images stay behind in their slot."""
+def _prepare_in_worker(address: str, margin: float, item: Item) -> Facts | FilmError:
+    """Read and split a film; its half images stay behind in their slot.
+
+    The result holds no tensor: torch would open a socket to send one.
+    """
     if address not in _opened:
         _opened[address] = open_halves(address)
     _, path, slot = item
@@ -91,21 +103,23 @@ def _prepare_in_worker(address: str, margin: float, item: Item) -> PreparedFilm 
     pixels = film.halves.pixels
     levels = (WHITE * pixels.clamp(0, 1)).round_().to(torch.int32).to(torch.uint16)
     _opened[address][slot, : len(pixels)] = levels
-    return replace(film, halves=View(pixels.new_empty(len(pixels), 0), film.halves.to_film))
+    return film.halves.to_film.tolist(), film.sides, film.size, film.mm_per_px
 
 
 def _received(
-    results: Iterator[tuple[Item, PreparedFilm | FilmError | WorkerDied]], memory: SharedHalves
+    results: Iterator[tuple[Item, Facts | FilmError | WorkerDied]], memory: SharedHalves
 ) -> Iterator[tuple[Item, PreparedFilm | FilmError]]:
     """Yield films with the half images that their reader left in shared memory."""
-    for item, film in results:
-        if isinstance(film, WorkerDied):
-            yield item, FilmError(f"{item[1]}: {film}")
-        elif isinstance(film, FilmError):
-            yield item, film
+    for item, result in results:
+        if isinstance(result, WorkerDied):
+            yield item, FilmError(f"{item[1]}: {result}")
+        elif isinstance(result, FilmError):
+            yield item, result
         else:
-            pixels = memory.pixels[item[2], : len(film.sides)]
-            yield item, replace(film, halves=View(pixels, film.halves.to_film))
+            to_film, sides, size, mm_per_px = result
+            pixels = memory.pixels[item[2], : len(sides)]
+            halves = View(pixels, torch.tensor(to_film, dtype=torch.float64))
+            yield item, PreparedFilm(halves, sides, size, mm_per_px)
 
 
 def _detect(
