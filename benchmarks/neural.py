@@ -16,7 +16,7 @@ from films import SCORE_COLUMNS, benchmark_parser, film_sets, find, score, table
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.two_stage import network_solver, refined_network_solver
 from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.anchored_refinement import QUICK_LEVELS, refine_anchored
 from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.solvers.sliding_window import sliding_window
 
@@ -33,7 +33,10 @@ def main() -> None:
     ask = network_solver(networks)
     methods = {
         "neural": ask,
-        "neural+sharpen": refined_network_solver(networks, refine_anchored),
+        "neural+sharpen": refined_network_solver(
+            networks, partial(refine_anchored, levels=QUICK_LEVELS)
+        ),
+        "neural+two levels": refined_network_solver(networks, refine_anchored),
         "neural+gauss_newton": refined_network_solver(
             networks, partial(refine_anchored, trust=0.0)
         ),

@@ -156,7 +156,7 @@ def test_prepare_films_hashes_a_moved_film_and_does_not_split_it_again(
 ) -> None:
     first, _ = prepare_films(films, tmp_path / "cache", room=ROOM, workers=0)
     moved = [film.rename(film.with_name(f"moved-{film.name}")) for film in films]
-    monkeypatch.delattr("kneematch.training.dataset.read")
+    monkeypatch.delattr("kneematch.training.dataset.read_isolated")
     second, failures = prepare_films(moved, tmp_path / "cache", room=ROOM, workers=0)
     assert failures == []
     assert second.keys == first.keys

@@ -8,7 +8,7 @@ from kneematch.errors import NotARadiograph
 from kneematch.geometry.split import Span, split, split_lines
 from kneematch.io.limits import decoding
 from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read, read_header
+from kneematch.io.read import read_header, read_isolated
 
 PICTURE_DEPTHS = {"L": "8 bits", "I;16": "16 bits", "I;16B": "16 bits", "I": "32 bits"}
 
@@ -28,7 +28,7 @@ class Description:
 def describe(path: str | os.PathLike[str]) -> Description:
     """Read a film and describe it; raises FilmError as `read` does."""
     where = Path(path)
-    film = read(where)
+    film = read_isolated(where)
     dicom = _dicom_storage(where)
     kind, stored = ("DICOM", dicom) if dicom else _picture_storage(where)
     try:

@@ -10,7 +10,7 @@ from torch import Tensor
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.split import SIDES, split
 from kneematch.geometry.view import View
-from kneematch.io.read import read
+from kneematch.io.read import read_isolated
 from kneematch.matching.annotation import Annotation, load_annotation
 from kneematch.matching.template import Template, cut_from_half
 from kneematch.networks.consistency_check import ConsistencyCheck
@@ -43,7 +43,7 @@ class TemplateSource:
                 f"{drawn.film}: a landmark is called centre, as the middle of an area is; "
                 "expected another name; rename it"
             )
-        halves, side = split(read(drawn.film)), SIDES.index(drawn.side)
+        halves, side = split(read_isolated(drawn.film)), SIDES.index(drawn.side)
         half = View(halves.pixels[side], halves.to_film[side])
         cut, theta = cut_from_half(half, drawn)
         return cls(cut, half.pixels, theta)

@@ -33,7 +33,7 @@ from kneematch.geometry.split import SIDES
 from kneematch.io.atomic import write_aside
 from kneematch.io.display import to_grey8
 from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read
+from kneematch.io.read import read_isolated
 
 FULL_WIDTH: Final = 7.2  # inches, both columns of a journal
 DPI: Final = 300
@@ -143,7 +143,7 @@ def draw_areas(runs: Sequence[MethodRun], films: Sequence[str]) -> Figure:
         figure.text((x0 + x1) / 2, top, side, ha="center", va="top", weight="bold")
     for row, film in enumerate(films):
         grids[0][row, 0].set_ylabel(f"({LETTERS[row]})", rotation=0, ha="right", va="center")
-        radiograph = read(film)
+        radiograph = read_isolated(film)
         for number, grid in enumerate(grids):
             _draw_side(grid[row], radiograph, [run.found[film][number] for run in runs])
     return figure
@@ -151,7 +151,7 @@ def draw_areas(runs: Sequence[MethodRun], films: Sequence[str]) -> Figure:
 
 def draw_outlines(runs: Sequence[MethodRun], film: str) -> Figure:
     """Draw the outlines of all methods' areas on a film; the legend has the sum of their losses."""
-    radiograph = read(film)
+    radiograph = read_isolated(film)
     found = [run.found[film] for run in runs]
     figure, axes = _film_page(radiograph, _window(list(chain(*found)), radiograph.size))
     for knee in chain(*found):

@@ -15,7 +15,7 @@ from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.statistics import Floats, deviation, mean
 from kneematch.evaluation.tables import Cell, Table, columns
 from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read
+from kneematch.io.read import read_isolated
 from kneematch.parallel import WorkerDied, map_in_workers
 
 ROWS: Final = 96  # height to which crops are resized
@@ -124,7 +124,7 @@ def _profiles(task: tuple[str, Sequence[Detection]]) -> Floats:
     if not knees:
         return _unknown(knees)
     try:
-        film = read(path)
+        film = read_isolated(path)
         return np.array([_profile(film, knee) for knee in knees])
     except (FilmError, OSError):  # the file has changed since the detection
         return _unknown(knees)

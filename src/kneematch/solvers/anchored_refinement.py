@@ -19,7 +19,7 @@ from kneematch.solvers.problem import Problem, Solution, lower_energy, pyramid
 TRUST: Final = 100.0
 LEVELS: Final = (Level(4, 3, 0.05), Level(2, 3, 0.01))
 # For detection one resolution is enough: with both, the mean IoU of the labelled films is 0.0001
-# higher, that of phantoms 0.0013 lower, and a film takes 28 ms longer (benchmarks/refinement.py).
+# higher, that of phantoms 0.0013 lower, and a film takes 28 ms longer (benchmarks/neural.py).
 QUICK_LEVELS: Final = (Level(4, 3, 0.02),)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadable
 from kneematch.geometry.split import HALF_SIZE, SIDES, split
 from kneematch.io.atomic import write_aside, writing
-from kneematch.io.read import is_dicom, read
+from kneematch.io.read import is_dicom, read_isolated
 from kneematch.parallel import WorkerDied, map_in_workers
 from kneematch.training.config import CACHE_VARIABLE, cache_folder
 
@@ -195,7 +195,7 @@ def _prepare(own: Path, room: float, path: str) -> _Entry | SettingsError:
 def _split(path: str, room: float) -> Tensor | str:
     """Return the halves (2, 800, 500) of a film, or a lasting reason why it cannot be used."""
     try:
-        radiograph = read(path)
+        radiograph = read_isolated(path)
         if radiograph.laterality in ONE_KNEE:
             return (
                 f"a film of one knee (laterality {radiograph.laterality}); expected both, to train "

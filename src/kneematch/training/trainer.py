@@ -18,7 +18,7 @@ from kneematch.geometry.split import ROOM, SIDES, split
 from kneematch.geometry.view import View
 from kneematch.io.atomic import write_aside, writing
 from kneematch.io.discovery import find_films
-from kneematch.io.read import read
+from kneematch.io.read import read_isolated
 from kneematch.matching.annotation import Annotation, load_annotation
 from kneematch.matching.template import cut_from_half
 from kneematch.networks.model_file import PHASES, Model, save_model
@@ -125,7 +125,7 @@ def training_settings(config: TrainConfig, template: Path) -> dict[str, Any]:
 
 def cut_templates(annotation: Annotation, device: str) -> tuple[TemplatePair, Tensor]:
     """Return both templates, and the half image (H, W) that they were annotated on."""
-    halves, side = split(read(annotation.film)), SIDES.index(annotation.side)
+    halves, side = split(read_isolated(annotation.film)), SIDES.index(annotation.side)
     half = View(halves.pixels[side], halves.to_film[side])
     like = torch.empty(0, device=device)
     coarse, coarse_pose = cut_from_half(half, annotation, "coarse")
