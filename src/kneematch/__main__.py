@@ -1,8 +1,6 @@
 """`python -m kneematch` is `kneematch`."""
 
-import sys
-
-from kneematch.cli.main import main
+from kneematch.cli.main import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

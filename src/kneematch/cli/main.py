@@ -1,9 +1,11 @@
 """The command line: its commands, and how their errors are shown."""
 
+import atexit
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, cast
+from contextlib import suppress
+from typing import Annotated, NoReturn, cast
 
 import typer
 
@@ -54,6 +56,20 @@ def _options(
     ] = False,
 ) -> None:
     """Declare the options before a command; Typer shows the help of the app instead of this."""
+
+
+def run() -> NoReturn:
+    """Run a command as a program.
+
+    It ends after the clean-up of all modules, but without taking the interpreter down in order,
+    which takes 0.3 s with PyTorch loaded.
+    """
+    code = main()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # a closed pipe
+            stream.flush()
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -176,6 +176,12 @@ def _test_images() -> Tensor:
 @torch.no_grad()
 def float_network(weights: Weights) -> PoseNetwork:
     """Return a network that computes in float32, each BatchNorm folded into its convolution."""
+    network = _folded_network(weights)
+    network.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return network
+
+
+def _folded_network(weights: Weights) -> PoseNetwork:
     network = network_from_weights(weights).requires_grad_(False)
     backbone: Any = network.backbone
     _fold(backbone, "conv1", "bn1")
@@ -186,7 +192,6 @@ def float_network(weights: Weights) -> PoseNetwork:
         if block.downsample is not None:
             _fold(block.downsample, "0", "1")
     backbone.conv1 = Stem(backbone.conv1)
-    backbone.to(memory_format=torch.channels_last)
     return network
 
 
@@ -204,7 +209,7 @@ def _fold(parent: Any, conv: str, norm: str) -> None:
 @torch.no_grad()
 def byte_network(weights: Weights, ranges: Ranges) -> ByteNetwork:
     """Return a network that computes in 8-bit integers; activations outside ranges are clipped."""
-    network = float_network(weights)
+    network = _folded_network(weights)
     backbone: Any = network.backbone
     scales = {name: _scale(*limits) for name, limits in ranges.items()}
     maps, size, blocks = scales["bn1"], INPUT[0] // 4, []
@@ -221,7 +226,7 @@ def byte_network(weights: Weights, ranges: Ranges) -> ByteNetwork:
         second = _pack(block.conv2, size, inner, output, kept, last=last)
         blocks.append(ByteBlock(first, second, shortcut))
         maps = output
-    stem, step = backbone.conv1, scales["bn1"].step
+    stem, step = backbone.conv1.to(memory_format=torch.channels_last), scales["bn1"].step
     stem.weight /= step
     stem.bias.div_(step).add_(0.5)  # so that truncation rounds
     network.backbone = nn.Identity()
