@@ -303,8 +303,9 @@ def _pack(
     last: bool = False,
 ) -> ByteConvolution:
     """Return a convolution in 8-bit integers, for maps of size x size."""
-    steps = conv.weight.abs().amax((1, 2, 3)).clamp(min=1e-12) / WEIGHT_MAX
-    rounded = (conv.weight / steps[:, None, None, None]).round().to(torch.int8)
+    low, high = conv.weight.flatten(1).aminmax(dim=1)
+    steps = torch.maximum(-low, high).clamp(min=1e-12) / WEIGHT_MAX
+    rounded = conv.weight.div(steps[:, None, None, None]).round_().to(torch.int8)
     geometry = list(conv.stride), list(conv.padding), [1, 1], 1
     shape = [2, conv.weight.shape[1], size, size]  # a film's, to optimise for; others work too
     packed = torch.ops.onednn.qconv_prepack(rounded, steps, maps.step, maps.zero, *geometry, shape)
