@@ -46,6 +46,7 @@ COMMANDS = {
     "review-flags": "review_flags.py --films 100 --real REAL",
     "inference": "inference.py --real REAL",
     "parts": "parts.py --other OTHER",
+    "startup": "startup.py --other OTHER",
     "scaling": "scaling.py --cores 1 2 --size 2048x2494 --films 160 --fewest 80 --work WORK",
     "scaling-16": "scaling.py --cores 1 2 4 8 16 --size 2048x2494 --films 1600 --fewest 100 "
     "--distinct 160 --work WORK",
