@@ -100,7 +100,7 @@ def _check_inside(annotation: Annotation, name: str, box: Box) -> None:
     if not SCALE_MIN <= scale <= largest:
         raise TemplateError(
             f"{annotation.film}: the {name} box takes {scale:.2f} of the {annotation.side} half's "
-            f"width; expected {SCALE_MIN} to {largest}; draw another box or annotate another film"
+            f"width; expected {SCALE_MIN} to {largest:g}; draw another box or annotate another film"
         )
     if min(box) < -1 - EDGE_SLACK or max(box) > 1 + EDGE_SLACK:
         raise TemplateError(
