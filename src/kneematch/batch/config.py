@@ -165,11 +165,10 @@ class DetectorSource:
     def load(self) -> "Detector":
         """Load the detector."""
         from kneematch.detection.detector import Detector
-        from kneematch.matching.annotation import load_annotation
 
         return Detector.load(
             self.model,
-            template=None if self.template is None else load_annotation(self.template),
+            template=self.template,
             method=self.method,
             paper=self.paper,
             device=self.device,
