@@ -53,7 +53,7 @@ COMMANDS = {
     "scaling-gpu": "scaling.py --cores 16 --size 2048x2494 --films 4096 --distinct 160 "
     "--device cuda --work WORK",
     "detect": "detect.py",
-    "detect-scale": "detect.py --scale 5000",
+    "detect-scale": "detect.py --scale 2000",
     "detect-ray": "detect.py --ray --films 100",
     "gpu": "gpu.py --robust --repeats 3",
     "web": "web.py",
