@@ -213,10 +213,8 @@ class Detector:
         """Find the knees of films that have as many sides each."""
         halves = _to_device([film.halves.pixels for film in films], self.device)
         posed = make_problem(halves, self.template, paper=self.paper)
-        # TensorFloat-32 would let positions depend on the batch by 0.2 px.
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-            theta = pose_from_vector(self._solve(posed).v.double(), posed.height_ratio)
-            quality = measure_quality(posed, theta, self.check, neural=self.method in NEURAL)
+        theta = pose_from_vector(self._solve(posed).v.double(), posed.height_ratio)  # (N, S, 4)
+        quality = measure_quality(posed, theta, self.check, neural=self.method in NEURAL)
         matrices = pose_matrix(theta, self.template.aspect, posed.image_aspect).cpu()
         to_film = compose(torch.stack([film.halves.to_film for film in films]), matrices)
         return self._detections(films, to_film.numpy(), quality)
