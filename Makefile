@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test test-tools lint clean
+.PHONY: demo docs test test-matrix test-tools lint clean
 .DEFAULT_GOAL := test
 
 # 24 films, DICOM and PNG, two of them broken on purpose; the knees in all others, found by the model
@@ -23,6 +23,11 @@ demo: $(READY)
 # One thread a worker: two workers with torch's own threads would be in each other's way.
 test: lint test-tools
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+
+# The wheel in new environments (extras, oldest and newest versions, every Python on the path), and
+# every command of every page. Takes an hour or so, and some gigabytes of disk for a while.
+test-matrix: $(READY) test-tools
+	$(BIN)/pytest -m matrix
 
 lint: $(READY)
 	$(BIN)/ruff check .

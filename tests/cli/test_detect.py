@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import math
 import os
 import subprocess
@@ -290,3 +291,17 @@ def test_detect_counts_films_of_other_series(
 
 def test_detect_help_names_its_arguments() -> None:
     assert "detect" in CliRunner().invoke(app, ["--help"]).output
+
+
+def test_detect_prints_a_summary_as_json(
+    films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(films / "one.dcm"), str(films / TRUNCATED)]
+    code = main(["detect", *given, "-o", str(tmp_path / "out"), "--json", "--workers", "0"])
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    assert code == 1
+    assert (told["films"], told["knees"], told["failed"]) == (1, 2, 1)
+    assert told["out"] == str(tmp_path / "out")
+    assert TRUNCATED in told["reasons"][0]
+    assert TRUNCATED in said.err

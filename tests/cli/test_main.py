@@ -1,8 +1,10 @@
 """The command line: help, errors in one line, and the commands end to end."""
 
 import csv
+import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -49,7 +51,7 @@ def test_help_names_the_commands() -> None:
     assert result.exit_code == 0
     assert "info" in result.output
     assert "synth" in result.output
-    assert "completion" not in result.output
+    assert "completion" in result.output
 
 
 def test_help_imports_nothing_heavy_and_answers_at_once() -> None:
@@ -65,7 +67,7 @@ def test_help_imports_nothing_heavy_and_answers_at_once() -> None:
 
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"kneematch {kneematch.__version__}\n"
+    assert capsys.readouterr().out.startswith(f"kneematch {kneematch.__version__}\n")
 
 
 def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +79,6 @@ def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     "arguments",
     [
         ["nonsense"],
-        ["info"],
         ["info", "--nonsense"],
         ["synth"],
         ["synth", "-o", "x", "-n", "many"],
@@ -131,6 +132,56 @@ def test_info_tells_what_was_read(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert (dicom["left_half_x_px"], dicom["right_half_x_px"]) == ("0-88", "72-160")
     assert (png["kind"], png["size_px"], png["stored"]) == ("PNG", "200x100", "16 bits")
     assert {png["mm_per_px"], png["laterality"], png["series"]} == {"-"}
+
+
+def test_info_prints_json_with_numbers_as_numbers(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    paths = [film(tmp_path / "a.dcm"), film(tmp_path / "b.png", (200, 100))]
+    assert main(["info", *map(str, paths), "--json"]) == 0
+    dicom, png = json.loads(capsys.readouterr().out)
+    assert (dicom["size_px"], dicom["mm_per_px"]) == ([120, 160], 0.2)
+    assert (png["size_px"], png["mm_per_px"]) == ([200, 100], None)
+
+
+def test_info_without_films_describes_the_installation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["versions"]["kneematch"] == kneematch.__version__
+    assert told["devices"][0].startswith("cpu")
+    assert set(told["extras"]) == {"web", "ray"}
+    assert re.fullmatch("[0-9a-f]{64}", told["model_sha256"])
+    assert str(Path.home()) not in json.dumps(told)
+    assert main(["info"]) == 0
+    assert f"versions: kneematch {kneematch.__version__}, python 3" in capsys.readouterr().out
+
+
+def test_version_names_what_results_depend_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == ["kneematch", "python", "torch", "numpy", "pydicom"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_commands_and_options(shell: str) -> None:
+    words = {"detect --cro": "--crops", "evalu": "evaluate"}
+    for typed, completed in words.items():
+        line = f"kneematch {typed}"
+        environment = {
+            "_KNEEMATCH_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(typed.split())),
+            "_TYPER_COMPLETE_ARGS": line,
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "kneematch"],
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert completed in done.stdout
 
 
 def test_info_on_a_terminal_takes_no_header_for_markup(

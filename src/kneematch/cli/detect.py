@@ -1,6 +1,9 @@
 """`kneematch detect`: find the knee joint areas of films."""
 
+import json
 import logging
+import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,6 +42,10 @@ def detect(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", metavar="", help="Print how films are searched.")
     ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", metavar="", help="Print a summary of the run as JSON on stdout."),
+    ] = False,
 ) -> None:
     """Find the knee joint areas of films; write tables, a report and pictures."""
     if quiet and verbose:
@@ -50,7 +57,9 @@ def detect(
     shows = no_progress if quiet else progress_bar
     with stopping_cleanly(out / "journal.jsonl"), writing(out):
         result = detect_folder(films, out, config, progress=shows)
-    _print_result(result, quiet=quiet)
+    _print_result(result, quiet=quiet or as_json)
+    if as_json:
+        typer.echo(json.dumps(asdict(result), default=os.fspath))
     if result.failed or result.unmade:
         raise typer.Exit(SOME_FAILED)
 

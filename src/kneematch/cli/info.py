@@ -1,8 +1,9 @@
-"""`kneematch info`: show what is read from films, and where they are split."""
+"""`kneematch info`: show the installation, or what is read from films and where they are split."""
 
+import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,76 +16,98 @@ if TYPE_CHECKING:
 
     from kneematch.detection.describe import Description
 
-FIELDS = (
-    "film",
-    "kind",
-    "size_px",
-    "stored",
-    "mm_per_px",
-    "spacing_tag",
-    "laterality",
-    "view",
-    "series",
-    "polarity_tag",
-    "axis_x_px",
-    "left_half_x_px",
-    "right_half_x_px",
-    "film_px_per_half_px",
-)
 NOTHING = "-"  # the file does not say
 MOST_COLUMNS = 6  # of a contact sheet
 
 
 def info(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILES", help="DICOM, PNG, JPEG or TIFF files.")
-    ],
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FILES]",
+            help="DICOM, PNG, JPEG or TIFF files. Without any, the installation is described: "
+            "versions, extras, devices and the built-in model.",
+        ),
+    ] = None,
     preview: Annotated[
         Path | None,
         typer.Option(
             metavar="PNG", help="Draw the films with the lines along which they are split."
         ),
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")] = False,
 ) -> None:
-    """Show what is read from films, and where they are split."""
+    """Show what is read from films, and where they are split; or describe the installation."""
+    if not files:
+        _print_environment(as_json=as_json)
+        return
     from kneematch.detection.describe import describe
 
     pictures: list[Image.Image] = []
-    shown_films = 0
+    facts: list[dict[str, Any]] = []
     for path in files:
         try:
             found = describe(path)
         except KneematchError as error:
             complain(str(error))
             continue
-        _print(dict(zip(FIELDS, _values(path, found), strict=True)), first=shown_films == 0)
-        shown_films += 1
+        facts.append(_facts(path, found))
+        if not as_json:
+            _print(_texts(facts[-1]), first=len(facts) == 1)
         if preview is not None:
             pictures.append(_picture(path, found))
+    if as_json:
+        typer.echo(json.dumps(facts, indent=1))
     if preview is not None and pictures:
         _save(pictures, preview)
-    if shown_films < len(files):
+    if len(facts) < len(files):
         raise typer.Exit(FAILED)
 
 
-def _values(path: Path, found: "Description") -> tuple[str, ...]:
+def _print_environment(*, as_json: bool) -> None:
+    from kneematch.export.environment import describe_environment
+
+    found = describe_environment()
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    for name, value in found.items():
+        named = value.items() if isinstance(value, dict) else ()
+        texts = [f"{key} {each}" for key, each in named] or [str(value)]
+        typer.echo(f"{name}: {', '.join(value if isinstance(value, list) else texts)}")
+
+
+def _facts(path: Path, found: "Description") -> dict[str, Any]:
+    """Return what is known of a film, by the names that are printed."""
     film = found.film
-    values = (
-        shown(path),
-        found.kind,
-        f"{film.size[0]}x{film.size[1]}",
-        found.stored,
-        film.mm_per_px and f"{film.mm_per_px:.6g}",
-        film.spacing_tag,
-        film.laterality,
-        film.view,
-        film.series,
-        film.polarity_tag,
-        f"{found.axis_px:.1f}",
-        *(f"{x0}-{x1}" for x0, x1 in found.halves),
-        f"{found.film_px_per_half_px:.3f}",
-    )
-    return tuple(value or NOTHING for value in values)
+    return {
+        "film": shown(path),
+        "kind": found.kind,
+        "size_px": list(film.size),
+        "stored": found.stored,
+        "mm_per_px": film.mm_per_px,
+        "spacing_tag": film.spacing_tag,
+        "laterality": film.laterality,
+        "view": film.view,
+        "series": film.series,
+        "polarity_tag": film.polarity_tag,
+        "axis_x_px": round(found.axis_px, 1),
+        "left_half_x_px": list(found.halves[0]),
+        "right_half_x_px": list(found.halves[1]),
+        "film_px_per_half_px": round(found.film_px_per_half_px, 3),
+    }
+
+
+def _texts(facts: dict[str, Any]) -> dict[str, str]:
+    """Return the values as a table shows them."""
+    height, width = facts["size_px"]
+    changed = {
+        "size_px": f"{height}x{width}",
+        "mm_per_px": facts["mm_per_px"] and f"{facts['mm_per_px']:.6g}",
+        **{name: "-".join(map(str, facts[name])) for name in ("left_half_x_px", "right_half_x_px")},
+        "film_px_per_half_px": f"{facts['film_px_per_half_px']:.3f}",
+    }
+    return {name: str(value or NOTHING) for name, value in (facts | changed).items()}
 
 
 def _print(values: dict[str, str], *, first: bool) -> None:

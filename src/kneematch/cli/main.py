@@ -9,7 +9,6 @@ from typing import Annotated, NoReturn, cast
 
 import typer
 
-from kneematch import __version__
 from kneematch.cli.annotate import annotate
 from kneematch.cli.detect import detect
 from kneematch.cli.evaluate import evaluate
@@ -26,7 +25,6 @@ UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
 app = typer.Typer(
     help="Find the knee joint areas in knee radiographs.",
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -42,7 +40,10 @@ app.command()(train)
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"kneematch {__version__}")
+        from kneematch.export.run_file import versions
+
+        for name, version in versions().items():
+            typer.echo(f"{name} {version}")
         raise typer.Exit
 
 
@@ -51,7 +52,11 @@ def _options(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", metavar="", help="Print the version.", callback=_version, is_eager=True
+            "--version",
+            metavar="",
+            help="Print the versions of kneematch and of what it computes with.",
+            callback=_version,
+            is_eager=True,
         ),
     ] = False,
 ) -> None:

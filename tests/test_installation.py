@@ -1,0 +1,124 @@
+"""The package as a user installs it: into empty environments, with and without extras.
+
+`make test-matrix` runs these tests: each builds a virtual environment, which takes minutes.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LARGEST_MB = 60  # of a wheel or an sdist
+PYTHONS = ["python3.11", "python3.12", "python3.13"]
+# What needs an extra, and how to see that it is there.
+EXTRAS = {"": "import kneematch", "web": "import kneematch.web.server", "ray": "import ray.data"}
+
+pytestmark = pytest.mark.matrix
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a program without this checkout on its path; return what it prints on stdout."""
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+def requirements() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return [*project["dependencies"], *project["optional-dependencies"]["web"]]
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--outdir", folder, ROOT, cwd=folder)
+    return folder
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder that is removed at once, since an environment has gigabytes."""
+    yield tmp_path
+    shutil.rmtree(tmp_path)
+
+
+def installed(folder: Path, python: str, *wanted: str | Path) -> Path:
+    """Make a virtual environment with a package in it; return its folder of programs."""
+    run(python, "-m", "venv", folder / "venv", cwd=folder)
+    bin_folder = folder / "venv" / "bin"
+    run(bin_folder / "pip", "install", "--quiet", *wanted, cwd=folder)
+    run(bin_folder / "pip", "check", cwd=folder)
+    return bin_folder
+
+
+def detect_on_a_phantom(bin_folder: Path, folder: Path) -> None:
+    """Make a phantom and detect its two knees with the built-in model."""
+    kneematch = bin_folder / "kneematch"
+    run(kneematch, "synth", "-n", "1", "--kind", "knee", "-o", "films", cwd=folder)
+    wanted = "--crops", "--overlays", "--export", "coco", "--export", "dicom", "--json"
+    told = run(kneematch, "detect", "films", "-o", "found", *wanted, cwd=folder)
+    assert json.loads(told)["knees"] == 2
+    assert len(list((folder / "found" / "crops").glob("*.png"))) == 2
+
+
+def test_packages_are_small_and_hold_the_model(packages: Path) -> None:
+    (wheel,), (sdist,) = packages.glob("*.whl"), packages.glob("*.tar.gz")
+    for package in (wheel, sdist):
+        assert package.stat().st_size < LARGEST_MB * 1e6, package
+    in_wheel = set(zipfile.ZipFile(wheel).namelist())
+    with tarfile.open(sdist) as archive:
+        in_sdist = {name.partition("/src/")[2] for name in archive.getnames()}
+    in_source = {
+        str(path.relative_to(ROOT / "src"))
+        for path in (ROOT / "src").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert any(name.endswith(".safetensors") for name in in_source)
+    assert in_source <= in_wheel
+    assert in_source <= in_sdist
+    assert not [name for name in in_wheel if name.endswith((".dcm", ".pyc"))]
+
+
+@pytest.mark.parametrize("extra", EXTRAS, ids=lambda extra: extra or "no extra")
+def test_wheel_works_in_an_empty_environment(packages: Path, empty: Path, extra: str) -> None:
+    (wheel,) = packages.glob("*.whl")
+    bin_folder = installed(empty, sys.executable, f"{wheel}[{extra}]" if extra else wheel)
+    run(bin_folder / "python", "-c", EXTRAS[extra], cwd=empty)
+    detect_on_a_phantom(bin_folder, empty)
+    extras = json.loads(run(bin_folder / "kneematch", "info", "--json", cwd=empty))["extras"]
+    assert extras == {"web": extra == "web", "ray": extra == "ray"}
+
+
+@pytest.mark.parametrize("extra", ["test", "docs", "benchmark"])
+def test_extras_for_developers_can_be_resolved(packages: Path, empty: Path, extra: str) -> None:
+    (wheel,) = packages.glob("*.whl")
+    run(sys.executable, "-m", "pip", "install", "--dry-run", f"{wheel}[{extra}]", cwd=empty)
+
+
+def test_wheel_works_with_the_oldest_allowed_versions(packages: Path, empty: Path) -> None:
+    (wheel,) = packages.glob("*.whl")
+    oldest = [re.sub(r"\[.*?\]", "", text).replace(">=", "==") for text in requirements()]
+    (empty / "oldest.txt").write_text("\n".join(oldest), encoding="utf-8")
+    bin_folder = installed(empty, "python3.11", "-c", empty / "oldest.txt", f"{wheel}[web]")
+    detect_on_a_phantom(bin_folder, empty)
+    run(bin_folder / "python", "-c", EXTRAS["web"], cwd=empty)
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_wheel_works_with_every_python(packages: Path, empty: Path, python: str) -> None:
+    found = shutil.which(python)
+    if found is None or subprocess.run([found, "--version"], capture_output=True).returncode != 0:
+        pytest.skip(f"no {python} on the path")
+    (wheel,) = packages.glob("*.whl")
+    detect_on_a_phantom(installed(empty, python, wheel), empty)
