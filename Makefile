@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo docs test test-matrix test-tools lint clean
+.PHONY: demo docs test test-matrix test-tools lint fuzz clean
 .DEFAULT_GOAL := test
 
 # 24 films, DICOM and PNG, two of them broken on purpose; the knees in all others, found by the model
@@ -33,6 +33,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict
+
+# Spoilt files of every kind, for some minutes; what is found is stored in fuzz-findings.
+MINUTES ?= 5
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --minutes $(MINUTES) --workers 2
 
 clean:
 	rm -rf .venv demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

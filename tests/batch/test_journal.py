@@ -117,6 +117,7 @@ def test_journal_cuts_off_zeros_that_a_power_cut_left(path: Path) -> None:
         b"{",
         b"[" * 5000,
         b'{"index": 1}',
+        b'{"index": Infinity, "film": "x", "failure": "y"}',
         b'{"index": 99, "film": "x", "failure": "y"}',
         b"\xff",
     ],
@@ -145,7 +146,14 @@ def test_check_journal_names_settings_that_differ(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "mine\n", "[1]\n", '{"format": "other/2"}\n', '{"format": "kneematch-journal/1"}\n'],
+    [
+        "",
+        "mine\n",
+        "[1]\n",
+        '{"format": "other/2"}\n',
+        '{"format": "kneematch-journal/1"}\n',
+        '{"format": "kneematch-journal/1", "settings": {}, "started": 1' + "0" * 400 + "}\n",
+    ],
 )
 def test_check_journal_refuses_other_files(path: Path, text: str) -> None:
     path.write_text(text)

@@ -158,6 +158,14 @@ def test_find_films_refuses_what_names_no_films(named: list[str], message: str) 
         find_films(named)
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".csv", "@" + "x" * 300, "a\0b"])
+def test_find_films_leaves_impossible_names_to_the_reader(tmp_path: Path, name: str) -> None:
+    (tmp_path / "list.csv").write_text(f"film\n{name.replace(chr(0), '')}\n")
+    assert len(find_films([tmp_path / "list.csv"])) == 1
+    if not name.startswith("@"):
+        assert find_films([name]) == [name]
+
+
 def test_in_series_selects_by_series_description(tmp_path: Path) -> None:
     films = [
         dicom(tmp_path / "a", "Bilateral PA Fixed Flexion Knee"),

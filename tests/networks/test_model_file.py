@@ -165,6 +165,10 @@ def spoil_landmark(tensors: dict, about: dict) -> None:
     about["templates"]["coarse"]["landmarks"] = {"plateau_left": [0.1, math.nan]}
 
 
+def overflow_landmark(tensors: dict, about: dict) -> None:
+    about["templates"]["fine"]["landmarks"] = {"plateau_left": [0, 10**400]}
+
+
 @pytest.mark.parametrize(
     ("change", "found"),
     [
@@ -176,6 +180,7 @@ def spoil_landmark(tensors: dict, about: dict) -> None:
         (move_window, r"window \[0, 5, 4, 100000\] leaves its template"),
         (remove_templates, "list indices must be integers"),
         (spoil_landmark, "landmark of the coarse template is not a point"),
+        (overflow_landmark, "int too large to convert to float"),
     ],
 )
 def test_load_model_refuses_unusable_values(

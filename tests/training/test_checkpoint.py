@@ -1,6 +1,7 @@
 """Tests of checkpoints: a training interrupted anywhere ends with the same weights."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -216,6 +217,7 @@ def test_load_checkpoint_refuses_other_files(tmp_path: Path) -> None:
         "{}",
         {"phase": "third"},
         {"position": {"round": "first", "epoch": 1}},
+        {"position": {"round": 1, "epoch": math.inf}},
         {"position": None},
         {"settings": []},
         {"settings": {"recipe": 3}},

@@ -255,7 +255,12 @@ def test_read_index_skips_torn_lines(films: list[Path], tmp_path: Path, settled:
     made, _ = prepare_films(films[:2], tmp_path / "cache", room=ROOM, workers=0)
     file = tmp_path / "cache" / "known.jsonl"
     first, second = file.read_bytes().splitlines()
-    for torn in (first[:-9] + second, first + b"\n" + second[:40], b"\xff\n7\n" + second):
+    for torn in (
+        first[:-9] + second,
+        first + b"\n" + second[:40],
+        b"\xff\n7\n" + second,
+        b"[" * 10**5,
+    ):
         file.write_bytes(torn)
         assert len(read_index(file)) <= 1
         again, _ = prepare_films(films[:2], tmp_path / "cache", room=ROOM, workers=0)

@@ -60,7 +60,7 @@ class Row:
             height, width = plain["size"]
             knees = tuple(Detection.from_dict(found) for found in plain["knees"])
             return cls(int(plain["index"]), plain["film"], (height, width), knees)
-        except (KeyError, TypeError, SettingsError, RecursionError) as error:
+        except (KeyError, TypeError, SettingsError, RecursionError, OverflowError) as error:
             raise ValueError(f"a damaged line of a journal ({error})") from error
 
 
@@ -160,7 +160,7 @@ def check_journal(path: Path, settings: Fingerprint) -> None:
         first = json.loads(line)
         found = first["settings"] if first["format"] == FORMAT else None
         float(first["started"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
         found = None
     if not isinstance(found, dict):
         raise SettingsError(

@@ -126,16 +126,16 @@ def _belongs(text: str, film: str) -> bool:
 
 
 def _films_of(name: str, stdin: BinaryIO | None, leave_out: Sequence[Path]) -> Iterator[str]:
-    """Yield the films that one argument names."""
+    """Yield the films that one argument names; os.path bears names that are too long."""
     path = Path(name)
     if name == STDIN:
         if stdin is None:
             raise SettingsError("-: no stdin; expected a list of films there; name files instead")
         names = _listed(stdin.read(), STDIN, Path())
-    elif name.startswith(LIST_SIGN) and not path.exists():
+    elif name.startswith(LIST_SIGN) and not os.path.lexists(path):
         source = Path(name[len(LIST_SIGN) :])
         names = _listed(_bytes(source), str(source), source.parent)
-    elif path.suffix.lower() == CSV_SUFFIX and path.is_file():
+    elif path.suffix.lower() == CSV_SUFFIX and os.path.isfile(path):  # noqa: PTH113
         names = [_located(entry, path.parent) for entry in _column(_bytes(path), path)]
     elif glob.has_magic(name) and not os.path.lexists(path):
         names = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - keeps the name as given
@@ -144,7 +144,7 @@ def _films_of(name: str, stdin: BinaryIO | None, leave_out: Sequence[Path]) -> I
     else:
         names = [name]
     for one in names:
-        if Path(one).is_dir():
+        if os.path.isdir(one):  # noqa: PTH112
             yield from _inside(one, leave_out)
         else:
             yield one  # whether it exists and is a film is checked when it is read

@@ -99,7 +99,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
             _template(tensors, described[phase], phase) for phase in PHASES
         )
         return Model(coarse, fine, coarse_template, fine_template, dict(about["settings"]))
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         found = f"no {error}" if isinstance(error, KeyError) else error
         raise SettingsError(
             f"{path}: not a usable model ({found}); expected one that 'kneematch train' has "

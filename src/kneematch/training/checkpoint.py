@@ -19,7 +19,7 @@ from kneematch.training.phase import PhaseState
 
 FORMAT: Final = "kneematch-checkpoint/1"
 ADAM_STATE: Final = {"step", "exp_avg", "exp_avg_sq"}
-MALFORMED: Final = (KeyError, ValueError, TypeError, AttributeError, RuntimeError)
+MALFORMED: Final = (KeyError, ValueError, TypeError, AttributeError, RuntimeError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -268,7 +268,7 @@ def read_index(index: Path) -> dict[tuple[str, Stamp] | None, str]:
     """Return the known hashes of files, by absolute path and stamp; skip torn lines."""
     hashes: dict[tuple[str, Stamp] | None, str] = {}
     for line in index.read_bytes().splitlines() if index.exists() else ():
-        with suppress(ValueError, TypeError):
+        with suppress(ValueError, TypeError, RecursionError):
             path, size, modified, changed, key = json.loads(line)
             hashes[path, (size, modified, changed)] = str(key)
     return hashes
