@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 METHODS: Final = ("auto", "neural+sharpen", "neural", "search", "grid", "sliding")
 ENGINES: Final = ("local", "ray")
-EXPORTS: Final = ("coco", "dicom")
+EXPORTS: Final = ("coco", "dicom", "markups", "pts")
 PRELOAD: Final = "KNEEMATCH_PRELOAD"  # environment variable: a DetectorSource as JSON
 
 

@@ -10,6 +10,9 @@ from kneematch.batch.artifacts import CROPS, crop_size, distinct_names, draw_fil
 from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import Journal
 from kneematch.detection.detection import Detection
+from kneematch.export.landmarks import EXPORTS as LANDMARKS
+from kneematch.export.landmarks import FOLDER as LANDMARK_FOLDER
+from kneematch.export.landmarks import write_landmarks
 from kneematch.export.run_file import Counts, Run, write_run
 from kneematch.export.tables import (
     TABLES,
@@ -56,6 +59,14 @@ def write_results(
         rows = (row for row in journal.rows() if row.size is not None)
         films = ((row.film, row.size, row.detections) for row in rows)
         write_coco(films, out / COCO, landmarks=landmarks)  # type: ignore[arg-type]
+    if kinds := set(LANDMARKS) & set(config.export):
+        names = distinct_names([row.film for row in journal.rows()])
+        named = zip(names, journal.rows(), strict=True)
+        write_landmarks(
+            ((name, knee) for name, row in named for knee in row.detections),
+            out / LANDMARK_FOLDER,
+            kinds,
+        )
     return Counts(
         films=journal.done() - counts["failed"],
         knees=counts["knees"],

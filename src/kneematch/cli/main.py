@@ -12,6 +12,7 @@ import typer
 from kneematch.cli.annotate import annotate
 from kneematch.cli.detect import detect
 from kneematch.cli.evaluate import evaluate
+from kneematch.cli.import_template import import_template
 from kneematch.cli.info import info
 from kneematch.cli.reproduce import reproduce
 from kneematch.cli.review import review
@@ -31,6 +32,7 @@ app = typer.Typer(
 app.command()(annotate)
 app.command()(detect)
 app.command()(evaluate)
+app.command()(import_template)
 app.command()(info)
 app.command()(reproduce)
 app.command()(review)

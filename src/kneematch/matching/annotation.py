@@ -127,7 +127,7 @@ def _parse(data: Any, path: Path) -> Annotation:
     if not isinstance(data.get("film"), str):
         raise TemplateError(f"{path}: no film; expected the path of the annotated film; add it")
     fine, red, green = (_box(boxes, name, path) for name in ("fine", "red", "green"))
-    coarse = _box(boxes, "coarse", path) if "coarse" in boxes else _enlarge(fine, COARSE_MARGIN)
+    coarse = _box(boxes, "coarse", path) if "coarse" in boxes else enlarged(fine)
     points = data.get("landmarks", {})
     if not isinstance(points, dict):
         raise TemplateError(
@@ -160,7 +160,8 @@ def _box(boxes: Mapping[str, Any], name: str, path: Path) -> Box:
     return box
 
 
-def _enlarge(box: Box, factor: float) -> Box:
+def enlarged(box: Box, factor: float = COARSE_MARGIN) -> Box:
+    """Return a box around the same centre, by default as large as the coarse one around fine."""
     cx, cy = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
     w, h = factor * (box[2] - box[0]) / 2, factor * (box[3] - box[1]) / 2
     return cx - w, cy - h, cx + w, cy + h
