@@ -5,7 +5,8 @@ KneematchError
 │   ├── NotAnImage       unknown, truncated or otherwise undecodable content
 │   ├── NotARadiograph   an image, but not one frame of grey film
 │   ├── MissingDecoder   a transfer syntax that no installed plug-in reads
-│   └── Unreadable       the operating system does not let us
+│   ├── Unreadable       the operating system does not let us
+│   └── NoFrontalKnee    a readable film on which no frontal knee was found
 ├── TemplateError      an annotation that cannot serve as a template
 └── SettingsError      options that contradict each other or the data
 
@@ -35,6 +36,12 @@ class MissingDecoder(FilmError):
 
 class Unreadable(FilmError):
     """The operating system does not let us read the file."""
+
+
+class NoFrontalKnee(FilmError):
+    """The film can be read, but no frontal knee was found on it."""
+
+    reason = "no frontal knee found"
 
 
 class TemplateError(KneematchError):

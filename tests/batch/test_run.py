@@ -5,18 +5,20 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from kneematch.batch.artifacts import distinct_names
 from kneematch.batch.config import DetectConfig
 from kneematch.batch.run import detect_files, detect_folder
-from kneematch.detection.detector import Detector
-from kneematch.errors import SettingsError
+from kneematch.detection.detector import Detector, FilmResult
+from kneematch.errors import NoFrontalKnee, SettingsError
 from kneematch.export.tables import TABLES
 from kneematch.io.read import read
 from kneematch.io.write import write_png16
@@ -69,7 +71,8 @@ def test_detect_folder_writes_everything_that_is_requested(named: list[str], out
     run = json.loads((out / "run.json").read_text())
     with (out / "detections.csv").open(newline="") as file:
         review = sum(row["review"] == "yes" for row in csv.DictReader(file))
-    assert run["counts"] == {"films": 3, "knees": 6, "failed": 1, "review": review}
+    counts = {"films": 3, "knees": 6, "no_knee": 0, "failed": 1, "review": review}
+    assert run["counts"] == counts
     assert result.review == review
     assert set(run["sha256"]) == {"model"}
     assert len(json.loads((out / "coco.json").read_text())["images"]) == 3
@@ -86,6 +89,37 @@ def test_detect_folder_finds_what_detect_finds(films: Path, out: Path, detector:
     assert [row["centre_x_px"] for row in rows] == pytest.approx(
         [knee.centre[0] for knee in found], abs=1e-3
     )
+
+
+def test_detect_files_lists_a_film_without_a_knee(
+    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = Detector.results
+
+    def without_the_first(self: Detector, batch: Sequence[Any]) -> Iterator[FilmResult]:
+        for film, result in zip(batch, results(self, batch), strict=True):
+            first = getattr(film, "size", None) == size
+            yield FilmResult(failure=NoFrontalKnee("no knee here")) if first else result
+
+    write_png16(named[0], np.eye(330, 410, dtype=np.float32))
+    size = (330, 410)
+    monkeypatch.setattr(Detector, "results", without_the_first)
+    config = replace(CONFIG, overlays=True, crops=True, export=("coco", "dicom"))
+    result = detect_files(named, out, config)
+    assert (result.films, result.knees, result.no_knee, result.failed) == (2, 4, 1, 1)
+    assert all(named[0] not in reason for reason in result.reasons)
+    with (out / "failures.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["film", "status", "reason"]
+    assert rows[1] == [named[0], "no_knee", "no frontal knee found"]
+    assert rows[2][:2] == [named[1], "failed"]
+    assert json.loads((out / "run.json").read_text())["counts"]["no_knee"] == 1
+    page = (out / "report.html").read_text()
+    assert "without a knee" in page
+    assert "no frontal knee found" in page
+    monkeypatch.undo()
+    again = detect_files(named, out, replace(config, resume=True))
+    assert again == result  # the film is not searched again
 
 
 def test_detect_files_resumes_only_what_is_missing(

@@ -86,7 +86,7 @@ def test_write_tables_any_name_of_a_film_is_one_row(tmp_path: Path, name: str) -
 @pytest.mark.parametrize("name", ["=HYPERLINK(A1)", "+1x.png", "-x.png", "@x.png", "\r=1", "'=x"])
 def test_tables_no_name_is_a_formula_and_all_read_back(tmp_path: Path, name: str) -> None:
     written(tmp_path, (name, replace(FOUND, reason=name)))
-    write_failures([(name, f"{name}: empty")], tmp_path / "failures.csv")
+    write_failures([(name, "failed", f"{name}: empty")], tmp_path / "failures.csv")
     write_crops([(name, FOUND, crop_name(name, "left"))], tmp_path / "crops.csv", CROP_SIZE)
     for table in ("detections.csv", "failures.csv", "crops.csv"):
         (row,) = rows(tmp_path / table)
@@ -103,10 +103,12 @@ def test_write_tables_a_name_that_is_not_utf8_keeps_its_bytes(tmp_path: Path) ->
     assert b"\n\xff.dcm," in path.read_bytes()
 
 
-def test_write_failures_has_a_film_and_a_reason(tmp_path: Path) -> None:
+def test_write_failures_has_a_film_a_status_and_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "failures.csv"
-    write_failures([("a.dcm", "a.dcm: empty; expected a film, whole")], path)
-    assert rows(path) == [{"film": "a.dcm", "reason": "a.dcm: empty; expected a film, whole"}]
+    write_failures([("a.dcm", "failed", "a.dcm: empty; expected a film, whole")], path)
+    (row,) = rows(path)
+    assert list(row) == ["film", "status", "reason"]
+    assert list(row.values()) == ["a.dcm", "failed", "a.dcm: empty; expected a film, whole"]
 
 
 def test_write_tables_leaves_the_old_files_when_it_fails(tmp_path: Path) -> None:
@@ -194,7 +196,7 @@ def test_write_tables_leaves_nothing_when_the_rows_break_off(tmp_path: Path) -> 
 
 
 def test_write_failures_takes_any_iterable(tmp_path: Path) -> None:
-    write_failures(((f"{k}.dcm", "why") for k in range(3)), tmp_path / "failures.csv")
+    write_failures(((f"{k}.dcm", "failed", "why") for k in range(3)), tmp_path / "failures.csv")
     assert len(rows(tmp_path / "failures.csv")) == 3
 
 

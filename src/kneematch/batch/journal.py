@@ -22,6 +22,7 @@ NAME: Final = "journal.jsonl"
 OLD_NAME: Final = "ledger.jsonl"  # of version 0.1
 FORMAT: Final = "kneematch-journal/1"
 NOT_DONE: Final = -1
+OK, NO_KNEE, FAILED = "ok", "no_knee", "failed"  # status of a film
 
 Fingerprint = Mapping[str, str | int | bool]
 
@@ -35,10 +36,16 @@ class Row:
     size: tuple[int, int] | None = None  # (height, width) in pixels
     detections: tuple[Detection, ...] = ()
     failure: str | None = None
+    no_knee: bool = False  # the film could be read, and `failure` says that it shows no knee
+
+    @property
+    def status(self) -> str:
+        """OK, NO_KNEE or FAILED."""
+        return OK if self.failure is None else NO_KNEE if self.no_knee else FAILED
 
     def to_line(self) -> bytes:
         """Return one line of ASCII: numbers exact, names that are not UTF-8 escaped."""
-        plain: dict[str, object] = {"index": self.index, "film": self.film}
+        plain: dict[str, object] = {"index": self.index, "film": self.film, "status": self.status}
         if self.failure is not None:
             plain["failure"] = self.failure
         else:
@@ -56,7 +63,13 @@ class Row:
         try:
             plain = json.loads(line)
             if "failure" in plain:
-                return cls(int(plain["index"]), plain["film"], failure=str(plain["failure"]))
+                no_knee = plain.get("status") == NO_KNEE
+                return cls(
+                    int(plain["index"]),
+                    plain["film"],
+                    failure=str(plain["failure"]),
+                    no_knee=no_knee,
+                )
             height, width = plain["size"]
             knees = tuple(Detection.from_dict(found) for found in plain["knees"])
             return cls(int(plain["index"]), plain["film"], (height, width), knees)

@@ -8,7 +8,7 @@ from typing import Final
 
 from kneematch.batch.artifacts import CROPS, crop_size, distinct_names, draw_films, save_picture
 from kneematch.batch.config import DetectConfig
-from kneematch.batch.journal import Journal
+from kneematch.batch.journal import FAILED, NO_KNEE, Journal, Row
 from kneematch.detection.detection import Detection
 from kneematch.export.landmarks import EXPORTS as LANDMARKS
 from kneematch.export.landmarks import FOLDER as LANDMARK_FOLDER
@@ -46,10 +46,10 @@ def write_results(
             counts["review"] += knee.needs_review
             yield film, knee
 
-    def failed() -> Iterator[tuple[str, str]]:
-        for film, reason in failures(journal):
-            counts["failed"] += 1
-            yield film, reason
+    def failed() -> Iterator[tuple[str, str, str]]:
+        for row in failures(journal):
+            counts[row.status] += 1
+            yield row.film, row.status, row.failure or ""
 
     write_tables(knees(), out, landmarks=landmarks)
     write_failures(failed(), out / FAILURES)
@@ -68,9 +68,10 @@ def write_results(
             kinds,
         )
     return Counts(
-        films=journal.done() - counts["failed"],
+        films=journal.done() - counts[NO_KNEE] - counts[FAILED],
         knees=counts["knees"],
-        failed=counts["failed"],
+        no_knee=counts[NO_KNEE],
+        failed=counts[FAILED],
         review=counts["review"],
     )
 
@@ -112,7 +113,8 @@ def write_run_and_report(
     from kneematch.export.report import PICTURE_PX, summarise, write_report
 
     most = min(max(int(DRAWN_SHARE * journal.count), FEWEST_DRAWN), MOST_DRAWN)
-    summary = summarise(_knees(journal), failures(journal), most_films=most)
+    failed = ((row.film, row.failure or "") for row in failures(journal))
+    summary = summarise(_knees(journal), failed, most_films=most)
     drawn = draw_films(summary.worst, longest_px=PICTURE_PX, workers=workers)
     ended = run()
     pictures = [drawn.get(film) for film, _ in summary.worst]
@@ -120,11 +122,9 @@ def write_run_and_report(
     write_run(ended, out / RUN)
 
 
-def failures(journal: Journal) -> Iterator[tuple[str, str]]:
-    """Yield the films that could not be used, and why."""
-    for row in journal.rows():
-        if row.failure is not None:
-            yield row.film, row.failure
+def failures(journal: Journal) -> Iterator[Row]:
+    """Yield the rows of films without detections: without a knee, or that could not be used."""
+    return (row for row in journal.rows() if row.failure is not None)
 
 
 def _knees(journal: Journal) -> Iterator[tuple[str, Detection]]:

@@ -41,8 +41,9 @@ class DetectResult:
     films: int  # with detections
     knees: int
     review: int  # knees that a person should look at
+    no_knee: int  # films without a frontal knee
     failed: int  # films that could not be used
-    reasons: tuple[str, ...]  # of the first failures
+    reasons: tuple[str, ...]  # of the first films that could not be used
     unmade: int  # films of which an overlay, a crop or an export could not be made
     unmade_reasons: tuple[str, ...]  # the first ones
 
@@ -265,13 +266,15 @@ def _write(plan: _Plan, journal: "Journal", clock: _Clock, progress: Progress) -
     clock.end("pictures")
     ended = partial(_run_file, plan, counts, clock)
     write_run_and_report(out, journal, ended, workers=plan.workers)
+    reasons_of_failed = (row.failure or "" for row in failures(journal) if not row.no_knee)
     return DetectResult(
         out,
         counts.films,
         counts.knees,
         counts.review,
+        counts.no_knee,
         counts.failed,
-        tuple(reason for _, reason in islice(failures(journal), LISTED_REASONS)),
+        tuple(islice(reasons_of_failed, LISTED_REASONS)),
         len(reasons),
         tuple(reasons[:LISTED_REASONS]),
     )

@@ -9,6 +9,7 @@ import torch
 from kneematch.batch.config import PRELOAD, DetectorSource
 from kneematch.batch.journal import Row
 from kneematch.detection.detector import Detector, FilmResult
+from kneematch.errors import NoFrontalKnee
 
 NumberedFilms = Sequence[tuple[int, str]]  # indices in the list of films, and paths
 
@@ -38,12 +39,15 @@ def detect_chunk(detector: Detector, films: NumberedFilms) -> list[Row]:
 
 def to_rows(films: NumberedFilms, results: Iterable[FilmResult]) -> list[Row]:
     """Pair films with their results."""
-    return [
-        Row(index, film, result.size, result.detections)
-        if result.failure is None
-        else Row(index, film, failure=str(result.failure))
-        for (index, film), result in zip(films, results, strict=True)
-    ]
+    return [_row(index, film, each) for (index, film), each in zip(films, results, strict=True)]
+
+
+def _row(index: int, film: str, result: FilmResult) -> Row:
+    if isinstance(result.failure, NoFrontalKnee):
+        return Row(index, film, failure=NoFrontalKnee.reason, no_knee=True)
+    if result.failure is not None:
+        return Row(index, film, failure=str(result.failure))
+    return Row(index, film, result.size, result.detections)
 
 
 if PRELOAD in os.environ:  # in the process that workers are forked from

@@ -60,7 +60,7 @@ def detect(
     _print_result(result, quiet=quiet or as_json)
     if as_json:
         typer.echo(json.dumps(asdict(result), default=os.fspath))
-    if result.failed or result.unmade:
+    if result.no_knee or result.failed or result.unmade:
         raise typer.Exit(SOME_FAILED)
 
 
@@ -80,5 +80,8 @@ def _print_result(result: "DetectResult", *, quiet: bool) -> None:
         knees = f"{result.knees} knee{'s' if result.knees != 1 else ''}"
         films = f"{result.films} film{'s' if result.films != 1 else ''}"
         review = f", {result.review} to review" if result.review else ""
-        failed = f", {result.failed} failed (failures.csv)" if result.failed else ""
-        typer.echo(f"{shown(result.out / 'detections.csv')}: {knees} in {films}{review}{failed}")
+        no_knee = f", {result.no_knee} without a knee" if result.no_knee else ""
+        failed = f", {result.failed} failed" if result.failed else ""
+        listed = " (failures.csv)" if no_knee or failed else ""
+        counts = f"{knees} in {films}{review}{no_knee}{failed}{listed}"
+        typer.echo(f"{shown(result.out / 'detections.csv')}: {counts}")

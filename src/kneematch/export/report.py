@@ -120,7 +120,7 @@ def write_report(
         run=run,
         ended=f"{run.ended.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
         duration=_duration(run.seconds),
-        films=run.counts.films + run.counts.failed,
+        films=run.counts.films + run.counts.no_knee + run.counts.failed,
         summary=summary,
         bars=bars,
         bar_width=1 / BARS,

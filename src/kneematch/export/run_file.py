@@ -24,7 +24,8 @@ class Counts:
 
     films: int = 0  # with detections
     knees: int = 0
-    failed: int = 0  # films without detections
+    no_knee: int = 0  # films without a frontal knee
+    failed: int = 0  # films that could not be used
     review: int = 0  # knees that a person should look at
 
 

@@ -85,9 +85,13 @@ def write_tables(
                 add(row)
 
 
-def write_failures(rows: Iterable[tuple[str, str]], path: str | os.PathLike[str]) -> None:
-    """Write failures.csv: the films without detections and the reasons."""
-    with write_csv(path, ("film", "reason")) as add:
+def write_failures(rows: Iterable[tuple[str, str, str]], path: str | os.PathLike[str]) -> None:
+    """Write failures.csv: the films without detections, their status and the reasons.
+
+    The status is "no_knee" for a film without a frontal knee, "failed" for one that could not be
+    used.
+    """
+    with write_csv(path, ("film", "status", "reason")) as add:
         for row in rows:
             add(row)
 
