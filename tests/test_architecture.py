@@ -25,14 +25,15 @@ LEVELS = {
     "solvers": 5,
     "synthetic": 5,
     "networks": 6,
-    "detection": 7,
-    "training": 8,
-    "export": 9,
-    "batch": 10,
-    "evaluation": 11,
-    "web": 11,
-    "cli": 12,
-    "__main__": 13,
+    "measures": 7,
+    "detection": 8,
+    "training": 9,
+    "export": 10,
+    "batch": 11,
+    "evaluation": 12,
+    "web": 12,
+    "cli": 13,
+    "__main__": 14,
 }
 
 

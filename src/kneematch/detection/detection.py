@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
 from kneematch.io.radiograph import Radiograph
+from kneematch.measures.measure import Measure, measures_from_dict, measures_to_dict
+from kneematch.measures.outlines import Outlines
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -47,6 +49,8 @@ class Detection:
     status: str = "ok"
     review: str = ""
     reason: str = ""
+    outlines: Outlines | None = None  # of the bones, where knees are measured
+    measures: Mapping[str, Measure] = field(default_factory=dict)  # by name; see docs/measures.md
 
     @property
     def width_mm(self) -> float | None:
@@ -96,6 +100,12 @@ class Detection:
         size = CropSize(mm=mm, spacing_mm=spacing_mm, px=px, mirror=mirror)
         return cut(film, place(self, size))
 
+    def measure(self, film: Radiograph) -> "Detection":
+        """Return this detection with `outlines` and `measures`, taken from its film."""
+        from kneematch.detection.measuring import measure_knees
+
+        return measure_knees(film, [self])[0]
+
     def draw(self, film: Radiograph) -> "Image.Image":
         """The film in grey with the area's outline, its landmarks, its side and its loss."""
         from kneematch.detection.overlay import draw_detections
@@ -108,6 +118,10 @@ class Detection:
         plain["corners"] = self.corners.tolist()
         plain["centre"] = list(self.centre)
         plain["landmarks"] = {name: list(place) for name, place in self.landmarks.items()}
+        del plain["outlines"], plain["measures"]
+        if self.outlines is not None:
+            plain["outlines"] = self.outlines.to_dict()
+            plain["measures"] = measures_to_dict(self.measures)
         return plain
 
     @classmethod
@@ -124,6 +138,9 @@ class Detection:
             found["corners"] = np.array(found["corners"], np.float64).reshape(4, 2)
             places = found.get("landmarks", {}).items()
             found["landmarks"] = {str(name): (float(x), float(y)) for name, (x, y) in places}
+            if "outlines" in found:
+                found["outlines"] = Outlines.from_dict(found["outlines"])
+                found["measures"] = measures_from_dict(found["measures"])
             return cls(**found)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SettingsError(

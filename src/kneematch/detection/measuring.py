@@ -1,0 +1,161 @@
+"""Outlines and measures of detected knees: crops, outline network, outlines in film pixels."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+import numpy as np
+import torch
+
+from kneematch.detection.crop import Placed, cut
+from kneematch.detection.detection import Detection
+from kneematch.io.radiograph import Radiograph
+from kneematch.measures.measure import doubts, measure_outlines
+from kneematch.measures.network import (
+    JOINT_PX,
+    JOINT_WIDTH,
+    LEG_PX,
+    LEG_WIDTH,
+    Located,
+    OutlineNetwork,
+    locate,
+    standardize,
+)
+from kneematch.measures.outline_file import fold_normalization, load_network
+from kneematch.measures.outlines import Array, Outlines
+from kneematch.measures.refinement import smooth
+
+POINTS: Final = 101  # of a border, so that they lie a hundredth of the plateau's width apart
+PLATEAU_SHARE: Final = 0.75  # plateau over area, where the template has no margins as landmarks
+MARGINS: Final = (("plateau_medial", "plateau_lateral"), ("plateau_left", "plateau_right"))
+# The sides of the bones are known beyond these distances from the plateau, in plateau widths.
+FEMUR_STARTS: Final = -0.16
+TIBIA_STARTS: Final = 0.07
+MAX_SIDE_SD: Final = 0.03  # in plateau widths; a side that is less certain ends there
+
+
+@cache
+def outline_network(path: str | None = None) -> OutlineNetwork:
+    """Return the outline network of a file, or the built-in one, ready for a CPU."""
+    return fold_normalization(load_network(path))
+
+
+def measure_knees(
+    film: Radiograph, found: Sequence[Detection], network: OutlineNetwork | None = None
+) -> tuple[Detection, ...]:
+    """Return the detections on a film with outlines and measures.
+
+    Args:
+        film: the film on which the knees were detected.
+        found: the knees.
+        network: default: the built-in one.
+    """
+    network = outline_network() if network is None else network
+    return tuple(_measured(film, knee, network) for knee in found)
+
+
+def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> Detection:
+    centre, across = _plateau(found)
+    outlines = find_outlines(film, centre, across, network, medial=_medial(found))
+    measures = measure_outlines(outlines)
+    reasons = doubts(outlines, float(np.linalg.norm(across)))
+    review, reason = found.review, found.reason
+    if reasons:
+        review, reason = "yes", "; ".join(filter(None, [reason, *reasons]))
+        measures = {
+            name: replace(each, value=None, sd=None, reason=reasons[0])
+            for name, each in measures.items()
+        }
+    return replace(found, outlines=outlines, measures=measures, review=review, reason=reason)
+
+
+def _plateau(found: Detection) -> tuple[Array, Array]:
+    """Return the middle (2,) of the plateau and the vector (2,) from its left to its right end."""
+    for names in MARGINS:
+        if all(name in found.landmarks for name in names):
+            left, right = np.array(sorted(found.landmarks[name] for name in names))
+            return (left + right) / 2, right - left
+    angle = np.radians(found.rotation_deg)
+    across = PLATEAU_SHARE * found.width_px * np.array([np.cos(angle), np.sin(angle)])
+    return np.array(found.centre), across
+
+
+def _medial(found: Detection) -> str:
+    """Return the medial side in the picture: towards the other knee."""
+    return "right" if found.side == "left" else "left"
+
+
+@torch.inference_mode()
+def find_outlines(
+    film: Radiograph,
+    centre: Array,
+    across: Array,
+    network: OutlineNetwork,
+    *,
+    medial: str,
+) -> Outlines:
+    """Return the outlines of a knee.
+
+    Args:
+        film: bones bright or dark.
+        centre: (2,) of the tibial plateau, roughly, in film pixels.
+        across: (2,) from its left to its right end.
+        network: the outline network.
+        medial: the side of the picture that is medial, "left" or "right".
+    """
+    joint = _square(centre, JOINT_WIDTH * across, JOINT_PX)
+    leg = _square(centre, LEG_WIDTH * across, LEG_PX)
+    near, far = (_locate(film, placed, network) for placed in (joint, leg))
+    (left, _), (right, _) = near.margins[0].tolist()
+    columns = np.arange(JOINT_PX) + 0.5
+    x = np.linspace(left, right, POINTS)
+    lines, deviations = [], []
+    for y, sd in zip(near.borders[0].numpy(), near.border_sd[0].numpy(), strict=True):
+        smoothed = smooth(y, sd, between=(left, right))
+        lines.append(_to_film(joint, np.stack([x, np.interp(x, columns, smoothed)], axis=1)))
+        deviations.append(joint.step_px * np.interp(x, columns, sd))
+    (femur_line, tibia_line), (femur_sd, tibia_sd) = lines, deviations
+    outlines = Outlines(
+        femur_line, tibia_line, medial, femur_sd, tibia_sd, mm_per_px=film.mm_per_px
+    )
+    femur, tibia = _sides(film, outlines, leg, far)
+    return replace(outlines, femur_sides=femur, tibia_sides=tibia)
+
+
+def _square(centre: Array, across: Array, size: int) -> Placed:
+    """Return an upright square crop around a centre, `across` (2,) wide."""
+    down = np.array([-across[1], across[0]])
+    to_film = torch.eye(3, dtype=torch.float64)
+    to_film[:2] = torch.from_numpy(np.stack([across / 2, down / 2, centre], axis=1))
+    return Placed((size, size), float(np.linalg.norm(across)) / size, to_film)
+
+
+def _locate(film: Radiograph, placed: Placed, network: OutlineNetwork) -> Located:
+    crop = torch.from_numpy(cut(film, placed))
+    return locate(network(standardize(crop[None])))
+
+
+def _to_film(placed: Placed, points: Array) -> Array:
+    """Map points (K, 2) from a crop's pixels to the film's."""
+    matrix = placed.pixel_map
+    return np.asarray(points @ matrix[:, :2].T + matrix[:, 2])
+
+
+def _sides(
+    film: Radiograph, outlines: Outlines, placed: Placed, found: Located
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Return the sides of femur and tibia, left and right, as far as they are on the film."""
+    rows = np.arange(placed.size[0]) + 0.5
+    height, width = film.size
+    parts: tuple[list[Array], list[Array]] = ([], [])
+    for x, sd in zip(found.sides[0].numpy(), found.side_sd[0].numpy(), strict=True):
+        points = _to_film(placed, np.stack([x, rows], axis=1))
+        on_film = ((points > 0) & (points < [width, height])).all(1)
+        certain = sd * placed.step_px < MAX_SIDE_SD * outlines.width_px
+        y = outlines.in_plateau_widths(points)[:, 1]
+        good = on_film & certain
+        for part, beyond in zip(parts, (y < FEMUR_STARTS, y > TIBIA_STARTS), strict=True):
+            part.append(points[good & beyond])
+    (a, b), (c, d) = parts
+    return (a, b), (c, d)

@@ -1,0 +1,272 @@
+"""Random views of phantom knees: shapes of the joint, poses and exposures, drawn on any device."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kneematch.measures.phantom_crops import KneeMaps
+
+MAX_ROTATION_DEG: Final = 8.0
+MAX_SHIFT: Final = 0.09  # in plateau widths
+MAX_ZOOM: Final = 0.16  # natural logarithm
+REACH: Final = 0.4  # how far from a border its displacement is felt, in plateau widths
+SMALLEST_GAP: Final = 0.003  # of the joint space, in plateau widths
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Views:
+    """Crops and the true positions in them, in pixels; NaN where there is nothing to learn."""
+
+    crops: Tensor  # (N, H, H)
+    borders: Tensor  # (N, 2, H) y of femur and tibia in each column
+    sides: Tensor  # (N, 2, H) x of the left and right side in each row
+    margins: Tensor  # (N, 2, 2) x, y
+
+
+class Draw:
+    """Random numbers for a batch, each of shape (N, 1, 1)."""
+
+    def __init__(self, count: int, generator: torch.Generator) -> None:
+        self.count, self.generator = count, generator
+
+    def uniform(self, low: float, high: float) -> Tensor:
+        """Return numbers between low and high."""
+        drawn = torch.rand(self.count, 1, 1, generator=self.generator, device=self.generator.device)
+        return low + (high - low) * drawn
+
+    def log_uniform(self, low: float, high: float) -> Tensor:
+        """Return numbers whose logarithms are uniform."""
+        bounds = torch.tensor([low, high]).log().tolist()
+        return self.uniform(*bounds).exp()
+
+    def normal(self, deviation: float) -> Tensor:
+        """Return Gaussian numbers."""
+        device = self.generator.device
+        return deviation * torch.randn(self.count, 1, 1, generator=self.generator, device=device)
+
+    def happens(self, probability: float) -> Tensor:
+        """Return True with a probability."""
+        return self.uniform(0, 1) < probability
+
+    def noise(self, size: int) -> Tensor:
+        """Return Gaussian noise (N, size, size)."""
+        shape = self.count, size, size
+        return torch.randn(shape, generator=self.generator, device=self.generator.device)
+
+
+def draw_views(
+    maps: KneeMaps, rows: Tensor, size: int, width: float, generator: torch.Generator
+) -> Views:
+    """Draw one view of each knee `rows` (N,).
+
+    Args:
+        maps: the knees.
+        rows: indices of knees.
+        size: of the crops, in pixels.
+        width: of what a crop shows, in plateau widths.
+        generator: on the maps' device.
+    """
+    draw = Draw(len(rows), generator)
+    x, y = _pose(draw, maps, size, width)  # (N, size, size) in pixels of the maps
+    femur, tibia, displaced = _reshape(draw, maps, rows, x, y)
+    picture = _sample(maps.attenuation[rows].float(), x, displaced)
+    mirrored = x[:, 0, 0] > x[:, 0, -1]
+    sides = _lookup(maps.sides[rows], displaced) - x[:, None]  # (N, 2, size, size)
+    sides = torch.where(mirrored[:, None, None, None], -sides.flip(1), sides)
+    edges = _crossing(torch.stack([femur, tibia], 1).mT)  # (N, 2, size)
+    margins = maps.margins[rows]
+    inside = (x > margins[:, 0, 0, None, None]) & (x < margins[:, 1, 0, None, None])
+    at = edges.nan_to_num(0).long().clamp(0, size - 1)
+    covered = torch.stack([inside, inside], 1).gather(2, at[:, :, None])[:, :, 0]
+    ends = _find_points(margins, x, y, displaced)
+    return Views(
+        expose(draw, picture, size / width),
+        torch.where(covered, edges, torch.nan),
+        _crossing(sides),
+        torch.where(mirrored[:, None, None], ends.flip(1), ends),
+    )
+
+
+def _pose(draw: Draw, maps: KneeMaps, size: int, width: float) -> tuple[Tensor, Tensor]:
+    """Return where the pixels of rotated, shifted and enlarged crops lie in their maps."""
+    px = maps.extent.px
+    angle = torch.deg2rad(draw.uniform(-MAX_ROTATION_DEG, MAX_ROTATION_DEG))
+    step = px * width / size * draw.uniform(-MAX_ZOOM, MAX_ZOOM).exp()
+    flip = torch.where(draw.happens(0.5), -1.0, 1.0)
+    centre = torch.arange(size, device=angle.device) + 0.5 - size / 2
+    across, down = centre[None, None, :] * flip, centre[None, :, None]
+    middle = maps.extent.size / 2
+    shift_x, shift_y = (px * draw.uniform(-MAX_SHIFT, MAX_SHIFT) for _ in range(2))
+    x = middle + shift_x + step * (angle.cos() * across - angle.sin() * down)
+    y = middle + shift_y + step * (angle.sin() * across + angle.cos() * down)
+    return x, y
+
+
+def _reshape(
+    draw: Draw, maps: KneeMaps, rows: Tensor, x: Tensor, y: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the joint another shape by moving both borders up or down in each column.
+
+    Returns:
+        Height (N, H, W) of the new femoral border above each pixel, negative inside the femur, the
+        same of the tibia, and the y (N, H, W) where the maps show what is at each pixel now.
+    """
+    px = maps.extent.px
+    u = (x - maps.extent.size / 2) / px
+    femur, tibia = (_lookup(line[rows][:, None], x)[:, 0] for line in (maps.femur, maps.tibia))
+    lower = _bumps(draw, u, 4, 0.006) + draw.normal(0.015) * u
+    lower = lower + draw.normal(0.02) * u.abs()
+    # The eminence between the compartments: steeper and higher, or lower.
+    left, right = -0.11 + draw.normal(0.025), 0.13 + draw.normal(0.025)
+    steep = draw.log_uniform(0.008, 0.05)
+    lower = lower - draw.uniform(-0.03, 0.06) * (
+        ((u - left) / steep).sigmoid() - ((u - right) / steep).sigmoid()
+    )
+    gap = (tibia - femur) / px
+    factors = [
+        torch.where(draw.happens(0.25), draw.uniform(0.0, 0.7), draw.log_uniform(0.7, 1.5))
+        for _ in range(2)
+    ]
+    medial = (u / draw.uniform(0.03, 0.12)).sigmoid()
+    factor = factors[0] + (factors[1] - factors[0]) * medial
+    middle = (-((u - 0.02 - draw.normal(0.02)) / draw.uniform(0.07, 0.16)).abs().pow(2.5)).exp()
+    factor = factor + (1 - factor) * middle
+    new_gap = gap * factor + draw.uniform(-0.03, 0.10) * middle + _bumps(draw, u, 3, 0.005)
+    new_tibia = tibia + px * lower
+    new_femur = new_tibia - px * new_gap.clamp(min=SMALLEST_GAP)
+    # Above the femoral border and below the tibial one the displacement fades; between them it is
+    # linear, so that the joint space is stretched.
+    between = ((y - new_femur) / (new_tibia - new_femur)).clamp(0, 1)
+    fade_up = (1 - (new_femur - y) / (REACH * px)).clamp(0, 1)
+    fade_down = (1 - (y - new_tibia) / (REACH * px)).clamp(0, 1)
+    moved = (new_femur - femur) * (1 - between) * fade_up + (
+        new_tibia - tibia
+    ) * between * fade_down
+    return y - new_femur, y - new_tibia, y - moved
+
+
+def _bumps(draw: Draw, u: Tensor, count: int, height: float) -> Tensor:
+    """Return a sum of Gaussian bumps at u (N, H, W)."""
+    total = torch.zeros_like(u)
+    for _ in range(count):
+        centre, width = draw.uniform(-0.5, 0.5), draw.log_uniform(0.03, 0.2)
+        total += draw.normal(height) * (-((u - centre) / width).square()).exp()
+    return total
+
+
+def _sample(pictures: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Sample pictures (N, S, S) at pixels x, y (N, H, W)."""
+    grid = torch.stack([x, y], -1) * (2 / pictures.shape[-1]) - 1
+    sampled = F.grid_sample(pictures[:, None], grid, padding_mode="border", align_corners=False)
+    return sampled[:, 0]
+
+
+def _lookup(lines: Tensor, places: Tensor) -> Tensor:
+    """Interpolate lines (N, C, S), given at pixel centres, at places (N, H, W): (N, C, H, W)."""
+    count, kinds, length = lines.shape
+    at = (places - 0.5).clamp(0, length - 1.001)
+    first = at.floor().long()
+    index = first.reshape(count, 1, -1).expand(-1, kinds, -1)
+    low, high = lines.gather(2, index), lines.gather(2, index + 1)
+    share = (at - first).reshape(count, 1, -1)
+    return (low + share * (high - low)).reshape(count, kinds, *places.shape[1:])
+
+
+def _crossing(values: Tensor) -> Tensor:
+    """Return where values (N, C, L, K) change from negative to positive along the last axis.
+
+    In pixels from the first one's outer edge, (N, C, L); NaN where they do not, or where values
+    are missing there. A side that lies to the right is positive first: signs are reversed.
+    """
+    rising = values if values.dim() == 4 else values[:, None]
+    sign = torch.where(rising[..., -1:].nan_to_num(1.0) < 0, -1.0, 1.0)
+    rising = rising * sign
+    change = (rising[..., :-1] < 0) & (rising[..., 1:] >= 0)
+    first = change.float().argmax(-1, keepdim=True)
+    low, high = rising.gather(-1, first), rising.gather(-1, first + 1)
+    place = first + 0.5 - low / (high - low)
+    return torch.where(change.any(-1, keepdim=True), place, torch.nan)[..., 0]
+
+
+def _find_points(points: Tensor, x: Tensor, y: Tensor, displaced: Tensor) -> Tensor:
+    """Return the pixels (N, K, 2) of the crops that show points (N, K, 2) of the maps."""
+    found = []
+    for point in points.unbind(1):
+        distance = (x - point[:, :1, None]).square() + (displaced - point[:, 1:, None]).square()
+        nearest, size = distance.flatten(1).argmin(1), x.shape[-1]
+        found.append(torch.stack([nearest % size, nearest // size], -1) + 0.5)
+    return torch.stack(found, 1)
+
+
+def expose(draw: Draw, attenuation: Tensor, px: float) -> Tensor:
+    """Turn attenuation (N, H, W) into films: objects, scatter, noise, processing, window, gamma.
+
+    `px` are the pixels per plateau width.
+    """
+    size = attenuation.shape[-1]
+    attenuation = attenuation * draw.uniform(0.5, 1.3) + _clutter(draw, size, px)
+    light = (-attenuation).exp()
+    scatter = _blur(light, 0.3 * px).mean((-2, -1), keepdim=True) * draw.uniform(0, 0.15)
+    grey = -(light + scatter).log()
+    sharpness = _blur(grey, 0.03 * px)
+    wide = _blur(grey, 0.2 * px)
+    grey = grey + draw.uniform(0, 1.5) * (grey - sharpness) - draw.uniform(0, 0.7) * wide
+    noise = draw.noise(size)
+    grain = torch.where(draw.happens(0.5), noise, _blur(noise, 1.0) * 3)
+    grey = grey + draw.log_uniform(0.002, 0.05) * grain
+    soft = torch.where(draw.happens(0.5), _blur(grey, 0.7), _blur(grey, 1.6))
+    grey = grey + draw.uniform(0, 1) * (soft - grey)
+    ramp = torch.linspace(-1, 1, size, device=grey.device)
+    grey = grey + draw.normal(0.1) * ramp + draw.normal(0.1) * ramp[:, None]
+    low = grey.flatten(1).quantile(0.03, dim=1)[:, None, None]
+    high = grey.flatten(1).quantile(0.97, dim=1)[:, None, None]
+    black = low + (high - low) * draw.uniform(-0.3, 0.3)
+    white = high + (high - low) * draw.uniform(-0.25, 0.5)
+    film = ((grey - black) / (white - black)).clamp(0, 1)
+    film = (film + 1e-3).pow(draw.log_uniform(0.4, 2.2))
+    levels = draw.log_uniform(40, 1000)
+    return (film * levels).round() / levels
+
+
+def _clutter(draw: Draw, size: int, px: float) -> Tensor:
+    """Return faint discs and lines (N, size, size) that are no borders of the joint space."""
+    place = (torch.arange(size, device=draw.generator.device) + 0.5 - size / 2) / px
+    x, y = place[None, None, :], place[None, :, None]
+    total = torch.zeros(draw.count, size, size, device=place.device)
+    for _ in range(3):
+        angle, bend = draw.uniform(0, torch.pi), draw.normal(1.0)
+        along = x * angle.cos() + y * angle.sin() - draw.uniform(-0.6, 0.6)
+        across = y * angle.cos() - x * angle.sin() - draw.uniform(-0.6, 0.6)
+        line = -((across - bend * along.square()) / draw.log_uniform(0.004, 0.02)).square()
+        length = -(along / draw.uniform(0.05, 0.4)).square()
+        total += draw.happens(0.6) * draw.normal(0.06) * (line + length).exp()
+        radius = (along / draw.uniform(0.1, 0.5)).square() + (
+            across / draw.uniform(0.1, 0.5)
+        ).square()
+        total += (
+            draw.happens(0.6)
+            * draw.normal(0.08)
+            * ((1 - radius) / draw.log_uniform(0.02, 0.3)).sigmoid()
+        )
+    return total
+
+
+def _blur(pictures: Tensor, sigma: float) -> Tensor:
+    """Blur pictures (N, H, W) with a Gaussian."""
+    cell = max(int(sigma / 2), 1)
+    small = pictures[:, None]
+    if cell > 1:
+        small = F.avg_pool2d(small, cell, ceil_mode=True, count_include_pad=False)
+    sigma = sigma / cell
+    radius = int(3 * sigma + 0.5)
+    taps = torch.arange(-radius, radius + 1, device=pictures.device) / sigma
+    taps = (-0.5 * taps.square()).exp()
+    taps = taps / taps.sum()
+    small = F.pad(small, (radius, radius, radius, radius), mode="replicate")
+    small = F.conv2d(F.conv2d(small, taps[None, None, None, :]), taps[None, None, :, None])
+    if cell > 1:
+        small = F.interpolate(small, pictures.shape[-2:], mode="bilinear")
+    return small[:, 0]

@@ -1,0 +1,114 @@
+"""Train the outline network on views of phantom knees, and on corrected outlines."""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kneematch.measures.augmentation import Views, draw_views
+from kneematch.measures.network import (
+    JOINT_PX,
+    JOINT_WIDTH,
+    LEG_PX,
+    LEG_WIDTH,
+    OutlineNetwork,
+    split_logits,
+    standardize,
+)
+from kneematch.measures.phantom_crops import KneeMaps
+
+logger = logging.getLogger("kneematch")
+
+TARGET_SD: Final = 1.0  # of the distribution that is learnt, in pixels
+SIDE_WEIGHT: Final = 0.3  # of the sides and the margins in the loss
+DISTANCE_WEIGHT: Final = 0.2  # of the mean's error in pixels
+
+
+@dataclass(frozen=True, slots=True)
+class LearningConfig:
+    """How the outline network is trained."""
+
+    steps: int = 5000
+    batch: int = 64
+    rate: float = 2e-3  # peak learning rate
+    seed: int = 0
+    leg_share: float = 0.25  # size of a batch of leg crops over that of a batch of joint crops
+
+
+def train_outlines(
+    network: OutlineNetwork,
+    maps: Sequence[KneeMaps],
+    config: LearningConfig,
+    *,
+    report: Callable[[int, float], None] | None = None,
+    more: Callable[[torch.Generator], Views] | None = None,
+) -> OutlineNetwork:
+    """Train with AdamW and a one-cycle schedule; return the network in evaluation mode.
+
+    Args:
+        network: on the maps' device.
+        maps: knees around the joint and, second, whole legs.
+        config: settings.
+        report: called with the step and the loss, every 250 steps.
+        more: draws further views, such as corrected outlines, for every step.
+    """
+    device = maps[0].attenuation.device
+    generator = torch.Generator(device).manual_seed(config.seed)
+    optimiser = torch.optim.AdamW(network.parameters(), weight_decay=0.02)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimiser, config.rate, total_steps=config.steps, pct_start=0.1
+    )
+    network.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    counts = config.batch, max(1, round(config.leg_share * config.batch))
+    frames = (JOINT_PX, JOINT_WIDTH), (LEG_PX, LEG_WIDTH)
+    for step in range(config.steps):
+        views = [
+            draw_views(each, _choose(each, count, generator), *frame, generator)
+            for each, count, frame in zip(maps, counts, frames, strict=False)
+        ]
+        if more is not None:
+            views.append(more(generator))
+        loss = torch.stack([outline_loss(network, view) for view in views]).sum()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        if report is not None and (step % 250 == 0 or step == config.steps - 1):
+            report(step, loss.item())
+    return network.eval()
+
+
+def _choose(maps: KneeMaps, count: int, generator: torch.Generator) -> Tensor:
+    device = generator.device
+    return torch.randint(len(maps.attenuation), (count,), generator=generator, device=device)
+
+
+def outline_loss(network: OutlineNetwork, views: Views) -> Tensor:
+    """Return the mean loss of the network on views."""
+    device = views.crops.device.type
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        logits = network(standardize(views.crops))
+    borders, sides, margins = split_logits(logits.float())
+    ends = margins.logsumexp(-2), margins.logsumexp(-1)  # over x, over y
+    at_ends = (_line_loss(each, views.margins[..., k]) for k, each in enumerate(ends))
+    around = _line_loss(sides, views.sides) + 0.5 * torch.stack(list(at_ends)).sum()
+    return _line_loss(borders, views.borders) + SIDE_WEIGHT * around
+
+
+def _line_loss(logits: Tensor, places: Tensor) -> Tensor:
+    """Return the mean loss of distributions (..., K) whose true places (...) may be NaN."""
+    length = logits.shape[-1]
+    known = places.isfinite() & (places > 0) & (places < length)
+    logits, places = logits[known], places[known]
+    if not len(places):
+        return logits.sum() * 0.0
+    centres = torch.arange(length, device=logits.device) + 0.5
+    target = (-0.5 * ((centres - places[:, None]) / TARGET_SD).square()).softmax(-1)
+    log_share = logits.log_softmax(-1)
+    mean = (log_share.exp() * centres).sum(-1)
+    distance = torch.nn.functional.smooth_l1_loss(mean, places)
+    return -(target * log_share).sum(-1).mean() + DISTANCE_WEIGHT * distance

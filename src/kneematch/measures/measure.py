@@ -1,0 +1,143 @@
+"""All measures of one knee with their uncertainties, and why one is left out."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from kneematch.measures.joint_space import (
+    COMPARTMENTS,
+    FIXED,
+    PERCENT,
+    area,
+    joint_line_angle,
+    mean_width,
+    minimum_width,
+    orthogonal_minimum_width,
+    tibiofemoral_angle,
+    widths_at,
+)
+from kneematch.measures.outlines import Array, Outlines
+
+WIDTH: Final = "pct"  # percent of the plateau's width
+AREA: Final = "pct2"  # percent of its square
+ANGLE: Final = "deg"
+
+# Standard deviations that the network states are too small or too large by these factors, by unit;
+# measured on phantoms that were not seen in training (benchmarks/measure.py).
+CALIBRATION: Final = {WIDTH: 1.0, AREA: 1.0, ANGLE: 1.0}
+
+CROSSING: Final = "outlines cross"
+UNCLEAR: Final = "outline not clear"
+WRONG_SIZE: Final = "outline does not fit the area"
+SHORT_SHAFT: Final = "shaft too short"
+
+MAX_SD: Final = 2.0  # of a width that is still reported, in percent of the plateau's width
+CROSSED: Final = -0.5  # a width below this is a mistake, and not bone on bone
+PLAUSIBLE: Final = (0.8, 1.25)  # width of the outlined plateau over that of the detected one
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One measure, or the reason why it is left out."""
+
+    value: float | None
+    sd: float | None  # standard deviation
+    unit: str  # "pct", "pct2" or "deg"
+    reason: str = ""
+
+
+Measures = Mapping[str, Measure]
+
+
+def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
+    """Return every measure of a knee by its name."""
+    return dict(_measures(outlines))
+
+
+def doubts(outlines: Outlines, detected_px: float) -> list[str]:
+    """Return why outlines are not credible; nothing if they are.
+
+    Args:
+        outlines: of one knee.
+        detected_px: width of the plateau according to the detection.
+    """
+    x = np.concatenate([np.linspace(*ends, 21) for ends in COMPARTMENTS.values()])
+    fits = PLAUSIBLE[0] <= outlines.width_px / detected_px <= PLAUSIBLE[1]
+    reasons = {
+        WRONG_SIZE: not fits,
+        CROSSING: np.median(widths_at(outlines, x)) < 0,
+        UNCLEAR: CALIBRATION[WIDTH] * _sd(outlines, x) > MAX_SD,
+    }
+    return [reason for reason, applies in reasons.items() if applies]
+
+
+def _measures(outlines: Outlines) -> Iterator[tuple[str, Measure]]:
+    for name, (x0, x1) in COMPARTMENTS.items():
+        whole = _sd(outlines, np.linspace(x0, x1, 11))
+        functions: tuple[tuple[str, str, Callable[[Outlines, str], float]], ...] = (
+            (f"jsw_{name}_minimum", WIDTH, minimum_width),
+            (f"jsw_{name}_orthogonal_minimum", WIDTH, orthogonal_minimum_width),
+            (f"jsw_{name}_mean", WIDTH, mean_width),
+            (f"joint_space_{name}_area", AREA, area),
+        )
+        for label, unit, function in functions:
+            share = (x1 - x0) if unit == AREA else 1.0
+            yield label, _checked(function(outlines, name), share * whole, unit)
+    for x, width in zip(FIXED, widths_at(outlines, np.array(FIXED)), strict=True):
+        yield f"jsw_x{round(1000 * x):03d}", _checked(float(width), _sd(outlines, np.array([x])))
+    ends = _sd(outlines, np.array([np.mean(places) for places in COMPARTMENTS.values()]))
+    lever = PERCENT * (np.mean(COMPARTMENTS["lateral"]) - np.mean(COMPARTMENTS["medial"]))
+    sd = math.degrees(math.sqrt(2) * ends / lever) * CALIBRATION[ANGLE]
+    yield "joint_line_angle", Measure(joint_line_angle(outlines), sd, ANGLE)
+    shafts = tibiofemoral_angle(outlines)
+    if shafts is None:
+        yield "tibiofemoral_angle", Measure(None, None, ANGLE, SHORT_SHAFT)
+    else:
+        yield "tibiofemoral_angle", Measure(shafts, None, ANGLE)
+
+
+def _checked(value: float, sd: float, unit: str = WIDTH) -> Measure:
+    sd = sd * CALIBRATION[unit]
+    if value < CROSSED:
+        return Measure(None, None, unit, CROSSING)
+    if sd > MAX_SD:
+        return Measure(None, None, unit, UNCLEAR)
+    return Measure(max(value, 0.0), sd, unit)
+
+
+def _sd(outlines: Outlines, x: Array) -> float:
+    """Return the standard deviation of the width at x (K,), as a root mean square, in percent."""
+    total = 0.0
+    for line, sd in ((outlines.femur, outlines.femur_sd), (outlines.tibia, outlines.tibia_sd)):
+        if len(sd) != len(line):
+            return 0.0
+        places = outlines.in_plateau_widths(line)[:, 0]
+        order = np.argsort(places)
+        total += float((np.interp(x, places[order], sd[order]) ** 2).mean())
+    return PERCENT * math.sqrt(total) / outlines.width_px
+
+
+def in_mm(measure: Measure, outlines: Outlines, magnification: float = 1.0) -> float | None:
+    """Return a measure in mm, or mm2, at the detector; divided by a magnification if one is known.
+
+    None for angles, for films without spacing, and for measures that are left out.
+    """
+    if outlines.width_mm is None or measure.value is None or measure.unit == ANGLE:
+        return None
+    length = outlines.width_mm / magnification
+    if measure.unit == AREA:
+        return measure.value / PERCENT * length**2
+    return measure.value / PERCENT * length
+
+
+def measures_to_dict(measures: Measures) -> dict[str, Any]:
+    """Return measures as JSON can hold them: [value, sd, unit, reason] by name."""
+    return {name: [each.value, each.sd, each.unit, each.reason] for name, each in measures.items()}
+
+
+def measures_from_dict(plain: Mapping[str, Any]) -> dict[str, Measure]:
+    """Return the measures that `measures_to_dict` wrote."""
+    return {name: Measure(*values) for name, values in plain.items()}

@@ -1,0 +1,114 @@
+"""OutlineNetwork: a U-Net that locates the outlines of femur and tibia in a crop of one knee.
+
+A border is learnt as a probability over the rows of each column, and a side of a bone as one over
+the columns of each row (He et al., "Fully convolutional boundary regression for retina OCT
+segmentation", MICCAI 2019). Its mean is the position, to a fraction of a pixel, and its spread the
+uncertainty.
+"""
+
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+# Crops: their side in pixels and in plateau widths, around the joint and to show the shafts
+JOINT_PX, JOINT_WIDTH = 256, 1.25
+LEG_PX, LEG_WIDTH = 128, 3.2
+CHANNELS: Final = (32, 48, 64, 96, 128)  # from half of the crop's resolution down
+BORDERS: Final = 2  # lower border of the femur, upper border of the tibia
+SIDES: Final = 2  # left and right side of the bones, femur above the joint and tibia below it
+MARGINS: Final = 2  # left and right end of the tibial plateau
+OUTPUTS: Final = BORDERS + SIDES + MARGINS
+WINDOW: Final = 6  # pixels to either side of the most probable one that enter a mean
+
+
+class Located(NamedTuple):
+    """Positions in a crop's pixels, (0, 0) being its top left corner, and standard deviations."""
+
+    borders: Tensor  # (N, 2, W) y in each column
+    border_sd: Tensor  # (N, 2, W)
+    sides: Tensor  # (N, 2, H) x in each row
+    side_sd: Tensor  # (N, 2, H)
+    margins: Tensor  # (N, 2, 2) x, y
+
+
+class OutlineNetwork(nn.Module):
+    """Map crops (N, 1, H, W), standardised, to logits (N, OUTPUTS, H, W)."""
+
+    def __init__(self, channels: tuple[int, ...] = CHANNELS) -> None:
+        super().__init__()
+        self.channels = channels
+        above = (4, *channels[:-1])
+        self.encoder = nn.ModuleList(map(_block, above, channels))
+        self.decoder = nn.ModuleList(
+            _block(wide + narrow, narrow) for narrow, wide in pairwise(channels)
+        )
+        self.head = nn.Conv2d(channels[0], 4 * OUTPUTS, 1)
+
+    def forward(self, crops: Tensor) -> Tensor:
+        """Return logits."""
+        skipped = []
+        values = F.pixel_unshuffle(crops, 2)
+        for level, block in enumerate(self.encoder):
+            values = block(F.max_pool2d(values, 2) if level else values)
+            skipped.append(values)
+        values = skipped.pop()
+        for block in reversed(self.decoder):
+            larger = F.interpolate(values, scale_factor=2.0, mode="nearest")
+            values = block(torch.cat([skipped.pop(), larger], dim=1))
+        return F.pixel_shuffle(self.head(values), 2)
+
+
+def _block(inputs: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(inplace=True),
+    )
+
+
+def standardize(crops: Tensor) -> Tensor:
+    """Return crops (N, H, W) with mean 0 and standard deviation 1, as (N, 1, H, W)."""
+    deviation, mean = torch.std_mean(crops, dim=(-2, -1), keepdim=True)
+    return ((crops - mean) / deviation.clamp(min=1e-6))[:, None]
+
+
+def split_logits(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the logits of borders (N, 2, W, H), sides (N, 2, H, W) and margins (N, 2, H, W).
+
+    Each is to be normalised along its last axis, the margins along their last two.
+    """
+    borders, sides, margins = torch.split(logits, [BORDERS, SIDES, MARGINS], dim=1)
+    return borders.mT, sides, margins
+
+
+def locate(logits: Tensor) -> Located:
+    """Return the positions that logits (N, OUTPUTS, H, W) stand for."""
+    borders, sides, margins = split_logits(logits.float())
+    y, y_sd = _mean_near_mode(borders)
+    x, x_sd = _mean_near_mode(sides)
+    ends = torch.stack(
+        [
+            _mean_near_mode(margins.logsumexp(-2))[0],
+            _mean_near_mode(margins.logsumexp(-1))[0],
+        ],
+        dim=-1,
+    )
+    return Located(y, y_sd, x, x_sd, ends)
+
+
+def _mean_near_mode(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of softmax(logits) near its mode, along the last axis."""
+    places = torch.arange(logits.shape[-1], device=logits.device) + 0.5
+    mode = logits.argmax(-1, keepdim=True) + 0.5
+    near = (places - mode).abs() <= WINDOW
+    share = logits.masked_fill(~near, -torch.inf).softmax(-1)
+    mean = (share * places).sum(-1)
+    # The spread is that of the whole distribution: a second candidate far away is doubt.
+    spread = (logits.softmax(-1) * (places - mean[..., None]).square()).sum(-1)
+    return mean, spread.sqrt()

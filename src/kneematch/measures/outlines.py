@@ -1,0 +1,124 @@
+"""Outlines of one knee's bones in film pixels, and the plateau's own coordinates."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kneematch.errors import SettingsError
+
+Array = NDArray[np.float64]
+Point = tuple[float, float]
+
+NOTHING: Final = np.zeros((0, 2))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outlines:
+    """Outlines of one knee; points (x, y) in film pixels, from the picture's left to its right.
+
+    The ends of `tibia` are the margins of the tibial plateau, and the distance between them is the
+    plateau's width, to which all measures refer.
+    """
+
+    femur: Array  # (K, 2) lower border of both condyles and the notch
+    tibia: Array  # (M, 2) upper border of the plateau, spines included
+    medial: str  # the end of the plateau that is medial, "left" or "right" in the picture
+    femur_sd: Array = field(default_factory=lambda: np.zeros(0))  # (K,) in pixels; empty if unknown
+    tibia_sd: Array = field(default_factory=lambda: np.zeros(0))  # (M,)
+    femur_sides: tuple[Array, Array] = (
+        NOTHING,
+        NOTHING,
+    )  # left, right; each (R, 2), proximal first
+    tibia_sides: tuple[Array, Array] = (NOTHING, NOTHING)  # proximal first
+    mm_per_px: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("femur", "tibia"):
+            line = getattr(self, name)
+            if line.ndim != 2 or line.shape[1] != 2 or len(line) < 2 or not np.isfinite(line).all():
+                raise SettingsError(
+                    f"the outline of the {name} has shape {line.shape} or holds NaN; expected two "
+                    "or more points (x, y); correct it"
+                )
+        if self.medial not in ("left", "right"):
+            raise SettingsError(
+                f"medial side {self.medial!r}; expected 'left' or 'right'; correct it"
+            )
+
+    @property
+    def width_px(self) -> float:
+        """Width of the tibial plateau."""
+        return float(np.linalg.norm(self.tibia[-1] - self.tibia[0]))
+
+    @property
+    def width_mm(self) -> float | None:
+        """None without pixel spacing."""
+        return None if self.mm_per_px is None else self.width_px * self.mm_per_px
+
+    def in_plateau_widths(self, points: Array) -> Array:
+        """Return points (K, 2) as (x, y) along and below the line through the margins.
+
+        x is 0 at the medial margin and 1 at the lateral one, y grows towards the foot, and the unit
+        is the plateau's width.
+        """
+        start, end = self.tibia[[0, -1]] if self.medial == "left" else self.tibia[[-1, 0]]
+        across = (end - start) / self.width_px**2
+        down = np.array([-across[1], across[0]]) * (1 if self.medial == "left" else -1)
+        return np.asarray((points - start) @ np.stack([across, down], axis=1))
+
+    def to_film(self, points: Array) -> Array:
+        """Return the film pixels of points (K, 2) in plateau widths."""
+        start = self.tibia[0] if self.medial == "left" else self.tibia[-1]
+        origin, right, below = self.in_plateau_widths(start + np.array([[0, 0], [1, 0], [0, 1]]))
+        return np.asarray(
+            points @ np.linalg.inv(np.stack([right - origin, below - origin])) + start
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What JSON can hold, to a thousandth of a pixel."""
+        return {
+            "femur": self.femur.round(3).tolist(),
+            "tibia": self.tibia.round(3).tolist(),
+            "medial": self.medial,
+            "femur_sd": self.femur_sd.round(3).tolist(),
+            "tibia_sd": self.tibia_sd.round(3).tolist(),
+            "femur_sides": [side.round(3).tolist() for side in self.femur_sides],
+            "tibia_sides": [side.round(3).tolist() for side in self.tibia_sides],
+            "mm_per_px": self.mm_per_px,
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "Outlines":
+        """Return the outlines that `to_dict` wrote; all but the two borders may be missing.
+
+        Raises:
+            SettingsError: a value is missing or is no outline.
+        """
+        try:
+            spacing = plain.get("mm_per_px")
+            femur_sides, tibia_sides = (
+                tuple(_line(side) for side in plain.get(name) or ((), ()))
+                for name in ("femur_sides", "tibia_sides")
+            )
+            return cls(
+                femur=_line(plain["femur"]),
+                tibia=_line(plain["tibia"]),
+                medial=str(plain["medial"]),
+                femur_sd=np.array(plain.get("femur_sd", ()), np.float64),
+                tibia_sd=np.array(plain.get("tibia_sd", ()), np.float64),
+                femur_sides=femur_sides,  # type: ignore[arg-type]
+                tibia_sides=tibia_sides,  # type: ignore[arg-type]
+                mm_per_px=None if spacing is None else float(spacing),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SettingsError(
+                f"outlines that do not fit ({error}); expected femur, tibia and medial, as in "
+                "outlines.json; correct them"
+            ) from error
+
+
+def _line(points: Any) -> Array:
+    return np.array(points, np.float64).reshape(-1, 2)

@@ -1,0 +1,45 @@
+import torch
+
+from kneematch.measures.network import OUTPUTS, OutlineNetwork, locate, standardize
+
+
+def test_network_keeps_the_size_of_crops() -> None:
+    network = OutlineNetwork((4, 4, 4, 4, 4)).eval()
+    for size in (64, 128):
+        assert network(torch.rand(2, 1, size, size)).shape == (2, OUTPUTS, size, size)
+
+
+def test_standardize_removes_brightness_and_contrast() -> None:
+    crops = torch.rand(2, 32, 32)
+    assert torch.allclose(standardize(crops), standardize(0.2 + 0.3 * crops), atol=1e-4)
+    assert standardize(torch.zeros(1, 32, 32)).isfinite().all()
+
+
+def peaks(places: torch.Tensor, length: int, sd: float) -> torch.Tensor:
+    """Logits (..., length) of Gaussians at places (...)."""
+    centres = torch.arange(length) + 0.5
+    return -0.5 * ((centres - places[..., None]) / sd).square()
+
+
+def test_locate_finds_places_between_pixels() -> None:
+    generator = torch.Generator().manual_seed(0)
+    size, sd = 64, 1.3
+    borders, sides = 15 + 30 * torch.rand(2, 1, 2, size, generator=generator)
+    margins = torch.tensor([[[10.3, 40.7], [50.9, 31.2]]])
+    places = (
+        peaks(margins[..., 0], size, sd)[..., None, :] + peaks(margins[..., 1], size, sd)[..., None]
+    )
+    logits = torch.cat([peaks(borders, size, sd).mT, peaks(sides, size, sd), places], dim=1)
+    found = locate(logits)
+    assert (found.borders - borders).abs().max() < 0.01
+    assert (found.sides - sides).abs().max() < 0.01
+    assert (found.margins - margins).abs().max() < 0.01
+    assert (found.border_sd - sd).abs().max() < 0.05
+
+
+def test_locate_takes_the_better_of_two_candidates_and_says_that_it_doubts() -> None:
+    size = 64
+    near, far = (peaks(torch.full((1, OUTPUTS, size), place), size, 1.0) for place in (20.25, 50.0))
+    found = locate(torch.logaddexp(near, far - 1.0).mT)
+    assert (found.borders - 20.25).abs().max() < 0.05
+    assert found.border_sd.min() > 5

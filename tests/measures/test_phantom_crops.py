@@ -1,0 +1,104 @@
+import numpy as np
+import pytest
+import torch
+
+from kneematch.measures.augmentation import Views, draw_views
+from kneematch.measures.learning import LearningConfig, outline_loss, train_outlines
+from kneematch.measures.network import JOINT_WIDTH, LEG_WIDTH, OutlineNetwork
+from kneematch.measures.phantom_crops import JOINT, LEG, KneeMaps, bone_sides, borders, draw_maps
+from kneematch.synthetic.anatomy import KneeShape, plateau_margins
+
+COUNT = 6
+
+
+@pytest.fixture(scope="module")
+def maps() -> KneeMaps:
+    return draw_maps(range(COUNT), JOINT)
+
+
+@pytest.fixture(scope="module")
+def views(maps: KneeMaps) -> Views:
+    generator = torch.Generator().manual_seed(0)
+    return draw_views(maps, torch.arange(COUNT).repeat(4), 192, JOINT_WIDTH, generator)
+
+
+def test_borders_of_the_mean_knee() -> None:
+    u = np.linspace(-0.4, 0.4, 81)
+    femur, tibia = borders(KneeShape(), u)
+    gap = 100 * (tibia - femur)
+    assert (gap > 2).all()
+    assert 6 < np.median(gap[np.abs(u) > 0.2]) < 10  # in % of the plateau's width
+    (left, _), (right, _) = plateau_margins(KneeShape())
+    assert right - left == pytest.approx(1, abs=0.02)
+
+
+def test_bone_sides_are_missing_at_the_joint_only() -> None:
+    v = np.array([-1.0, -0.5, -0.05, 0.3, 1.0])
+    lateral, medial = bone_sides(KneeShape(), v)
+    known = [True, True, False, True, True]
+    assert np.isfinite(lateral).tolist() == np.isfinite(medial).tolist() == known
+    assert (medial - lateral)[known].min() > 0.3
+
+
+def test_draw_maps_show_bone_beyond_the_borders(maps: KneeMaps) -> None:
+    columns = torch.arange(JOINT.size)[120:150]  # of the lateral compartment
+    for knee in range(COUNT):
+        rows = {"femur": maps.femur[knee, columns] - 6, "space": maps.femur[knee, columns] + 4}
+        femur, space = (
+            maps.attenuation[knee, each.long(), columns].float().mean() for each in rows.values()
+        )
+        assert femur > space + 0.02
+
+
+def test_draw_views_has_outlines_where_the_picture_changes(views: Views) -> None:
+    """The network can learn nothing from outlines that do not fit their picture."""
+    count, size = views.crops.shape[:2]
+    brighter = []
+    for knee in range(count):
+        known = views.borders[knee].isfinite().all(0)
+        columns = torch.arange(size)[known]
+        femur, tibia = views.borders[knee][:, known]
+        wide = tibia - femur > 6
+        above, space = (
+            views.crops[knee, (femur + shift).clamp(0, size - 1).long(), columns][wide].mean()
+            for shift in (-5, 3)
+        )
+        brighter.append(bool(above > space))
+    assert np.mean(brighter) > 0.9
+
+
+def test_draw_views_orders_left_and_right(views: Views) -> None:
+    left, right = views.sides.unbind(1)
+    known = left.isfinite() & right.isfinite()
+    assert known.float().mean() > 0.5
+    assert (left < right)[known].all()
+    assert (views.margins[:, 0, 0] < views.margins[:, 1, 0]).all()
+    femur, tibia = views.borders.unbind(1)
+    known = femur.isfinite() & tibia.isfinite()
+    assert (femur < tibia + 1e-3)[known].all()
+
+
+def test_draw_views_is_reproducible(maps: KneeMaps) -> None:
+    one, two = (
+        draw_views(maps, torch.arange(2), 64, JOINT_WIDTH, torch.Generator().manual_seed(3))
+        for _ in range(2)
+    )
+    assert torch.equal(one.crops, two.crops)
+    assert torch.equal(one.borders.nan_to_num(), two.borders.nan_to_num())
+
+
+def test_draw_views_of_legs_show_both_shafts() -> None:
+    legs = draw_maps(range(2), LEG)
+    views = draw_views(legs, torch.arange(2), 128, LEG_WIDTH, torch.Generator().manual_seed(0))
+    assert views.sides[:, :, [5, 122]].isfinite().all()
+
+
+def test_train_outlines_lowers_the_loss(maps: KneeMaps) -> None:
+    torch.manual_seed(0)
+    network = OutlineNetwork((4, 4, 4, 4, 4))
+    generator = torch.Generator().manual_seed(1)
+    views = draw_views(maps, torch.arange(COUNT), 256, JOINT_WIDTH, generator)
+    before = outline_loss(network, views).item()
+    train_outlines(network, [maps], LearningConfig(steps=5, batch=2, rate=1e-2))
+    assert not network.training
+    assert outline_loss(network, views).item() < before
