@@ -129,8 +129,8 @@ def cut_off(made: Phantom, share: float) -> Phantom:
     knees = tuple(
         replace(
             knee,
-            plateau_left=(knee.plateau_left[0] - x0, knee.plateau_left[1]),
-            plateau_right=(knee.plateau_right[0] - x0, knee.plateau_right[1]),
+            plateau_medial=(knee.plateau_medial[0] - x0, knee.plateau_medial[1]),
+            plateau_lateral=(knee.plateau_lateral[0] - x0, knee.plateau_lateral[1]),
         )
         for knee in made.knees
     )

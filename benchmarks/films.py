@@ -3,7 +3,7 @@
 Films are phantoms or a folder of labelled real films. Such a folder holds films/, labels.csv
 (id,knee,x1,y1,x2,y2,flag: the outermost points of the tibial plateau, the left one in the picture
 first; knee L or R is the half of the picture; flagged knees are not scored) and template.json with
-the landmarks plateau_left and plateau_right.
+the two margins as its landmarks.
 
 Columns of scores: "mean IoU" of the knee areas (squares around the midpoint of the plateau's
 margins, 1.5 times as wide as they are apart), "recall" (share of knees whose IoU reaches the limit)
@@ -244,8 +244,7 @@ def true_vectors(films: Sequence[Film], template: Template) -> Tensor:
 
 def _landmarks(template: Template) -> Tensor:
     """Return the template's landmarks (2, 2) in [-1, 1]^2, the left one first."""
-    points = [template.landmarks[name] for name in ("plateau_left", "plateau_right")]
-    return _by_x(torch.tensor(points, dtype=torch.float64))
+    return _by_x(torch.tensor(list(template.landmarks.values()), dtype=torch.float64))
 
 
 def _by_x(points: Tensor) -> Tensor:

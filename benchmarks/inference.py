@@ -73,7 +73,7 @@ def poses(networks: TwoStageNetworks, films: Sequence[Film], batch: int) -> Tens
 def shift(one: Tensor, other: Tensor, template: Template) -> Tensor:
     """Return the distances (N, 2, 2) of the margins at two sets of poses (N, 2, 4), in %."""
     size = torch.tensor([HALF_SIZE[1], HALF_SIZE[0]]).double() / 2  # of [-1, 1]^2, (x, y)
-    points = [template.landmarks[name] for name in ("plateau_left", "plateau_right")]
+    points = [template.landmarks[name] for name in ("plateau_medial", "plateau_lateral")]
     marks = torch.tensor(points, dtype=torch.float64)
     aspect = HALF_SIZE[0] / HALF_SIZE[1]
     here, there = (

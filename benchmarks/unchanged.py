@@ -3,7 +3,7 @@
     python benchmarks/unchanged.py BEFORE AFTER [--labels CSV]
 
 BEFORE and AFTER are folders written by `kneematch detect`. For every knee that both runs found, the
-move is the mean distance between the two runs' landmarks plateau_left and plateau_right, in percent
+move is the mean distance between the two runs' landmarks at the plateau's margins, in percent
 of the plateau's width in BEFORE. The first table has the median and the largest move, the knees
 that only one run found, and the knees whose `review` flag differs.
 
@@ -27,7 +27,8 @@ import torch
 
 from films import area_iou, table
 
-LANDMARKS = ("plateau_left", "plateau_right")
+# Landmarks at the margins; those of version 0.1 come second.
+LANDMARKS = (("plateau_medial", "plateau_lateral"), ("plateau_left", "plateau_right"))
 RECALL_AT = (0.5, 0.75, 0.9)
 
 Knee = tuple[str, str]  # film and side
@@ -72,7 +73,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 def read_run(folder: Path) -> dict[Knee, dict[str, str]]:
     """Return the rows of the knees that a run found."""
     rows = read_rows(folder / "detections.csv")
-    return {(row["film"], row["side"]): row for row in rows if row["plateau_left_x_px"]}
+    return {(row["film"], row["side"]): row for row in rows if row["x0_px"]}
 
 
 def read_labels(path: Path) -> dict[Knee, Margins]:
@@ -91,7 +92,8 @@ def read_labels(path: Path) -> dict[Knee, Margins]:
 
 
 def margins(row: Row) -> Margins:
-    return pair((float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])) for name in LANDMARKS)
+    names = next(names for names in LANDMARKS if f"{names[0]}_x_px" in row)
+    return pair((float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])) for name in names)
 
 
 def pair(points: Iterable[tuple[float, float]]) -> Margins:

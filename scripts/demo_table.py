@@ -14,7 +14,7 @@ import math
 import statistics
 from pathlib import Path
 
-LANDMARKS = ("plateau_left", "plateau_right")
+LANDMARKS = ("plateau_medial", "plateau_lateral")
 Margins = list[tuple[float, float]]
 
 

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from kneematch.geometry.pose import pose_from_points, pose_matrix
 from kneematch.geometry.sampling import sample
-from kneematch.geometry.split import HALF_ASPECT, LEFT, ROOM, split
+from kneematch.geometry.split import HALF_ASPECT, ROOM, split
 from kneematch.geometry.view import transform
 from kneematch.io.radiograph import Radiograph
-from kneematch.matching.annotation import Box
+from kneematch.matching.annotation import PLATEAU_MARGINS, Box
 from kneematch.matching.local_contrast import normalize_local_contrast
 from kneematch.matching.template import Template, Window
 from kneematch.networks.model_file import PHASES, Model, save_model
@@ -40,7 +40,6 @@ FIRST_SEED = 10_000_000  # disjoint from those of any test
 PLATEAU_PX = 220  # plateau width in the mean template
 HIGHEST_GRADE = 1  # of the knees that are averaged
 AVERAGED = 2000  # number of these knees
-LANDMARKS = ("plateau_left", "plateau_right")
 
 
 def main() -> None:
@@ -81,7 +80,7 @@ def parse_arguments() -> argparse.Namespace:
 def render_phantoms(count: int, workers: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return halves (N, 2, 800, 500) in bytes, margins (N, 2, 2, 2), and healthy knees (N, 2).
 
-    Margins are the left and right end (x, y) of the plateau in a half's [-1, 1]^2.
+    Margins are the medial and lateral end (x, y) of the plateau in a half's [-1, 1]^2.
     """
     seeds = range(FIRST_SEED, FIRST_SEED + count)
     with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
@@ -95,9 +94,8 @@ def render_phantom(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.float32], N
     plan = plan_film(seed)
     halves = split(Radiograph(pixels=render(plan).numpy()), room=ROOM)
     knees = true_knees(plan)
-    points = torch.tensor([[knee.plateau_left, knee.plateau_right] for knee in knees])
+    points = torch.tensor([[knee.plateau_medial, knee.plateau_lateral] for knee in knees])
     margins = transform(torch.linalg.inv(halves.to_film), points.double()).float()
-    margins[LEFT] = margins[LEFT].flip(0)  # the left half is mirrored
     plain = not plan.negative and not plan.hardware
     healthy = np.array([plain and knee.grade <= HIGHEST_GRADE for knee in knees])
     return (halves.pixels * 255).round().byte().numpy(), margins.numpy(), healthy
@@ -124,7 +122,7 @@ def mean_template(films: FilmsInMemory, margins: Tensor, healthy: Tensor, box: B
             deviation, mean = torch.std_mean(patches, dim=(-2, -1), keepdim=True)
             total += ((patches - mean) / deviation).sum(0) / len(rows)
     places = ((float(x), float(y)) for x, y in margins_in(box))
-    landmarks = dict(zip(LANDMARKS, places, strict=True))
+    landmarks = dict(zip(PLATEAU_MARGINS, places, strict=True))
     return Template(image, fine, template.red, template.green, landmarks)
 
 

@@ -29,7 +29,8 @@ def test_detect_config_refuses_contradictions(wrong: dict[str, Any], message: st
 
 
 def test_detector_source_loads_what_the_settings_say() -> None:
-    detector = DetectConfig(method="neural", device="cpu").source().load()
+    detector = DetectConfig(method="neural", device="cpu", left_is="L").source().load()
+    assert detector.left_is == "L"
     assert (detector.method, detector.device, detector.paper) == ("neural", "cpu", False)
 
 

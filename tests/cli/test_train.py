@@ -127,10 +127,10 @@ def test_train_makes_a_model_that_finds_the_knees(folder: Folder, trained: str) 
     for knee, row in zip(knees, truth, strict=True):
         left, right, centre = (
             (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"]))
-            for name in ("plateau_left", "plateau_right", "centre")
+            for name in ("plateau_medial", "plateau_lateral", "centre")
         )
         assert math.dist(knee.centre, centre) < 0.12 * math.dist(left, right), row["film"]
-        assert set(knee.landmarks) == {"plateau_left", "plateau_right"}
+        assert set(knee.landmarks) == {"plateau_medial", "plateau_lateral"}
 
 
 def test_train_in_two_processes_gives_the_model_of_one(folder: Folder, trained: str) -> None:

@@ -182,6 +182,36 @@ def test_detector_finds_one_knee_where_the_header_says_so(
     assert math.dist((found.centre[0] + offset, found.centre[1]), two.centre) < 5
 
 
+def test_detector_states_no_laterality_that_is_not_known(
+    annotation: Annotation, film: Radiograph
+) -> None:
+    def sides(film: Radiograph, left_is: str | None = None) -> list[tuple[str, str, str]]:
+        found = replace(detector_at(annotation), left_is=left_is).detect(film)
+        return [(knee.laterality, knee.laterality_source, knee.review) for knee in found]
+
+    unknown = replace(film, seen_from_front=None)
+    review = [knee.review for knee in detector_at(annotation).detect(unknown)]
+    assert sides(unknown) == [("", "", flag) for flag in review]
+    assert sides(unknown, "L") == list(zip("LR", ["user"] * 2, review, strict=True))
+    assert sides(film) == list(zip("RL", ["header"] * 2, review, strict=True))
+    assert sides(film, "L") == list(zip("LR", ["user"] * 2, ["yes"] * 2, strict=True))
+    flipped = replace(film, pixels=film.pixels[:, ::-1].copy(), seen_from_front=False)
+    assert [side for side, _, _ in sides(flipped)] == ["L", "R"]
+
+
+def test_built_in_landmarks_are_medial_and_lateral_in_both_halves(
+    annotation: Annotation,
+) -> None:
+    for found, knee in zip(
+        Detector.load(device="cpu").detect(annotation.film),
+        phantom(SEED, size=SIZE).knees,
+        strict=True,
+    ):
+        width = math.dist(knee.plateau_medial, knee.plateau_lateral)
+        assert math.dist(found.landmarks["plateau_medial"], knee.plateau_medial) < 0.1 * width
+        assert math.dist(found.landmarks["plateau_lateral"], knee.plateau_lateral) < 0.1 * width
+
+
 def test_detector_batch_size_changes_nothing(annotation: Annotation, film: Radiograph) -> None:
     one = replace(film, laterality="R")
     films = [film, one, replace(film, pixels=film.pixels[:, ::-1].copy()), one, film]

@@ -177,7 +177,7 @@ def test_template_source_knows_where_it_was_drawn(tmp_path: Path) -> None:
     assert sought.half is not None
     assert sought.theta is not None
     assert sought.half.shape == (800, 500)
-    assert set(sought.template.landmarks) == {"plateau_left", "plateau_right"}
+    assert set(sought.template.landmarks) == {"plateau_medial", "plateau_lateral"}
     question = make_problem(sought.half[None, None], sought.template)
     energy = methods.network_solver(
         type("Here", (), {"poses": lambda self, halves: sought.theta.float()[None, None]})()

@@ -61,8 +61,8 @@ def test_load_ground_truth_reads_the_truth_of_phantoms(tmp_path: Path) -> None:
 
 
 def test_load_ground_truth_lists_implants_as_a_source(tmp_path: Path) -> None:
-    columns = "film,side,plateau_left_x_px,plateau_left_y_px,plateau_right_x_px"
-    text = f"{columns},plateau_right_y_px,negative,hardware\n" + "".join(
+    columns = "film,side,plateau_medial_x_px,plateau_medial_y_px,plateau_lateral_x_px"
+    text = f"{columns},plateau_lateral_y_px,negative,hardware\n" + "".join(
         f"a.dcm,{side},1,1,9,1,{negative},{hardware}\n"
         for side, negative, hardware in [("left", 0, "nail"), ("right", 1, "")]
     )

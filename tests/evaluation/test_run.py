@@ -197,9 +197,9 @@ def test_evaluate_ranks_templates(folder: Path, config: EvaluateConfig, tmp_path
     drawn = tmp_path / "templates"
     drawn.mkdir()
     for row in rows(folder / "truth.csv")[::2]:
-        left, right = (
+        left, right = sorted(
             (float(row[f"plateau_{end}_x_px"]), float(row[f"plateau_{end}_y_px"]))
-            for end in ("left", "right")
+            for end in ("medial", "lateral")
         )
         film = folder / row["film"]
         save_annotation(annotate(film, row["side"], left, right), drawn / f"{film.stem}.json")

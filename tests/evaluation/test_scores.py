@@ -41,7 +41,7 @@ def area(side: str, left: Point, right: Point, **changes: Any) -> Detection:
         width_px=1.0,
         height_px=1.0,
         rotation_deg=0.0,
-        landmarks={"plateau_right": left, "plateau_left": right},
+        landmarks={"plateau_lateral": left, "plateau_medial": right},
     )
     return replace(found, **changes)
 
@@ -75,12 +75,12 @@ def test_plateau_iou_of_a_tilted_plateau_uses_an_upright_square_of_its_length() 
 
 
 def test_plateau_margins_are_ordered_as_in_the_picture() -> None:
-    assert plateau_margins(area("left", (300, 1), (100, 2))) == ((100, 2), (300, 1))
+    assert plateau_margins(area("left", (300, 1), (100, 2)).landmarks) == ((100, 2), (300, 1))
     own = area("left", (0, 0), (0, 0), landmarks={"b": (9.0, 1.0), "a": (3.0, 1.0)})
-    assert plateau_margins(own) == ((3, 1), (9, 1))
+    assert plateau_margins(own.landmarks) == ((3, 1), (9, 1))
     three = area("left", (1, 0), (2, 0))
     more = replace(three, landmarks={**three.landmarks, "spine": (0.0, 0.0)})
-    assert plateau_margins(more) == ((1, 0), (2, 0))
+    assert plateau_margins(more.landmarks) == ((1, 0), (2, 0))
 
 
 @pytest.mark.parametrize("names", [(), ("a",), ("a", "b", "c")])

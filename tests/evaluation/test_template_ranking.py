@@ -19,7 +19,7 @@ from kneematch.evaluation.template_ranking import (
     disagreement,
     rank_templates,
 )
-from kneematch.matching.annotation import Annotation, Box, save_annotation
+from kneematch.matching.annotation import PLATEAU_MARGINS, Annotation, Box, save_annotation
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
@@ -134,9 +134,8 @@ def knees_of(truth: Path) -> list[Annotation]:
     drawn = []
     for number in range(len(rows) // 2):
         row = rows[2 * number + number % 2]
-        left, right = (
-            (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"]))
-            for name in ("plateau_left", "plateau_right")
+        left, right = sorted(
+            (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])) for name in PLATEAU_MARGINS
         )
         drawn.append(annotate(truth.parent / row["film"], row["side"], left, right))
     return drawn

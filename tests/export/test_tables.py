@@ -19,8 +19,8 @@ from kneematch.export.tables import TABLES, crop_name, write_crops, write_failur
 from kneematch.io.csv_text import read_csv
 
 FIXED = (
-    "film,side,laterality,status,energy,loss,polarity,method,centre_x_px,centre_y_px,width_px,"
-    "height_px,rotation_deg,x0_px,y0_px,x1_px,y1_px,x2_px,y2_px,x3_px,y3_px,mm_per_px,review,reason"
+    "film,side,laterality,laterality_source,status,energy,loss,polarity,method,centre_x_px,"
+    "centre_y_px,width_px,height_px,rotation_deg,x0_px,y0_px,x1_px,y1_px,x2_px,y2_px,x3_px,y3_px,mm_per_px,review,reason"
 )
 FOUND = Detection(
     side="left",
@@ -35,6 +35,7 @@ FOUND = Detection(
     height_px=30.0,
     rotation_deg=-1.0,
     mm_per_px=0.1397,
+    laterality_source="header",
 )
 
 
@@ -65,7 +66,7 @@ def test_write_tables_has_these_columns_and_then_landmarks(tmp_path: Path) -> No
 
 def test_write_tables_numbers_have_fixed_decimals(tmp_path: Path) -> None:
     assert written(tmp_path, ("a.dcm", FOUND)).read_text().splitlines()[1] == (
-        "a.dcm,left,R,ok,0.250000,0.123457,positive,search,20.000,25.000,20.000,30.000,-1.0000,"
+        "a.dcm,left,R,header,ok,0.250000,0.123457,positive,search,20.000,25.000,20.000,30.000,-1.0000,"
         "30.000,10.000,10.000,10.000,10.000,40.000,30.000,40.000,0.139700,,"
     )
 

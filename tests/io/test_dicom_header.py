@@ -1,5 +1,6 @@
 """What a DICOM header says of polarity, spacing, side and view is kept, and no patient data is."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +96,44 @@ def test_spacing_comes_with_its_keyword(
         ({"ImageLaterality": "L", "Laterality": "R"}, "L"),
         ({"ImageLaterality": "U", "Laterality": "R"}, "R"),
         ({"ImageLaterality": "U"}, None),
+        ({"Laterality": "R", "SeriesDescription": "Bilateral PA Fixed Flexion"}, "B"),
+        ({"Laterality": "L", "ProtocolName": "both knees standing"}, "B"),
+        ({"Laterality": "L", "BodyPartExamined": "KNEES"}, "B"),
+        ({"Laterality": "R", "ViewPosition": "AP BEIDSEITS"}, "B"),
+        ({"Laterality": "R", "SeriesDescription": "Knee R, lateral"}, "R"),
+        ({"ImageLaterality": "R", "SeriesDescription": "Bilateral knees"}, "R"),
     ],
 )
 def test_laterality_is_the_images_or_else_the_series(
     tmp_path: Path, header: dict[str, str], side: str | None
 ) -> None:
     assert read(film(tmp_path, **header)).laterality == side
+
+
+@pytest.mark.parametrize(
+    ("orientation", "from_front"),
+    [
+        (["L", "F"], True),
+        (["R", "F"], False),  # mirrored
+        (["L", "H"], False),
+        (["R", "H"], True),  # upside down
+        (["F", "R"], True),  # turned by 90 degrees
+        (["F", "L"], False),
+        (["LA", "FP"], True),
+        (["A", "F"], None),  # seen from the side
+        (["L", "L"], None),
+        (["L"], None),
+        (["left", "foot"], None),
+        ("", None),
+    ],
+)
+def test_seen_from_front_is_the_sense_of_patient_orientation(
+    tmp_path: Path, orientation: Any, from_front: bool | None
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pydicom's, of values that are none
+        path = film(tmp_path, PatientOrientation=orientation)
+    assert read(path).seen_from_front is from_front
 
 
 def test_read_dicom_keeps_view_and_series_but_not_the_patient(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_byte_network_moves_no_margin_by_half_a_percent(
     both = model.coarse, model.fine
     quick = (byte_network(weights, ranges(weights)) for weights in both)
     size = torch.tensor([250.0, 400.0])
-    marks = torch.tensor([template.landmarks[f"plateau_{side}"] for side in ("left", "right")])
+    marks = torch.tensor([template.landmarks[f"plateau_{end}"] for end in ("medial", "lateral")])
     here, there = (
         size * transform(pose_matrix(networks.poses(halves), template.aspect, 1.6), marks)
         for networks in (TwoStageNetworks(*plain, *aspects), TwoStageNetworks(*quick, *aspects))

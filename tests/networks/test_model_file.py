@@ -133,6 +133,23 @@ def changed(path: Path, model: Model, change: Callable[[dict, dict], None]) -> P
     return path
 
 
+@pytest.mark.parametrize(("left", "right"), [(-0.7, 0.7), (0.7, -0.7)])
+def test_load_model_renames_the_margins_of_older_models(
+    tmp_path: Path, model: Model, left: float, right: float
+) -> None:
+    old = {"plateau_left": [left, 0.1], "spine": [0.0, 0.0], "plateau_right": [right, 0.1]}
+
+    def age(tensors: dict, about: dict) -> None:
+        about["templates"]["fine"]["landmarks"] = old
+
+    loaded = load_model(changed(tmp_path / "model.safetensors", model, age))
+    assert loaded.fine_template.landmarks == {
+        "plateau_medial": (-0.7, 0.1),
+        "plateau_lateral": (0.7, 0.1),
+        "spine": (0.0, 0.0),
+    }
+
+
 def set_nan(tensors: dict, about: dict) -> None:
     tensors["fine.backbone.layer3.1.conv2.weight"][5, 4, 1, 1] = torch.nan
 

@@ -13,7 +13,7 @@ def test_annotate_places_the_boxes_around_the_plateau() -> None:
     assert drawn.coarse == pytest.approx((551, 351, 1019, 819), abs=1)
     assert drawn.red == pytest.approx((615, 535, 720, 640), abs=1)
     assert drawn.green == pytest.approx((850, 530, 955, 635), abs=1)
-    assert drawn.landmarks == {"plateau_left": (649, 592), "plateau_right": (916, 592)}
+    assert drawn.landmarks == {"plateau_medial": (649, 592), "plateau_lateral": (916, 592)}
 
 
 def test_annotate_mirrors_the_boxes_of_a_left_knee() -> None:

@@ -58,7 +58,7 @@ def test_synthesize_writes_one_row_of_truth_per_knee(tmp_path: Path) -> None:
     for row, knee in zip(rows, knees, strict=True):
         assert (row["side"], row["laterality"]) == (knee.side, knee.laterality)
         assert int(row["grade"]) == knee.grade
-        for name in ("plateau_left", "plateau_right", "centre"):
+        for name in ("plateau_medial", "plateau_lateral", "centre"):
             point = float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])
             assert point == pytest.approx(getattr(knee, name), abs=1e-4)
         assert float(row["rotation_deg"]) == pytest.approx(knee.rotation_deg, abs=1e-4)
@@ -75,8 +75,8 @@ def test_synthesize_annotates_a_true_knee(tmp_path: Path) -> None:
         for row in truth(tmp_path)
         if (row["film"], row["side"]) == (annotation.film.name, annotation.side)
     )
-    left = float(row["plateau_left_x_px"]), float(row["plateau_left_y_px"])
-    assert annotation.landmarks["plateau_left"] == left
+    medial = float(row["plateau_medial_x_px"]), float(row["plateau_medial_y_px"])
+    assert annotation.landmarks["plateau_medial"] == medial
 
 
 def test_synthesize_does_not_depend_on_the_workers(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_find_template_can_be_cut(tmp_path: Path) -> None:
     drawn = find_template(tmp_path, truth(tmp_path))
     assert drawn is not None
     template, _ = cut_template(read(drawn.film), drawn)
-    assert set(template.landmarks) == {"plateau_left", "plateau_right"}
+    assert set(template.landmarks) == {"plateau_medial", "plateau_lateral"}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_find_template_can_be_cut(tmp_path: Path) -> None:
     [
         {"hardware": "nail"},
         {"negative": "1"},
-        {"plateau_left_x_px": "-80", "plateau_right_x_px": "10"},  # past the edge
+        {"plateau_medial_x_px": "-80", "plateau_lateral_x_px": "10"},  # past the edge
     ],
 )
 def test_find_template_skips_hardware_negatives_and_knees_past_the_edge(

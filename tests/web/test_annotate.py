@@ -87,7 +87,7 @@ def save(page: Page, *, replace: bool = False) -> None:
 
 def off(found: dict[str, tuple[float, float]], knee: Knee) -> float:
     """Mean distance of both margins, in widths of the plateau."""
-    margins = sorted([found["plateau_left"], found["plateau_right"]])
+    margins = sorted([found["plateau_medial"], found["plateau_lateral"]])
     true = [knee.plateau_left, knee.plateau_right]
     return sum(map(math.dist, margins, true)) / 2 / math.dist(*true)
 
@@ -198,12 +198,17 @@ def test_landmark_list_adds_renames_and_removes(page: Page, template: Path) -> N
     name.fill("tip")
     name.press("Enter")
     valid(page)
+    assert page.locator("#status .fair").count() == 0
     save(page)
     assert dict(load_annotation(template).landmarks) == {"tip": pytest.approx((380, 260), abs=1)}
     drag(page, (380, 260), (395, 250))
     valid(page)
     save(page, replace=True)
     assert dict(load_annotation(template).landmarks) == {"tip": pytest.approx((395, 250), abs=1)}
+    name.fill("left_tip")
+    name.press("Enter")
+    expect(page.locator("#status .fair")).to_contain_text("medial or lateral")
+    valid(page)
 
 
 def test_film_view_changes_contrast_by_right_drag_and_zooms_by_wheel(page: Page) -> None:

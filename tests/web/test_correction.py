@@ -85,7 +85,7 @@ def test_load_loss_meter_finds_the_template_of_a_model(run_folder: Path) -> None
     (run_folder / "run.json").write_text(json.dumps(run))
     meter, reason = load_loss_meter(run_folder)
     assert meter is not None, reason
-    assert {"plateau_left", "plateau_right"} <= set(meter.template.landmarks)
+    assert {"plateau_medial", "plateau_lateral"} <= set(meter.template.landmarks)
 
 
 MALFORMED_RUNS = [

@@ -64,7 +64,7 @@ def test_select_filters_by_state(table: DetectionsTable) -> None:
 
 def test_reason_counts_are_sorted_by_frequency(table: DetectionsTable) -> None:
     assert table.reason_counts == [("high loss", 2), ("low contrast", 1)]
-    assert landmark_names(table.text) == ["plateau_left", "plateau_right"]
+    assert landmark_names(table.text) == ["plateau_medial", "plateau_lateral"]
 
 
 @pytest.mark.parametrize("name", ["=1+1.dcm", "-a.dcm", "@b", "two\rlines.dcm", "'=c"])
@@ -73,6 +73,13 @@ def test_read_detections_table_restores_escaped_names(
 ) -> None:
     write_tables([(name, table.detection(0))], tmp_path)
     assert read_detections_table(tmp_path).text["film"][0] == name
+
+
+def test_read_detections_table_reads_tables_of_version_0_1(run_folder: Path) -> None:
+    path = run_folder / "detections.csv"
+    path.write_text(path.read_text().replace("laterality_source,", "").replace("header,", ""))
+    table = read_detections_table(run_folder)
+    assert (table.detection(0).laterality, table.detection(0).laterality_source) == ("R", "")
 
 
 @pytest.mark.parametrize("text", [None, "", "film,side\na,left\n", "\0"])
@@ -88,11 +95,15 @@ def test_read_detections_table_refuses_other_files_in_one_line(
 @pytest.mark.parametrize(
     ("before", "after", "problem"),
     [
-        ("plateau_left_y_px", "other", "no column 'plateau_left_y_px'"),
-        ("plateau_left_x_px", "plateau_right_x_px", "column 'plateau_right_x_px' occurs twice"),
+        ("plateau_medial_y_px", "other", "no column 'plateau_medial_y_px'"),
+        (
+            "plateau_medial_x_px",
+            "plateau_lateral_x_px",
+            "column 'plateau_lateral_x_px' occurs twice",
+        ),
         ("film,side", "film,film", "no column 'side'"),
         (",left,", ",above,", "row 1: side is 'above'"),
-        (",ok,", ",ok,1,", "row 1 has 29 cells and the header 28"),
+        (",ok,", ",ok,1,", "row 1 has 30 cells and the header 29"),
     ],
 )
 def test_read_detections_table_refuses_malformed_headers_and_rows(

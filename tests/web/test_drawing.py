@@ -19,6 +19,7 @@ from kneematch.web.drawing import (
     default_coarse,
     find_problems,
     initial_annotation,
+    landmark_warnings,
     template_pictures,
     to_annotation,
 )
@@ -60,6 +61,16 @@ def test_find_problems_names_the_box_of_every_problem(film: SplitFilm) -> None:
     small = (tiny[0] + 9, tiny[1] + 9, tiny[0] + 11.1, tiny[1] + 11.1)
     assert boxes_with_problems(film, drawn(green=small)) == ["green"]
     assert boxes_with_problems(film, drawn(fine=(-80.0, -80.0, 700.0, 700.0)))[0] == "fine"
+
+
+def test_landmark_warnings_name_landmarks_that_swap_sides(film: SplitFilm) -> None:
+    names = ("plateau_left", "RIGHT_margin", "plateau_medial", "tip")
+    drawing = replace(drawn(), landmarks=dict.fromkeys(names, (1.0, 2.0)))
+    warnings = landmark_warnings(to_annotation(drawing, film))
+    assert [text.split(":")[0] for text in warnings] == [
+        "landmark plateau_left",
+        "landmark RIGHT_margin",
+    ]
 
 
 def test_find_problems_refuses_a_landmark_called_centre(film: SplitFilm) -> None:

@@ -182,7 +182,7 @@ def assert_exported(
         assert row["method"] == "review"
         assert row["energy"] == ""
         assert float(row["loss"]) > float(before["loss"])
-        for name, shift in (("centre", (12, -8)), ("plateau_left", (12, -8))):
+        for name, shift in (("centre", (12, -8)), ("plateau_medial", (12, -8))):
             for axis, by in zip("xy", shift, strict=True):
                 column = f"{name}_{axis}_px"
                 assert float(row[column]) == pytest.approx(float(before[column]) + by, abs=1)

@@ -60,6 +60,12 @@ class DetectConfig:
         choices=METHODS,
     )
     paper: bool = paper_option()
+    left_is: str | None = option(
+        None,
+        help="The patient's side at the left of the pictures, where headers do not tell it.",
+        group=METHOD,
+        choices=("R", "L"),
+    )
 
     resume: bool = resume_option()
     force: bool = force_option()
@@ -141,7 +147,13 @@ class DetectConfig:
     def source(self) -> "DetectorSource":
         """Return the part of the settings that loads the detector."""
         return DetectorSource(
-            self.model, self.template, self.method, self.paper, self.device, self.batch_size
+            self.model,
+            self.template,
+            self.method,
+            self.paper,
+            self.device,
+            self.batch_size,
+            self.left_is,
         )
 
 
@@ -161,6 +173,7 @@ class DetectorSource:
     paper: bool = False
     device: str = "auto"
     batch_size: int | None = None
+    left_is: str | None = None
 
     def load(self) -> "Detector":
         """Load the detector."""
@@ -173,6 +186,7 @@ class DetectorSource:
             paper=self.paper,
             device=self.device,
             batch_size=self.batch_size,
+            left_is=self.left_is,
         )
 
     def hashes(self) -> dict[str, str]:

@@ -178,6 +178,7 @@ def _plan(
         **hashes,
         "method": detector.method,
         "paper": config.paper,
+        "left_is": config.left_is or "",
         "device": device.split(":")[0],
         "films": hashlib.sha256(b"\0".join(map(os.fsencode, films))).hexdigest(),
     }

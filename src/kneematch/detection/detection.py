@@ -34,7 +34,7 @@ class Detection:
     """The joint area of one knee; points (x, y) and lengths in film pixels."""
 
     side: str  # the half of the picture, "left" or "right"; of a single knee, where it would stand
-    laterality: str  # the patient's side, "R" or "L"
+    laterality: str  # the patient's side, "R" or "L"; empty if it is not known
     energy: float  # the paper's, of the film: both sides and the symmetry penalty
     loss: float  # of this side
     polarity: str  # "positive", or "negative" where bright and dark are the template's swapped
@@ -51,6 +51,7 @@ class Detection:
     reason: str = ""
     outlines: Outlines | None = None  # of the bones, where knees are measured
     measures: Mapping[str, Measure] = field(default_factory=dict)  # by name; see docs/measures.md
+    laterality_source: str = ""  # "header", "user" or empty: how the laterality is known
 
     @property
     def width_mm(self) -> float | None:

@@ -17,8 +17,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.detection.detection import CORNERS, Detection
+from kneematch.detection.laterality import (
+    Laterality,
+    check_left_is,
+    resolve_laterality,
+    usual_mirroring,
+)
 from kneematch.detection.methods import AUTO, NEURAL, TemplateSource, check_method, choose_solver
-from kneematch.detection.quality import Quality, cut_by_edge, measure_quality
+from kneematch.detection.quality import YES, Quality, cut_by_edge, measure_quality
 from kneematch.devices import resolve_device
 from kneematch.errors import FilmError, SettingsError
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
@@ -37,9 +43,6 @@ Film = Radiograph | str | os.PathLike[str]
 
 CAPTURABLE: Final = ("search", "neural", "neural+sharpen")  # methods that a CUDA graph can hold
 GPU_BATCH: Final = 64  # films
-# The patient's side in the picture's left and right half, frontal views being hung as if facing
-# the viewer.
-LATERALITY: Final = ("R", "L")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,6 +53,7 @@ class PreparedFilm:
     sides: tuple[int, ...]  # LEFT, RIGHT or both
     size: tuple[int, int]  # (height, width) of the film
     mm_per_px: float | None
+    lateralities: tuple[Laterality, ...]  # one per side
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +76,7 @@ class Detector:
     device: str = "cpu"
     batch_size: int = 1  # films that are searched together; on a CPU this changes nothing
     check: ConsistencyCheck | None = None  # consistency check with the networks
+    left_is: str | None = None  # the patient's side at the picture's left, stated by the user
     _graphs: dict[torch.Size, SolverGraph | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -85,6 +90,7 @@ class Detector:
         device: str = AUTO,
         batch_size: int | None = None,
         check: bool = True,
+        left_is: str | None = None,
     ) -> "Detector":
         """Load a detector; without arguments, the one that is built in.
 
@@ -98,12 +104,15 @@ class Detector:
             device: auto, cpu, cuda, cuda:N or mps.
             batch_size: films that are searched together. Default: 64 on a GPU, 1 on a CPU.
             check: compare what another method found with the networks, for `review`.
+            left_is: "R" or "L", the patient's side at the picture's left, where the headers do not
+                tell it.
 
         Raises:
             SettingsError: an argument, or the model, cannot be used.
             TemplateError: the annotation cannot serve as a template.
         """
         check_method(method)
+        check_left_is(left_is)
         if batch_size is not None and batch_size < 1:
             raise SettingsError(f"a batch of {batch_size}; expected 1 film or more; raise it")
         device = resolve_device(device)
@@ -117,7 +126,7 @@ class Detector:
         chosen = choose_solver(method, source, loaded, paper=paper, device=device)
         cut = source.template.to(torch.empty(0, device=device))
         films = batch_size or (1 if device == "cpu" else GPU_BATCH)
-        return cls(cut, chosen.solver, chosen.method, paper, device, films, chosen.check)
+        return cls(cut, chosen.solver, chosen.method, paper, device, films, chosen.check, left_is)
 
     @classmethod
     def from_template(
@@ -158,9 +167,9 @@ class Detector:
     def prepare(self, film: Film) -> PreparedFilm | FilmError:
         """Read a film and cut it into half images; what cannot be used is returned as an error."""
         if not isinstance(film, Radiograph):
-            return prepare_file(os.fspath(film), self.margin)
+            return prepare_file(os.fspath(film), self.margin, self.left_is)
         try:
-            return prepare(film, self.margin)
+            return prepare(film, self.margin, self.left_is)
         except FilmError as error:
             return error
 
@@ -241,9 +250,13 @@ class Detector:
             # The top edge from the picture's left to its right; mirrored, from corner 1 to 0.
             (x0, y0), (x1, y1) = corners[[1, 0] if side == LEFT else [0, 1]]
             review, reason = quality.review(n, s, cut=bool(cut[n, s]))
+            known = film.lateralities[s]
+            if known.conflict:
+                review, reason = YES, "; ".join(filter(None, (known.conflict, reason)))
             return Detection(
                 side=SIDES[side],
-                laterality=LATERALITY[side],
+                laterality=known.side,
+                laterality_source=known.source,
                 energy=float(quality.energy[n]),
                 loss=float(quality.loss[n, s]),
                 polarity="negative" if quality.negative[n, s] else "positive",
@@ -283,20 +296,22 @@ def needs_model(has_template: bool, method: str, *, paper: bool, check: bool = T
     return not has_template or method in (AUTO, *NEURAL) or (check and not paper)
 
 
-def prepare(film: Radiograph, margin: float) -> PreparedFilm:
+def prepare(film: Radiograph, margin: float, left_is: str | None = None) -> PreparedFilm:
     """Cut a film into half images: two, or one where the header says that it shows one knee."""
-    if film.laterality in LATERALITY:
-        side = LATERALITY.index(film.laterality)
-        halves = single(film, mirrored=side == LEFT, room=margin)
-        return PreparedFilm(halves, (side,), film.size, film.mm_per_px)
-    halves = split(film, room=margin)
-    return PreparedFilm(halves, (LEFT, RIGHT), film.size, film.mm_per_px)
+    if film.laterality in ("R", "L"):
+        mirrored = usual_mirroring(film, left_is)
+        sides: tuple[int, ...] = (LEFT if mirrored else RIGHT,)
+        halves = single(film, mirrored=mirrored, room=margin)
+    else:
+        sides, halves = (LEFT, RIGHT), split(film, room=margin)
+    lateralities = resolve_laterality(film, [side == LEFT for side in sides], left_is)
+    return PreparedFilm(halves, sides, film.size, film.mm_per_px, lateralities)
 
 
-def prepare_file(path: str, margin: float) -> PreparedFilm | FilmError:
+def prepare_file(path: str, margin: float, left_is: str | None = None) -> PreparedFilm | FilmError:
     """Read a film's file and cut it into half images; any failure is returned, not raised."""
     try:
-        return prepare(read_isolated(path), margin)
+        return prepare(read_isolated(path), margin, left_is)
     except FilmError as error:
         named = str(error) if str(error).startswith(path) else f"{path}: {error}"
         return type(error)(named)

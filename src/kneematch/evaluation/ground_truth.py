@@ -10,16 +10,16 @@ from typing import Final
 
 from kneematch.detection.detection import Point
 from kneematch.errors import SettingsError
+from kneematch.matching.annotation import PLATEAU_MARGINS
 
 UNUSABLE: Final = ("implant", "doubtful", "corrupt", "notbilateral", "cut")  # flags of labels
-MARGINS: Final = ("plateau_left", "plateau_right")  # landmarks of the template
 SIDES: Final = {"l": "left", "r": "right", "left": "left", "right": "right"}
 OTHER: Final = "other"  # source of films whose names do not tell it
 LABEL_COLUMNS: Final = ("id", "knee", "x1", "y1", "x2", "y2")
 PHANTOM_COLUMNS: Final = (
     "film",
     "side",
-    *(f"{name}_{axis}_px" for name in MARGINS for axis in ("x", "y")),
+    *(f"{name}_{axis}_px" for name in PLATEAU_MARGINS for axis in ("x", "y")),
     "negative",
     "hardware",
 )

@@ -1,7 +1,7 @@
 """Errors of detections against labels, and tables of accuracy and of the review flag."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,10 +9,11 @@ import numpy as np
 
 from kneematch.detection.detection import Detection, Point
 from kneematch.errors import SettingsError
-from kneematch.evaluation.ground_truth import MARGINS, GroundTruth, LabelledKnee
+from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee
 from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.statistics import bootstrap_mean, mean
 from kneematch.evaluation.tables import Cell, Table, columns
+from kneematch.matching.annotation import PLATEAU_MARGINS
 
 AREA: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau
 GOOD_IOU: Final = 0.75
@@ -72,21 +73,26 @@ def score_knees(runs: Sequence[MethodRun], truth: GroundTruth) -> dict[str, list
     }
 
 
-def plateau_margins(found: Detection) -> tuple[Point, Point]:
-    """Return both margins of a detection's tibial plateau, the picture's left one first.
+def margin_names(landmarks: Collection[str]) -> tuple[str, ...] | None:
+    """Return the names of a plateau's margins, or None; two landmarks of any name are taken."""
+    names = PLATEAU_MARGINS if set(PLATEAU_MARGINS) <= set(landmarks) else tuple(landmarks)
+    return names if len(names) == len(PLATEAU_MARGINS) else None
+
+
+def plateau_margins(landmarks: Mapping[str, Point]) -> tuple[Point, Point]:
+    """Return both margins of a tibial plateau, the picture's left one first.
 
     Raises:
-        SettingsError: its template has no such landmarks.
+        SettingsError: there are no such landmarks.
     """
-    points = found.landmarks
-    names = MARGINS if set(MARGINS) <= set(points) else tuple(points)
-    if len(names) != len(MARGINS):
+    names = margin_names(landmarks)
+    if names is None:
         raise SettingsError(
-            f"areas with {len(points)} landmarks; expected both margins of the tibial plateau, "
-            f"{' and '.join(MARGINS)}, to compare with the truth; mark them on the template "
-            "(kneematch annotate), or leave out --truth"
+            f"areas with {len(landmarks)} landmarks; expected both margins of the tibial plateau, "
+            f"{' and '.join(PLATEAU_MARGINS)}, to compare with the truth; mark them on the "
+            "template (kneematch annotate), or leave out --truth"
         )
-    left, right = sorted(points[name] for name in names)  # they swap in the mirrored half
+    left, right = sorted(landmarks[name] for name in names)
     return left, right
 
 
@@ -162,7 +168,7 @@ def _score(film: str, label: LabelledKnee, found: Sequence[Detection]) -> KneeSc
     detection = next((each for each in found if each.side == label.side), None)
     if detection is None:
         return KneeScore(film, label.side, label.source)
-    left, right = plateau_margins(detection)
+    left, right = plateau_margins(detection.landmarks)
     percent = 100 / math.dist(label.left, label.right)
     centre = math.dist(_middle(left, right), _middle(label.left, label.right))
     margin = (math.dist(left, label.left) + math.dist(right, label.right)) / 2

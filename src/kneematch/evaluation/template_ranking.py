@@ -11,9 +11,15 @@ import numpy as np
 from kneematch.detection.detection import CORNERS, Detection
 from kneematch.detection.detector import Detector
 from kneematch.errors import SettingsError
-from kneematch.evaluation.ground_truth import MARGINS, GroundTruth, LabelledKnee
+from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee
 from kneematch.evaluation.method_run import MethodRun, common_films
-from kneematch.evaluation.scores import GOOD_IOU, KneeScore, score_knees
+from kneematch.evaluation.scores import (
+    GOOD_IOU,
+    KneeScore,
+    margin_names,
+    plateau_margins,
+    score_knees,
+)
 from kneematch.evaluation.statistics import Floats, mean
 from kneematch.evaluation.tables import Cell, Column, Table, columns
 from kneematch.geometry.view import rectangle_to_film
@@ -206,7 +212,7 @@ def _accuracy_cells(
             for run, own in zip(runs, annotations, strict=True)
         ]
     else:
-        marked = [k for k, each in enumerate(annotations) if set(MARGINS) <= set(each.landmarks)]
+        marked = [k for k, each in enumerate(annotations) if margin_names(each.landmarks)]
         if len(marked) < FEWEST:
             return []
         # Films by number, since two in different folders may have one name.
@@ -227,7 +233,7 @@ def _accuracy(knees: Sequence[KneeScore]) -> tuple[Cell, ...]:
 
 
 def _label(annotation: Annotation, film: str, side: str) -> LabelledKnee:
-    left, right = sorted(annotation.landmarks[name] for name in MARGINS)
+    left, right = plateau_margins(annotation.landmarks)
     return LabelledKnee(film, side, left, right, "template")
 
 

@@ -28,6 +28,7 @@ COLUMNS: Final[dict[str, int | None]] = {  # name: decimals, None for text
     "film": None,
     "side": None,
     "laterality": None,
+    "laterality_source": None,
     "status": None,
     "energy": ENERGY,
     "loss": ENERGY,
@@ -43,6 +44,7 @@ COLUMNS: Final[dict[str, int | None]] = {  # name: decimals, None for text
     "review": None,
     "reason": None,
 }
+ADDED_COLUMNS: Final = ("laterality_source",)  # since version 0.1, whose tables are still read
 FIELDS: Final = tuple(item.name for item in fields(Detection) if item.name in COLUMNS)
 # film_x = xx * crop_x + xy * crop_y + x0 and film_y = yx * crop_x + yy * crop_y + y0. Both count
 # from the top left corner of their image, so the centre of the first pixel is (0.5, 0.5).

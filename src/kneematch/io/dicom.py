@@ -27,6 +27,7 @@ from kneematch.io.dicom_header import (
     header_text,
     header_value,
     laterality,
+    seen_from_front,
     spacing,
     uid_name,
 )
@@ -54,6 +55,7 @@ def read_dicom(file: BinaryIO, path: Path) -> Radiograph:
         mm_per_px=mm_per_px,
         spacing_tag=spacing_tag,
         laterality=laterality(dataset),
+        seen_from_front=seen_from_front(dataset),
         view=header_text(dataset, "ViewPosition"),
         series=header_text(dataset, "SeriesDescription"),
         polarity_tag=header_text(dataset, "PhotometricInterpretation"),

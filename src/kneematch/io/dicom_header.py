@@ -1,18 +1,32 @@
 """Read single elements of a DICOM header leniently: garbage counts as absent."""
 
 import math
+import re
 import struct
 from pathlib import Path
 from typing import Any, Final
 
 from pydicom import Dataset
 from pydicom.errors import BytesLengthException
+from pydicom.multival import MultiValue
 from pydicom.uid import UID
 
 from kneematch.errors import NotARadiograph
 
 SQUARE_WITHIN: Final = 0.01  # the relative difference of the two spacings that is still rounding
 LATERALITIES: Final = ("L", "R", "B")
+# Elements that may say that a film shows both knees, and how they say it.
+DESCRIPTIONS: Final = (
+    "SeriesDescription",
+    "StudyDescription",
+    "ProtocolName",
+    "AcquisitionDeviceProcessingDescription",
+    "BodyPartExamined",
+    "ViewPosition",
+)
+BOTH: Final = re.compile(r"bilat|both|knees|beid|amb[ao]s|entramb|\bb/l\b", re.IGNORECASE)
+# The patient's left and feet: the axes of a frontal film as (left, feet).
+AXES: Final = {"L": (1, 0), "R": (-1, 0), "F": (0, 1), "H": (0, -1)}
 PATIENT_AND_STUDY: Final = (  # type 2: every object has them, if only empty
     "PatientID",
     "PatientBirthDate",
@@ -65,12 +79,35 @@ def uid_name(value: Any) -> str | None:
 
 
 def laterality(dataset: Dataset) -> str | None:
-    """Return the patient's side, "L", "R" or "B", of the image or else of its series."""
-    for keyword in ("ImageLaterality", "Laterality"):
-        side = header_text(dataset, keyword)
-        if side in LATERALITIES:
-            return side
-    return None
+    """Return the patient's side, "L", "R" or "B", of the image or else of its series.
+
+    A series tagged L or R shows both knees, "B", where a description says so: the tag then only
+    tells which knee the examination was for.
+    """
+    side = header_text(dataset, "ImageLaterality")
+    if side in LATERALITIES:
+        return side
+    if any(BOTH.search(header_text(dataset, keyword) or "") for keyword in DESCRIPTIONS):
+        return "B"
+    side = header_text(dataset, "Laterality")
+    return side if side in LATERALITIES else None
+
+
+def seen_from_front(dataset: Dataset) -> bool | None:
+    """Return whether a frontal film shows the patient from the front; None if it is not said.
+
+    PatientOrientation has the patient's directions along the rows and down the columns of the
+    pixels as stored (PS3.3, C.7.6.1.1.1), so a flip on the way from the detector
+    (FieldOfViewHorizontalFlip) is included. The directions of a turned picture have the same sense
+    of rotation; those of a mirrored one have the opposite one.
+    """
+    value = header_value(dataset, "PatientOrientation")
+    names = [str(name)[:1] for name in value] if isinstance(value, MultiValue | list) else []
+    if len(names) != 2 or not set(names) <= set(AXES):
+        return None
+    (a, b), (c, d) = (AXES[name] for name in names)
+    sense = a * d - b * c
+    return sense > 0 if sense else None
 
 
 def spacing(dataset: Dataset, path: Path) -> tuple[float | None, str | None]:

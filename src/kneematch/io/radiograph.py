@@ -18,6 +18,9 @@ class Radiograph:
     mm_per_px: float | None = None
     spacing_tag: str | None = None  # the DICOM keyword that mm_per_px came from
     laterality: str | None = None  # "L", "R" or "B": the patient's side, as tagged
+    # Whether the picture shows the patient from the front, so that the patient's right is at its
+    # left when it is upright; False for a mirrored picture, None if the header does not say.
+    seen_from_front: bool | None = None
     view: str | None = None  # "AP", "PA", ...
     series: str | None = None  # series description
     polarity_tag: str | None = None  # "MONOCHROME1" was inverted on reading; "MONOCHROME2" was not

@@ -18,12 +18,14 @@ from torch import Tensor
 from kneematch import __version__
 from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
+from kneematch.matching.annotation import PLATEAU_MARGINS, Point
 from kneematch.matching.template import Template, Window
 from kneematch.networks.cpu_inference import cpu_network
 from kneematch.networks.pose_network import network_from_weights, weight_shapes
 from kneematch.networks.two_stage import TwoStageNetworks
 
 FORMAT: Final = "kneematch-model/1"
+OLD_MARGINS: Final = {"plateau_left", "plateau_right"}  # landmarks' names in models of version 0.1
 SHIPPED: Final = "synthetic.safetensors"  # beside this file
 PHASES: Final = ("coarse", "fine")
 
@@ -170,7 +172,19 @@ def _template(tensors: Mapping[str, Tensor], about: Mapping[str, Any], phase: st
     landmarks = {name: (float(x), float(y)) for name, (x, y) in about["landmarks"].items()}
     if not all(math.isfinite(x) and math.isfinite(y) for x, y in landmarks.values()):
         raise ValueError(f"a landmark of the {phase} template is not a point")
-    return Template(image, detail, red=red, green=green, landmarks=landmarks)
+    return Template(image, detail, red=red, green=green, landmarks=_renamed(landmarks))
+
+
+def _renamed(landmarks: dict[str, Point]) -> dict[str, Point]:
+    """Call a plateau's left and right margin medial and lateral.
+
+    A template's lateral side points to its right, also where it was drawn in a left half.
+    """
+    if not set(landmarks) >= OLD_MARGINS:
+        return landmarks
+    others = {name: point for name, point in landmarks.items() if name not in OLD_MARGINS}
+    points = sorted(landmarks[name] for name in OLD_MARGINS)
+    return dict(zip(PLATEAU_MARGINS, points, strict=True)) | others
 
 
 def _corners(window: Window) -> list[int]:

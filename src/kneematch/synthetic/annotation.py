@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Final
 
-from kneematch.matching.annotation import Annotation, Box, Point
+from kneematch.matching.annotation import PLATEAU_MARGINS, Annotation, Box, Point
 
 # Boxes around a knee in the right half of a picture: x0, y0, x1, y1 from the midpoint of the
 # margins, in plateau widths.
@@ -33,5 +33,6 @@ def annotate(film: Path, side: str, left: Point, right: Point) -> Annotation:
         corners = x + unit * x0, y + unit * y0, x + unit * x1, y + unit * y1
         return tuple(round(value, 1) for value in corners)  # type: ignore[return-value]
 
-    landmarks = {"plateau_left": left, "plateau_right": right}
+    inwards = (right, left) if side == "left" else (left, right)  # medial, lateral
+    landmarks = dict(zip(PLATEAU_MARGINS, inwards, strict=True))
     return Annotation(film, side, place(FINE), place(COARSE), place(RED), place(GREEN), landmarks)

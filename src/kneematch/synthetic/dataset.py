@@ -16,7 +16,7 @@ from kneematch.io.atomic import write_aside
 from kneematch.io.limits import MAX_PIXELS
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16
-from kneematch.matching.annotation import Annotation, save_annotation
+from kneematch.matching.annotation import PLATEAU_MARGINS, Annotation, save_annotation
 from kneematch.matching.template import cut_template
 from kneematch.parallel import WorkerDied, default_workers, map_in_workers
 from kneematch.progress import Progress, no_progress
@@ -90,9 +90,8 @@ def find_template(folder: Path, rows: Sequence[Row]) -> Annotation | None:
     """
     typical = [row for row in rows if row["negative"] == "0" and not row["hardware"]]
     for row in sorted(typical, key=lambda row: int(row["grade"]) > PREFERRED_GRADE):
-        left, right = (
-            (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"]))
-            for name in ("plateau_left", "plateau_right")
+        left, right = sorted(
+            (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])) for name in PLATEAU_MARGINS
         )
         annotation = annotate(folder / row["film"], row["side"], left, right)
         try:
@@ -178,7 +177,7 @@ def _write_film(folder: Path, config: SynthConfig, index: int) -> list[Row] | OS
 def _truth_row(name: str, made: Phantom, knee: Knee) -> Row:
     points = {
         f"{point}_{axis}_px": f"{value:.4f}"
-        for point in ("plateau_left", "plateau_right", "centre")
+        for point in (*PLATEAU_MARGINS, "centre")
         for axis, value in zip("xy", getattr(knee, point), strict=True)
     }
     return {

@@ -42,11 +42,21 @@ class Knee:
 
     side: str  # half of the picture, "left" or "right"
     laterality: str  # the patient's side, "R" or "L"
-    plateau_left: tuple[float, float]  # outermost points of the plateau, osteophytes included
-    plateau_right: tuple[float, float]
-    centre: tuple[float, float]  # midpoint of the two
+    plateau_medial: Point  # outermost points of the plateau, osteophytes included
+    plateau_lateral: Point
+    centre: Point  # midpoint of the two
     rotation_deg: float  # of the line through the two, clockwise positive
     grade: int  # Kellgren-Lawrence, 0..4
+
+    @property
+    def plateau_left(self) -> Point:
+        """The margin that is further left in the picture."""
+        return min(self.plateau_medial, self.plateau_lateral)
+
+    @property
+    def plateau_right(self) -> Point:
+        """The margin that is further right in the picture."""
+        return max(self.plateau_medial, self.plateau_lateral)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,14 +96,13 @@ def true_knees(plan: FilmPlan) -> tuple[Knee, Knee]:
 
 
 def _true_knee(plan: FilmPlan, side: int) -> Knee:
-    (x0, y0), (x1, y1) = ends = sorted(
-        _to_film(plan, side, point) for point in plateau_margins(plan.shapes[side])
-    )
+    lateral, medial = (_to_film(plan, side, end) for end in plateau_margins(plan.shapes[side]))
+    (x0, y0), (x1, y1) = sorted((lateral, medial))
     return Knee(
         side=SIDES[side],
         laterality=LATERALITY[side],
-        plateau_left=ends[0],
-        plateau_right=ends[1],
+        plateau_medial=medial,
+        plateau_lateral=lateral,
         centre=((x0 + x1) / 2, (y0 + y1) / 2),
         rotation_deg=math.degrees(math.atan2(y1 - y0, x1 - x0)),
         grade=plan.grades[side],

@@ -26,6 +26,7 @@ from kneematch.web.drawing import (
     default_coarse,
     find_problems,
     initial_annotation,
+    landmark_warnings,
     template_pictures,
     to_annotation,
 )
@@ -93,6 +94,7 @@ def _add_drawing_routes(
             "side": annotation.side,
             "coarse": annotation.coarse,
             "problems": problems,
+            "warnings": landmark_warnings(annotation),
             "template": None if problems else template_pictures(annotation, film),
         }
 

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from kneematch.detection.detection import Detection, split_reasons
 from kneematch.errors import SettingsError
-from kneematch.export.tables import COLUMNS, CORNERS, FIELDS
+from kneematch.export.tables import ADDED_COLUMNS, COLUMNS, CORNERS, FIELDS
 from kneematch.geometry.split import SIDES
 from kneematch.io.csv_text import read_csv
 
@@ -139,7 +139,8 @@ def read_detections_table(out: Path) -> DetectionsTable:
             "the folder that `kneematch detect` has filled"
         ) from error
     by_column = list(zip(*rows, strict=False)) or [()] * len(columns)
-    table = DetectionsTable(dict(zip(columns, by_column, strict=False)))
+    added = dict.fromkeys(ADDED_COLUMNS, ("",) * len(rows))
+    table = DetectionsTable(added | dict(zip(columns, by_column, strict=False)))
     for problem in _problems(columns, rows, table):
         raise SettingsError(
             f"{path}: {problem}; expected a table of this version of kneematch; run the films again"
@@ -152,7 +153,7 @@ def _problems(
 ) -> Iterator[str]:
     """Yield what is wrong with a table; an empty energy, loss or landmark is fine."""
     for name in (*COLUMNS, *(f"{landmark}_y_px" for landmark in landmark_names(columns))):
-        if name not in columns:
+        if name not in table.text:
             yield f"no column {name!r}"
     for name, count in Counter(columns).items():
         if count > 1:

@@ -20,6 +20,7 @@ from kneematch.io.display import data_url, to_grey8
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import (
     COARSE_MARGIN,
+    PLATEAU_MARGINS,
     Annotation,
     Box,
     annotation_problems,
@@ -31,7 +32,6 @@ from kneematch.synthetic.annotation import annotate
 RED: Final = (255, 92, 92)
 GREEN: Final = (92, 220, 130)
 ENLARGEMENT: Final = 2  # of the template's picture, whose pixels are those of the half image
-MARGINS: Final = ("plateau_left", "plateau_right")  # landmarks of the built-in model
 PLATEAU_WIDTH: Final = 0.45  # of the half's width, where no knee was detected
 
 Coordinate = Annotated[float, Field(gt=-1e6, lt=1e6, allow_inf_nan=False)]
@@ -100,6 +100,16 @@ def find_problems(annotation: Annotation, film: SplitFilm) -> list[dict[str, str
     return [problem for k, problem in enumerate(found) if problem not in found[:k]]
 
 
+def landmark_warnings(annotation: Annotation) -> list[str]:
+    """Return what to reconsider about the landmarks' names."""
+    return [
+        f"landmark {name}: in the other half of a film it lies on the other side; a name with "
+        "medial or lateral holds in both"
+        for name in annotation.landmarks
+        if re.search("left|right", name, re.IGNORECASE)
+    ]
+
+
 def default_coarse(fine: Box, frame: Box) -> Box:
     """Return the fine box enlarged by the usual margin, shifted and shrunk to fit the half.
 
@@ -152,9 +162,8 @@ def detected_annotation(film: SplitFilm) -> Annotation | None:
     except KneematchError:  # no built-in model, or a film that it cannot use
         return None
     for knee in sorted(found, key=lambda knee: knee.loss):
-        if set(MARGINS) <= set(knee.landmarks):
-            # The template is mirrored in the left half, so the landmarks are sorted by x again.
-            points = sorted(knee.landmarks[name] for name in MARGINS)
+        if set(PLATEAU_MARGINS) <= set(knee.landmarks):
+            points = sorted(knee.landmarks[name] for name in PLATEAU_MARGINS)
             left, right = ((round(x, 1), round(y, 1)) for x, y in points)
             annotation = _around_plateau(film, knee.side, left, right)
             if not find_problems(annotation, film):

@@ -162,7 +162,8 @@ const check = debounce(DELAY_MS, async (signal, boxes) => {
   const lines = valid
     ? [element("p", { className: "good" }, `Valid: ${side} half, template of ${template.size.join(" × ")} pixels`)]
     : problems.map(({ text }) => element("p", { className: "problem" }, text));
-  $("#status").replaceChildren(...lines);
+  const warnings = result.warnings.map((text) => element("p", { className: "fair" }, text));
+  $("#status").replaceChildren(...lines, ...warnings);
   $("#status").dataset.valid = valid ? "yes" : "no";
   $("#save").disabled = !valid;
   $("#run-preview").disabled = !valid || !start.preview_films;

@@ -1,0 +1,89 @@
+"""The patient's side is stated only where the user or the header tells it."""
+
+import numpy as np
+import pytest
+
+from kneematch.detection.laterality import (
+    Laterality,
+    check_left_is,
+    resolve_laterality,
+    usual_mirroring,
+)
+from kneematch.errors import SettingsError
+from kneematch.io.radiograph import Radiograph
+
+BOTH = (True, False)  # the lateral sides of two knees point outwards
+
+
+def film(laterality: str | None = None, seen_from_front: bool | None = None) -> Radiograph:
+    return Radiograph(
+        np.zeros((2, 2), np.float32), laterality=laterality, seen_from_front=seen_from_front
+    )
+
+
+def sides(known: tuple[Laterality, ...]) -> str:
+    return "".join(each.side or "-" for each in known)
+
+
+def sources(known: tuple[Laterality, ...]) -> set[str]:
+    return {each.source for each in known}
+
+
+@pytest.mark.parametrize("laterality", [None, "B", "R"])
+def test_resolve_laterality_does_not_guess(laterality: str | None) -> None:
+    assert resolve_laterality(film(laterality), BOTH) == (Laterality(), Laterality())
+    assert resolve_laterality(film(), ()) == ()
+
+
+@pytest.mark.parametrize(("from_front", "expected"), [(True, "RL"), (False, "LR")])
+def test_resolve_laterality_follows_the_orientation_of_the_picture(
+    from_front: bool, expected: str
+) -> None:
+    known = resolve_laterality(film("B", from_front), BOTH)
+    assert sides(known) == expected
+    assert sources(known) == {"header"}
+    for mirrored, side in zip(BOTH, expected, strict=True):
+        assert sides(resolve_laterality(film(None, from_front), [mirrored])) == side
+
+
+@pytest.mark.parametrize(("left_is", "expected"), [("R", "RL"), ("L", "LR")])
+def test_resolve_laterality_believes_the_user(left_is: str, expected: str) -> None:
+    known = resolve_laterality(film(), BOTH, left_is)
+    assert sides(known) == expected
+    assert sources(known) == {"user"}
+    assert not any(each.conflict for each in known)
+
+
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_resolve_laterality_of_one_knee_is_its_tag(mirrored: bool) -> None:
+    assert resolve_laterality(film("R"), [mirrored]) == (Laterality("R", "header"),)
+
+
+def test_resolve_laterality_reports_sources_that_disagree() -> None:
+    flipped = film("B", seen_from_front=False)
+    known = resolve_laterality(flipped, BOTH, "R")
+    assert sides(known) == "RL"
+    assert {each.conflict for each in known} == {"sides disagree (user and header)"}
+    (one,) = resolve_laterality(film("R", seen_from_front=True), [False])
+    assert (one.side, one.conflict) == ("R", "sides disagree (header)")
+
+
+@pytest.mark.parametrize("laterality", ["R", "L"])
+@pytest.mark.parametrize("from_front", [True, False, None])
+def test_usual_mirroring_agrees_with_the_header(laterality: str, from_front: bool | None) -> None:
+    one = film(laterality, from_front)
+    (known,) = resolve_laterality(one, [usual_mirroring(one)])
+    assert known == Laterality(laterality, "header")
+
+
+def test_usual_mirroring_hangs_films_in_the_usual_way() -> None:
+    assert usual_mirroring(film("R"))
+    assert not usual_mirroring(film("L"))
+    assert usual_mirroring(film("L"), "L")
+
+
+def test_check_left_is_refuses_other_words() -> None:
+    check_left_is(None)
+    check_left_is("R")
+    with pytest.raises(SettingsError, match="expected 'R' or 'L'"):
+        check_left_is("left")
