@@ -1,0 +1,121 @@
+"""A native crash of a decoder costs one film in every command."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.cookiejar import CookieJar
+from pathlib import Path
+
+import imagecodecs
+import numpy as np
+import pydicom
+import pytest
+from pydicom.encaps import encapsulate
+from pydicom.uid import JPEGLSLossless
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+# Run at the start of every Python process: the JPEG-LS codec crashes when it is loaded.
+CRASH = """
+import os, signal, sys
+def hook(event, args):
+    if event == "import" and args[0].endswith("_jpegls"):
+        os.kill(os.getpid(), signal.SIGSEGV)
+sys.addaudithook(hook)
+"""
+SEARCH = ("--template", "template.json", "--method", "search", "--device", "cpu")
+DIED = "the process that read it ended (killed by SIGSEGV)"
+
+
+def compress(path: Path) -> None:
+    """Compress a film to JPEG-LS, which needs a native decoder."""
+    dataset = pydicom.dcmread(path)
+    stored = np.ascontiguousarray(dataset.pixel_array)
+    dataset.PixelData = encapsulate([imagecodecs.jpegls_encode(stored)])
+    dataset.file_meta.TransferSyntaxUID = JPEGLSLossless
+    dataset.save_as(path)
+
+
+@pytest.fixture
+def crash(folder: Path) -> dict[str, str]:
+    """The environment in which crash.dcm crashes its decoder."""
+    crashing = folder / "crash.dcm"
+    (folder / "phantom-00002.dcm").rename(crashing)
+    compress(crashing)
+    (folder / "hooks").mkdir()
+    (folder / "hooks" / "sitecustomize.py").write_text(CRASH)
+    return {
+        "PYTHONPATH": os.pathsep.join([str(folder / "hooks"), os.environ.get("PYTHONPATH", "")])
+    }
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_detect_survives_a_crash_of_a_decoder(
+    folder: Path, run: Run, crash: dict[str, str], workers: str
+) -> None:
+    done = run("detect", ".", "-o", "out", *SEARCH, "--crops", "--workers", workers, **crash)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.startswith("out/detections.csv: 4 knees in 2 films")
+    with (folder / "out" / "failures.csv").open() as file:
+        (failure,) = csv.DictReader(file)
+    assert failure["film"] == "crash.dcm"
+    assert DIED in failure["reason"]
+
+
+def test_info_survives_a_crash_of_a_decoder(folder: Path, run: Run, crash: dict[str, str]) -> None:
+    done = run("info", "crash.dcm", "phantom-00000.dcm", **crash)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"kneematch: crash.dcm: {DIED}")
+    assert done.stderr.count("\n") == 1
+    assert "phantom-00000.dcm\tDICOM" in done.stdout
+
+
+def test_train_survives_a_crash_of_a_decoder(folder: Path, run: Run, crash: dict[str, str]) -> None:
+    options = ("--epochs", "1", "--device", "cpu", "--workers", "0", "--cache", "cache")
+    done = run(
+        "train", ".", "--template", "template.json", "-o", "m.safetensors", *options, **crash
+    )
+    assert DIED in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (folder / "m.safetensors").exists()
+
+
+def test_annotate_reports_a_crash_of_a_decoder(run: Run, crash: dict[str, str]) -> None:
+    done = run("annotate", "crash.dcm", "--no-browser", **crash)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"kneematch: crash.dcm: {DIED}")
+
+
+def test_review_survives_a_crash_of_a_decoder(
+    folder: Path, run: Run, crash: dict[str, str]
+) -> None:
+    assert run("detect", ".", "-o", "out", *SEARCH).returncode == 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kneematch", "review", "out", "--no-browser"],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **crash},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        page = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+        page.open(address, timeout=60).read()
+        root = address.split("?")[0]
+        for _ in range(2):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                page.open(f"{root}film/0", timeout=60)  # crash.dcm comes first
+            assert refused.value.code == 404
+            assert DIED in json.load(refused.value)["problem"]
+        assert page.open(f"{root}film/2", timeout=60).read().startswith(b"\xff\xd8")
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
