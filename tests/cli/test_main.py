@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -112,6 +113,15 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr("kneematch.detection.describe.describe", broken)
     with pytest.raises(ZeroDivisionError):
         main(["info", str(film(tmp_path / "a.png"))])
+
+
+@pytest.mark.parametrize("megabytes", [300, 900])  # too few to load torch, and to start threads
+def test_too_little_memory_is_one_line(tmp_path: Path, megabytes: int) -> None:
+    command = [sys.executable, "-m", "kneematch", "detect", str(film(tmp_path / "film.dcm"))]
+    limit = f"ulimit -v {megabytes << 10}; exec {shlex.join(command)} -o {tmp_path}/out"
+    done = subprocess.run(["bash", "-c", limit], capture_output=True, text=True, check=False)
+    assert "memory" in one_line(done.stderr)  # of the program, or of the film
+    assert done.returncode in (1, 2)
 
 
 def test_info_tells_what_was_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

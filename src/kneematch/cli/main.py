@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated, NoReturn, cast
+from typing import Annotated, Final, NoReturn, cast
 
 import typer
 
@@ -23,6 +23,14 @@ from kneematch.errors import KneematchError
 
 # typer brings a click of its own and exports this class of it; its base is every usage error.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
+
+OUT_OF_MEMORY: Final = (
+    "not enough memory",
+    "annot allocate memory",
+    "failed to map segment",
+    "can't start new thread",
+    "Failed to launch worker thread",
+)
 
 app = typer.Typer(
     help="Find the knee joint areas in knee radiographs.",
@@ -95,4 +103,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(f"{error.filename or 'the system'}: {error.strerror or error}")
     except typer.Abort:
         return INTERRUPTED
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        complain(
+            "not enough memory; expected about 2 GB, and 0.5 GB for each worker; free some memory, "
+            "raise `ulimit -v`, or use fewer --workers"
+        )
     return FAILED
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether memory ran out; torch, pyarrow and the linker have errors of their own."""
+    return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)

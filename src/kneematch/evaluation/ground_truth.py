@@ -10,6 +10,7 @@ from typing import Final
 
 from kneematch.detection.detection import Point
 from kneematch.errors import SettingsError
+from kneematch.io.limits import read_text_bytes
 from kneematch.matching.annotation import PLATEAU_MARGINS
 
 UNUSABLE: Final = ("implant", "doubtful", "corrupt", "notbilateral", "cut")  # flags of labels
@@ -120,7 +121,8 @@ def load_ground_truth(path: Path) -> GroundTruth:
 def _read_csv(path: Path) -> tuple[set[str], list[tuple[int, Row]]]:
     """Return the column names of a CSV file, and its rows with their line numbers."""
     try:
-        reader = csv.DictReader(io.StringIO(path.read_text("utf-8-sig"), newline=""), restval="")
+        text = read_text_bytes(path).decode("utf-8-sig")
+        reader = csv.DictReader(io.StringIO(text, newline=""), restval="")
         names = set(reader.fieldnames or ())
         rows: list[tuple[int, Row]] = [(reader.line_num, row) for row in reader]
     except (OSError, ValueError, csv.Error) as error:

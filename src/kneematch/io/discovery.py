@@ -16,6 +16,7 @@ from typing import BinaryIO, Final
 
 from kneematch.errors import FilmError, SettingsError, Unreadable
 from kneematch.io.csv_text import read_csv
+from kneematch.io.limits import read_text_bytes
 from kneematch.io.read import is_dicom, read_header
 
 logger = logging.getLogger("kneematch")
@@ -238,7 +239,7 @@ def _is_film(path: Path) -> bool:
 
 def _bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_text_bytes(path)
     except OSError as error:
         raise SettingsError(
             f"{path}: {error.strerror}; expected a list of films; check the path"

@@ -1,5 +1,6 @@
 """Limits on what a film's file may cost, and the errors that decoding it may raise."""
 
+import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +9,8 @@ from typing import Final
 from kneematch.errors import KneematchError, NotAnImage, NotARadiograph
 
 MAX_PIXELS: Final = 150_000_000  # twice a 43 x 43 cm film at 0.05 mm; Pillow's limit is 179 million
-MAX_BYTES: Final = 1 << 30  # size of a file
+MAX_BYTES: Final = 1 << 30  # size of a film's file
+MAX_TEXT_BYTES: Final = 1 << 28  # of a list or a template: a million paths of 268 characters
 # Memory that reading may take. A good film holds at least a thirtieth of its pixels' bytes, so a
 # small file that needs much more than this was made to exhaust the memory.
 SMALL_FILE_MEMORY: Final = 768 << 20
@@ -60,3 +62,16 @@ def check_size(path: Path, height: int, width: int, bytes_per_px: int) -> None:
 def memory_budget(path: Path) -> int:
     """Return the bytes of memory that reading a file may take."""
     return max(SMALL_FILE_MEMORY, MEMORY_PER_FILE_BYTE * path.stat().st_size)
+
+
+def read_text_bytes(path: Path) -> bytes:
+    """Read a list, table or template that the user names; a device such as /dev/zero has no end.
+
+    Raises:
+        OSError: it cannot be read, or is too large.
+    """
+    with path.open("rb") as file:
+        content = file.read(MAX_TEXT_BYTES + 1)
+    if len(content) > MAX_TEXT_BYTES:
+        raise OSError(errno.EFBIG, f"more than {MAX_TEXT_BYTES >> 20} MB")
+    return content

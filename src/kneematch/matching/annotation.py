@@ -10,6 +10,7 @@ from typing import Any, Final
 from kneematch.errors import TemplateError
 from kneematch.geometry.split import SIDES
 from kneematch.io.atomic import write_aside
+from kneematch.io.limits import read_text_bytes
 
 FORMAT: Final = "kneematch-template/1"
 BOXES: Final = ("fine", "coarse", "red", "green")
@@ -44,7 +45,7 @@ def load_annotation(path: str | Path) -> Annotation:
     """
     path = Path(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_text_bytes(path).decode("utf-8"))
     except OSError as error:
         raise TemplateError(
             f"{path}: cannot be read ({error.strerror}); expected a template.json; check the path"
