@@ -69,6 +69,26 @@ class DetectConfig:
 
     resume: bool = resume_option()
     force: bool = force_option()
+    measure: bool = option(
+        False,
+        help="Measure the joint space and the alignment of every knee.",
+        group=OUTPUT,
+        flags=("--measure",),
+    )
+    magnification: float | None = option(
+        None,
+        help="Magnification of the films, by which lengths in mm are divided.",
+        group=OUTPUT,
+        metavar="FACTOR",
+        default_text="1, mm at the detector",
+    )
+    outlines: str | None = option(
+        None,
+        help="Outline network written by `kneematch train --outlines`.",
+        group=METHOD,
+        metavar="FILE",
+        default_text="the built-in one",
+    )
     overlays: bool = option(
         False, help="Draw a picture of every film.", group=OUTPUT, flags=("--overlays",)
     )
@@ -141,6 +161,15 @@ class DetectConfig:
         sizes = self.crop_mm, self.crop_spacing, self.crop_px, self.mirror or None
         if not self.crops and any(size is not None for size in sizes):
             raise SettingsError("the size of crops, but no crops; expected --crops; add it")
+        measured = self.magnification, self.outlines
+        if not self.measure and any(setting is not None for setting in measured):
+            raise SettingsError(
+                "--magnification or --outlines without measures; expected --measure; add it"
+            )
+        if self.magnification is not None and not 1 <= self.magnification < 2:
+            raise SettingsError(
+                f"--magnification {self.magnification}; expected a factor from 1 to 2; correct it"
+            )
         if self.ray_address is not None and self.engine != "ray":
             raise SettingsError("--ray-address without Ray; expected --engine ray; add it")
 

@@ -13,6 +13,7 @@ from kneematch.detection.detection import Detection
 from kneematch.export.landmarks import EXPORTS as LANDMARKS
 from kneematch.export.landmarks import FOLDER as LANDMARK_FOLDER
 from kneematch.export.landmarks import write_landmarks
+from kneematch.export.measurements import MEASUREMENTS, OUTLINES, write_measurements
 from kneematch.export.run_file import Counts, Run, write_run
 from kneematch.export.tables import (
     TABLES,
@@ -27,7 +28,7 @@ COCO: Final = "coco.json"
 CROP_TABLE: Final = "crops.csv"
 RUN: Final = "run.json"
 REPORT: Final = "report.html"
-RESULT_FILES: Final = (*TABLES, FAILURES, COCO, CROP_TABLE, RUN, REPORT)
+RESULT_FILES: Final = (*TABLES, *MEASUREMENTS, OUTLINES, FAILURES, COCO, CROP_TABLE, RUN, REPORT)
 
 SHEET_COLUMNS, SHEET_ROWS = 4, 12  # at most
 # Films drawn in the report: a twentieth, so that a short run does not spend its time on pictures.
@@ -37,7 +38,7 @@ DRAWN_SHARE, FEWEST_DRAWN, MOST_DRAWN = 0.05, 10, 48
 def write_results(
     config: DetectConfig, out: Path, journal: Journal, landmarks: Sequence[str]
 ) -> Counts:
-    """Write detections.*, failures.csv and, where asked for, coco.json."""
+    """Write detections.*, failures.csv and, where asked for, measurements and exports."""
     counts: Counter[str] = Counter()
 
     def knees() -> Iterator[tuple[str, Detection]]:
@@ -53,6 +54,8 @@ def write_results(
 
     write_tables(knees(), out, landmarks=landmarks)
     write_failures(failed(), out / FAILURES)
+    if config.measure:
+        write_measurements(lambda: _knees(journal), out, config.magnification)
     if "coco" in config.export:
         from kneematch.export.coco import write_coco
 

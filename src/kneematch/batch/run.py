@@ -159,6 +159,7 @@ def _plan(
     films: Sequence[str], out: Path, config: DetectConfig, cluster: "Cluster | None"
 ) -> _Plan:
     from kneematch.batch.artifacts import crop_size
+    from kneematch.batch.measuring import outline_hash
     from kneematch.export.run_file import device_name
 
     if config.crops:
@@ -173,6 +174,8 @@ def _plan(
         device, name = cluster.device(source.device), cluster.name
     source = replace(source, device=device)
     hashes = source.hashes()
+    if config.measure:
+        hashes |= outline_hash(config.outlines)
     fingerprint: dict[str, str | int | bool] = {
         "version": __version__,
         **hashes,
@@ -232,6 +235,10 @@ def _detect(plan: _Plan, journal: "Journal", cluster: "Cluster | None", progress
         found = detect_rows(plan.detector, plan.source, films, workers=plan.workers)
     else:
         found = cluster.detect_rows(plan.source, films)
+    if plan.config.measure:
+        from kneematch.batch.measuring import measure_rows
+
+        found = measure_rows(found, plan.config.outlines, workers=plan.workers)
     with (
         progress("detecting", journal.count, journal.done()) as advance,
         one_thread(),

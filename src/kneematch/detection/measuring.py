@@ -11,6 +11,7 @@ import torch
 from kneematch.detection.crop import Placed, cut
 from kneematch.detection.detection import Detection
 from kneematch.io.radiograph import Radiograph
+from kneematch.matching.annotation import PLATEAU_MARGINS
 from kneematch.measures.measure import doubts, measure_outlines
 from kneematch.measures.network import (
     JOINT_PX,
@@ -28,10 +29,10 @@ from kneematch.measures.refinement import smooth
 
 POINTS: Final = 101  # of a border, so that they lie a hundredth of the plateau's width apart
 PLATEAU_SHARE: Final = 0.75  # plateau over area, where the template has no margins as landmarks
-MARGINS: Final = (("plateau_medial", "plateau_lateral"), ("plateau_left", "plateau_right"))
 # The sides of the bones are known beyond these distances from the plateau, in plateau widths.
 FEMUR_STARTS: Final = -0.16
 TIBIA_STARTS: Final = 0.07
+MIN_PLATEAU_PX: Final = 16.0  # of the crop; so narrow a plateau is then refused
 MAX_SIDE_SD: Final = 0.03  # in plateau widths; a side that is less certain ends there
 
 
@@ -57,7 +58,8 @@ def measure_knees(
 
 def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> Detection:
     centre, across = _plateau(found)
-    outlines = find_outlines(film, centre, across, network, medial=_medial(found))
+    medial = "right" if found.side == "left" else "left"  # towards the other knee
+    outlines = find_outlines(film, centre, across, network, medial=medial)
     measures = measure_outlines(outlines)
     reasons = doubts(outlines, float(np.linalg.norm(across)))
     review, reason = found.review, found.reason
@@ -72,18 +74,12 @@ def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> De
 
 def _plateau(found: Detection) -> tuple[Array, Array]:
     """Return the middle (2,) of the plateau and the vector (2,) from its left to its right end."""
-    for names in MARGINS:
-        if all(name in found.landmarks for name in names):
-            left, right = np.array(sorted(found.landmarks[name] for name in names))
-            return (left + right) / 2, right - left
+    if set(PLATEAU_MARGINS) <= set(found.landmarks):
+        left, right = np.array(sorted(found.landmarks[name] for name in PLATEAU_MARGINS))
+        return (left + right) / 2, right - left
     angle = np.radians(found.rotation_deg)
     across = PLATEAU_SHARE * found.width_px * np.array([np.cos(angle), np.sin(angle)])
     return np.array(found.centre), across
-
-
-def _medial(found: Detection) -> str:
-    """Return the medial side in the picture: towards the other knee."""
-    return "right" if found.side == "left" else "left"
 
 
 @torch.inference_mode()
@@ -107,7 +103,8 @@ def find_outlines(
     joint = _square(centre, JOINT_WIDTH * across, JOINT_PX)
     leg = _square(centre, LEG_WIDTH * across, LEG_PX)
     near, far = (_locate(film, placed, network) for placed in (joint, leg))
-    (left, _), (right, _) = near.margins[0].tolist()
+    left, right = sorted(near.margins[0, :, 0].tolist())
+    right = max(right, left + MIN_PLATEAU_PX)
     columns = np.arange(JOINT_PX) + 0.5
     x = np.linspace(left, right, POINTS)
     lines, deviations = [], []

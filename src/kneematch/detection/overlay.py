@@ -89,11 +89,21 @@ def _outline(draw: ImageDraw.ImageDraw, found: Detection, scale: float, line: fl
         *((points, colour, line) for points in lines),
         (tick, colour, 2.4 * line),
         *((cross, LANDMARK_COLOUR, 0.8 * line) for cross in crosses),
+        *((scale * points, colour, 0.8 * line) for points in _bones(found)),
     ]
     for points, _, width in strokes:  # the shade of all below the colour of any
         _stroke(draw, points, (*SHADE, 150), width + 1.4 * line)
     for points, tint, width in strokes:
         _stroke(draw, points, (*tint, 255), width)
+
+
+def _bones(found: Detection) -> list[Points]:
+    """Return the outlines of the bones, (K, 2) each, where the knee is measured."""
+    if found.outlines is None:
+        return []
+    bones = found.outlines
+    lines = bones.femur, bones.tibia, *bones.femur_sides, *bones.tibia_sides
+    return [points for points in lines if len(points) > 1]
 
 
 def _dashes(points: Points) -> list[Points]:

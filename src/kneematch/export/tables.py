@@ -76,13 +76,23 @@ def write_tables(
         landmarks: names of the landmarks, which get columns after the fixed ones.
     """
     columns = COLUMNS | {f"{name}_{axis}_px": PIXEL for name in landmarks for axis in "xy"}
+    values = (detection_values(film, found) for film, found in rows)
+    write_rows(values, [Path(folder) / name for name in TABLES], columns)
+
+
+def write_rows(rows: Iterable[Mapping[str, Cell]], paths: Sequence[Path], columns: Columns) -> None:
+    """Write rows to several tables in one pass; each one's suffix says its format.
+
+    Args:
+        rows: values by column; numbers are rounded, and missing ones are left empty.
+        paths: files that end in .csv, .parquet or .json.
+        columns: names and decimals, None for text.
+    """
+    kinds = {".csv": _csv, ".parquet": _parquet, ".json": _json}
     with ExitStack() as stack:
-        tables = [
-            stack.enter_context(kind(Path(folder) / name, columns))
-            for name, kind in zip(TABLES, (_csv, _parquet, _json), strict=True)
-        ]
-        for film, found in rows:
-            row = _rounded(detection_values(film, found), columns)
+        tables = [stack.enter_context(kinds[path.suffix](path, columns)) for path in paths]
+        for values in rows:
+            row = _rounded(values, columns)
             for add in tables:
                 add(row)
 

@@ -1,7 +1,7 @@
 """All measures of one knee with their uncertainties, and why one is left out."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,9 +25,19 @@ WIDTH: Final = "pct"  # percent of the plateau's width
 AREA: Final = "pct2"  # percent of its square
 ANGLE: Final = "deg"
 
+LENGTHS: Final = ("minimum", "orthogonal_minimum", "mean")
+UNITS: Final = {  # of every measure, by name
+    **{f"jsw_{name}_{kind}": WIDTH for name in COMPARTMENTS for kind in LENGTHS},
+    **{f"joint_space_{name}_area": AREA for name in COMPARTMENTS},
+    **{f"jsw_x{round(1000 * x):03d}": WIDTH for x in FIXED},
+    "joint_line_angle": ANGLE,
+    "tibiofemoral_angle": ANGLE,
+}
+
 # Standard deviations that the network states are too small or too large by these factors, by unit;
 # measured on phantoms that were not seen in training (benchmarks/measure.py).
 CALIBRATION: Final = {WIDTH: 1.0, AREA: 1.0, ANGLE: 1.0}
+SHAFT_SD: Final = 0.3  # of the tibiofemoral angle, in degrees
 
 CROSSING: Final = "outlines cross"
 UNCLEAR: Final = "outline not clear"
@@ -53,8 +63,26 @@ Measures = Mapping[str, Measure]
 
 
 def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
-    """Return every measure of a knee by its name."""
-    return dict(_measures(outlines))
+    """Return every measure of a knee, by the names in UNITS."""
+    found: dict[str, Measure] = {}
+    for name, ends in COMPARTMENTS.items():
+        sd = _sd(outlines, np.linspace(*ends, 11))
+        widths = minimum_width, orthogonal_minimum_width, mean_width
+        for kind, function in zip(LENGTHS, widths, strict=True):
+            found[f"jsw_{name}_{kind}"] = _checked(function(outlines, name), sd)
+        share = ends[1] - ends[0]
+        found[f"joint_space_{name}_area"] = _checked(area(outlines, name), share * sd, AREA)
+    for x, width in zip(FIXED, widths_at(outlines, np.array(FIXED)), strict=True):
+        sd = _sd(outlines, np.array([x]))
+        found[f"jsw_x{round(1000 * x):03d}"] = _checked(float(width), sd)
+    found["joint_line_angle"] = Measure(joint_line_angle(outlines), _angle_sd(outlines), ANGLE)
+    shafts = tibiofemoral_angle(outlines)
+    found["tibiofemoral_angle"] = (
+        Measure(None, None, ANGLE, SHORT_SHAFT)
+        if shafts is None
+        else Measure(shafts, SHAFT_SD, ANGLE)
+    )
+    return found
 
 
 def doubts(outlines: Outlines, detected_px: float) -> list[str]:
@@ -74,29 +102,11 @@ def doubts(outlines: Outlines, detected_px: float) -> list[str]:
     return [reason for reason, applies in reasons.items() if applies]
 
 
-def _measures(outlines: Outlines) -> Iterator[tuple[str, Measure]]:
-    for name, (x0, x1) in COMPARTMENTS.items():
-        whole = _sd(outlines, np.linspace(x0, x1, 11))
-        functions: tuple[tuple[str, str, Callable[[Outlines, str], float]], ...] = (
-            (f"jsw_{name}_minimum", WIDTH, minimum_width),
-            (f"jsw_{name}_orthogonal_minimum", WIDTH, orthogonal_minimum_width),
-            (f"jsw_{name}_mean", WIDTH, mean_width),
-            (f"joint_space_{name}_area", AREA, area),
-        )
-        for label, unit, function in functions:
-            share = (x1 - x0) if unit == AREA else 1.0
-            yield label, _checked(function(outlines, name), share * whole, unit)
-    for x, width in zip(FIXED, widths_at(outlines, np.array(FIXED)), strict=True):
-        yield f"jsw_x{round(1000 * x):03d}", _checked(float(width), _sd(outlines, np.array([x])))
-    ends = _sd(outlines, np.array([np.mean(places) for places in COMPARTMENTS.values()]))
-    lever = PERCENT * (np.mean(COMPARTMENTS["lateral"]) - np.mean(COMPARTMENTS["medial"]))
-    sd = math.degrees(math.sqrt(2) * ends / lever) * CALIBRATION[ANGLE]
-    yield "joint_line_angle", Measure(joint_line_angle(outlines), sd, ANGLE)
-    shafts = tibiofemoral_angle(outlines)
-    if shafts is None:
-        yield "tibiofemoral_angle", Measure(None, None, ANGLE, SHORT_SHAFT)
-    else:
-        yield "tibiofemoral_angle", Measure(shafts, None, ANGLE)
+def _angle_sd(outlines: Outlines) -> float:
+    """Return the standard deviation of the joint-line angle, in degrees."""
+    medial, lateral = (float(np.mean(ends)) for ends in COMPARTMENTS.values())
+    sd = _sd(outlines, np.array([medial, lateral]))
+    return CALIBRATION[ANGLE] * math.degrees(sd / PERCENT / (lateral - medial))
 
 
 def _checked(value: float, sd: float, unit: str = WIDTH) -> Measure:

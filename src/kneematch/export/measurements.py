@@ -1,0 +1,98 @@
+"""Measures of a run as CSV and Parquet, one row per knee, and outlines as JSON."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from kneematch.detection.detection import Detection
+from kneematch.export.tables import DEGREE, PIXEL, SPACING, Cell, Columns, json_list, write_rows
+from kneematch.io.atomic import write_aside
+from kneematch.measures.landmarks import landmarks
+from kneematch.measures.measure import ANGLE, UNITS, in_mm
+
+MEASUREMENTS: Final = ("measurements.csv", "measurements.parquet")
+OUTLINES: Final = "outlines.json"
+FORMAT: Final = "kneematch-outlines/1"
+MM: Final = {"pct": "mm", "pct2": "mm2"}
+DECIMALS: Final = 4
+
+COLUMNS: Final[Columns] = {
+    **dict.fromkeys(("film", "side", "laterality")),
+    "plateau_width_px": PIXEL,
+    "plateau_width_mm": DECIMALS,
+    "mm_per_px": SPACING,
+    "magnification": DECIMALS,
+    **{
+        f"{name}_{column}": DEGREE if unit == ANGLE else DECIMALS
+        for name, unit in UNITS.items()
+        for column in (unit, f"{unit}_sd", MM.get(unit))
+        if column is not None
+    },
+    "review": None,
+    "reason": None,
+}
+
+Knees = Iterable[tuple[str, Detection]]
+
+
+def write_measurements(
+    knees: Callable[[], Knees], folder: Path, magnification: float | None = None
+) -> None:
+    """Write measurements.csv, measurements.parquet and outlines.json.
+
+    Args:
+        knees: called for each pass over the films' names and their knees.
+        folder: an existing folder.
+        magnification: of the films; None where it is not known.
+    """
+    rows = (measurement_values(film, knee, magnification) for film, knee in knees())
+    write_rows(rows, [folder / name for name in MEASUREMENTS], COLUMNS)
+    path = folder / OUTLINES
+    with write_aside(path) as aside, aside.open("w", encoding="ascii", newline="\n") as file:
+        file.write(f'{{"format": {json.dumps(FORMAT)}, "knees": [')
+        add = json_list(file)
+        for film, knee in knees():
+            if knee.outlines is not None:
+                add(outline_record(film, knee))
+        file.write("\n]}\n")
+
+
+def measurement_values(
+    film: str, knee: Detection, magnification: float | None = None
+) -> dict[str, Cell]:
+    """Return the values of a knee by column; those that are left out are missing."""
+    values: dict[str, Cell] = {
+        "film": film,
+        "side": knee.side,
+        "laterality": knee.laterality,
+        "magnification": magnification,
+        "review": knee.review,
+    }
+    if knee.outlines is None:
+        return values | {"reason": knee.reason}
+    outlines, reasons = knee.outlines, [knee.reason]
+    values["plateau_width_px"] = outlines.width_px
+    values["mm_per_px"] = outlines.mm_per_px
+    if outlines.width_mm is not None:
+        values["plateau_width_mm"] = outlines.width_mm / (magnification or 1.0)
+    for name, measure in knee.measures.items():
+        values[f"{name}_{measure.unit}"] = measure.value
+        values[f"{name}_{measure.unit}_sd"] = measure.sd
+        values[f"{name}_{MM.get(measure.unit)}"] = in_mm(measure, outlines, magnification or 1.0)
+        if measure.reason and measure.reason not in knee.reason:
+            reasons.append(f"{name}: {measure.reason}")
+    return values | {"reason": "; ".join(filter(None, reasons))}
+
+
+def outline_record(film: str, knee: Detection) -> dict[str, Any]:
+    """Return the outlines of a knee as JSON can hold them."""
+    if knee.outlines is None:
+        return {}
+    places = landmarks(knee.outlines)
+    return {
+        "film": film,
+        "side": knee.side,
+        **knee.outlines.to_dict(),
+        "landmarks": {name: [round(x, 3), round(y, 3)] for name, (x, y) in places.items()},
+    }

@@ -1,0 +1,93 @@
+"""Outlines of detected knees; how exact they are is measured by benchmarks/measure.py."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from kneematch.detection.detection import Detection
+from kneematch.detection.measuring import find_outlines, measure_knees, outline_network
+from kneematch.io.radiograph import Radiograph
+from kneematch.measures.measure import UNCLEAR
+from kneematch.measures.network import OutlineNetwork
+from kneematch.measures.outline_file import shipped_network
+from kneematch.synthetic.phantom import Phantom, phantom
+
+SHIPPED = pytest.mark.skipif(not shipped_network().exists(), reason="no built-in outline network")
+
+
+@pytest.fixture(scope="module")
+def made() -> Phantom:
+    return phantom(4, size=(600, 720))
+
+
+@pytest.fixture(scope="module")
+def untrained() -> OutlineNetwork:
+    torch.manual_seed(0)
+    return OutlineNetwork((4, 4, 4, 4, 4)).eval()
+
+
+def detection(made: Phantom, side: int) -> Detection:
+    """The knee as a perfect detector would find it."""
+    knee = made.knees[side]
+    left, right = np.array(knee.plateau_left), np.array(knee.plateau_right)
+    across = 0.7 * (right - left)
+    down = np.array([-across[1], across[0]])
+    centre = np.array(knee.centre)
+    signs = ((-1, -1), (1, -1), (1, 1), (-1, 1))
+    return Detection(
+        side=knee.side,
+        laterality=knee.laterality,
+        energy=0.1,
+        loss=0.05,
+        polarity="positive",
+        method="neural",
+        corners=np.array([centre + x * across + y * down for x, y in signs]),
+        centre=knee.centre,
+        width_px=2 * float(np.linalg.norm(across)),
+        height_px=2 * float(np.linalg.norm(across)),
+        rotation_deg=knee.rotation_deg,
+        mm_per_px=made.radiograph.mm_per_px,
+        landmarks={"plateau_medial": knee.plateau_medial, "plateau_lateral": knee.plateau_lateral},
+    )
+
+
+def test_measure_knees_flags_what_an_untrained_network_sees(
+    made: Phantom, untrained: OutlineNetwork
+) -> None:
+    found = [replace(detection(made, side), review="", reason="") for side in (0, 1)]
+    for knee in measure_knees(made.radiograph, found, untrained):
+        assert knee.needs_review
+        assert UNCLEAR in knee.reason
+        assert all(each.value is None and each.reason for each in knee.measures.values())
+        assert knee.outlines is not None
+        assert knee.outlines.medial == ("right" if knee.side == "left" else "left")
+
+
+def test_measured_detection_survives_json(made: Phantom, untrained: OutlineNetwork) -> None:
+    (knee,) = measure_knees(made.radiograph, [detection(made, 0)], untrained)
+    plain = json.loads(json.dumps(knee.to_dict()))
+    assert Detection.from_dict(plain).to_dict() == plain
+
+
+def test_find_outlines_on_a_blank_film_returns_finite_points(untrained: OutlineNetwork) -> None:
+    blank = Radiograph(np.zeros((300, 300), np.float32))
+    centre, across = np.array([150.0, 150.0]), np.array([120.0, 0.0])
+    outlines = find_outlines(blank, centre, across, untrained, medial="left")
+    assert np.isfinite(outlines.femur).all()
+
+
+@SHIPPED
+@pytest.mark.parametrize("side", [0, 1])
+def test_measure_knees_finds_the_margins_of_a_phantom(made: Phantom, side: int) -> None:
+    truth, found = made.knees[side], detection(made, side)
+    # The first guess is off by 5 % of the plateau's width.
+    shifted = {name: (x + 9, y - 9) for name, (x, y) in found.landmarks.items()}
+    (knee,) = measure_knees(made.radiograph, [replace(found, landmarks=shifted)], outline_network())
+    assert knee.outlines is not None
+    ends = knee.outlines.tibia[[0, -1]]
+    error = np.linalg.norm(ends - [truth.plateau_left, truth.plateau_right], axis=1)
+    assert error.max() < 0.03 * knee.outlines.width_px
+    assert knee.measures["jsw_x250"].value == pytest.approx(7, abs=6)
