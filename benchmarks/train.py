@@ -70,15 +70,15 @@ def trained(config: TrainConfig, args: argparse.Namespace) -> tuple[Model, float
     with ProcessPoolExecutor(args.workers) as pool:
         made = list(pool.map(partial(halves, args.kind, room), seeds))
     templates, half = cut_templates(annotate_a_phantom(args.kind), config.device)
-    start, model = initial_networks(config.start, seed=config.seed)
-    networks = start[0].to(config.device), start[1].to(config.device)
+    start = initial_networks(config.start, seed=config.seed)
+    networks = start.networks[0].to(config.device), start.networks[1].to(config.device)
     films, group = FilmsInMemory(torch.stack(made).to(config.device)), Group()
     labels, started = None, time.perf_counter()
     if not recipe.minimise_energy:
         templates, labels = make_pseudo_labels(
-            films, templates, half, model, group, repeats=recipe.mean_template
+            films, templates, half, start.model, group, repeats=recipe.mean_template
         )
-    task = Task(films, templates, recipe, labels, config.seed)
+    task = Task(films, templates, recipe, labels, config.seed, start.random)
     for phase, state in train_two_phases(task, networks, group):
         if state.epoch in (1, recipe.epochs):
             text = f"{phase} {state.round + 1}.{state.epoch} loss {state.loss:.4f}"

@@ -263,7 +263,7 @@ def test_restore_refuses_an_impossible_position(
 def test_restore_leaves_a_phase_that_was_not_reached_alone(
     stopped: Path, small_network: Callable
 ) -> None:
-    state = PhaseState(small_network(1), FILMS, RECIPES["default"], 0)
+    state = PhaseState(small_network(1), FILMS, 0)
     checkpoint = load_checkpoint(stopped, {}, "cpu")
     assert not checkpoint.restore("fine", state, 1)
     assert torch.equal(state.network.regress.weight, small_network(1).regress.weight)

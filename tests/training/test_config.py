@@ -1,6 +1,6 @@
 """Tests of the recipes and of the configuration that selects one."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ def test_paper_recipe_has_the_papers_values() -> None:
     assert not PAPER.cosine
     assert not PAPER.frozen_statistics
     assert PAPER.mean_template == 0
+    assert not PAPER.bfloat16
+    assert (PAPER.zoom, PAPER.shrink) == (0, 1)
 
 
 def test_hyperparameters_are_those_of_the_named_recipe() -> None:
@@ -27,13 +29,15 @@ def test_hyperparameters_are_those_of_the_named_recipe() -> None:
 
 
 def test_hyperparameters_replace_only_the_values_that_are_given() -> None:
-    def changed(**given: int) -> object:
+    def changed(**given: float) -> object:
         return TrainConfig(recipe="paper", **given).hyperparameters()  # type: ignore[arg-type]
 
     assert changed(rounds=1, epochs=2) == replace(PAPER, rounds=1, epochs=2)
     assert changed(batch_size=5) == replace(PAPER, batch_size=5)
     assert changed(mean_template=2) == replace(PAPER, mean_template=2)
     assert changed(mean_template=0) == PAPER
+    assert changed(shift=0.1, zoom=0.2, shrink=16) == replace(PAPER, shift=0.1, zoom=0.2, shrink=16)
+    assert changed(bfloat16=True) == replace(PAPER, bfloat16=True)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +48,8 @@ def test_hyperparameters_replace_only_the_values_that_are_given() -> None:
         ({"epochs": -1}, "epochs -1; expected 1 or more"),
         ({"batch_size": 0}, "batch_size 0; expected 1 or more"),
         ({"mean_template": -1}, "mean_template -1; expected 0 or more"),
+        ({"shift": -0.1}, "shift -0.1; expected 0 or more"),
+        ({"shrink": 0}, "shrink 0; expected 1 or more"),
         ({"workers": -1}, "workers -1; expected 0 or more"),
     ],
 )
@@ -52,13 +58,13 @@ def test_train_config_refuses_impossible_values(wrong: dict[str, object], messag
         TrainConfig(**wrong)  # type: ignore[arg-type]
 
 
-def test_recipe_from_json_translates_the_names_of_version_0_1_0() -> None:
-    old = {"name": "paper", "energy": True, "printed": True}
-    assert recipe_from_json(old) == {
-        "name": "paper",
-        "minimise_energy": True,
-        "paper_energy": True,
-    }
+def test_recipe_from_json_translates_what_version_0_1_0_stored() -> None:
+    added = {"zoom", "shrink", "bfloat16"}
+    names = {"minimise_energy": "energy", "paper_energy": "printed"}
+    now = asdict(DEFAULT)
+    old = {names.get(name, name): now[name] for name in now if name not in added}
+    assert recipe_from_json(old) == now
+    assert recipe_from_json(asdict(PAPER)) == asdict(PAPER)
 
 
 def test_cache_folder_is_the_users_unless_the_variable_names_one(

@@ -44,7 +44,7 @@ def file(weights: dict[str, Tensor], tmp_path: Path) -> Path:
 
 
 def start_networks(start: str, seed: int = 0) -> tuple[PoseNetwork, PoseNetwork]:
-    return initial_networks(start, seed=seed)[0]
+    return initial_networks(start, seed=seed).networks
 
 
 class Command:
@@ -193,7 +193,6 @@ def test_imagenet_offline_says_which_file_to_put_where(
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("conv1.weight", None, r"nothing under the name conv1\.weight; expected shape"),
         ("conv1.weight", (64, 1, 7, 7), r"shape \(64, 1, 7, 7\) under the name conv1\.weight"),
         ("layer5.weight", (1,), r"shape \(1,\) under the name layer5\.weight; expected nothing"),
         ("bn1.num_batches_tracked", (2,), r"bn1\.num_batches_tracked; expected shape \(\)"),
@@ -203,15 +202,35 @@ def test_initial_networks_refuse_weights_that_do_not_fit(
     weights: dict[str, Tensor],
     tmp_path: Path,
     name: str,
-    value: tuple[int, ...] | None,
+    value: tuple[int, ...],
     message: str,
 ) -> None:
-    wrong = {key: tensor for key, tensor in weights.items() if key != name}
-    if value is not None:
-        wrong[name] = torch.zeros(value)
+    wrong = {**weights, name: torch.zeros(value)}
     save_file(wrong, tmp_path / "wrong.safetensors")
     with pytest.raises(SettingsError, match=message):
         start_networks(str(tmp_path / "wrong.safetensors"))
+
+
+def test_initial_networks_draw_the_weights_that_a_file_does_not_have(
+    weights: dict[str, Tensor], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    partial = {name: value for name, value in weights.items() if not name.startswith("layer4")}
+    save_file(partial, tmp_path / "partial.safetensors")
+    start = initial_networks(str(tmp_path / "partial.safetensors"), seed=5)
+    assert_backbones(start.networks, partial)
+    drawn = initial_networks("none", seed=5)
+    assert same(start.networks[0].backbone.layer4, drawn.networks[0].backbone.layer4)
+    names = {name for name, _ in start.networks[0].backbone.named_parameters()}
+    assert start.random == {name for name in names if name.startswith("layer4")}
+    assert drawn.random == names
+    assert initial_networks("synthetic").random == frozenset()
+    assert "has no weights for layer4, which begin at random" in caplog.text
+
+
+def test_initial_networks_refuse_a_file_without_any_weight_of_a_resnet18(tmp_path: Path) -> None:
+    save_file({"fc.bias": torch.zeros(1000)}, tmp_path / "other.safetensors")
+    with pytest.raises(SettingsError, match=r"no weights of a ResNet18; expected .*conv1\.weight"):
+        start_networks(str(tmp_path / "other.safetensors"))
 
 
 def test_initial_networks_refuse_an_unknown_name_and_a_broken_file(file: Path) -> None:
@@ -224,11 +243,11 @@ def test_initial_networks_refuse_an_unknown_name_and_a_broken_file(file: Path) -
 
 def test_initial_networks_come_with_the_model_that_they_belong_to(file: Path) -> None:
     for start in ("synthetic", str(shipped_model())):
-        _, model = initial_networks(start)
+        model = initial_networks(start).model
         assert model is not None
         assert model.fine_template.landmarks
-    assert initial_networks("none")[1] is None
-    assert initial_networks(str(file))[1] is None
+    assert initial_networks("none").model is None
+    assert initial_networks(str(file)).model is None
 
 
 @pytest.mark.parametrize("content", [[1, 2], {"conv1.weight": 3}, torch.zeros(2)])

@@ -1,7 +1,7 @@
 """Tests of the training losses, and of the random exposures of the second."""
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from torch import Tensor
 from kneematch.geometry.frames import NARROW_JITTER, PoseJitter, relative_pose
 from kneematch.geometry.pose import vector_from_pose
 from kneematch.networks.pose_network import crop_views, full_frames
-from kneematch.solvers.problem import make_problem
+from kneematch.solvers.problem import make_problem, pyramid
 from kneematch.training import losses as module
 from kneematch.training.losses import (
     HIDDEN,
@@ -103,6 +103,35 @@ def test_energy_loss_translates_views_by_up_to_the_given_fraction(
     largest = (moves[..., 1:3] / 2).abs().flatten(0, 2).amax(0)  # of a view, which is 2 wide
     assert bool((largest <= 0.1 + 1e-6).all())
     assert bool((largest > 0.095).all())
+
+
+def test_energy_loss_zooms_views_by_up_to_the_given_fraction(
+    small_network: Callable, patch_data: PhaseData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Tensor] = []
+    monkeypatch.setattr(
+        PhaseData, "predict", lambda self, network, halves, frames: seen.append(frames) or frames
+    )
+    drawn = generator()
+    for _ in range(50):
+        energy_loss(0.0, 0.25)(small_network(0), patch_data, ROWS, torch.arange(4), drawn)
+    zoom = torch.stack([now[..., 0] / patch_data.frames[ROWS][..., 0] for now in seen])
+    assert 1.24 < float(zoom.max()) <= 1.2501
+    assert 0.7999 <= float(zoom.min()) < 0.81
+
+
+def test_energy_loss_of_smaller_images_is_that_of_the_reduced_problem(
+    phantoms: Any, small_network: Callable, half_data: PhaseData
+) -> None:
+    network, halves = small_network(0), phantoms.films.pixels[ROWS]
+    small = replace(half_data, shrink=4)
+    with torch.no_grad():
+        found = energy_loss(0.0)(network, small, ROWS, torch.arange(4), generator())
+        v = network(crop_views(halves, full_frames(halves), 1.6))
+        whole = make_problem(halves, half_data.template, paper=True)
+        wanted = pyramid(whole, (4,))[4].energy(v)
+    assert torch.allclose(found, wanted, rtol=1e-5)
+    assert not torch.allclose(found, whole.energy(v), rtol=1e-2)
 
 
 def test_pose_loss_is_zero_for_the_right_poses(

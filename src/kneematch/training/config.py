@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,8 +27,15 @@ class Recipe:
     minimise_energy: bool = True  # as the paper; otherwise the networks learn pseudo-labels
     paper_energy: bool = True  # the paper's energy; otherwise the robust one
     shift: float = 0.02  # largest random translation, as a fraction of the view
+    zoom: float = 0.0  # largest random change of the view's scale, as a fraction
+    shrink: int = 1  # of the energy's images in the first round; a quarter of it in each further
+    bfloat16: bool = False  # precision of the networks on a GPU; otherwise float32
     frozen_statistics: bool = False  # keep BatchNorm's statistics: a few films are no sample
     mean_template: int = 0  # how often the template is replaced by the mean of its matches
+
+    def shrink_in(self, number: int) -> int:
+        """Return how many times smaller the energy's images are in a round, from 0."""
+        return max(self.shrink >> 2 * number, 1)
 
 
 PAPER: Final = Recipe()
@@ -42,6 +49,7 @@ DEFAULT: Final = Recipe(
     cosine=True,
     minimise_energy=False,
     paper_energy=False,
+    bfloat16=True,
     frozen_statistics=True,
 )
 RENAMED: Final = {"energy": "minimise_energy", "printed": "paper_energy"}  # since version 0.1.0
@@ -73,6 +81,26 @@ class TrainConfig:
     rounds: int | None = _override(help="Rounds of each phase (the paper's T).", minimum=1)
     epochs: int | None = _override(help="Epochs per round (the paper's M).", minimum=1)
     batch_size: int | None = _override(help="Films per training step.", minimum=1)
+    shift: float | None = _override(
+        help="Largest random translation of a view, as a fraction of its size (paper recipe).",
+        metavar="FRACTION",
+        minimum=0,
+    )
+    zoom: float | None = _override(
+        help="Largest random change of a view's scale, as a fraction (paper recipe).",
+        metavar="FRACTION",
+        minimum=0,
+    )
+    shrink: int | None = _override(
+        help="How many times smaller the energy's images are in the first round; a quarter of it "
+        "in each further round (paper recipe).",
+        minimum=1,
+    )
+    bfloat16: bool | None = _override(
+        help="Precision of the networks on a GPU: bfloat16, or float32.",
+        metavar="",
+        flags=("--bfloat16/--float32",),
+    )
     mean_template: int | None = _override(
         help="How often to replace the template by the mean of the knees that it matches.",
         minimum=0,
@@ -95,14 +123,19 @@ class TrainConfig:
 
     def hyperparameters(self) -> Recipe:
         """Return the named recipe with the values that this configuration overrides."""
-        names = "rounds", "epochs", "batch_size", "mean_template"
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        own = {item.name: getattr(self, item.name) for item in fields(self)}
+        names = {item.name for item in fields(Recipe)}
+        given = {key: own[key] for key in own if key in names and own[key] is not None}
         return replace(RECIPES[self.recipe], **given)
 
 
 def recipe_from_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a recipe that was stored by this version or by 0.1.0."""
-    return {RENAMED.get(name, name): value for name, value in values.items()}
+    """Return the fields of a recipe that was stored by this version or by 0.1.0.
+
+    Fields that the older version did not have get the values that it used.
+    """
+    stored = {RENAMED.get(name, name): value for name, value in values.items()}
+    return {"zoom": 0.0, "shrink": 1, "bfloat16": True, **stored}
 
 
 def cache_folder() -> Path:

@@ -1,9 +1,11 @@
 """Initial weights of both networks: the built-in model, ImageNet, random numbers, or a file."""
 
 import hashlib
+import logging
 import pickle
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,29 +24,37 @@ IMAGENET_FILE: Final = "resnet18-f37072fd.pth"  # torchvision's official weights
 IMAGENET_URL: Final = f"https://download.pytorch.org/models/{IMAGENET_FILE}"
 IMAGENET_SHA256: Final = "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"
 CLASSIFIER: Final = "fc."  # torchvision's last layer, which the networks do not have
-COUNTER: Final = "num_batches_tracked"  # unused by BatchNorm here, and missing in older files
 
 Networks = tuple[PoseNetwork, PoseNetwork]  # coarse, fine
 
+log = logging.getLogger("kneematch")
 
-def initial_networks(start: str, *, seed: int = 0) -> tuple[Networks, Model | None]:
-    """Return the coarse and the fine network to start from, in float32 on the CPU.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InitialNetworks:
+    """The networks that a training starts from, in float32 on the CPU and in evaluation mode."""
+
+    networks: Networks
+    model: Model | None = None  # that they belong to
+    random: frozenset[str] = frozenset()  # names of the backbone's parameters drawn at random
+
+
+def initial_networks(start: str, *, seed: int = 0) -> InitialNetworks:
+    """Return the coarse and the fine network to start from.
 
     Args:
         start: "synthetic", "imagenet" (downloaded once), "none", or a file: a model of kneematch,
-            or weights of a ResNet18 under torchvision's names (safetensors or torch.save).
+            or weights of a ResNet18, all or some of them, under torchvision's names (safetensors
+            or torch.save).
         seed: random seed of the layers that these weights leave open.
-
-    Returns:
-        The networks in evaluation mode, and the model that they belong to, if any.
 
     Raises:
         SettingsError: there is no such start, or its weights do not fit.
     """
     if start == RANDOM:
-        return _random_networks(seed), None
+        return _with_backbone({}, start, seed)
     if start == IMAGENET:
-        return _with_backbone(_torch_weights(imagenet_file()), start, seed), None
+        return _with_backbone(_torch_weights(imagenet_file()), start, seed)
     path = shipped_model() if start == SYNTHETIC else Path(start)
     if not path.is_file():
         raise SettingsError(
@@ -52,13 +62,14 @@ def initial_networks(start: str, *, seed: int = 0) -> tuple[Networks, Model | No
             "of weights; choose one"
         )
     if zipfile.is_zipfile(path):
-        return _with_backbone(_torch_weights(path), start, seed), None
+        return _with_backbone(_torch_weights(path), start, seed)
     broken = "expected a model of kneematch or the weights of a ResNet18; copy it again"
     weights, metadata = read_safetensors(path, broken=broken)
     if metadata.get("format") != FORMAT:
-        return _with_backbone(weights, start, seed), None
+        return _with_backbone(weights, start, seed)
     model = load_model(path)
-    return (network_from_weights(model.coarse), network_from_weights(model.fine)), model
+    networks = network_from_weights(model.coarse), network_from_weights(model.fine)
+    return InitialNetworks(networks, model)
 
 
 def imagenet_file() -> Path:
@@ -94,28 +105,36 @@ def _random_networks(seed: int) -> Networks:
         return PoseNetwork().eval(), PoseNetwork().eval()
 
 
-def _with_backbone(weights: Mapping[str, Tensor], start: str, seed: int) -> Networks:
-    """Return random networks whose backbones both have the weights of a ResNet18."""
+def _with_backbone(weights: Mapping[str, Tensor], start: str, seed: int) -> InitialNetworks:
+    """Return random networks whose backbones both have the given weights of a ResNet18."""
     networks = _random_networks(seed)
     given = {key: value for key, value in weights.items() if not key.startswith(CLASSIFIER)}
     for network in networks:
         state = network.backbone.state_dict()
         _check_shapes(given, state, start)
         network.backbone.load_state_dict({**state, **given})
-    return networks
+    names = [name for name, _ in networks[0].backbone.named_parameters()]
+    random = [name for name in names if name not in given]
+    if start != RANDOM and random:
+        if len(random) == len(names):
+            raise SettingsError(
+                f"{start}: no weights of a ResNet18; expected torchvision's names, as "
+                f"{names[0]}; give another file"
+            )
+        parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in random))
+        log.warning("%s: has no weights for %s, which begin at random", start, parts)
+    return InitialNetworks(networks, random=frozenset(random))
 
 
 def _check_shapes(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], start: str) -> None:
-    """Raise SettingsError unless names and shapes agree; BatchNorm's counters may be missing."""
-    for key in sorted(given.keys() | wanted.keys()):
-        found, expected = (
-            f"shape {tuple(weights[key].shape)}" if key in weights else "nothing"
-            for weights in (given, wanted)
-        )
-        if found != expected and not (key.endswith(COUNTER) and found == "nothing"):
+    """Raise SettingsError unless every given weight has a place of its shape."""
+    for key, value in sorted(given.items()):
+        found = tuple(value.shape)
+        expected = f"shape {tuple(wanted[key].shape)}" if key in wanted else "nothing"
+        if f"shape {found}" != expected:
             raise SettingsError(
-                f"{start}: {found} under the name {key}; expected {expected}; give the weights of "
-                "a ResNet18 under torchvision's names"
+                f"{start}: shape {found} under the name {key}; expected {expected}; give the "
+                "weights of a ResNet18 under torchvision's names"
             )
 
 

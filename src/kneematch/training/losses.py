@@ -3,6 +3,7 @@
 The second is augmented: random exposures make a few training films stand for many.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Final
@@ -23,7 +24,7 @@ from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.energy import energy
 from kneematch.networks.pose_network import INPUT, crop_views
 from kneematch.networks.two_stage import Network
-from kneematch.solvers.problem import make_problem
+from kneematch.solvers.problem import make_problem, pyramid
 from kneematch.training.phase import Loss, PhaseData
 
 LOG_GAMMA: Final = 0.7  # largest logarithm of the exponent gamma
@@ -35,22 +36,27 @@ HIDDEN: Final = 0.3  # fraction of views of which a rectangle is covered
 EPSILON: Final = 1e-6
 
 
-def energy_loss(shift: float) -> Loss:
+def energy_loss(shift: float, zoom: float = 0.0) -> Loss:
     """Return the paper's loss: the energy f(u, G(u)) of randomly translated views (Sect. 5).
 
     Args:
         shift: largest translation, as a fraction of the view.
+        zoom: largest change of the scale, as a fraction.
     """
 
     def loss(
         network: Network, data: PhaseData, rows: Tensor, mine: Tensor, generator: torch.Generator
     ) -> Tensor:
         halves = data.films.halves(rows[mine])
-        drawn = torch.rand(len(rows), 2, 2, generator=generator, device=generator.device)
-        x, y = (2 * shift * (2 * drawn - 1)).unbind(-1)  # a view is 2 wide
-        translations = torch.stack([torch.ones_like(x), x, y, torch.zeros_like(x)], dim=-1)[mine]
-        frames = compose_pose(data.frames_of(rows[mine]), translations, data.aspect, HALF_ASPECT)
+        drawn = torch.rand(len(rows), 2, 3, generator=generator, device=generator.device)
+        x, y, size = (2 * drawn - 1).unbind(-1)
+        scale = (size * math.log1p(zoom)).exp()
+        # A view is 2 wide.
+        moved = torch.stack([scale, 2 * shift * x, 2 * shift * y, torch.zeros_like(x)], dim=-1)
+        frames = compose_pose(data.frames_of(rows[mine]), moved[mine], data.aspect, HALF_ASPECT)
         problem = make_problem(halves, data.template, paper=data.paper_energy)
+        if data.shrink > 1:
+            problem = pyramid(problem, (data.shrink,))[data.shrink]
         return energy(problem.terms, data.predict(network, halves, frames))
 
     return loss

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ class PhaseData:
     aspect: float  # height over width of the views
     frames: Tensor  # (N, 2, 4), poses of the views in the halves
     paper_energy: bool  # otherwise the robust energy
+    shrink: int = 1  # how many times smaller the energy's images are
 
     @property
     def height_ratio(self) -> float:
@@ -64,9 +65,14 @@ Loss = Callable[[Network, PhaseData, Tensor, Tensor, torch.Generator], Tensor]
 class PhaseState:
     """Everything that changes from epoch to epoch, which a checkpoint stores."""
 
-    def __init__(self, network: PoseNetwork, films: int, recipe: Recipe, seed: int) -> None:
-        backbone = list(network.backbone.parameters())
-        head = [*network.reduce.parameters(), *network.regress.parameters()]
+    def __init__(
+        self, network: PoseNetwork, films: int, seed: int, random: frozenset[str] = frozenset()
+    ) -> None:
+        """Start a phase; parameters of the backbone in `random` learn at the head's rate."""
+        parameters = dict(network.backbone.named_parameters())
+        backbone = [each for name, each in parameters.items() if name not in random]
+        head = [each for name, each in parameters.items() if name in random]
+        head += [*network.reduce.parameters(), *network.regress.parameters()]
         device = head[0].device
         self.network = network  # G(.; phi)
         # Learning rates are tensors, because a CUDA graph reads them again at every replay.
@@ -95,10 +101,12 @@ def train_phase(
     state: PhaseState, data: PhaseData, loss: Loss, recipe: Recipe, group: Group
 ) -> Iterator[None]:
     """Run Algorithm 1 from a state on; yield after every epoch, with the state updated."""
-    network = _autocast(group.parallel(state.network))
+    network = _autocast(group.parallel(state.network), recipe)
     fixed_memory = isinstance(data.films, FilmsInMemory) and group.size == 1
-    state.replay.on = fixed_memory and state.c_u.is_cuda
     while state.round < recipe.rounds:
+        data = replace(data, shrink=recipe.shrink_in(state.round))
+        state.replay = StepGraphs(state.generator)  # a graph holds the images of its round
+        state.replay.on = fixed_memory and state.c_u.is_cuda
         if state.round > 0 and state.epoch == 0:
             state.c_u.copy_(1 / refined_energies(state.network, data, group))
         while state.epoch < recipe.epochs:
@@ -136,11 +144,11 @@ def predict_poses(network: PoseNetwork, data: PhaseData, group: Group) -> Tensor
     return group.map_films(len(data.films), predict, like=data.frames.new_zeros(2, 4))
 
 
-def _autocast(network: nn.Module) -> Network:
-    """Return the network in bfloat16 on a GPU, where its gradients need no scaling."""
+def _autocast(network: nn.Module, recipe: Recipe) -> Network:
+    """Return the network in the recipe's precision; bfloat16 gradients need no scaling."""
 
     def forward(images: Tensor) -> Tensor:
-        kind, on = images.device.type, images.is_cuda
+        kind, on = images.device.type, images.is_cuda and recipe.bfloat16
         with torch.autocast(kind, torch.bfloat16, enabled=on, cache_enabled=False):
             v: Tensor = network(images)
         return v

@@ -28,7 +28,7 @@ from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_chec
 from kneematch.training.config import TrainConfig
 from kneematch.training.dataset import CachedFilms, prepare_films, to_device
 from kneematch.training.distributed import Group, process_group
-from kneematch.training.initial_weights import Networks, initial_networks
+from kneematch.training.initial_weights import InitialNetworks, Networks, initial_networks
 from kneematch.training.pseudo_labels import make_pseudo_labels
 from kneematch.training.report import (
     Epoch,
@@ -87,7 +87,7 @@ def train(
     with process_group(config.device) as group:
         show = progress if group.is_main else no_progress
         with group.main_first():  # it may download the initial weights
-            networks, model = initial_networks(config.start, seed=config.seed)
+            start = initial_networks(config.start, seed=config.seed)
         cached, failures = _prepare(films, config, group, show)
         if group.is_main:
             log.info("%d films; %s recipe on %s", len(cached), config.recipe, group.device)
@@ -95,8 +95,8 @@ def train(
         checkpoint = None
         if config.resume:
             checkpoint = load_checkpoint(checkpoint_path(out), settings, group.device)
-        task = _make_task(cached, template, config, model, group, checkpoint)
-        coarse, fine = (network.to(group.device) for network in networks)
+        task = _make_task(cached, template, config, start, group, checkpoint)
+        coarse, fine = (network.to(group.device) for network in start.networks)
         epochs = _train(out, task, (coarse, fine), settings, group, checkpoint, show)
         if group.is_main:
             templates = task.templates.coarse, task.templates.fine
@@ -215,7 +215,7 @@ def _make_task(
     cached: CachedFilms,
     template: Path,
     config: TrainConfig,
-    model: Model | None,
+    start: InitialNetworks,
     group: Group,
     checkpoint: Checkpoint | None,
 ) -> Task:
@@ -232,9 +232,9 @@ def _make_task(
             labels = checkpoint.tensor("targets", (len(films), len(SIDES), 4))
     elif not recipe.minimise_energy:
         templates, labels = make_pseudo_labels(
-            films, templates, half, model, group, repeats=recipe.mean_template
+            films, templates, half, start.model, group, repeats=recipe.mean_template
         )
-    return Task(films, templates, recipe, labels, config.seed)
+    return Task(films, templates, recipe, labels, config.seed, start.random)
 
 
 def _beside(model: Path, ending: str) -> Path:

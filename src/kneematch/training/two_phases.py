@@ -18,6 +18,7 @@ from kneematch.matching.template import Template
 from kneematch.networks.model_file import PHASES
 from kneematch.networks.pose_network import PoseNetwork, full_frames
 from kneematch.networks.two_stage import ENLARGE
+from kneematch.training.batchnorm import unfold_batchnorm
 from kneematch.training.checkpoint import Checkpoint
 from kneematch.training.config import Recipe
 from kneematch.training.dataset import Films
@@ -46,6 +47,7 @@ class Task:
     recipe: Recipe
     pseudo_labels: Tensor | None  # (N, 2, 4), poses of the fine template, if the recipe uses them
     seed: int = 0
+    random: frozenset[str] = frozenset()  # parameters of the backbones that begin at random
 
 
 def coarse_phase(task: Task) -> tuple[PhaseData, Loss]:
@@ -55,7 +57,7 @@ def coarse_phase(task: Task) -> tuple[PhaseData, Loss]:
     recipe, template = task.recipe, task.templates.coarse
     data = PhaseData(task.films, template, HALF_ASPECT, frames, paper_energy=recipe.paper_energy)
     if task.pseudo_labels is None:
-        return data, energy_loss(recipe.shift)
+        return data, energy_loss(recipe.shift, recipe.zoom)
     return data, pose_loss(coarse_poses(task.pseudo_labels, task.templates), WIDE_JITTER)
 
 
@@ -63,7 +65,8 @@ def fine_phase(task: Task, coarse: PoseNetwork, group: Group) -> tuple[PhaseData
     """Return the data and the loss of the second phase: find T~ in the enlarged coarse patches."""
     data, _ = coarse_phase(task)
     if task.pseudo_labels is None:
-        patches, loss = predict_poses(coarse, data, group), energy_loss(task.recipe.shift)
+        patches = predict_poses(coarse, data, group)
+        loss = energy_loss(task.recipe.shift, task.recipe.zoom)
     else:
         patches = coarse_poses(task.pseudo_labels, task.templates)
         loss = pose_loss(task.pseudo_labels, NARROW_JITTER)
@@ -98,7 +101,8 @@ def train_two_phases(
     """
     for number, phase in enumerate(PHASES):
         data, loss = coarse_phase(task) if number == 0 else fine_phase(task, networks[0], group)
-        state = PhaseState(networks[number], len(task.films), task.recipe, task.seed + number)
+        unfold_batchnorm(networks[number], data, task.random, group)
+        state = PhaseState(networks[number], len(task.films), task.seed + number, task.random)
         if checkpoint is None or not checkpoint.restore(phase, state, task.recipe.rounds):
             yield phase, state
         for _ in train_phase(state, data, loss, task.recipe, group):
