@@ -186,7 +186,7 @@ def phantom_template(family: int) -> Template:
     raise RuntimeError("no phantom of this family can serve as a template")
 
 
-def real_films(folder: Path) -> list[Film]:
+def real_films(folder: Path, *, room: float = ROOM) -> list[Film]:
     """Return the labelled films of a folder."""
     known: dict[str, Tensor] = {}
     with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
@@ -197,7 +197,7 @@ def real_films(folder: Path) -> list[Film]:
                 margins["LR".index(row["knee"])] = torch.tensor(corners, dtype=torch.float64)
     paths = {path.stem: path for path in sorted((folder / "films").iterdir())}
     return [
-        Film(name, (_source(name),), split(read(paths[name]), room=ROOM), margins)
+        Film(name, (_source(name),), split(read(paths[name]), room=room), margins)
         for name, margins in known.items()
         if not margins.isnan().all()
     ]
