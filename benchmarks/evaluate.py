@@ -64,7 +64,7 @@ def films_of(args: argparse.Namespace) -> tuple[Path, Path]:
     folder = args.work / args.kind
     if not (folder / TRUTH).exists():
         seed = SEEDS[args.kind]
-        synthesize(folder, SynthConfig(args.films, seed=seed, kind=args.kind, force=True))
+        synthesize(folder, SynthConfig(args.films, seed=seed, framing=args.kind, force=True))
     return folder, folder / TRUTH
 
 

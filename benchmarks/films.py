@@ -149,32 +149,32 @@ def sets_of_films(args: argparse.Namespace) -> list[tuple[str, list[Film], Templ
 def phantom_films(
     seeds: Iterable[int],
     family: int | None = None,
-    kind: str | None = None,
+    framing: str | None = None,
     *,
     room: float = ROOM,
 ) -> list[Film]:
-    """Return phantoms; see `kneematch.synthetic.film_plan.plan_film` for family and kind."""
+    """Return phantoms; see `kneematch.synthetic.film_plan.plan_film` for family and framing."""
     return [
-        film_of_phantom(f"phantom {seed}", phantom(seed, family=family, kind=kind), room=room)
+        film_of_phantom(f"phantom {seed}", phantom(seed, family=family, framing=framing), room=room)
         for seed in seeds
     ]
 
 
 def film_of_phantom(name: str, made: Phantom, *, room: float = ROOM) -> Film:
     """Return a phantom's halves and true margins."""
-    tags = ("implant",) * bool(made.hardware) + ("negative",) * made.negative
+    tags = ("implant",) * any(knee.implant for knee in made.knees) + ("negative",) * made.negative
     margins = [[knee.plateau_left, knee.plateau_right] for knee in made.knees]
     halves = split(made.radiograph, room=room)
     truth = torch.tensor(margins, dtype=torch.float64)
     return Film(name, tags or ("ordinary",), halves, truth)
 
 
-def ordinary_phantoms(family: int, kind: str | None = None) -> Iterator[tuple[str, Phantom]]:
+def ordinary_phantoms(family: int, framing: str | None = None) -> Iterator[tuple[str, Phantom]]:
     """Yield names and phantoms of a family with two healthy knees, to cut templates from."""
     for seed in TEMPLATE_SEEDS:
-        made = phantom(seed, family=family, kind=kind)
+        made = phantom(seed, family=family, framing=framing)
         healthy = max(knee.grade for knee in made.knees) <= 1
-        if healthy and not made.negative and not made.hardware:
+        if healthy and not made.negative and not any(knee.implant for knee in made.knees):
             yield f"phantom {seed}", made
 
 

@@ -93,7 +93,7 @@ def trained(config: TrainConfig, args: argparse.Namespace) -> tuple[Model, float
 def halves(kind: str, room: float, seed: int) -> Tensor:
     """Return the halves (2, 800, 500) of a phantom."""
     torch.set_num_threads(1)
-    (film,) = phantom_films([seed], kind=kind, room=room)
+    (film,) = phantom_films([seed], framing=kind, room=room)
     return film.halves.pixels
 
 

@@ -96,8 +96,8 @@ def render_phantom(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.float32], N
     knees = true_knees(plan)
     points = torch.tensor([[knee.plateau_medial, knee.plateau_lateral] for knee in knees])
     margins = transform(torch.linalg.inv(halves.to_film), points.double()).float()
-    plain = not plan.negative and not plan.hardware
-    healthy = np.array([plain and knee.grade <= HIGHEST_GRADE for knee in knees])
+    plain = [not plan.negative and not knee.implant for knee in knees]
+    healthy = np.array(plain) & [knee.grade <= HIGHEST_GRADE for knee in knees]
     return (halves.pixels * 255).round().byte().numpy(), margins.numpy(), healthy
 
 

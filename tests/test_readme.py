@@ -51,7 +51,7 @@ def test_readme_is_short() -> None:
 
 def test_readme_python_runs(tmp_path: Path) -> None:
     (code,) = code_blocks(README, "python")
-    synthesize(tmp_path / "films", SynthConfig(count=2, size=(600, 500), kind="knee"))
+    synthesize(tmp_path / "films", SynthConfig(count=2, size=(600, 500), framing="knee"))
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )

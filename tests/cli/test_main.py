@@ -89,7 +89,7 @@ def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
         ["synth", "-o", "x", "--seed", "-1"],
         ["synth", "-o", "x", "--format", "gif"],
         ["synth", "-o", "x", "--workers", "-1"],
-        ["synth", "-o", "x", "--kind", "hand"],
+        ["synth", "-o", "x", "--framing", "hand"],
     ],
 )
 def test_wrong_arguments_are_one_line_and_code_2(

@@ -56,7 +56,9 @@ def put(path: Path, film: Phantom, series: str | None = FRONTAL) -> None:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
     path = tmp_path_factory.mktemp("studies")
-    films = [phantom(seed, size=SIZE, family=FAMILY, kind="knee") for seed in range(TRAIN + TEST)]
+    films = [
+        phantom(seed, size=SIZE, family=FAMILY, framing="knee") for seed in range(TRAIN + TEST)
+    ]
     for k, film in enumerate(films):
         visit = path / "oai" / "00m" / ("0.C.2" if k % 2 else "0.E.1") / str(9_000_100 + k)
         put(visit / "20040909" / "00429603" / "001", film)

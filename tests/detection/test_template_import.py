@@ -22,7 +22,7 @@ from kneematch.synthetic.dataset import synthesize
 @pytest.fixture(scope="module")
 def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("films")
-    synthesize(folder, SynthConfig(count=2, size=(600, 500), kind="knee", workers=0))
+    synthesize(folder, SynthConfig(count=2, size=(600, 500), framing="knee", workers=0))
     return folder
 
 

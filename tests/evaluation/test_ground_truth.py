@@ -56,15 +56,15 @@ def test_load_ground_truth_reads_the_truth_of_phantoms(tmp_path: Path) -> None:
         known = phantom(5 + k // 2, size=(300, 360))
         assert knee.left == pytest.approx(known.knees[k % 2].plateau_left, abs=1e-3)
         assert knee.side == known.knees[k % 2].side
-        if known.hardware is None:
+        if not known.knees[k % 2].implant:
             assert knee.source == ("negative" if known.negative else "ordinary")
 
 
 def test_load_ground_truth_lists_implants_as_a_source(tmp_path: Path) -> None:
     columns = "film,side,plateau_medial_x_px,plateau_medial_y_px,plateau_lateral_x_px"
-    text = f"{columns},plateau_lateral_y_px,negative,hardware\n" + "".join(
-        f"a.dcm,{side},1,1,9,1,{negative},{hardware}\n"
-        for side, negative, hardware in [("left", 0, "nail"), ("right", 1, "")]
+    text = f"{columns},plateau_lateral_y_px,negative,implant\n" + "".join(
+        f"a.dcm,{side},1,1,9,1,{negative},{implant}\n"
+        for side, negative, implant in [("left", 0, "nail"), ("right", 1, "")]
     )
     knees = load_ground_truth(labels(tmp_path, text)).knees
     assert [knee.source for knee in knees] == ["implant", "negative"]

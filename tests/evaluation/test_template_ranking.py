@@ -148,7 +148,7 @@ def column(table: Table, title: str) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    config = SynthConfig(5, "png", (320, 400), family=2, kind="knee", workers=0)
+    config = SynthConfig(5, "png", (320, 400), family=2, framing="knee", workers=0)
     return synthesize(tmp_path_factory.mktemp("films"), config).truth
 
 

@@ -28,7 +28,7 @@ WIDTH = 1.35  # of an area, in plateaus
 
 @cache
 def made(seed: int) -> Phantom:
-    return phantom(seed, size=(420, 480), kind="knee")
+    return phantom(seed, size=(420, 480), framing="knee")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.synthetic import film_plan
-from kneematch.synthetic.config import KINDS, SynthConfig, parse_size
+from kneematch.synthetic.config import FRAMINGS, SynthConfig, parse_size
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from kneematch.synthetic.config import KINDS, SynthConfig, parse_size
         {"format": "gif"},
         {"seed": -1},
         {"family": -1},
-        {"kind": "hand"},
+        {"framing": "hand"},
         {"workers": -1},
     ],
 )
@@ -25,8 +25,8 @@ def test_synth_config_refuses_impossible_settings(wrong: dict[str, Any]) -> None
         SynthConfig(**wrong)
 
 
-def test_synth_config_offers_the_kinds_of_phantoms() -> None:
-    assert set(KINDS) == set(film_plan.KINDS)
+def test_synth_config_offers_the_framings_of_phantoms() -> None:
+    assert set(FRAMINGS) == set(film_plan.FRAMINGS)
 
 
 def test_parse_size_reads_height_and_width() -> None:

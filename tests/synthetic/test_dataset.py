@@ -156,12 +156,12 @@ def test_find_template_can_be_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"hardware": "nail"},
+        {"implant": "nail"},
         {"negative": "1"},
         {"plateau_medial_x_px": "-80", "plateau_lateral_x_px": "10"},  # past the edge
     ],
 )
-def test_find_template_skips_hardware_negatives_and_knees_past_the_edge(
+def test_find_template_skips_implants_negatives_and_knees_past_the_edge(
     tmp_path: Path, changed: dict[str, str]
 ) -> None:
     synthesize(tmp_path, SynthConfig(1, "png", (160, 200)))

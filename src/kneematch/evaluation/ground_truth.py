@@ -22,7 +22,7 @@ PHANTOM_COLUMNS: Final = (
     "side",
     *(f"{name}_{axis}_px" for name in PLATEAU_MARGINS for axis in ("x", "y")),
     "negative",
-    "hardware",
+    "implant",
 )
 
 Row = Mapping[str, str]
@@ -146,7 +146,7 @@ def _parse_label(row: Row) -> LabelledKnee | None:
 def _parse_phantom(row: Row) -> LabelledKnee:
     """Return the knee of a row of a phantoms' truth.csv."""
     source = "negative" if row["negative"] == "1" else "ordinary"
-    source = "implant" if row["hardware"] else source
+    source = "implant" if row["implant"] else source
     return _knee(row["film"], row["side"], [row[name] for name in PHANTOM_COLUMNS[2:6]], source)
 
 

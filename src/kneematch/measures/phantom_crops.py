@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.synthetic.anatomy import (
+    MIN_RIM_SEPARATION,
     KneeShape,
     condyle_line,
     femur_outline,
@@ -19,7 +20,6 @@ from kneematch.synthetic.anatomy import (
     spine_height,
     tibia_outline,
 )
-from kneematch.synthetic.bones import MIN_RIM_SEPARATION
 from kneematch.synthetic.film_plan import plan_film
 from kneematch.synthetic.leg import draw_leg
 
@@ -95,13 +95,14 @@ def draw_maps(seeds: Sequence[int], extent: Extent, workers: int = 0) -> KneeMap
 def _draw(job: tuple[int, Extent]) -> tuple[NDArray[Any], ...]:
     seed, extent = job
     plan = plan_film(seed)
-    framing = replace(plan.framing, plateau_px=(float(extent.px),) * 2)
-    plan = replace(plan, framing=framing, hardware=None)
+    first = replace(plan.legs[0].place, plateau_px=float(extent.px))
+    legs = replace(plan.legs[0], place=first, implant=""), plan.legs[1]
+    plan = replace(plan, legs=legs)
     corner = -extent.width / 2
     size = extent.size, extent.size
     leg = draw_leg(size, (corner, corner), plan, 0)
     places = corner + (np.arange(extent.size) + 0.5) / extent.px
-    shape = plan.shapes[0]
+    shape = plan.legs[0].shape
     femur, tibia = borders(shape, places)
     outlines = femur, tibia, bone_sides(shape, places), np.array(plateau_margins(shape))
     return leg.half().numpy(), *((outline - corner) * extent.px for outline in outlines)

@@ -40,6 +40,10 @@ POPULATION_SPREAD: Final = 1.15  # of strangers, in standard deviations of the p
 FAMILY_SPREAD: Final = 0.3  # within a family
 SIDE_SPREAD: Final = 0.4  # between the two knees of a person
 OUTWARDS: Final = np.array([[-1.0], [1.0]])  # sign of u on the lateral and on the medial side
+MIN_RIM_SEPARATION: Final = 0.015
+FLOOR: Final = 0.7  # depth of the plateau's floor under its upper rim, over the rim separation
+CONDYLE_ENDS: Final = (-0.43, 0.43)  # u beyond which the joint space is open
+OPENING: Final = 0.25  # how fast it opens there, v per u
 MARGIN_SOFTNESS: Final = 0.02  # of the average that locates a plateau margin, in plateau widths
 
 
@@ -199,6 +203,24 @@ def spine_height(shape: KneeShape, u: Array) -> Array:
     peak = 0.7 * np.exp(-(np.abs((u - at) / 0.055) ** 1.6)) + _bell(u, at, 0.14, 0.3)
     highest: Array = (height * peak).max(axis=0)
     return highest
+
+
+def femur_border(shape: KneeShape, u: Array) -> Array:
+    """Return v of the lower border of the condyles at u, as a reader draws it.
+
+    Beyond the condyles' ends it leads on outwards, instead of up along the bone's sides.
+    """
+    ends = np.clip(u, *CONDYLE_ENDS)
+    opened = condyle_line(shape, ends) - OPENING * np.abs(u - ends)
+    return np.maximum(condyle_line(shape, u), opened)
+
+
+def tibia_border(shape: KneeShape, u: Array) -> Array:
+    """Return v of the upper border of the plateau at u: its floor, and the crest of the spines."""
+    spines = spine_height(shape, u)
+    floor = FLOOR * max(shape.rim_separation, MIN_RIM_SEPARATION)
+    border: Array = plateau_line(shape, u) - spines + floor * (1 - np.clip(spines / 0.025, 0, 1))
+    return border
 
 
 def fibula_outline(shape: KneeShape, v: Array) -> Array:

@@ -1,8 +1,7 @@
-"""X-ray attenuation of the femur, tibia, fibula and patella, and of metal implants in them."""
+"""X-ray attenuation of the femur, tibia, fibula and patella."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -10,6 +9,8 @@ import torch
 from torch import Tensor
 
 from kneematch.synthetic.anatomy import (
+    FLOOR,
+    MIN_RIM_SEPARATION,
     Array,
     KneeShape,
     condyle_line,
@@ -23,7 +24,6 @@ from kneematch.synthetic.solids import (
     Grid,
     bright_line,
     rounded_end,
-    segment_distance,
     shell_chords,
     tube_chord,
 )
@@ -31,8 +31,6 @@ from kneematch.synthetic.solids import (
 # Attenuation of a chord one plateau width (75 mm) long, above that of the soft tissue it replaces.
 CORTICAL: Final = 3.6
 TRABECULAR: Final = 0.95
-MIN_RIM_SEPARATION: Final = 0.015
-METAL: Final = 3.0  # of an implant, whatever its thickness
 
 Profile = tuple[tuple[float, ...], tuple[float, ...]]  # values over v: (v, values)
 
@@ -54,7 +52,7 @@ class LongBone:
 def add_bones(grid: Grid, attenuation: Tensor, shape: KneeShape, texture: Tensor) -> None:
     """Add the four bones to the attenuation (H, W), in place.
 
-    `texture` (H, W) is the trabecular texture, 1 on average.
+    `texture` (H, W) is the trabecular texture, 1 on average. Their far ends are not drawn.
     """
     _add_long_bone(grid, attenuation, shape, texture, FEMUR)
     _add_condyles(grid, attenuation, shape)
@@ -105,7 +103,7 @@ def _fibula_end(grid: Grid, shape: KneeShape) -> tuple[Tensor, Tensor]:
 
 FEMUR: Final = LongBone(
     outline=femur_outline,
-    extent_v=(-4.5, 0.05),
+    extent_v=(-9.0, 0.05),
     depth=((-4.5, -1.4, -0.9, -0.5, -0.1), (0.38, 0.38, 0.44, 0.64, 0.63)),
     wall=((-4.5, -2.0, -1.3, -0.9, -0.6, 0.0), (0.07, 0.065, 0.042, 0.020, 0.008, 0.007)),
     squareness=0.8,
@@ -115,7 +113,7 @@ FEMUR: Final = LongBone(
 )
 TIBIA: Final = LongBone(
     outline=tibia_outline,
-    extent_v=(-0.2, 5.0),
+    extent_v=(-0.2, 9.0),
     depth=((-0.1, 0.1, 0.4, 0.8, 1.4, 5.0), (0.66, 0.66, 0.54, 0.42, 0.38, 0.36)),
     wall=((-0.1, 0.2, 0.4, 0.7, 1.2, 2.0, 5), (0.006, 0.008, 0.02, 0.045, 0.068, 0.075, 0.065)),
     squareness=0.7,
@@ -125,7 +123,7 @@ TIBIA: Final = LongBone(
 )
 FIBULA: Final = LongBone(
     outline=fibula_outline,
-    extent_v=(0.1, 5.0),
+    extent_v=(0.1, 9.0),
     depth=((0.15, 0.4, 0.7, 5.0), (0.24, 0.28, 0.19, 0.18)),
     wall=((0.1, 0.35, 0.6, 1.0, 5.0), (0.012, 0.014, 0.024, 0.032, 0.036)),
     squareness=0.3,
@@ -198,7 +196,7 @@ def _add_plateau(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
     lateral, medial = shape.sclerosis
     centre = (part.u.abs() - 0.25).div_(0.14).square_().neg_().exp_()  # of a compartment
     sclerosis = torch.where(part.u < 0, float(lateral), float(medial)) * edge
-    floor = height - 0.7 * max(shape.rim_separation, MIN_RIM_SEPARATION)
+    floor = height - FLOOR * max(shape.rim_separation, MIN_RIM_SEPARATION)
     lines = bright_line(floor, 0.010, 0.030).mul_(sclerosis * (0.2 + 0.8 * centre) * 0.36)
     lines.add_(bright_line(floor, 0.006, 0.08).mul_(sclerosis - 0.4 * edge), alpha=0.12)
     rims = (0.25 + 0.75 * centre) * edge
@@ -209,45 +207,3 @@ def _add_plateau(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
     part = grid.crop(-0.46, 0.46, 0.14, 0.25)
     scar = part.v - 0.19 + 0.025 * torch.cos(part.u * 8)
     attenuation[part.box] += bright_line(scar, 0.008, 0.008).mul_(0.03)
-
-
-def add_hardware(grid: Grid, attenuation: Tensor, shape: KneeShape, kind: str) -> None:
-    """Add an implant, "plate", "prosthesis" or "nail", to the attenuation (H, W), in place."""
-    metal = torch.zeros_like(attenuation)
-    for u0, v0, u1, v1, radius, strength in _rods(shape)[kind]:
-        (left, right), (top, bottom) = sorted((u0, u1)), sorted((v0, v1))
-        part = grid.crop(left - radius, right + radius, top - radius, bottom + radius)
-        distance = segment_distance(part.u, part.v, (u0, v0, u1, v1))
-        chord = (1 - (distance / radius) ** 2).clamp(min=0).sqrt() * (METAL * strength)
-        metal[part.box] = torch.maximum(metal[part.box], chord)
-    if kind == "prosthesis":  # the femoral component; the inlay between both is radiolucent
-        part = grid.crop(-0.47, 0.49, -0.5, 0.03)
-        top_end = part.v + 0.34 - 0.5 * (part.u - 0.01) ** 2  # higher over the trochlea
-        sides = 0.45 - (part.u - 0.01).abs() - 0.10 * (part.v + 0.2).abs()
-        depth = rounded_end(_above_condyles(part, shape), 0.12)
-        depth.mul_(rounded_end(top_end, 0.05)).mul_(rounded_end(sides, 0.04))
-        metal[part.box] = torch.maximum(metal[part.box], depth * (0.7 * METAL))
-    attenuation += metal
-
-
-def _rods(shape: KneeShape) -> dict[str, list[tuple[float, ...]]]:
-    """Return the round rods of each implant: u0, v0, u1, v1, radius and attenuation over METAL."""
-    line = [(-0.53, 0.06), (-0.47, 0.25), (-0.32, 0.5), (-0.24, 0.9), (-0.20, 1.3)]
-    screws = [
-        *((-0.50, 0.09, 0.85), (-0.50, 0.14, 0.8)),  # under the plateau
-        *((-0.36, 0.45, 0.5), (-0.26, 0.75, 0.45), (-0.23, 1.1, 0.42)),  # in the shaft
-    ]
-    return {
-        # a buttress plate at the lateral tibia
-        "plate": [
-            *((*start, *end, 0.03, 0.6) for start, end in pairwise(line)),
-            *((u, v, u + length, v + 0.02, 0.016, 0.5) for u, v, length in screws),
-        ],
-        # an intramedullary nail in the tibia and its two locking screws
-        "nail": [
-            (0.04, 0.12, 0.09 + 4 * shape.tibia_shear, 4.2, 0.055, 0.7),
-            *((-0.28, v, 0.32, v + 0.05, 0.022, 0.5) for v in (0.35, 0.55)),
-        ],
-        # the tibial tray of a total knee prosthesis, with its stem
-        "prosthesis": [(-0.46, 0.02, 0.46, 0.02, 0.03, 1.0), (0.0, 0.10, 0.02, 0.5, 0.075, 0.7)],
-    }

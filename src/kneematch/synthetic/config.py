@@ -8,7 +8,10 @@ from kneematch.errors import SettingsError
 from kneematch.options import check_options, force_option, option, workers_option
 
 FORMATS: Final = ("dicom", "png")
-KINDS: Final = ("knee", "wide", "leg", "fill")
+FRAMINGS: Final = (
+    *("bilateral", "single", "full_leg", "offcentre", "lateral", "other"),
+    *("knee", "wide", "leg", "fill", "low", "any"),
+)
 FILMS: Final = "Films"  # group of options
 
 
@@ -53,14 +56,20 @@ class SynthConfig:
         minimum=0,
         default_text="the whole population",
     )
-    kind: str | None = option(
-        None,
-        help="Framing of the films: around the knees, wide, knee to ankle, or knees that fill the "
-        "film.",
+    framing: str = option(
+        "bilateral",
+        help="What the films show: both knees, around the knees (knee), wide, to the ankle (leg), "
+        "filling the film (fill) or in low resolution (low), or a mixture of these (bilateral); "
+        "one knee (single); hip to ankle (full_leg); a film in a screenshot (offcentre); a knee "
+        "from the side, perhaps beside a frontal one (lateral); other parts of the body (other); "
+        "or any of all these.",
         group=FILMS,
-        choices=KINDS,
-        default_text="a mixture",
+        choices=FRAMINGS,
     )
+    turn_deg: float = option(
+        0.0, help="Turn every film clockwise by this angle.", group=FILMS, metavar="DEGREES"
+    )
+    mirrored: bool = option(False, help="Mirror every film, with its letters.", group=FILMS)
     workers: int | None = workers_option()
     force: bool = force_option()
 

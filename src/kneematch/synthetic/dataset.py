@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -30,6 +30,12 @@ SUFFIXES: Final = {"dicom": ".dcm", "png": ".png"}
 OWN_FILES: Final = re.compile(r"phantom-\d{5,}\.(dcm|png)|truth\.csv|template\.json")
 PREFERRED_GRADE: Final = 2  # the highest KL grade of a typical knee
 
+POINTS: Final = (*PLATEAU_MARGINS, "centre")
+COLUMNS: Final = (
+    *("film", "side", "laterality", *(f"{point}_{axis}_px" for point in POINTS for axis in "xy")),
+    *("rotation_deg", "mm_per_px", "grade", "negative", "implant"),
+)
+
 Row = dict[str, str]
 
 
@@ -47,10 +53,10 @@ def synthesize(
     *,
     progress: Progress = no_progress,
 ) -> SynthResult:
-    """Write phantoms, their ground truth (two rows a film) and an annotation of one of them.
+    """Write phantoms, their ground truth (a row per frontal knee) and an annotation of one knee.
 
     Film k is named phantom-0000k and is the phantom of seed + k. The files do not depend on the
-    number of workers.
+    number of workers. Films without a frontal knee have no row.
 
     Args:
         out: folder, created if missing; must be empty unless `config.force`, which replaces the
@@ -67,7 +73,7 @@ def synthesize(
     films = _write_films(out, config, progress)
     truth, rows = out / TRUTH, [row for index in sorted(films) for row in films[index]]
     with write_aside(truth) as aside, aside.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, rows[0], lineterminator="\n")
+        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
     annotation = find_template(out, rows)
@@ -85,10 +91,10 @@ def find_template(folder: Path, rows: Sequence[Row]) -> Annotation | None:
         rows: of the truth.csv.
 
     Returns:
-        The annotation, or None if all films are negatives or show hardware, or if the boxes of
+        The annotation, or None if all films are negatives or show implants, or if the boxes of
         every knee leave its half of the film.
     """
-    typical = [row for row in rows if row["negative"] == "0" and not row["hardware"]]
+    typical = [row for row in rows if row["negative"] == "0" and not row["implant"]]
     for row in sorted(typical, key=lambda row: int(row["grade"]) > PREFERRED_GRADE):
         left, right = sorted(
             (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])) for name in PLATEAU_MARGINS
@@ -146,16 +152,16 @@ def _write_films(folder: Path, config: SynthConfig, progress: Progress) -> dict[
                     f"{result.exit_code}); expected enough memory; choose fewer --workers"
                 )
             rows[index] = result
-            advance(result[0]["film"])
+            advance(_film_name(config, index))
     return rows
 
 
 def _write_film(folder: Path, config: SynthConfig, index: int) -> list[Row] | OSError:
     """Write a film; return its rows of the truth, or why it cannot be written."""
-    seed, size, family, kind = config.seed + index, config.size, config.family, config.kind
-    made = phantom(seed, size=size, family=family, kind=kind)
-    film = made.radiograph
-    path = folder / f"phantom-{index:05d}{SUFFIXES[config.format]}"
+    seed = config.seed + index
+    names = "size", "family", "framing", "turn_deg", "mirrored"
+    made = phantom(seed, **{name: getattr(config, name) for name in names})
+    film, path = made.radiograph, folder / _film_name(config, index)
     try:
         if config.format == "png":
             write_png16(path, film.pixels)
@@ -167,17 +173,21 @@ def _write_film(folder: Path, config: SynthConfig, index: int) -> list[Row] | OS
                 laterality=film.laterality,
                 view=film.view,
                 series=film.series,
-                entropy=f"kneematch phantom {seed} {size} {family} {kind}",
+                entropy=f"kneematch phantom {seed} {replace(config, count=1, workers=None)}",
             )
     except OSError as error:  # an exception would end the worker
         return error
     return [_truth_row(path.name, made, knee) for knee in made.knees]
 
 
+def _film_name(config: SynthConfig, index: int) -> str:
+    return f"phantom-{index:05d}{SUFFIXES[config.format]}"
+
+
 def _truth_row(name: str, made: Phantom, knee: Knee) -> Row:
     points = {
         f"{point}_{axis}_px": f"{value:.4f}"
-        for point in (*PLATEAU_MARGINS, "centre")
+        for point in POINTS
         for axis, value in zip("xy", getattr(knee, point), strict=True)
     }
     return {
@@ -189,5 +199,5 @@ def _truth_row(name: str, made: Phantom, knee: Knee) -> Row:
         "mm_per_px": f"{made.radiograph.mm_per_px:.6f}",
         "grade": str(knee.grade),
         "negative": str(int(made.negative)),
-        "hardware": made.hardware or "",
+        "implant": knee.implant,
     }

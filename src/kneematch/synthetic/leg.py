@@ -15,14 +15,19 @@ from kneematch.synthetic.anatomy import (
     fibula_outline,
     tibia_outline,
 )
-from kneematch.synthetic.bones import add_bones, add_hardware
-from kneematch.synthetic.film_plan import FilmPlan, Point
+from kneematch.synthetic.bodies import foot_end, hip_joint
+from kneematch.synthetic.bones import add_bones
+from kneematch.synthetic.film_plan import FilmPlan
+from kneematch.synthetic.framing import Point
+from kneematch.synthetic.implants import add_implant
+from kneematch.synthetic.rods import SOFT, add_rods
 from kneematch.synthetic.solids import Grid, convolve, interpolate, make_grid, tube_chord
 
 COARSE: Final = 4  # film pixels per pixel of soft tissue, which has no finer detail
 MUSCLE_ATTENUATION: Final = 1.45  # of a chord one plateau width (75 mm) long
 FAT_RATIO: Final = 0.84  # attenuation of fat over that of muscle
 SKIN_SOFTNESS: Final = 0.04
+WHOLE_LEG_V: Final = (-4.5, 4.7)  # where the drawn femur starts and the drawn tibia ends
 
 # v, and the lateral and medial outline there as fractions of the leg's half width
 MUSCLES: Final[tuple[Array, ...]] = tuple(
@@ -39,24 +44,57 @@ MUSCLES: Final[tuple[Array, ...]] = tuple(
 )
 
 
-def draw_leg(size: tuple[int, int], origin: Point, plan: FilmPlan, knee: int) -> Tensor:
+def draw_leg(size: tuple[int, int], origin: Point, plan: FilmPlan, number: int) -> Tensor:
     """Return the attenuation of one upright leg on a grid whose corner is `origin` (u, v)."""
-    rng = np.random.default_rng([plan.seed, 7, knee])
-    shape, px = plan.shapes[knee], plan.framing.plateau_px[knee]
-    (left, _), (right, _) = plan.framing.centres
+    rng = np.random.default_rng([plan.seed, 7, number])
+    leg, xs = plan.legs[number], [each.place.centre[0] for each in plan.legs]
+    shape, px = leg.shape, leg.place.plateau_px
+    midline_u = (max(xs) - min(xs)) / 2 / px if len(xs) == 2 else np.inf
     coarse = make_grid((size[0] // COARSE, size[1] // COARSE), origin, px / COARSE)
     texture = _tissue_texture(coarse, px / COARSE, rng)
-    leg = interpolate(_soft_tissue(coarse, shape, texture, midline_u=(right - left) / 2 / px), size)
+    drawn = interpolate(_soft_tissue(coarse, shape, texture, midline_u), size)
     grid = make_grid(size, origin, px)
-    part = grid.crop(-1.0, 0.85, -9.0, 9.0)
+    whole = plan.framing.kind == "full_leg"
+    part = grid.crop(-1.0, 0.85, *(WHOLE_LEG_V if whole else (-9.0, 9.0)))
     if part.u.numel():
         texture = _trabecular_texture(part, px, shape.trabecular_contrast, rng)
         bones = torch.zeros_like(texture)
         add_bones(part, bones, shape, texture)
-        leg[part.box].add_(bones, alpha=plan.exposure.bone_contrast)
-    if plan.hardware is not None and plan.hardware_knee == knee:
-        add_hardware(grid, leg, shape, plan.hardware)
-    return leg
+        drawn[part.box].add_(bones, alpha=plan.exposure.bone_contrast)
+    if whole:
+        _add_hip_and_foot(grid, drawn, shape, plan.exposure.bone_contrast)
+    if leg.implant:
+        add_implant(grid, drawn, shape, leg.implant, rng)
+    return drawn
+
+
+def draw_body(plan: FilmPlan) -> Tensor:
+    """Return the attenuation (H, W) of the other parts of the body on a film."""
+    rng = np.random.default_rng([plan.seed, 10])
+    (height, width), px = plan.framing.size, plan.framing.unit_px
+    coarse = make_grid((height // COARSE + 1, width // COARSE + 1), (0.0, 0.0), px / COARSE)
+    soft = torch.zeros(len(coarse.rows), len(coarse.columns))
+    add_rods(coarse, soft, [rod for rod in plan.body if rod.material in SOFT])
+    soft.clamp_(min=0).mul_(_tissue_texture(coarse, px / COARSE, rng))
+    large = interpolate(soft, (COARSE * soft.shape[0], COARSE * soft.shape[1]))
+    grid = make_grid((height, width), (0.0, 0.0), px)
+    bones = torch.zeros(height, width)
+    texture = _trabecular_texture(grid, px, 1.0, rng)
+    hard = [rod for rod in plan.body if rod.material not in SOFT]
+    add_rods(grid, bones, hard, texture)
+    return bones.mul_(plan.exposure.bone_contrast).add_(large[:height, :width])
+
+
+def _add_hip_and_foot(grid: Grid, attenuation: Tensor, shape: KneeShape, contrast: float) -> None:
+    """Add both ends of a whole leg to the attenuation (H, W), in place."""
+    top, end = WHOLE_LEG_V
+    lateral, medial = femur_outline(shape, np.array([top]))[:, 0].tolist()
+    shaft = ((lateral + medial) / 2, top)
+    ankle_u = float(tibia_outline(shape, np.array([end])).mean())
+    rods = [*hip_joint(1.0, (shaft[0] + 0.62, top - 0.85), shaft), *foot_end((ankle_u, end))]
+    ends = torch.zeros_like(attenuation)
+    add_rods(grid, ends, rods)
+    attenuation.add_(ends, alpha=contrast)
 
 
 def _soft_tissue(grid: Grid, shape: KneeShape, texture: Tensor, midline_u: float) -> Tensor:

@@ -16,47 +16,48 @@ from torch import Tensor
 from kneematch.geometry.split import SIDES
 from kneematch.io.radiograph import Radiograph
 from kneematch.synthetic.anatomy import plateau_margins
-from kneematch.synthetic.film_plan import LATERALITY, PLATEAU_MM, FilmPlan, Point, plan_film
-from kneematch.synthetic.leg import COARSE, draw_leg
-from kneematch.synthetic.solids import convolve, interpolate, segment_distance
+from kneematch.synthetic.film_plan import FilmPlan, Leg, Picture, plan_film
+from kneematch.synthetic.framing import SIGNS, Place, Point
+from kneematch.synthetic.leg import COARSE, draw_body, draw_leg
+from kneematch.synthetic.painting import paint_label, paint_overlays
+from kneematch.synthetic.solids import convolve, interpolate
 
 REACH: Final = 1.75  # half width of the strip that a leg is drawn in, in plateau widths
-U_SIGN: Final = (1.0, -1.0)  # of x along u: medial is to the right in the left half
-
-# Letters as strokes (x0, y0, x1, y1) in a box 0.7 wide and 1 high.
-STROKES: Final = {
-    "R": (
-        *((0.1, 0.95, 0.1, 0.05), (0.1, 0.05, 0.42, 0.05), (0.42, 0.05, 0.58, 0.15)),
-        *((0.58, 0.15, 0.58, 0.36), (0.58, 0.36, 0.42, 0.48), (0.42, 0.48, 0.1, 0.48)),
-        (0.36, 0.48, 0.62, 0.95),
-    ),
-    "L": ((0.12, 0.05, 0.12, 0.95), (0.12, 0.95, 0.6, 0.95)),
-}
-# Styles of letters: grey of the box (None: no box) and of the letter.
-STYLES: Final = ((0.42, 0.9), (0.85, 0.35), (None, 1.0), (0.8, 0.1))
 
 
 @dataclass(frozen=True, slots=True)
 class Knee:
-    """Ground truth of one knee; points (x, y) in film pixels, pixel centres at +0.5."""
+    """Ground truth of one knee; points (x, y) in pixels of the picture, pixel centres at +0.5."""
 
     side: str  # half of the picture, "left" or "right"
     laterality: str  # the patient's side, "R" or "L"
-    plateau_medial: Point  # outermost points of the plateau, osteophytes included
+    plateau_medial: Point  # outermost points of the tibial plateau
     plateau_lateral: Point
-    centre: Point  # midpoint of the two
-    rotation_deg: float  # of the line through the two, clockwise positive
+    lateral_is_left: bool  # whether the lateral margin is the left one of the upright knee
     grade: int  # Kellgren-Lawrence, 0..4
+    implant: str  # "total", "partial", "plate", "nail" or empty
 
     @property
     def plateau_left(self) -> Point:
-        """The margin that is further left in the picture."""
-        return min(self.plateau_medial, self.plateau_lateral)
+        """Return the margin that is the left one when the knee is upright."""
+        return self.plateau_lateral if self.lateral_is_left else self.plateau_medial
 
     @property
     def plateau_right(self) -> Point:
-        """The margin that is further right in the picture."""
-        return max(self.plateau_medial, self.plateau_lateral)
+        """Return the margin that is the right one when the knee is upright."""
+        return self.plateau_medial if self.lateral_is_left else self.plateau_lateral
+
+    @property
+    def centre(self) -> Point:
+        """Return the midpoint of the margins."""
+        (x0, y0), (x1, y1) = self.plateau_medial, self.plateau_lateral
+        return (x0 + x1) / 2, (y0 + y1) / 2
+
+    @property
+    def rotation_deg(self) -> float:
+        """Return the angle of the line from the left to the right margin, clockwise positive."""
+        (x0, y0), (x1, y1) = self.plateau_left, self.plateau_right
+        return math.degrees(math.atan2(y1 - y0, x1 - x0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,84 +65,145 @@ class Phantom:
     """A synthetic film and its ground truth."""
 
     radiograph: Radiograph
-    knees: tuple[Knee, Knee]  # in the left and the right half of the picture
+    knees: tuple[Knee, ...]  # from the left to the right
     negative: bool  # bones are dark, although the photometric interpretation says otherwise
-    hardware: str | None  # "plate", "prosthesis", "nail" or None
 
 
 def phantom(
     seed: int,
     *,
+    framing: str | None = None,
     size: tuple[int, int] | None = None,
     family: int | None = None,
-    kind: str | None = None,
+    turn_deg: float = 0.0,
+    mirrored: bool = False,
 ) -> Phantom:
     """Return the film of a seed; see `film_plan.plan_film` for the arguments."""
-    plan = plan_film(seed, size, family, kind)
+    plan = plan_film(seed, framing, size=size, family=family, turn_deg=turn_deg, mirrored=mirrored)
+    sides = {leg.place.laterality for leg in plan.legs}
     film = Radiograph(
         pixels=render(plan).numpy(),
-        mm_per_px=2 * PLATEAU_MM / sum(plan.framing.plateau_px),
-        laterality="B",
+        mm_per_px=plan.plateau_mm / plan.framing.unit_px,
+        laterality="B" if len(sides) == 2 else "".join(sides),
         view="AP",
         series="phantom",
         polarity_tag="MONOCHROME2",
     )
-    return Phantom(film, true_knees(plan), plan.negative, plan.hardware)
+    return Phantom(film, true_knees(plan), plan.negative)
 
 
-def true_knees(plan: FilmPlan) -> tuple[Knee, Knee]:
-    """Return the ground truth of a planned film without rendering it."""
-    left, right = (_true_knee(plan, side) for side in (0, 1))
-    return left, right
+def true_knees(plan: FilmPlan) -> tuple[Knee, ...]:
+    """Return the knees whose plateau is exposed as a whole, from the left to the right."""
+    legs = exposed_legs(plan)
+    knees = []
+    for number, leg in enumerate(legs):
+        lateral, medial = (to_picture(plan, leg, at) for at in plateau_margins(leg.shape))
+        right = number == 1 or (len(legs) == 1 and lateral[0] + medial[0] > plan.picture.size[1])
+        knees.append(
+            Knee(
+                side=SIDES[right],
+                laterality=leg.place.laterality,
+                plateau_medial=medial,
+                plateau_lateral=lateral,
+                lateral_is_left=(SIGNS[leg.place.laterality] > 0) != plan.picture.mirrored,
+                grade=leg.grade,
+                implant=leg.implant,
+            )
+        )
+    return tuple(knees)
 
 
-def _true_knee(plan: FilmPlan, side: int) -> Knee:
-    lateral, medial = (_to_film(plan, side, end) for end in plateau_margins(plan.shapes[side]))
-    (x0, y0), (x1, y1) = sorted((lateral, medial))
-    return Knee(
-        side=SIDES[side],
-        laterality=LATERALITY[side],
-        plateau_medial=medial,
-        plateau_lateral=lateral,
-        centre=((x0 + x1) / 2, (y0 + y1) / 2),
-        rotation_deg=math.degrees(math.atan2(y1 - y0, x1 - x0)),
-        grade=plan.grades[side],
-    )
+def exposed_legs(plan: FilmPlan) -> list[Leg]:
+    """Return the legs both of whose plateau margins are exposed, from the left to the right."""
+    x0, y0, x1, y1 = plan.framing.field
+    legs = []
+    for leg in plan.legs:
+        points = [_to_film(leg.place, at) for at in plateau_margins(leg.shape)]
+        if all(x0 <= x <= x1 and y0 <= y <= y1 for x, y in points):
+            legs.append(leg)
+    return sorted(legs, key=lambda leg: to_picture(plan, leg, (0.0, 0.0)))
+
+
+def to_picture(plan: FilmPlan, leg: Leg, point: Point) -> Point:
+    """Map a point (u, v) of a leg to pixels (x, y) of the picture."""
+    height, width = plan.framing.size
+    x, y = _to_film(leg.place, point)
+    x, y = x - width / 2, y - height / 2
+    x = -x if plan.picture.mirrored else x
+    angle = math.radians(plan.picture.turn_deg)
+    c, s = math.cos(angle), math.sin(angle)
+    return plan.picture.centre[0] + c * x - s * y, plan.picture.centre[1] + s * x + c * y
 
 
 def render(plan: FilmPlan) -> Tensor:
-    """Render a film (H, W) whose darkest pixel is 0 and whose brightest is 1."""
+    """Render a picture (H, W) whose darkest pixel is 0 and whose brightest is 1."""
     rng = np.random.default_rng([plan.seed, 6])
     # Bytes are quick to draw; blurring turns the uniform noise into nearly Gaussian noise.
     uniform = rng.integers(0, 256, plan.framing.size, dtype=np.uint8)
     noise = torch.from_numpy(uniform).float().mul_(1 / 255).sub_(0.5)
     attenuation = torch.zeros_like(noise)
-    for knee in (0, 1):
-        _add_leg(attenuation, plan, knee)
+    for number in range(len(plan.legs)):
+        _add_leg(attenuation, plan, number)
+    if plan.body:
+        body = draw_body(plan)
+        if plan.framing.kind == "lateral" and plan.legs:  # two exposures beside each other
+            middle = plan.framing.size[1] // 2
+            left = plan.legs[0].place.centre[0] < middle
+            body[:, :middle] = attenuation[:, :middle] if left else body[:, :middle]
+            body[:, middle:] = body[:, middle:] if left else attenuation[:, middle:]
+            attenuation = body
+        else:
+            attenuation += body
     film = _apply_window(_expose(attenuation, noise, plan), plan)
-    _draw_overlays(film, plan)
+    paint_overlays(film, plan.overlays, plan.framing.field, plan.framing.unit_px)
     low, high = film.aminmax()
     film.sub_(low).div_((high - low).clamp(min=1e-6))
-    return film.neg_().add_(1) if plan.negative else film
+    film = film.neg_().add_(1) if plan.negative else film
+    return _lay_in_picture(film, plan.picture)
 
 
-def _to_film(plan: FilmPlan, knee: int, point: Point) -> Point:
-    """Map a point (u, v) of the left (0) or right (1) knee to film pixels (x, y)."""
-    x, y = plan.framing.centres[knee]
-    px, angle = plan.framing.plateau_px[knee], math.radians(plan.framing.rotations_deg[knee])
-    across, down = U_SIGN[knee] * point[0] * px, point[1] * px
+def _lay_in_picture(film: Tensor, picture: Picture) -> Tensor:
+    """Turn, mirror and place a film (H, W) in a picture of its own size."""
+    height, width = film.shape
+    cx, cy = picture.centre
+    if picture.size == (height, width) and not (picture.turn_deg or picture.mirrored):
+        return film
+    angle = math.radians(picture.turn_deg)
+    c, s = math.cos(angle), math.sin(angle)
+    x = torch.arange(picture.size[1])[None, :] + (0.5 - cx)
+    y = torch.arange(picture.size[0])[:, None] + (0.5 - cy)
+    across, down = x * c + y * s, y * c - x * s
+    across = -across if picture.mirrored else across
+    points = torch.stack([across * (2 / width), down * (2 / height)], dim=-1)
+    laid = F.grid_sample(film[None, None], points[None], align_corners=False)[0, 0]
+    outside = (across.abs() > width / 2) | (down.abs() > height / 2)
+    laid[outside] = picture.grey
+    for text in picture.texts:
+        paint_label(laid, text)
+    low, high = laid.aminmax()
+    return laid.sub_(low).div_((high - low).clamp(min=1e-6))
+
+
+def _to_film(place: Place, point: Point) -> Point:
+    """Map a point (u, v) of a knee to film pixels (x, y)."""
+    (x, y), angle = place.centre, math.radians(place.rotation_deg)
+    across, down = (place.plateau_px * value for value in point)
+    across *= SIGNS[place.laterality]
     return (
         x + across * math.cos(angle) - down * math.sin(angle),
         y + across * math.sin(angle) + down * math.cos(angle),
     )
 
 
-def _add_leg(attenuation: Tensor, plan: FilmPlan, knee: int) -> None:
+def _add_leg(attenuation: Tensor, plan: FilmPlan, number: int) -> None:
     """Draw one leg upright on a grid of its own and add it, rotated, to the film (H, W)."""
     height, width = attenuation.shape
-    (cx, cy), px = plan.framing.centres[knee], plan.framing.plateau_px[knee]
-    angle, sign = math.radians(plan.framing.rotations_deg[knee]), U_SIGN[knee]
+    place = plan.legs[number].place
+    (cx, cy), px = place.centre, place.plateau_px
+    angle, sign = math.radians(place.rotation_deg), SIGNS[place.laterality]
     x0, x1 = max(int(cx - px * REACH), 0), min(int(cx + px * REACH), width)
+    if x1 - x0 < COARSE:
+        return
     c, s = math.cos(angle), math.sin(angle)
     # The upright grid covers the corners of the strip, in pixels along u and v.
     corners = np.array([(a, b) for a in (x0 - cx, x1 - cx) for b in (-cy, height - cy)])
@@ -149,7 +211,7 @@ def _add_leg(attenuation: Tensor, plan: FilmPlan, knee: int) -> None:
     start, end = rotated.min(axis=0) - 2, rotated.max(axis=0) + 2
     columns, rows = (COARSE * math.ceil(length / COARSE) for length in end - start)
     left, top = start.tolist()
-    leg = draw_leg((rows, columns), (left / px, top / px), plan, knee)
+    leg = draw_leg((rows, columns), (left / px, top / px), plan, number)
     # Where each pixel of the strip lies in the upright grid, normalised to [-1, 1].
     x = torch.arange(x0, x1)[None, :] + (0.5 - cx)
     y = torch.arange(height)[:, None] + (0.5 - cy)
@@ -165,7 +227,7 @@ def _add_leg(attenuation: Tensor, plan: FilmPlan, knee: int) -> None:
 
 def _expose(attenuation: Tensor, noise: Tensor, plan: FilmPlan) -> Tensor:
     """Turn attenuation into grey: Beer-Lambert, scatter, noise, then film processing (H, W)."""
-    exposure, px = plan.exposure, plan.framing.plateau_px[0]
+    exposure, px = plan.exposure, plan.framing.unit_px
     height, width = attenuation.shape
     light = attenuation.neg().exp_()
     scattered = _blur_small(light, 0.5 * px).add_(0.05).mul_(exposure.scatter)
@@ -212,67 +274,3 @@ def _blur_small(film: Tensor, sigma: float) -> Tensor:
     cell = max(int(sigma / 1.5), 1)
     small = F.avg_pool2d(film[None, None], cell, ceil_mode=True, count_include_pad=False)[0, 0]
     return _blur(small, sigma / cell)
-
-
-def _draw_overlays(film: Tensor, plan: FilmPlan) -> None:
-    """Draw discs, unexposed corners, letters and border on a film (H, W), in place."""
-    overlays = plan.overlays
-    for x, y, radius, grey in overlays.discs:
-        crop, dx, dy = _crop_around(film, (x, y), radius + 1)
-        _blend(crop, grey, radius - torch.hypot(dx, dy) + 0.5)
-    if overlays.round_field is not None:
-        x, y, radius, grey = overlays.round_field
-        _, dx, dy = _crop_around(film, (x, y), math.hypot(*film.shape))
-        beyond = (torch.hypot(dx, dy) - radius) / (0.1 * plan.framing.plateau_px[0])
-        _blend(film, grey, beyond.add_(0.5))
-    for letter, x, y, height, style in overlays.markers:
-        _draw_letter(film, letter, (x, y), height, STYLES[style])
-    _draw_border(film, plan)
-
-
-def _blend(film: Tensor, grey: float, opacity: Tensor) -> None:
-    """Paint a film (H, W) with a grey of an opacity (H, W), clipped to [0, 1], in place."""
-    film.lerp_(torch.full_like(film, grey), opacity.clamp_(0, 1))
-
-
-def _crop_around(film: Tensor, centre: Point, reach: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the pixels (h, w) within reach, and their x (1, w) and y (h, 1) from the centre."""
-    height, width = film.shape
-    x0, x1 = max(int(centre[0] - reach), 0), min(int(centre[0] + reach) + 2, width)
-    y0, y1 = max(int(centre[1] - reach), 0), min(int(centre[1] + reach) + 2, height)
-    crop = film[y0 : max(y1, y0), x0 : max(x1, x0)]
-    x = torch.arange(crop.shape[1]) + (x0 + 0.5 - centre[0])
-    y = torch.arange(crop.shape[0]) + (y0 + 0.5 - centre[1])
-    return crop, x[None, :], y[:, None]
-
-
-def _draw_letter(
-    film: Tensor, letter: str, centre: Point, height: float, style: tuple[float | None, float]
-) -> None:
-    box_grey, grey = style
-    crop, x, y = _crop_around(film, centre, 0.62 * height)
-    if box_grey is not None:
-        inside = torch.minimum(0.47 * height - x.abs(), 0.6 * height - y.abs())
-        _blend(crop, box_grey, inside + 0.5)
-    x, y = x / (0.8 * height) + 0.35, y / (0.8 * height) + 0.5
-    strokes = torch.stack([segment_distance(x, y, stroke) for stroke in STROKES[letter]])
-    _blend(crop, grey, (0.065 - strokes.amin(0)) * 0.8 * height + 0.5)
-
-
-def _draw_border(film: Tensor, plan: FilmPlan) -> None:
-    """Paint what lies outside of the exposed field, which may be tilted."""
-    height, width = film.shape
-    overlays, (x0, y0, x1, y1) = plan.overlays, plan.framing.field
-    if overlays.field_tilt_deg == 0 and overlays.border_grey == 0:
-        film[: round(y0)] = 0
-        film[round(y1) :] = 0
-        film[:, : round(x0)] = 0
-        film[:, round(x1) :] = 0
-        return
-    tilt = math.radians(overlays.field_tilt_deg)
-    x = torch.arange(width)[None, :] + 0.5 - (x0 + x1) / 2
-    y = torch.arange(height)[:, None] + 0.5 - (y0 + y1) / 2
-    across = (x * math.cos(tilt) + y * math.sin(tilt)).abs_().neg_().add_((x1 - x0) / 2)
-    down = (y * math.cos(tilt) - x * math.sin(tilt)).abs_().neg_().add_((y1 - y0) / 2)
-    outside = torch.minimum(across, down).add_(0.5).clamp_(0, 1).neg_().add_(1)
-    _blend(film, overlays.border_grey, outside)
