@@ -172,7 +172,7 @@ def force_option() -> Any:
     """Replace an earlier run."""
     return option(
         False,
-        help="Replace the results of an earlier run.",
+        help="Replace what is there already.",
         group=OUTPUT,
         flags=("--force",),
     )

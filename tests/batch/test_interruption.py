@@ -126,7 +126,7 @@ def test_detect_stopped_thrice_ends_with_the_same_bytes(archive: Path, undisturb
     assert last.returncode == 1
     found = f"{2 * (COUNT - 1)} knees in {COUNT - 1} films"
     assert last.stdout.startswith(f"stopped/detections.csv: {found}")
-    assert last.stdout.endswith(", 1 failed (failures.csv)\n")
+    assert ", 1 failed (failures.csv)\n" in last.stdout
     entered.append(journal.read_bytes())
     for before, after in pairwise(entered):
         assert after.startswith(before)  # nothing lost, and nothing done again
@@ -156,4 +156,4 @@ def test_detect_loses_only_the_film_that_kills_its_worker(archive: Path) -> None
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("kneematch: deadly.dcm: the process that read it ended (killed")
     assert done.stdout.startswith("deadly/detections.csv: 4 knees in 2 films")
-    assert done.stdout.endswith(", 1 failed (failures.csv)\n")
+    assert ", 1 failed (failures.csv)\n" in done.stdout

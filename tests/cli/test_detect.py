@@ -102,7 +102,8 @@ def test_detect_names_a_bad_film_and_goes_on(
 ) -> None:
     assert run.returncode == 1
     table = Path("out") / "detections.csv"
-    assert run.stdout == f"{table}: 6 knees in 3 films, 1 failed (failures.csv)\n"
+    next_step = f"next: open {Path('out') / 'report.html'}; kneematch review out"
+    assert run.stdout == f"{table}: 6 knees in 3 films, 1 failed (failures.csv)\n{next_step}\n"
     assert run.stderr.startswith(f"kneematch: {TRUNCATED}: ")
     assert run.stderr.count("\n") == 1
     (failure,) = rows(films / "out" / "failures.csv")
@@ -192,7 +193,7 @@ def test_detect_ends_with_0_without_failures(
     assert main(command) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    assert said.out.endswith("detections.csv: 2 knees in 1 film\n")
+    assert said.out.splitlines()[0].endswith("detections.csv: 2 knees in 1 film")
     written = sorted(path.name for path in (tmp_path / "new" / "out").iterdir())
     others = ["failures.csv", "journal.jsonl", "report.html", "run.json"]
     assert written == sorted([*TABLES, *others])
@@ -246,6 +247,43 @@ def test_detect_refuses_wrong_settings_in_one_line(
     assert said.err.startswith("kneematch: ")
     assert said.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_detect_refuses_to_draw_over_a_film(films: Path, tmp_path: Path) -> None:
+    names = [str(films / "one.dcm"), str(films / "two.dcm")]
+    before = [Path(name).read_bytes() for name in names]
+    assert main(["detect", "--sheet", *names, "-o", str(tmp_path / "out")]) == 2
+    assert main(["info", "--preview", *names]) == 2
+    template = films / "template.json"
+    text = template.read_bytes()
+    assert main(["info", names[0], "--preview", str(template)]) == 2
+    png = films / "sub" / "two.png"  # a film whose name could be that of a picture
+    film = png.read_bytes()
+    assert main(["info", names[0], "--preview", str(png)]) == 2
+    assert before == [Path(name).read_bytes() for name in names]
+    assert (template.read_bytes(), png.read_bytes()) == (text, film)
+    assert not (tmp_path / "out").exists()
+    for _ in range(2):  # a picture of ours is replaced
+        assert main(["info", names[0], "--preview", str(tmp_path / "split.png")]) == 0
+
+
+def test_detect_appends_to_a_log(
+    films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "run.log"
+    command = ["detect", str(films / "one.dcm"), str(films / TRUNCATED), "--method", "neural"]
+    assert main([*command, "-o", str(tmp_path / "out"), "--log", str(log), "--quiet"]) == 1
+    assert main([*command, "-o", str(tmp_path / "b"), "--log", str(films / "one.dcm")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    lines = log.read_text().splitlines()
+    assert any("method neural, model built in, " in line for line in lines)
+    assert any(f"{TRUNCATED}: " in line for line in lines)
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert main([*command, "-o", str(tmp_path / "c"), "--log", str(log)]) == 1
+    added = log.read_text().splitlines()
+    assert added[: len(lines)] == lines
+    assert "2 knees in 1 film" in added[-2]
 
 
 def test_detect_refuses_an_output_that_is_no_folder(

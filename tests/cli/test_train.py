@@ -158,6 +158,32 @@ def test_train_in_two_processes_gives_the_model_of_one(folder: Folder, trained: 
     assert folder.written("pair") == folder.written("model")
 
 
+def test_train_replaces_nothing_without_force(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("mine.safetensors", "other.metrics.csv"):
+        (folder.path / name).write_text("mine")
+        out = f"{name.split('.')[0]}.safetensors"
+        assert main(folder.command(out, *DEFAULT)) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"kneematch: {folder.path / name}: there is a file already; ")
+        assert "replace it with --force" in said
+        assert (folder.path / name).read_text() == "mine"
+    bad = ["train", str(folder.path / "*.none"), *folder.command("new/a.safetensors")[FILMS + 1 :]]
+    assert main(bad) == 2
+    assert not (folder.path / "new").exists()
+
+
+def test_train_is_quiet_when_asked_to(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    out, log = folder.path / "quiet.safetensors", folder.path / "quiet.log"
+    out.write_text("an older model")
+    options = *DEFAULT, "--quiet", "--force", "--log", str(log)
+    assert main(folder.command(out.name, *options)) == 0
+    assert capsys.readouterr() == ("", "")
+    assert load_model(out).coarse
+    assert f"{FILMS} films; default recipe on cpu" in log.read_text()
+
+
 def test_train_resumes_after_sigint_and_sigterm(
     folder: Folder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,14 +192,14 @@ def test_train_resumes_after_sigint_and_sigterm(
     checkpoint = folder.path / "stopped.checkpoint.safetensors"
     metrics = folder.path / "stopped.metrics.csv"
     write_metrics([Epoch("coarse", 0, 1, 0.5, 1.0)] * 3, metrics)  # of an earlier training
-    said = stopped(command, checkpoint.exists, signal.SIGINT)
+    said = stopped([*command, "--force"], checkpoint.exists, signal.SIGINT)
     assert f"{checkpoint}; continue with the same command and --resume" in said
     assert "gone.dcm: No such file" in said
     assert "Traceback" not in said
 
     assert main(command) == 2
     assert (
-        "an interrupted training; expected none; continue it with --resume"
+        "there is an interrupted training already; expected a new name; continue it with --resume"
         in capsys.readouterr().err
     )
 

@@ -1,10 +1,17 @@
 """A file written aside appears whole or not at all."""
 
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from kneematch.io.atomic import write_aside
+from kneematch.errors import SettingsError
+from kneematch.io.atomic import make_folder, remove_leftovers, write_aside, writing
 
 
 def test_write_aside_puts_the_content_under_the_name(tmp_path: Path) -> None:
@@ -48,12 +55,6 @@ def test_write_aside_leaves_the_old_file_on_failure(
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_write_aside_requires_that_something_is_written(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), write_aside(tmp_path / "a.txt"):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_write_aside_keeps_two_writers_apart(tmp_path: Path) -> None:
     with write_aside(tmp_path / "a.txt") as first, write_aside(tmp_path / "a.txt") as second:
         assert first != second
@@ -69,8 +70,65 @@ def test_write_aside_takes_the_longest_possible_name(tmp_path: Path) -> None:
     assert (tmp_path / name).exists()
 
 
-def test_write_aside_gives_the_mode_of_any_new_file(tmp_path: Path) -> None:
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_write_aside_and_make_folder_are_for_the_owner_only(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with write_aside(tmp_path / "a.txt") as aside:
+            assert mode(aside) == 0o600  # from the beginning
+        make_folder(tmp_path / "b")
+    finally:
+        os.umask(before)
+    assert (mode(tmp_path / "a.txt"), mode(tmp_path / "b")) == (0o600, 0o700)
+
+
+def test_write_aside_keeps_the_mode_of_a_file_that_was_shared(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch(0o640)
     with write_aside(tmp_path / "a.txt") as aside:
-        aside.touch()
-    (tmp_path / "b.txt").touch()
-    assert (tmp_path / "a.txt").stat().st_mode == (tmp_path / "b.txt").stat().st_mode
+        aside.write_text("new")
+    assert mode(tmp_path / "a.txt") == 0o640
+
+
+def test_write_aside_names_the_file_that_does_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with (
+        pytest.raises(SettingsError, match=f"^{path}: cannot be written .File too large"),
+        writing(tmp_path),
+        write_aside(path) as aside,
+        at_most_bytes(10),
+    ):
+        aside.write_text("more than ten bytes")
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def at_most_bytes(size: int) -> Iterator[None]:
+    """Let the system refuse larger files."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_remove_leftovers_removes_those_of_killed_processes_only(tmp_path: Path) -> None:
+    code = f"""
+from kneematch.io.atomic import write_aside
+with write_aside("{tmp_path}/killed.txt"):
+    print("writing", flush=True)
+    input()
+"""
+    writer = [sys.executable, "-c", code]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(writer, **pipes) as process:  # type: ignore[call-overload]
+        process.stdout.readline()
+        process.kill()
+    (tmp_path / ".kneematch-notes").touch()  # of the user
+    assert len(list(tmp_path.iterdir())) == 2
+    with write_aside(tmp_path / "mine.txt") as mine:
+        remove_leftovers(tmp_path, tmp_path / "missing")
+        assert {path.name for path in tmp_path.iterdir()} == {".kneematch-notes", mine.name}

@@ -180,3 +180,31 @@ def test_in_series_selects_by_series_description(tmp_path: Path) -> None:
     films[5].write_bytes(films[1].read_bytes()[:200])
     found = list(in_series(map(str, films), "PA Fixed"))
     assert found == [str(films[k]) for k in (0, 3, 4)]  # what is not known is not left out
+
+
+def test_find_films_skips_folders_with_results_of_a_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a.png", "found/crops/a-left.png", "old/overlays/a.png", "mine/crops/b.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "found" / "journal.jsonl").write_text('{"format": "kneematch-journal/1"}\n')
+    (tmp_path / "old" / "ledger.jsonl").write_text('{"format": "kneematch-ledger/1"}\n')
+    (tmp_path / "mine" / "journal.jsonl").write_text("the user's own\n")
+    films = [str(tmp_path / name) for name in ("a.png", "mine/crops/b.png")]
+    with caplog.at_level("INFO", logger="kneematch"):
+        assert find_films(tmp_path) == films
+        assert find_films(f"{tmp_path}/**/*.png") == films
+    said = "skipped, since it holds the results of an earlier run"
+    skipped = [f"{tmp_path / name}: {said}" for name in ("found", "old")]
+    assert [record.getMessage() for record in caplog.records] == 2 * skipped
+    crop = str(tmp_path / "found" / "crops" / "a-left.png")
+    assert find_films(tmp_path / "found" / "crops") == [crop]  # as asked for
+
+
+def test_find_films_takes_the_films_beside_the_results_of_a_run(tmp_path: Path) -> None:
+    for name in ("a.png", "crops/a-left.png", "sub/overlays/b.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "journal.jsonl").write_text('{"format": "kneematch-journal/1"}\n')
+    assert find_films(tmp_path) == [str(tmp_path / "a.png"), str(tmp_path / "sub/overlays/b.png")]

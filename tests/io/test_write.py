@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
+from kneematch.errors import SettingsError
 from kneematch.io.read import read
-from kneematch.io.write import write_dicom, write_png16
+from kneematch.io.write import check_picture_path, save_picture, write_dicom, write_png16
 
 GRADIENT = np.linspace(0, 1, 50 * 70, dtype=np.float32).reshape(50, 70)
 TYPE_1 = (
@@ -142,3 +143,25 @@ def test_write_refuses_pixels_outside_the_unit_range(tmp_path: Path, pixels: np.
 def test_write_dicom_refuses_depths_that_no_film_has(tmp_path: Path, bits: int) -> None:
     with pytest.raises(ValueError, match=f"{bits} bits"):
         write_dicom(tmp_path / "film", GRADIENT, mm_per_px=0.1, laterality="B", bits=bits)
+
+
+def test_check_picture_path_takes_new_names_and_own_pictures(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    check_picture_path(path)
+    save_picture(Image.new("RGB", (4, 4)), path)
+    check_picture_path(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["film.dcm", "film.png", "mine.png", "broken.png", "link.png", "a"]
+)
+def test_check_picture_path_refuses_what_is_not_ours(tmp_path: Path, name: str) -> None:
+    write_png16(tmp_path / "film.dcm", np.eye(8, dtype=np.float32))
+    save_picture(Image.new("L", (4, 4)), tmp_path / "film.png")
+    Image.new("L", (4, 4)).save(tmp_path / "mine.png")
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnothing")
+    (tmp_path / "link.png").symlink_to("missing")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with pytest.raises(SettingsError, match=f"{name}: "):
+        check_picture_path(tmp_path / name, [tmp_path / "film.png"])
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}

@@ -100,7 +100,7 @@ def test_synthesize_reports_every_film_in_order(tmp_path: Path) -> None:
 
 def test_synthesize_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(SettingsError, match=r"not empty \(notes\.txt\)"):
+    with pytest.raises(SettingsError, match=r"files \(notes\.txt\) already; .* --force"):
         synthesize(tmp_path, SynthConfig(1, "png", SIZE))
     assert content(tmp_path) == {"notes.txt": b"mine"}
 

@@ -151,7 +151,7 @@ def test_train_continues_from_a_checkpoint_to_the_same_weights(
 def test_train_refuses_to_overwrite_a_checkpoint(folder: Path, config: TrainConfig) -> None:
     out = folder / "c.safetensors"
     checkpoint_path(out).touch()
-    with pytest.raises(SettingsError, match=r"an interrupted training; .* with --resume"):
+    with pytest.raises(SettingsError, match=r"an interrupted training already; .* with --resume"):
         train(folder, folder / "template.json", out, config)
 
 

@@ -5,27 +5,22 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import Row
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
-from kneematch.io.atomic import write_aside
+from kneematch.io.atomic import make_folder
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated, unexpected
+from kneematch.io.run_folder import CROPS, DICOM, OVERLAYS
 from kneematch.parallel import WorkerDied, map_in_workers
 
 if TYPE_CHECKING:
     from PIL import Image
 
     from kneematch.detection.crop import CropSize
-
-OVERLAYS: Final = "overlays"
-CROPS: Final = "crops"
-DICOM: Final = "dicom-objects"
-ARTIFACT_FOLDERS: Final = (OVERLAYS, CROPS, DICOM)
-PNG_LEVEL: Final = 2  # of compression: files a tenth larger, written three times as fast
 
 
 class Artifact(Protocol):
@@ -53,6 +48,7 @@ class Overlays:
     def make(self, film: Radiograph, name: str, row: Row) -> str | None:
         """Draw and save it."""
         from kneematch.detection.overlay import draw_detections
+        from kneematch.io.write import save_picture
 
         save_picture(draw_detections(film, row.detections), self.paths(name, row)[0])
         return None
@@ -113,7 +109,7 @@ def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
     if "dicom" in config.export:
         artifacts[DICOM] = DicomObjects(out / DICOM)
     for folder in artifacts:
-        (out / folder).mkdir(exist_ok=True)
+        make_folder(out / folder)
     return list(artifacts.values())
 
 
@@ -193,12 +189,6 @@ def distinct_names(films: Sequence[str]) -> list[str]:
         taken.add(name.casefold())
         names.append(name)
     return names
-
-
-def save_picture(picture: "Image.Image", path: Path) -> None:
-    """Write a PNG that appears when it is whole."""
-    with write_aside(path) as aside:
-        picture.save(aside, format="PNG", compress_level=PNG_LEVEL)
 
 
 def _is_new(path: Path, since: float) -> bool:

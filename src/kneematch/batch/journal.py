@@ -18,8 +18,6 @@ from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.io.atomic import lock, write_aside
 
-NAME: Final = "journal.jsonl"
-OLD_NAME: Final = "ledger.jsonl"  # of version 0.1
 FORMAT: Final = "kneematch-journal/1"
 NOT_DONE: Final = -1
 OK, NO_KNEE, FAILED = "ok", "no_knee", "failed"  # status of a film

@@ -6,12 +6,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from kneematch.batch.artifacts import CROPS, crop_size, distinct_names, draw_films, save_picture
+from kneematch.batch.artifacts import crop_size, distinct_names, draw_films
 from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import FAILED, NO_KNEE, Journal, Row
 from kneematch.detection.detection import Detection
 from kneematch.export.landmarks import EXPORTS as LANDMARKS
-from kneematch.export.landmarks import FOLDER as LANDMARK_FOLDER
 from kneematch.export.landmarks import write_landmarks
 from kneematch.export.measurements import MEASUREMENTS, OUTLINES, write_measurements
 from kneematch.export.run_file import Counts, Run, write_run
@@ -22,6 +21,8 @@ from kneematch.export.tables import (
     write_failures,
     write_tables,
 )
+from kneematch.io.run_folder import CROPS
+from kneematch.io.run_folder import LANDMARKS as LANDMARK_FOLDER
 
 FAILURES: Final = "failures.csv"
 COCO: Final = "coco.json"
@@ -98,6 +99,7 @@ def write_crop_table(
 def draw_sheet(journal: Journal, path: Path, *, workers: int) -> None:
     """Draw the first films with detections side by side, if there are any."""
     from kneematch.export.contact_sheet import CELL_PX, contact_sheet
+    from kneematch.io.write import save_picture
 
     good = ((row.film, row.detections) for row in journal.rows() if row.detections)
     first = list(islice(good, SHEET_COLUMNS * SHEET_ROWS))

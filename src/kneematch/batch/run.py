@@ -19,6 +19,7 @@ from kneematch.batch.config import DetectConfig, DetectorSource
 from kneematch.errors import SettingsError
 from kneematch.io.discovery import select_films
 from kneematch.io.read import is_uncompressed
+from kneematch.io.run_folder import FOLDERS, JOURNAL, OLD_JOURNAL
 from kneematch.parallel import default_workers, keep_memory, start_early
 from kneematch.progress import Progress, no_progress
 
@@ -71,7 +72,7 @@ def detect_folder(
     """
     config, folder = config or DetectConfig(), Path(out)
     named = [films] if isinstance(films, str | os.PathLike) else list(films)
-    ours = [folder, *(folder / name for name in ("overlays", "crops", "dicom-objects"))]
+    ours = [folder, *(folder / name for name in FOLDERS)]
     found = select_films(
         [os.fspath(name) for name in named],
         series=config.series,
@@ -164,6 +165,10 @@ def _plan(
 
     if config.crops:
         crop_size(config)  # or it would be refused only when the films are done
+    if config.sheet is not None:
+        from kneematch.io.write import check_picture_path
+
+        check_picture_path(config.sheet, films)
     source = config.source()
     if cluster is None:
         detector = source.load()
@@ -204,11 +209,11 @@ def _open_journal(plan: _Plan) -> "Journal":
     Raises:
         SettingsError: the folder holds a run that is neither to be resumed nor replaced.
     """
-    from kneematch.batch.journal import NAME, OLD_NAME, Journal, check_journal, start_journal
+    from kneematch.batch.journal import Journal, check_journal, start_journal
     from kneematch.batch.results import RESULT_FILES
 
     out, config = plan.out, plan.config
-    path, old = out / NAME, out / OLD_NAME
+    path, old = out / JOURNAL, out / OLD_JOURNAL
     if config.resume and path.exists():
         check_journal(path, plan.fingerprint)
         return Journal(path, len(plan.films))
@@ -218,7 +223,7 @@ def _open_journal(plan: _Plan) -> "Journal":
             "new folder; continue it with --resume, start over with --force, or name another folder"
         )
     if path.exists() or old.exists():  # so these files are ours
-        for name in (*RESULT_FILES, OLD_NAME):
+        for name in (*RESULT_FILES, OLD_JOURNAL):
             (out / name).unlink(missing_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     start_journal(path, plan.fingerprint)

@@ -1,8 +1,8 @@
 """`kneematch detect`: find the knee joint areas of films."""
 
 import json
-import logging
 import os
+import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,17 +10,16 @@ import typer
 
 from kneematch.batch.config import DetectConfig
 from kneematch.cli.config_options import config_options
-from kneematch.cli.options import OutFolder, Quiet
+from kneematch.cli.options import Log, OutFolder, Quiet
 from kneematch.cli.terminal import (
     SOME_FAILED,
+    choose_messages,
     complain,
-    progress_bar,
+    say,
     shown,
     stopping_cleanly,
     writing,
 )
-from kneematch.errors import SettingsError
-from kneematch.progress import no_progress
 
 if TYPE_CHECKING:
     from kneematch.batch.run import DetectResult
@@ -42,21 +41,23 @@ def detect(
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", metavar="", help="Print how films are searched.")
     ] = False,
+    log: Log = None,
     as_json: Annotated[
         bool,
         typer.Option("--json", metavar="", help="Print a summary of the run as JSON on stdout."),
     ] = False,
 ) -> None:
     """Find the knee joint areas of films; write tables, a report and pictures."""
-    if quiet and verbose:
-        raise SettingsError("--quiet and --verbose; expected one of them; leave one out")
+    progress = choose_messages(quiet=quiet, verbose=verbose, log=log)
     from kneematch.batch.run import detect_folder
 
-    level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
-    logging.getLogger("kneematch").setLevel(level)
-    shows = no_progress if quiet else progress_bar
-    with stopping_cleanly(out / "journal.jsonl"), writing(out):
-        result = detect_folder(films, out, config, progress=shows)
+    journal = out / "journal.jsonl"
+    safe = (
+        f"a folder that is there, writable and not full; what is done is safe in {journal}: make "
+        "room, then give the same command again"
+    )
+    with stopping_cleanly(journal), writing(out, safe):
+        result = detect_folder(films, out, config, progress=progress)
     _print_result(result, quiet=quiet or as_json)
     if as_json:
         typer.echo(json.dumps(asdict(result), default=os.fspath))
@@ -77,11 +78,13 @@ def _print_result(result: "DetectResult", *, quiet: bool) -> None:
         more = result.unmade - len(result.unmade_reasons)
         complain(f"{more} more films lack a picture, a crop or an export")
     if not quiet:
-        knees = f"{result.knees} knee{'s' if result.knees != 1 else ''}"
-        films = f"{result.films} film{'s' if result.films != 1 else ''}"
-        review = f", {result.review} to review" if result.review else ""
-        no_knee = f", {result.no_knee} without a knee" if result.no_knee else ""
-        failed = f", {result.failed} failed" if result.failed else ""
+        films = f"{result.films:,} film{'s' if result.films != 1 else ''}"
+        knees = f"{result.knees:,} knee{'s' if result.knees != 1 else ''} in {films}"
+        review = f", {result.review:,} to review" if result.review else ""
+        no_knee = f", {result.no_knee:,} without a knee" if result.no_knee else ""
+        failed = f", {result.failed:,} failed" if result.failed else ""
         listed = " (failures.csv)" if no_knee or failed else ""
-        counts = f"{knees} in {films}{review}{no_knee}{failed}{listed}"
-        typer.echo(f"{shown(result.out / 'detections.csv')}: {counts}")
+        table, page = shown(result.out / "detections.csv"), shown(result.out / "report.html")
+        say(f"{table}: {knees}{review}{no_knee}{failed}{listed}")
+        folder = shlex.quote(shown(result.out))
+        say(f"next: open {shlex.quote(page)}; kneematch review {folder}")

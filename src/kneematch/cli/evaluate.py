@@ -1,18 +1,17 @@
 """`kneematch evaluate`: compare methods on films."""
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from kneematch.cli.config_options import config_options
-from kneematch.cli.options import OutFolder, Quiet
+from kneematch.cli.options import Log, OutFolder, Quiet
 from kneematch.cli.terminal import (
     SOME_FAILED,
+    choose_messages,
     complain,
     print_table,
-    progress_bar,
     shown,
     stopping_cleanly,
     writing,
@@ -41,6 +40,7 @@ def evaluate(
         typer.Argument(metavar="FILMS", help="Films, folders, patterns or @list.txt."),
     ] = None,
     quiet: Quiet = False,
+    log: Log = None,
 ) -> None:
     """Compare methods on films: loss, time, uniformity and, with labels, accuracy.
 
@@ -48,13 +48,10 @@ def evaluate(
     method's own run, as of `kneematch detect`, is in runs/METHOD.
     """
     from kneematch.evaluation import run
-    from kneematch.progress import no_progress
 
-    if quiet:
-        logging.getLogger("kneematch").setLevel(logging.WARNING)
-    bar = no_progress if quiet else progress_bar
+    progress = choose_messages(quiet=quiet, log=log)
     with stopping_cleanly(out / RUNS), writing(out):
-        result = run.evaluate(films or [], out, config, progress=bar)
+        result = run.evaluate(films or [], out, config, progress=progress)
     show_failures(list(result.failed.values()), result.page)
     if not quiet:
         _print(result)

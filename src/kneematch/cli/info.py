@@ -43,6 +43,10 @@ def info(
         return
     from kneematch.detection.describe import describe
 
+    if preview is not None:
+        from kneematch.io.write import check_picture_path
+
+        check_picture_path(preview, files)
     pictures: list[Image.Image] = []
     facts: list[dict[str, Any]] = []
     for path in files:
@@ -144,8 +148,8 @@ def _picture(path: Path, found: "Description") -> "Image.Image":
 
 def _save(pictures: "list[Image.Image]", path: Path) -> None:
     from kneematch.export.contact_sheet import contact_sheet
-    from kneematch.io.atomic import write_aside
+    from kneematch.io.write import save_picture
 
     columns = min(math.ceil(math.sqrt(len(pictures))), MOST_COLUMNS)
-    with writing(path), write_aside(path) as aside:
-        contact_sheet(pictures, columns).save(aside, format="PNG")
+    with writing(path):
+        save_picture(contact_sheet(pictures, columns), path)

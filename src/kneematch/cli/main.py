@@ -92,9 +92,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Threads that wait for work by spinning would keep the processes that read films waiting.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments)
+    with log_to_stderr():
+        return _main(given or ["--help"])
+
+
+def _main(arguments: list[str]) -> int:
     try:
-        with log_to_stderr():
-            return app(given or ["--help"], prog_name="kneematch", standalone_mode=False) or 0
+        return app(arguments, prog_name="kneematch", standalone_mode=False) or 0
     except UsageError as error:
         complain(f"{error.format_message()} See 'kneematch --help'.")
     except KneematchError as error:

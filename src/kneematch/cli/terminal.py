@@ -12,42 +12,99 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from kneematch.errors import SettingsError
+from kneematch.io.atomic import FILE_MODE
 from kneematch.io.atomic import writing as writing
 
 if TYPE_CHECKING:
     from kneematch.evaluation.tables import Table
-    from kneematch.progress import Advance
+    from kneematch.progress import Advance, Progress
 
 FAILED: Final = 2  # exit code of errors that the user can correct
 SOME_FAILED: Final = 1  # of a run that finished, but not with every film
 INTERRUPTED: Final = 130  # as shells report after Ctrl-C
+ON_STDOUT: Final = 1  # level of lines that only a log file repeats
+LOG_SUFFIX: Final = ".log"
 PIPE_WIDTH: Final = 160  # of tables that are not printed on a terminal
+
+
+logger = logging.getLogger("kneematch")
 
 
 def complain(message: str) -> None:
     """Print one line on stderr."""
-    typer.echo(f"kneematch: {shown(' '.join(message.splitlines()))}", err=True)
+    logger.error(message)
+
+
+def say(line: str) -> None:
+    """Print one line on stdout."""
+    typer.echo(line)
+    logger.log(ON_STDOUT, line)
 
 
 class _StderrHandler(logging.Handler):
     """Write log records as lines on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        complain(record.getMessage())
+        typer.echo(f"kneematch: {_one_line(record)}", err=True)
+
+
+class _LogFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{self.formatTime(record)} {_one_line(record)}"
+
+
+def _one_line(record: logging.LogRecord) -> str:
+    return shown(" ".join(record.getMessage().splitlines()))
 
 
 @contextmanager
-def log_to_stderr(level: int = logging.INFO) -> Iterator[None]:
+def log_to_stderr() -> Iterator[None]:
     """Show the messages that the library logs, one line each, while a command runs."""
-    logger, handler = logging.getLogger("kneematch"), _StderrHandler()
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(level)
+    before, handlers = logger.level, list(logger.handlers)
+    logger.addHandler(_StderrHandler(logging.INFO))
+    logger.setLevel(logging.INFO)
     try:
         yield
     finally:
-        logger.removeHandler(handler)
+        for handler in logger.handlers[len(handlers) :]:
+            logger.removeHandler(handler)
+            handler.close()
         logger.setLevel(before)
+
+
+def choose_messages(
+    *, quiet: bool = False, verbose: bool = False, log: Path | None = None
+) -> "Progress":
+    """Choose which messages are printed and whether a file gets all of them.
+
+    Args:
+        quiet: print only what failed, and no progress bar.
+        verbose: print how films are searched, too.
+        log: file that all messages are appended to, with the time; its name ends in .log.
+
+    Returns:
+        The progress display.
+    """
+    from kneematch.progress import no_progress
+
+    if quiet and verbose:
+        raise SettingsError("--quiet and --verbose; expected one of them; leave one out")
+    level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
+    for handler in logger.handlers:
+        if isinstance(handler, _StderrHandler):
+            handler.setLevel(level)
+    logger.setLevel(level)
+    if log is not None:
+        if log.suffix != LOG_SUFFIX:  # it might be a film whose name was meant as an argument
+            raise SettingsError(f"{log}: not the name of a log; expected NAME.log; rename it")
+        with writing(log):
+            log.touch(FILE_MODE)
+            file = logging.FileHandler(log, encoding="utf-8", errors="backslashreplace")
+        file.setFormatter(_LogFormatter())
+        logger.addHandler(file)
+        logger.setLevel(ON_STDOUT)
+    return no_progress if quiet else progress_bar
 
 
 def shown(path: str | os.PathLike[str]) -> str:
@@ -79,19 +136,14 @@ def print_table(table: "Table", titles: Collection[str] | None = None) -> None:
 def progress_bar(label: str, total: int, done: int = 0) -> Iterator["Advance"]:
     """Show a progress bar on stderr, if that is a terminal (see `kneematch.progress`)."""
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
 
     console = Console(stderr=True)
     texts = TextColumn("{task.description}"), TextColumn("{task.fields[note]}")
     columns = texts[0], BarColumn(), MofNCompleteColumn(), texts[1], TimeRemainingColumn()
     hidden = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+    with Bars(*columns, console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task(label, total=total, completed=done, note="")
         started, count = time.monotonic(), 0
 

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from kneematch.cli.config_options import config_options
-from kneematch.cli.terminal import SOME_FAILED, progress_bar, shown, stopping_cleanly
+from kneematch.cli.options import Log, Quiet
+from kneematch.cli.terminal import SOME_FAILED, choose_messages, say, shown, stopping_cleanly
 from kneematch.options import INPUT, OUTPUT
 from kneematch.training.config import TrainConfig
 
@@ -38,6 +39,8 @@ def train(
         ),
     ],
     config: TrainConfig,
+    quiet: Quiet = False,
+    log: Log = None,
 ) -> None:
     """Train both networks on films without labels to find the boxes of a template.
 
@@ -48,10 +51,11 @@ def train(
     from kneematch.training.trainer import checkpoint_path
     from kneematch.training.trainer import train as run
 
+    progress = choose_messages(quiet=quiet, log=log)
     with stopping_cleanly(checkpoint_path(out)):
-        result = run(films, template, out, config, progress=progress_bar)
-    if result.is_main:
+        result = run(films, template, out, config, progress=progress)
+    if result.is_main and not quiet:
         left_out = f", {len(result.failures)} left out" if result.failures else ""
-        typer.echo(f"{shown(out)}: trained on {result.films} films{left_out}")
+        say(f"{shown(out)}: trained on {result.films} films{left_out}")
     if result.failures:
         raise typer.Exit(SOME_FAILED)

@@ -9,6 +9,7 @@ from typing import Final
 from kneematch.detection.config import ImportConfig
 from kneematch.errors import TemplateError
 from kneematch.geometry.split import SIDES
+from kneematch.io.atomic import refuse_existing
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
 from kneematch.io.shapes import Shape, read_shapes
@@ -50,15 +51,13 @@ def import_template(
         The annotation that was written.
 
     Raises:
-        TemplateError: the shapes cannot serve as a template, or `out` exists.
+        TemplateError: the shapes cannot serve as a template.
+        SettingsError: `out` exists.
         FilmError: the film cannot be read.
     """
     config, path, out = config or ImportConfig(), Path(path), Path(out)
     if out.exists() and not config.force:
-        raise TemplateError(
-            f"{out}: exists already; expected a new file; name another one, or replace it with "
-            "--force"
-        )
+        refuse_existing(out)
     pixels = read_isolated(Path(film))
     shapes = read_shapes(
         path,

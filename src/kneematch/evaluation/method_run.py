@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from kneematch.batch.config import DetectConfig
-from kneematch.batch.journal import NAME, Journal
+from kneematch.batch.journal import Journal
 from kneematch.batch.run import detect_files
 from kneematch.detection.detection import Detection
 from kneematch.detection.detector import Detector, PreparedFilm, prepare_file
 from kneematch.evaluation.config import GRID, EvaluateConfig
 from kneematch.export.run_file import device_name
+from kneematch.io.run_folder import JOURNAL
 from kneematch.progress import Progress, no_progress
 
 RUNS: Final = "runs"  # folder of the methods' own runs
@@ -66,7 +67,7 @@ def run_methods(
         logger.info("%s, %d films", method, count)
         folder = out / RUNS / method
         detect_files(films[:count], folder, _detect_config(config, method), progress=progress)
-        with Journal(folder / NAME, count) as journal:
+        with Journal(folder / JOURNAL, count) as journal:
             rows = list(journal.rows())
         found = {row.film: row.detections for row in rows if row.failure is None}
         failed = {row.film: row.failure for row in rows if row.failure is not None}

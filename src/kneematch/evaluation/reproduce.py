@@ -23,7 +23,7 @@ from kneematch.evaluation.tables import (
     to_markdown,
     write_text,
 )
-from kneematch.io.atomic import write_aside
+from kneematch.io.atomic import make_folder, refuse_existing, write_aside
 from kneematch.matching.annotation import load_annotation
 from kneematch.networks.model_file import load_model
 from kneematch.progress import Progress, no_progress
@@ -147,11 +147,8 @@ def _write_split(split: Split, root: Path, out: Path, config: ReproduceConfig) -
     model = out / MODEL
     begun = any(path.exists() for path in (model, checkpoint_path(model), out / RUNS))
     if begun and not (config.resume or config.force):
-        raise SettingsError(
-            f"{out}: there is a reproduction in this folder already; expected a new folder; "
-            "continue it with --resume, start over with --force, or name another folder"
-        )
-    out.mkdir(parents=True, exist_ok=True)
+        refuse_existing(out, "a reproduction", can_resume=True)
+    make_folder(out)
     for name, films in zip(LISTS, (split.train, split.test), strict=True):
         text = b"".join(os.fsencode(relative_path(film, root)) + b"\n" for film in films)
         path = out / name
@@ -175,14 +172,13 @@ def _train(
     """Train the model, unless it is there to resume with; return why films were left out."""
     checkpoint = checkpoint_path(model)
     resume = config.resume and checkpoint.exists()
-    training = TrainConfig(resume=resume, **{name: getattr(config, name) for name in TRAINING})
+    chosen = {name: getattr(config, name) for name in TRAINING}
+    training = TrainConfig(resume=resume, force=not resume, **chosen)
     if config.resume and model.exists():
         _check_model(model, training, template)
         return ()
     load_annotation(template)  # before an earlier model is removed
     model.unlink(missing_ok=True)
-    if not resume:
-        checkpoint.unlink(missing_ok=True)
     result = train(films, template, model, training, progress=progress)
     return tuple(reason for _, reason in result.failures)
 

@@ -9,9 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.batch.journal import NAME
 from kneematch.devices import resolve_device
-from kneematch.errors import SettingsError
 from kneematch.evaluation.config import EvaluateConfig
 from kneematch.evaluation.ground_truth import GroundTruth, load_ground_truth
 from kneematch.evaluation.losses import found_knees, loss_error_tables, loss_tables
@@ -28,7 +26,9 @@ from kneematch.evaluation.scores import Scores, accuracy_table, reliability_tabl
 from kneematch.evaluation.tables import PAGE, Table, columns, remove_report, write_report
 from kneematch.evaluation.template_ranking import METHOD, rank_templates
 from kneematch.evaluation.uniformity import find_joint_lines, uniformity_table
+from kneematch.io.atomic import refuse_existing
 from kneematch.io.discovery import select_films
+from kneematch.io.run_folder import JOURNAL
 from kneematch.parallel import default_workers
 from kneematch.progress import Progress, no_progress
 
@@ -105,11 +105,8 @@ def _check_folder(out: Path, config: EvaluateConfig) -> None:
     """Refuse a folder with an evaluation that is neither to be resumed nor replaced."""
     if config.resume or config.force:
         return
-    if (out / PAGE).exists() or any((out / RUNS).glob(f"*/{NAME}")):
-        raise SettingsError(
-            f"{out}: there is an evaluation in this folder already; expected a new "
-            "folder; continue it with --resume, start over with --force, or name another folder"
-        )
+    if (out / PAGE).exists() or any((out / RUNS).glob(f"*/{JOURNAL}")):
+        refuse_existing(out, "an evaluation", can_resume=True)
 
 
 def _compare_methods(

@@ -15,7 +15,7 @@ from typing import Final
 from kneematch import __version__
 from kneematch.evaluation.config import GRID, EvaluateConfig
 from kneematch.export.run_file import device_name, versions
-from kneematch.io.atomic import write_aside
+from kneematch.io.atomic import make_folder, write_aside
 
 FORMAT: Final = "kneematch-evaluation/1"
 PAGE: Final = "evaluation.md"
@@ -149,7 +149,7 @@ def write_report(
         tables: all tables.
         drawings: captions of the figures that are there as NAME.png and NAME.pdf.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     for table in tables:
         write_text(out / f"{table.name}.csv", to_csv(table))
     write_text(out / TABLES, "\n".join(map(to_latex, tables)))

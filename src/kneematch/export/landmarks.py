@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Final
 
 from kneematch.detection.detection import Detection
+from kneematch.io.atomic import make_folder
 from kneematch.io.shapes import MARKUPS, POINTS, write_markups, write_points
 
-FOLDER: Final = "landmarks"
 EXPORTS: Final = ("markups", "pts")
 
 
@@ -21,7 +21,7 @@ def write_landmarks(
         folder: for the files; it is made if need be.
         kinds: "markups", "pts" or both.
     """
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     wanted = set(kinds)
     for name, knee in knees:
         path = folder / f"{name}-{knee.side}"

@@ -1,13 +1,21 @@
-"""Write files atomically, and lock files that only one process may write to."""
+"""Write files atomically and for the owner's eyes only; lock files; refuse to replace others.
+
+Files are created with mode 0600 and folders with 0700, or less where the umask is stricter. A file
+that replaces another one keeps its mode, so a file that was shared stays shared.
+"""
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from kneematch.errors import SettingsError
+
+ASIDE: Final = ".kneematch-"  # beginning of the names of temporary files; their process follows
+FILE_MODE, FOLDER_MODE = 0o600, 0o700
 
 
 @contextmanager
@@ -17,12 +25,19 @@ def write_aside(path: str | os.PathLike[str]) -> Iterator[Path]:
     On failure the temporary file is removed, and a file that was at `path` before is untouched.
     """
     target = Path(path)
-    # Writers may choose a format by the suffix; mkstemp would change the mode to 0600.
-    aside = target.with_name(f".{secrets.token_hex(8)}{target.suffix}")
+    # Writers may choose a format by the suffix.
+    aside = target.with_name(f"{ASIDE}{os.getpid()}-{secrets.token_hex(8)}{target.suffix}")
     try:
+        aside.touch(FILE_MODE, exist_ok=False)
+        with suppress(FileNotFoundError):
+            aside.chmod(target.stat().st_mode & 0o777)
         yield aside
         _flush(aside)
         aside.replace(target)
+    except OSError as error:
+        if error.filename in (None, aside, str(aside)):  # a name that says nothing to the user
+            error.filename = str(target)
+        raise
     finally:
         aside.unlink(missing_ok=True)
     _flush(target.parent)  # so that the new name survives a power cut
@@ -31,8 +46,42 @@ def write_aside(path: str | os.PathLike[str]) -> Iterator[Path]:
 def write_private(path: Path, content: bytes) -> None:
     """Write a file atomically that only its owner can read."""
     with write_aside(path) as aside:
-        aside.touch(mode=0o600)
         aside.write_bytes(content)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder that only its owner can read, unless it is there."""
+    path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+
+
+def remove_leftovers(*folders: Path) -> None:
+    """Remove the temporary files that processes of this machine left when they were killed."""
+    if os.name == "nt":  # where os.kill would not ask, but kill
+        return
+    for folder in folders:
+        for path in folder.glob(f"{ASIDE}*"):
+            process = re.match(rf"{re.escape(ASIDE)}(\d+)-", path.name)
+            if process and not _is_running(int(process[1])):
+                path.unlink(missing_ok=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        return True
+    return True
+
+
+def refuse_existing(path: Path, what: str = "a file", *, can_resume: bool = False) -> None:
+    """Raise SettingsError because a command would replace what is at a path."""
+    resume = "continue it with --resume, " if can_resume else ""
+    raise SettingsError(
+        f"{path}: there is {what} already; expected a new name; {resume}replace it with --force, "
+        "or choose another name"
+    )
 
 
 def _flush(path: Path) -> None:
@@ -69,15 +118,16 @@ def writing(
     path: str | os.PathLike[str],
     expected: str = "a folder that is there, writable and not full; name another one",
 ) -> Iterator[None]:
-    """Turn an OSError into a SettingsError that names `path` instead of a temporary file.
+    """Turn an OSError into a SettingsError that names the file.
 
     Args:
-        path: the file or folder that is written.
+        path: the file or folder that is written, for errors that name none.
         expected: what was expected and what to do, for the message.
     """
     try:
         yield
     except OSError as error:
         raise SettingsError(
-            f"{path}: cannot be written ({error.strerror or error}); expected {expected}"
+            f"{error.filename or path}: cannot be written ({error.strerror or error}); expected "
+            f"{expected}"
         ) from error

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -18,6 +19,7 @@ from kneematch.errors import FilmError, SettingsError, Unreadable
 from kneematch.io.csv_text import read_csv
 from kneematch.io.limits import read_text_bytes
 from kneematch.io.read import is_dicom, read_header
+from kneematch.io.run_folder import FOLDERS, holds_run
 
 logger = logging.getLogger("kneematch")
 
@@ -44,7 +46,8 @@ def find_films(
         named: files, folders, patterns such as `films/*.dcm`, lists (`@list.txt`: a path a line;
             `table.csv`: a column of paths) and `-` for a list on stdin.
         stdin: where `-` is read from.
-        leave_out: folders to skip, even if they lie inside one that is named.
+        leave_out: folders to skip, even if they lie inside one that is named. Folders inside a
+            named one that hold results of `kneematch detect` are skipped, too.
 
     Raises:
         SettingsError: a folder, pattern or list has no films. Files are not opened: a missing one
@@ -139,7 +142,8 @@ def _films_of(name: str, stdin: BinaryIO | None, leave_out: Sequence[Path]) -> I
     elif path.suffix.lower() == CSV_SUFFIX and os.path.isfile(path):  # noqa: PTH113
         names = [_located(entry, path.parent) for entry in _column(_bytes(path), path)]
     elif glob.has_magic(name) and not os.path.lexists(path):
-        names = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - keeps the name as given
+        matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - keeps the name as given
+        names = list(_outside_runs(matches, name))
         if not names:
             raise SettingsError(f"{name}: nothing matches; expected films; check the pattern")
     else:
@@ -204,10 +208,17 @@ def _inside(folder: str, leave_out: Sequence[Path]) -> list[str]:
 
     films = []
     for parent, folders, files in os.walk(folder, onerror=refuse):
+        is_run = holds_run(parent)
+        if is_run and parent != folder:
+            _skip_run(parent)
+            folders.clear()
+            continue
         folders[:] = sorted(
             name
             for name in folders
-            if not name.startswith(".") and not is_left_out(Path(parent, name))
+            if not name.startswith(".")
+            and not is_left_out(Path(parent, name))
+            and not (is_run and name in FOLDERS)
         )
         paths = [Path(parent, name) for name in sorted(files) if not name.startswith(".")]
         films += [str(path) for path in paths if path.name != INDEX and _is_film(path)]
@@ -217,6 +228,27 @@ def _inside(folder: str, leave_out: Sequence[Path]) -> list[str]:
             "folders; check the path"
         )
     return films
+
+
+def _outside_runs(names: Sequence[str], pattern: str) -> Iterator[str]:
+    """Yield the files that match a pattern and are not results of a run.
+
+    Folders that the pattern names without a wildcard are the user's own choice.
+    """
+    fixed = len(list(takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts)))
+    runs: dict[Path, bool] = {}
+    for name in names:
+        for parent in Path(name).parents:
+            if len(parent.parts) > fixed and parent not in runs:
+                runs[parent] = holds_run(parent)
+                if runs[parent]:
+                    _skip_run(parent)
+        if not any(runs.get(parent) for parent in Path(name).parents):
+            yield name
+
+
+def _skip_run(folder: str | Path) -> None:
+    logger.info("%s: skipped, since it holds the results of an earlier run", folder)
 
 
 def _is_film(path: Path) -> bool:

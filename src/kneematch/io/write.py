@@ -1,10 +1,14 @@
-"""Write films as DICOM (Digital X-Ray Image, For Presentation) and as 16-bit PNG."""
+"""Write films as DICOM (Digital X-Ray Image, For Presentation), films and pictures as PNG."""
 
 import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
+from PIL.PngImagePlugin import PngInfo
 from pydicom import Dataset
 from pydicom.dataset import FileMetaDataset
 from pydicom.uid import (
@@ -14,8 +18,13 @@ from pydicom.uid import (
 )
 from pydicom.valuerep import DSfloat
 
+from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
 from kneematch.io.dicom_header import PATIENT_AND_STUDY
+
+PNG: Final = ".png"
+PNG_LEVEL: Final = 2  # of compression: files a tenth larger, written three times as fast
+SOFTWARE: Final = "kneematch"  # in the pictures that it has drawn
 
 KNEE = ("72696002", "Knee")  # SNOMED CT, as DICOM's context group 4009 has it
 VIEWS = {"AP": ("399348003", "antero-posterior"), "PA": ("272479007", "postero-anterior")}  # 4010
@@ -69,6 +78,40 @@ def write_png16(path: str | os.PathLike[str], pixels: NDArray[np.float32]) -> No
     """Write pixels (H, W) in [0, 1] as a grey PNG of 16 bits."""
     with write_aside(path) as aside:
         Image.fromarray(_levels(pixels, 16)).save(aside, format="PNG")
+
+
+def save_picture(picture: Image.Image, path: str | os.PathLike[str]) -> None:
+    """Write a picture that was drawn as PNG, marked as made by kneematch."""
+    about = PngInfo()
+    about.add_text("Software", SOFTWARE)
+    with write_aside(path) as aside:
+        picture.save(aside, format="PNG", compress_level=PNG_LEVEL, pnginfo=about)
+
+
+def check_picture_path(path: Path, films: Iterable[str | os.PathLike[str]] = ()) -> None:
+    """Raise SettingsError unless a picture may be written to a path.
+
+    Args:
+        path: its name ends in .png; a file that is there must be a picture that kneematch drew.
+        films: files that are read, and so must not be replaced.
+    """
+    if path.suffix.lower() != PNG:
+        raise SettingsError(f"{path}: not the name of a picture; expected NAME.png; rename it")
+    if not os.path.lexists(path):
+        return
+    if not _is_ours(path) or any(path.samefile(film) for film in films if Path(film).exists()):
+        raise SettingsError(
+            f"{path}: there is a file already that kneematch did not draw; expected a new name; "
+            "choose another name"
+        )
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        with Image.open(path, formats=["PNG"]) as picture:
+            return picture.info.get("Software") == SOFTWARE
+    except (OSError, UnidentifiedImageError, ValueError, SyntaxError):
+        return False
 
 
 def _levels(pixels: NDArray[np.float32], bits: int) -> NDArray[np.uint16]:

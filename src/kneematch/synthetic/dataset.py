@@ -12,7 +12,7 @@ from typing import Final
 
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.split import SMALLEST_FILM
-from kneematch.io.atomic import write_aside
+from kneematch.io.atomic import make_folder, refuse_existing, write_aside
 from kneematch.io.limits import MAX_PIXELS
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16
@@ -123,13 +123,10 @@ def _check_size(size: tuple[int, int] | None) -> None:
 
 def _prepare_folder(folder: Path, *, force: bool) -> None:
     """Create the folder, or remove the files of an earlier run from it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     names = sorted(entry.name for entry in folder.iterdir())
     if names and not force:
-        raise SettingsError(
-            f"{folder}: not empty ({names[0]}); expected a new folder; name another one, or "
-            "replace the phantoms in it with --force"
-        )
+        refuse_existing(folder, f"a folder with files ({names[0]})")
     for name in filter(OWN_FILES.fullmatch, names):
         (folder / name).unlink()
 

@@ -116,6 +116,7 @@ class TrainConfig:
         default_text=f"${CACHE_VARIABLE}, or the user's cache folder",
     )
     resume: bool = options.resume_option()
+    force: bool = options.force_option()
 
     def __post_init__(self) -> None:
         """Raise SettingsError for values that make no sense."""

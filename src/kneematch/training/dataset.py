@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadable
 from kneematch.geometry.split import HALF_SIZE, SIDES, split
-from kneematch.io.atomic import write_aside, writing
+from kneematch.io.atomic import make_folder, write_aside, writing
 from kneematch.io.read import is_dicom, read_isolated
 from kneematch.parallel import WorkerDied, map_in_workers
 from kneematch.training.config import CACHE_VARIABLE, cache_folder
@@ -218,7 +218,7 @@ def _store(own: Path, key: str, halves: Tensor | str) -> None:
     """Write halves as 16-bit integers, or the reason why there are none."""
     path = _entry(own, key)
     with writing(own, ROOM_NEEDED):
-        path.parent.mkdir(exist_ok=True)
+        make_folder(path.parent)
         if isinstance(halves, str):
             with write_aside(path.with_suffix(REASON_SUFFIX)) as aside:
                 aside.write_text(halves, encoding="utf-8")
@@ -290,7 +290,7 @@ def append_to_index(index: Path, path: str, stamp: Stamp, key: str) -> None:
 def _make_folder(own: Path) -> None:
     """Create the cache folder, and remove temporary files of runs that were killed."""
     with writing(own, ROOM_NEEDED):
-        own.mkdir(parents=True, exist_ok=True)
+        make_folder(own)
         for temporary in own.glob("*/.*"):
             with suppress(FileNotFoundError):  # another run has finished or removed it
                 if temporary.stat().st_mtime < time.time() - ABANDONED_S:

@@ -16,7 +16,13 @@ from torch import Tensor
 from kneematch.errors import SettingsError
 from kneematch.geometry.split import ROOM, SIDES, split
 from kneematch.geometry.view import View
-from kneematch.io.atomic import write_aside, writing
+from kneematch.io.atomic import (
+    make_folder,
+    refuse_existing,
+    remove_leftovers,
+    write_aside,
+    writing,
+)
 from kneematch.io.discovery import find_films
 from kneematch.io.read import read_isolated
 from kneematch.matching.annotation import Annotation, load_annotation
@@ -40,6 +46,7 @@ from kneematch.training.report import (
 from kneematch.training.two_phases import Task, TemplatePair, train_two_phases
 
 MODEL_SUFFIX: Final = ".safetensors"
+METRICS, CURVES, PREVIEW = "metrics.csv", "curves.png", "preview.png"  # beside the model
 FEWEST_FILMS: Final = 2
 
 log = logging.getLogger("kneematch")
@@ -82,13 +89,14 @@ def train(
         TemplateError: the annotation cannot serve as a template.
     """
     out, template = Path(out), Path(template)
-    _check_out(out, resume=config.resume)
+    paths = find_films(films, stdin=sys.stdin.buffer)
+    _check_out(out, config)
     settings = training_settings(config, template)
     with process_group(config.device) as group:
         show = progress if group.is_main else no_progress
         with group.main_first():  # it may download the initial weights
             start = initial_networks(config.start, seed=config.seed)
-        cached, failures = _prepare(films, config, group, show)
+        cached, failures = _prepare(paths, config, group, show)
         if group.is_main:
             log.info("%d films; %s recipe on %s", len(cached), config.recipe, group.device)
         settings["films"] = hashlib.sha256("\n".join(cached.keys).encode()).hexdigest()
@@ -147,7 +155,7 @@ def _train(
     recipe, epochs = task.recipe, list[Epoch]()
     if checkpoint is not None:
         finished = checkpoint.finished_epochs(recipe)
-        epochs = read_metrics(_beside(out, "metrics.csv"))[:finished]
+        epochs = read_metrics(_beside(out, METRICS))[:finished]
     started = time.monotonic() - (epochs[-1].seconds if epochs else 0.0)
     total = len(PHASES) * recipe.rounds * recipe.epochs
     fine, labels = task.templates.fine, task.pseudo_labels
@@ -164,36 +172,38 @@ def _train(
                     continue
                 seconds = time.monotonic() - started
                 epochs.append(Epoch(phase, state.round, state.epoch, state.loss, seconds))
-                write_metrics(epochs, _beside(out, "metrics.csv"))
-                plot_losses(epochs, _beside(out, "curves.png"))
-                with write_aside(_beside(out, "preview.png")) as aside:
+                write_metrics(epochs, _beside(out, METRICS))
+                plot_losses(epochs, _beside(out, CURVES))
+                with write_aside(_beside(out, PREVIEW)) as aside:
                     draw_preview(task, networks, phase).save(aside, format="PNG")
             advance(f"{phase} {state.round + 1}.{state.epoch} loss {state.loss:.4f}")
     return epochs
 
 
-def _check_out(out: Path, *, resume: bool) -> None:
+def _check_out(out: Path, config: TrainConfig) -> None:
     """Check, before hours of work, that the model can be written and nothing is overwritten."""
-    checkpoint = checkpoint_path(out)
     if out.suffix != MODEL_SUFFIX:
         raise SettingsError(f"{out}: expected a name that ends in {MODEL_SUFFIX}; rename it")
-    if checkpoint.exists() and not resume:
-        raise SettingsError(
-            f"{checkpoint}: an interrupted training; expected none; continue it with --resume, or "
-            "delete the file to start over"
-        )
+    if not (config.resume or config.force):
+        if checkpoint_path(out).exists():
+            refuse_existing(checkpoint_path(out), "an interrupted training", can_resume=True)
+        for path in (out, *(_beside(out, ending) for ending in (METRICS, CURVES, PREVIEW))):
+            if os.path.lexists(path):
+                refuse_existing(path)
     with writing(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(out.parent)
+        remove_leftovers(out.parent)
+        if config.force:
+            checkpoint_path(out).unlink(missing_ok=True)
 
 
 def _prepare(
-    films: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    paths: list[str],
     config: TrainConfig,
     group: Group,
     progress: Progress,
 ) -> tuple[CachedFilms, list[tuple[str, str]]]:
     """Prepare the films in the main process; the others then find them in the cache."""
-    paths = find_films(films, stdin=sys.stdin.buffer)
     workers = default_workers(len(paths)) if config.workers is None else config.workers
     room = 0.0 if config.hyperparameters().paper_energy else ROOM
     with group.main_first(), progress("preparing films", len(paths)) as advance:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import draw_detections
-from kneematch.io.atomic import write_private
+from kneematch.io.atomic import make_folder, write_private
 from kneematch.io.display import encode, to_grey8
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
@@ -70,6 +70,6 @@ def make_thumbnail(path: Path, film: Radiograph, knee: Detection) -> None:
     shown = replace(knee, corners=corners, width_px=knee.width_px / factor, landmarks={})
     part = Radiograph(np.asarray(reduced, np.float32))
     picture = draw_detections(part, [shown], longest_px=THUMBNAIL_PX, thumbnail=True)
-    path.parent.mkdir(exist_ok=True)
+    make_folder(path.parent)
     path.parent.chmod(0o700)  # also where an earlier version made it
     write_private(path, encode(picture, "jpeg", quality=THUMBNAIL_QUALITY))
