@@ -29,10 +29,13 @@ test: lint test-tools
 test-matrix: $(READY) test-tools
 	$(BIN)/pytest -m matrix
 
+# The hooks of .pre-commit-config.yaml: style, types, no films and no large files.
 lint: $(READY)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict
+	$(BIN)/pre-commit run --all-files
+
+# The site, in site/. Strict: a warning or a dead link is an error. The notebook is run.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Spoilt files of every kind, for some minutes; what is found is stored in fuzz-findings.
 MINUTES ?= 5
@@ -40,7 +43,7 @@ fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --minutes $(MINUTES) --workers 2
 
 clean:
-	rm -rf .venv demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv demo dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -48,7 +51,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,web,ray]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,web,ray,docs]'
 	@touch $@
 
 # Programs that some tests run: a browser for the web pages, dciodvfy (dicom3tools) and dcmtk's

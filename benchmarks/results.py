@@ -1,11 +1,11 @@
-"""Write docs/results.md from what the benchmarks printed.
+"""Write docs/results.md and docs/model-card.md from what the benchmarks printed.
 
     python benchmarks/results.py measure NAME... [--real FOLDER] [--work FOLDER]
     python benchmarks/results.py write
 
 `measure` runs benchmarks and stores what they print, with command, date, hardware and commit, in
-docs/measured/NAME.md. `write` inserts these into docs/results.in.md, where a line `{{NAME}}` stands
-for one of them. Every figure in the results was thus printed by a command in this folder, and each
+docs/measured/NAME.md. `write` inserts these into docs/PAGE.in.md, where a line `{{NAME}}` stands
+for one of them, and writes docs/PAGE.md. Every figure in the results was thus printed by a command in this folder, and each
 part can be measured again, on a suitable machine, without the others.
 """
 
@@ -23,7 +23,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "docs" / "measured"
-SOURCE, TARGET = ROOT / "docs" / "results.in.md", ROOT / "docs" / "results.md"
+PAGES = ("results", "model-card")
 PAPER = "evaluate.py --work WORK --model WORK/paper.safetensors --paper"
 DEFAULT = "evaluate.py --work WORK --model WORK/default.safetensors"
 LOSS_TABLES = "loss_and_error,error_by_loss,lower_loss,uniformity"
@@ -77,7 +77,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=MEASURED, help="folder for the output")
     args = parser.parse_args()
     if args.what == "write":
-        TARGET.write_text(assembled(SOURCE.read_text("utf-8")), "utf-8")
+        for page in PAGES:
+            text = (ROOT / "docs" / f"{page}.in.md").read_text("utf-8")
+            (ROOT / "docs" / f"{page}.md").write_text(assembled(text), "utf-8")
         return
     args.out.mkdir(parents=True, exist_ok=True)
     for name in args.names:

@@ -63,6 +63,11 @@ def option_like(config: type[Any], name: str, default: Any = MISSING) -> Any:
     return field(default=other.default if default is MISSING else default, metadata=other.metadata)
 
 
+def parse_names(text: str) -> tuple[str, ...]:
+    """Return names that are separated by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 def check_options(config: Any) -> None:
     """Raise SettingsError unless a configuration's values agree with its options and each other.
 

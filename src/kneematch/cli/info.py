@@ -24,7 +24,7 @@ def info(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[FILES]",
+            metavar="FILES",
             help="DICOM, PNG, JPEG or TIFF files. Without any, the installation is described: "
             "versions, extras, devices and the built-in model.",
         ),

@@ -2,12 +2,7 @@
 
 from dataclasses import dataclass
 
-from kneematch.options import INPUT, OUTPUT, check_options, option
-
-
-def parse_names(text: str) -> tuple[str, ...]:
-    """Return the names that are separated by commas."""
-    return tuple(name.strip() for name in text.split(","))
+from kneematch.options import INPUT, OUTPUT, check_options, option, parse_names
 
 
 @dataclass(frozen=True, slots=True)

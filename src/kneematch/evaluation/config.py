@@ -8,18 +8,13 @@ from typing import Any, Final
 
 from kneematch import options
 from kneematch.errors import SettingsError
-from kneematch.options import INPUT, METHOD, check_options, option, option_like
+from kneematch.options import INPUT, METHOD, check_options, option, option_like, parse_names
 from kneematch.training.config import PAPER, TrainConfig
 
 GRID: Final = "grid"
 METHODS: Final = ("sliding", "neural", "neural+sharpen", "search")
 
 _input: Any = partial(option, None, group=INPUT)
-
-
-def parse_names(text: str) -> tuple[str, ...]:
-    """Return names that are separated by commas."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 @dataclass(frozen=True, slots=True)

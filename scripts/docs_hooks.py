@@ -1,0 +1,116 @@
+"""Hooks of the documentation site: parts that are generated from the code, and pages outside docs/.
+
+In a page, `<!-- commands -->` becomes every command with its arguments and options, and
+`<!-- public names -->` the documentation of every name that `kneematch` exports.
+"""
+
+import inspect
+import re
+from enum import Enum
+from pathlib import Path
+from typing import Any, get_args
+
+import typer
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+import kneematch
+from kneematch.cli.main import app
+
+ROOT = Path(__file__).parent.parent
+# Pages of the repository's root, by their names on the site.
+OUTSIDE = {
+    "changelog.md": "CHANGELOG.md",
+    "contributing.md": "CONTRIBUTING.md",
+    "security.md": "SECURITY.md",
+    "code-of-conduct.md": "CODE_OF_CONDUCT.md",
+    "citation.cff": "CITATION.cff",
+    "licence.txt": "LICENSE",
+}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of the repository's root."""
+    for name, source in OUTSIDE.items():
+        if (ROOT / source).exists():
+            files.append(File.generated(config, name, abs_src_path=str(ROOT / source)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Insert the generated parts, and let links lead to where pages are on the site."""
+    if page.file.src_uri in OUTSIDE:
+        markdown = re.sub(r"\]\(docs/", "](", markdown)
+    for name, source in OUTSIDE.items():
+        markdown = re.sub(rf"\]\((\.\./)*{re.escape(source)}", f"]({_up(page)}{name}", markdown)
+    if "<!-- commands -->" in markdown:
+        markdown = markdown.replace("<!-- commands -->", commands())
+    return markdown.replace("<!-- public names -->", public_names())
+
+
+def _up(page: Any) -> str:
+    return "../" * page.file.src_uri.count("/")
+
+
+def public_names() -> str:
+    """Return a directive of mkdocstrings for every public name, functions last."""
+    names = sorted(
+        set(kneematch.__all__) - {"__version__"}, key=lambda name: (name.islower(), name)
+    )
+    return "\n\n".join(f"::: kneematch.{name}" for name in names)
+
+
+def commands() -> str:
+    """Return a section for every command."""
+    group: Any = typer.main.get_command(app)
+    return "\n\n".join(_command(name, command) for name, command in group.commands.items())
+
+
+def _command(name: str, command: Any) -> str:
+    context = command.make_context(name, [], resilient_parsing=True)
+    usage = " ".join(["kneematch", name, *command.collect_usage_pieces(context)])
+    lines = [f"## {name}", "", inspect.cleandoc(command.help or ""), "", "```text", usage, "```"]
+    groups: dict[str, list[Any]] = {}
+    for parameter in command.params:
+        groups.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(parameter)
+    for group, parameters in groups.items():
+        lines += ["", f"| {group} | default | meaning |", "|---|---|---|"]
+        for each in parameters:
+            lines.append(f"| {_names(each)} | {_default(each)} | {_help(each)} |")
+    return "\n".join(lines)
+
+
+def _names(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.metavar or parameter.name.upper()}`"
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    choices = _choices(parameter.type_descriptor.annotation)
+    return f"{names} {choices or parameter.metavar or ''}".strip()
+
+
+def _choices(annotation: Any) -> str:
+    """Return the values of an enumeration, also of an optional one or of a list of one."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            return ", ".join(f"`{member.value}`" for member in kind)
+    return ""
+
+
+def _default(parameter: Any) -> str:
+    if parameter.required:
+        return "required"
+    shown = getattr(parameter, "show_default", False)
+    if isinstance(shown, str):
+        return shown
+    default = parameter.default
+    if getattr(parameter, "is_flag", False) or default in (None, (), []) or callable(default):
+        return ""
+    return f"`{_text(default)}`"
+
+
+def _text(value: Any) -> str:
+    return str(getattr(value, "value", value))
+
+
+def _help(parameter: Any) -> str:
+    return re.sub(r"([][|*])", r"\\\1", parameter.help or "").replace("\n", " ")
