@@ -5,8 +5,8 @@
 
 `measure` runs benchmarks and stores what they print, with command, date, hardware and commit, in
 docs/measured/NAME.md. `write` inserts these into docs/PAGE.in.md, where a line `{{NAME}}` stands
-for one of them, and writes docs/PAGE.md. Every figure in the results was thus printed by a command in this folder, and each
-part can be measured again, on a suitable machine, without the others.
+for one of them, and writes docs/PAGE.md. Every figure in the results was thus printed by a command
+in this folder, and each part can be measured again, on a suitable machine, without the others.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Refuse files that do not belong in the repository: films, and large files.
 
-    python scripts/check_files.py FILE...
+python scripts/check_files.py FILE...
 """
 
 import sys

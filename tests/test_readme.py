@@ -17,7 +17,8 @@ from kneematch.synthetic.dataset import synthesize
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
+OTHER_PROGRAMS = {"docker", "pip"}  # to which kneematch is an argument
 SHELL_ENDS = {"|", "||", "&&", ">", ";"}  # what follows is another program's
 
 
@@ -31,7 +32,7 @@ def commands(page: Path) -> Iterator[list[str]]:
     for block in code_blocks(page, "sh"):
         for line in block.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
-            if "kneematch" in words:
+            if "kneematch" in words and words[0] not in OTHER_PROGRAMS:
                 after = words[words.index("kneematch") + 1 :]
                 end = next((k for k, word in enumerate(after) if word in SHELL_ENDS), len(after))
                 # Shell variables stand for numbers and names.
@@ -41,6 +42,9 @@ def commands(page: Path) -> Iterator[list[str]]:
 def parse(arguments: list[str]) -> None:
     """Parse a command as the command line does, without running it."""
     group: Any = typer.main.get_command(app)
+    if arguments[0].startswith("-"):  # an option of the program itself
+        assert arguments[0] in {name for option in group.params for name in option.opts}
+        return
     command = group.commands[arguments[0]]
     command.make_context(arguments[0], arguments[1:])
 

@@ -1,0 +1,61 @@
+"""The stable part of the library: what callers may rely on until the next announced change."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import kneematch
+
+PARAMETERS: list[tuple[Callable[..., Any], list[str]]] = [
+    (kneematch.read, ["path"]),
+    (kneematch.Detector.load, ["model", "template", "method", "paper", "device", "batch_size"]),
+    (kneematch.Detector.detect, ["self", "films"]),
+    (kneematch.Detector.detect_each, ["self", "films"]),
+    (kneematch.detect_folder, ["films", "out", "config", "progress"]),
+    (kneematch.train, ["films", "template", "out", "config", "progress"]),
+    (kneematch.evaluate, ["films", "out", "config", "progress"]),
+    (kneematch.Detection.crop, ["self", "film", "mm", "spacing_mm", "px", "mirror"]),
+    (kneematch.Detection.draw, ["self", "film"]),
+]
+FIELDS: list[tuple[type, set[str]]] = [
+    (
+        kneematch.Detection,
+        {
+            *("side", "laterality", "energy", "loss", "polarity", "method", "corners", "centre"),
+            *("width_px", "height_px", "rotation_deg", "mm_per_px", "landmarks", "review"),
+            *("reason", "status"),
+        },
+    ),
+    (kneematch.Radiograph, {"pixels", "mm_per_px", "laterality", "view", "series"}),
+    (kneematch.DetectResult, {"out", "films", "knees", "review", "failed", "reasons"}),
+    (kneematch.DetectConfig, {"model", "template", "method", "crops", "overlays", "export"}),
+    (kneematch.TrainConfig, {"recipe", "epochs", "device", "seed"}),
+    (kneematch.EvaluateConfig, {"truth", "methods", "model", "template"}),
+]
+
+
+@pytest.mark.parametrize(("function", "names"), PARAMETERS, ids=lambda each: str(each)[:40])
+def test_public_functions_keep_their_parameters(
+    function: Callable[..., Any], names: list[str]
+) -> None:
+    found = inspect.signature(function).parameters
+    assert [name for name in found if name in names] == names
+    added = [each for name, each in found.items() if name not in names]
+    assert all(each.default is not each.empty for each in added)  # so that old calls still work
+    assert inspect.getdoc(function)
+
+
+@pytest.mark.parametrize(("kind", "names"), FIELDS, ids=lambda each: str(each)[:40])
+def test_public_classes_keep_their_fields(kind: type, names: set[str]) -> None:
+    assert names <= {field.name for field in dataclasses.fields(kind)}
+    assert inspect.getdoc(kind)
+
+
+def test_public_errors_are_one_family() -> None:
+    from kneematch import errors
+
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+    assert all(issubclass(kind, kneematch.KneematchError) for kind in kinds)
