@@ -51,15 +51,16 @@ from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import load_annotation
 from kneematch.matching.template import cut_template
 from kneematch.networks.model_file import load_model, shipped_model
+from kneematch.review.correction import area_of
+from kneematch.review.log import Decision, ReviewLog, read_decisions
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 from kneematch.training.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from kneematch.training.checkpoint import load_checkpoint
 from kneematch.training.config import DEFAULT
 from kneematch.training.dataset import read_index
-from kneematch.web.correction import load_loss_meter
 from kneematch.web.detections_table import RowQuery, read_detections_table
-from kneematch.web.review_log import Decision, ReviewLog, area_of_row
+from kneematch.web.loss_meter import load_loss_meter
 
 SECRET = "Zyx^Quux"  # stands for the patient in headers; no message may hold it
 LARGEST_SEED = 40_000  # bytes of pydicom's files
@@ -113,13 +114,16 @@ def read_review(path: Path) -> object:
     """Open a damaged review; a copy of it must be left if any line was dropped."""
     table = read_detections_table(path.parent)
     before, folder = path.read_bytes(), _alone(path, "review.csv")
-    log = ReviewLog(folder / "review.csv", table)
-    log.add(Decision(0, "accepted", area_of_row(table, 0), None))
+    decisions = read_decisions(folder / "review.csv")
+    log = ReviewLog(folder / "review.csv")
+    if log.decisions != decisions:
+        raise AssertionError("two readers read two different reviews")
+    log.add(Decision(table.text["film"][0], "left", "accepted", area_of(table.detection(0))))
     log.close()
     kept = [file.read_bytes() for file in folder.iterdir()]
     if not any(content.startswith(before) for content in kept):
         raise AssertionError("decisions are lost")
-    return log.counts()
+    return log.decisions
 
 
 def read_run(path: Path) -> object:
@@ -197,9 +201,10 @@ def _write_run(folder: Path) -> None:
     )
     detect_folder(run, run / "out", config)
     table = read_detections_table(run / "out")
-    log = ReviewLog(run / "out" / "review.csv", table)
+    log = ReviewLog(run / "out" / "review.csv")
     for row, state in enumerate(("accepted", "rejected", "corrected")):
-        log.add(Decision(row, state, area_of_row(table, row), 0.5))
+        knee = table.detection(row)
+        log.add(Decision(table.text["film"][row], knee.side, state, area_of(knee), 0.5))
     log.undo()
     log.close()
     for file in [run / "template.json", run / "truth.csv", *(run / "out").iterdir()]:

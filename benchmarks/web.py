@@ -29,7 +29,8 @@ from kneematch.io.write import write_dicom
 from kneematch.synthetic.phantom import phantom
 from kneematch.web.annotate import annotate_app
 from kneematch.web.auth import AuthMiddleware, Credentials
-from kneematch.web.review import RunFolder, review_app
+from kneematch.web.review import review_app
+from kneematch.web.run_folder import RunFolder
 from kneematch.web.server import make_server, open_port
 
 CHROMIUM = "/usr/bin/chromium"

@@ -28,6 +28,7 @@ LEVELS = {
     "measures": 7,
     "detection": 8,
     "training": 9,
+    "review": 9,
     "export": 10,
     "batch": 11,
     "evaluation": 12,

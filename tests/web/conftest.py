@@ -1,11 +1,12 @@
 """A browser, films, a finished run, and servers that last for one test."""
 
-import csv
+import json
 import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -127,18 +128,21 @@ def finished_run(films: list[Path], tmp_path_factory: pytest.TempPathFactory) ->
     template = str(folder / "template.json")
     named = [str(path) for path in films]
     command = ["detect", *named, "--template", template, "--method", "search", "--device", "cpu"]
-    assert main([*command, "-o", str(folder / "out"), "--quiet"]) == 0
-    table = folder / "out" / "detections.csv"
-    with table.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    for number, row in enumerate(rows):
-        reason = REASONS.get(number, "")
-        row |= {"review": "yes" if reason else "no", "reason": reason}
-    with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    command += ["-o", str(folder / "out"), "--quiet"]
+    assert main(command) == 0
+    flag(folder / "out" / "journal.jsonl")
+    assert main([*command, "--resume"]) == 0
     return folder / "out"
+
+
+def flag(journal: Path) -> None:
+    """Set `review` and `reason` of the rows in a journal as in REASONS."""
+    first, *lines = map(json.loads, journal.read_text().splitlines())
+    knees = [knee for film in sorted(lines, key=itemgetter("index")) for knee in film["knees"]]
+    for number, knee in enumerate(knees):
+        reason = REASONS.get(number, "")
+        knee |= {"review": "yes" if reason else "", "reason": reason}
+    journal.write_text("".join(json.dumps(line) + "\n" for line in (first, *lines)))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from kneematch.errors import SettingsError
 from kneematch.web.annotate import annotate_app
 from kneematch.web.auth import MAX_BODY_BYTES, SECURITY_HEADERS, Credentials
-from kneematch.web.review import path_inside
+from kneematch.web.run_folder import path_inside
 from kneematch.web.server import STATIC, open_port
 
 BOX = [300.0, 200.0, 420.0, 320.0]

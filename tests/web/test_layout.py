@@ -9,7 +9,8 @@ from playwright.sync_api import Page, expect
 
 from kneematch.web.annotate import annotate_app
 from kneematch.web.auth import AuthMiddleware, Credentials
-from kneematch.web.review import RunFolder, review_app
+from kneematch.web.review import review_app
+from kneematch.web.run_folder import RunFolder
 
 PHONE, SMALL, LARGE = (390, 844), (1280, 800), (2560, 1440)
 DOCS = Path(__file__).parents[2] / "docs" / "images"

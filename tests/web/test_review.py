@@ -11,7 +11,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from kneematch.web.auth import AuthMiddleware, Credentials
-from kneematch.web.review import RunFolder, review_app
+from kneematch.web.review import review_app
+from kneematch.web.run_folder import RunFolder
 
 Build = Callable[[Credentials], AuthMiddleware]
 Served = Callable[[Build], AbstractContextManager[Credentials]]
@@ -107,9 +108,9 @@ def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> No
     page.mouse.up()
 
 
-def export(page: Page) -> None:
-    with page.expect_response(lambda response: "api/export" in response.url and response.ok):
-        page.locator("#export").click()
+def apply(page: Page) -> None:
+    with page.expect_response(lambda response: "api/apply" in response.url and response.ok):
+        page.locator("#apply").click()
 
 
 def test_review_app_writes_exactly_what_was_decided(
@@ -148,13 +149,15 @@ def test_review_app_writes_exactly_what_was_decided(
     with served(lambda credentials: review_app(again, credentials)) as credentials:
         page = ready(open_page(credentials))
         assert_shown(page, order)
-        export(page)
+        apply(page)
     again.log.close()
     assert decisions(run_folder) == expected
-    assert_exported(table(run_folder / "detections.reviewed.csv"), rows, order, centre)
-    assert (run_folder / "detections.csv").read_bytes() == (
-        finished_run / "detections.csv"
-    ).read_bytes()
+    assert_applied(table(run_folder / "detections.csv"), rows, order)
+    original = run_folder / "detections.original.csv"
+    assert original.read_bytes() == (finished_run / "detections.csv").read_bytes()
+    once_more = RunFolder(run_folder, Path())
+    with served(lambda credentials: review_app(once_more, credentials)) as credentials:
+        assert_shown(ready(open_page(credentials)), order)
 
 
 def assert_shown(page: Page, order: list[int]) -> None:
@@ -165,22 +168,17 @@ def assert_shown(page: Page, order: list[int]) -> None:
     expect(page.locator("#facts")).to_contain_text("3 of 8 decided")
 
 
-def assert_exported(
-    reviewed: list[Row], rows: list[Row], order: list[int], centre: tuple[float, float]
-) -> None:
-    """All rows but the rejected one; the corrected one moved with its landmarks."""
-    kept = [row for k, row in enumerate(rows) if k != order[1]]
-    assert [named(row) for row in reviewed] == [named(row) for row in kept]
-    for row, before in zip(reviewed, kept, strict=True):
-        decision = row.pop("decision")
-        if named(before) == named(rows[order[0]]):
-            assert decision == "accepted"
-        if named(before) != named(rows[order[2]]):
+def assert_applied(applied: list[Row], rows: list[Row], order: list[int]) -> None:
+    """Decided rows are no longer flagged; the corrected one has moved with its landmarks."""
+    states = dict(zip(order, ("accepted", "rejected", "corrected"), strict=False))
+    assert len(applied) == len(rows)
+    for number, (row, before) in enumerate(zip(applied, rows, strict=True)):
+        if number in states:
+            before |= {"decision": states[number], "review": "", "reason": ""}
+        if number != order[2]:
             assert row == before
             continue
-        assert decision == "corrected"
-        assert row["method"] == "review"
-        assert row["energy"] == ""
+        assert (row["decision"], row["method"], row["energy"]) == ("corrected", "review", "")
         assert float(row["loss"]) > float(before["loss"])
         for name, shift in (("centre", (12, -8)), ("plateau_medial", (12, -8))):
             for axis, by in zip("xy", shift, strict=True):

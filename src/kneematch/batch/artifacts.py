@@ -50,7 +50,7 @@ class Overlays:
         from kneematch.detection.overlay import draw_detections
         from kneematch.io.write import save_picture
 
-        save_picture(draw_detections(film, row.detections), self.paths(name, row)[0])
+        save_picture(draw_detections(film, row.knees), self.paths(name, row)[0])
         return None
 
 
@@ -65,14 +65,14 @@ class Crops:
         """Return one file per knee."""
         from kneematch.export.tables import crop_name
 
-        return [self.folder / crop_name(name, knee.side) for knee in row.detections]
+        return [self.folder / crop_name(name, knee.side) for knee in row.knees]
 
     def make(self, film: Radiograph, name: str, row: Row) -> str | None:
         """Cut and save them."""
         from kneematch.detection.crop import cut, place
         from kneematch.io.write import write_png16
 
-        for knee, path in zip(row.detections, self.paths(name, row), strict=True):
+        for knee, path in zip(row.knees, self.paths(name, row), strict=True):
             write_png16(path, cut(film, place(knee, self.size)))
         return None
 
@@ -88,7 +88,7 @@ class DicomObjects:
         from kneematch.export.dicom import PICTURE
         from kneematch.io.read import is_dicom
 
-        if not row.detections or not is_dicom(row.film):
+        if not row.knees or not is_dicom(row.film):
             return []
         return [self.folder / f"{name}-{PICTURE}.dcm"]
 
@@ -96,7 +96,7 @@ class DicomObjects:
         """Write those that the film's header allows."""
         from kneematch.export.dicom import export_dicom
 
-        return export_dicom(row.film, film, row.detections, self.folder, name) or None
+        return export_dicom(row.film, film, row.knees, self.folder, name) or None
 
 
 def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
@@ -149,7 +149,7 @@ def missing_artifacts(
             for artifact in artifacts
             if not all(_is_new(path, since) for path in artifact.paths(name, row))
         )
-        if row.detections and lacking:
+        if row.knees and lacking:
             yield Missing(name, row, lacking)
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import time
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from typing import BinaryIO, Final, Self
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.io.atomic import lock, write_aside
+from kneematch.review.log import REJECTED
 
 FORMAT: Final = "kneematch-journal/1"
 NOT_DONE: Final = -1
@@ -40,6 +41,11 @@ class Row:
     def status(self) -> str:
         """OK, NO_KNEE or FAILED."""
         return OK if self.failure is None else NO_KNEE if self.no_knee else FAILED
+
+    @property
+    def knees(self) -> tuple[Detection, ...]:
+        """The detections that a reviewer did not reject."""
+        return tuple(knee for knee in self.detections if knee.decision != REJECTED)
 
     def to_line(self) -> bytes:
         """Return one line of ASCII: numbers exact, names that are not UTF-8 escaped."""
@@ -78,13 +84,18 @@ class Row:
 class Journal:
     """An append-only file; its first line holds the settings of the run."""
 
-    def __init__(self, path: Path, count: int) -> None:
+    def __init__(self, path: Path, count: int, revise: Callable[[Row], Row] | None = None) -> None:
         """Open the journal of a run of `count` films; damaged lines are done again.
+
+        Args:
+            path: the journal.
+            count: number of films.
+            revise: returns a row as a reviewer left it; None where nothing was reviewed.
 
         Raises:
             SettingsError: another run has it open.
         """
-        self.path, self.count = path, count
+        self.path, self.count, self.revise = path, count, revise
         self._offsets = array("q", [NOT_DONE]) * count  # of each film's line
         self._file: BinaryIO = path.open("r+b")
         try:
@@ -130,7 +141,12 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows so far, in the order of the list of films."""
+        """Yield the rows so far as reviewed, in the order of the list of films."""
+        rows = self.rows_as_found()
+        return rows if self.revise is None else map(self.revise, rows)
+
+    def rows_as_found(self) -> Iterator[Row]:
+        """Yield the rows so far as they were found, in the order of the list of films."""
         with self.path.open("rb") as file:  # its own position in the file
             for offset in self._offsets:
                 if offset != NOT_DONE:

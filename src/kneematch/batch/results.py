@@ -1,7 +1,8 @@
 """Write the results of a run, in the order of the list of films, straight from the journal."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -15,6 +16,7 @@ from kneematch.export.landmarks import write_landmarks
 from kneematch.export.measurements import MEASUREMENTS, OUTLINES, write_measurements
 from kneematch.export.run_file import Counts, Run, write_run
 from kneematch.export.tables import (
+    ORIGINAL,
     TABLES,
     crop_name,
     write_crops,
@@ -23,13 +25,24 @@ from kneematch.export.tables import (
 )
 from kneematch.io.run_folder import CROPS
 from kneematch.io.run_folder import LANDMARKS as LANDMARK_FOLDER
+from kneematch.review.log import REJECTED
 
 FAILURES: Final = "failures.csv"
 COCO: Final = "coco.json"
 CROP_TABLE: Final = "crops.csv"
 RUN: Final = "run.json"
 REPORT: Final = "report.html"
-RESULT_FILES: Final = (*TABLES, *MEASUREMENTS, OUTLINES, FAILURES, COCO, CROP_TABLE, RUN, REPORT)
+RESULT_FILES: Final = (
+    *TABLES,
+    ORIGINAL,
+    *MEASUREMENTS,
+    OUTLINES,
+    FAILURES,
+    COCO,
+    CROP_TABLE,
+    RUN,
+    REPORT,
+)
 
 SHEET_COLUMNS, SHEET_ROWS = 4, 12  # at most
 # Films drawn in the report: a twentieth, so that a short run does not spend its time on pictures.
@@ -43,8 +56,8 @@ def write_results(
     counts: Counter[str] = Counter()
 
     def knees() -> Iterator[tuple[str, Detection]]:
-        for film, knee in _knees(journal):
-            counts["knees"] += 1
+        for film, knee in _detections(journal.rows()):
+            counts["knees"] += knee.decision != REJECTED
             counts["review"] += knee.needs_review
             yield film, knee
 
@@ -53,15 +66,20 @@ def write_results(
             counts[row.status] += 1
             yield row.film, row.status, row.failure or ""
 
+    if journal.revise is not None:
+        found = _detections(journal.rows_as_found())
+        write_tables(found, out, landmarks=landmarks, names=(ORIGINAL,))
     write_tables(knees(), out, landmarks=landmarks)
+    if journal.revise is None:
+        (out / ORIGINAL).unlink(missing_ok=True)
     write_failures(failed(), out / FAILURES)
     if config.measure:
-        write_measurements(lambda: _knees(journal), out, config.magnification)
+        write_measurements(partial(_knees, journal), out, config.magnification)
     if "coco" in config.export:
         from kneematch.export.coco import write_coco
 
         rows = (row for row in journal.rows() if row.size is not None)
-        films = ((row.film, row.size, row.detections) for row in rows)
+        films = ((row.film, row.size, row.knees) for row in rows)
         write_coco(films, out / COCO, landmarks=landmarks)  # type: ignore[arg-type]
     if kinds := set(LANDMARKS) & set(config.export):
         names = distinct_names([row.film for row in journal.rows()])
@@ -88,7 +106,7 @@ def write_crop_table(
 
     def rows() -> Iterator[tuple[str, Detection, str]]:
         for row in journal.rows():
-            for knee in row.detections:
+            for knee in row.knees:
                 file = crop_name(names[row.index], knee.side)
                 if (out / CROPS / file).exists():
                     yield row.film, knee, file
@@ -101,7 +119,7 @@ def draw_sheet(journal: Journal, path: Path, *, workers: int) -> None:
     from kneematch.export.contact_sheet import CELL_PX, contact_sheet
     from kneematch.io.write import save_picture
 
-    good = ((row.film, row.detections) for row in journal.rows() if row.detections)
+    good = ((row.film, row.knees) for row in journal.rows() if row.knees)
     first = list(islice(good, SHEET_COLUMNS * SHEET_ROWS))
     drawn = draw_films(first, longest_px=CELL_PX, workers=workers)
     pictures = [drawn[film] for film, _ in first if film in drawn]
@@ -133,5 +151,10 @@ def failures(journal: Journal) -> Iterator[Row]:
 
 
 def _knees(journal: Journal) -> Iterator[tuple[str, Detection]]:
-    for row in journal.rows():
+    """Yield the knees that were not rejected."""
+    return ((row.film, knee) for row in journal.rows() for knee in row.knees)
+
+
+def _detections(rows: Iterable[Row]) -> Iterator[tuple[str, Detection]]:
+    for row in rows:
         yield from ((row.film, knee) for knee in row.detections)

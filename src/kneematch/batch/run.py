@@ -211,12 +211,13 @@ def _open_journal(plan: _Plan) -> "Journal":
     """
     from kneematch.batch.journal import Journal, check_journal, start_journal
     from kneematch.batch.results import RESULT_FILES
+    from kneematch.batch.reviewed_rows import row_reviser
 
     out, config = plan.out, plan.config
     path, old = out / JOURNAL, out / OLD_JOURNAL
     if config.resume and path.exists():
         check_journal(path, plan.fingerprint)
-        return Journal(path, len(plan.films))
+        return Journal(path, len(plan.films), row_reviser(out))
     if (path.exists() or old.exists()) and not config.force:
         raise SettingsError(
             f"{path if path.exists() else old}: there is a run in this folder already; expected a "
@@ -227,7 +228,7 @@ def _open_journal(plan: _Plan) -> "Journal":
             (out / name).unlink(missing_ok=True)
     out.mkdir(parents=True, exist_ok=True)
     start_journal(path, plan.fingerprint)
-    return Journal(path, len(plan.films))
+    return Journal(path, len(plan.films), row_reviser(out))
 
 
 def _detect(plan: _Plan, journal: "Journal", cluster: "Cluster | None", progress: Progress) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Final, NoReturn, cast
 import typer
 
 from kneematch.cli.annotate import annotate
+from kneematch.cli.apply import apply
 from kneematch.cli.detect import detect
 from kneematch.cli.evaluate import evaluate
 from kneematch.cli.import_template import import_template
@@ -38,6 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(annotate)
+app.command()(apply)
 app.command()(detect)
 app.command()(evaluate)
 app.command()(import_template)

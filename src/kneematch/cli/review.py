@@ -20,7 +20,8 @@ def review(
 ) -> None:
     """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
     check_web()
-    from kneematch.web.review import RunFolder, review_app
+    from kneematch.web.review import review_app
+    from kneematch.web.run_folder import RunFolder
 
     show_page(
         lambda credentials: review_app(RunFolder(out, root), credentials),

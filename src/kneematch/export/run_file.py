@@ -5,13 +5,14 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from kneematch import __version__
+from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
 
 FORMAT: Final = "kneematch-run/1"
@@ -66,6 +67,32 @@ def write_run(run: Run, path: str | os.PathLike[str]) -> None:
     with write_aside(path) as aside:
         # Paths become text; ASCII with escapes holds file names that are not UTF-8, too.
         aside.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="ascii")
+
+
+def read_run(path: str | os.PathLike[str]) -> Run:
+    """Read run.json; settings and paths in it are plain JSON values.
+
+    Raises:
+        SettingsError: it is not there, or not one of ours.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="ascii"))
+        counts = {item.name for item in fields(Counts)} & set(content["counts"])
+        return Run(
+            started=datetime.fromisoformat(content["started"]),
+            ended=datetime.fromisoformat(content["ended"]),
+            counts=Counts(**{name: int(content["counts"][name]) for name in counts}),
+            settings=dict(content["settings"]),
+            command=tuple(content["command"]),
+            device=str(content["device"]),
+            hashes=dict(content["sha256"]),
+            timings_s=dict(content["timings_s"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SettingsError(
+            f"{os.fspath(path)}: cannot be read ({type(error).__name__}); expected the file of a "
+            "run that has ended; name the folder that `kneematch detect` has filled"
+        ) from error
 
 
 def versions() -> dict[str, str]:

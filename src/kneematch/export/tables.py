@@ -43,8 +43,10 @@ COLUMNS: Final[dict[str, int | None]] = {  # name: decimals, None for text
     "mm_per_px": SPACING,
     "review": None,
     "reason": None,
+    "decision": None,
 }
-ADDED_COLUMNS: Final = ("laterality_source",)  # since version 0.1, whose tables are still read
+# Since version 0.1, whose tables are still read.
+ADDED_COLUMNS: Final = ("laterality_source", "decision")
 FIELDS: Final = tuple(item.name for item in fields(Detection) if item.name in COLUMNS)
 # film_x = xx * crop_x + xy * crop_y + x0 and film_y = yx * crop_x + yy * crop_y + y0. Both count
 # from the top left corner of their image, so the centre of the first pixel is (0.5, 0.5).
@@ -55,6 +57,7 @@ CROP_COLUMNS: Final[dict[str, int | None]] = {
     **dict.fromkeys(("xx", "xy", "x0", "yx", "yy", "y0"), MATRIX),
 }
 TABLES: Final = ("detections.csv", "detections.parquet", "detections.json")
+ORIGINAL: Final = "detections.original.csv"  # as found, where the others have reviewed rows
 PARQUET_GROUP_ROWS: Final = 10_000  # rows held in memory for one row group
 
 Cell = str | float | None
@@ -67,17 +70,19 @@ def write_tables(
     folder: str | os.PathLike[str],
     *,
     landmarks: Sequence[str] = (),
+    names: Sequence[str] = TABLES,
 ) -> None:
     """Write detections.csv, .parquet and .json in one pass.
 
     Args:
         rows: the film's name and the detection of each knee.
-        folder: an existing folder for the three files.
+        folder: an existing folder for the files.
         landmarks: names of the landmarks, which get columns after the fixed ones.
+        names: of the files, which end with .csv, .parquet or .json.
     """
     columns = COLUMNS | {f"{name}_{axis}_px": PIXEL for name in landmarks for axis in "xy"}
     values = (detection_values(film, found) for film, found in rows)
-    write_rows(values, [Path(folder) / name for name in TABLES], columns)
+    write_rows(values, [Path(folder) / name for name in names], columns)
 
 
 def write_rows(rows: Iterable[Mapping[str, Cell]], paths: Sequence[Path], columns: Columns) -> None:
@@ -146,6 +151,12 @@ def csv_text(cell: Cell, decimals: int | None) -> str:
     return f"{cell:.{decimals}f}" if isinstance(cell, float) else cell or ""
 
 
+def landmark_names(columns: Iterable[str]) -> list[str]:
+    """Return the names of the landmarks that have columns."""
+    names = (name for name in columns if name not in COLUMNS and name.endswith("_x_px"))
+    return [name.removesuffix("_x_px") for name in names]
+
+
 def crop_name(name: str, side: str) -> str:
     """Return the file name of a crop, given the name of its film among the run's artifacts."""
     return f"{name}-{side}.png"
@@ -156,8 +167,10 @@ def _rounded(values: Mapping[str, Cell], columns: Columns) -> dict[str, Cell]:
     row = {}
     for name, decimals in columns.items():
         cell = values.get(name)
-        # Adding 0.0 makes a negative zero positive.
-        row[name] = cell if decimals is None or cell is None else round(float(cell), decimals) + 0.0
+        if decimals is not None and cell is not None:
+            # An unknown number is missing; adding 0.0 makes a negative zero positive.
+            cell = None if math.isnan(float(cell)) else round(float(cell), decimals) + 0.0
+        row[name] = cell
     return row
 
 
@@ -214,7 +227,5 @@ def _parquet(path: Path, columns: Columns) -> Iterator[AddRow]:
 
 
 def _utf8(cell: Cell) -> Cell:
-    """Write out the bytes of a name that is not UTF-8, which Parquet cannot hold; NaN is null."""
-    if isinstance(cell, str):
-        return cell.encode("utf-8", "backslashreplace").decode("utf-8")
-    return None if cell is None or math.isnan(cell) else cell
+    """Write out the bytes of a name that is not UTF-8, which Parquet cannot hold."""
+    return cell.encode("utf-8", "backslashreplace").decode() if isinstance(cell, str) else cell

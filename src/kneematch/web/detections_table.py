@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,14 +14,23 @@ from pydantic import Field
 
 from kneematch.detection.detection import Detection, split_reasons
 from kneematch.errors import SettingsError
-from kneematch.export.tables import ADDED_COLUMNS, COLUMNS, CORNERS, FIELDS
+from kneematch.export.tables import (
+    ADDED_COLUMNS,
+    COLUMNS,
+    CORNERS,
+    FIELDS,
+    ORIGINAL,
+    landmark_names,
+)
 from kneematch.geometry.split import SIDES
 from kneematch.io.csv_text import read_csv
+from kneematch.review.log import DECISIONS
 
 FILE_NAME: Final = "detections.csv"
+FAILURES: Final = "failures.csv"
 POSITION: Final = ("centre_x_px", "centre_y_px", "rotation_deg", *CORNERS)  # finite numbers
 LENGTHS: Final = ("width_px", "height_px")  # positive numbers
-STATES: Final = ("undecided", "accepted", "rejected", "corrected")
+STATES: Final = ("undecided", *DECISIONS)
 UNDECIDED: Final = STATES.index("undecided")
 
 States = NDArray[np.int8]  # (rows,), indices of STATES
@@ -33,7 +42,9 @@ class RowQuery:
     """Which rows to show, in which order: the parameters of a request."""
 
     sort: Literal["doubtful", "loss", "energy", "film"] = "doubtful"
-    shown: Literal["all", "undecided", "decided", "accepted", "rejected", "corrected"] = "all"
+    shown: Literal[
+        "all", "undecided", "decided", "accepted", "rejected", "corrected", "no_knee"
+    ] = "all"
     side: Literal["left", "right"] | None = None
     reason: Annotated[str, Field(max_length=400)] | None = None
     low: Annotated[float, Field(allow_inf_nan=False)] | None = None  # smallest loss
@@ -107,7 +118,7 @@ class DetectionsTable:
         keep, loss = np.ones(len(self), bool), self.numbers["loss"]
         if query.shown == "decided":
             keep &= states != UNDECIDED
-        elif query.shown != "all":
+        elif query.shown in STATES:
             keep &= states == STATES.index(query.shown)
         if query.side is not None:
             keep &= np.array(self.text["side"], str) == query.side
@@ -124,12 +135,12 @@ class DetectionsTable:
 
 
 def read_detections_table(out: Path) -> DetectionsTable:
-    """Read the table of a run.
+    """Read the table of a run, with its areas as they were found.
 
     Raises:
         SettingsError: There is none, or it was not written by this version of kneematch.
     """
-    path = out / FILE_NAME
+    path = out / ORIGINAL if (out / ORIGINAL).exists() else out / FILE_NAME
     try:
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
             columns, *rows = read_csv(file)
@@ -146,6 +157,18 @@ def read_detections_table(out: Path) -> DetectionsTable:
             f"{path}: {problem}; expected a table of this version of kneematch; run the films again"
         )
     return table
+
+
+def read_films_without_knee(out: Path) -> list[str]:
+    """Return the films of a run that can be read and on which no knee was found."""
+    path = out / FAILURES
+    try:
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            columns, *rows = read_csv(file)
+    except (OSError, ValueError, csv.Error):  # a run of version 0.1, or without failures
+        return []
+    cells = (dict(zip(columns, row, strict=False)) for row in rows)
+    return [row["film"] for row in cells if row.get("status") == "no_knee" and "film" in row]
 
 
 def _problems(
@@ -168,12 +191,6 @@ def _problems(
     for name, faulty in wrong.items():
         for row in np.flatnonzero(faulty).tolist():
             yield f"row {row + 1}: {name} is {table.text[name][row]!r}"
-
-
-def landmark_names(columns: Iterable[str]) -> list[str]:
-    """Return the names of the landmarks that have columns."""
-    names = (name for name in columns if name not in COLUMNS and name.endswith("_x_px"))
-    return [name.removesuffix("_x_px") for name in names]
 
 
 def _to_number(text: str) -> float:

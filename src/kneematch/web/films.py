@@ -24,7 +24,7 @@ FILM_QUALITY: Final = 92  # JPEG quality at which compression errors are below a
 THUMBNAIL_PX: Final = 320
 THUMBNAIL_QUALITY: Final = 85
 THUMBNAIL_FIELD: Final = 1.9  # side of the square that is shown, in widths of the area
-THUMBNAIL_VERSION: Final = b"2"  # bump when the drawing changes
+THUMBNAIL_VERSION: Final = b"3"  # bump when the drawing changes
 
 _read = lru_cache(CACHED_FILMS)(read_isolated)
 _reading = threading.Lock()
@@ -48,15 +48,26 @@ def film_jpeg(film: Radiograph) -> bytes:
     return encode(image, "jpeg", quality=FILM_QUALITY)
 
 
-def thumbnail_key(film: str, knee: Detection) -> str:
-    """Return the file name (without suffix) of a knee's thumbnail; it changes with the area."""
+def thumbnail_key(film: str, knee: Detection | None) -> str:
+    """Return the file name (without suffix) of a thumbnail; it changes with what is drawn."""
     digest = hashlib.sha256(THUMBNAIL_VERSION + film.encode("utf-8", "surrogateescape"))
-    digest.update(knee.corners.round(2).tobytes() + f"{knee.loss:.2f}".encode())
+    if knee is not None:
+        drawn = f"{knee.loss:.2f} {knee.laterality} {knee.review}"
+        digest.update(knee.corners.round(2).tobytes() + drawn.encode())
     return digest.hexdigest()[:24]
 
 
-def make_thumbnail(path: Path, film: Radiograph, knee: Detection) -> None:
-    """Draw the surroundings of an area with its outline; the file is for the owner only."""
+def make_thumbnail(path: Path, film: Radiograph, knee: Detection | None) -> None:
+    """Draw an area with its surroundings, or a whole film; the file is for the owner only."""
+    part, shown = (film, []) if knee is None else _around(film, knee)
+    picture = draw_detections(part, shown, longest_px=THUMBNAIL_PX, thumbnail=True)
+    make_folder(path.parent)
+    path.parent.chmod(0o700)  # also where an earlier version made it
+    write_private(path, encode(picture, "jpeg", quality=THUMBNAIL_QUALITY))
+
+
+def _around(film: Radiograph, knee: Detection) -> tuple[Radiograph, list[Detection]]:
+    """Return the part of a film around a knee, reduced in size, and the knee in its pixels."""
     reach = THUMBNAIL_FIELD * max(knee.width_px, knee.height_px) / 2
     height, width = film.size
     x0, y0 = (int(max(0, knee.centre[k] - reach)) for k in (0, 1))
@@ -68,8 +79,4 @@ def make_thumbnail(path: Path, film: Radiograph, knee: Detection) -> None:
     reduced = Image.fromarray(film.pixels[y0:y1, x0:x1]).reduce(factor)
     corners = (knee.corners - (x0, y0)) / factor
     shown = replace(knee, corners=corners, width_px=knee.width_px / factor, landmarks={})
-    part = Radiograph(np.asarray(reduced, np.float32))
-    picture = draw_detections(part, [shown], longest_px=THUMBNAIL_PX, thumbnail=True)
-    make_folder(path.parent)
-    path.parent.chmod(0o700)  # also where an earlier version made it
-    write_private(path, encode(picture, "jpeg", quality=THUMBNAIL_QUALITY))
+    return Radiograph(np.asarray(reduced, np.float32)), [shown]

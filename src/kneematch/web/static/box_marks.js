@@ -59,7 +59,7 @@ export class BoxMarks {
       fillEnabled: name !== "coarse",
       fill: "rgba(0, 0, 0, 0.001)",
     });
-    shape.on("mousedown", ({ evt }) => {
+    shape.on("pointerdown", ({ evt }) => {
       shape.draggable(evt.button === 0 && !evt.altKey);
       if (shape.draggable()) this.callbacks.selected(name);
     });

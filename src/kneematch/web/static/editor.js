@@ -1,7 +1,8 @@
-// The editor: one knee on its film, whose area can be moved, turned and resized.
+// The editor: one knee on its film, whose area, landmarks and patient's side can be corrected.
 
 import { $, showNotice } from "./dialogs.js";
 import { FilmView } from "./film_view.js";
+import { LandmarkMarks } from "./landmark_marks.js";
 import { debounce, getJson, postJson } from "./server.js";
 import { setUpToolbar } from "./toolbar.js";
 
@@ -10,11 +11,34 @@ const DELAY_MS = 40;
 const TURN_DEG = 0.25;
 const RESIZE = 1.005;
 const NAMES = ["centre_x_px", "centre_y_px", "width_px", "rotation_deg"];
+const LATERALITIES = ["R", "L", ""];
 
-const same = (a, b) => NAMES.every((name) => Math.abs(a[name] - b[name]) < 1e-3);
+const near = (a, b) => Math.abs(a - b) < 1e-3;
+const areaOf = (knee) => Object.fromEntries(NAMES.map((name) => [name, knee[name]]));
+
+function same(a, b) {
+  const points = Object.entries(a.landmarks);
+  return (
+    a.laterality === b.laterality &&
+    NAMES.every((name) => near(a[name], b[name])) &&
+    points.every(([name, [x, y]]) => near(x, b.landmarks[name][0]) && near(y, b.landmarks[name][1]))
+  );
+}
+
+// Returns landmarks moved, turned and scaled with their area.
+function carried(points, from, to) {
+  const scale = to.width_px / from.width_px;
+  const angle = ((to.rotation_deg - from.rotation_deg) * Math.PI) / 180;
+  const [cos, sin] = [scale * Math.cos(angle), scale * Math.sin(angle)];
+  const move = ([x, y]) => {
+    const [dx, dy] = [x - from.centre_x_px, y - from.centre_y_px];
+    return [to.centre_x_px + cos * dx - sin * dy, to.centre_y_px + sin * dx + cos * dy];
+  };
+  return Object.fromEntries(Object.entries(points).map(([name, point]) => [name, move(point)]));
+}
 
 export class Editor {
-  // `decide(row, state, area)` is called with the decision of the user.
+  // `decide(decision)` is called with the decision of the user.
   constructor({ decide, closed, step, loss }) {
     this.callbacks = { decide, closed, step };
     this.showsLoss = loss;
@@ -32,8 +56,13 @@ export class Editor {
       "#next": () => this.callbacks.step(1),
       "#back": () => this.close(),
       "#zoom-box": () => this.zoomToKnee(),
+      "#add-left": () => this.add("left"),
+      "#add-right": () => this.add("right"),
     };
     for (const [name, work] of Object.entries(buttons)) $(name).addEventListener("click", work);
+    for (const button of $("#laterality").children) {
+      button.addEventListener("click", () => this.setLaterality(button.value));
+    }
   }
 
   get open() {
@@ -46,10 +75,10 @@ export class Editor {
     this.row = row.row;
     this.place.hidden = false;
     delete this.place.dataset.ready;
-    this.area = null;
-    this.rect.visible(false);
+    this.#set(null);
     $("#knee-film").textContent = film;
-    $("#knee-facts").textContent = `${side} half${laterality && ` (${laterality})`}, ${state}`;
+    const where = side ? `${side} half${laterality && ` (${laterality})`}` : "no knee was found";
+    $("#knee-facts").textContent = side ? `${where}, ${state}` : where;
     $("#knee-reasons").textContent = reasons.join("; ");
     $("#loss-found").textContent = found_loss?.toFixed(3) ?? "–";
     $("#loss-here").textContent = "–";
@@ -65,12 +94,13 @@ export class Editor {
     if (this.row !== row.row) return; // the user has moved on to another knee
     this.film = film;
     this.found = areas.found;
-    this.start = areas.area;
-    this.rect.stroke(COLOURS[side]);
-    this.handles.anchorStroke(COLOURS[side]);
+    this.start = areas.knee;
+    this.free = areas.free;
+    this.adding = null; // the half of a knee that is being added
     this.#showOthers(areas.others);
-    this.#set(areas.area);
-    this.zoomToKnee();
+    this.#set(areas.knee);
+    if (areas.knee) this.zoomToKnee();
+    else this.view.fit();
     this.place.dataset.ready = row.row;
   }
 
@@ -82,44 +112,74 @@ export class Editor {
   }
 
   async decide(state) {
-    this.area = null; // the decision is about the detected area, not the moved one
-    await this.callbacks.decide(this.row, state);
+    if (!this.start || this.adding) return showNotice("There is no detected knee here: add one, or go on", "fair");
+    this.knee = null; // the decision is about the detected area, not the moved one
+    await this.callbacks.decide({ row: this.row, state });
     if (this.open) this.callbacks.step(1);
   }
 
   async save() {
     if ($("#save-area").disabled) return;
-    const area = Object.fromEntries(NAMES.map((name) => [name, this.area[name]]));
-    this.start = this.area;
-    await this.callbacks.decide(this.row, "corrected", area);
+    const { landmarks, laterality } = this.knee;
+    const correction = { area: areaOf(this.knee), landmarks, laterality, side: this.adding };
+    this.start = this.knee;
+    await this.callbacks.decide({ row: this.row, state: "corrected", ...correction });
     if (this.open) this.callbacks.step(1);
   }
 
+  // Shows a new knee in a half without one; it is not stored before it is saved.
+  async add(side = this.free[0]) {
+    if (!this.free.includes(side)) return showNotice("Both halves have a knee already", "fair");
+    const knee = await getJson(`api/draft/${this.row}/${side}`);
+    if (this.start) this.others.add(this.#outline(this.start));
+    this.adding = side;
+    $("#loss-found").textContent = "–";
+    $("#knee-facts").textContent = `new knee in the ${side} half, not saved`;
+    this.#set(knee);
+    this.zoomToKnee();
+  }
+
   restore() {
-    if (this.area) this.#set(this.found);
+    if (this.knee && this.found && !this.adding) this.#set(this.found);
   }
 
   nudge(dx, dy) {
-    if (!this.area) return;
-    const { centre_x_px: x, centre_y_px: y } = this.area;
-    this.#set({ ...this.area, centre_x_px: x + dx, centre_y_px: y + dy });
+    if (!this.knee) return;
+    if (this.landmark) {
+      const [x, y] = this.knee.landmarks[this.landmark];
+      this.#setLandmark(this.landmark, [x + dx, y + dy]);
+      return this.#set(this.knee);
+    }
+    const { centre_x_px: x, centre_y_px: y } = this.knee;
+    this.#moveArea({ centre_x_px: x + dx, centre_y_px: y + dy });
   }
 
   turn(sign) {
-    if (!this.area) return;
-    this.#set({ ...this.area, rotation_deg: this.area.rotation_deg + sign * TURN_DEG });
+    if (this.knee) this.#moveArea({ rotation_deg: this.knee.rotation_deg + sign * TURN_DEG });
   }
 
   resize(sign) {
-    if (!this.area) return;
+    if (!this.knee) return;
     const factor = RESIZE ** sign;
-    const { width_px: width, height_px: height } = this.area;
-    this.#set({ ...this.area, width_px: factor * width, height_px: factor * height });
+    const { width_px: width, height_px: height } = this.knee;
+    this.#moveArea({ width_px: factor * width, height_px: factor * height });
+  }
+
+  setLaterality(laterality) {
+    if (this.knee) this.#set({ ...this.knee, laterality });
+  }
+
+  // Selects the next landmark for the arrow keys, and after the last one the area.
+  selectNext() {
+    if (!this.knee) return;
+    const names = [null, ...Object.keys(this.knee.landmarks)];
+    this.landmark = names[(names.indexOf(this.landmark) + 1) % names.length];
+    this.#set(this.knee);
   }
 
   zoomToKnee() {
-    if (!this.area) return;
-    const { centre_x_px: x, centre_y_px: y, width_px: w, height_px: h } = this.area;
+    if (!this.knee) return;
+    const { centre_x_px: x, centre_y_px: y, width_px: w, height_px: h } = this.knee;
     this.view.fitBox([x - w / 2, y - h / 2, x + w / 2, y + h / 2], 1.7);
   }
 
@@ -135,6 +195,9 @@ export class Editor {
       "]": () => this.turn(1),
       ",": () => this.resize(-1),
       ".": () => this.resize(1),
+      l: () => this.selectNext(),
+      s: () => this.#nextLaterality(),
+      k: () => this.add(),
       r: () => this.restore(),
       f: () => this.zoomToKnee(),
       a: () => this.decide("accepted"),
@@ -147,10 +210,16 @@ export class Editor {
     };
   }
 
-  // Warns that an area was moved and not saved.
+  // Warns that a knee was changed and not saved.
   #warn() {
-    if (this.area && !same(this.area, this.start)) showNotice("The moved area was not saved", "fair");
-    this.area = null;
+    const changed = this.knee && (this.adding || !same(this.knee, this.start));
+    if (changed) showNotice("The changed knee was not saved", "fair");
+    this.knee = null;
+  }
+
+  #nextLaterality() {
+    const at = LATERALITIES.indexOf(this.knee?.laterality);
+    this.setLaterality(LATERALITIES[(at + 1) % LATERALITIES.length]);
   }
 
   #addShapes() {
@@ -176,29 +245,58 @@ export class Editor {
       rotateAnchorOffset: 34,
     });
     this.rect.on("dragmove transform", () => this.#read());
-    this.rect.on("mousedown", ({ evt }) => this.rect.draggable(evt.button === 0 && !evt.altKey));
+    this.rect.on("pointerdown", ({ evt }) => this.rect.draggable(evt.button === 0 && !evt.altKey));
     view.marks.add(this.others, this.rect);
+    this.landmark = null; // that the arrow keys move, instead of the area
+    this.landmarks = new LandmarkMarks(view, {
+      changed: (name, point) => this.#setLandmark(name, point),
+      dragEnded: () => this.#set(this.knee),
+      selected: (name) => (this.landmark = name),
+    });
     view.markLayer.add(this.handles);
     view.marks.on("xChange yChange scaleXChange", () => this.handles.forceUpdate());
   }
 
   #showOthers(outlines) {
     this.others.destroyChildren();
-    for (const corners of outlines) {
-      const points = corners.flat();
-      this.others.add(
-        new Konva.Line({ points, closed: true, stroke: "#ffffff", dash: [5, 5], strokeScaleEnabled: false }),
-      );
-    }
+    for (const corners of outlines) this.others.add(this.#polygon(corners.flat()));
   }
 
-  #set(area) {
-    this.area = { ...area };
-    const { centre_x_px: x, centre_y_px: y, width_px: width, height_px: height, rotation_deg } = area;
-    const offset = { offsetX: width / 2, offsetY: height / 2 };
-    this.rect.setAttrs({ x, y, width, height, ...offset, rotation: rotation_deg, scaleX: 1, scaleY: 1 });
-    this.rect.visible(true);
+  #polygon(points) {
+    return new Konva.Line({ points, closed: true, stroke: "#ffffff", dash: [5, 5], strokeScaleEnabled: false });
+  }
+
+  #outline({ centre_x_px: x, centre_y_px: y, width_px: width, height_px: height, rotation_deg: rotation }) {
+    const [w, h] = [width / 2, height / 2];
+    const line = this.#polygon([-w, -h, w, -h, w, h, -w, h]);
+    return line.setAttrs({ x, y, rotation });
+  }
+
+  // Shows a knee, or none.
+  #set(knee) {
+    this.knee = knee && { ...knee };
+    this.rect.visible(Boolean(knee));
+    if (knee) {
+      const { centre_x_px: x, centre_y_px: y, width_px: width, height_px: height, rotation_deg } = knee;
+      const offset = { offsetX: width / 2, offsetY: height / 2 };
+      this.rect.setAttrs({ x, y, width, height, ...offset, rotation: rotation_deg, scaleX: 1, scaleY: 1 });
+      this.rect.stroke(COLOURS[knee.side]);
+      this.handles.anchorStroke(COLOURS[knee.side]);
+    }
+    if (!(this.landmark in (knee?.landmarks ?? {}))) this.landmark = null;
+    this.handles.nodes(knee ? [this.rect] : []);
     this.handles.forceUpdate();
+    this.#showLandmarks();
+    this.#changed();
+  }
+
+  #moveArea(change) {
+    const area = { ...this.knee, ...change };
+    this.#set({ ...area, landmarks: carried(this.knee.landmarks, this.knee, area) });
+  }
+
+  #setLandmark(name, point) {
+    this.knee.landmarks = { ...this.knee.landmarks, [name]: point };
     this.#changed();
   }
 
@@ -207,25 +305,39 @@ export class Editor {
     const { rect } = this;
     const factor = rect.scaleX();
     const area = {
+      ...this.knee,
       centre_x_px: rect.x(),
       centre_y_px: rect.y(),
       width_px: Math.max(4, rect.width() * factor),
       height_px: rect.height() * factor,
       rotation_deg: rect.rotation(),
     };
-    this.area = area;
+    this.landmark = null;
+    this.knee = { ...area, landmarks: carried(this.knee.landmarks, this.knee, area) };
+    this.#showLandmarks();
     this.#changed();
   }
 
-  #changed() {
-    const { area } = this;
-    $("#save-area").disabled = same(area, this.start);
-    if (this.showsLoss) this.#requestLoss(this.row, area);
+  #showLandmarks() {
+    this.landmarks.set(this.knee?.landmarks ?? {}, this.landmark);
   }
 
-  #requestLoss = debounce(DELAY_MS, async (signal, row, area) => {
-    const plain = Object.fromEntries(NAMES.map((name) => [name, area[name]]));
-    const { loss } = await postJson(`api/loss/${row}`, plain, signal);
+  #changed() {
+    const { knee, start, adding } = this;
+    $("#save-area").disabled = !knee || (!adding && same(knee, start));
+    for (const button of $("#laterality").children) {
+      button.disabled = !knee;
+      button.setAttribute("aria-pressed", String(button.value === knee?.laterality));
+    }
+    for (const side of ["left", "right"]) {
+      $(`#add-${side}`).hidden = !this.free?.includes(side) || side === adding;
+    }
+    for (const name of ["#accept", "#reject", "#restore"]) $(name).disabled = !knee || Boolean(adding);
+    if (knee && this.showsLoss) this.#requestLoss(this.row, areaOf(knee), adding);
+  }
+
+  #requestLoss = debounce(DELAY_MS, async (signal, row, area, side) => {
+    const { loss } = await postJson(`api/loss/${row}${side ? `?side=${side}` : ""}`, area, signal);
     $("#loss-here").textContent = loss === null ? "–" : loss.toFixed(3);
   });
 }

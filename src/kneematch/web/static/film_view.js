@@ -123,26 +123,26 @@ export class FilmView {
       const factor = ZOOM_STEP ** between(-evt.deltaY / 60, -1.5, 1.5);
       this.zoom(factor, this.stage.getPointerPosition());
     });
-    this.stage.on("mousedown", ({ evt, target }) => {
+    this.stage.on("pointerdown", ({ evt, target }) => {
       if (evt.button === 2 || evt.altKey) this.#follow(evt, this.#toning());
       else if (this.drawn) this.#follow(evt, ...this.#drawing());
       else if (evt.button === 1 || target === this.stage) this.#follow(evt, this.#panning());
     });
   }
 
-  // Calls `moved` with the distance of the mouse from its start until the button is released.
+  // Calls `moved` with the distance of the pointer from its start until it is released.
   #follow(start, moved, ended = () => {}) {
     start.preventDefault();
     document.activeElement?.blur();
     const distance = (event) => [event.clientX - start.clientX, event.clientY - start.clientY];
     const move = (event) => moved(...distance(event));
     const up = (event) => {
-      removeEventListener("mousemove", move);
-      removeEventListener("mouseup", up);
+      removeEventListener("pointermove", move);
+      for (const name of ["pointerup", "pointercancel"]) removeEventListener(name, up);
       ended(...distance(event));
     };
-    addEventListener("mousemove", move);
-    addEventListener("mouseup", up);
+    addEventListener("pointermove", move);
+    for (const name of ["pointerup", "pointercancel"]) addEventListener(name, up);
   }
 
   #panning() {

@@ -9,7 +9,7 @@ const DELAY_MS = 25; // after scrolling, before rows are requested
 const MAX_CACHED = 4000; // rows in memory
 
 export class Gallery {
-  // `opened(row)` is called when a card is double-clicked.
+  // `opened(row)` is called when the selected card is clicked.
   constructor(opened) {
     this.place = $("#gallery");
     this.room = $("#room");
@@ -36,6 +36,12 @@ export class Gallery {
     if (!order.length) this.place.append(element("p", { id: "none" }, "No knee matches these filters."));
     this.#layOut();
     this.goTo(this.at);
+  }
+
+  // Inserts a row behind the selected one.
+  insert(row) {
+    this.order.splice(this.at + 1, 0, row);
+    this.#layOut();
   }
 
   goTo(at) {
@@ -123,8 +129,8 @@ export class Gallery {
     card.style.left = `${(place % this.columns) * this.width}px`;
     card.style.top = `${Math.floor(place / this.columns) * this.height + GAP_PX}px`;
     card.style.height = `${this.cardHeight}px`;
-    card.addEventListener("click", () => this.goTo(place));
-    card.addEventListener("dblclick", () => this.opened(card.row));
+    // A click selects a card, and opens the selected one: so does a double click, or a second tap.
+    card.addEventListener("click", () => (place === this.at ? this.opened(card.row) : this.goTo(place)));
     this.cards.set(place, card);
     this.room.append(card);
     this.#fill(card);
@@ -135,7 +141,7 @@ export class Gallery {
     if (!knee) return;
     card.filled = true;
     card.dataset.row = knee.row;
-    card.classList.remove("undecided", "accepted", "rejected", "corrected");
+    card.classList.remove("undecided", "accepted", "rejected", "corrected", "no_knee");
     card.classList.add(knee.state);
     card.replaceChildren(
       this.#picture(knee, card.querySelector("img")),
@@ -143,7 +149,7 @@ export class Gallery {
         "div",
         { className: "line" },
         element("span", { className: "film", title: knee.film }, knee.film.split(/[\\/]/).pop()),
-        element("span", {}, `${knee.side} ${knee.loss?.toFixed(2) ?? ""}`),
+        element("span", {}, `${knee.laterality || knee.side} ${knee.loss?.toFixed(2) ?? ""}`),
       ),
       element("div", { className: "reasons", title: knee.reasons.join("; ") }, knee.reasons.join("; ")),
     );
@@ -155,12 +161,12 @@ export class Gallery {
     const image = before?.dataset.key === knee.key ? before : new Image();
     if (image !== before) {
       image.dataset.key = knee.key;
-      image.alt = `${knee.side} half of ${knee.film}`;
+      image.alt = knee.side ? `${knee.side} half of ${knee.film}` : knee.film;
       image.addEventListener("error", () => frame.replaceChildren(element("p", {}, "The film cannot be read")));
       image.src = address;
     }
     frame.append(image);
-    if (knee.state !== "undecided") frame.append(element("span", { className: "badge" }, knee.state));
+    if (!["undecided", "no_knee"].includes(knee.state)) frame.append(element("span", { className: "badge" }, knee.state));
     return frame;
   }
 }

@@ -30,7 +30,7 @@ export class LandmarkMarks {
       new Konva.Line({ points: [0, -ARM_PX, 0, ARM_PX], ...stroke }),
       new Konva.Text({ x: 6, y: 5, text: name, fontSize: 12, fill: colour, shadowBlur: 4, listening: false }),
     );
-    cross.on("mousedown", () => this.callbacks.selected(name));
+    cross.on("pointerdown", () => this.callbacks.selected(name));
     cross.on("dragmove", () => this.callbacks.changed(name, [tenth(cross.x()), tenth(cross.y())]));
     cross.on("dragend", () => this.callbacks.dragEnded());
     this.group.add(cross);

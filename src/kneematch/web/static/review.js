@@ -14,14 +14,14 @@ const gallery = new Gallery(openEditor);
 const editor = new Editor({ decide, closed: () => $("#gallery").focus(), step, loss: !start.no_loss });
 
 function showCounts(counts) {
-  const { accepted, corrected, rejected } = counts;
+  const { rows, accepted, corrected, rejected } = counts;
   const done = accepted + corrected + rejected;
   for (const name of ["accepted", "corrected", "rejected"]) {
-    $(`#progress .${name}`).style.width = `${(100 * counts[name]) / Math.max(1, start.rows)}%`;
+    $(`#progress .${name}`).style.width = `${(100 * counts[name]) / Math.max(1, rows)}%`;
   }
   const number = (value) => value.toLocaleString("en");
   $("#facts").textContent =
-    `${number(done)} of ${number(start.rows)} decided: ` +
+    `${number(done)} of ${number(rows)} decided: ` +
     `${number(accepted)} accepted, ${number(corrected)} corrected, ${number(rejected)} rejected`;
 }
 
@@ -34,27 +34,32 @@ function enqueue(work) {
   return request;
 }
 
-async function decide(row, state, area = null) {
-  const result = await enqueue(() => postJson("api/decide", { row, state, area }));
-  gallery.update(result.row);
-  showCounts(result.counts);
+async function decide(decision) {
+  const { row, counts } = await enqueue(() => postJson("api/decide", decision));
+  if (!gallery.order.includes(row.row)) gallery.insert(row.row); // a knee that was added
+  gallery.update(row);
+  showCounts(counts);
 }
 
 function decideSelected(state) {
   const { row } = gallery;
-  if (row === undefined) return;
+  if (row === undefined || gallery.known.get(row)?.state === "no_knee") return;
   gallery.move(1);
-  return decide(row, state);
+  return decide({ row, state });
 }
 
 async function undo() {
-  const { row, counts } = await enqueue(() => postJson("api/undo", {}));
-  if (!row) return showNotice("Nothing to undo");
-  gallery.update(row);
+  const { undone, row, counts } = await enqueue(() => postJson("api/undo", {}));
+  if (!undone) return showNotice("Nothing to undo");
   showCounts(counts);
+  showNotice(`Undone: ${undone.side} half of ${undone.film}`);
+  if (!row) {
+    if (editor.open) editor.close(); // the knee that was added is gone
+    return order();
+  }
+  gallery.update(row);
   const at = gallery.order.indexOf(row.row);
   if (at >= 0) gallery.goTo(at);
-  showNotice(`Undone: ${row.side} half of ${row.film}`);
   if (editor.open) await editor.show(row);
 }
 
@@ -72,9 +77,18 @@ async function step(columns) {
   await openEditor(gallery.row);
 }
 
-async function exportTable() {
-  const { path, rows } = await postJson("api/export", {});
-  showNotice(`Wrote ${rows.toLocaleString("en")} rows to ${path}`);
+// Writes the decisions to all files of the run.
+async function apply() {
+  const button = $("#apply");
+  button.disabled = true;
+  button.textContent = "Applying";
+  try {
+    const { out, message, problems } = await enqueue(() => postJson("api/apply", {}));
+    showNotice(problems.length ? problems[0] : `${out}: ${message}`, problems.length ? "bad" : "good");
+  } finally {
+    button.disabled = false;
+    button.textContent = "Apply";
+  }
 }
 
 function filterQuery() {
@@ -122,7 +136,7 @@ const byPlace = [...names].map((key) => [key, () => (editor.open ? inEditor : in
 bindKeys({ ...Object.fromEntries(byPlace), ...everywhere });
 
 $("#undo").addEventListener("click", undo);
-$("#export").addEventListener("click", exportTable);
+$("#apply").addEventListener("click", apply);
 filters.addEventListener("submit", (event) => event.preventDefault());
 filters.addEventListener("input", debounce(TYPING_MS, (signal) => order(signal)));
 $("#name").textContent = start.run;

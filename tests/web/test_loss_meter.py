@@ -1,53 +1,23 @@
-"""Corrected areas: their corners, their landmarks and their loss."""
+"""The loss of the run's template at other areas."""
 
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from kneematch.detection.detector import prepare
 from kneematch.export.run_file import content_hash
 from kneematch.io.read import read
 from kneematch.networks.model_file import shipped_model
-from kneematch.web.correction import load_loss_meter, move_detection
+from kneematch.review.correction import area_of, move_detection
+from kneematch.review.log import Area
 from kneematch.web.detections_table import DetectionsTable, read_detections_table
-from kneematch.web.review_log import Area, area_of_row
+from kneematch.web.loss_meter import load_loss_meter
 
 
 @pytest.fixture
 def table(finished_run: Path) -> DetectionsTable:
     return read_detections_table(finished_run)
-
-
-def test_move_detection_to_the_same_place_changes_nothing(table: DetectionsTable) -> None:
-    for row in range(len(table)):
-        found = table.detection(row)
-        same = move_detection(found, area_of_row(table, row))
-        np.testing.assert_allclose(same.corners, found.corners, atol=0.05)  # halves are rounded
-        for name, place in found.landmarks.items():
-            assert same.landmarks[name] == pytest.approx(place, abs=0.05)
-        assert same.height_px == pytest.approx(found.height_px)
-
-
-def test_move_detection_takes_landmarks_along(table: DetectionsTable) -> None:
-    for row in (0, 1):
-        found = table.detection(row)
-        area = area_of_row(table, row)
-        shifted = move_detection(
-            found,
-            Area(area.centre_x_px + 7, area.centre_y_px - 3, area.width_px, area.rotation_deg),
-        )
-        for name, (x, y) in found.landmarks.items():
-            assert shifted.landmarks[name] == pytest.approx((x + 7, y - 3), abs=0.05)
-        larger = move_detection(
-            found,
-            Area(area.centre_x_px, area.centre_y_px, 2 * area.width_px, area.rotation_deg),
-        )
-        centre = np.array(found.centre)
-        for name, place in found.landmarks.items():
-            grown = centre + 2 * (np.array(place) - centre)
-            assert larger.landmarks[name] == pytest.approx(tuple(grown), abs=0.05)
 
 
 def test_loss_meter_agrees_with_detect(table: DetectionsTable, finished_run: Path) -> None:
@@ -57,7 +27,7 @@ def test_loss_meter_agrees_with_detect(table: DetectionsTable, finished_run: Pat
         film = prepare(read(table.text["film"][row]), meter.room)
         found = table.detection(row)
         assert meter.loss(film, found) == pytest.approx(found.loss, abs=2e-4)
-        area = area_of_row(table, row)
+        area = area_of(found)
         elsewhere = Area(area.centre_x_px + 9, area.centre_y_px, area.width_px, area.rotation_deg)
         away = meter.loss(film, move_detection(found, elsewhere))
         assert away is not None

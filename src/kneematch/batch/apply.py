@@ -1,0 +1,137 @@
+"""apply_review: write the decisions of a review to all files of a run."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from kneematch.batch.artifacts import (
+    Artifact,
+    Missing,
+    distinct_names,
+    make_artifacts,
+    requested_artifacts,
+)
+from kneematch.batch.config import DetectConfig
+from kneematch.batch.journal import Journal
+from kneematch.batch.results import (
+    RUN,
+    draw_sheet,
+    write_crop_table,
+    write_results,
+    write_run_and_report,
+)
+from kneematch.batch.reviewed_rows import row_reviser
+from kneematch.errors import SettingsError
+from kneematch.export.run_file import Run, read_run
+from kneematch.export.tables import TABLES, landmark_names
+from kneematch.io.csv_text import read_csv
+from kneematch.io.run_folder import JOURNAL
+from kneematch.parallel import default_workers
+from kneematch.progress import Progress, no_progress
+from kneematch.review.log import ACCEPTED, CORRECTED, DECISIONS, REJECTED
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyResult:
+    """The outcome of applying a review."""
+
+    out: Path
+    accepted: int
+    corrected: int
+    rejected: int
+    review: int  # knees that are still to be reviewed
+    problems: tuple[str, ...]  # files that could not be made, and why
+
+    @property
+    def message(self) -> str:
+        """The counts in words."""
+        counts = [f"{getattr(self, name)} {name}" for name in ("accepted", "corrected", "rejected")]
+        return f"{', '.join(counts)}, {self.review} to review"
+
+
+def apply_review(
+    out: Path,
+    *,
+    root: Path = Path(),
+    workers: int | None = None,
+    progress: Progress = no_progress,
+) -> ApplyResult:
+    """Write tables, report and artifacts of a run again, from the rows as reviewed.
+
+    Args:
+        out: the folder that `kneematch detect` wrote.
+        root: folder of films with relative paths.
+        workers: number of worker processes; None chooses it.
+        progress: shows progress.
+
+    Raises:
+        SettingsError: the folder holds no run that has ended, or another program writes to it.
+    """
+    run = read_run(out / RUN)
+    films = _films(out / JOURNAL)
+    config = _config(run)
+    with Journal(out / JOURNAL, len(films), row_reviser(out, root)) as journal:
+        count = default_workers(len(films)) if workers is None else workers
+        counts = write_results(config, out, journal, _landmarks(out))
+        names = distinct_names(films)
+        artifacts = requested_artifacts(config, out)
+        changed = list(_changed(journal, names, artifacts))
+        with progress("writing pictures", len(changed)) as advance:
+            problems = []
+            for reason in make_artifacts(changed, workers=count if len(changed) > 16 else 0):
+                problems += [] if reason is None else [reason]
+                advance("")
+        if config.crops:
+            write_crop_table(config, out, films, journal)
+        if config.sheet is not None:
+            draw_sheet(journal, config.sheet, workers=count)
+        write_run_and_report(out, journal, lambda: replace(run, counts=counts), workers=count)
+        made = Counter(knee.decision for row in journal.rows() for knee in row.detections)
+    return ApplyResult(
+        out,
+        accepted=made[ACCEPTED],
+        corrected=made[CORRECTED],
+        rejected=made[REJECTED],
+        review=counts.review,
+        problems=tuple(problems),
+    )
+
+
+def _changed(journal: Journal, names: list[str], artifacts: list[Artifact]) -> Iterator[Missing]:
+    for row in journal.rows():
+        if any(knee.decision in DECISIONS for knee in row.detections):
+            yield Missing(names[row.index], row, tuple(artifacts))
+
+
+def _films(path: Path) -> list[str]:
+    """Return the films of a journal, in their order."""
+    films: dict[int, str] = {}
+    try:
+        with path.open("rb") as file:
+            file.readline()
+            for line in file:
+                plain = json.loads(line)
+                films[int(plain["index"])] = plain["film"]
+    except OSError as error:
+        raise SettingsError(
+            f"{path}: cannot be read; expected the journal of a run; name its folder"
+        ) from error
+    return [films[index] for index in sorted(films)]
+
+
+def _config(run: Run) -> DetectConfig:
+    """Return the settings that say which files a run has."""
+    known = {item.name for item in fields(DetectConfig)}
+    settings: dict[str, Any] = {k: v for k, v in run.settings.items() if k in known}
+    settings |= {"export": tuple(settings.get("export", ())), "resume": False, "force": False}
+    if settings.get("sheet") is not None:
+        settings["sheet"] = Path(settings["sheet"])
+    return DetectConfig(**settings)
+
+
+def _landmarks(out: Path) -> list[str]:
+    with (out / TABLES[0]).open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        return landmark_names(next(read_csv(file)))

@@ -1,0 +1,137 @@
+"""Detections as a reviewer left them: accepted, rejected, corrected or added."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kneematch.detection.detection import CORNERS, Detection
+from kneematch.geometry.split import SIDES
+from kneematch.review.log import CORRECTED, Area, Decision
+
+METHOD: Final = "review"  # of an area or landmarks that a reviewer placed
+PIXEL, DEGREE = 3, 4  # decimals of an area in the tables and in review.csv
+
+
+def area_of(found: Detection) -> Area:
+    """Return the area of a detection, rounded as in the tables."""
+    position = (*found.centre, found.width_px)
+    x, y, width = (round(float(value), PIXEL) for value in position)
+    return Area(x, y, width, round(float(found.rotation_deg), DEGREE))
+
+
+def holds(decision: Decision, found: Detection) -> bool:
+    """Return whether a decision counts: a correction always, others where the area is the same."""
+    return decision.state == CORRECTED or decision.area == area_of(found)
+
+
+def review_detections(
+    found: Sequence[Detection], decisions: Mapping[str, Decision], mm_per_px: float | None
+) -> tuple[Detection, ...]:
+    """Return the knees of a film as a reviewer left them, rejected and added ones included.
+
+    Args:
+        found: the detections on the film.
+        decisions: by the half of the picture.
+        mm_per_px: pixel spacing of the film.
+    """
+    knees = {knee.side: knee for knee in found}
+    for side, decision in decisions.items():
+        if side not in knees and is_added(decision):
+            knees[side] = added_knee(decision, mm_per_px)
+        elif side in knees and holds(decision, knees[side]):
+            knees[side] = reviewed(knees[side], decision)
+    return tuple(knees[side] for side in SIDES if side in knees)
+
+
+def reviewed(found: Detection, decision: Decision) -> Detection:
+    """Return a detection as decided; it no longer needs a review."""
+    knee = replace(found, review="", reason="", decision=decision.state)
+    if decision.state != CORRECTED:
+        return knee
+    if decision.area != area_of(found):
+        loss = math.nan if decision.loss is None else decision.loss
+        knee = replace(move_detection(knee, decision.area), loss=loss)
+    if decision.landmarks is not None:
+        moved = {name: decision.landmarks.get(name, at) for name, at in knee.landmarks.items()}
+        shifts = [math.dist(moved[name], at) for name, at in knee.landmarks.items()]
+        if max(shifts, default=0.0) > 10.0**-PIXEL:
+            knee = replace(knee, landmarks=moved, method=METHOD)
+    if decision.laterality is not None and decision.laterality != found.laterality:
+        source = "user" if decision.laterality else ""
+        knee = replace(knee, laterality=decision.laterality, laterality_source=source)
+    return knee
+
+
+def is_added(decision: Decision) -> bool:
+    """Return whether a decision adds a knee that was not found."""
+    return decision.state == CORRECTED and decision.height_px is not None
+
+
+def added_knee(decision: Decision, mm_per_px: float | None) -> Detection:
+    """Return the knee that a decision adds."""
+    area, height = decision.area, decision.height_px or decision.area.width_px
+    return Detection(
+        side=decision.side,
+        laterality=decision.laterality or "",
+        laterality_source="user" if decision.laterality else "",
+        energy=math.nan,
+        loss=math.nan if decision.loss is None else decision.loss,
+        polarity="positive",
+        method=METHOD,
+        corners=_corners(area, height, decision.side),
+        centre=(area.centre_x_px, area.centre_y_px),
+        width_px=area.width_px,
+        height_px=height,
+        rotation_deg=area.rotation_deg,
+        mm_per_px=mm_per_px,
+        landmarks=dict(decision.landmarks or {}),
+        decision=decision.state,
+    )
+
+
+def move_detection(found: Detection, area: Area) -> Detection:
+    """Return the detection with its area moved, and its landmarks with it.
+
+    Its energy, which belongs to both knees of a film, and what was measured are no longer known.
+    """
+    height = area.width_px / found.width_px * found.height_px
+    corners = _corners(area, height, found.side)
+    moved = replace(
+        found,
+        corners=corners,
+        centre=(area.centre_x_px, area.centre_y_px),
+        width_px=area.width_px,
+        height_px=height,
+        rotation_deg=area.rotation_deg,
+        energy=math.nan,
+        method=METHOD,
+        outlines=None,
+        measures={},
+    )
+    motion = np.linalg.inv(half_edges(found)) @ half_edges(moved)
+    landmarks = {
+        name: tuple((corners.mean(0) + (point - found.corners.mean(0)) @ motion).tolist())
+        for name, point in found.landmarks.items()
+    }
+    return replace(moved, landmarks=landmarks)
+
+
+def _corners(area: Area, height: float, side: str) -> NDArray[np.float64]:
+    """Return where the template's corners (4, 2) land; in the left half it is mirrored."""
+    angle = math.radians(area.rotation_deg)
+    flip = -1.0 if side == "left" else 1.0
+    across = flip * area.width_px / 2 * np.array([math.cos(angle), math.sin(angle)])
+    down = height / 2 * np.array([-math.sin(angle), math.cos(angle)])
+    centre = np.array([area.centre_x_px, area.centre_y_px])
+    corners: NDArray[np.float64] = centre + np.array(CORNERS) @ np.stack([across, down])
+    return corners
+
+
+def half_edges(found: Detection) -> NDArray[np.float64]:
+    """Return half the upper and half the left edge (2, 2), as vectors (x, y) in film pixels."""
+    edges: NDArray[np.float64] = (found.corners[[1, 3]] - found.corners[0]) / 2
+    return edges

@@ -1,0 +1,314 @@
+"""The folder of a run: everything that the review page reads and writes."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from kneematch.detection.detection import Detection
+from kneematch.detection.detector import prepare
+from kneematch.errors import SettingsError
+from kneematch.geometry.split import SIDES
+from kneematch.io.radiograph import Radiograph
+from kneematch.review.correction import (
+    added_knee,
+    area_of,
+    holds,
+    is_added,
+    move_detection,
+    reviewed,
+)
+from kneematch.review.log import ACCEPTED, CORRECTED, FILE_NAME, Area, Decision, Knee, ReviewLog
+from kneematch.web.detections_table import (
+    STATES,
+    RowQuery,
+    States,
+    read_detections_table,
+    read_films_without_knee,
+)
+from kneematch.web.films import CACHED_FILMS, make_thumbnail, read_film, thumbnail_key
+from kneematch.web.loss_meter import load_loss_meter
+
+THUMBNAILS: Final = "review-cache"
+NEW_WIDTH: Final = 0.25  # of the film's width: an added knee, where nothing tells its size
+OTHER_SIDE: Final = {"R": "L", "L": "R"}
+
+Side = Literal["left", "right"]
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRequest:
+    """Body of a request: what the user decides about a row."""
+
+    row: int
+    state: Literal["accepted", "rejected", "corrected"]
+    side: Side | None = None  # half of a knee to add to the row's film
+    area: Area | None = None  # of a correction
+    laterality: Literal["R", "L", ""] | None = None
+    landmarks: dict[str, tuple[float, float]] | None = None
+
+
+class RunFolder:
+    """The knees of a run and the decisions about them.
+
+    Rows are numbered as in the table of detections. Films without a knee, whose side is "", and
+    knees that the reviewer added follow.
+    """
+
+    def __init__(self, out: Path, root: Path) -> None:
+        """Open the folder of a run.
+
+        Args:
+            out: The folder that `kneematch detect` wrote.
+            root: Folder of films whose path in the table is relative.
+
+        Raises:
+            SettingsError: The folder cannot be reviewed.
+        """
+        if not out.is_dir():
+            raise SettingsError(f"{out}: no such folder; expected that of a run; check the path")
+        self.out, self.root = out, root
+        self.table = read_detections_table(out)
+        self.loss_meter, self.no_loss_reason = load_loss_meter(out)
+        self.thumbnails = path_inside(out, THUMBNAILS)
+        self.log = ReviewLog(path_inside(out, FILE_NAME))
+        table = zip(self.table.text["film"], self.table.text["side"], strict=True)
+        self._rows: dict[Knee, int] = {knee: row for row, knee in enumerate(table)}
+        self._more: list[Knee] = []  # behind the table's rows
+        for film in read_films_without_knee(out):
+            self._row_of((film, ""))
+        self.states: States = np.zeros(len(self.table), np.int8)
+        for decision in list(self.log.decisions.values()):
+            if decision.knee in self._rows or is_added(decision):
+                self._update(self._row_of(decision.knee))
+        self.table.select(RowQuery(), self.states)  # fills the table's caches
+        self._prepare = lru_cache(CACHED_FILMS)(prepare)
+
+    def check_row(self, row: int) -> int:
+        """Return a row's number; raise SettingsError if there is no such row."""
+        count = len(self.table) + len(self._more)
+        if not 0 <= row < count:
+            raise SettingsError(f"row {row}; expected one of {count}; load the page again")
+        return row
+
+    def knee_of(self, row: int) -> Knee:
+        """Return film and side of a row."""
+        if row >= len(self.table):
+            return self._more[row - len(self.table)]
+        return self.table.text["film"][row], self.table.text["side"][row]
+
+    def film(self, row: int) -> Radiograph:
+        """Return the film of a row."""
+        return read_film(self.root / self.knee_of(row)[0])
+
+    def state(self, row: int) -> str:
+        """Return the decision about a row, or "undecided"."""
+        if row < len(self.table):
+            return STATES[self.states[row]]
+        decision = self.log.decisions.get(self.knee_of(row))
+        return "undecided" if decision is None else decision.state
+
+    def found(self, row: int) -> Detection:
+        """Return the knee of a row as it was found, or where it was added."""
+        if row < len(self.table):
+            return self.table.detection(row)
+        decision = self.log.decisions.get(self.knee_of(row))
+        if decision is None:
+            raise SettingsError(f"row {row}: it has no knee; expected one; load the page again")
+        return added_knee(decision, None)
+
+    def knee(self, row: int) -> Detection:
+        """Return the knee of a row as decided; it keeps its reasons for review."""
+        found = self.found(row)
+        if self.state(row) != CORRECTED or row >= len(self.table):
+            return found
+        return reviewed(found, self.log.decisions[self.knee_of(row)])
+
+    def same_film(self, row: int) -> list[int]:
+        """Return the rows of knees on the film of a row that were not rejected."""
+        film = self.knee_of(row)[0]
+        rows = [self._rows[film, side] for side in SIDES if (film, side) in self._rows]
+        return [other for other in rows if self._has_knee(other)]
+
+    def order(self, query: RowQuery) -> list[int]:
+        """Return the rows that match a query, sorted; knees that were added come first."""
+        if query.shown == "no_knee":
+            films = (row for row, (_, side) in self._more_rows() if not side)
+            return [row for row in films if _named(self.knee_of(row)[0], query)]
+        rows: list[int] = self.table.select(query, self.states).tolist()
+        limits = query.reason, query.low, query.high
+        if query.shown not in ("all", "decided", CORRECTED) or any(x is not None for x in limits):
+            return rows
+        added = [
+            row
+            for row, (film, side) in self._more_rows()
+            if query.side in (None, side) and _named(film, query) and self._has_knee(row)
+        ]
+        return added + rows
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of knees in each state, and of all knees."""
+        counts = np.bincount(self.states, minlength=len(STATES)).tolist()
+        added = sum(self._has_knee(row) for row, _ in self._more_rows())
+        totals = dict(zip(STATES, counts, strict=True))
+        totals[CORRECTED] += added
+        return totals | {"rows": len(self.table) + added}
+
+    def last_row(self) -> int | None:
+        """Return the row of the last decision."""
+        return None if self.log.last is None else self._rows.get(self.log.last.knee)
+
+    def thumbnail(self, row: int) -> Path:
+        """Return the file of a row's thumbnail; make those of its film if necessary."""
+        path = self._thumbnail_path(row)
+        if not path.exists():
+            film = self.film(row)
+            for other in {row, *self.same_film(row)}:
+                knee = self.knee(other) if self.knee_of(other)[1] else None
+                make_thumbnail(self._thumbnail_path(other), film, knee)
+        return path
+
+    def loss(self, row: int, area: Area, side: str | None = None) -> float | None:
+        """Return the loss of the run's template at another place, or None if it is unknown."""
+        if self.loss_meter is None:
+            return None
+        film = self._prepare(self.film(row), self.loss_meter.room)
+        knee = self.found(row) if side is None else self.draft(row, side)
+        return self.loss_meter.loss(film, move_detection(knee, area))
+
+    def free_sides(self, row: int) -> list[str]:
+        """Return the halves of a row's film to which a knee can be added."""
+        film = self.knee_of(row)[0]
+        taken = {self.knee_of(other)[1] for other in self.same_film(row)}
+        known = {side for side in SIDES if self._rows.get((film, side), math.inf) < len(self.table)}
+        return [side for side in SIDES if side not in taken | known]
+
+    def draft(self, row: int, side: str) -> Detection:
+        """Return where a knee that is added starts: mirrored from the other one if there is one."""
+        film = self.film(row)
+        height, width = film.size
+        others = [self.knee(other) for other in self.same_film(row)]
+        if others:
+            knee = others[0]
+            mirrored = Area(
+                width - knee.centre[0], knee.centre[1], knee.width_px, -knee.rotation_deg
+            )
+            laterality = OTHER_SIDE.get(knee.laterality, "")
+            return move_detection(replace(knee, side=side, laterality=laterality), mirrored)
+        if not len(self.table):
+            raise SettingsError(
+                f"{self.out}: no knee was found in this run; expected one with the template's "
+                "shape; detect with another method or template"
+            )
+        reference, wide = self.table.detection(0), NEW_WIDTH * width
+        if reference.width_mm is not None and film.mm_per_px is not None:
+            wide = reference.width_mm / film.mm_per_px
+        area = Area((0.25 if side == "left" else 0.75) * width, height / 2, wide, 0.0)
+        return move_detection(replace(reference, side=side, laterality=""), area)
+
+    def decide(self, request: DecisionRequest) -> int:
+        """Record a decision; return the row that it is about."""
+        row = self.check_row(request.row)
+        film, side = self.knee_of(row)
+        if (request.state == CORRECTED) != (request.area is not None):
+            raise SettingsError(f"{request.state}; expected an area with a correction only")
+        if request.side is not None and request.side not in self.free_sides(row):
+            raise SettingsError(f"{request.side} half; expected one without a knee; correct that")
+        if request.state == ACCEPTED and row >= len(self.table):
+            return row  # the reviewer drew it
+        if request.area is None:
+            found = self.found(row)
+            decision = Decision(film, side, request.state, area_of(found), _finite(found.loss))
+        else:
+            loss = self.loss(row, request.area, request.side)
+            what = loss, request.laterality, request.landmarks, self._added_height(request)
+            decision = Decision(film, request.side or side, CORRECTED, request.area, *what)
+        self.log.add(decision)
+        return self._update(self._row_of(decision.knee))
+
+    def undo(self) -> tuple[Decision | None, int | None]:
+        """Revoke the last decision; return it and its row, None where there is none."""
+        undone = self.log.undo()
+        row = None if undone is None else self._rows.get(undone.knee)
+        return undone, None if row is None else self._update(row)
+
+    def _row_of(self, knee: Knee) -> int:
+        """Return the row of a knee, a new one if there is none."""
+        if knee not in self._rows:
+            self._rows[knee] = len(self.table) + len(self._more)
+            self._more.append(knee)
+        return self._rows[knee]
+
+    def _update(self, row: int) -> int:
+        """Set the state of a row of the table to what its decision says."""
+        if row < len(self.table):
+            decision = self.log.decisions.get(self.knee_of(row))
+            counts = decision is not None and holds(decision, self.table.detection(row))
+            self.states[row] = STATES.index(decision.state) if decision and counts else 0
+        return row
+
+    def _added_height(self, request: DecisionRequest) -> float | None:
+        """Return the height of a knee that is or was added; None for one that was found."""
+        if request.area is None or (request.side is None and request.row < len(self.table)):
+            return None
+        row, side = request.row, request.side
+        knee = self.found(row) if side is None else self.draft(row, side)
+        return request.area.width_px / knee.width_px * knee.height_px
+
+    def _more_rows(self) -> Iterable[tuple[int, Knee]]:
+        """Return the rows behind the table."""
+        return enumerate(self._more, start=len(self.table))
+
+    def _has_knee(self, row: int) -> bool:
+        """Return whether a row has a knee: found, or added and neither undone nor rejected."""
+        return row < len(self.table) or self.state(row) == CORRECTED
+
+    def _thumbnail_path(self, row: int) -> Path:
+        film, side = self.knee_of(row)
+        return self.thumbnails / f"{thumbnail_key(film, self.knee(row) if side else None)}.jpg"
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """Return a path in a folder.
+
+    Raises:
+        SettingsError: It is a link that leads out of the folder.
+    """
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise SettingsError(
+            f"{path}: a link that leads out of {folder}; expected a file in it; remove the link"
+        )
+    return path
+
+
+def card(run: RunFolder, row: int) -> dict[str, Any]:
+    """Return what the gallery shows of a row."""
+    film, side = run.knee_of(row)
+    shown = {"row": row, "film": film.encode("utf-8", "replace").decode(), "side": side}
+    if not side:
+        reasons, key = ["no knee found"], thumbnail_key(film, None)
+        return shown | {"state": "no_knee", "reasons": reasons, "key": key, "laterality": ""}
+    knee = run.knee(row)
+    in_table = row < len(run.table)
+    return shown | {
+        "laterality": knee.laterality,
+        "loss": _finite(knee.loss),
+        "found_loss": _finite(run.table.numbers["loss"][row]) if in_table else None,
+        "reasons": run.table.reasons[row] if in_table else ["added in the review"],
+        "state": run.state(row),
+        "key": thumbnail_key(film, knee),
+    }
+
+
+def _named(film: str, query: RowQuery) -> bool:
+    return (query.film or "").casefold() in film.casefold()
+
+
+def _finite(value: float) -> float | None:
+    """Return a number as JSON can hold it."""
+    return float(value) if math.isfinite(value) else None
