@@ -3,10 +3,20 @@ import pytest
 import torch
 
 from kneematch.measures.augmentation import Views, draw_views
+from kneematch.measures.joint_space import tibiofemoral_angle
 from kneematch.measures.learning import LearningConfig, outline_loss, train_outlines
 from kneematch.measures.network import JOINT_WIDTH, LEG_WIDTH, OutlineNetwork
-from kneematch.measures.phantom_crops import JOINT, LEG, KneeMaps, bone_sides, borders, draw_maps
-from kneematch.synthetic.anatomy import KneeShape, plateau_margins
+from kneematch.measures.phantom_crops import (
+    JOINT,
+    LEG,
+    KneeMaps,
+    bone_sides,
+    draw_maps,
+    true_outlines,
+)
+from kneematch.synthetic.anatomy import KneeShape, femur_border, plateau_margins, tibia_border
+from kneematch.synthetic.film_plan import plan_film
+from kneematch.synthetic.phantom import true_knees
 
 COUNT = 6
 
@@ -19,12 +29,12 @@ def maps() -> KneeMaps:
 @pytest.fixture(scope="module")
 def views(maps: KneeMaps) -> Views:
     generator = torch.Generator().manual_seed(0)
-    return draw_views(maps, torch.arange(COUNT).repeat(4), 192, JOINT_WIDTH, generator)
+    return draw_views(maps, torch.arange(COUNT).repeat(4), (192, JOINT_WIDTH), generator)
 
 
 def test_borders_of_the_mean_knee() -> None:
     u = np.linspace(-0.4, 0.4, 81)
-    femur, tibia = borders(KneeShape(), u)
+    femur, tibia = femur_border(KneeShape(), u), tibia_border(KneeShape(), u)
     gap = 100 * (tibia - femur)
     assert (gap > 2).all()
     assert 6 < np.median(gap[np.abs(u) > 0.2]) < 10  # in % of the plateau's width
@@ -38,6 +48,16 @@ def test_bone_sides_are_missing_at_the_joint_only() -> None:
     known = [True, True, False, True, True]
     assert np.isfinite(lateral).tolist() == np.isfinite(medial).tolist() == known
     assert (medial - lateral)[known].min() > 0.3
+
+
+def test_true_outlines_end_at_the_margins() -> None:
+    plan = plan_film(3)
+    for knee, outlines in zip(true_knees(plan), true_outlines(plan), strict=True):
+        ends = outlines.tibia[[0, -1]]
+        known = np.array([knee.plateau_left, knee.plateau_right])
+        assert np.abs(ends - known).max() < 0.03 * outlines.width_px
+        assert (outlines.medial == "right") == (knee.plateau_medial == knee.plateau_right)
+        assert tibiofemoral_angle(outlines) is not None
 
 
 def test_draw_maps_show_bone_beyond_the_borders(maps: KneeMaps) -> None:
@@ -80,7 +100,7 @@ def test_draw_views_orders_left_and_right(views: Views) -> None:
 
 def test_draw_views_is_reproducible(maps: KneeMaps) -> None:
     one, two = (
-        draw_views(maps, torch.arange(2), 64, JOINT_WIDTH, torch.Generator().manual_seed(3))
+        draw_views(maps, torch.arange(2), (64, JOINT_WIDTH), torch.Generator().manual_seed(3))
         for _ in range(2)
     )
     assert torch.equal(one.crops, two.crops)
@@ -89,7 +109,7 @@ def test_draw_views_is_reproducible(maps: KneeMaps) -> None:
 
 def test_draw_views_of_legs_show_both_shafts() -> None:
     legs = draw_maps(range(2), LEG)
-    views = draw_views(legs, torch.arange(2), 128, LEG_WIDTH, torch.Generator().manual_seed(0))
+    views = draw_views(legs, torch.arange(2), (128, LEG_WIDTH), torch.Generator().manual_seed(0))
     assert views.sides[:, :, [5, 122]].isfinite().all()
 
 
@@ -97,7 +117,7 @@ def test_train_outlines_lowers_the_loss(maps: KneeMaps) -> None:
     torch.manual_seed(0)
     network = OutlineNetwork((4, 4, 4, 4, 4))
     generator = torch.Generator().manual_seed(1)
-    views = draw_views(maps, torch.arange(COUNT), 256, JOINT_WIDTH, generator)
+    views = draw_views(maps, torch.arange(COUNT), (256, JOINT_WIDTH), generator)
     before = outline_loss(network, views).item()
     train_outlines(network, [maps], LearningConfig(steps=5, batch=2, rate=1e-2))
     assert not network.training

@@ -13,7 +13,7 @@ from kneematch.batch.journal import FAILED, NO_KNEE, Journal, Row
 from kneematch.detection.detection import Detection
 from kneematch.export.landmarks import EXPORTS as LANDMARKS
 from kneematch.export.landmarks import write_landmarks
-from kneematch.export.measurements import MEASUREMENTS, OUTLINES, write_measurements
+from kneematch.export.measurements import MEASUREMENTS, write_measurements
 from kneematch.export.run_file import Counts, Run, write_run
 from kneematch.export.tables import (
     ORIGINAL,
@@ -25,6 +25,7 @@ from kneematch.export.tables import (
 )
 from kneematch.io.run_folder import CROPS
 from kneematch.io.run_folder import LANDMARKS as LANDMARK_FOLDER
+from kneematch.measures.drawn_knees import OUTLINES
 from kneematch.review.log import REJECTED
 
 FAILURES: Final = "failures.csv"

@@ -11,6 +11,7 @@ import typer
 
 from kneematch.cli.annotate import annotate
 from kneematch.cli.apply import apply
+from kneematch.cli.compare import compare
 from kneematch.cli.detect import detect
 from kneematch.cli.evaluate import evaluate
 from kneematch.cli.import_template import import_template
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 app.command()(annotate)
 app.command()(apply)
+app.command()(compare)
 app.command()(detect)
 app.command()(evaluate)
 app.command()(import_template)

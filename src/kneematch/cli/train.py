@@ -7,27 +7,22 @@ import typer
 
 from kneematch.cli.config_options import config_options
 from kneematch.cli.options import Log, Quiet
-from kneematch.cli.terminal import SOME_FAILED, choose_messages, say, shown, stopping_cleanly
+from kneematch.cli.terminal import (
+    SOME_FAILED,
+    choose_messages,
+    say,
+    shown,
+    stopping_cleanly,
+    writing,
+)
+from kneematch.errors import SettingsError
 from kneematch.options import INPUT, OUTPUT
+from kneematch.progress import Progress
 from kneematch.training.config import TrainConfig
 
 
 @config_options(TrainConfig)
 def train(
-    films: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILMS", help="Films, folders, patterns such as 'films/*.dcm', or @list.txt."
-        ),
-    ],
-    template: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            help="Annotation written by `kneematch annotate`.",
-            rich_help_panel=INPUT,
-        ),
-    ],
     out: Annotated[
         Path,
         typer.Option(
@@ -39,6 +34,36 @@ def train(
         ),
     ],
     config: TrainConfig,
+    films: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FILMS", help="Films, folders, patterns such as 'films/*.dcm', or @list.txt."
+        ),
+    ] = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Annotation written by `kneematch annotate`.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    outlines: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Tune the outline network instead, on the corrected outlines of a run.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    masks: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Tune the outline network instead, on crops NAME.png with masks NAME-mask.png.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     quiet: Quiet = False,
     log: Log = None,
 ) -> None:
@@ -48,6 +73,14 @@ def train(
     A checkpoint is kept beside them until the training ends.
     With several GPUs: torchrun --nproc-per-node N -m kneematch train ...
     """
+    if outlines is not None or masks is not None:
+        _tune(out, config, outlines, masks, choose_messages(quiet=quiet, log=log), quiet=quiet)
+        return
+    if not films or template is None:
+        raise SettingsError(
+            "films or a template are missing; expected FILMS and --template, or outlines to learn "
+            "from with --outlines or --masks; add them"
+        )
     from kneematch.training.trainer import checkpoint_path
     from kneematch.training.trainer import train as run
 
@@ -59,3 +92,22 @@ def train(
         say(f"{shown(out)}: trained on {result.films} films{left_out}")
     if result.failures:
         raise typer.Exit(SOME_FAILED)
+
+
+def _tune(
+    out: Path,
+    config: TrainConfig,
+    outlines: Path | None,
+    masks: Path | None,
+    progress: Progress,
+    *,
+    quiet: bool,
+) -> None:
+    """Tune the outline network on what people drew."""
+    from kneematch.training.outline_tuning import TuneConfig, tune_outlines
+
+    tuning = TuneConfig(device=config.device, seed=config.seed)
+    with writing(out):
+        knees = tune_outlines(out, tuning, run=outlines, masks=masks, progress=progress)
+    if not quiet:
+        say(f"{shown(out)}: tuned on {knees} knees")

@@ -8,11 +8,11 @@ from typing import Any, Final
 from kneematch.detection.detection import Detection
 from kneematch.export.tables import DEGREE, PIXEL, SPACING, Cell, Columns, json_list, write_rows
 from kneematch.io.atomic import write_aside
+from kneematch.measures.drawn_knees import OUTLINES
 from kneematch.measures.landmarks import landmarks
 from kneematch.measures.measure import ANGLE, UNITS, in_mm
 
 MEASUREMENTS: Final = ("measurements.csv", "measurements.parquet")
-OUTLINES: Final = "outlines.json"
 FORMAT: Final = "kneematch-outlines/1"
 MM: Final = {"pct": "mm", "pct2": "mm2"}
 DECIMALS: Final = 4

@@ -58,20 +58,26 @@ class Draw:
 
 
 def draw_views(
-    maps: KneeMaps, rows: Tensor, size: int, width: float, generator: torch.Generator
+    maps: KneeMaps,
+    rows: Tensor,
+    frame: tuple[int, float],
+    generator: torch.Generator,
+    *,
+    real: bool = False,
 ) -> Views:
     """Draw one view of each knee `rows` (N,).
 
     Args:
         maps: the knees.
         rows: indices of knees.
-        size: of the crops, in pixels.
-        width: of what a crop shows, in plateau widths.
+        frame: side of the crops, in pixels and in plateau widths.
         generator: on the maps' device.
+        real: the maps hold the grey of real films instead of attenuation; joints keep their shape.
     """
+    size, width = frame
     draw = Draw(len(rows), generator)
     x, y = _pose(draw, maps, size, width)  # (N, size, size) in pixels of the maps
-    femur, tibia, displaced = _reshape(draw, maps, rows, x, y)
+    femur, tibia, displaced = _reshape(draw, maps, rows, x, y, amount=0.0 if real else 1.0)
     picture = _sample(maps.attenuation[rows].float(), x, displaced)
     mirrored = x[:, 0, 0] > x[:, 0, -1]
     sides = _lookup(maps.sides[rows], displaced) - x[:, None]  # (N, 2, size, size)
@@ -83,7 +89,7 @@ def draw_views(
     covered = torch.stack([inside, inside], 1).gather(2, at[:, :, None])[:, :, 0]
     ends = _find_points(margins, x, y, displaced)
     return Views(
-        expose(draw, picture, size / width),
+        expose_again(draw, picture) if real else expose(draw, picture, size / width),
         torch.where(covered, edges, torch.nan),
         _crossing(sides),
         torch.where(mirrored[:, None, None], ends.flip(1), ends),
@@ -106,7 +112,7 @@ def _pose(draw: Draw, maps: KneeMaps, size: int, width: float) -> tuple[Tensor, 
 
 
 def _reshape(
-    draw: Draw, maps: KneeMaps, rows: Tensor, x: Tensor, y: Tensor
+    draw: Draw, maps: KneeMaps, rows: Tensor, x: Tensor, y: Tensor, amount: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Give the joint another shape by moving both borders up or down in each column.
 
@@ -117,35 +123,44 @@ def _reshape(
     px = maps.extent.px
     u = (x - maps.extent.size / 2) / px
     femur, tibia = (_lookup(line[rows][:, None], x)[:, 0] for line in (maps.femur, maps.tibia))
-    lower = _bumps(draw, u, 4, 0.006) + draw.normal(0.015) * u
-    lower = lower + draw.normal(0.02) * u.abs()
-    # The eminence between the compartments: steeper and higher, or lower.
-    left, right = -0.11 + draw.normal(0.025), 0.13 + draw.normal(0.025)
-    steep = draw.log_uniform(0.008, 0.05)
-    lower = lower - draw.uniform(-0.03, 0.06) * (
-        ((u - left) / steep).sigmoid() - ((u - right) / steep).sigmoid()
-    )
     gap = (tibia - femur) / px
-    factors = [
-        torch.where(draw.happens(0.25), draw.uniform(0.0, 0.7), draw.log_uniform(0.7, 1.5))
-        for _ in range(2)
-    ]
-    medial = (u / draw.uniform(0.03, 0.12)).sigmoid()
-    factor = factors[0] + (factors[1] - factors[0]) * medial
-    middle = (-((u - 0.02 - draw.normal(0.02)) / draw.uniform(0.07, 0.16)).abs().pow(2.5)).exp()
-    factor = factor + (1 - factor) * middle
-    new_gap = gap * factor + draw.uniform(-0.03, 0.10) * middle + _bumps(draw, u, 3, 0.005)
-    new_tibia = tibia + px * lower
-    new_femur = new_tibia - px * new_gap.clamp(min=SMALLEST_GAP)
+    new_tibia = tibia + amount * px * _lower_tibia(draw, u)
+    new_femur = new_tibia - px * gap.lerp(_new_gap(draw, u, gap), amount)
     # Above the femoral border and below the tibial one the displacement fades; between them it is
     # linear, so that the joint space is stretched.
     between = ((y - new_femur) / (new_tibia - new_femur)).clamp(0, 1)
     fade_up = (1 - (new_femur - y) / (REACH * px)).clamp(0, 1)
     fade_down = (1 - (y - new_tibia) / (REACH * px)).clamp(0, 1)
-    moved = (new_femur - femur) * (1 - between) * fade_up + (
-        new_tibia - tibia
-    ) * between * fade_down
+    moved = (new_femur - femur) * fade_up * (1 - between)
+    moved = moved + (new_tibia - tibia) * fade_down * between
     return y - new_femur, y - new_tibia, y - moved
+
+
+def _lower_tibia(draw: Draw, u: Tensor) -> Tensor:
+    """Return how much lower than drawn the plateau lies at u (N, H, W), in plateau widths."""
+    lower = _bumps(draw, u, 4, 0.006) + draw.normal(0.015) * u + draw.normal(0.02) * u.abs()
+    # The eminence between the compartments becomes higher or lower, and its sides steeper.
+    left, right = -0.11 + draw.normal(0.025), 0.13 + draw.normal(0.025)
+    steep = draw.log_uniform(0.008, 0.05)
+    eminence = ((u - left) / steep).sigmoid() - ((u - right) / steep).sigmoid()
+    return lower - draw.uniform(-0.06, 0.04) * eminence
+
+
+def _new_gap(draw: Draw, u: Tensor, gap: Tensor) -> Tensor:
+    """Return another width of the joint space at u (N, H, W), given the drawn one.
+
+    A compartment in four is narrowed, down to bone on bone, and the notch is higher than drawn.
+    """
+    lateral, medial = (
+        torch.where(draw.happens(0.25), draw.uniform(0.0, 0.7), draw.log_uniform(0.75, 1.7))
+        for _ in range(2)
+    )
+    factor = lateral + (medial - lateral) * (u / draw.uniform(0.03, 0.12)).sigmoid()
+    middle = (-((u - 0.02 - draw.normal(0.02)) / draw.uniform(0.10, 0.30)).abs().pow(2.5)).exp()
+    notch = (-((u - 0.02 - draw.normal(0.02)) / draw.uniform(0.05, 0.12)).square()).exp()
+    gap = gap * (factor + (1 - factor) * middle) + _bumps(draw, u, 3, 0.005)
+    gap = gap + draw.uniform(-0.01, 0.09) * middle + draw.uniform(0.0, 0.07) * notch
+    return gap.clamp(min=SMALLEST_GAP)
 
 
 def _bumps(draw: Draw, u: Tensor, count: int, height: float) -> Tensor:
@@ -229,6 +244,17 @@ def expose(draw: Draw, attenuation: Tensor, px: float) -> Tensor:
     film = (film + 1e-3).pow(draw.log_uniform(0.4, 2.2))
     levels = draw.log_uniform(40, 1000)
     return (film * levels).round() / levels
+
+
+def expose_again(draw: Draw, grey: Tensor) -> Tensor:
+    """Change contrast, brightness, noise and blur of real crops (N, H, W) in [0, 1]."""
+    soft = _blur(grey, 1.2)
+    grey = grey + draw.uniform(-0.8, 0.8) * (soft - grey)
+    grey = grey + draw.log_uniform(0.001, 0.03) * draw.noise(grey.shape[-1])
+    ramp = torch.linspace(-1, 1, grey.shape[-1], device=grey.device)
+    grey = grey + draw.normal(0.05) * ramp + draw.normal(0.05) * ramp[:, None]
+    grey = (grey * draw.uniform(0.8, 1.15) + draw.normal(0.05)).clamp(1e-3, 1)
+    return grey.pow(draw.log_uniform(0.6, 1.7))
 
 
 def _clutter(draw: Draw, size: int, px: float) -> Tensor:

@@ -36,6 +36,9 @@ class LearningConfig:
     rate: float = 2e-3  # peak learning rate
     seed: int = 0
     leg_share: float = 0.25  # size of a batch of leg crops over that of a batch of joint crops
+    # Share of the steps after which batch normalisation uses its running statistics, which joint
+    # and leg crops share, as it will when the network is used.
+    frozen_from: float = 0.6
 
 
 def train_outlines(
@@ -65,8 +68,10 @@ def train_outlines(
     counts = config.batch, max(1, round(config.leg_share * config.batch))
     frames = (JOINT_PX, JOINT_WIDTH), (LEG_PX, LEG_WIDTH)
     for step in range(config.steps):
+        if step == int(config.frozen_from * config.steps):
+            _freeze_normalization(network)
         views = [
-            draw_views(each, _choose(each, count, generator), *frame, generator)
+            draw_views(each, choose(each, count, generator), frame, generator)
             for each, count, frame in zip(maps, counts, frames, strict=False)
         ]
         if more is not None:
@@ -82,7 +87,14 @@ def train_outlines(
     return network.eval()
 
 
-def _choose(maps: KneeMaps, count: int, generator: torch.Generator) -> Tensor:
+def _freeze_normalization(network: OutlineNetwork) -> None:
+    for module in network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval()
+
+
+def choose(maps: KneeMaps, count: int, generator: torch.Generator) -> Tensor:
+    """Return the indices (count,) of knees, at random."""
     device = generator.device
     return torch.randint(len(maps.attenuation), (count,), generator=generator, device=device)
 

@@ -64,10 +64,10 @@ class OutlineNetwork(nn.Module):
 def _block(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
-        nn.BatchNorm2d(outputs),
+        nn.BatchNorm2d(outputs, momentum=0.02),
         nn.ReLU(inplace=True),
         nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-        nn.BatchNorm2d(outputs),
+        nn.BatchNorm2d(outputs, momentum=0.02),
         nn.ReLU(inplace=True),
     )
 

@@ -10,30 +10,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kneematch.measures.outlines import Outlines
 from kneematch.synthetic.anatomy import (
-    MIN_RIM_SEPARATION,
     KneeShape,
-    condyle_line,
+    femur_border,
     femur_outline,
-    plateau_line,
     plateau_margins,
-    spine_height,
+    tibia_border,
     tibia_outline,
 )
-from kneematch.synthetic.film_plan import plan_film
+from kneematch.synthetic.film_plan import FilmPlan, Leg, plan_film
 from kneematch.synthetic.leg import draw_leg
+from kneematch.synthetic.phantom import exposed_legs, to_picture
 
 Array = NDArray[np.float64]
 
-# The border of the plateau is its floor, where readers draw it, and not its upper rim.
-FLOOR: Final = 0.7  # of the rim's height
-SPINE_START: Final = (
-    0.025  # height at which the border follows the spines' crest, in plateau widths
-)
-CONDYLE_END: Final = 0.43  # |u| beyond which the joint space is open
-OPENING: Final = 0.25  # how fast it opens there, v per u
 FEMUR_ENDS_V: Final = -0.13  # the sides of the femur are known above it
 TIBIA_STARTS_V: Final = 0.04  # and those of the tibia below it
+FARTHEST_V: Final = 1.6  # to which true outlines follow the shafts
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,28 +89,22 @@ def draw_maps(seeds: Sequence[int], extent: Extent, workers: int = 0) -> KneeMap
 def _draw(job: tuple[int, Extent]) -> tuple[NDArray[Any], ...]:
     seed, extent = job
     plan = plan_film(seed)
-    first = replace(plan.legs[0].place, plateau_px=float(extent.px))
-    legs = replace(plan.legs[0], place=first, implant=""), plan.legs[1]
-    plan = replace(plan, legs=legs)
+    legs = tuple(
+        replace(leg, implant="", place=replace(leg.place, plateau_px=float(extent.px)))
+        for leg in plan.legs
+    )
     corner = -extent.width / 2
     size = extent.size, extent.size
-    leg = draw_leg(size, (corner, corner), plan, 0)
+    drawn = draw_leg(size, (corner, corner), replace(plan, legs=legs), 0)
     places = corner + (np.arange(extent.size) + 0.5) / extent.px
-    shape = plan.legs[0].shape
-    femur, tibia = borders(shape, places)
-    outlines = femur, tibia, bone_sides(shape, places), np.array(plateau_margins(shape))
-    return leg.half().numpy(), *((outline - corner) * extent.px for outline in outlines)
-
-
-def borders(shape: KneeShape, u: Array) -> tuple[Array, Array]:
-    """Return v of the femur's lower border and of the tibia's upper border at u, both (K,)."""
-    spines = spine_height(shape, u)
-    on_spines = np.clip(spines / SPINE_START, 0, 1)
-    floor = FLOOR * max(shape.rim_separation, MIN_RIM_SEPARATION)
-    tibia = plateau_line(shape, u) - spines + floor * (1 - on_spines)
-    ends = np.clip(u, -CONDYLE_END, CONDYLE_END)
-    opened = condyle_line(shape, ends) - OPENING * np.abs(u - ends)
-    return np.maximum(condyle_line(shape, u), opened), tibia
+    shape = legs[0].shape
+    outlines = (
+        femur_border(shape, places),
+        tibia_border(shape, places),
+        bone_sides(shape, places),
+        np.array(plateau_margins(shape)),
+    )
+    return drawn.half().numpy(), *((outline - corner) * extent.px for outline in outlines)
 
 
 def bone_sides(shape: KneeShape, v: Array) -> Array:
@@ -124,3 +112,27 @@ def bone_sides(shape: KneeShape, v: Array) -> Array:
     sides = np.where(v < 0, femur_outline(shape, v), tibia_outline(shape, v))
     sides[:, (v > FEMUR_ENDS_V) & (v < TIBIA_STARTS_V)] = np.nan
     return sides
+
+
+def true_outlines(plan: FilmPlan) -> tuple[Outlines, ...]:
+    """Return the exact outlines of the knees `phantom.true_knees(plan)`, in their order."""
+    return tuple(_true_outlines(plan, leg) for leg in exposed_legs(plan))
+
+
+def _true_outlines(plan: FilmPlan, leg: Leg) -> Outlines:
+    def in_picture(u: Array, v: Array) -> Array:
+        return np.array([to_picture(plan, leg, point) for point in zip(u, v, strict=True)])
+
+    (lateral, _), (medial, _) = plateau_margins(leg.shape)
+    u = np.linspace(lateral, medial, 401)
+    femur, tibia = (in_picture(u, line(leg.shape, u)) for line in (femur_border, tibia_border))
+    order = slice(None) if tibia[0, 0] < tibia[-1, 0] else slice(None, None, -1)
+    sides = []
+    for v in (
+        np.linspace(-FARTHEST_V, FEMUR_ENDS_V, 201),
+        np.linspace(TIBIA_STARTS_V, FARTHEST_V, 201),
+    ):
+        both = [in_picture(side, v) for side in bone_sides(leg.shape, v)]
+        sides.append((both[0], both[1]) if order == slice(None) else (both[1], both[0]))
+    known = "right" if order == slice(None) else "left"
+    return Outlines(femur[order], tibia[order], known, femur_sides=sides[0], tibia_sides=sides[1])

@@ -1,0 +1,38 @@
+"""`kneematch compare`: how measures changed between two visits."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from kneematch.cli.terminal import say, shown, writing
+from kneematch.options import INPUT, OUTPUT
+
+PRINTED: Final = ("jsw_medial_minimum", "jsw_lateral_minimum", "jsw_x225", "jsw_x250", "_angle")
+
+
+def compare(
+    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="Run of the first visit.")],
+    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Run of the second visit.")],
+    on: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="CSV with the columns `before` and `after`: films of the same patient.",
+            rich_help_panel=INPUT,
+        ),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("-o", "--out", metavar="FILE", help="Table to write.", rich_help_panel=OUTPUT),
+    ] = Path("changes.csv"),
+) -> None:
+    """Compare the measures of the same knees at two visits, both measured with --measure."""
+    from kneematch.evaluation.visits import compare_visits
+
+    with writing(out):
+        changes = compare_visits(before, after, on, out)
+    for each in changes:
+        if any(name in each.measure for name in PRINTED):
+            say(f"{each.measure}: mean change {each.mean:+.3f}, standard deviation {each.sd:.3f}")
+    say(f"{shown(out)}: {max((each.knees for each in changes), default=0)} knees compared")

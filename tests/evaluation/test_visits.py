@@ -1,0 +1,75 @@
+"""Changes between two visits, from tables as runs write them."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kneematch.detection.detection import Detection
+from kneematch.errors import SettingsError
+from kneematch.evaluation.visits import compare_visits
+from kneematch.export.measurements import write_measurements
+from kneematch.measures.measure import measure_outlines
+from kneematch.measures.outlines import Outlines
+
+
+def knee(side: str, gap_px: float) -> Detection:
+    """A joint space of even width over a plateau of 200 pixels, 0.4 mm each."""
+    x = np.linspace(100, 300, 5)
+    femur, tibia = (np.stack([x, np.full(5, y)], axis=1) for y in (300 - gap_px, 300.0))
+    outlines = Outlines(femur, tibia, "left", np.ones(5), np.ones(5), mm_per_px=0.4)
+    corners = np.array([[60.0, 160], [340, 160], [340, 440], [60, 440]])
+    found = Detection(
+        side, "", 0.1, 0.1, "positive", "neural", corners, (200.0, 300.0), 280.0, 280.0, 0.0
+    )
+    return replace(found, outlines=outlines, measures=measure_outlines(outlines))
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> tuple[Path, Path]:
+    visits = {
+        "first": {"/a/one.dcm": (("left", 10), ("right", 8)), "/a/two.dcm": (("left", 9),)},
+        "second": {"/b/1.dcm": (("left", 7), ("right", 8)), "/b/2.dcm": (("right", 9),)},
+    }
+    for name, films in visits.items():
+        rows = [(film, knee(*each)) for film, knees in films.items() for each in knees]
+        (tmp_path / name).mkdir()
+        write_measurements(lambda rows=rows: rows, tmp_path / name)  # type: ignore[misc]
+    return tmp_path / "first", tmp_path / "second"
+
+
+def pairs(folder: Path, *rows: str) -> Path:
+    path = folder / "pairs.csv"
+    path.write_text("\n".join(["before,after", *rows, ""]))
+    return path
+
+
+def test_compare_visits_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    on = pairs(tmp_path, "/a/one.dcm,1.dcm", "two.dcm,2.dcm")  # the last have no knee in common
+    changes = {each.measure: each for each in compare_visits(*runs, on, tmp_path / "out.csv")}
+    assert changes["jsw_x250_pct"].knees == 2
+    assert changes["jsw_x250_pct"].mean == pytest.approx(-0.75)  # -1.5 % and 0
+    assert changes["jsw_x250_mm"].mean == pytest.approx(-0.6)  # of 80 mm
+    with (tmp_path / "out.csv").open() as file:
+        left, right = csv.DictReader(file)
+    assert (left["side"], left["film_after"]) == ("left", "/b/1.dcm")
+    assert float(left["jsw_x250_pct_change"]) == pytest.approx(-1.5)
+    sd = measure_outlines(knee("left", 10).outlines)["jsw_x250"].sd  # type: ignore[arg-type]
+    assert float(left["jsw_x250_pct_change_sd"]) == pytest.approx(2**0.5 * (sd or 0), abs=1e-3)
+    assert float(right["jsw_x250_pct_change"]) == 0
+
+
+def test_compare_visits_refuses_films_that_are_not_in_a_run(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(SettingsError, match=r"three\.dcm: no such film"):
+        compare_visits(*runs, pairs(tmp_path, "three.dcm,1.dcm"), tmp_path / "out.csv")
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n")
+    with pytest.raises(SettingsError, match="expected before and after"):
+        compare_visits(*runs, other, tmp_path / "out.csv")
+    with pytest.raises(SettingsError, match=r"measurements\.csv: no such file"):
+        compare_visits(tmp_path, runs[1], pairs(tmp_path), tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()

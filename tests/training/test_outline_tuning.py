@@ -1,0 +1,53 @@
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from kneematch.io.write import write_png16
+from kneematch.measures.drawn_knees import read_masks
+from kneematch.measures.network import OutlineNetwork
+from kneematch.measures.outline_file import load_network, save_network
+from kneematch.measures.phantom_crops import JOINT, draw_maps
+from kneematch.training.outline_tuning import TuneConfig, maps_of_knees, tune_outlines
+
+
+def write_phantom_masks(folder: Path, count: int) -> None:
+    maps = draw_maps(range(count), JOINT)
+    rows = torch.arange(JOINT.size)[:, None] + 0.5
+    for knee in range(count):
+        left, right = maps.margins[knee, :, 0]
+        columns = torch.arange(JOINT.size) + 0.5
+        inside = (columns > left) & (columns < right)
+        mask = (rows > maps.femur[knee]) & (rows < maps.tibia[knee]) & inside
+        grey = maps.attenuation[knee].float()
+        write_png16(folder / f"{knee}.png", (grey / grey.max()).numpy())
+        write_png16(folder / f"{knee}-mask.png", mask.float().numpy())
+
+
+def test_maps_of_knees_centre_the_plateau(tmp_path: Path) -> None:
+    write_phantom_masks(tmp_path, 2)
+    crops = list(read_masks(tmp_path))
+    maps = maps_of_knees(crops)
+    widths = (maps.margins[:, 1] - maps.margins[:, 0]).norm(dim=-1)
+    assert torch.allclose(widths, torch.full((2,), float(JOINT.px)), atol=0.5)
+    middle = maps.margins.mean(1)
+    assert torch.allclose(middle, torch.full((2, 2), JOINT.size / 2), atol=0.5)
+    for crop, gap in zip(crops, (maps.tibia - maps.femur)[:, JOINT.size // 3], strict=True):
+        outlines = crop.outlines
+        x = outlines.tibia[0, 0] + (JOINT.size / 3 - (JOINT.size - JOINT.px) / 2) / JOINT.px * (
+            outlines.width_px
+        )
+        drawn = [np.interp(x, *line.T) for line in (outlines.tibia, outlines.femur)]
+        assert abs(gap - (drawn[0] - drawn[1]) * JOINT.px / outlines.width_px) < 2
+
+
+def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) -> None:
+    write_phantom_masks(tmp_path, 2)
+    start, out = tmp_path / "start.safetensors", tmp_path / "tuned.safetensors"
+    torch.manual_seed(0)
+    save_network(start, OutlineNetwork((4, 4, 4, 4, 4)), {"trained_on": "nothing"})
+    config = TuneConfig(steps=2, batch=2, phantoms=2, device="cpu")
+    assert tune_outlines(out, config, masks=tmp_path, start=start) == 2
+    assert b"phantoms and 2 drawn knees" in out.read_bytes()
+    before, after = load_network(start), load_network(out)
+    assert not torch.equal(before.head.weight, after.head.weight)
