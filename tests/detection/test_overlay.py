@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.overlay import LONGEST_PX, REVIEW_COLOUR, draw_detections
+from kneematch.detection.overlay import LONGEST_PX, REVIEW_COLOUR, draw_detections, label_text
 from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, Colour
 from kneematch.io.radiograph import Radiograph
 
@@ -121,7 +121,7 @@ def test_an_area_to_review_has_a_dashed_outline_and_a_red_label_with_the_reason(
     assert red["flagged"].sum() > 1.3 * red["unstated"].sum() > 300  # a line for each reason
 
 
-def test_a_thumbnail_has_larger_labels_without_reasons() -> None:
+def test_a_thumbnail_has_larger_labels() -> None:
     one, other = (
         draw_detections(grey(400, 600), [replace(RIGHT, loss=loss)], thumbnail=True)
         for loss in (0.11, 0.88)
@@ -129,22 +129,26 @@ def test_a_thumbnail_has_larger_labels_without_reasons() -> None:
     changed = np.abs(np.asarray(one).astype(int) - np.asarray(other)).max(-1) > 40
     _, top, _, bottom = box_of(changed)
     assert 15 <= bottom - top <= 24
-    flagged = replace(RIGHT, review="yes", reason="joint cut by the edge")
-    short, full = (
-        near(draw_detections(grey(400, 600), [flagged], thumbnail=small), REVIEW_COLOUR)
-        for small in (True, False)
-    )
-    _, short_top, _, short_bottom = box_of(short)
-    _, full_top, _, full_bottom = box_of(full)
-    assert short_bottom - short_top < full_bottom - full_top + 6  # one line instead of two
 
 
-def test_a_label_without_laterality_does_not_name_a_side_of_the_patient() -> None:
-    known, unknown = (
-        np.asarray(draw_detections(grey(400, 600), [replace(RIGHT, laterality=side)]))
-        for side in ("L", "")
-    )
-    assert (known != unknown).any()
+def test_reasons_can_be_left_out_and_are_wrapped_beside_each_other() -> None:
+    reason = "probably not a knee or not frontal"
+    flagged = [replace(found, review="yes", reason=reason) for found in (LEFT, RIGHT)]
+
+    def red(detections: list[Detection], *, reasons: bool) -> tuple[int, int, int, int]:
+        drawn = draw_detections(grey(400, 600), detections, thumbnail=True, reasons=reasons)
+        return box_of(near(drawn, REVIEW_COLOUR))
+
+    _, short_top, _, short_bottom = red(flagged[:1], reasons=False)
+    _, top, right, bottom = red(flagged[:1], reasons=True)
+    assert bottom - top > 2.5 * (short_bottom - short_top)  # two more lines at least
+    assert right < red(flagged[1:], reasons=True)[0]  # the labels of both knees do not overlap
+
+
+def test_label_text_names_the_patients_side_only_where_it_is_known() -> None:
+    assert label_text(RIGHT) == "L   0.15"
+    assert label_text(replace(RIGHT, laterality="")) == "right half   0.15"
+    assert label_text(replace(RIGHT, loss=math.nan)) == "L"  # a corrected knee, template unknown
 
 
 def test_without_detections_the_film_is_plain_grey() -> None:

@@ -1,6 +1,7 @@
 """COCO: ids, boxes around outlines, areas, keypoints."""
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,16 @@ def test_write_coco_attributes_and_score_are_those_of_the_knee(
     ]
     assert sides == [("left", "R"), ("right", "L")]
     assert (left["attributes"]["reason"], right["attributes"]["reason"]) == ("cut", "")
+
+
+def test_write_coco_has_the_decision_and_no_score_that_is_not_known(
+    tmp_path: Path, knees: Knees
+) -> None:
+    placed = replace(knees[0], loss=math.nan, decision="corrected", laterality_source="user")
+    (item,) = written(tmp_path, [("a.dcm", SIZE, (placed,))])["annotations"]
+    assert "score" not in item
+    told = item["attributes"]["decision"], item["attributes"]["laterality_source"]
+    assert told == ("corrected", "user")
 
 
 def test_write_coco_landmarks_are_keypoints(tmp_path: Path, knees: Knees) -> None:

@@ -173,6 +173,14 @@ def test_structured_report_says_whether_to_review_and_why(
         assert [item.TextValue for item in named(content, "Reason for review")] == reasons
 
 
+def test_structured_report_has_the_decision_of_the_reviewer(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    _, out = exported(source, film, [knees[0], replace(knees[1], decision="corrected")])
+    told = [named(content_of(out, k), "Decision of the reviewer") for k in (0, 1)]
+    assert [[item.TextValue for item in items] for items in told] == [[], ["corrected"]]
+
+
 def test_structured_report_has_the_landmarks_on_the_film(
     source: Path, film: Radiograph, knees: Knees
 ) -> None:
@@ -197,7 +205,8 @@ def test_export_dicom_without_laterality_names_no_side(
     layers = [layer.GraphicLayer for layer in state.GraphicLayerSequence]
     assert layers == ["KNEE LEFT HALF", "KNEE RIGHT HALF"]
     texts = [item.TextObjectSequence[0] for item in state.GraphicAnnotationSequence]
-    assert [text.UnformattedTextValue for text in texts] == ["0.12", "0.12"]
+    labels = ["left half 0.12", "right half 0.12"]  # of the picture
+    assert [text.UnformattedTextValue for text in texts] == labels
 
 
 def test_presentation_state_of_a_flagged_knee_is_red_and_has_the_reason(
@@ -299,7 +308,7 @@ VALIDATED: dict[str, dict[str, Any]] = {
     "plain": {},
     "flagged": FLAGGED | {"landmarks": {"plateau_left": (40.5, 90.0)}},
     "unknown side": {"laterality": ""},
-    "without loss": {"loss": math.nan},
+    "corrected": {"loss": math.nan, "laterality": "", "decision": "corrected"},
 }
 
 

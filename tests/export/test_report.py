@@ -155,7 +155,7 @@ def test_write_report_explains_the_drawing_and_how_to_review(tmp_path: Path, kne
     run = replace(RUN, settings={"out": Path("my results")})
     page, _ = written(tmp_path, [("a.dcm", knees[0])], run=run)
     told = " ".join(" ".join(page.text).split())
-    for part in ("a landmark", "thick corner", "patient’s side and the loss", "to review"):
+    for part in ("a landmark", "thick corner", "the patient’s side, or the half", "to review"):
         assert part in told
     assert "kneematch review 'my results'" in told
 

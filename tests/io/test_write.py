@@ -86,6 +86,7 @@ def test_write_dicom_has_what_the_standard_requires(tmp_path: Path) -> None:
     for keyword in TYPE_2.split():
         assert keyword in dataset, keyword
     assert str(dataset.PatientName) == "Phantom^Synthetic"
+    assert dataset.PositionerType == "NONE"
 
 
 @pytest.mark.parametrize(

@@ -162,10 +162,15 @@ def make_artifacts(films: Iterable[Missing], *, workers: int) -> Iterator[str | 
 
 
 def draw_films(
-    films: Sequence[tuple[str, tuple[Detection, ...]]], *, longest_px: int, workers: int
+    films: Sequence[tuple[str, tuple[Detection, ...]]],
+    *,
+    longest_px: int,
+    reasons: bool,
+    workers: int,
 ) -> "dict[str, Image.Image]":
     """Draw a few films with their detections, by path; those that cannot be drawn are left out."""
-    draw, processes = partial(_draw, longest_px), min(workers, len(films))
+    draw = partial(_draw, longest_px=longest_px, reasons=reasons)
+    processes = min(workers, len(films))
     with closing(map_in_workers(draw, films, workers=processes)) as drawn:
         return {
             film: picture
@@ -211,13 +216,14 @@ def _make(missing: Missing) -> str | None:
     return "; ".join(reason for reason in made if reason) or None
 
 
-def _draw(longest_px: int, found: tuple[str, tuple[Detection, ...]]) -> "Image.Image | None":
+def _draw(
+    found: tuple[str, tuple[Detection, ...]], *, longest_px: int, reasons: bool
+) -> "Image.Image | None":
     from kneematch.detection.overlay import draw_detections
 
-    film, detections = found
+    film, knees = found
     try:
-        return draw_detections(
-            read_isolated(film), detections, longest_px=longest_px, thumbnail=True
-        )
+        pixels = read_isolated(film)
     except FilmError:  # it was there a moment ago, and has its rows
         return None
+    return draw_detections(pixels, knees, longest_px=longest_px, thumbnail=True, reasons=reasons)

@@ -122,7 +122,7 @@ def draw_sheet(journal: Journal, path: Path, *, workers: int) -> None:
 
     good = ((row.film, row.knees) for row in journal.rows() if row.knees)
     first = list(islice(good, SHEET_COLUMNS * SHEET_ROWS))
-    drawn = draw_films(first, longest_px=CELL_PX, workers=workers)
+    drawn = draw_films(first, longest_px=CELL_PX, reasons=True, workers=workers)
     pictures = [drawn[film] for film, _ in first if film in drawn]
     if pictures:
         # As many columns as leave the fewest gaps in the last row.
@@ -139,7 +139,7 @@ def write_run_and_report(
     most = min(max(int(DRAWN_SHARE * journal.count), FEWEST_DRAWN), MOST_DRAWN)
     failed = ((row.film, row.failure or "") for row in failures(journal))
     summary = summarise(_knees(journal), failed, most_films=most)
-    drawn = draw_films(summary.worst, longest_px=PICTURE_PX, workers=workers)
+    drawn = draw_films(summary.worst, longest_px=PICTURE_PX, reasons=False, workers=workers)
     ended = run()
     pictures = [drawn.get(film) for film, _ in summary.worst]
     write_report(out / REPORT, ended, summary, pictures)

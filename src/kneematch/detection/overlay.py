@@ -28,6 +28,7 @@ THUMBNAIL_TEXT_SHARE: Final = 1 / 25  # legible where a picture is shown at half
 DASHES: Final = 12  # along each edge of an area to review
 
 Points = NDArray[np.float64]  # (K, 2), pixels of the layer
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
 def draw_detections(
@@ -36,8 +37,9 @@ def draw_detections(
     *,
     longest_px: int = LONGEST_PX,
     thumbnail: bool = False,
+    reasons: bool = True,
 ) -> Image.Image:
-    """Draw the film in grey with the outline, landmarks, side and loss of each area.
+    """Draw the film in grey with the outline, landmarks, patient's side and loss of each area.
 
     The thick corner is the template's top left. An area to review has a dashed outline and a red
     label with the reasons.
@@ -46,8 +48,8 @@ def draw_detections(
         film: the film on which the areas were found.
         detections: the areas.
         longest_px: longest side of the picture; a smaller film keeps its size.
-        thumbnail: draw thicker lines and larger text, and leave the reasons out, for a picture
-            that is shown small.
+        thumbnail: draw thicker lines and larger text, for a picture that is shown small.
+        reasons: write the reasons for review below the label.
 
     Returns:
         An RGB picture.
@@ -67,7 +69,7 @@ def draw_detections(
     for detection in found:
         _outline(draw, detection, larger * scale, line)
     for detection in found:
-        _label(layer, detection, larger * scale, text_px, reasons=not thumbnail)
+        _label(layer, detection, larger * scale, text_px, reasons=reasons)
     return Image.alpha_composite(picture.convert("RGBA"), layer.reduce(larger)).convert("RGB")
 
 
@@ -126,15 +128,33 @@ def _stroke(
         draw.ellipse((x - width / 2, y - width / 2, x + width / 2, y + width / 2), fill=colour)
 
 
+def label_text(found: Detection) -> str:
+    """Return the patient's side, or the half of the picture where it is not known, and the loss."""
+    loss = f"   {found.loss:.2f}" if math.isfinite(found.loss) else ""
+    return f"{found.laterality or found.side + ' half'}{loss}"
+
+
+def _wrap(text: str, font: Font, room: float) -> list[str]:
+    """Break a text into lines that are not wider than `room`, where its words allow it."""
+    lines: list[str] = []
+    for word in text.split():
+        if lines and font.getlength(f"{lines[-1]} {word}") <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
 def _label(layer: Image.Image, found: Detection, scale: float, size: int, *, reasons: bool) -> None:
-    """Draw side, laterality and loss on a plate above the area, or where there is room."""
-    side = f"{found.side} ({found.laterality})" if found.laterality else found.side
-    lines = [f"{side}   {found.loss:.2f}"]
+    """Draw the patient's side and the loss on a plate above the area, or where there is room."""
+    lines = [label_text(found)]
     if found.needs_review:
         lines[0] += "   review"
-        lines += found.review_reasons if reasons else ()
     font = ImageFont.load_default(size)
     pad = size // 3
+    if found.needs_review and reasons:
+        room = max(layer.width / 2, scale * found.width_px) - 4 * pad
+        lines += [line for reason in found.review_reasons for line in _wrap(reason, font, room)]
     wide = math.ceil(max(map(font.getlength, lines))) + 2 * pad
     tall = len(lines) * (size + pad)
     (x0, y0), (x1, y1) = scale * found.corners.min(0), scale * found.corners.max(0)

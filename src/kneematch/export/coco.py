@@ -1,6 +1,7 @@
 """coco.json: detections as boxes, outlines and keypoints in COCO's format."""
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -71,13 +72,15 @@ def _annotation(knee: Detection, size: tuple[int, int], landmarks: Sequence[str]
         "iscrowd": 0,
         "keypoints": [value for keypoint in keypoints for value in keypoint],
         "num_keypoints": sum(keypoint[2] > ABSENT for keypoint in keypoints),
-        "score": round(1 - knee.loss, 6),
+        **({"score": round(1 - knee.loss, 6)} if math.isfinite(knee.loss) else {}),
         "attributes": {
             "side": knee.side,
             "laterality": knee.laterality,
+            "laterality_source": knee.laterality_source,
             "rotation_deg": round(knee.rotation_deg, 4),
             "review": knee.review,
             "reason": knee.reason,
+            "decision": knee.decision,
         },
     }
 

@@ -4,7 +4,6 @@ The presentation state (GSPS) draws the outlines on the film itself; the capture
 the film with the outlines burned in. Knees to review are red and have the reasons as text.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,7 +16,7 @@ from pydicom.multival import MultiValue
 from pydicom.uid import JPEGBaseline8Bit
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.overlay import COLOURS, draw_detections
+from kneematch.detection.overlay import COLOURS, draw_detections, label_text
 from kneematch.export.dicom import outline_on_film
 from kneematch.export.dicom_sr import MAKER, instance_attributes
 from kneematch.io.dicom_header import header_text, header_value
@@ -110,8 +109,7 @@ def _annotation(
         graphic_data=outline,
         units=pr.AnnotationUnitsValues.PIXEL,
     )
-    loss = f"{knee.loss:.2f}" if math.isfinite(knee.loss) else ""
-    text = f"{knee.laterality} {loss}".strip()
+    text = " ".join(label_text(knee).split())
     if knee.needs_review:
         text = "\r\n".join([f"{text} REVIEW", *knee.review_reasons])
     x, y = outline[outline[:, 1].argmin()].tolist()

@@ -26,6 +26,7 @@ SCHEME: Final = "99KNEEMATCH"
 LOSS: Final = Code("LOSS", SCHEME, "Matching loss")
 REVIEW: Final = Code("REVIEW", SCHEME, "Needs review by a person")
 REASON: Final = Code("REASON", SCHEME, "Reason for review")
+DECISION: Final = Code("DECISION", SCHEME, "Decision of the reviewer")
 LANDMARK: Final = Code("LANDMARK", SCHEME, "Landmark")
 LATERALITY: Final = {"R": codes.SCT.Right, "L": codes.SCT.Left}
 PIXELS: Final = Code("{pixels}", "UCUM", "Pixels")
@@ -109,6 +110,8 @@ def _measurement_group(
     content = group[0].ContentSequence  # of the group's container; TID 1410 is extensible
     for reason in knee.review_reasons:
         content.append(sr.TextContentItem(REASON, reason, relationship_type=CONTAINS))
+    if knee.decision:
+        content.append(sr.TextContentItem(DECISION, knee.decision, relationship_type=CONTAINS))
     for name, (x, y) in knee.landmarks.items():
         if 0 <= x <= size[1] and 0 <= y <= size[0]:
             content.append(_landmark(header, name, (x, y)))

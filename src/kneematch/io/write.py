@@ -34,7 +34,6 @@ EMPTY = (  # required by the standard, and unknown for a phantom
     "InstanceNumber",
     "Manufacturer",
     "DetectorType",
-    "PositionerType",
     "AcquisitionContextSequence",
 )
 
@@ -151,6 +150,7 @@ def _describe(
 ) -> None:
     """Add the body part, laterality, view and series description."""
     dataset.Modality = "DX"
+    dataset.PositionerType = "NONE"
     dataset.PresentationIntentType = "FOR PRESENTATION"
     dataset.ImageType = ["DERIVED", "PRIMARY", ""]
     dataset.BodyPartExamined = "KNEE"

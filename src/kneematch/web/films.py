@@ -60,7 +60,7 @@ def thumbnail_key(film: str, knee: Detection | None) -> str:
 def make_thumbnail(path: Path, film: Radiograph, knee: Detection | None) -> None:
     """Draw an area with its surroundings, or a whole film; the file is for the owner only."""
     part, shown = (film, []) if knee is None else _around(film, knee)
-    picture = draw_detections(part, shown, longest_px=THUMBNAIL_PX, thumbnail=True)
+    picture = draw_detections(part, shown, longest_px=THUMBNAIL_PX, thumbnail=True, reasons=False)
     make_folder(path.parent)
     path.parent.chmod(0o700)  # also where an earlier version made it
     write_private(path, encode(picture, "jpeg", quality=THUMBNAIL_QUALITY))
