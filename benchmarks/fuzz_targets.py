@@ -40,11 +40,13 @@ from fuzz_mutations import (
     mutate_safetensors,
     mutate_tiff,
 )
+from kneematch.batch.apply import journal_films, run_config
 from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import Journal, check_journal
 from kneematch.batch.run import detect_folder
-from kneematch.errors import FilmError
+from kneematch.errors import FilmError, KneematchError
 from kneematch.evaluation.ground_truth import load_ground_truth
+from kneematch.export.run_file import read_run
 from kneematch.io.discovery import find_films
 from kneematch.io.read import read, read_header
 from kneematch.io.write import write_dicom
@@ -94,7 +96,9 @@ def read_template(path: Path) -> object:
 
 
 def read_journal(path: Path) -> object:
-    """Read what a resumed run reads; every film is done once or remains to be done."""
+    """Read what `apply` and a resumed run read; every film is done once or to be done."""
+    with suppress(KneematchError):
+        journal_films(path)
     with path.with_name("journal.jsonl").open("rb") as good:
         check_journal(path, json.loads(good.readline())["settings"])
     with Journal(path, FILMS) as journal:
@@ -120,14 +124,16 @@ def read_review(path: Path) -> object:
         raise AssertionError("two readers read two different reviews")
     log.add(Decision(table.text["film"][0], "left", "accepted", area_of(table.detection(0))))
     log.close()
-    kept = [file.read_bytes() for file in folder.iterdir()]
-    if not any(content.startswith(before) for content in kept):
+    kept = [_lines(file.read_bytes()) for file in folder.iterdir()]
+    if not any(lines[: len(_lines(before))] == _lines(before) for lines in kept):
         raise AssertionError("decisions are lost")
     return log.decisions
 
 
-def read_run(path: Path) -> object:
-    return load_loss_meter(_alone(path, "run.json"))
+def read_run_file(path: Path) -> object:
+    out = _alone(path, "run.json")
+    load_loss_meter(out)
+    return run_config(read_run(out / "run.json"))
 
 
 def read_checkpoint(path: Path) -> object:
@@ -140,6 +146,10 @@ def read_list(path: Path) -> object:
 
 def read_csv_list(path: Path) -> object:
     return find_films(path)
+
+
+def _lines(content: bytes) -> list[bytes]:
+    return [line for line in content.split(b"\n") if line.strip()]
 
 
 def _alone(path: Path, name: str) -> Path:
@@ -164,7 +174,7 @@ TARGETS = {
         Target("journal.jsonl", 8, mutate_lines, read_journal),
         Target("review.csv", 5, mutate_csv, read_review),
         Target("detections.csv", 5, mutate_csv, read_table),
-        Target("run.json", 2, mutate_json, read_run),
+        Target("run.json", 2, mutate_json, read_run_file),
         Target("truth.csv", 3, mutate_csv, load_ground_truth),
         Target("films.csv", 3, mutate_csv, read_csv_list),
         Target("films.txt", 2, mutate_bytes, read_list),

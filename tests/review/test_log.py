@@ -221,6 +221,8 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "unknown decision": lambda line: line.replace(b"accepted", b"maybe", 1),
     "not a number": lambda line: line.replace(b"0.250000", b"low", 1),
     "binary": lambda line: bytes(range(256)).replace(b"\n", b"") + b"\n",
+    "endless number": lambda line: line.replace(b",,\n", b',"{""a"": [1, 1%b]}",\n' % (b"0" * 400)),
+    "no landmarks": lambda line: line.replace(b",,\n", b",7,\n"),
     "two lines of text": lambda line: b"one\ntwo\n",
 }
 

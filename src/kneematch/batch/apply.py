@@ -1,6 +1,5 @@
 """apply_review: write the decisions of a review to all files of a run."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -15,7 +14,7 @@ from kneematch.batch.artifacts import (
     requested_artifacts,
 )
 from kneematch.batch.config import DetectConfig
-from kneematch.batch.journal import Journal
+from kneematch.batch.journal import Journal, Row
 from kneematch.batch.results import (
     RUN,
     draw_sheet,
@@ -71,8 +70,8 @@ def apply_review(
         SettingsError: the folder holds no run that has ended, or another program writes to it.
     """
     run = read_run(out / RUN)
-    films = _films(out / JOURNAL)
-    config = _config(run)
+    films = journal_films(out / JOURNAL)
+    config = run_config(run)
     with Journal(out / JOURNAL, len(films), row_reviser(out, root)) as journal:
         count = default_workers(len(films)) if workers is None else workers
         counts = write_results(config, out, journal, _landmarks(out))
@@ -106,30 +105,49 @@ def _changed(journal: Journal, names: list[str], artifacts: list[Artifact]) -> I
             yield Missing(names[row.index], row, tuple(artifacts))
 
 
-def _films(path: Path) -> list[str]:
-    """Return the films of a journal, in their order."""
-    films: dict[int, str] = {}
+def journal_films(path: Path) -> list[str]:
+    """Return the films of a journal, in their order.
+
+    Raises:
+        SettingsError: it is missing or damaged, or some films have no line.
+    """
     try:
         with path.open("rb") as file:
             file.readline()
-            for line in file:
-                plain = json.loads(line)
-                films[int(plain["index"])] = plain["film"]
-    except OSError as error:
+            rows = [Row.from_line(line) for line in file]
+    except (OSError, ValueError) as error:
         raise SettingsError(
-            f"{path}: cannot be read; expected the journal of a run; name its folder"
+            f"{path}: cannot be read; expected the journal of a run; name its folder, or mend it "
+            "with `kneematch detect --resume`"
         ) from error
-    return [films[index] for index in sorted(films)]
+    films = {row.index: row.film for row in rows}
+    if sorted(films) != list(range(len(films))):
+        raise SettingsError(
+            f"{path}: some films have no line; expected a run that has ended; continue it with "
+            "`kneematch detect --resume`"
+        )
+    return [films[index] for index in range(len(films))]
 
 
-def _config(run: Run) -> DetectConfig:
-    """Return the settings that say which files a run has."""
+def run_config(run: Run) -> DetectConfig:
+    """Return the settings that say which files a run has.
+
+    Raises:
+        SettingsError: run.json was changed by hand.
+    """
     known = {item.name for item in fields(DetectConfig)}
     settings: dict[str, Any] = {k: v for k, v in run.settings.items() if k in known}
-    settings |= {"export": tuple(settings.get("export", ())), "resume": False, "force": False}
-    if settings.get("sheet") is not None:
-        settings["sheet"] = Path(settings["sheet"])
-    return DetectConfig(**settings)
+    settings |= {"resume": False, "force": False}
+    try:
+        settings["export"] = tuple(settings.get("export", ()))
+        if settings.get("sheet") is not None:
+            settings["sheet"] = Path(settings["sheet"])
+        return DetectConfig(**settings)
+    except (TypeError, ValueError) as error:
+        raise SettingsError(
+            f"{RUN}: settings that no run has ({error}); expected those of `kneematch detect`; "
+            "run the films again"
+        ) from error
 
 
 def _landmarks(out: Path) -> list[str]:

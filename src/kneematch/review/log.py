@@ -286,12 +286,12 @@ def _parse_entry(line: bytes, missing: int) -> Entry | None:
             Area(float(x), float(y), float(width), float(rotation)),
             float(loss) if loss else None,
             "" if laterality == UNKNOWN else laterality or None,
-            {name: (float(x), float(y)) for name, (x, y) in json.loads(points).items()}
+            {name: (float(x), float(y)) for name, (x, y) in dict(json.loads(points)).items()}
             if points
             else None,
             float(height) if height else None,
         )
-    except (ValueError, TypeError, AttributeError, RecursionError, csv.Error, SettingsError):
+    except (ValueError, TypeError, RecursionError, OverflowError, csv.Error, SettingsError):
         return None
     whole = line.endswith(b"\n") and math.isfinite(decision.loss or 0.0)
     return (state, decision) if whole else None
