@@ -4,6 +4,7 @@ In a page, `<!-- commands -->` becomes every command with its arguments and opti
 `<!-- public names -->` the documentation of every name that `kneematch` exports.
 """
 
+import dataclasses
 import inspect
 import re
 from enum import Enum
@@ -16,6 +17,7 @@ from mkdocs.structure.files import File, Files
 
 import kneematch
 from kneematch.cli.main import app
+from kneematch.options import KEY
 
 ROOT = Path(__file__).parent.parent
 # Pages of the repository's root, by their names on the site.
@@ -53,11 +55,44 @@ def _up(page: Any) -> str:
 
 
 def public_names() -> str:
-    """Return a directive of mkdocstrings for every public name, functions last."""
+    """Return the documentation of every public name, functions last."""
     names = sorted(
         set(kneematch.__all__) - {"__version__"}, key=lambda name: (name.islower(), name)
     )
-    return "\n\n".join(f"::: kneematch.{name}" for name in names)
+    parts = []
+    for name in names:
+        parts.append(f"::: kneematch.{name}")
+        named = getattr(kneematch, name)
+        if dataclasses.is_dataclass(named):
+            parts.append(_fields(named))
+    return "\n\n".join(parts)
+
+
+def _fields(kind: Any) -> str:
+    """Return a table of a dataclass's fields; their meaning is the option's help, or a comment."""
+    comments = _comments(kind)
+    lines = [f"Fields of `{kind.__name__}`:", "", "| field | default | meaning |", "|---|---|---|"]
+    for field in dataclasses.fields(kind):
+        if field.name.startswith("_"):
+            continue
+        option = field.metadata.get(KEY)
+        meaning = option.help if option else comments.get(field.name, "")
+        known = field.default is not dataclasses.MISSING
+        default = f"`{field.default!r}`" if known else ""
+        lines.append(f"| `{field.name}` | {default} | {_escaped(meaning)} |")
+    return "\n".join(lines)
+
+
+def _comments(kind: Any) -> dict[str, str]:
+    """Return the comment at the end of every field's line, or on the lines above it."""
+    found, above = {}, ""
+    for line in inspect.getsource(kind).splitlines():
+        field = re.match(r"    (\w+): [^#]*(?:# (.*))?$", line)
+        if field:
+            found[field[1]] = field[2] or above
+        comment = re.match(r"    # (.*)", line)
+        above = f"{above} {comment[1]}".strip() if comment else ""
+    return found
 
 
 def commands() -> str:
@@ -113,4 +148,9 @@ def _text(value: Any) -> str:
 
 
 def _help(parameter: Any) -> str:
-    return re.sub(r"([][|*])", r"\\\1", parameter.help or "").replace("\n", " ")
+    return _escaped(parameter.help or "")
+
+
+def _escaped(text: str) -> str:
+    """Return a text without signs that Markdown would read."""
+    return re.sub(r"([][|*])", r"\\\1", text).replace("\n", " ")

@@ -65,7 +65,7 @@ def installed(folder: Path, python: str, *wanted: str | Path) -> Path:
 def detect_on_a_phantom(bin_folder: Path, folder: Path) -> None:
     """Make a phantom and detect its two knees with the built-in model."""
     kneematch = bin_folder / "kneematch"
-    run(kneematch, "synth", "-n", "1", "--kind", "knee", "-o", "films", cwd=folder)
+    run(kneematch, "synth", "-n", "1", "--framing", "knee", "-o", "films", cwd=folder)
     wanted = "--crops", "--overlays", "--export", "coco", "--export", "dicom", "--json"
     told = run(kneematch, "detect", "films", "-o", "found", *wanted, cwd=folder)
     assert json.loads(told)["knees"] == 2

@@ -7,6 +7,7 @@ from typing import Final
 from kneematch.detection.detection import Detection
 from kneematch.io.atomic import make_folder
 from kneematch.io.shapes import MARKUPS, POINTS, write_markups, write_points
+from kneematch.review.log import REJECTED
 
 EXPORTS: Final = ("markups", "pts")
 
@@ -16,6 +17,8 @@ def write_landmarks(
 ) -> None:
     """Write the landmarks of each knee as NAME-SIDE.mrk.json, NAME-SIDE.pts, or both.
 
+    Files of knees that were rejected since are removed.
+
     Args:
         knees: the name of the film among the run's artifacts, and the detection.
         folder: for the files; it is made if need be.
@@ -24,8 +27,12 @@ def write_landmarks(
     make_folder(folder)
     wanted = set(kinds)
     for name, knee in knees:
-        path = folder / f"{name}-{knee.side}"
+        markups, points = (folder / f"{name}-{knee.side}{suffix}" for suffix in (MARKUPS, POINTS))
+        if knee.decision == REJECTED:
+            markups.unlink(missing_ok=True)
+            points.unlink(missing_ok=True)
+            continue
         if "markups" in wanted:
-            write_markups(f"{path}{MARKUPS}", knee.landmarks, knee.mm_per_px)
+            write_markups(markups, knee.landmarks, knee.mm_per_px)
         if "pts" in wanted:
-            write_points(f"{path}{POINTS}", knee.landmarks)
+            write_points(points, knee.landmarks)

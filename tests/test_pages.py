@@ -1,9 +1,11 @@
-"""The README and the other pages: their Python runs, their commands parse, their links lead on."""
+"""The README and the other pages: their Python and commands run, their links lead on."""
 
+import os
 import re
 import shlex
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,26 @@ import pytest
 import typer
 
 from kneematch.cli.main import app
+from kneematch.io.read import read
+from kneematch.io.shapes import write_markups, write_points
+from kneematch.io.write import write_dicom
+from kneematch.matching.annotation import load_annotation
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
+from kneematch.synthetic.phantom import phantom
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
 OTHER_PROGRAMS = {"docker", "pip"}  # to which kneematch is an argument
 SHELL_ENDS = {"|", "||", "&&", ">", ";"}  # what follows is another program's
+
+PROGRAMS = Path(__file__).with_name("programs_of_pages.py")
+NAMES = ("kneematch", "docker", "apptainer", "srun", "torchrun", "python", "pip", "make", "pytest")
+OAI_SERIES = "Bilateral PA Fixed Flexion Knee"
+# Pages whose commands begin with films that are there, and not with `kneematch synth`.
+WITH_FILMS = ("web.md", "cluster.md", "container.md")
+WITH_STUDIES = ("reproduce.md", "oai.md")
 
 
 def code_blocks(page: Path, language: str) -> list[str]:
@@ -109,3 +123,80 @@ def test_paper_page_names_what_exists() -> None:
                 assert re.search(rf"\b{word}\b", source), f"{word} in {where}"
     for name in re.findall(r"`([\w/]+\.py)`", text):
         assert (ROOT / "src" / "kneematch" / name).exists(), name
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, and the stand-ins on the path."""
+    programs, work = tmp_path / "bin", tmp_path / "work"
+    programs.mkdir()
+    work.mkdir()
+    for name in NAMES:
+        script = programs / name
+        command = shlex.join([sys.executable, str(PROGRAMS), name])
+        script.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+    settings = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    jobs = {"ARRAY_TASK_ID": "0", "ARRAY_TASK_COUNT": "2", "CPUS_PER_TASK": "2"}
+    for name, text in {**settings, **{f"SLURM_{key}": text for key, text in jobs.items()}}.items():
+        monkeypatch.setenv(name, text)
+    return work
+
+
+def make_films(folder: Path) -> None:
+    """What a reader of these pages has: films, a template, and an archive."""
+    config = SynthConfig(count=4, size=(600, 500), framing="knee", workers=0)
+    synthesize(folder / "films", config)
+    synthesize(folder / "archive" / "knees", config)
+    synthesize(folder, SynthConfig(count=1, size=(600, 500), framing="knee", workers=0))
+
+
+def make_studies(folder: Path) -> None:
+    """Phantoms laid out as OAI and MOST are, one series of them packed."""
+    for k in range(4):
+        pixels = phantom(k, size=(480, 480), framing="knee").radiograph.pixels
+        series = folder / f"OAI/00m/0.C.2/{9_000_001 + k}/20040909/0042960{3 + k}"
+        series.mkdir(parents=True)
+        write_dicom(
+            series / "001", pixels, laterality="B", series="Bilateral PA Fixed Flexion Knee"
+        )
+        view = folder / f"MOST/M{1000 + k}_ABCD/V0/1{k}608/PA10"
+        view.mkdir(parents=True)
+        write_dicom(view / f"1{k}6081", pixels, laterality="B")
+    with tarfile.open(series.with_suffix(".tar.gz"), "w:gz") as archive:
+        archive.add(series / "001", "001")
+    (series / "001").unlink()
+
+
+def make_drawings(folder: Path) -> None:
+    """Landmarks drawn with other programs on the first phantom that the page makes."""
+    synthesize(folder / "same", SynthConfig(count=1, size=(600, 500), framing="knee", workers=0))
+    drawn = load_annotation(folder / "same" / "template.json")
+    write_points(folder / "drawn.pts", drawn.landmarks)
+    write_markups(folder / "drawn.mrk.json", drawn.landmarks, read(drawn.film).mm_per_px)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_page_run(page: Path, folder: Path) -> None:
+    """Run them as they stand; tests/programs_of_pages.py stands in for what cannot run here."""
+    blocks = code_blocks(page, "sh")
+    if not blocks or page.name == "install.md":
+        pytest.skip("no commands, or those of tests/test_installation.py")
+    if page.name in WITH_FILMS:
+        make_films(folder)
+    if page.name in WITH_STUDIES:
+        make_studies(folder)
+    if page.name == "own-template.md":
+        make_drawings(folder)
+    if page.name == "tutorial.md":
+        (folder / "grade.py").write_text(code_blocks(page, "python")[0], encoding="utf-8")
+    for block in blocks:
+        done = subprocess.run(
+            ["bash", "-eu", "-c", block.replace("/archive", str(folder / "archive"))],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
