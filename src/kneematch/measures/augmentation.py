@@ -79,6 +79,8 @@ def draw_views(
     x, y = _pose(draw, maps, size, width)  # (N, size, size) in pixels of the maps
     femur, tibia, displaced = _reshape(draw, maps, rows, x, y, amount=0.0 if real else 1.0)
     picture = _sample(maps.attenuation[rows].float(), x, displaced)
+    if not real:
+        picture = picture + _details(draw, maps, x, femur, tibia)
     mirrored = x[:, 0, 0] > x[:, 0, -1]
     sides = _lookup(maps.sides[rows], displaced) - x[:, None]  # (N, 2, size, size)
     sides = torch.where(mirrored[:, None, None, None], -sides.flip(1), sides)
@@ -161,6 +163,33 @@ def _new_gap(draw: Draw, u: Tensor, gap: Tensor) -> Tensor:
     gap = gap * (factor + (1 - factor) * middle) + _bumps(draw, u, 3, 0.005)
     gap = gap + draw.uniform(-0.01, 0.09) * middle + draw.uniform(0.0, 0.07) * notch
     return gap.clamp(min=SMALLEST_GAP)
+
+
+def _details(draw: Draw, maps: KneeMaps, x: Tensor, femur: Tensor, tibia: Tensor) -> Tensor:
+    """Return the attenuation (N, H, W) of cortical lines along both borders and of plateau rims.
+
+    A rim lies above the border wherever the plateau is tilted against the beam, and the bone
+    between both is faint.
+
+    Args:
+        draw: random numbers.
+        maps: the knees.
+        x: (N, H, W) in pixels of the maps.
+        femur: (N, H, W) height of the femoral border above each pixel, in pixels of the maps.
+        tibia: the same of the tibial border.
+    """
+    px = maps.extent.px
+    u, femur, tibia = (x - maps.extent.size / 2) / px, femur / px, tibia / px
+    plate = draw.uniform(-0.05, 0.15) * (-((femur + 0.008) / 0.008).square()).exp()
+    floor = draw.uniform(-0.05, 0.20) * (-((tibia - 0.006) / 0.008).square()).exp()
+    total = (plate + floor) * (1 + _bumps(draw, u, 3, 0.7))
+    for side in (-1, 1):
+        above = tibia + draw.uniform(0.01, 0.08)  # height of the rim above each pixel
+        rim = draw.uniform(0.0, 0.12) * (-(above / 0.006).square()).exp()
+        bone = draw.uniform(0.0, 0.10) * (above / 0.004).sigmoid() * (-tibia / 0.004).sigmoid()
+        compartment = ((side * u - 0.12) / 0.02).sigmoid()
+        total = total + draw.happens(0.5) * compartment * (rim + bone)
+    return total * ((0.48 - u.abs()) / 0.01).sigmoid()
 
 
 def _bumps(draw: Draw, u: Tensor, count: int, height: float) -> Tensor:
