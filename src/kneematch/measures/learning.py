@@ -1,6 +1,6 @@
 """Train the outline network on views of phantom knees, and on corrected outlines."""
 
-import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,8 +20,7 @@ from kneematch.measures.network import (
 )
 from kneematch.measures.phantom_crops import KneeMaps
 
-logger = logging.getLogger("kneematch")
-
+WARM_UP: Final = 0.1  # share of the steps during which the learning rate rises
 TARGET_SD: Final = 1.0  # of the distribution that is learnt, in pixels
 SIDE_WEIGHT: Final = 0.3  # of the sides and the margins in the loss
 DISTANCE_WEIGHT: Final = 0.2  # of the mean's error in pixels
@@ -49,7 +48,7 @@ def train_outlines(
     report: Callable[[int, float], None] | None = None,
     more: Callable[[torch.Generator], Views] | None = None,
 ) -> OutlineNetwork:
-    """Train with AdamW and a one-cycle schedule; return the network in evaluation mode.
+    """Train with AdamW and a cosine schedule; return the network in evaluation mode.
 
     Args:
         network: on the maps' device.
@@ -61,15 +60,15 @@ def train_outlines(
     device = maps[0].attenuation.device
     generator = torch.Generator(device).manual_seed(config.seed)
     optimiser = torch.optim.AdamW(network.parameters(), weight_decay=0.02)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, config.rate, total_steps=config.steps, pct_start=0.1
-    )
     network.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     counts = config.batch, max(1, round(config.leg_share * config.batch))
     frames = (JOINT_PX, JOINT_WIDTH), (LEG_PX, LEG_WIDTH)
     for step in range(config.steps):
-        if step == int(config.frozen_from * config.steps):
+        done = step / config.steps
+        if done >= config.frozen_from:
             _freeze_normalization(network)
+        for group in optimiser.param_groups:
+            group["lr"] = config.rate * _rate(done)
         views = [
             draw_views(each, choose(each, count, generator), frame, generator)
             for each, count, frame in zip(maps, counts, frames, strict=False)
@@ -81,10 +80,14 @@ def train_outlines(
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimiser.step()
-        schedule.step()
         if report is not None and (step % 250 == 0 or step == config.steps - 1):
             report(step, loss.item())
     return network.eval()
+
+
+def _rate(done: float) -> float:
+    """Return the learning rate over its peak: a linear rise, then half a cosine."""
+    return min(done / WARM_UP, 0.5 + 0.5 * math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
 
 
 def _freeze_normalization(network: OutlineNetwork) -> None:
