@@ -457,4 +457,6 @@ def draw_areas(results: Sequence[Result], name: str, films: FilmSet, out: Path) 
 
 
 if __name__ == "__main__":
-    main()
+    import replication  # so that worker processes find its functions by the module's name
+
+    replication.main()

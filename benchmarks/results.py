@@ -34,6 +34,8 @@ COMMANDS = {
     "box-real": "neural.py --films 0 --real REAL --threads 2",
     "template-transfer": "template_transfer.py --real REAL --threads 2",
     "evaluate-real": "evaluate.py --work WORK --real REAL",
+    "paper-real": "evaluate.py --work WORK --real REAL --paper --methods sliding "
+    "--tables losses,accuracy",
     "own-real": "neural.py --films 0 --real REAL --model WORK/real.safetensors --threads 2 "
     "--methods sliding,neural,neural+sharpen,neural+gauss_newton,search",
     "train-paper": "train.py --device cuda --workers 16 -o WORK/paper.safetensors",

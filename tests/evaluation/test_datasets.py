@@ -4,6 +4,7 @@ The paths, series descriptions and expected films are written down literally. Pa
 accession numbers are invented.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -68,7 +69,7 @@ MOST_FILES = {
     "M1005_EFGH/V0/12349/0": "BL Left Lateral Knee",
 }
 MOST_BASELINE = [
-    ("M1001", "M1001_ABCD/V0/12345/PA05/123452"),
+    ("M1001", "M1001_ABCD/V0/12345/PA10/123451"),
     ("M1005", "M1005_EFGH/V0/12349/1"),
     ("MB01002", "MB01002/V0/12346/PA15/123461"),
 ]
@@ -209,6 +210,28 @@ def test_split_films_takes_lists_as_they_are_and_nobody_in_both(oai: Path, tmp_p
     test.write_text("00m/0.E.1/9990003/20040909/00429603/001\n")
     with pytest.raises(SettingsError, match="1 participants in both"):
         split_films(OAI, oai, config)
+
+
+def test_find_study_films_of_oai_does_not_open_mri_series(oai: Path, tmp_path: Path) -> None:
+    write_films(tmp_path, {f"{OAI_BASELINE[0][1]}": FRONTAL})
+    slices = tmp_path / "00m/0.C.2/9990001/20050519/10693717"
+    slices.mkdir()
+    os.mkfifo(slices / "001")  # opening it would wait for a writer
+    (slices / "002").symlink_to("/dev/zero")
+    assert found(OAI, tmp_path) == OAI_BASELINE[:1]
+
+
+def test_split_films_never_tests_on_the_annotated_film(oai: Path, tmp_path: Path) -> None:
+    for who, path in OAI_BASELINE:
+        split = split_films(OAI, oai, ReproduceConfig(train=2, test=2), oai / path)
+        assert str(oai / path) in split.train, who
+        assert str(oai / path) not in split.test
+    listed = tmp_path / "test.txt"
+    listed.write_text(f"{OAI_BASELINE[2][1]}\n")
+    other = oai / "00m/0.E.1/9990003/20040909/00429606/001"  # of the same participant
+    with pytest.raises(SettingsError, match="the participant whose film the template was drawn on"):
+        split_films(OAI, oai, ReproduceConfig(train=2, test_list=listed), other)
+    assert split_films(OAI, oai, ReproduceConfig(train=2, test_list=listed), tmp_path / "film")
 
 
 def test_split_films_of_most_has_no_training_films(most: Path) -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +28,8 @@ class Study:
     visits: tuple[str, ...]  # name patterns of the baseline's folders
     participant: str  # regular expression of the names of participants' folders
     series: str  # part of the series description of bilateral frontal films
-    views: tuple[str, ...]  # name patterns of folders that hold these films and no others
+    views: tuple[str, ...]  # names of folders that hold these films and no others, best first
+    skipped: str  # regular expression of the names of folders that hold none, such as MRI series
     train: int  # number of films; 0 where the paper trained on another study
     test: int
     table: str
@@ -40,6 +42,7 @@ OAI: Final = Study(
     participant=r"9\d{6}",
     series="Bilateral PA Fixed Flexion",
     views=(),
+    skipped=r"1\d{7}",
     train=500,
     test=400,
     table="Table 1",
@@ -50,7 +53,8 @@ MOST: Final = Study(
     visits=("V0",),
     participant=r"(M[BI]?\d{4,5})(_\w+)?",
     series="Bilateral PA Fixed Flexion",
-    views=("PA05", "PA10", "PA15"),
+    views=("PA10", "PA05", "PA15"),
+    skipped="",
     train=0,
     test=400,
     table="Table 2",
@@ -75,8 +79,8 @@ def find_study_films(
 ) -> Films:
     """Find one bilateral film of every participant at the visit, sorted by participant.
 
-    Where a participant has several films, the first by path is taken. Participants are known by
-    the names of folders, not by DICOM headers.
+    Where a participant has several films, the first is taken, by view and then by path.
+    Participants are known by the names of folders, not by DICOM headers.
 
     Raises:
         SettingsError: no film was found.
@@ -93,8 +97,19 @@ def find_study_films(
     return sorted(dict(reversed(films)).items())  # the first film of each participant
 
 
-def split_films(study: Study, root: Path, config: ReproduceConfig = ReproduceConfig()) -> Split:
+def split_films(
+    study: Study,
+    root: Path,
+    config: ReproduceConfig = ReproduceConfig(),
+    annotated: Path | None = None,
+) -> Split:
     """Choose the films to train and to test on: the lists that are given, else a random draw.
+
+    Args:
+        study: OAI or MOST.
+        root: folder of the study's films.
+        config: which films.
+        annotated: film that the template is drawn on; its participant is never tested on.
 
     Raises:
         SettingsError: there are too few films, or a participant is in both lists.
@@ -107,10 +122,21 @@ def split_films(study: Study, root: Path, config: ReproduceConfig = ReproduceCon
             f"{len(both)} participants in both --train-list and --test-list; expected nobody in "
             "both; take them out of one"
         )
+    drawn_on = None if annotated is None else _participant(str(annotated), root, layout)
+    if annotated is not None and any(
+        participant == drawn_on or os.path.realpath(film) == os.path.realpath(annotated)
+        for participant, film in test
+    ):
+        raise SettingsError(
+            f"{config.test_list}: lists the participant whose film the template was drawn on; "
+            "expected others; take the film out, or draw the template on another"
+        )
     to_train = (config.train or study.train) if study.train and not train else 0
     to_test = 0 if test else config.test or study.test
     if to_train or to_test:
         taken = {participant for participant, _ in (*train, *test)}
+        if not to_train and drawn_on is not None:
+            taken.add(drawn_on)
         pool = [film for film in find_study_films(study, root, config) if film[0] not in taken]
         if len(pool) < to_train + to_test:
             raise SettingsError(
@@ -119,6 +145,8 @@ def split_films(study: Study, root: Path, config: ReproduceConfig = ReproduceCon
                 f"or ask for fewer with --train and --test{_archive_hint(root)}"
             )
         order = [pool[k] for k in np.random.default_rng(config.seed).permutation(len(pool))]
+        if to_train:
+            order.sort(key=lambda film: film[0] != drawn_on)  # the annotated one is trained on
         train, test = train or order[:to_train], test or order[to_train : to_train + to_test]
     return Split(tuple(path for _, path in train), tuple(path for _, path in test))
 
@@ -134,12 +162,12 @@ def _as_configured(study: Study, config: ReproduceConfig) -> Study:
     if config.visit is not None:
         study = replace(study, visits=(config.visit,))
     if config.series is not None:
-        study = replace(study, series=config.series, views=())
+        study = replace(study, series=config.series, views=(), skipped="")
     return replace(study, participant=config.participant or study.participant)
 
 
 def _search(study: Study, root: Path) -> list[str]:
-    """Return all bilateral frontal films of the visit, sorted by path.
+    """Return all bilateral frontal films of the visit, sorted by view and then by path.
 
     They are known by a folder's name, or else by the DICOM header.
     """
@@ -148,16 +176,21 @@ def _search(study: Study, root: Path) -> list[str]:
             f"{root}: no such folder; expected the films of {study.name}; check --root"
         )
     found, others = [], []
-    for path in _files(root, study.visits):
+    for path in _files(root, study.visits, study.skipped):
         folders = path.relative_to(root).parts[:-1]
-        if any(_matches(name, study.views) for name in folders):
+        if not set(study.views).isdisjoint(folders):
             found += [str(path)] if _is_dicom(path) else []
         elif not path.name.endswith(ARCHIVE):
             others.append(str(path))
-    return sorted([*found, *in_series(others, study.series)])
+    return sorted([*found, *in_series(others, study.series)], key=partial(_view_and_path, study))
 
 
-def _files(root: Path, visits: Sequence[str]) -> Iterator[Path]:
+def _view_and_path(study: Study, film: str) -> tuple[int, str]:
+    folders = Path(film).parts
+    return next((k for k, view in enumerate(study.views) if view in folders), 0), film
+
+
+def _files(root: Path, visits: Sequence[str], skipped: str) -> Iterator[Path]:
     """Yield the files in folders of the visit; where one is found, its siblings are others'."""
 
     def refuse(error: OSError) -> None:
@@ -168,7 +201,9 @@ def _files(root: Path, visits: Sequence[str]) -> Iterator[Path]:
 
     above = root.resolve().name
     for folder, folders, files in os.walk(root, onerror=refuse):
-        folders[:] = [name for name in folders if name[0] != "."]
+        folders[:] = [
+            name for name in folders if name[0] != "." and not re.fullmatch(skipped, name)
+        ]
         inside = (above, *Path(folder).relative_to(root).parts)
         if any(_matches(name, visits) for name in inside):
             seen = sorted(name for name in files if name[0] != ".")

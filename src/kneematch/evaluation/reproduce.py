@@ -85,7 +85,8 @@ def reproduce(
     """
     _check(study, config)
     logger.info("looking for films of %s", study.name)
-    split = split_films(study, root, config)
+    annotated = None if config.template is None else load_annotation(config.template).film
+    split = split_films(study, root, config, annotated)
     _write_split(split, root, out, config)
     logger.info("%d films to train on, %d to test", len(split.train), len(split.test))
     model, left_out = config.model, tuple[str, ...]()
