@@ -225,7 +225,7 @@ def phantoms(count: int, test: int, pool: ProcessPoolExecutor) -> FilmSet:
 
 def rendered(seed: int) -> Film:
     torch.set_num_threads(1)
-    return phantom_films([seed], kind="knee", room=0.0)[0]
+    return phantom_films([seed], framing="knee", room=0.0)[0]
 
 
 def films_of_folder(folder: Path, limit: int | None) -> FilmSet:
