@@ -34,6 +34,11 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+def code_blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
 def requirements() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     return [*project["dependencies"], *project["optional-dependencies"]["web"]]
@@ -125,3 +130,29 @@ def test_wheel_works_with_the_newest_versions_on_every_python(
         pytest.skip(f"no {python} on the path")
     (wheel,) = packages.glob("*.whl")
     detect_on_a_phantom(installed(empty, python, wheel), empty)
+
+
+# Ctrl-C ends the page of `review` after half a minute; there is no browser on this machine.
+END_REVIEW = """
+kneematch() {
+  if [ "$1" != review ]; then command kneematch "$@"; return; fi
+  timeout --signal INT 30 knees/bin/kneematch "$@" --no-browser || [ $? = 124 ] || [ $? = 130 ]
+}
+"""
+
+
+def test_new_user_can_follow_install_and_tutorial_word_for_word(
+    packages: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (wheel,) = packages.glob("*.whl")
+    shutil.copy(wheel, empty)
+    (empty / "grade.py").write_text(code_blocks("tutorial.md", "python")[0], encoding="utf-8")
+    commands = [*code_blocks("install.md", "sh"), *code_blocks("tutorial.md", "sh")]
+    (empty / "walk.sh").write_text("\n".join([END_REVIEW, *commands]), encoding="utf-8")
+    monkeypatch.setenv("HOME", str(empty))  # where completion is installed
+    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / "constraints.txt"))
+    told = run("bash", "-eu", "walk.sh", cwd=empty)
+    assert "127.0.0.1" in told
+    crops = list((empty / "graded").rglob("*.png"))
+    assert len(crops) == len((empty / "graded.csv").read_text("utf-8").splitlines()) - 1 > 30
+    assert (empty / "compared" / "evaluation.md").exists()
