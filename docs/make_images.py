@@ -3,19 +3,28 @@
 import tempfile
 from pathlib import Path
 
-from PIL import Image
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 from kneematch.detection.detector import Detector
 from kneematch.detection.overlay import draw_detections
 from kneematch.export.contact_sheet import CELL_PX, contact_sheet, draw_split
 from kneematch.io.write import write_png16
+from kneematch.measures.joint_space import COMPARTMENTS, FIXED
+from kneematch.measures.landmarks import landmarks
+from kneematch.measures.outlines import Array
+from kneematch.measures.phantom_crops import true_outlines
 from kneematch.synthetic.annotation import annotate
+from kneematch.synthetic.film_plan import plan_film
 from kneematch.synthetic.phantom import phantom
 
+ORANGE, BLUE, YELLOW, WHITE = "#ff9a3c", "#4aa8ff", "#ffe14d", "#ffffff"
 IMAGES = Path(__file__).parent / "images"
 SPLIT_SEEDS = (0, 2, 6)
 TEMPLATE_SEED = 0
 DETECTED_SEEDS = (2, 7, 21)
+MEASURED_SEED = 23
+MEASURED_PX = 1000  # side of the picture of measures
 
 
 def main() -> None:
@@ -29,6 +38,46 @@ def main() -> None:
         for film, knees in zip(films, found, strict=True)
     ]
     _save(pictures, "detections.png")
+    draw_measures().resize((760, 760)).quantize(128).save(IMAGES / "measures.png", optimize=True)
+
+
+def draw_measures() -> Image.Image:
+    """Draw the outlines of a phantom's knee and where it is measured."""
+    plan = plan_film(MEASURED_SEED)
+    film, outlines = phantom(MEASURED_SEED).radiograph, true_outlines(plan)[1]
+    middle, reach = outlines.tibia[[0, -1]].mean(0), 0.62 * outlines.width_px
+    scale = MEASURED_PX / (2 * reach)
+    corner = middle - reach
+    box = (*corner.tolist(), *(middle + reach).tolist())
+    grey = Image.fromarray((255 * film.pixels).astype(np.uint8))
+    picture = grey.resize((MEASURED_PX,) * 2, Image.Resampling.BICUBIC, box=box).convert("RGB")
+    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(22)
+
+    def place(points: Array) -> list[tuple[float, float]]:
+        return [(float(x), float(y)) for x, y in scale * (points - corner)]
+
+    for line, colour in ((outlines.femur, ORANGE), (outlines.tibia, BLUE)):
+        draw.line(place(line), fill=colour, width=4)
+    for sides, colour in ((outlines.femur_sides, ORANGE), (outlines.tibia_sides, BLUE)):
+        for side in sides:
+            draw.line(place(side), fill=colour, width=2)
+    plateau = place(outlines.tibia[[0, -1]])
+    draw.line(plateau, fill=WHITE, width=1)
+    for x in FIXED:
+        ends = outlines.to_film(np.array([[x, y] for y in (-0.11, 0.06)]))
+        usual = x in (0.225, 0.25)
+        draw.line(place(ends), fill=YELLOW if usual else WHITE, width=3 if usual else 1)
+    for (x0, x1), name in zip(COMPARTMENTS.values(), COMPARTMENTS, strict=True):
+        ends = place(outlines.to_film(np.array([[x0, 0.09], [x1, 0.09]])))
+        draw.line(ends, fill=YELLOW, width=3)
+        (ax, ay), (bx, by) = ends
+        text = f"{name}, x = {x0} to {x1}"
+        draw.text(((ax + bx) / 2, (ay + by) / 2 + 18), text, YELLOW, font, anchor="mt")
+    for (x, y), text in zip(plateau, ("x = 0", "x = 1"), strict=True):
+        draw.text((x, y - 12), text, WHITE, font, anchor="mb")
+    for x, y in place(np.array(list(landmarks(outlines).values()))):
+        draw.ellipse((x - 5, y - 5, x + 5, y + 5), outline=WHITE, width=2)
+    return picture
 
 
 def _detector() -> Detector:

@@ -183,6 +183,8 @@ def test_commands_of_page_run(page: Path, folder: Path) -> None:
     blocks = code_blocks(page, "sh")
     if not blocks or page.name == "install.md":
         pytest.skip("no commands, or those of tests/test_installation.py")
+    if page.name == "measures.md":
+        pytest.skip("needs drawn masks; run by tests/training/test_outline_tuning.py and others")
     if page.name in WITH_FILMS:
         make_films(folder)
     if page.name in WITH_STUDIES:
