@@ -196,12 +196,12 @@ def test_cut_template_accepts_a_box_on_the_edge_of_the_half() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fine", "share"),
-    [((1002.0, 600.0, 1198.0, 696.0), "0.98"), ((1086.0, 600.0, 1114.0, 628.0), "0.14")],
+    ("fine", "width"),
+    [((1002.0, 600.0, 1198.0, 696.0), 196), ((1086.0, 600.0, 1114.0, 628.0), 28)],
 )
-def test_cut_template_refuses_a_box_wider_or_narrower_than_any_patch(fine: Box, share: str) -> None:
+def test_cut_template_refuses_a_box_wider_or_narrower_than_any_patch(fine: Box, width: int) -> None:
     message = refusal(replace(DRAWN, fine=fine))
-    assert f"takes {share} of the right half's width; expected 0.15 to 0.95; " in message
+    assert f"is {width} film pixels wide; expected 30 to 190 on this film" in message
 
 
 def test_cut_template_refuses_a_box_taller_in_shape_than_the_half() -> None:
@@ -212,12 +212,13 @@ def test_cut_template_refuses_a_box_taller_in_shape_than_the_half() -> None:
 @pytest.mark.parametrize("name", ["red", "green"])
 def test_cut_template_names_a_window_of_a_few_pixels(name: str) -> None:
     tiny: dict[str, Any] = {name: (1070.0, 620.0, 1076.0, 660.0)}
-    assert f"the {name} box is smaller" in refusal(replace(DRAWN, **tiny))
+    message = refusal(replace(DRAWN, **tiny))
+    assert f"the {name} box is too small, 6 x 40 film pixels; expected at least 10 x 10" in message
 
 
 def test_cut_template_refuses_a_fine_box_without_height() -> None:
     flat = (1060.0, 640.0, 1140.0, 640.5)
-    assert "smaller" in refusal(replace(DRAWN, fine=flat, red=flat, green=flat))
+    assert "too small" in refusal(replace(DRAWN, fine=flat, red=flat, green=flat))
 
 
 @pytest.mark.parametrize("name", ["red", "green"])

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -261,3 +262,78 @@ def test_help_is_opened_by_its_key(page: Page) -> None:
     expect(page.locator("#help")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.locator("#help")).to_be_hidden()
+
+
+def test_annotate_app_moves_all_boxes_together(page: Page, template: Path) -> None:
+    valid(page)
+    save(page)
+    before = load_annotation(template)
+    page.keyboard.press("5")
+    page.keyboard.press("Shift+ArrowUp")
+    x0, y0, x1, y1 = before.red
+    centre = ((x0 + x1) / 2, (y0 + y1) / 2 - 10)
+    drag(page, centre, (centre[0] - 6, centre[1] + 4))
+    expect(page.locator("#boxes [data-name=all]")).to_have_attribute("aria-pressed", "true")
+    valid(page)
+    save(page, replace=True)
+    after = load_annotation(template)
+    for name in ("fine", "red", "green"):
+        moved = [b - a for a, b in zip(getattr(before, name), getattr(after, name), strict=True)]
+        assert moved == pytest.approx([-6, -6, -6, -6], abs=1.5), name
+    assert set(after.landmarks) == set(before.landmarks) != set()
+    for name, (x, y) in before.landmarks.items():
+        assert after.landmarks[name] == pytest.approx((x - 6, y - 6), abs=1.5)
+    page.keyboard.press("Control+z")
+    page.keyboard.press("Control+z")
+    save(page, replace=True)
+    assert load_annotation(template) == before
+
+
+def test_annotate_app_mirrors_to_the_other_knee(page: Page, template: Path) -> None:
+    valid(page)
+    save(page)
+    before = load_annotation(template)
+    page.locator("#mirror").click()
+    expect(page.locator("#status")).to_contain_text("Valid: left half")
+    save(page, replace=True)
+    after = load_annotation(template)
+    assert (before.side, after.side) == ("right", "left")
+    axis = (before.fine[0] + after.fine[2]) / 2
+    for name in ("fine", "red", "green"):
+        x0, y0, x1, y1 = getattr(before, name)
+        mirrored = (2 * axis - x1, y0, 2 * axis - x0, y1)
+        assert getattr(after, name) == pytest.approx(mirrored, abs=0.11)
+    page.keyboard.press("m")
+    expect(page.locator("#status")).to_contain_text("Valid: right half")
+
+
+def test_annotate_app_tells_the_next_step_and_film_pixels(page: Page, template: Path) -> None:
+    expect(page.locator("#templates")).to_be_visible()
+    valid(page)
+    save(page)
+    x0, y0, x1, y1 = load_annotation(template).fine
+    size = f"{round(x1 - x0)} × {round(y1 - y0)} film pixels"
+    expect(page.locator("#status")).to_contain_text(size)
+    command = f"kneematch detect FILMS --template {template} -o found"
+    expect(page.locator("#target")).to_have_text(f"Saved. Next: {command}")
+
+
+def test_annotate_app_shows_no_broken_picture_while_it_looks_for_the_knee(
+    serve: Serve,
+    open_page: Open,
+    films: list[Path],
+    template: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wait = threading.Event()
+
+    def slow(film: object) -> None:
+        wait.wait(30)
+
+    monkeypatch.setattr("kneematch.web.drawing.detected_annotation", slow)
+    page = open_page(serve(lambda credentials: annotate_app(films[0], template, [], credentials)))
+    expect(page.locator("#wait")).to_have_text("Detecting the knee")
+    expect(page.locator("#templates")).to_be_hidden()
+    wait.set()
+    page.wait_for_selector("body[data-ready]")
+    expect(page.locator("#templates")).to_be_visible()

@@ -70,7 +70,7 @@ def cut_template(
 def cut_from_half(half: View, annotation: Annotation, box: str = "fine") -> tuple[Template, Tensor]:
     """Cut a template out of one half image (H, W), at the half's own resolution."""
     x0, y0, x1, y1 = _box_through(torch.linalg.inv(half.to_film), getattr(annotation, box))
-    _check_inside(annotation, box, (x0, y0, x1, y1))
+    _check_inside(annotation, box, (x0, y0, x1, y1), width_px=2 * abs(float(half.to_film[0, 0])))
     size = max(round((y1 - y0) * half.size[0] / 2), 1), round((x1 - x0) * half.size[1] / 2)
     theta = torch.tensor([(x1 - x0) / 2, (x0 + x1) / 2, (y0 + y1) / 2, 0], dtype=torch.float64)
     matrix = pose_matrix(theta, size[0] / size[1], half.size[0] / half.size[1])
@@ -94,13 +94,16 @@ def _box_through(matrix: Tensor, box: Box) -> Box:
     return min(xa, xb), min(ya, yb), max(xa, xb), max(ya, yb)
 
 
-def _check_inside(annotation: Annotation, name: str, box: Box) -> None:
+def _check_inside(annotation: Annotation, name: str, box: Box, width_px: float) -> None:
+    """Refuse a box, in the [-1, 1]^2 of a half `width_px` film pixels wide, that cannot be cut."""
     scale = (box[2] - box[0]) / 2
     largest = SCALE_MIN + SCALE_RANGE
     if not SCALE_MIN <= scale <= largest:
         raise TemplateError(
-            f"{annotation.film}: the {name} box takes {scale:.2f} of the {annotation.side} half's "
-            f"width; expected {SCALE_MIN} to {largest:g}; draw another box or annotate another film"
+            f"{annotation.film}: the {name} box is {scale * width_px:.0f} film pixels wide; "
+            f"expected {SCALE_MIN * width_px:.0f} to {largest * width_px:.0f} on this film, "
+            f"{SCALE_MIN} to {largest:g} of the {annotation.side} half's width; draw another box "
+            "or annotate another film"
         )
     if min(box) < -1 - EDGE_SLACK or max(box) > 1 + EDGE_SLACK:
         raise TemplateError(
@@ -131,9 +134,13 @@ def _window(annotation: Annotation, name: str, from_film: Tensor, size: tuple[in
     rows = slice(max(round((y0 + 1) / 2 * height), 0), min(round((y1 + 1) / 2 * height), height))
     columns = slice(max(round((x0 + 1) / 2 * width), 0), min(round((x1 + 1) / 2 * width), width))
     if min(rows.stop - rows.start, columns.stop - columns.start) < SMALLEST_WINDOW:
+        left, top, right, bottom = getattr(annotation, name)
+        pixels = 2 / width / abs(from_film[0, 0]), 2 / height / abs(from_film[1, 1])
+        least = [round((SMALLEST_WINDOW + 1) * float(pixel)) for pixel in pixels]
         raise TemplateError(
-            f"{annotation.film}: the {name} box is smaller than {SMALLEST_WINDOW} pixels of the "
-            "half image; expected a window on the border of the joint; draw it larger"
+            f"{annotation.film}: the {name} box is too small, {right - left:.0f} x "
+            f"{bottom - top:.0f} film pixels; expected at least {least[0]} x {least[1]}, a window "
+            "on the border of the joint; draw it larger"
         )
     return ..., rows, columns
 

@@ -1,6 +1,7 @@
 """The annotation page: HTTP API to draw a template on a film and to preview it on others."""
 
 import json
+import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -61,6 +62,7 @@ def annotate_app(
         return {
             "film": path.name,
             "size": [width, height],
+            "axis": film.axis_px,
             "template": str(template),
             "preview_films": count,
         }
@@ -111,7 +113,9 @@ def _add_drawing_routes(
         if template.exists() and not overwrite:
             return JSONResponse({"problem": f"{template} exists already"}, HTTPStatus.CONFLICT)
         save_annotation(annotation, template)
-        return JSONResponse({"saved": str(template)})
+        files = "FILMS", "--template", str(template), "-o", "found"
+        command = shlex.join(["kneematch", "detect", *files])
+        return JSONResponse({"saved": str(template), "next": command})
 
 
 def _valid_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:

@@ -180,11 +180,11 @@ def template_pictures(annotation: Annotation, film: SplitFilm) -> dict[str, Any]
     """Return the fine template as it is matched in the left and in the right half of films."""
     template, _ = cut_from_half(film.half(annotation.side), annotation)
     image = _draw_template(template)
-    height, width = template.size
+    x0, y0, x1, y1 = annotation.fine
     return {
         "left": data_url(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), "png", compress_level=1),
         "right": data_url(image, "png", compress_level=1),
-        "size": [width, height],
+        "film_size": [round(x1 - x0), round(y1 - y0)],
     }
 
 

@@ -11,10 +11,13 @@ import { debounce, getJson, postJson } from "./server.js";
 import { setUpToolbar } from "./toolbar.js";
 
 const DELAY_MS = 90; // after a change, before the server checks the boxes
+const ALL = "all"; // selects all boxes, to move them together
+const MOVE_ALL = { colour: "transparent", key: "5", meaning: "move all together" };
 const CONFLICT = 409; // the file exists already
 const HINTS = {
   box: "Drag the box or its handles, or use the arrow keys. D draws it again.",
   coarse: "Placed automatically around the fine box. Press D to draw it yourself.",
+  all: "Drag any box, or use the arrow keys, to move all boxes and landmarks together.",
   point: "Drag the point or use the arrow keys. Delete removes it.",
   drawing: "Drag on the film from corner to corner. Esc cancels.",
   pointing: "Click on the film. Esc cancels.",
@@ -42,9 +45,9 @@ function dragged(work) {
 }
 
 const boxMarks = new BoxMarks(view, {
-  changed: (name, box) => dragged((now) => (now[name] = box)),
+  changed: (name, box) => dragged((now) => (selected.name === ALL ? moveTo(now, name, box) : (now[name] = box))),
   dragEnded,
-  selected: (name) => select("box", name),
+  selected: (name) => selected.name !== ALL && select("box", name),
 });
 const landmarkMarks = new LandmarkMarks(view, {
   changed: (name, point) => dragged((now) => (now.landmarks[name] = point)),
@@ -63,6 +66,30 @@ const landmarkList = new LandmarkList({
     show();
   },
 });
+
+// Moves all boxes and landmarks so that one box comes to lie at a place.
+function moveTo(now, name, [x, y]) {
+  const [x0, y0] = now[name] ?? defaultCoarse;
+  moveAll(now, x - x0, y - y0);
+}
+
+function moveAll(now, dx, dy) {
+  for (const name of Object.keys(BOXES)) if (now[name]) now[name] = nudged(now[name], dx, dy);
+  for (const [name, [x, y]] of Object.entries(now.landmarks)) now.landmarks[name] = [x + dx, y + dy];
+  if (defaultCoarse) defaultCoarse = nudged(defaultCoarse, dx, dy); // until the server answers
+}
+
+// Mirrors everything to the knee in the other half.
+function mirror() {
+  if (!drawing) return;
+  const flip = ([x0, y0, x1, y1]) => [2 * start.axis - x1, y0, 2 * start.axis - x0, y1].map(tenth);
+  change((now) => {
+    for (const name of Object.keys(BOXES)) if (now[name]) now[name] = flip(now[name]);
+    for (const [name, [x, y]] of Object.entries(now.landmarks)) now.landmarks[name] = [tenth(2 * start.axis - x), y];
+    defaultCoarse = defaultCoarse && flip(defaultCoarse);
+  });
+  zoomToKnee();
+}
 
 function change(work) {
   drawing.change(work);
@@ -84,7 +111,7 @@ function undo() {
 }
 
 function startDrawing() {
-  if (selected.kind !== "box") return;
+  if (selected.kind !== "box" || selected.name === ALL) return;
   const { name } = selected;
   view.drawNext((box, click) => {
     stopDrawing();
@@ -120,6 +147,7 @@ function remove() {
 
 function nudge(dx, dy, resize) {
   const { kind, name } = selected;
+  if (name === ALL) return change((now) => moveAll(now, dx, dy));
   if (kind === "box" && !drawing.now[name]) return;
   change((now) => {
     if (kind === "box") now[name] = nudged(now[name], dx, dy, resize);
@@ -128,7 +156,8 @@ function nudge(dx, dy, resize) {
 }
 
 function showHint(kind = null) {
-  const usualHint = selected.name === "coarse" && !drawing.now.coarse ? "coarse" : selected.kind;
+  const automatic = selected.name === "coarse" && !drawing.now.coarse;
+  const usualHint = selected.name === ALL ? "all" : automatic ? "coarse" : selected.kind;
   $("#hint").textContent = HINTS[kind ?? usualHint];
 }
 
@@ -160,7 +189,7 @@ const check = debounce(DELAY_MS, async (signal, boxes) => {
   showBoxes();
   const valid = problems.length === 0;
   const lines = valid
-    ? [element("p", { className: "good" }, `Valid: ${side} half, template of ${template.size.join(" × ")} pixels`)]
+    ? [element("p", { className: "good" }, `Valid: ${side} half, ${template.film_size.join(" × ")} film pixels`)]
     : problems.map(({ text }) => element("p", { className: "problem" }, text));
   const warnings = result.warnings.map((text) => element("p", { className: "fair" }, text));
   $("#status").replaceChildren(...lines, ...warnings);
@@ -169,6 +198,7 @@ const check = debounce(DELAY_MS, async (signal, boxes) => {
   $("#run-preview").disabled = !valid || !start.preview_films;
   $("#templates").classList.toggle("stale", !template);
   if (!template) return;
+  $("#templates").hidden = false;
   $("#template-left").src = template.left;
   $("#template-right").src = template.right;
 });
@@ -177,9 +207,10 @@ async function save(overwrite = false) {
   if ($("#save").disabled) return;
   const { text } = drawing;
   try {
-    const { saved } = await postJson(`api/save?overwrite=${overwrite}`, drawing.now);
+    const { saved, next } = await postJson(`api/save?overwrite=${overwrite}`, drawing.now);
     drawing.saved(text);
     showNotice(`Saved ${saved}`);
+    $("#target").replaceChildren("Saved. Next: ", element("code", {}, next));
   } catch (error) {
     if (error.status !== CONFLICT) throw error;
     const warning = `${error.message}. Its content would be lost.`;
@@ -207,7 +238,7 @@ function addBoxButton(name, { key, colour, meaning }) {
 }
 
 toolbar.control(view);
-const choices = Object.entries(BOXES).map(([name, box]) => addBoxButton(name, box));
+const choices = Object.entries({ ...BOXES, [ALL]: MOVE_ALL }).map(([name, box]) => addBoxButton(name, box));
 const showHelp = setUpHelp();
 $("#zoom-box").addEventListener("click", zoomToKnee);
 $("#name").textContent = start.film;
@@ -222,6 +253,7 @@ const initial = await getJson("api/initial");
 drawing = new Drawing(initial.drawing);
 $("#wait").hidden = true;
 $("#add-landmark").addEventListener("click", startPointing);
+$("#mirror").addEventListener("click", mirror);
 $("#save").addEventListener("click", () => save());
 $("#run-preview").addEventListener("click", runPreview);
 addEventListener("beforeunload", (event) => drawing.unsaved && event.preventDefault());
@@ -236,6 +268,7 @@ bindKeys({
   ...Object.fromEntries([...choices, ...moves]),
   d: startDrawing,
   l: startPointing,
+  m: mirror,
   f: zoomToKnee,
   t: runPreview,
   s: () => save(),
