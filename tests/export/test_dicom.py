@@ -22,6 +22,8 @@ from kneematch.export.dicom_gsps import REVIEW_COLOUR
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16
+from kneematch.measures.measure import UNITS, measure_outlines
+from kneematch.measures.outlines import Outlines
 
 Knees = tuple[Detection, Detection]
 ALL = ("film-report.dcm", "film-state.dcm", "film-picture.dcm")
@@ -195,6 +197,29 @@ def test_structured_report_has_the_landmarks_on_the_film(
     assert instance == pydicom.dcmread(source).SOPInstanceUID
 
 
+X = np.linspace(40, 110, 11)
+OUTLINES = Outlines(
+    *(np.stack([X, np.full(11, y)], axis=1) for y in (96, 100)), "right", mm_per_px=0.5
+)
+MEASURED = {"outlines": OUTLINES, "measures": measure_outlines(OUTLINES)}
+
+
+def test_structured_report_has_the_measures_of_the_joint(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    _, out = exported(source, film, [replace(knees[0], **MEASURED)])
+    content = content_of(out, 0)
+    (width,) = named(content, "jsw x250")
+    (value,) = width.MeasuredValueSequence
+    assert float(value.NumericValue) == pytest.approx(2)  # 4 pixels of 0.5 mm
+    assert value.MeasurementUnitsCodeSequence[0].CodeValue == "mm"
+    assert named(content, "tibiofemoral angle") == []  # the shafts are too short
+    femur, tibia = named(content, "Border of a bone at the joint")
+    assert (femur.TextValue, tibia.TextValue) == ("femur", "tibia")
+    assert femur.ContentSequence[0].GraphicType == "POLYLINE"
+    assert len({name.upper()[:16] for name in UNITS}) == len(UNITS)  # codes are distinct
+
+
 def test_export_dicom_without_laterality_names_no_side(
     source: Path, film: Radiograph, knees: Knees
 ) -> None:
@@ -308,6 +333,7 @@ VALIDATED: dict[str, dict[str, Any]] = {
     "plain": {},
     "flagged": FLAGGED | {"landmarks": {"plateau_left": (40.5, 90.0)}},
     "unknown side": {"laterality": ""},
+    "measured": MEASURED,
     "corrected": {"loss": math.nan, "laterality": "", "decision": "corrected"},
 }
 

@@ -6,6 +6,7 @@ import pytest
 from kneematch.errors import SettingsError
 from kneematch.measures.landmarks import landmarks
 from kneematch.measures.outlines import Outlines
+from kneematch.measures.regions import texture_regions
 
 TIBIA = np.array(
     [[100, 300], [180, 300], [190, 280], [200, 290], [215, 270], [230, 310], [300, 320]]
@@ -59,3 +60,16 @@ def test_landmarks_are_on_the_outlines(medial: str) -> None:
     outer = "lateral" if medial == "right" else "medial"
     assert found[f"tibia_{outer}_plateau_outer"] == pytest.approx((130, 300))
     assert found[f"femur_{outer}_condyle_outer"] == pytest.approx((116, 286.6))
+
+
+@pytest.mark.parametrize("medial", ["left", "right"])
+def test_texture_regions_lie_under_the_plateau(medial: str) -> None:
+    flat = TIBIA * 1.0
+    flat[-2:, 1] = 310, 300
+    found = texture_regions(Outlines(FEMUR * 1.0, flat, medial))
+    outer = "medial" if medial == "left" else "lateral"
+    box = found[outer]
+    assert box[:, 0].min() == pytest.approx(130)
+    assert box[:, 0].max() == pytest.approx(170)
+    assert box[:, 1].min() == pytest.approx(304)  # the plateau is at 300 there
+    assert box[:, 1].max() == pytest.approx(328)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import highdicom as hd
 import numpy as np
 from highdicom import sr
+from numpy.typing import NDArray
 from pydicom import Dataset
 from pydicom.sequence import Sequence as DicomSequence
 from pydicom.sr.codedict import codes
@@ -20,6 +21,7 @@ from pydicom.uid import generate_uid
 from kneematch import __version__
 from kneematch.detection.detection import Detection
 from kneematch.export.dicom import outline_on_film
+from kneematch.measures.measure import ANGLE, AREA, WIDTH, in_mm
 
 MAKER: Final = "kneematch"
 SCHEME: Final = "99KNEEMATCH"
@@ -28,8 +30,16 @@ REVIEW: Final = Code("REVIEW", SCHEME, "Needs review by a person")
 REASON: Final = Code("REASON", SCHEME, "Reason for review")
 DECISION: Final = Code("DECISION", SCHEME, "Decision of the reviewer")
 LANDMARK: Final = Code("LANDMARK", SCHEME, "Landmark")
+OUTLINE: Final = Code("OUTLINE", SCHEME, "Border of a bone at the joint")
 LATERALITY: Final = {"R": codes.SCT.Right, "L": codes.SCT.Left}
 PIXELS: Final = Code("{pixels}", "UCUM", "Pixels")
+UNITS: Final = {  # by unit of a measure, and whether it is in mm
+    (WIDTH, False): codes.UCUM.Percent,  # of the width of the tibial plateau
+    (AREA, False): codes.UCUM.Percent,  # of its square
+    (WIDTH, True): codes.UCUM.Millimeter,
+    (AREA, True): codes.UCUM.SquareMillimeter,
+    (ANGLE, False): codes.UCUM.Degree,
+}
 REPORT_SERIES: Final = 9501  # series numbers far from those of scanners
 
 CONTAINS: Final = sr.RelationshipTypeValues.CONTAINS
@@ -114,7 +124,10 @@ def _measurement_group(
         content.append(sr.TextContentItem(DECISION, knee.decision, relationship_type=CONTAINS))
     for name, (x, y) in knee.landmarks.items():
         if 0 <= x <= size[1] and 0 <= y <= size[0]:
-            content.append(_landmark(header, name, (x, y)))
+            content.append(_place(header, LANDMARK, name, np.array([(x, y)])))
+    if knee.outlines is not None:
+        for name, line in (("femur", knee.outlines.femur), ("tibia", knee.outlines.tibia)):
+            content.append(_place(header, OUTLINE, name, line.clip(0, size[::-1])))
     return group
 
 
@@ -131,16 +144,33 @@ def _measurements(knee: Detection) -> list[sr.Measurement]:
     if math.isfinite(knee.loss):
         loss = sr.Measurement(name=LOSS, value=round(knee.loss, 6), unit=codes.UCUM.NoUnits)
         measurements.append(loss)
+    return measurements + _joint_measurements(knee)
+
+
+def _joint_measurements(knee: Detection) -> list[sr.Measurement]:
+    """Return the measures of the joint, in mm where the film has spacing."""
+    measurements = []
+    for name, measure in knee.measures.items():
+        if measure.value is None or knee.outlines is None:
+            continue
+        length = in_mm(measure, knee.outlines)
+        unit = UNITS[measure.unit, length is not None]
+        value = measure.value if length is None else length
+        code = Code(name.upper()[:16], SCHEME, name.replace("_", " "))
+        measurements.append(sr.Measurement(name=code, value=round(value, 4), unit=unit))
     return measurements
 
 
-def _landmark(header: Dataset, name: str, point: tuple[float, float]) -> sr.TextContentItem:
-    """Return the landmark's name, inferred from a point of the film."""
-    item = sr.TextContentItem(LANDMARK, name, relationship_type=CONTAINS)
+def _place(
+    header: Dataset, kind: Code, name: str, points: NDArray[np.float64]
+) -> sr.TextContentItem:
+    """Return the name of a landmark or an outline, inferred from points (K, 2) of the film."""
+    item = sr.TextContentItem(kind, name, relationship_type=CONTAINS)
+    shape = sr.GraphicTypeValues.POINT if len(points) == 1 else sr.GraphicTypeValues.POLYLINE
     place = sr.ScoordContentItem(
         codes.DCM.ImageRegion,
-        graphic_type=sr.GraphicTypeValues.POINT,
-        graphic_data=np.array([point]),
+        graphic_type=shape,
+        graphic_data=points,
         relationship_type=INFERRED_FROM,
     )
     source = sr.SourceImageForRegion.from_source_image(header)

@@ -11,6 +11,7 @@ from kneematch.io.atomic import write_aside
 from kneematch.measures.drawn_knees import OUTLINES
 from kneematch.measures.landmarks import landmarks
 from kneematch.measures.measure import ANGLE, UNITS, in_mm
+from kneematch.measures.regions import texture_regions
 
 MEASUREMENTS: Final = ("measurements.csv", "measurements.parquet")
 FORMAT: Final = "kneematch-outlines/1"
@@ -94,5 +95,8 @@ def outline_record(film: str, knee: Detection) -> dict[str, Any]:
         "film": film,
         "side": knee.side,
         **knee.outlines.to_dict(),
+        "texture_regions": {
+            name: box.round(3).tolist() for name, box in texture_regions(knee.outlines).items()
+        },
         "landmarks": {name: [round(x, 3), round(y, 3)] for name, (x, y) in places.items()},
     }
