@@ -158,11 +158,15 @@ def make_studies(folder: Path) -> None:
         series = folder / f"OAI/00m/0.C.2/{9_000_001 + k}/20040909/0042960{3 + k}"
         series.mkdir(parents=True)
         write_dicom(
-            series / "001", pixels, laterality="B", series="Bilateral PA Fixed Flexion Knee"
+            series / "001",
+            pixels,
+            mm_per_px=0.3,
+            laterality="B",
+            series="Bilateral PA Fixed Flexion Knee",
         )
         view = folder / f"MOST/M{1000 + k}_ABCD/V0/1{k}608/PA10"
         view.mkdir(parents=True)
-        write_dicom(view / f"1{k}6081", pixels, laterality="B")
+        write_dicom(view / f"1{k}6081", pixels, mm_per_px=0.3, laterality="B")
     with tarfile.open(series.with_suffix(".tar.gz"), "w:gz") as archive:
         archive.add(series / "001", "001")
     (series / "001").unlink()
