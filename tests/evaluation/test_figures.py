@@ -167,6 +167,19 @@ def test_draw_areas_shows_the_lowest_loss_of_a_side_in_bold(drawn: tuple[Path, P
     assert shown == ["0.101", "0.202", "0.303", "0.404", "0.404"]
 
 
+def test_draw_areas_shows_the_area_closest_to_its_label_in_bold(
+    runs: list[MethodRun], films: list[str], tmp_path: Path
+) -> None:
+    scores = {
+        run.method: [KneeScore(films[0], "left", "any", missed=False, margin_percent=percent)]
+        for run, percent in zip(runs, (3.0, 2.0), strict=True)
+    }
+    texts = written(saved(draw_areas(runs, films[:1], scores), tmp_path)[1])
+    bold = next(font for font, text in texts if text == "left")
+    shown = sorted(text for font, text in texts if font == bold and text.startswith("0."))
+    assert shown == ["0.151", "0.202"]  # by its label on the left, by the loss on the right
+
+
 def test_draw_areas_of_a_single_method_shows_no_loss_in_bold(
     runs: list[MethodRun], films: list[str], tmp_path: Path
 ) -> None:

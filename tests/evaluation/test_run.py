@@ -22,6 +22,7 @@ from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 
 METHODS = ("neural", "search")
+OWN = "phantom-00000"  # of the template
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +80,19 @@ def test_evaluate_writes_every_table_to_all_files(done: EvaluateResult) -> None:
 def test_evaluate_has_the_losses_of_the_runs_own_tables(done: EvaluateResult) -> None:
     for row in rows(done.out / "losses.csv"):
         detected = rows(done.out / "runs" / row["method"] / "detections.csv")
-        assert int(row["films"]) == 3
-        total = sum(float(knee["loss"]) for knee in detected)
-        assert float(row["left + right loss"]) == pytest.approx(total / 3, abs=1e-5)
+        assert int(row["films"]) == 2  # without that of the template
+        total = sum(float(knee["loss"]) for knee in detected if OWN not in knee["film"])
+        assert float(row["left + right loss"]) == pytest.approx(total / 2, abs=1e-5)
         assert float(row["ms a film"]) > 0
+
+
+def test_evaluate_leaves_the_templates_own_knee_out_and_says_so(done: EvaluateResult) -> None:
+    assert "The template's own knee, in the" in done.page.read_text()
+    numbers = json.loads((done.out / "evaluation.json").read_text())["tables"]
+    assert {row["crops"] for row in numbers["uniformity"]} == {5}
+    assert {row["knees"] for row in numbers["accuracy"] if row["source"] == "all"} == {5}
+    assert all(row["missed"] == 0 for row in numbers["accuracy"])
+    assert min(knee.loss for run in done.runs for k in run.found.values() for knee in k) > 0.01
 
 
 def test_evaluate_draws_figures_and_shows_them_on_the_page(done: EvaluateResult) -> None:
@@ -140,7 +150,7 @@ def test_evaluate_with_force_leaves_nothing_of_the_evaluation_before(
     shutil.copytree(done.out, out)
     (out / "notes.csv").write_text("the user's own")
     alone = replace(config, methods=("search",), truth=None, force=True)
-    again = evaluate(films[:1], out, alone)
+    again = evaluate(films[1:2], out, alone)
     assert not (out / "accuracy.csv").exists()
     assert not (out / "curve.png").exists()
     assert (out / "notes.csv").exists()

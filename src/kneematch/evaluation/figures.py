@@ -128,11 +128,19 @@ def choose_films(runs: Sequence[MethodRun], count: int = FILMS) -> list[str]:
     return [ranked[(2 * k + 1) * len(ranked) // (2 * count)] for k in range(count)]
 
 
-def draw_areas(runs: Sequence[MethodRun], films: Sequence[str]) -> Figure:
+def draw_areas(
+    runs: Sequence[MethodRun], films: Sequence[str], scores: Scores | None = None
+) -> Figure:
     """Draw the areas of all methods: one row per film, one column per method, left sides first.
 
-    The loss is below each area, the lowest of a side in bold. Films are lettered and not named.
+    The loss is below each area. In bold is the area of a knee that is closest to its label or,
+    without labels, that has the lowest loss. Films are lettered and not named.
     """
+    errors = {
+        (method, knee.film, knee.side): knee.margin_percent
+        for method, knees in (scores or {}).items()
+        for knee in knees
+    }
     first = runs[0].found[films[0]][0]  # all areas are of one template
     figure, grids = _area_grids(len(runs), len(films), first.height_px / first.width_px)
     for side, grid in zip(SIDES, grids, strict=True):
@@ -145,7 +153,12 @@ def draw_areas(runs: Sequence[MethodRun], films: Sequence[str]) -> Figure:
         grids[0][row, 0].set_ylabel(f"({LETTERS[row]})", rotation=0, ha="right", va="center")
         radiograph = read_isolated(film)
         for number, grid in enumerate(grids):
-            _draw_side(grid[row], radiograph, [run.found[film][number] for run in runs])
+            knees = [run.found[film][number] for run in runs]
+            known = [
+                errors.get((run.method, film, knee.side), math.nan)
+                for run, knee in zip(runs, knees, strict=True)
+            ]
+            _draw_side(grid[row], radiograph, knees, known)
     return figure
 
 
@@ -203,13 +216,16 @@ def _area_grids(methods: int, films: int, aspect: float) -> tuple[Figure, list[N
     return figure, grids
 
 
-def _draw_side(grid: Iterable[Axes], film: Radiograph, knees: Sequence[Detection]) -> None:
-    """Draw one knee as each method found it."""
-    losses = [f"{knee.loss:.3f}" for knee in knees]
-    for axes, knee, loss in zip(grid, knees, losses, strict=True):
+def _draw_side(
+    grid: Iterable[Axes], film: Radiograph, knees: Sequence[Detection], errors: Sequence[float]
+) -> None:
+    """Draw one knee as each method found it; errors are NaN where they are not known."""
+    labelled = all(map(math.isfinite, errors))
+    ranks = [round(value, 3) for value in (errors if labelled else [k.loss for k in knees])]
+    for axes, knee, rank in zip(grid, knees, ranks, strict=True):
         axes.imshow(_area(film, knee), cmap="gray", vmin=0, vmax=255, aspect="auto")
-        weight = "bold" if len(losses) > 1 and loss == min(losses) else "normal"
-        axes.set_xlabel(loss, labelpad=1.5, size=SMALL_PT, weight=weight)
+        weight = "bold" if len(ranks) > 1 and rank == min(ranks) else "normal"
+        axes.set_xlabel(f"{knee.loss:.3f}", labelpad=1.5, size=SMALL_PT, weight=weight)
 
 
 def _area(film: Radiograph, knee: Detection) -> NDArray[np.uint8]:

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -46,6 +46,12 @@ class GroundTruth:
     path: Path
     knees: tuple[LabelledKnee, ...]
     left_out: int  # labels that are flagged as unusable
+
+    def leave_out(self, film: str, side: str) -> "GroundTruth":
+        """Return the labels without that of the knee in one half of a film."""
+        path = PurePath(film)
+        knees = (k for k in self.knees if k.side != side or k.film not in (path.name, path.stem))
+        return replace(self, knees=tuple(knees))
 
     def match(self, films: Sequence[str]) -> dict[str, tuple[LabelledKnee, ...]]:
         """Return the labelled knees of each film by its path; films without labels are left out.

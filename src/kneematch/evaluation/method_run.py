@@ -48,6 +48,21 @@ def common_films(runs: Sequence[MethodRun]) -> list[str]:
     ]
 
 
+def leave_out_knee(runs: Sequence[MethodRun], film: str, side: str) -> list[MethodRun]:
+    """Return runs without the knee in one half of a film."""
+    return [
+        replace(
+            run,
+            found={
+                path: kept
+                for path, knees in run.found.items()
+                if (kept := tuple(k for k in knees if (path, k.side) != (film, side))) or not knees
+            },
+        )
+        for run in runs
+    ]
+
+
 def run_methods(
     films: Sequence[str], out: Path, config: EvaluateConfig, progress: Progress = no_progress
 ) -> list[MethodRun]:

@@ -17,6 +17,7 @@ from kneematch.evaluation.method_run import (
     RUNS,
     MethodRun,
     file_hashes,
+    leave_out_knee,
     load_detectors,
     measure_times,
     run_methods,
@@ -29,10 +30,16 @@ from kneematch.evaluation.uniformity import find_joint_lines, uniformity_table
 from kneematch.io.atomic import refuse_existing
 from kneematch.io.discovery import select_films
 from kneematch.io.run_folder import JOURNAL
+from kneematch.matching.annotation import load_annotation
 from kneematch.parallel import default_workers
 from kneematch.progress import Progress, no_progress
 
 SEED: Final = 0  # of the bootstrap, so that an evaluation can be repeated
+LEFT_OUT: Final = (
+    "The template's own knee, in the {side} half of {film}, is left out of all tables and figures."
+)
+
+Knee = tuple[str, str]  # path of the film, and half of the picture
 
 logger = logging.getLogger("kneematch")
 
@@ -91,13 +98,16 @@ def evaluate(
         paths = select_films(films, series=config.series, limit=config.limit, leave_out=[out])
     truth = None if config.truth is None else load_ground_truth(config.truth)
     if config.templates is None:
-        device, runs, tables, drawings = _compare_methods(paths, truth, out, config, progress)
+        own = _template_knee(paths, config.template)
+        device, runs, tables, drawings = _compare_methods(paths, truth, own, out, config, progress)
     else:
+        own = None
         device, runs, drawings = resolve_device(config.device), [], {}
         tables = rank_templates(config.templates, paths, truth, paper=config.paper, device=device)
         remove_report(out)
         config = replace(config, methods=(METHOD,))
-    write_report(out, config, len(paths), device, file_hashes(config), tables, drawings)
+    note = "" if own is None else LEFT_OUT.format(film=own[0], side=own[1])
+    write_report(out, config, len(paths), device, file_hashes(config), tables, drawings, note=note)
     return EvaluateResult(out, tuple(runs), tuple(tables), drawings)
 
 
@@ -109,9 +119,21 @@ def _check_folder(out: Path, config: EvaluateConfig) -> None:
         refuse_existing(out, "an evaluation", can_resume=True)
 
 
+def _template_knee(films: Sequence[str], template: str | None) -> Knee | None:
+    """Return the knee that a template was drawn on, if it is among the films."""
+    if template is None:
+        return None
+    drawn = load_annotation(template)
+    for film in films:
+        if Path(film).exists() and drawn.film.exists() and drawn.film.samefile(film):
+            return film, drawn.side
+    return None
+
+
 def _compare_methods(
     films: Sequence[str],
     truth: GroundTruth | None,
+    own: Knee | None,
     out: Path,
     config: EvaluateConfig,
     progress: Progress,
@@ -125,6 +147,10 @@ def _compare_methods(
     remove_report(out)
     logger.info("times")
     runs = measure_times(runs, detectors, films)
+    if own is not None:
+        logger.info(LEFT_OUT.format(film=own[0], side=own[1]))
+        runs = leave_out_knee(runs, *own)
+        truth = None if truth is None else truth.leave_out(*own)
     logger.info("tables")
     workers = default_workers(len(films)) if config.workers is None else config.workers
     tables = [
@@ -163,8 +189,12 @@ def _draw(out: Path, runs: Sequence[MethodRun], scores: Scores) -> dict[str, str
     with figures.journal_style():
         if films:
             listed = ", ".join(f"({figures.LETTERS[k]}) {film}" for k, film in enumerate(films))
-            captions["figure"] = f"Areas and their losses. Films: {listed}."
-            figures.save_figure(figures.draw_areas(shown, films), out / "figure")
+            best = "closest to its label (lowest loss, where a knee has none)" if scores else ""
+            captions["figure"] = (
+                f"Areas and their losses; in bold the one {best or 'with the lowest loss'}. "
+                f"Films: {listed}."
+            )
+            figures.save_figure(figures.draw_areas(shown, films, scores), out / "figure")
             middle = films[len(films) // 2]
             captions["outlines"] = f"All methods on one film, {middle}."
             figures.save_figure(figures.draw_outlines(shown, middle), out / "outlines")

@@ -137,6 +137,8 @@ def write_report(
     hashes: Mapping[str, str],
     tables: Sequence[Table],
     drawings: Mapping[str, str],
+    *,
+    note: str = "",
 ) -> None:
     """Write evaluation.md, tables.tex, evaluation.json and TABLE.csv for each table.
 
@@ -148,6 +150,7 @@ def write_report(
         hashes: SHA-256 of the model and the template.
         tables: all tables.
         drawings: captions of the figures that are there as NAME.png and NAME.pdf.
+        note: what applies to all tables and figures.
     """
     make_folder(out)
     for table in tables:
@@ -171,6 +174,7 @@ def write_report(
         "# Evaluation\n",
         f"{films} films; {methods}; kneematch {__version__} on {device_name(device)}; "
         f"{datetime.now(UTC):%Y-%m-%d}.\n",
+        *([f"{note}\n"] if note else []),
         *(f"## {_title(table.name)}\n\n{to_markdown(table)}" for table in tables),
     ]
     for name, caption in drawings.items():
