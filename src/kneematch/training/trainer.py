@@ -30,6 +30,7 @@ from kneematch.matching.template import cut_from_half
 from kneematch.networks.model_file import PHASES, Model, save_model
 from kneematch.parallel import default_workers
 from kneematch.progress import Progress, no_progress
+from kneematch.training import comparison
 from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from kneematch.training.config import TrainConfig
 from kneematch.training.dataset import CachedFilms, prepare_films, to_device
@@ -112,7 +113,25 @@ def train(
             with writing(out):
                 save_model(out, Model(*weights, *templates, {**settings, "count": len(cached)}))
             checkpoint_path(out).unlink(missing_ok=True)
+            _warn_if_worse(out, load_annotation(template), task)
     return TrainResult(out, len(cached), tuple(failures), tuple(epochs), group.is_main)
+
+
+def _warn_if_worse(model: Path, drawn: Annotation, task: Task) -> None:
+    """Compare a model with the built-in one on its films, and warn if that one is better."""
+    halves = task.films.halves(torch.arange(min(comparison.FILMS, len(task.films))))
+    for measure in comparison.compare_with_built_in(model, drawn, halves):
+        text = f"{measure.name} {measure.trained:.3f}, of the built-in model {measure.built_in:.3f}"
+        if measure.worse:
+            log.warning(
+                "%s: %s on %d of its films; expected the trained model to be better; train longer "
+                "or on more films, or detect with --template alone",
+                model,
+                text,
+                len(halves),
+            )
+        else:
+            log.info("%s", text)
 
 
 def checkpoint_path(model: Path) -> Path:
