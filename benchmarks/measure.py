@@ -107,6 +107,8 @@ def phantoms(args: argparse.Namespace) -> None:
     rows = []
     for label, names in groups.items():
         values = np.array([(error, sd or np.nan) for name in names for error, sd in errors[name]])
+        if not len(values):
+            continue
         error, sd = values.T
         unit = "degrees" if UNITS[names[0]] == ANGLE else "%"
         rows.append(

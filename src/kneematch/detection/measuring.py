@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from kneematch.detection.crop import Placed, cut
 from kneematch.detection.detection import Detection
@@ -32,6 +33,7 @@ PLATEAU_SHARE: Final = 0.75  # plateau over area, where the template has no marg
 # The sides of the bones are known beyond these distances from the plateau, in plateau widths.
 FEMUR_STARTS: Final = -0.16
 TIBIA_STARTS: Final = 0.07
+FINEST_STEP: Final = 1.5  # pixels of a film per pixel of a crop, to which films are reduced
 MIN_PLATEAU_PX: Final = 16.0  # of the crop; so narrow a plateau is then refused
 MAX_SIDE_SD: Final = 0.03  # in plateau widths; a side that is less certain ends there
 
@@ -57,6 +59,8 @@ def measure_knees(
 
 
 def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> Detection:
+    if found.polarity == "negative":
+        film = replace(film, pixels=1 - film.pixels)
     centre, across = _plateau(found)
     medial = "right" if found.side == "left" else "left"  # towards the other knee
     outlines = find_outlines(film, centre, across, network, medial=medial)
@@ -94,7 +98,7 @@ def find_outlines(
     """Return the outlines of a knee.
 
     Args:
-        film: bones bright or dark.
+        film: bones bright.
         centre: (2,) of the tibial plateau, roughly, in film pixels.
         across: (2,) from its left to its right end.
         network: the outline network.
@@ -129,8 +133,21 @@ def _square(centre: Array, across: Array, size: int) -> Placed:
 
 
 def _locate(film: Radiograph, placed: Placed, network: OutlineNetwork) -> Located:
-    crop = torch.from_numpy(cut(film, placed))
+    crop = torch.from_numpy(cut(*_reduce(film, placed)))
     return locate(network(standardize(crop[None])))
+
+
+def _reduce(film: Radiograph, placed: Placed) -> tuple[Radiograph, Placed]:
+    """Return a smaller film for a crop of much larger pixels, which is quicker to cut from."""
+    factor = int(placed.step_px / FINEST_STEP)
+    if factor < 2:
+        return film, placed
+    pixels = torch.from_numpy(film.pixels)[None]
+    height, width = film.size[0] // factor * factor, film.size[1] // factor * factor
+    small = F.avg_pool2d(pixels[:, :height, :width], factor)[0].numpy()
+    to_film = torch.diag(torch.tensor([1 / factor, 1 / factor, 1.0]).double()) @ placed.to_film
+    reduced = Placed(placed.size, placed.step_px / factor, to_film)
+    return replace(film, pixels=small), reduced
 
 
 def _to_film(placed: Placed, points: Array) -> Array:
