@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 # Per Kellgren-Lawrence (KL) grade 0..4: its frequency, the narrowing of the joint space and the
 # size of osteophytes, in plateau widths, and the additional density of sclerotic bone.
 GRADE_FREQUENCY: Final = (0.38, 0.20, 0.22, 0.14, 0.06)
-NARROWING: Final = (0.0, 0.006, 0.018, 0.036, 0.058)
+NARROWING: Final = (0.0, 0.0, 0.003, 0.025, 0.042)
 OSTEOPHYTE: Final = (0.0, 0.006, 0.022, 0.045, 0.070)
 SCLEROSIS: Final = (0.0, 0.1, 0.3, 0.7, 1.2)
 
@@ -28,7 +28,7 @@ CONDYLES_U: Final = np.array(
     [-0.55, -0.47, -0.40, -0.31, -0.2, -0.11, -0.04, 0.03, 0.1, 0.17, 0.25, 0.34, 0.43, 0.49, 0.56]
 )
 TIBIA_V: Final = np.array(
-    [-0.04, 0.02, 0.06, 0.12, 0.2, 0.29, 0.44, 0.71, 1.0, 1.66, 2.5, 3.6, 5.0]
+    [-0.05, 0.0, 0.04, 0.10, 0.18, 0.27, 0.42, 0.71, 1.0, 1.66, 2.5, 3.6, 5.0]
 )
 PLATEAU_U: Final = np.array(
     [-0.52, -0.45, -0.3, -0.2, -0.13, -0.07, 0.0, 0.075, 0.13, 0.2, 0.3, 0.45, 0.52]
@@ -36,6 +36,9 @@ PLATEAU_U: Final = np.array(
 FIBULA_V: Final = np.array([0.15, 0.22, 0.36, 0.5, 0.68, 1.0, 1.66, 2.5, 3.6, 5.0])
 SKIN_V: Final = np.array([-4.5, -3.0, -2.0, -1.2, -0.6, 0.0, 0.5, 1.2, 1.9, 3.0, 4.0, 5.0])
 
+FLEXED_FREQUENCY: Final = 0.3
+CHILD_FREQUENCY: Final = 0.03
+CALCIFICATION_FREQUENCY: Final = 0.05
 POPULATION_SPREAD: Final = 1.15  # of strangers, in standard deviations of the parameters
 FAMILY_SPREAD: Final = 0.3  # within a family
 SIDE_SPREAD: Final = 0.4  # between the two knees of a person
@@ -44,7 +47,9 @@ MIN_RIM_SEPARATION: Final = 0.015
 FLOOR: Final = 0.7  # depth of the plateau's floor under its upper rim, over the rim separation
 CONDYLE_ENDS: Final = (-0.43, 0.43)  # u beyond which the joint space is open
 OPENING: Final = 0.25  # how fast it opens there, v per u
-MARGIN_SOFTNESS: Final = 0.02  # of the average that locates a plateau margin, in plateau widths
+MARGIN_SLOPE: Final = 0.7  # by which the direction to a plateau's margin points up
+MARGIN_REACH: Final = 0.02  # how far below the end of the joint surface a margin may lie
+MARGIN_SOFTNESS: Final = 0.004  # of the average that locates it, in plateau widths
 
 
 def _parameter(*mean: Any, spread: float | tuple[float, ...]) -> Any:
@@ -66,33 +71,51 @@ class KneeShape:
     """
 
     femur: Array = _parameter(  # at FEMUR_V
-        (-0.46, -0.40, -0.39, -0.37, -0.37, -0.40, -0.46, -0.505, -0.485, -0.455, -0.445, -0.44),
-        (-0.08, -0.02, 0.06, 0.17, 0.30, 0.43, 0.52, 0.53, 0.515, 0.50, 0.495, 0.49),
-        spread=0.010,
+        (-0.46, -0.40, -0.39, -0.37, -0.37, -0.40, -0.465, -0.512, -0.502, -0.475, -0.452, -0.44),
+        (-0.08, -0.02, 0.06, 0.17, 0.30, 0.45, 0.545, 0.565, 0.553, 0.525, 0.50, 0.48),
+        spread=0.009,
     )
     # v of the femur's distal end at CONDYLES_U: both condyles and the intercondylar notch
     condyles: Array = _parameter(
-        *(-0.25, -0.10, -0.057, -0.047, -0.072, -0.114, -0.154, -0.164),
-        *(-0.144, -0.098, -0.058, -0.043, -0.053, -0.092, -0.25),
-        spread=0.006,
+        *(-0.25, -0.110, -0.060, -0.048, -0.080, -0.126, -0.172, -0.184),
+        *(-0.164, -0.112, -0.058, -0.032, -0.040, -0.084, -0.25),
+        spread=0.007,
     )
     tibia: Array = _parameter(  # at TIBIA_V
-        (-0.46, -0.5, -0.499, -0.49, -0.46, -0.4, -0.295, -0.2, -0.15, -0.1, -0.07, -0.07, -0.1),
-        (0.46, 0.50, 0.497, 0.485, 0.457, 0.41, 0.33, 0.255, 0.235, 0.235, 0.25, 0.26, 0.32),
-        spread=(0.0, 0.0, 0.003, *[0.009] * 10),
+        (
+            -0.47,
+            -0.5,
+            -0.503,
+            -0.514,
+            -0.500,
+            -0.425,
+            -0.295,
+            -0.195,
+            -0.15,
+            -0.1,
+            -0.07,
+            -0.07,
+            -0.1,
+        ),
+        (0.47, 0.50, 0.497, 0.480, 0.445, 0.400, 0.325, 0.257, 0.235, 0.235, 0.25, 0.26, 0.32),
+        # Below its rim the lateral side bulges in most knees.
+        spread=(
+            (0.01, 0.0, 0.008, 0.018, 0.018, 0.016, *[0.010] * 7),
+            (0.01, 0.0, 0.005, 0.009, 0.010, 0.012, *[0.010] * 7),
+        ),
     )
     # v of the tibial plateau at PLATEAU_U, without the spines
     plateau: Array = _parameter(
-        *(0.02, -0.006, 0.004, -0.012, -0.030, -0.044, -0.050),
-        *(-0.046, -0.034, -0.010, 0.008, 0.0, 0.02),
-        spread=0.005,
+        *(0.042, -0.002, 0.007, -0.008, -0.030, -0.044, -0.050),
+        *(-0.046, -0.032, 0.000, 0.017, 0.002, 0.034),
+        spread=(0.018, 0.008, *[0.006] * 9, 0.010, 0.018),
     )
     # tibial spines: u and height of the lateral one, then of the medial one
-    spines: Array = _parameter((-0.05, 0.065), (0.08, 0.075), spread=(0.012, 0.015))
+    spines: Array = _parameter((-0.07, 0.055), (0.085, 0.062), spread=(0.018, 0.018))
     fibula: Array = _parameter(  # at FIBULA_V
-        (-0.50, -0.56, -0.59, -0.545, -0.485, -0.445, -0.41, -0.40, -0.42, -0.46),
-        (-0.42, -0.36, -0.325, -0.34, -0.345, -0.32, -0.27, -0.26, -0.28, -0.27),
-        spread=0.010,
+        (-0.53, -0.605, -0.635, -0.585, -0.515, -0.47, -0.435, -0.42, -0.43, -0.46),
+        (-0.45, -0.385, -0.345, -0.355, -0.36, -0.335, -0.29, -0.275, -0.285, -0.27),
+        spread=0.012,
     )
     skin: Array = _parameter(  # at SKIN_V
         (-1.25, -1.12, -1.0, -0.87, -0.75, -0.715, -0.75, -0.84, -0.80, -0.62, -0.48, -0.44),
@@ -109,16 +132,25 @@ class KneeShape:
     patella: Array = _parameter(
         -0.06, -0.62, 0.275, 0.28, 0.24, spread=(0.05, 0.07, 0.02, 0.02, 0.03)
     )
-    axial_rotation: float = _parameter(0.0, spread=0.04)  # shift of the fibula
+    axial_rotation: float = _parameter(0.0, spread=0.055)  # shift of the fibula
+    fibula_v: float = _parameter(0.06, spread=0.05)  # how much lower its head lies
     flexion: float = _parameter(0.0, spread=0.5)  # deepens the notch, lowers the patella
-    rim_separation: float = _parameter(0.042, spread=0.014)  # v, anterior to posterior plateau rim
+    # v from the anterior to the posterior plateau rim: lateral, medial
+    rim_separation: Array = _parameter(0.070, 0.070, spread=0.020)
     cortical_thickness: float = _parameter(1.0, spread=0.18)  # factor
     bone_density: float = _parameter(1.0, spread=0.17)  # factor
     trabecular_contrast: float = _parameter(1.0, spread=0.25)  # factor
     # osteoarthritis
     narrowing: Array = _parameter(0.0, 0.0, spread=0.008)  # of the joint space: lateral, medial
     osteophytes: Array = _parameter((0.0, 0.0), (0.0, 0.0), spread=0.0)  # rows: femur, tibia
-    sclerosis: Array = _parameter(1.0, 1.0, spread=0.15)  # factors: lateral, medial plateau
+    sclerosis: Array = _parameter(1.0, 1.0, spread=0.25)  # factors: lateral, medial plateau
+    # fine lines, as factors on their strength: growth plate scars of femur and tibia, subchondral
+    # plate, roof of the notch, grooves beside the epicondyles, crest of the spines, rims
+    lines: Array = _parameter(0.6, 0.6, 0.7, 0.7, 0.8, 0.9, 0.9, spread=0.6)
+    # shift of the scars and grooves from their usual places
+    line_shifts: Array = _parameter(0.0, 0.0, 0.0, 0.0, spread=0.025)
+    calcification: float = _parameter(0.0, spread=0.0)  # of the cartilage: attenuation of a line
+    growth_plates: float = _parameter(0.0, spread=0.0)  # width; open in children, else 0
 
 
 def draw_knees(
@@ -129,11 +161,26 @@ def draw_knees(
     if family is not None:
         mean, spread = _vary(mean, spread, np.random.default_rng([family, 7])), FAMILY_SPREAD
     person = _vary(mean, spread, rng)
+    if rng.random() < FLEXED_FREQUENCY:
+        # In fixed flexion the beam runs along the plateau, and the notch opens.
+        rims, flexion = 0.4 * person.rim_separation, person.flexion + 0.8
+        person = replace(person, rim_separation=rims, flexion=flexion)
     first = int(rng.choice(5, p=GRADE_FREQUENCY))
     second = int(np.clip(first + rng.choice([-1, 0, 1], p=[0.25, 0.5, 0.25]), 0, 4))
     grades = first, second
     one, two = (_with_arthritis(_vary(person, SIDE_SPREAD, rng), grade, rng) for grade in grades)
+    if rng.random() < CHILD_FREQUENCY:
+        width, grades = rng.uniform(0.01, 0.035), (0, 0)
+        one, two = (_as_child(_vary(person, SIDE_SPREAD, rng), width) for _ in range(2))
+    elif rng.random() < CALCIFICATION_FREQUENCY:
+        one, two = (replace(each, calcification=rng.uniform(0.03, 0.12)) for each in (one, two))
     return (one, two), grades
+
+
+def _as_child(shape: KneeShape, width: float) -> KneeShape:
+    """Open the growth plates; the cartilage of a child is thick and its spines are low."""
+    low = shape.spines * [1.0, 0.6]
+    return replace(shape, growth_plates=width, narrowing=shape.narrowing - 0.03, spines=low)
 
 
 def _vary(mean: KneeShape, amount: float, rng: np.random.Generator) -> KneeShape:
@@ -154,8 +201,8 @@ def _with_arthritis(shape: KneeShape, grade: int, rng: np.random.Generator) -> K
     """
     medial = bool(rng.random() < 0.75)
     share = np.array([0.25, 1.0] if medial else [1.0, 0.25])  # lateral, medial
-    narrowing = NARROWING[grade] * rng.uniform(0.6, 1.2)
-    osteophytes = OSTEOPHYTE[grade] * rng.uniform(0.2, 1.3, (2, 2)) * (0.6 + 0.4 * share)
+    narrowing = NARROWING[grade] * rng.uniform(0.4, 1.6)
+    osteophytes = OSTEOPHYTE[grade] * rng.uniform(0.0, 1.4, (2, 2)) * (0.6 + 0.4 * share)
     sclerosis = SCLEROSIS[grade] * rng.uniform(0.6, 1.3)
     bowing = 0.045 * max(grade - 2, 0) * rng.uniform(0.2, 1.2) * (1 if medial else -1)
     return replace(
@@ -218,27 +265,39 @@ def femur_border(shape: KneeShape, u: Array) -> Array:
 def tibia_border(shape: KneeShape, u: Array) -> Array:
     """Return v of the upper border of the plateau at u: its floor, and the crest of the spines."""
     spines = spine_height(shape, u)
-    floor = FLOOR * max(shape.rim_separation, MIN_RIM_SEPARATION)
-    border: Array = plateau_line(shape, u) - spines + floor * (1 - np.clip(spines / 0.025, 0, 1))
+    floor = FLOOR * rim_height(shape, u) * (1 - np.clip(spines / 0.025, 0, 1))
+    border: Array = plateau_line(shape, u) - spines + floor
     return border
+
+
+def rim_height(shape: KneeShape, u: Array) -> Array:
+    """Return the distance between the plateau's upper and lower rim at u."""
+    rims = np.clip(shape.rim_separation, MIN_RIM_SEPARATION, None)
+    height: Array = np.interp(u, [-0.1, 0.1], rims)
+    return height
 
 
 def fibula_outline(shape: KneeShape, v: Array) -> Array:
     """Return u of the fibula's lateral and medial outline at v: (2, H)."""
     shift = shape.tibia_shear * (v - 0.12) + shape.axial_rotation
-    return catmull_rom(v, FIBULA_V, shape.fibula) + shift
+    return catmull_rom(v - shape.fibula_v, FIBULA_V, shape.fibula) + shift
 
 
 def plateau_margins(shape: KneeShape) -> list[tuple[float, float]]:
-    """Return the outermost points (u, v) of the tibial plateau: lateral, medial.
+    """Return the margins (u, v) of the tibial plateau: lateral, medial.
 
-    The rim may run straight down, without a single outermost point; v is therefore an average
-    over the outline, weighted by how far out it lies.
+    A margin is the corner between the joint surface and the side of the bone, which is where
+    readers mark it. Below it the bone often bulges further out, so that the corner is taken as the
+    furthest point in a direction that points outwards and slightly up. Readers put it half way
+    between the base of an osteophyte and its tip.
     """
-    v = np.linspace(-0.03, 0.1, 131)
+    v = np.linspace(-0.04, 0.12, 161)
+    half_grown = replace(shape, osteophytes=0.5 * shape.osteophytes)
     margins = []
-    for side, sign in zip(tibia_outline(shape, v), OUTWARDS, strict=True):
-        out = sign * side
+    for side, sign in zip(tibia_outline(half_grown, v), OUTWARDS, strict=True):
+        top = v[np.argmax(v >= plateau_line(shape, side))]  # where the joint surface ends
+        out = sign * side - MARGIN_SLOPE * v
+        out[(v < top) | (v > top + MARGIN_REACH)] = -np.inf
         at = float(np.average(v, weights=np.exp((out - out.max()) / MARGIN_SOFTNESS)))
         margins.append((float(np.interp(at, v, side)), at))
     return margins

@@ -1,7 +1,7 @@
 """Random plan of a film: what it shows, its exposure, and the objects that overlay the legs."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -25,6 +25,7 @@ SCREENS: Final = ((1080, 1920), (768, 1366), (1024, 1280), (1200, 1600), (900, 1
 NEGATIVE_FREQUENCY: Final = 0.1
 # Frequency of an implant per film; full-leg films are often taken before or after a replacement.
 IMPLANTS: Final = {"total": 0.03, "partial": 0.015, "plate": 0.02, "nail": 0.02}
+CHILD_SIZE: Final = 0.7
 PLATEAU_MM: Final = (79.0, 8.0, 61.0, 101.0)  # width: mean, deviation, least, most
 
 
@@ -118,6 +119,8 @@ def plan_film(
     shapes, grades = draw_knees(body, family)
     mean, deviation, least, most = PLATEAU_MM
     plateau_mm = float(np.clip(more.normal(mean, deviation), least, most))
+    if shapes[0].growth_plates > 0:
+        plateau_mm *= CHILD_SIZE
     drawn = draw_framing(frame, size, chosen, plateau_mm)
     rare.random(2)  # version 0.1.0 drew the implant here
     implants, negative = _draw_implants(more, drawn), rare.random() < NEGATIVE_FREQUENCY
@@ -206,7 +209,7 @@ def _draw_picture(
 def _draw_exposure(rng: np.random.Generator, kind: str) -> Exposure:
     seam_frequency = 0.3 if kind == "wide" else 0.05
     poor = rng.random() < 0.18  # overexposed, underexposed or flat
-    return Exposure(
+    exposure = Exposure(
         bone_contrast=rng.uniform(0.5, 0.85) if poor else rng.uniform(0.8, 1.2),
         scatter=rng.uniform(0.0, 0.04) * (3 if poor else 1),
         noise=_log_uniform(rng, 0.002, 0.014),
@@ -220,6 +223,18 @@ def _draw_exposure(rng: np.random.Generator, kind: str) -> Exposure:
         heel_effect=(rng.normal(0, 0.02), rng.normal(0, 0.05)),
         seam=(rng.uniform(0.3, 0.75), rng.normal(0, 0.12) * (rng.random() < seam_frequency)),
     )
+    if rng.random() < (0.1 if kind in ("knee", "wide", "leg", "fill") else 0.5):
+        # Old plate readers: soft, with a grey background and a dark halo around the leg.
+        return replace(
+            exposure,
+            blur=rng.uniform(0.004, 0.010),
+            black_level=rng.uniform(-0.15, 0.1),
+            equalisation=rng.uniform(0.6, 1.4),
+            sharpening=rng.uniform(0.0, 0.6),
+        )
+    if rng.random() < 0.08:  # bones and soft tissue nearly white
+        return replace(exposure, black_level=0.0, white_level=rng.uniform(0.85, 1.05))
+    return exposure
 
 
 def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
