@@ -183,17 +183,16 @@ def test_plan_film_narrows_the_joint_and_grows_osteophytes_with_the_grade() -> N
     assert np.all(np.diff([np.mean(spurs[grade]) for grade in range(5)]) > 0)
 
 
-def test_render_draws_an_implant_in_the_planned_knee() -> None:
-    plan = plain_plan(1)
-    for kind in ("plate", "nail", "total", "partial"):
-        bright = []
-        for knee in (0, 1):
-            legs = list(plan.legs)
-            legs[knee] = replace(legs[knee], implant=kind)
-            pixels = render(replace(plan, legs=tuple(legs))).numpy()
-            middle = pixels.shape[1] // 2
-            bright.append((pixels[:, :middle] > 0.97).sum() > (pixels[:, middle:] > 0.97).sum())
-        assert bright == [True, False]
+@pytest.mark.parametrize("kind", ["plate", "nail", "total", "partial"])
+def test_render_draws_an_implant_in_the_planned_knee(kind: str) -> None:
+    plan = plain_plan(2)
+    before = render(plan).numpy()
+    for knee in (0, 1):
+        legs = list(plan.legs)
+        legs[knee] = replace(legs[knee], implant=kind)
+        brighter = render(replace(plan, legs=tuple(legs))).numpy() - before > 0.1
+        halves = np.split(brighter, 2, axis=1)
+        assert halves[knee].sum() > 100 > halves[1 - knee].sum()
 
 
 def test_plan_film_of_a_framing_keeps_the_person() -> None:
@@ -208,7 +207,8 @@ def test_plan_film_of_a_framing_keeps_the_person() -> None:
 
 
 def test_plan_film_draws_plateaus_as_wide_as_real_ones() -> None:
-    wide = [plan_film(seed).plateau_mm for seed in range(300)]
+    plans = [plan_film(seed) for seed in range(400)]
+    wide = [each.plateau_mm for each in plans if each.legs[0].shape.growth_plates == 0]
     assert (min(wide), max(wide)) > (60.9, 95)
     assert np.mean(wide) == pytest.approx(79, abs=1.5)
     assert np.std(wide) == pytest.approx(8, abs=1)

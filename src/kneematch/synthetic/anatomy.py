@@ -52,11 +52,11 @@ MARGIN_REACH: Final = 0.02  # how far below the end of the joint surface a margi
 MARGIN_SOFTNESS: Final = 0.004  # of the average that locates it, in plateau widths
 
 
-def _parameter(*mean: Any, spread: float | tuple[float, ...]) -> Any:
+def _parameter(*mean: Any, spread: Any) -> Any:
     """Return a dataclass field with a population mean and a standard deviation.
 
     The mean is a number, a vector or two rows, lateral and medial; the deviation is one number for
-    all of it or one per column.
+    all of it, one per column, or of the same shape.
     """
     value = mean[0] if len(mean) == 1 else np.array(mean, dtype=np.float64)
     return field(default_factory=lambda: value, metadata={"spread": np.array(spread)})
@@ -207,11 +207,20 @@ def _with_arthritis(shape: KneeShape, grade: int, rng: np.random.Generator) -> K
     bowing = 0.045 * max(grade - 2, 0) * rng.uniform(0.2, 1.2) * (1 if medial else -1)
     return replace(
         shape,
-        narrowing=shape.narrowing + narrowing * share,
+        narrowing=np.minimum(shape.narrowing + narrowing * share, _room_to_narrow(shape)),
         osteophytes=osteophytes,
         sclerosis=shape.sclerosis + sclerosis * share,
         tibia_shear=shape.tibia_shear + bowing,
         femur_shear=shape.femur_shear - bowing,
+    )
+
+
+def _room_to_narrow(shape: KneeShape) -> Array:
+    """Return the narrowing at which bone lies on bone: lateral, medial."""
+    u = np.linspace(0.2, 0.43, 24)
+    wide = replace(shape, narrowing=np.zeros(2))
+    return np.array(
+        [(tibia_border(wide, s * u) - femur_border(wide, s * u)).min() for s in (-1, 1)]
     )
 
 
@@ -271,9 +280,10 @@ def tibia_border(shape: KneeShape, u: Array) -> Array:
 
 
 def rim_height(shape: KneeShape, u: Array) -> Array:
-    """Return the distance between the plateau's upper and lower rim at u."""
+    """Return the distance between the upper and the lower rim at u; they meet at the sides."""
     rims = np.clip(shape.rim_separation, MIN_RIM_SEPARATION, None)
-    height: Array = np.interp(u, [-0.1, 0.1], rims)
+    meeting = np.clip((0.53 - np.abs(u)) / 0.12, 0.15, 1.0)
+    height: Array = np.interp(u, [-0.1, 0.1], rims) * meeting
     return height
 
 
