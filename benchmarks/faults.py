@@ -1,13 +1,15 @@
 """Let every system call of a run fail in turn, or kill the run there, and continue it afterwards.
 
-    python benchmarks/faults.py [detect resume train ...] [--every K] [--kills N] [--seed S]
+    python benchmarks/faults.py [SCENARIO ...] [--every K] [--kills N] [--seed S]
 
 For every K-th open for writing, write, fsync, rename and mkdir in a command's output folder, the
 command is run three times: the call fails with ENOSPC and so do all later ones (a full disk); it
 fails once with EIO; the process is killed there, in the middle of a write. Then the command is run
-again with --resume. It must end with the bytes of an undisturbed run; a fault must be one line or
-none on stderr, and a file that carries a final name must be whole. `--kills` kills a run at random
-moments between its first and its last film. Exits with 1 if anything else happened.
+again with --resume. It must end with the bytes of an undisturbed run and leave no temporary files;
+the fault itself must be told in lines and not in a traceback, and a file that carries a final name
+must be whole. Scenarios: detect (with crops), resume, apply, train, kills (of a run, `--kills`
+times, at random moments between its first and its last film) and others (stopped and continued, two
+runs in one folder, the folder removed, the clock set back, no locks). Exits with 1 on problems.
 
 The calls are intercepted by faults.c, which needs a C compiler and Linux.
 """
@@ -27,7 +29,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -35,9 +37,11 @@ SHIM = "KNEEMATCH_FAULTS"  # path of the compiled faults.c
 FAULTS = {"ENOSPC": (errno.ENOSPC, 1), "EIO": (errno.EIO, 0), "SIGKILL": (-1, 0)}
 KILL_FILMS = 400
 FILM_S = 0.02  # that a film takes
+MOST_SHOWN = 12  # problems of a scenario
 UNLIKE = ("run.json", "report.html", "journal.jsonl")  # have times in them
 SEARCH = ["--template", "films/template.json", "--method", "search", "--device", "cpu"]
 DETECT = ["detect", "films", "-o", "out", *SEARCH, "--workers", "0", "--quiet"]
+CROPS = [*DETECT, "--crops", "--export", "coco"]
 TRAIN = ["train", "films", "--template", "films/template.json", "-o", "out/m.safetensors"]
 TRAIN += ["--cache", "out/cache", "--epochs", "1", "--batch-size", "2", "--workers", "0"]
 
@@ -46,31 +50,48 @@ TRAIN += ["--cache", "out/cache", "--epochs", "1", "--batch-size", "2", "--worke
 class Scenario:
     """A command whose system calls fail, and what it starts from."""
 
-    name: str
     command: list[str]
-    prepare: Callable[[Path], None]
+    prepare: Callable[[Path], object]
 
-    def resume(self, folder: Path) -> list[str]:
+    def again(self, folder: Path) -> list[str]:
         """Return the command that continues after a fault."""
-        if self.command[0] != "train":
+        if self.command[0] == "detect":
             return [*self.command, "--resume"]
-        begun = (folder / "out" / "m.checkpoint.safetensors").exists()
-        done = (folder / "out" / "m.safetensors").exists() and not begun
-        return ["--version"] if done else [*self.command, "--resume"] if begun else self.command
+        if self.command[0] == "train":
+            if (folder / "out" / "m.checkpoint.safetensors").exists():
+                return [*self.command, "--resume"]
+            if (folder / "out" / "m.safetensors").exists():  # it was killed at its very end
+                return ["--version"]
+        return self.command
 
 
-def half_done(folder: Path) -> None:
+def prepare_killed(folder: Path) -> None:
     """Leave a run that was killed while it made crops."""
-    run(folder, SCENARIOS["detect"].command, at=32, fault=FAULTS["SIGKILL"])
+    run(folder, CROPS, at=60, fault=FAULTS["SIGKILL"])
+
+
+def prepare_reviewed(folder: Path) -> None:
+    """Leave a finished run and decisions about its knees."""
+    from kneematch.detection.detection import Detection
+    from kneematch.review.correction import area_of
+    from kneematch.review.log import Decision, ReviewLog
+
+    assert run(folder, [*CROPS, "--overlays"]).code == 0
+    log = ReviewLog(folder / "out" / "review.csv")
+    for line in (folder / "out" / "journal.jsonl").read_bytes().splitlines()[1:]:
+        row = json.loads(line)
+        for knee, state in zip(row["knees"], ("corrected", "rejected"), strict=False):
+            found = Detection.from_dict(knee)
+            area = replace(area_of(found), width_px=100.0)
+            log.add(Decision(row["film"], found.side, state, area))
+    log.close()
 
 
 SCENARIOS = {
-    scenario.name: scenario
-    for scenario in (
-        Scenario("detect", [*DETECT, "--crops", "--export", "coco"], lambda folder: None),
-        Scenario("resume", [*DETECT, "--crops", "--export", "coco", "--resume"], half_done),
-        Scenario("train", TRAIN, lambda folder: (folder / "out").mkdir()),
-    )
+    "detect": Scenario(CROPS, lambda folder: None),
+    "resume": Scenario([*CROPS, "--resume"], prepare_killed),
+    "apply": Scenario(["apply", "out", "--workers", "0", "--quiet"], prepare_reviewed),
+    "train": Scenario(TRAIN, lambda folder: (folder / "out").mkdir()),
 }
 
 
@@ -84,33 +105,50 @@ class Ended:
 
 
 def run(folder: Path, command: list[str], at: int = 0, fault: tuple[int, int] = (0, 0)) -> Ended:
-    """Run a command in a fork of this process, which has everything loaded already."""
-    said, calls = folder / "said.txt", folder / "calls.txt"
-    calls.write_text("0")
-    child = os.fork()
-    if child == 0:
-        code = 70
-        try:
-            os.chdir(folder)
-            os.dup2(os.open(said, os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 2)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - pytest may replace it
-            shim = ctypes.CDLL(os.environ[SHIM])
-            shim.fault_arm(os.fsencode(folder / "out"), at, *fault)
-            from kneematch.cli.main import main as kneematch
+    """Run a command to its end, with a fault at one of its calls."""
+    return finish(folder, start(folder, command, at, fault))
 
-            code = kneematch(command)
-            counted = shim.fault_count()
-            shim.fault_arm(b"", 0, 0, 0)
-            calls.write_text(str(counted))
-        except BaseException:  # noqa: BLE001 - it is printed, and counts as a problem
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    return Ended(code, int(calls.read_text()), said.read_text(errors="replace"))
+
+def start(
+    folder: Path,
+    command: list[str],
+    at: int = 0,
+    fault: tuple[int, int] = (0, 0),
+    *,
+    locks: bool = True,
+) -> int:
+    """Run a command in a fork of this process, which has everything loaded; return its id."""
+    child = os.fork()
+    if child:
+        return child
+    code = 70
+    try:
+        os.chdir(folder)
+        os.dup2(os.open(f"said-{os.getpid()}", os.O_CREAT | os.O_TRUNC | os.O_WRONLY), 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        shim = ctypes.CDLL(os.environ[SHIM])
+        shim.fault_arm(os.fsencode(folder / "out"), at, *fault)
+        if not locks:
+            shim.fault_no_locks()
+        from kneematch.cli.main import main as kneematch
+
+        code = kneematch(command)
+        counted = shim.fault_count()
+        shim.fault_arm(b"", 0, 0, 0)
+        Path(f"calls-{os.getpid()}").write_text(str(counted))
+    except BaseException:  # noqa: BLE001 - it is printed, and counts as a problem
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def finish(folder: Path, process: int) -> Ended:
+    """Wait for the end of a command."""
+    _, status = os.waitpid(process, 0)
+    calls, said = folder / f"calls-{process}", folder / f"said-{process}"
+    count = int(calls.read_text()) if calls.exists() else 0
+    return Ended(os.waitstatus_to_exitcode(status), count, said.read_text(errors="replace"))
 
 
 def results(folder: Path) -> dict[str, bytes]:
@@ -123,7 +161,7 @@ def results(folder: Path) -> dict[str, bytes]:
     }
     journal = out / "journal.jsonl"
     if journal.exists():
-        kept["journal"] = b"\n".join(sorted(journal.read_bytes().splitlines()[1:]))
+        kept["journal"] = b"\n".join(sorted(set(journal.read_bytes().splitlines()[1:])))
     return {
         name: _without_times(content) if name.endswith("metrics.csv") else content
         for name, content in kept.items()
@@ -138,7 +176,9 @@ def _without_times(table: bytes) -> bytes:
     return "\n".join(",".join(row[:column] + row[column + 1 :]) for row in rows).encode()
 
 
-def problems(folder: Path, ended: Ended, expected: dict[str, bytes]) -> Iterator[str]:
+def problems(
+    folder: Path, ended: Ended, before: dict[str, bytes], expected: dict[str, bytes]
+) -> Iterator[str]:
     """Yield what is wrong after a fault."""
     if "Traceback" in ended.said:
         yield f"traceback: {ended.said.splitlines()[-1]}"
@@ -148,11 +188,13 @@ def problems(folder: Path, ended: Ended, expected: dict[str, bytes]) -> Iterator
     if ended.code == 0 and found != expected:
         yield "said that all is well, and it is not"
     for name, content in found.items():
-        whole = name not in ("journal", "m.metrics.csv") and name in expected
-        if whole and content != expected[name] and not name.endswith(".png"):
+        good = [known[name] for known in (before, expected) if name in known]
+        # A table of crops lists those that could be made; a journal and metrics grow.
+        partly = name in ("crops.csv", "journal", "m.metrics.csv") or name.endswith("curves.png")
+        if not partly and content not in good:
             yield f"half-written: {name}"
-    for path in (folder / "out").glob("run.json"):
-        json.loads(path.read_bytes())
+    if (folder / "out" / "run.json").exists():
+        json.loads((folder / "out" / "run.json").read_bytes())
 
 
 def after_resume(folder: Path, ended: Ended, expected: dict[str, bytes]) -> Iterator[str]:
@@ -175,64 +217,67 @@ def fresh(films: Path, folder: Path) -> Path:
     return folder
 
 
-def inject(
-    scenario: Scenario, films: Path, work: Path, every: int
-) -> tuple[Counter[str], set[str]]:
-    """Run a scenario with each fault at every K-th call."""
-    folder = fresh(films, work / scenario.name)
-    scenario.prepare(folder)
+def inject(name: str, films: Path, work: Path, every: int) -> Counter[str]:
+    """Run a scenario with each fault at every K-th call; return counts."""
+    scenario, folder, counts = SCENARIOS[name], work / name, Counter[str]()
+    scenario.prepare(fresh(films, folder))
+    prepared, before = (
+        shutil.copytree(folder, work / f"{name}-before", symlinks=True),
+        results(folder),
+    )
     ended = run(folder, scenario.command)
     assert ended.code == 0, ended.said
-    expected, counts, found = results(folder), Counter[str](), set[str]()
-    counts["calls"] = ended.calls
+    expected, counts["calls"] = results(folder), ended.calls
     for at in range(1, ended.calls + 1, every):
-        for name, fault in FAULTS.items():
-            folder = fresh(films, work / scenario.name)
-            scenario.prepare(folder)
+        for kind, fault in FAULTS.items():
+            shutil.rmtree(folder)
+            shutil.copytree(prepared, folder, symlinks=True)
             ended = run(folder, scenario.command, at, fault)
-            wrong = list(problems(folder, ended, expected))
-            counts["faults"] += 1
+            wrong = set(problems(folder, ended, before, expected))
             counts["killed"] += ended.code == -signal.SIGKILL
-            counts["one line"] += ended.code in (1, 2) and ended.said.count("\n") >= 1
-            ended = run(folder, scenario.resume(folder))
-            wrong += after_resume(folder, ended, expected)
+            ended = run(folder, scenario.again(folder))
+            wrong |= set(after_resume(folder, ended, expected))
+            counts["faults"] += 1
             counts["same bytes"] += not wrong
-            for problem in set(wrong):
-                counts["problems"] += 1
-                if problem not in found:
-                    print(f"{scenario.name}, {name} at call {at}: {problem}", file=sys.stderr)
-                found.add(problem)
-    return counts, found
+            report(counts, f"{name}, {kind} at call {at}", wrong)
+    return counts
 
 
-def kill_at_random(films: Path, work: Path, kills: int, seed: int) -> tuple[Counter[str], set[str]]:
-    """Kill a run again and again between its first and its last film; continue it each time."""
-    many = work / "many"
+def report(counts: Counter[str], where: str, wrong: set[str]) -> None:
+    """Count problems, and print the first ones."""
+    for problem in sorted(wrong):
+        counts["problems"] += 1
+        if counts["problems"] <= MOST_SHOWN:
+            print(f"{where}: {problem}", file=sys.stderr, flush=True)
+
+
+def link_many(films: Path, work: Path) -> Path:
+    """Make a folder of many links to the same films."""
+    many, good = work / "many", sorted(films.glob("*.dcm"))
     many.mkdir()
-    good = sorted(films.glob("*.dcm"))
     for number in range(KILL_FILMS):
-        (many / f"{number}.dcm").symlink_to(good[number % len(good)])
-    shutil.copy(films / "template.json", many)
-    for film in good:
-        (many / film.name).symlink_to(film)
+        (many / f"{number:03d}.dcm").symlink_to(good[number % len(good)])
+    for path in (*good, films / "template.json"):
+        (many / path.name).symlink_to(path)
+    return many
+
+
+def kill_at_random(many: Path, work: Path, kills: int, seed: int) -> Counter[str]:
+    """Kill a run again and again between its first and its last film; continue it each time."""
     reference, folder = fresh(many, work / "whole"), fresh(many, work / "killed")
     assert run(reference, DETECT).code == 0
     expected, rng, counts = results(reference), random.Random(seed), Counter[str]()
     while counts["killed"] < kills:
-        # One in ten is the real program with workers, the others are forks, which start quickly.
-        workers = counts["killed"] % 10 == 0
-        if kill_once(folder, rng, workers=workers):
-            counts["killed"] += 1
-        else:  # it was done before
-            found = set(after_resume(folder, run(folder, [*DETECT, "--resume"]), expected))
-            counts["problems"] += len(found)
-            folder = fresh(many, work / "killed")
-    found = set(after_resume(folder, run(folder, [*DETECT, "--resume"]), expected))
-    counts["same bytes"] = counts["killed"] if not found and not counts["problems"] else 0
-    counts["faults"], counts["problems"] = counts["killed"], counts["problems"] + len(found)
-    for problem in found:
-        print(f"kills: {problem}", file=sys.stderr)
-    return counts, found
+        # One in ten is the real program with workers; the others are forks, which start quickly.
+        killed = kill_once(folder, rng, workers=counts["killed"] % 10 == 0)
+        counts["killed"] += killed
+        if not killed or counts["killed"] == kills:
+            wrong = set(after_resume(folder, run(folder, [*DETECT, "--resume"]), expected))
+            report(counts, f"after {counts['killed']} kills", wrong)
+            fresh(many, folder)
+    counts["faults"] = counts["killed"]
+    counts["same bytes"] = 0 if counts["problems"] else counts["killed"]
+    return counts
 
 
 def kill_once(folder: Path, rng: random.Random, *, workers: bool) -> bool:
@@ -245,8 +290,8 @@ def kill_once(folder: Path, rng: random.Random, *, workers: bool) -> bool:
         environment = {**os.environ, "LD_PRELOAD": ""}
         program = [sys.executable, "-m", "kneematch", *command]
         process = subprocess.Popen(program, cwd=folder, env=environment).pid
-    elif (process := os.fork()) == 0:
-        run_quietly(folder, command)
+    else:
+        process = start(folder, command)
     while lines(journal) <= before:
         if os.waitpid(process, os.WNOHANG)[0]:
             return False
@@ -261,48 +306,114 @@ def kill_once(folder: Path, rng: random.Random, *, workers: bool) -> bool:
     return True
 
 
-def run_quietly(folder: Path, command: list[str]) -> None:
-    from kneematch.cli.main import main as kneematch
-
-    os.chdir(folder)
-    os._exit(kneematch(command))
-
-
 def lines(journal: Path) -> int:
     return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
+def others(many: Path, work: Path) -> Counter[str]:
+    """Disturb runs in other ways."""
+    reference, counts = fresh(many, work / "undisturbed"), Counter[str]()
+    assert run(reference, DETECT).code == 0
+    expected = results(reference)
+    for disturb in (stop_and_continue, start_second, remove_folder, set_clock_back, without_locks):
+        wrong = set(disturb(fresh(many, work / disturb.__name__), expected))
+        counts["faults"] += 1
+        counts["same bytes"] += not wrong
+        report(counts, disturb.__name__, wrong)
+    return counts
+
+
+def start_and_wait(folder: Path, *, locks: bool = True) -> int:
+    """Start a run; return its id when it has done some films."""
+    process = start(folder, DETECT, locks=locks)
+    while lines(folder / "out" / "journal.jsonl") < 5:
+        time.sleep(0.005)
+    return process
+
+
+def stop_and_continue(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
+    process = start_and_wait(folder)
+    os.kill(process, signal.SIGSTOP)
+    time.sleep(1)
+    os.kill(process, signal.SIGCONT)
+    yield from after_resume(folder, finish(folder, process), expected)
+
+
+def start_second(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
+    """Start further runs in the folder of one that runs: they must refuse."""
+    process = start_and_wait(folder)
+    for option in ("--resume", "--force"):
+        second = run(folder, [*DETECT, option])
+        if second.code != 2 or "another run" not in second.said:
+            yield f"a second run with {option} ended with {second.code}: {second.said}"
+    yield from after_resume(folder, finish(folder, process), expected)
+
+
+def remove_folder(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
+    """Remove the output folder during a run, which must say so; then start over."""
+    process = start_and_wait(folder)
+    shutil.rmtree(folder / "out")
+    ended = finish(folder, process)
+    if ended.code != 2 or "Traceback" in ended.said:
+        yield f"ended with {ended.code}: {ended.said[-200:]}"
+    yield from after_resume(folder, run(folder, [*DETECT, "--resume"]), expected)
+
+
+def set_clock_back(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
+    """Kill a run that began, by its clock, tomorrow."""
+    process = start_and_wait(folder)
+    os.kill(process, signal.SIGKILL)
+    finish(folder, process)
+    journal = folder / "out" / "journal.jsonl"
+    first, rest = journal.read_bytes().split(b"\n", 1)
+    later = json.loads(first)
+    later["started"] += 86400
+    journal.write_bytes(json.dumps(later).encode() + b"\n" + rest)
+    yield from after_resume(folder, run(folder, [*DETECT, "--resume"]), expected)
+
+
+def without_locks(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
+    """Let two runs write to one folder on a file system without locks."""
+    process = start_and_wait(folder, locks=False)
+    second = finish(folder, start(folder, [*DETECT, "--resume"], locks=False))
+    first = finish(folder, process)
+    for ended in (first, second):
+        if ended.code > 2 or "Traceback" in ended.said:
+            yield f"ended with {ended.code}: {ended.said[-200:]}"
+    yield from after_resume(folder, run(folder, [*DETECT, "--resume"]), expected)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("scenarios", nargs="*", default=[*SCENARIOS], metavar="SCENARIO")
+    names = [*SCENARIOS, "kills", "others"]
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=", ".join(names))
     parser.add_argument("--every", type=int, default=1, metavar="K")
-    parser.add_argument("--kills", type=int, default=0, metavar="N")
+    parser.add_argument("--kills", type=int, default=50, metavar="N")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     if SHIM not in os.environ:
         return run_with_shim()
+    from kneematch.synthetic.config import SynthConfig
+    from kneematch.synthetic.dataset import synthesize
+
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary).resolve()
-        from kneematch.synthetic.config import SynthConfig
-        from kneematch.synthetic.dataset import synthesize
-
-        synthesize(work / "films", SynthConfig(2, size=(320, 400), workers=0))
+        films, total = work / "films", 0
+        synthesize(films, SynthConfig(2, size=(320, 400), workers=0))
         remember_searches(work)
-        total = 0
-        print("| command | calls | faults | killed | same bytes after --resume | problems |")
-        print("|---|---:|---:|---:|---:|---:|")
-        rows = [
-            (name, lambda name=name: inject(SCENARIOS[name], work / "films", work, args.every))
-            for name in args.scenarios
-        ]
-        if args.kills:
-            kills = args.kills, args.seed
-            rows.append(("detect, kill -9", lambda: kill_at_random(work / "films", work, *kills)))
-        for name, measure in rows:
-            counts, _ = measure()
-            shown = (counts[key] for key in ("calls", "faults", "killed", "same bytes", "problems"))
-            print(f"| {name} | " + " | ".join(map(str, shown)) + " |", flush=True)
+        many = link_many(films, work)
+        columns = ("calls", "faults", "killed", "same bytes", "problems")
+        print(f"| command | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}", flush=True)
+        for name in args.scenarios or names:
+            if name == "kills":
+                counts = kill_at_random(many, work, args.kills, args.seed)
+            elif name == "others":
+                counts = others(many, work)
+            else:
+                counts = inject(name, films, work, args.every)
+            print(f"| {name} | {' | '.join(str(counts[c]) for c in columns)} |", flush=True)
             total += counts["problems"]
+        os.chdir("/")
     return 1 if total else 0
 
 

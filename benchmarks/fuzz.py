@@ -26,6 +26,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import SimpleQueue
@@ -64,15 +65,15 @@ def main() -> int:
         ends = time.monotonic() + 60 * args.minutes if args.inputs is None else math.inf
         outcomes: Counter[tuple[str, str]] = Counter()
         found: dict[str, int] = {}  # the first input of each kind
-        for number, name, outcome in run_workers(
-            seeds, args.seed, args.workers, args.inputs or sys.maxsize, ends
-        ):
-            kind = outcome if outcome in (RESULT, REFUSED) else "finding"
-            outcomes[name, kind] += 1
-            if kind == "finding" and outcome not in found:
-                found[outcome] = number
-                store_finding(args.findings, seeds, args.seed, number, outcome)
-                print(f"--only {number} ({name}): {outcome}", file=sys.stderr, flush=True)
+        inputs = args.inputs or sys.maxsize
+        with suppress(KeyboardInterrupt):  # Ctrl-C ends it early
+            for number, name, outcome in run_workers(seeds, args.seed, args.workers, inputs, ends):
+                kind = outcome if outcome in (RESULT, REFUSED) else "finding"
+                outcomes[name, kind] += 1
+                if kind == "finding" and outcome not in found:
+                    found[outcome] = number
+                    store_finding(args.findings, seeds, args.seed, number, outcome)
+                    print(f"--only {number} ({name}): {outcome}", file=sys.stderr, flush=True)
     print_table(outcomes)
     return 1 if found else 0
 
