@@ -66,7 +66,8 @@ def main() -> int:
         outcomes: Counter[tuple[str, str]] = Counter()
         found: dict[str, int] = {}  # the first input of each kind
         inputs = args.inputs or sys.maxsize
-        with suppress(KeyboardInterrupt):  # Ctrl-C ends it early
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with suppress(KeyboardInterrupt):  # Ctrl-C and SIGTERM end it early
             for number, name, outcome in run_workers(seeds, args.seed, args.workers, inputs, ends):
                 kind = outcome if outcome in (RESULT, REFUSED) else "finding"
                 outcomes[name, kind] += 1
