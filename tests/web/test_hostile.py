@@ -1,0 +1,111 @@
+"""Names that are markup, connections that never finish, links that lead out, and two tabs."""
+
+import csv
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from kneematch.errors import SettingsError
+from kneematch.web.annotate import annotate_app
+from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.review import review_app
+from kneematch.web.run_folder import RunFolder
+
+Build = Callable[[Credentials], AuthMiddleware]
+Serve = Callable[[Build], Credentials]
+Open = Callable[..., Page]
+
+MARKUP = "<img src=x onerror=window.hacked=1>"
+DECIDE = """row => fetch('/api/decide', {
+    method: 'POST', headers: {'Content-Type': 'application/json'},
+    body: JSON.stringify({row: row, state: 'accepted'})
+}).then(answer => answer.status)"""
+
+
+def assert_harmless(page: Page) -> None:
+    """The markup is shown as text: it is no element, and nothing has run."""
+    page.wait_for_selector("body[data-ready]")
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img[src=x]").count() == 0
+
+
+def rename_in_table(table: Path, film: Path) -> None:
+    """Give the first film of a run, one of its landmarks and a reason hostile names."""
+    with table.open(newline="") as file:
+        header, *rows = csv.reader(file)
+    first, reason = rows[0][header.index("film")], header.index("reason")
+    for row in rows:
+        if row[header.index("film")] == first:
+            row[header.index("film")] = str(film)
+            row[header.index("review")], row[reason] = "yes", MARKUP
+    landmark = next(name for name in reversed(header) if name.endswith("_x_px"))
+    stem = landmark.removesuffix("_x_px")
+    header = [name.replace(f"{stem}_", f"{MARKUP}_") for name in header]
+    with table.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
+
+
+def test_review_shows_hostile_names_as_text(
+    films: list[Path], run_folder: Path, tmp_path: Path, serve: Serve, open_page: Open
+) -> None:
+    hostile = tmp_path / f"{MARKUP}.dcm"
+    hostile.symlink_to(films[0])
+    rename_in_table(run_folder / "detections.csv", hostile)
+    run = RunFolder(run_folder, Path())
+    page = open_page(serve(lambda credentials: review_app(run, credentials)))
+    assert_harmless(page)
+    assert MARKUP in page.inner_text("body")
+    page.keyboard.press("Enter")  # opens the first knee
+    assert_harmless(page)
+
+
+@pytest.mark.usefixtures("model_already_run")
+def test_annotate_shows_a_hostile_name_as_text(
+    films: list[Path], tmp_path: Path, serve: Serve, open_page: Open
+) -> None:
+    hostile = tmp_path / f"{MARKUP}.dcm"
+    hostile.symlink_to(films[0])
+    out = tmp_path / f"{MARKUP}.json"
+    page = open_page(serve(lambda credentials: annotate_app(hostile, out, [], credentials)))
+    assert_harmless(page)
+    assert MARKUP in page.content().replace("&lt;", "<").replace("&gt;", ">")
+
+
+def test_page_answers_beside_connections_that_never_finish(
+    run_folder: Path, serve: Serve, open_page: Open
+) -> None:
+    run = RunFolder(run_folder, Path())
+    credentials = serve(lambda credentials: review_app(run, credentials))
+    slow = [socket.create_connection(("127.0.0.1", credentials.port)) for _ in range(60)]
+    try:
+        for number, connection in enumerate(slow):
+            connection.sendall(b"GET /api/start HTTP/1.1\r\nHost: x"[: 5 + number % 20])
+        page = open_page(credentials)
+        page.wait_for_selector("body[data-ready]")
+    finally:
+        for connection in slow:
+            connection.close()
+
+
+def test_review_keeps_the_decisions_of_two_tabs(
+    run_folder: Path, serve: Serve, open_page: Open
+) -> None:
+    run = RunFolder(run_folder, Path())
+    credentials = serve(lambda credentials: review_app(run, credentials))
+    tabs = [open_page(credentials), open_page(credentials)]
+    for row in range(4):
+        assert tabs[row % 2].evaluate(DECIDE, row) == 200
+    with (run_folder / "review.csv").open(newline="") as file:
+        assert [line["decision"] for line in csv.DictReader(file)] == ["accepted"] * 4
+
+
+@pytest.mark.parametrize("name", ["review.csv", "review-cache"])
+def test_run_folder_refuses_links_out_of_it(run_folder: Path, tmp_path: Path, name: str) -> None:
+    (run_folder / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SettingsError, match="a link that leads out"):
+        RunFolder(run_folder, Path())
+    assert not (tmp_path / "elsewhere").exists()
