@@ -193,6 +193,9 @@ def test_commands_of_page_run(page: Path, folder: Path) -> None:
         make_films(folder)
     if page.name in WITH_STUDIES:
         make_studies(folder)
+    if page.name == "CONTRIBUTING.md":
+        (folder / ".venv" / "bin").mkdir(parents=True)
+        (folder / ".venv" / "bin" / "activate").touch()
     if page.name == "own-template.md":
         make_drawings(folder)
     if page.name == "tutorial.md":
