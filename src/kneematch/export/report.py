@@ -182,6 +182,8 @@ def _settings(run: Run, summary: RunSummary) -> dict[str, str]:
         settings["model"] = "the built-in model"
     if settings.get("method") == "auto" and summary.methods:
         settings["method"] = f"{', '.join(summary.methods)} (chosen automatically)"
+    if settings.get("num_parts") == 1:
+        settings = {k: v for k, v in settings.items() if k not in ("num_parts", "part_id")}
     made = {}
     for name, value in settings.items():
         if value is not None and value is not False and value not in ((), []):

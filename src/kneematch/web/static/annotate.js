@@ -252,8 +252,10 @@ $("#wait").textContent = "Detecting the knee";
 const initial = await getJson("api/initial");
 drawing = new Drawing(initial.drawing);
 $("#wait").hidden = true;
-$("#add-landmark").addEventListener("click", startPointing);
-$("#mirror").addEventListener("click", mirror);
+for (const [name, work] of [["#add-landmark", startPointing], ["#mirror", mirror]]) {
+  $(name).addEventListener("click", work);
+  $(name).disabled = false;
+}
 $("#save").addEventListener("click", () => save());
 $("#run-preview").addEventListener("click", runPreview);
 addEventListener("beforeunload", (event) => drawing.unsaved && event.preventDefault());
