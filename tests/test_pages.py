@@ -94,7 +94,7 @@ def test_commands_of_page_parse(page: Path) -> None:
 
 def test_readme_names_every_entry_point() -> None:
     named = {arguments[0] for arguments in commands(README)}
-    assert named == {"synth", "detect", "annotate", "review", "train", "evaluate"}
+    assert named == {"synth", "detect", "annotate", "review", "apply", "train", "evaluate"}
 
 
 def test_commands_that_do_not_exist_are_noticed() -> None:
