@@ -50,3 +50,11 @@ class TemplateError(KneematchError):
 
 class SettingsError(KneematchError):
     """Options that contradict each other or the data."""
+
+
+def missing_extra(what: str, extra: str) -> SettingsError:
+    """Return the error for a feature whose optional packages are not installed."""
+    return SettingsError(
+        f"{what}, not installed; expected the extra '{extra}'; run: pip install "
+        f"'kneematch[{extra}]', or in a checkout: pip install '.[{extra}]'"
+    )

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from kneematch.batch.config import DetectConfig
+from kneematch.batch.artifacts import crop_size
+from kneematch.batch.config import CROP_PRESETS, DetectConfig
 from kneematch.errors import SettingsError
 
 
@@ -20,6 +21,9 @@ from kneematch.errors import SettingsError
         ({"resume": True, "force": True}, "--resume and --force"),
         ({"crop_mm": 100.0}, "--crops"),
         ({"mirror": True}, "--crops"),
+        ({"crop_preset": "140mm-224px"}, "--crops"),
+        ({"crops": True, "crop_preset": "huge"}, "crop_preset 'huge'"),
+        ({"crops": True, "crop_preset": "140mm-224px", "crop_mm": 9.0}, "one or the other"),
         ({"ray_address": "auto"}, "--engine ray"),
     ],
 )
@@ -45,3 +49,11 @@ def test_detector_source_hashes_every_file_that_rows_depend_on(template: str) ->
     assert files(template=template, method="neural") == {"model", *drawn}
     assert files(template=template, method="search") == {"model", *drawn}
     assert files(template=template, method="search", paper=True) == drawn
+
+
+def test_crop_size_of_a_preset_is_what_its_name_says() -> None:
+    for preset in CROP_PRESETS:
+        size = crop_size(DetectConfig(crops=True, crop_preset=preset))
+        assert size.mm is not None
+        assert size.spacing_mm is not None
+        assert preset == f"{size.mm:g}mm-{size.mm / size.spacing_mm:.0f}px"

@@ -99,4 +99,6 @@ def test_annotate_reports_the_missing_extra(
 ) -> None:
     monkeypatch.setattr(page, "find_spec", lambda name: None)
     assert main(["annotate", str(film)]) == 2
-    assert "pip install 'kneematch[web]'" in one_line(capsys)
+    message = one_line(capsys)
+    assert "pip install 'kneematch[web]'" in message
+    assert "in a checkout: pip install '.[web]'" in message

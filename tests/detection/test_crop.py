@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kneematch.detection.crop import ASSUMED_WIDTH_MM, MOST_PX, CropSize, cut, place
+from kneematch.detection.crop import (
+    ASSUMED_WIDTH_MM,
+    MOST_PX,
+    CropSize,
+    assumed_spacing,
+    cut,
+    place,
+)
 from kneematch.detection.detection import Detection
 from kneematch.errors import NotARadiograph, SettingsError
 from kneematch.io.radiograph import Radiograph
@@ -122,6 +129,15 @@ def test_without_spacing_the_area_sets_the_scale() -> None:
     placed = place(bare, CropSize(mm=140.0, spacing_mm=0.5))
     assert placed.step_px == pytest.approx(np.linalg.norm(placed.pixel_map[:, 0]))
     assert 280 * placed.step_px == pytest.approx(140 * 150 / ASSUMED_WIDTH_MM)
+
+
+def test_place_has_one_scale_for_the_knees_of_a_film_without_spacing() -> None:
+    knees = [area("left", mm_per_px=None, width_px=140.0), area(mm_per_px=None, width_px=160.0)]
+    assumed = assumed_spacing(knees)
+    assert assumed == pytest.approx(ASSUMED_WIDTH_MM / 150)
+    left, right = (place(knee, CropSize(), assumed) for knee in knees)
+    assert left.step_px == right.step_px == pytest.approx(0.3 / assumed)
+    assert place(area(), CropSize(), assumed).step_px == pytest.approx(0.3 / 0.2)  # its own
 
 
 def test_pixels_are_the_films_own_when_asked_for() -> None:

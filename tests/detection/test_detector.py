@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pydicom
 import pytest
 import torch
 from torch import Tensor
@@ -231,6 +232,23 @@ def test_detect_takes_paths_and_films(annotation: Annotation, film: Radiograph) 
     for found in (by_text, by_film):
         assert np.array_equal(found[0].corners, by_path[0].corners)
     assert by_film[0].mm_per_px == pytest.approx(0.3)
+
+
+def test_detect_takes_arrays_and_datasets(annotation: Annotation) -> None:
+    detector = detector_at(annotation)
+    dataset = pydicom.dcmread(annotation.film)
+    by_path, by_dataset = detector.detect(annotation.film), detector.detect(dataset)
+    by_array = detector.detect(dataset.pixel_array, mm_per_px=0.25)
+    for found in (by_dataset, by_array):
+        assert np.allclose(found[0].corners, by_path[0].corners)
+        assert [knee.loss for knee in found] == pytest.approx([k.loss for k in by_path], abs=1e-6)
+    assert (by_dataset[0].laterality, by_array[0].laterality) == ("R", "")
+    assert (by_dataset[0].mm_per_px, by_array[0].mm_per_px) == pytest.approx((0.3, 0.25))
+    (one,) = detector.detect(dataset.pixel_array[:, : SIZE[1] // 2], laterality="R")
+    assert (one.side, one.laterality, one.mm_per_px) == ("left", "R", None)
+    assert len(detector.detect([dataset.pixel_array, dataset, annotation.film])) == 3
+    with pytest.raises(SettingsError, match="not an array"):
+        detector.detect(annotation.film, mm_per_px=0.2)
 
 
 def test_detect_each_goes_on_after_a_bad_film(

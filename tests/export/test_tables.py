@@ -89,7 +89,7 @@ def test_write_tables_any_name_of_a_film_is_one_row(tmp_path: Path, name: str) -
 def test_tables_no_name_is_a_formula_and_all_read_back(tmp_path: Path, name: str) -> None:
     written(tmp_path, (name, replace(FOUND, reason=name)))
     write_failures([(name, "failed", f"{name}: empty")], tmp_path / "failures.csv")
-    write_crops([(name, FOUND, crop_name(name, "left"))], tmp_path / "crops.csv", CROP_SIZE)
+    write_crops([(name, FOUND, crop_name(name, "left"), 1.0)], tmp_path / "crops.csv", CROP_SIZE)
     for table in ("detections.csv", "failures.csv", "crops.csv"):
         (row,) = rows(tmp_path / table)
         texts = {row[key] for key in ("film", "reason", "file") if key in row}
@@ -206,7 +206,7 @@ def test_write_failures_takes_any_iterable(tmp_path: Path) -> None:
 def test_write_crops_maps_crop_pixels_to_film_pixels(
     tmp_path: Path, knees: Knees, mirror: bool
 ) -> None:
-    made = [("a.dcm", found, f"{found.side}.png") for found in knees]
+    made = [("a.dcm", found, f"{found.side}.png", 1.0) for found in knees]
     write_crops(made, tmp_path / "crops.csv", replace(CROP_SIZE, mirror=mirror))
     for row, found in zip(rows(tmp_path / "crops.csv"), knees, strict=True):
         matrix = np.array([[row["xx"], row["xy"], row["x0"]], [row["yx"], row["yy"], row["y0"]]])
@@ -225,10 +225,10 @@ def test_write_crops_without_spacing_has_a_map_and_no_millimetres(
     tmp_path: Path, knees: Knees
 ) -> None:
     bare = replace(knees[1], mm_per_px=None)
-    write_crops([("a.png", bare, "a-right.png")], tmp_path / "crops.csv", CROP_SIZE)
+    write_crops([("a.png", bare, "a-right.png", 0.5)], tmp_path / "crops.csv", CROP_SIZE)
     (row,) = rows(tmp_path / "crops.csv")
     assert (row["mm_per_px"], row["file"], row["laterality"]) == ("", "a-right.png", "L")
-    assert float(row["xx"]) > 0
+    assert float(row["xx"]) == pytest.approx(0.5, rel=0.01)  # 0.25 mm at 0.5 mm per pixel
 
 
 def test_crop_name_has_film_and_side() -> None:

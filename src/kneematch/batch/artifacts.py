@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Protocol
 
-from kneematch.batch.config import DetectConfig
+from kneematch.batch.config import CROP_PRESETS, DetectConfig
 from kneematch.batch.journal import Row
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
@@ -69,11 +69,11 @@ class Crops:
 
     def make(self, film: Radiograph, name: str, row: Row) -> str | None:
         """Cut and save them."""
-        from kneematch.detection.crop import cut, place
+        from kneematch.detection.crop import assumed_spacing, cut, place
         from kneematch.io.write import write_png16
 
         for knee, path in zip(row.knees, self.paths(name, row), strict=True):
-            write_png16(path, cut(film, place(knee, self.size)))
+            write_png16(path, cut(film, place(knee, self.size, assumed_spacing(row.knees))))
         return None
 
 
@@ -118,6 +118,9 @@ def crop_size(config: DetectConfig) -> "CropSize":
     from kneematch.detection.crop import CropSize
 
     given = {"mm": config.crop_mm, "spacing_mm": config.crop_spacing, "px": config.crop_px}
+    if config.crop_preset is not None:
+        mm, pixels = CROP_PRESETS[config.crop_preset]
+        given |= {"mm": mm, "spacing_mm": mm / pixels}
     sizes = {name: value for name, value in given.items() if value is not None}
     return CropSize(**sizes, mirror=config.mirror)  # type: ignore[arg-type]
 

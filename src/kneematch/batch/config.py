@@ -29,6 +29,12 @@ if TYPE_CHECKING:
 
 METHODS: Final = ("auto", "neural+sharpen", "neural", "search", "grid", "sliding")
 ENGINES: Final = ("local", "ray")
+# Sizes that graders of knee radiographs commonly take: side in mm and in pixels.
+CROP_PRESETS: Final = {
+    "140mm-700px": (140.0, 700),
+    "140mm-300px": (140.0, 300),
+    "140mm-224px": (140.0, 224),
+}
 EXPORTS: Final = ("coco", "dicom", "markups", "pts")
 PRELOAD: Final = "KNEEMATCH_PRELOAD"  # environment variable: a DetectorSource as JSON
 
@@ -98,6 +104,12 @@ class DetectConfig:
         group=OUTPUT,
         flags=("--crops",),
     )
+    crop_preset: str | None = option(
+        None,
+        help="Size of crops as common graders take it: 140 mm in 700, 300 or 224 pixels.",
+        group=OUTPUT,
+        choices=tuple(CROP_PRESETS),
+    )
     crop_mm: float | None = option(
         None, help="Side length of crops, in mm.", group=OUTPUT, metavar="MM", default_text="140"
     )
@@ -158,7 +170,17 @@ class DetectConfig:
             raise SettingsError(
                 "--resume and --force; expected one of them: to continue, or to start over"
             )
-        sizes = self.crop_mm, self.crop_spacing, self.crop_px, self.mirror or None
+        if self.crop_preset is not None:
+            check_choice("crop_preset", self.crop_preset, tuple(CROP_PRESETS))
+            if self.crop_mm is not None or self.crop_spacing is not None:
+                raise SettingsError(
+                    "--crop-preset with --crop-mm or --crop-spacing; expected one or the other: "
+                    "leave one out"
+                )
+        sizes = (
+            *(self.crop_mm, self.crop_spacing, self.crop_px, self.crop_preset),
+            self.mirror or None,
+        )
         if not self.crops and any(size is not None for size in sizes):
             raise SettingsError("the size of crops, but no crops; expected --crops; add it")
         measured = self.magnification, self.outlines

@@ -17,7 +17,7 @@ from kneematch.batch.config import DetectorSource
 from kneematch.batch.journal import Row
 from kneematch.batch.local_engine import chunks, detect_rows
 from kneematch.batch.workers import NumberedFilms
-from kneematch.errors import SettingsError
+from kneematch.errors import SettingsError, missing_extra
 
 MAX_BLOCKS: Final = 10_000  # tasks that Ray keeps track of; each holds one batch or more
 FILMS_PER_GPU_TASK: Final = 512  # so that films are read while others are searched
@@ -126,10 +126,7 @@ def _ray() -> Any:
         import_module("ray.data")
         return import_module("ray")
     except ImportError as error:
-        raise SettingsError(
-            f"Ray is missing ({error}); expected the extra `ray`; install it with "
-            "pip install 'kneematch[ray]'"
-        ) from error
+        raise missing_extra(f"--engine ray needs Ray ({error})", "ray") from error
 
 
 def _cluster(ray: Any) -> Cluster:

@@ -10,6 +10,7 @@ from typing import Final
 from kneematch.batch.artifacts import crop_size, distinct_names, draw_films
 from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import FAILED, NO_KNEE, Journal, Row
+from kneematch.detection.crop import assumed_spacing
 from kneematch.detection.detection import Detection
 from kneematch.export.landmarks import EXPORTS as LANDMARKS
 from kneematch.export.landmarks import write_landmarks
@@ -105,12 +106,12 @@ def write_crop_table(
     """Write crops.csv for the crops that could be made."""
     names = distinct_names(films)
 
-    def rows() -> Iterator[tuple[str, Detection, str]]:
+    def rows() -> Iterator[tuple[str, Detection, str, float]]:
         for row in journal.rows():
             for knee in row.knees:
                 file = crop_name(names[row.index], knee.side)
                 if (out / CROPS / file).exists():
-                    yield row.film, knee, file
+                    yield row.film, knee, file, assumed_spacing(row.knees)
 
     write_crops(rows(), out / CROP_TABLE, crop_size(config))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kneematch.cli.terminal import complain
-from kneematch.errors import SettingsError
+from kneematch.errors import missing_extra
 
 if TYPE_CHECKING:
     from kneematch.web.auth import AuthMiddleware, Credentials
@@ -24,10 +24,7 @@ Browser = Annotated[bool, typer.Option(metavar="", help="Open the page in the br
 def check_web() -> None:
     """Raise SettingsError if the packages of the extra `web` are missing."""
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        raise SettingsError(
-            "pages need FastAPI and uvicorn, which are not installed; expected the extra 'web'; "
-            "run: pip install 'kneematch[web]'"
-        )
+        raise missing_extra("pages need FastAPI and uvicorn", "web")
 
 
 def show_page(

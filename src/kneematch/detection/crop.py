@@ -1,6 +1,7 @@
 """The joint area cut from its film: upright, of a standard size, resampled once."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,13 +61,24 @@ class Placed:
         return matrix
 
 
-def place(found: Detection, size: CropSize) -> Placed:
+def assumed_spacing(knees: Sequence[Detection]) -> float:
+    """Return the mm per pixel of a film without spacing: as if its areas were 100 mm wide."""
+    return ASSUMED_WIDTH_MM * len(knees) / sum(knee.width_px for knee in knees)
+
+
+def place(found: Detection, size: CropSize, assumed_mm_per_px: float | None = None) -> Placed:
     """Where the crop of a detection lies.
+
+    Args:
+        found: the detection.
+        size: how large the crop is.
+        assumed_mm_per_px: of a film without spacing, one for all its knees so that they have the
+            same scale; default: that of this knee alone.
 
     Raises:
         NotARadiograph: the film's spacing is such that the crop would be far too large.
     """
-    rows, columns, step = _extent(found, size)
+    rows, columns, step = _extent(found, size, assumed_mm_per_px)
     across, down = _axes(found, mirror=size.mirror)
     to_film = torch.eye(3, dtype=torch.float64)
     to_film[:2, 0] = step * columns / 2 * torch.from_numpy(across)
@@ -89,12 +101,14 @@ def cut(film: Radiograph, placed: Placed) -> NDArray[np.float32]:
     return values
 
 
-def _extent(found: Detection, size: CropSize) -> tuple[int, int, float]:
+def _extent(
+    found: Detection, size: CropSize, assumed_mm_per_px: float | None
+) -> tuple[int, int, float]:
     """Rows, columns, and how many film pixels one of them is long."""
     mm_per_px = found.mm_per_px
     if size.px is not None and (size.mm is None or mm_per_px is None):
         return size.px, size.px, 1.0
-    mm_per_px = ASSUMED_WIDTH_MM / found.width_px if mm_per_px is None else mm_per_px
+    mm_per_px = mm_per_px or assumed_mm_per_px or assumed_spacing([found])
     step = 1.0 if size.spacing_mm is None else size.spacing_mm / mm_per_px
     if size.mm is None:
         height, width = found.height_px / step, found.width_px / step

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, overload
+from typing import TYPE_CHECKING, Any, Final, Union, overload
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from kneematch.errors import FilmError, SettingsError
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
 from kneematch.geometry.split import LEFT, RIGHT, ROOM, SIDES, single, split
 from kneematch.geometry.view import View, compose
+from kneematch.io.in_memory import is_dataset, radiograph_from_array, radiograph_from_dataset
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated, unexpected
 from kneematch.matching.annotation import Annotation
@@ -39,7 +40,10 @@ from kneematch.networks.cuda_graph import SolverGraph, solve_with_graph
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.solvers.problem import Problem, Solution, Solver, make_problem
 
-Film = Radiograph | str | os.PathLike[str]
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+Film = Union[Radiograph, str, os.PathLike[str], NDArray[Any], "Dataset"]
 
 CAPTURABLE: Final = ("search", "neural", "neural+sharpen")  # methods that a CUDA graph can hold
 GPU_BATCH: Final = 64  # films
@@ -136,20 +140,40 @@ class Detector:
         return cls.load(template=template, **options)
 
     @overload  # a str is an iterable of str, too; it is one film
-    def detect(self, films: Film) -> tuple[Detection, ...]: ...  # type: ignore[overload-overlap]
+    def detect(  # type: ignore[overload-overlap]
+        self, films: Film, *, mm_per_px: float | None = None, laterality: str | None = None
+    ) -> tuple[Detection, ...]: ...
 
     @overload
     def detect(self, films: Iterable[Film]) -> list[tuple[Detection, ...]]: ...
 
     def detect(
-        self, films: Film | Iterable[Film]
+        self,
+        films: Film | Iterable[Film],
+        *,
+        mm_per_px: float | None = None,
+        laterality: str | None = None,
     ) -> tuple[Detection, ...] | list[tuple[Detection, ...]]:
         """Find the knees of one film, the picture's left one first, or of many: a tuple each.
+
+        Args:
+            films: a path, a NumPy array (height, width) with bones bright, a pydicom Dataset, a
+                Radiograph, or several of these.
+            mm_per_px: pixel spacing of an array.
+            laterality: "R" or "L" if an array shows one knee of a known side.
 
         Raises:
             FilmError: a film cannot be used; `detect_each` goes on instead.
         """
-        if isinstance(films, Radiograph | str | os.PathLike):
+        if isinstance(films, np.ndarray):
+            film = radiograph_from_array(films, mm_per_px=mm_per_px, laterality=laterality)
+            return self.detect([film])[0]
+        if mm_per_px is not None or laterality is not None:
+            raise SettingsError(
+                "mm_per_px or laterality beside what is not an array; expected them in the film "
+                "itself; leave them out"
+            )
+        if isinstance(films, Radiograph | str | os.PathLike) or is_dataset(films):
             return self.detect([films])[0]
         found = []
         for result in self.detect_each(films):
@@ -166,9 +190,13 @@ class Detector:
 
     def prepare(self, film: Film) -> PreparedFilm | FilmError:
         """Read a film and cut it into half images; what cannot be used is returned as an error."""
-        if not isinstance(film, Radiograph):
+        if isinstance(film, str | os.PathLike):
             return prepare_file(os.fspath(film), self.margin, self.left_is)
         try:
+            if isinstance(film, np.ndarray):
+                film = radiograph_from_array(film)
+            elif is_dataset(film):
+                film = radiograph_from_dataset(film)
             return prepare(film, self.margin, self.left_is)
         except FilmError as error:
             return error

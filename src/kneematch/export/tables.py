@@ -114,20 +114,23 @@ def write_failures(rows: Iterable[tuple[str, str, str]], path: str | os.PathLike
 
 
 def write_crops(
-    rows: Iterable[tuple[str, Detection, str]], path: str | os.PathLike[str], size: "CropSize"
+    rows: Iterable[tuple[str, Detection, str, float]],
+    path: str | os.PathLike[str],
+    size: "CropSize",
 ) -> None:
     """Write crops.csv, which maps the pixels of each crop to those of its film.
 
     Args:
-        rows: the film's name, the detection and the crop's file name.
+        rows: the film's name, the detection, the crop's file name, and the mm per pixel to assume
+            where the film has no spacing.
         path: the table.
         size: the size with which the crops were cut.
     """
     from kneematch.detection.crop import place
 
     with _csv(Path(path), CROP_COLUMNS) as add:
-        for film, found, file in rows:
-            crop = place(found, size)
+        for film, found, file, assumed_mm_per_px in rows:
+            crop = place(found, size, assumed_mm_per_px)
             mm_per_px = None if found.mm_per_px is None else found.mm_per_px * crop.step_px
             knee = film, found.side, found.laterality, file, mm_per_px, found.polarity
             cells = *knee, *crop.pixel_map.flatten().tolist()

@@ -10,6 +10,7 @@ from kneematch.errors import KneematchError, NotAnImage, NotARadiograph
 
 MAX_PIXELS: Final = 150_000_000  # twice a 43 x 43 cm film at 0.05 mm; Pillow's limit is 179 million
 MAX_BYTES: Final = 1 << 30  # size of a film's file
+IN_MEMORY: Final = Path("<pydicom Dataset>")  # in place of a file's path, for what is no file
 MAX_TEXT_BYTES: Final = 1 << 28  # of a list or a template: a million paths of 268 characters
 # Memory that reading may take. A good film holds at least a thirtieth of its pixels' bytes, so a
 # small file that needs much more than this was made to exhaust the memory.
@@ -61,7 +62,8 @@ def check_size(path: Path, height: int, width: int, bytes_per_px: int) -> None:
 
 def memory_budget(path: Path) -> int:
     """Return the bytes of memory that reading a file may take."""
-    return max(SMALL_FILE_MEMORY, MEMORY_PER_FILE_BYTE * path.stat().st_size)
+    size = MAX_BYTES if path == IN_MEMORY else path.stat().st_size
+    return max(SMALL_FILE_MEMORY, MEMORY_PER_FILE_BYTE * size)
 
 
 def read_text_bytes(path: Path) -> bytes:
