@@ -190,3 +190,16 @@ def test_synthesize_raises_the_error_of_a_film_that_cannot_be_written(
     with pytest.raises(OSError, match="phantom-0000"):
         synthesize(tmp_path, SynthConfig(4, "png", SIZE, force=True, workers=workers))
     assert not (tmp_path / "truth.csv").exists()
+
+
+def test_synthesize_writes_no_rows_for_films_without_a_frontal_knee(tmp_path: Path) -> None:
+    result = synthesize(tmp_path, SynthConfig(2, "png", SIZE, framing="other"))
+    assert truth(tmp_path) == []
+    assert result.template is None
+    assert "plateau_medial_x_px" in (tmp_path / "truth.csv").read_text(encoding="utf-8")
+
+
+def test_synthesize_turns_films(tmp_path: Path) -> None:
+    synthesize(tmp_path, SynthConfig(1, "png", SIZE, turn_deg=90.0))
+    assert read(tmp_path / "phantom-00000.png").size == SIZE[::-1]
+    assert all(abs(float(row["rotation_deg"]) - 90) < 15 for row in truth(tmp_path))

@@ -37,6 +37,7 @@ FIBULA_V: Final = np.array([0.15, 0.22, 0.36, 0.5, 0.68, 1.0, 1.66, 2.5, 3.6, 5.
 SKIN_V: Final = np.array([-4.5, -3.0, -2.0, -1.2, -0.6, 0.0, 0.5, 1.2, 1.9, 3.0, 4.0, 5.0])
 
 FLEXED_FREQUENCY: Final = 0.3
+OBLIQUE_FREQUENCY: Final = 0.25
 CHILD_FREQUENCY: Final = 0.03
 CALCIFICATION_FREQUENCY: Final = 0.05
 POPULATION_SPREAD: Final = 1.15  # of strangers, in standard deviations of the parameters
@@ -165,6 +166,9 @@ def draw_knees(
         # In fixed flexion the beam runs along the plateau, and the notch opens.
         rims, flexion = 0.4 * person.rim_separation, person.flexion + 0.8
         person = replace(person, rim_separation=rims, flexion=flexion)
+    if rng.random() < OBLIQUE_FREQUENCY:  # the head of the fibula overlaps the tibia, or is clear
+        turned = person.axial_rotation + rng.uniform(-0.06, 0.2)
+        person = replace(person, axial_rotation=turned)
     first = int(rng.choice(5, p=GRADE_FREQUENCY))
     second = int(np.clip(first + rng.choice([-1, 0, 1], p=[0.25, 0.5, 0.25]), 0, 4))
     grades = first, second

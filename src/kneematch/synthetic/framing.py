@@ -161,7 +161,7 @@ def _full_leg(rng: np.random.Generator, size: tuple[int, int] | None, unit_mm: f
     alone = rng.random() < 0.2
     aspect = rng.uniform(0.9, 1.7) if rng.random() < 0.3 else rng.uniform(0.38, 0.5)
     aspect *= 0.6 if alone else 1.0
-    height = int(1000 / aspect**0.5 * rng.uniform(0.75, 1.1)) if size is None else size[0]
+    height = int(950 / aspect**0.5 * rng.uniform(0.75, 1.1)) if size is None else size[0]
     width = int(height * aspect) if size is None else size[1]
     plateau = height * rng.uniform(0.066, 0.082) * unit_mm / 79
     plateau = min(plateau, 0.22 * width)

@@ -55,6 +55,8 @@ def draw_leg(size: tuple[int, int], origin: Point, plan: FilmPlan, number: int) 
     drawn = interpolate(_soft_tissue(coarse, shape, texture, midline_u), size)
     grid = make_grid(size, origin, px)
     whole = plan.framing.kind == "full_leg"
+    if whole:  # no soft tissue below the foot
+        drawn *= grid.profile((WHOLE_LEG_V[1] + 0.3, WHOLE_LEG_V[1] + 0.7), (1.0, 0.0))
     part = grid.crop(-1.0, 0.85, *(WHOLE_LEG_V if whole else (-9.0, 9.0)))
     if part.u.numel():
         texture = _trabecular_texture(part, px, shape.trabecular_contrast, rng)
