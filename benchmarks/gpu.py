@@ -21,10 +21,11 @@ from kneematch.matching.template import Template
 from kneematch.networks.cuda_graph import SolverGraph
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.two_stage import TwoStageNetworks, network_solver, refined_network_solver
-from kneematch.solvers.adam import STEPS, adam
+from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import refine_anchored
 from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.solvers.problem import Problem, Solution, make_problem
+from kneematch.solvers.settings import STEPS
 
 GRAPHED = ("search", "neural", "neural+sharpen")
 COLUMNS = (

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from films import Film, benchmark_parser, halves_of, sets_of_films, share_worse, table, timed
 from kneematch.matching.template import Template
-from kneematch.solvers.adam import STEPS
 from kneematch.solvers.exhaustive_search import exhaustive_search
-from kneematch.solvers.grid_search import CHUNK, N_SCALES, STRIDE, grid_search, grid_starts
+from kneematch.solvers.grid_search import CHUNK, grid_search, grid_starts
 from kneematch.solvers.problem import Problem, make_problem, pyramid
+from kneematch.solvers.settings import N_SCALES, STEPS, STRIDE
 
 WORSE = 0.005
 

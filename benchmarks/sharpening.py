@@ -32,10 +32,11 @@ from films import (
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.matching.energy import losses, symmetry_penalty
 from kneematch.matching.template import Template
-from kneematch.solvers.adam import STEPS, adam
+from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import refine_anchored
 from kneematch.solvers.ncc_bank import bank_minima
 from kneematch.solvers.problem import Problem, Refiner, make_problem, pyramid
+from kneematch.solvers.settings import STEPS
 
 SCALE_OFF, CENTRE_OFF, ROTATION_OFF = 0.12, 0.2, 0.05
 WORSE = 0.005

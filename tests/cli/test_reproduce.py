@@ -3,7 +3,9 @@
 import contextlib
 import csv
 import io
+import json
 import math
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,6 +120,57 @@ def test_reproduce_tests_on_most_what_was_trained_on_oai(
     assert 0 < float(row["here"]) < 2
     assert not (place.path / "most-out/train.txt").exists()
     assert len(place.lines("most-out/test.txt")) == 2
+
+
+def kneel_rows(films: list[Phantom]) -> str:
+    """Return the phantoms' margins in the layout of KNEEL's file."""
+    rows = ["subject_id,side,kl,tibia,femur,bbox,center"]
+    for k, film in enumerate(films):
+        for knee in film.knees:
+            scale = (film.radiograph.mm_per_px or 1) / 0.3
+            ends = [
+                (x * scale + 100, y * scale + 100)
+                for x, y in (knee.plateau_left, knee.plateau_right)
+            ]
+            x0, y0 = round(ends[0][0]) - 80, round(ends[0][1]) - 233
+            inside = [(x - x0, y - y0) for x, y in ends]
+            if knee.side == "right":
+                inside = [(466 - x, y) for x, y in inside]
+            points = ",".join(f"{round(x)},{round(y)}" for x, y in inside)
+            side, box = "RL"[knee.side == "right"], f"{x0},{y0},{x0 + 466},{y0 + 466}"
+            rows.append(f'{9_000_100 + k},{side},1,"{points}","0,0","{box}","0,0"')
+    return "\n".join(rows) + "\n"
+
+
+def test_reproduce_compares_with_published_labels_and_with_the_grid(
+    place: Place, done: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    films = [
+        phantom(seed, size=SIZE, family=FAMILY, framing="knee") for seed in range(TRAIN + TEST)
+    ]
+    truth = place.path / "bf_landmarks_1_0.3.csv"
+    truth.write_text(kneel_rows(films))
+    given = ["--template", str(place.path / "template.json"), "--truth", str(truth)]
+    grid = ["--grid", "1", "--grid-scales", "2", "--grid-stride", "0.9", "--adam-steps", "2"]
+    out = place.path / "labelled"
+    shutil.copytree(place.path / "oai-out", out, ignore=shutil.ignore_patterns("runs"))
+    more = [*given, *QUICK, *FEW, "--resume", "--methods", "neural", *grid]
+    assert main(place.command("oai", "labelled", *more)) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    *_, search = place.table("labelled")
+    assert search["method"] == "grid initialized search"
+    assert "The grid search was run on 1 of these films." in said
+    assert "within 2.5 mm" in said
+    with (out / "accuracy.csv").open(newline="", encoding="utf-8") as file:
+        accuracy = {row["method"]: row for row in csv.DictReader(file)}
+    assert float(accuracy["neural"]["mean IoU"]) > 0.8
+    assert int(accuracy["neural"]["knees"]) == 2 * TEST
+    with (out / "distances.csv").open(newline="", encoding="utf-8") as file:
+        distances = {row["method"]: row for row in csv.DictReader(file)}
+    assert int(distances["neural"]["margins"]) == 4 * TEST
+    assert int(distances["grid"]["margins"]) == 4
+    steps = json.loads((out / "runs/grid/journal.jsonl").read_text().splitlines()[0])
+    assert "2 0.01 2 0.9" in json.dumps(steps)
 
 
 def test_reproduce_does_not_repeat_what_is_done(

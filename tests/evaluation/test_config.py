@@ -6,6 +6,7 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import EvaluateConfig, ReproduceConfig
+from kneematch.solvers.settings import PaperSettings
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,12 @@ def test_evaluate_config_refuses_contradictions(wrong: dict[str, Any], message: 
 def test_reproduce_config_refuses_contradictions(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         ReproduceConfig(**wrong)
+
+
+def test_evaluate_config_gives_the_papers_settings_to_its_solvers() -> None:
+    assert EvaluateConfig().paper_settings() == PaperSettings(300, 0.01, 10, 0.25)
+    changed = EvaluateConfig(adam_steps=7, adam_rate=0.1, grid_scales=3, grid_stride=0.5)
+    assert changed.paper_settings() == PaperSettings(7, 0.1, 3, 0.5)
+    for wrong in ({"grid_stride": 1.0}, {"adam_rate": 0.0}):
+        with pytest.raises(SettingsError, match="expected a share between 0 and 1"):
+            EvaluateConfig(**wrong)

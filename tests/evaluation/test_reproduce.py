@@ -57,3 +57,14 @@ def test_reproduction_table_of_most_names_its_table_and_the_given_model() -> Non
     table = reproduction_table(MOST, config, [run("neural", [0.3])])
     assert "Table 2" in table.caption
     assert "the given model" in table.caption
+
+
+def test_reproduction_table_counts_the_grid_search_on_its_own_films() -> None:
+    runs = [run("neural", [0.3, 0.6]), run("grid", [0.15])]
+    table = reproduction_table(OAI, CONFIG, runs)
+    (_, _, neural, *_), (title, printed, grid, *_) = table.rows
+    assert neural == pytest.approx(0.6)
+    assert (title, printed) == ("grid initialized search", None)
+    assert grid == pytest.approx(0.2)
+    assert "over 2 films" in table.caption
+    assert "run on 1 of these films" in table.caption

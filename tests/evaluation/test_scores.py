@@ -15,6 +15,7 @@ from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.scores import (
     KneeScore,
     accuracy_table,
+    distance_tables,
     plateau_iou,
     plateau_margins,
     reliability_tables,
@@ -282,3 +283,25 @@ def test_score_knees_takes_review_and_reasons_from_the_detection() -> None:
     scores = score_knees([MethodRun("search", {"one.jpg": (found,)})], labels("one"))
     (score,) = scores["search"]
     assert (score.review, score.reasons) == (True, (ENERGY, METAL))
+
+
+def test_distance_tables_count_margins_within_some_millimetres() -> None:
+    moved = area("left", (104, 300), (318, 300), mm_per_px=0.1)  # 0.4 and 1.8 mm
+    runs = [MethodRun("search", {"a": (moved,), "b": ()})]
+    (table,) = distance_tables(score_knees(runs, labels("a", "b")))
+    assert [column.title for column in table.columns][2:6] == [
+        f"within {limit} mm" for limit in ("1", "1.5", "2", "2.5")
+    ]
+    assert table.rows == (("search", 4, 0.25, 0.25, 0.5, 0.5, pytest.approx(1.1)),)
+
+
+def test_distance_tables_need_spacing_and_labelled_margins() -> None:
+    without = [MethodRun("search", {"a": (area("left", (104, 300), (318, 300)),)})]
+    assert distance_tables(score_knees(without, labels("a"))) == []
+    found = [MethodRun("search", {"a": (area("left", (100, 300), (300, 300), mm_per_px=0.1),)})]
+    truth = labels("a")
+    boxes = replace(truth, knees=tuple(replace(knee, is_box=True) for knee in truth.knees))
+    scores = score_knees(found, boxes)
+    assert distance_tables(scores) == []
+    assert scores["search"][0].iou == 1.0
+    assert math.isnan(scores["search"][0].margin_percent)

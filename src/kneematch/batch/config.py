@@ -23,6 +23,7 @@ from kneematch.options import (
     template_option,
     workers_option,
 )
+from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
 
 if TYPE_CHECKING:
     from kneematch.detection.detector import Detector
@@ -72,6 +73,7 @@ class DetectConfig:
         group=METHOD,
         choices=("R", "L"),
     )
+    paper_settings: PaperSettings = DEFAULT_SETTINGS  # `kneematch evaluate` has options for them
 
     resume: bool = resume_option()
     force: bool = force_option()
@@ -205,6 +207,7 @@ class DetectConfig:
             self.device,
             self.batch_size,
             self.left_is,
+            self.paper_settings,
         )
 
 
@@ -225,6 +228,7 @@ class DetectorSource:
     device: str = "auto"
     batch_size: int | None = None
     left_is: str | None = None
+    paper_settings: PaperSettings = DEFAULT_SETTINGS
 
     def load(self) -> "Detector":
         """Load the detector."""
@@ -238,6 +242,7 @@ class DetectorSource:
             device=self.device,
             batch_size=self.batch_size,
             left_is=self.left_is,
+            paper_settings=PaperSettings(*self.paper_settings),  # a list, if it came as JSON
         )
 
     def hashes(self) -> dict[str, str]:

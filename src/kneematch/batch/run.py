@@ -186,6 +186,7 @@ def _plan(
         **hashes,
         "method": detector.method,
         "paper": config.paper,
+        "paper_settings": " ".join(map(str, config.paper_settings)),
         "left_is": config.left_is or "",
         "device": device.split(":")[0],
         "films": hashlib.sha256(b"\0".join(map(os.fsencode, films))).hexdigest(),

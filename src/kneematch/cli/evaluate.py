@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 RUNS: Final = "runs"
 # Tables to print, and the columns that a terminal has room for.
-PRINTED: Final = {
+PRINTED: Final[dict[str, tuple[str, ...] | None]] = {
     "losses": ("method", "films", "left + right loss", "standard error", "ms a film"),
     "accuracy": ("method", "source", "knees", "mean IoU", "recall at 0.75", "margins, median %"),
+    "distances": None,  # all
     "templates": ("template", "round trip, median %", "triangles, median %", "mean IoU"),
 }
 MOST_REASONS: Final = 10

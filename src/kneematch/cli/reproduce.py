@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kneematch.cli.config_options import config_options
-from kneematch.cli.evaluate import show_failures
+from kneematch.cli.evaluate import PRINTED, show_failures
 from kneematch.cli.options import OutFolder
 from kneematch.cli.terminal import (
     SOME_FAILED,
@@ -48,6 +48,9 @@ def reproduce(
     failed = list(done.evaluation.failed.values())
     show_failures(failed, done.evaluation.page)  # train() has logged those of training films
     print_table(done.table)
+    for name in ("accuracy", "distances"):
+        if table := done.evaluation.table(name):
+            print_table(table, PRINTED[name])
     typer.echo(done.table.caption)
     typer.echo(f"{shown(done.page)}, {shown(done.evaluation.page)}")
     if failed or done.left_out:

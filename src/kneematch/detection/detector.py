@@ -39,6 +39,7 @@ from kneematch.networks.consistency_check import ConsistencyCheck
 from kneematch.networks.cuda_graph import SolverGraph, solve_with_graph
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.solvers.problem import Problem, Solution, Solver, make_problem
+from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -95,6 +96,7 @@ class Detector:
         batch_size: int | None = None,
         check: bool = True,
         left_is: str | None = None,
+        paper_settings: PaperSettings = DEFAULT_SETTINGS,
     ) -> "Detector":
         """Load a detector; without arguments, the one that is built in.
 
@@ -110,6 +112,7 @@ class Detector:
             check: compare what another method found with the networks, for `review`.
             left_is: "R" or "L", the patient's side at the picture's left, where the headers do not
                 tell it.
+            paper_settings: steps and rate of Adam, scales and stride of the grid search.
 
         Raises:
             SettingsError: an argument, or the model, cannot be used.
@@ -127,7 +130,9 @@ class Detector:
             source = source or TemplateSource(loaded.fine_template)
         if source is None:
             raise SettingsError("no template; expected a model or an annotation; give one")
-        chosen = choose_solver(method, source, loaded, paper=paper, device=device)
+        chosen = choose_solver(
+            method, source, loaded, paper=paper, device=device, settings=paper_settings
+        )
         cut = source.template.to(torch.empty(0, device=device))
         films = batch_size or (1 if device == "cpu" else GPU_BATCH)
         return cls(cut, chosen.solver, chosen.method, paper, device, films, chosen.check, left_is)

@@ -19,7 +19,8 @@ from kneematch.networks.template_transfer import transfer_template
 from kneematch.networks.two_stage import PosePredictor, network_solver, refined_network_solver
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import QUICK_LEVELS, refine_anchored
-from kneematch.solvers.problem import Solver
+from kneematch.solvers.problem import Refiner, Solver
+from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
 
 AUTO: Final = "auto"
 NEURAL: Final = ("neural", "neural+sharpen")
@@ -66,7 +67,13 @@ def check_method(name: str) -> None:
 
 
 def choose_solver(
-    method: str, source: TemplateSource, model: Model | None, *, paper: bool, device: str
+    method: str,
+    source: TemplateSource,
+    model: Model | None,
+    *,
+    paper: bool,
+    device: str,
+    settings: PaperSettings = DEFAULT_SETTINGS,
 ) -> ChosenSolver:
     """Return the solver of a method; "auto" needs networks that see the template's knee."""
     try:
@@ -77,15 +84,19 @@ def choose_solver(
         networks = None
     if method in SEARCHES or networks is None:
         name = "search" if method == AUTO else method
-        return ChosenSolver(name, _search(name), None if networks is None else networks[1])
+        return ChosenSolver(
+            name, _search(name, settings), None if networks is None else networks[1]
+        )
     poses, check = networks
     if method == "neural":
         return ChosenSolver(method, network_solver(poses), check)
-    refine = adam if paper else partial(refine_anchored, levels=QUICK_LEVELS)
+    refine: Refiner = partial(refine_anchored, levels=QUICK_LEVELS)
+    if paper:
+        refine = partial(adam, steps=settings.adam_steps, rate=settings.adam_rate)
     return ChosenSolver("neural+sharpen", refined_network_solver(poses, refine), check)
 
 
-def _search(name: str) -> Solver:
+def _search(name: str, settings: PaperSettings) -> Solver:
     """Import a search when it is chosen, since most runs use none."""
     if name == "search":
         from kneematch.solvers.exhaustive_search import exhaustive_search
@@ -94,7 +105,13 @@ def _search(name: str) -> Solver:
     if name == "grid":
         from kneematch.solvers.grid_search import grid_search
 
-        return grid_search
+        return partial(
+            grid_search,
+            n_scales=settings.grid_scales,
+            stride=settings.grid_stride,
+            steps=settings.adam_steps,
+            rate=settings.adam_rate,
+        )
     from kneematch.solvers.sliding_window import sliding_window
 
     return sliding_window

@@ -1,5 +1,6 @@
 """Settings of `kneematch evaluate` and `kneematch reproduce`; importing them is fast."""
 
+import math
 import re
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +10,7 @@ from typing import Any, Final
 from kneematch import options
 from kneematch.errors import SettingsError
 from kneematch.options import INPUT, METHOD, check_options, option, option_like, parse_names
+from kneematch.solvers.settings import N_SCALES, RATE, STEPS, STRIDE, PaperSettings
 from kneematch.training.config import PAPER, TrainConfig
 
 GRID: Final = "grid"
@@ -46,6 +48,25 @@ class EvaluateConfig:
         metavar="N",
         minimum=0,
     )
+    grid_scales: int = option(
+        N_SCALES, help="Scales of the grid (the paper's N_s).", group=METHOD, metavar="N", minimum=2
+    )
+    grid_stride: float = option(
+        STRIDE,
+        help="Distance of the grid's patches as a share of their size (the paper's r).",
+        group=METHOD,
+        metavar="SHARE",
+    )
+    adam_steps: int = option(
+        STEPS,
+        help="Steps of Adam, in the grid search and, with --paper, in the refinement.",
+        group=METHOD,
+        metavar="N",
+        minimum=1,
+    )
+    adam_rate: float = option(
+        RATE, help="Learning rate of these steps.", group=METHOD, metavar="RATE"
+    )
     paper: bool = options.paper_option()
     resume: bool = options.resume_option()
     force: bool = options.force_option()
@@ -57,6 +78,11 @@ class EvaluateConfig:
         """Refuse settings that contradict each other."""
         check_options(self)
         _check_methods(self.methods)
+        if not (0 < self.grid_stride < 1 and 0 < self.adam_rate < math.inf):
+            raise SettingsError(
+                f"--grid-stride {self.grid_stride} and --adam-rate {self.adam_rate}; expected a "
+                "share between 0 and 1 and a positive rate; correct them"
+            )
         comparing = ("model", "template", "grid", "resume")
         given = [f"--{name}" for name in comparing if getattr(self, name)]
         if self.templates is not None and given:
@@ -64,6 +90,10 @@ class EvaluateConfig:
                 f"--templates with {' and '.join(given)}; expected one or the other: to rank "
                 "templates, or to compare methods; leave one out"
             )
+
+    def paper_settings(self) -> PaperSettings:
+        """Return the settings of the paper's solvers."""
+        return PaperSettings(*(getattr(self, name) for name in PaperSettings._fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +127,11 @@ class ReproduceConfig:
     )
     train_list: Path | None = _input(help="Train on exactly these films.", metavar="LIST")
     test_list: Path | None = _input(help="Test on exactly these films.", metavar="LIST")
+    truth: Path | None = _input(
+        help="Labels of test films: KNEEL's landmarks or denizlab's boxes of OAI, or a CSV as "
+        "`kneematch evaluate` takes it.",
+        metavar="CSV",
+    )
     template: Path | None = option(
         None, help="Annotated knee to train on.", group=METHOD, metavar="FILE"
     )
@@ -108,6 +143,11 @@ class ReproduceConfig:
     rounds: int | None = option_like(TrainConfig, "rounds")
     epochs: int | None = option_like(TrainConfig, "epochs")
     methods: tuple[str, ...] = option_like(EvaluateConfig, "methods")
+    grid: int = option_like(EvaluateConfig, "grid")
+    grid_scales: int = option_like(EvaluateConfig, "grid_scales")
+    grid_stride: float = option_like(EvaluateConfig, "grid_stride")
+    adam_steps: int = option_like(EvaluateConfig, "adam_steps")
+    adam_rate: float = option_like(EvaluateConfig, "adam_rate")
     seed: int = options.seed_option()
     resume: bool = options.resume_option()
     force: bool = options.force_option()

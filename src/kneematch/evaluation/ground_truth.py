@@ -32,11 +32,12 @@ Row = Mapping[str, str]
 class LabelledKnee:
     """The outermost margins of a tibial plateau, as (x, y) in film pixels."""
 
-    film: str  # file name, with or without suffix
+    film: str  # path, or file name with or without suffix
     side: str  # half of the picture, "left" or "right"
     left: Point  # the picture's left margin
     right: Point
     source: str  # group of films that the tables list separately
+    is_box: bool = False  # only the area is known; the margins are those of a plateau that fits it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class GroundTruth:
     def match(self, films: Sequence[str]) -> dict[str, tuple[LabelledKnee, ...]]:
         """Return the labelled knees of each film by its path; films without labels are left out.
 
-        Labels name films by file name, with or without suffix, in whichever folder.
+        Labels name films by path, or by file name, with or without suffix, in whichever folder.
 
         Raises:
             SettingsError: no film is labelled, a name fits two films, or a knee has two labels.
@@ -64,7 +65,7 @@ class GroundTruth:
         named: dict[str, list[str]] = {}  # paths by the names that a label may use
         for film in dict.fromkeys(films):
             path = PurePath(film)
-            for name in {path.name, path.stem}:
+            for name in {film, path.name, path.stem}:
                 named.setdefault(name, []).append(film)
         matched: dict[str, dict[str, LabelledKnee]] = {}
         for knee in self.knees:
@@ -95,7 +96,7 @@ def load_ground_truth(path: Path) -> GroundTruth:
     Raises:
         SettingsError: the file is missing, or has neither set of columns.
     """
-    names, rows = _read_csv(path)
+    names, rows = read_csv(path)
     if set(LABEL_COLUMNS) <= names:
         parse = _parse_label
     elif set(PHANTOM_COLUMNS) <= names:
@@ -124,7 +125,7 @@ def load_ground_truth(path: Path) -> GroundTruth:
     return GroundTruth(path, tuple(knees), left_out)
 
 
-def _read_csv(path: Path) -> tuple[set[str], list[tuple[int, Row]]]:
+def read_csv(path: Path) -> tuple[set[str], list[tuple[int, Row]]]:
     """Return the column names of a CSV file, and its rows with their line numbers."""
     try:
         text = read_text_bytes(path).decode("utf-8-sig")

@@ -1,5 +1,6 @@
 """Loss by method (the paper's Tables 1 and 2), and whether a lower loss means a better position."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Final
@@ -109,8 +110,11 @@ def loss_error_tables(scores: Scores) -> list[Table]:
 
 
 def found_knees(scores: Scores) -> dict[str, list[KneeScore]]:
-    """Return the knees that were found, by method; methods that found none are left out."""
-    found = {name: [knee for knee in knees if not knee.missed] for name, knees in scores.items()}
+    """Return the knees whose margin error is known, by method; methods without any are left out."""
+    found = {
+        name: [knee for knee in knees if math.isfinite(knee.margin_percent)]
+        for name, knees in scores.items()
+    }
     return {method: knees for method, knees in found.items() if knees}
 
 

@@ -156,4 +156,5 @@ def timing_caption(detectors: Mapping[str, Detector]) -> str:
 
 
 def _detect_config(config: EvaluateConfig, method: str) -> DetectConfig:
-    return DetectConfig(method=method, **{name: getattr(config, name) for name in SHARED})
+    shared = {name: getattr(config, name) for name in SHARED}
+    return DetectConfig(method=method, paper_settings=config.paper_settings(), **shared)

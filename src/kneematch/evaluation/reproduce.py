@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.config import EvaluateConfig, ReproduceConfig
+from kneematch.evaluation.config import GRID, EvaluateConfig, ReproduceConfig
 from kneematch.evaluation.datasets import Split, Study, relative_path, split_films
 from kneematch.evaluation.losses import film_losses
 from kneematch.evaluation.method_run import RUNS, MethodRun
+from kneematch.evaluation.oai_labels import load_oai_labels
 from kneematch.evaluation.run import EvaluateResult, evaluate
+from kneematch.evaluation.scores import plateau_margins
 from kneematch.evaluation.statistics import mean_and_error
 from kneematch.evaluation.tables import (
     Cell,
@@ -27,6 +29,7 @@ from kneematch.io.atomic import make_folder, refuse_existing, write_aside
 from kneematch.matching.annotation import load_annotation
 from kneematch.networks.model_file import load_model
 from kneematch.progress import Progress, no_progress
+from kneematch.solvers.settings import PaperSettings
 from kneematch.training.config import RECIPES, TrainConfig, recipe_from_json
 from kneematch.training.trainer import checkpoint_path, train, training_settings
 
@@ -38,12 +41,16 @@ TITLES: Final = {
     "neural": "neural method",
     "neural+sharpen": "neural method + sharpening step",
     "search": "search (not in the paper)",
+    GRID: "grid initialized search",
 }
 COLUMNS: Final = columns("method", "printed:3", "here:3", "standard error:4", "difference:3")
 
 # Settings that the training and the evaluation take over.
 TRAINING: Final = "recipe", "start", "rounds", "epochs", "seed", "device", "workers", "cache"
-EVALUATION: Final = "methods", "resume", "force", "device", "workers"
+EVALUATION: Final = (
+    *("methods", "grid", *PaperSettings._fields),
+    *("resume", "force", "device", "workers"),
+)
 
 logger = logging.getLogger("kneematch")
 
@@ -87,6 +94,10 @@ def reproduce(
     logger.info("looking for films of %s", study.name)
     annotated = None if config.template is None else load_annotation(config.template).film
     split = split_films(study, root, config, annotated)
+    truth = None if config.truth is None else load_oai_labels(config.truth, split.test)
+    if truth is not None:
+        truth.match(split.test)
+        _check_margins(config)
     _write_split(split, root, out, config)
     logger.info("%d films to train on, %d to test", len(split.train), len(split.test))
     model, left_out = config.model, tuple[str, ...]()
@@ -96,7 +107,7 @@ def reproduce(
     shared = {name: getattr(config, name) for name in EVALUATION}
     paper = RECIPES[config.recipe].paper_energy
     tested = EvaluateConfig(model=str(model), paper=paper, **shared)
-    evaluation = evaluate(split.test, out, tested, progress=progress)
+    evaluation = evaluate(split.test, out, tested, truth=truth, progress=progress)
     table = reproduction_table(study, config, evaluation.runs)
     for suffix, write in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
         write_text(out / f"{table.name}{suffix}", write(table))
@@ -104,12 +115,15 @@ def reproduce(
 
 
 def reproduction_table(study: Study, config: ReproduceConfig, runs: Sequence[MethodRun]) -> Table:
-    """Return the printed and the measured loss of every method, on the films that all have."""
+    """Return the printed and the measured loss of every method, on the films that all have.
+
+    The grid search, which is run on the first films only, counts on its own films.
+    """
     losses = {run.method: film_losses(run) for run in runs}
-    common = sorted(set.intersection(*map(set, losses.values())))
+    common = set.intersection(*(set(loss) for name, loss in losses.items() if name != GRID))
     rows: list[tuple[Cell, ...]] = []
     for method, loss in losses.items():
-        _, here, error = mean_and_error([loss[film] for film in common])
+        _, here, error = mean_and_error([loss[film] for film in sorted(common & set(loss))])
         printed = study.printed.get(method)
         difference = None if printed is None or here is None else here - printed
         rows.append((TITLES[method], printed, here, error, difference))
@@ -119,6 +133,8 @@ def reproduction_table(study: Study, config: ReproduceConfig, runs: Sequence[Met
         f"{study.table} ({study.test} films); {config.recipe} recipe, {model}. Neither the "
         "template nor the films are the paper's."
     )
+    if GRID in losses:
+        caption += f" The grid search was run on {len(common & set(losses[GRID]))} of these films."
     return Table(TABLE, caption, COLUMNS, tuple(rows))
 
 
@@ -141,6 +157,15 @@ def _check(study: Study, config: ReproduceConfig) -> None:
             f"{found} --model; expected a template to train on (draw it with `kneematch "
             "annotate`), or a model, which has its own; name one of them"
         )
+
+
+def _check_margins(config: ReproduceConfig) -> None:
+    """Refuse, before hours of training, a template without the margins that labels have."""
+    if config.template is not None:
+        landmarks = load_annotation(config.template).landmarks
+    else:
+        landmarks = dict(load_model(str(config.model)).fine_template.landmarks)
+    plateau_margins(landmarks)
 
 
 def _write_split(split: Split, root: Path, out: Path, config: ReproduceConfig) -> None:

@@ -23,7 +23,13 @@ from kneematch.evaluation.method_run import (
     run_methods,
     timing_caption,
 )
-from kneematch.evaluation.scores import Scores, accuracy_table, reliability_tables, score_knees
+from kneematch.evaluation.scores import (
+    Scores,
+    accuracy_table,
+    distance_tables,
+    reliability_tables,
+    score_knees,
+)
 from kneematch.evaluation.tables import PAGE, Table, columns, remove_report, write_report
 from kneematch.evaluation.template_ranking import METHOD, rank_templates
 from kneematch.evaluation.uniformity import find_joint_lines, uniformity_table
@@ -73,6 +79,7 @@ def evaluate(
     out: str | os.PathLike[str],
     config: EvaluateConfig = EvaluateConfig(),
     *,
+    truth: GroundTruth | None = None,
     progress: Progress = no_progress,
 ) -> EvaluateResult:
     """Compare methods on films: loss, time, uniformity and, with labels, accuracy.
@@ -85,6 +92,7 @@ def evaluate(
         out: folder to write evaluation.md, tables and figures to; the methods' own runs, as of
             `kneematch detect`, are in out/runs/METHOD.
         config: which methods, labels, device and so on.
+        truth: labels, if not those of `config.truth`.
         progress: opened for every method.
 
     Raises:
@@ -96,7 +104,8 @@ def evaluate(
         paths = []
     else:
         paths = select_films(films, series=config.series, limit=config.limit, leave_out=[out])
-    truth = None if config.truth is None else load_ground_truth(config.truth)
+    if config.truth is not None:
+        truth = load_ground_truth(config.truth)
     if config.templates is None:
         own = _template_knee(paths, config.template)
         device, runs, tables, drawings = _compare_methods(paths, truth, own, out, config, progress)
@@ -161,6 +170,7 @@ def _compare_methods(
     if truth is not None:
         scores = score_knees(runs, truth)
         tables.append(accuracy_table(scores, truth.left_out, np.random.default_rng(SEED)))
+        tables += distance_tables(scores)
         tables += [*reliability_tables(scores), *loss_error_tables(scores)]
     tables += _failure_tables(runs)
     logger.info("figures")
@@ -182,10 +192,8 @@ def _draw(out: Path, runs: Sequence[MethodRun], scores: Scores) -> dict[str, str
     """Draw and save all figures that there are results for; return their captions."""
     from kneematch.evaluation import figures
 
-    # A method that was run on fewer films than the figure has rows would leave it half empty.
-    most = max(len(run.found) for run in runs)
-    shown = [run for run in runs if len(run.found) >= min(figures.FILMS, most)]
-    films, captions = figures.choose_films(shown), {}
+    shown = [run for run in runs if run.found]
+    films, captions = figures.choose_films(shown) if shown else [], {}
     with figures.journal_style():
         if films:
             listed = ", ".join(f"({figures.LETTERS[k]}) {film}" for k, film in enumerate(films))

@@ -29,6 +29,10 @@ RELIABILITY: Final = columns(
     *("method", "good areas:0", "good to review:0", "share of good:3"),
     *("bad areas:0", "bad to review:0", "share of bad:3"),
 )
+LIMITS_MM: Final = (1.0, 1.5, 2.0, 2.5)  # as in KNEEL (Tiulpin et al., ICCVW 2019)
+DISTANCES: Final = columns(
+    "method", "margins:0", *(f"within {limit:g} mm:3" for limit in LIMITS_MM), "median mm:2"
+)
 REASONS: Final = columns("reason", "areas:0", "to review:0", "bad:0", "share bad:3")
 
 
@@ -44,6 +48,7 @@ class KneeScore:
     centre_percent: float = math.nan  # distance of the plateaus' midpoints, in % of the width
     margin_percent: float = math.nan  # mean distance of both margins, in % of the width
     margin_mm: float = math.nan  # NaN also where the film has no pixel spacing
+    margins_mm: tuple[float, ...] = ()  # distance of each margin, where the film has spacing
     loss: float = math.nan
     review: bool = False
     reasons: tuple[str, ...] = ()
@@ -130,6 +135,22 @@ def accuracy_table(scores: Scores, left_out: int, rng: np.random.Generator) -> T
     return Table("accuracy", caption, ACCURACY, tuple(rows))
 
 
+def distance_tables(scores: Scores) -> list[Table]:
+    """Return a table of the margins within some millimetres of their labels, if any are known."""
+    rows: list[tuple[Cell, ...]] = []
+    for method, knees in scores.items():
+        found = [mm for knee in knees for mm in knee.margins_mm]
+        count = len(found) + 2 * sum(knee.missed for knee in knees)
+        if found:
+            shares = [sum(mm <= limit for mm in found) / count for limit in LIMITS_MM]
+            rows.append((method, count, *shares, float(np.median(found))))
+    caption = (
+        "Share of the plateaus' margins within some millimetres of their labels; those of missed "
+        "knees are not."
+    )
+    return [Table("distances", caption, DISTANCES, tuple(rows))] if rows else []
+
+
 def reliability_tables(scores: Scores) -> list[Table]:
     """Count the good and the bad areas that are flagged for review, by method and by reason."""
     found = {name: [knee for knee in knees if not knee.missed] for name, knees in scores.items()}
@@ -171,7 +192,9 @@ def _score(film: str, label: LabelledKnee, found: Sequence[Detection]) -> KneeSc
     left, right = plateau_margins(detection.landmarks)
     percent = 100 / math.dist(label.left, label.right)
     centre = math.dist(_middle(left, right), _middle(label.left, label.right))
-    margin = (math.dist(left, label.left) + math.dist(right, label.right)) / 2
+    margins = math.dist(left, label.left), math.dist(right, label.right)
+    margin = math.nan if label.is_box else sum(margins) / 2
+    mm = detection.mm_per_px
     return KneeScore(
         film,
         label.side,
@@ -180,7 +203,8 @@ def _score(film: str, label: LabelledKnee, found: Sequence[Detection]) -> KneeSc
         iou=plateau_iou((left, right), (label.left, label.right)),
         centre_percent=centre * percent,
         margin_percent=margin * percent,
-        margin_mm=margin * (math.nan if detection.mm_per_px is None else detection.mm_per_px),
+        margin_mm=margin * (math.nan if mm is None else mm),
+        margins_mm=() if mm is None or label.is_box else tuple(mm * each for each in margins),
         loss=detection.loss,
         review=detection.needs_review,
         reasons=tuple(filter(None, (part.strip() for part in detection.reason.split(";")))),

@@ -1,14 +1,10 @@
 """The paper's refinement: 300 steps of Adam from a given start (paper, Algorithm 1)."""
 
-from typing import Final
-
 import torch
 from torch import Tensor
 
 from kneematch.solvers.problem import Problem, Solution, lower_energy
-
-STEPS: Final = 300
-RATE: Final = 1e-2  # not in the paper: 1e-3 does not converge in 300 steps, 1e-1 diverges
+from kneematch.solvers.settings import RATE, STEPS
 
 
 def adam(problem: Problem, start: Tensor, *, steps: int = STEPS, rate: float = RATE) -> Solution:

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.pose import SCALE_MIN, SCALE_RANGE, vector_from_pose
-from kneematch.solvers.adam import STEPS, adam
+from kneematch.solvers.adam import adam
 from kneematch.solvers.problem import Problem, Solution
+from kneematch.solvers.settings import N_SCALES, RATE, STEPS, STRIDE
 
-N_SCALES: Final = 10
-STRIDE: Final = 0.25  # r: neighbouring patches are at most this share of their size apart
 ACROSS: Final = 1 / 3  # largest horizontal distance of the right start's centre from the left one's
 CHUNK: Final = 256  # starts at once; each takes some 8 MB with a template of 280 x 280
 ROUNDING: Final = 1e-9  # so that 16.000000000000004 counts as 16
@@ -26,6 +25,7 @@ def grid_search(
     n_scales: int = N_SCALES,
     stride: float = STRIDE,
     steps: int = STEPS,
+    rate: float = RATE,
     chunk: int = CHUNK,
     progress: Progress = lambda done, total: None,
     starts: Tensor | None = None,
@@ -37,6 +37,7 @@ def grid_search(
         n_scales: N_s, the number of scales of the grid.
         stride: r, the distance of neighbouring patches as a share of their size.
         steps: steps of Adam from every start.
+        rate: learning rate of Adam.
         chunk: number of starts that are descended from together.
         progress: called after every chunk.
         starts: (M, S, 4), vectors to start from instead of the grid's.
@@ -48,7 +49,7 @@ def grid_search(
     for film in range(films):
         found = []
         for some in torch.split(starts, chunk):
-            found.append(adam(_copies(problem, film, len(some)), some, steps=steps))
+            found.append(adam(_copies(problem, film, len(some)), some, steps=steps, rate=rate))
             done += len(some)
             progress(done, films * len(starts))
         energy = torch.cat([solution.energy for solution in found])
