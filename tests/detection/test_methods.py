@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from kneematch.networks.template_transfer import TransferredTemplate
 from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.solvers.grid_search import grid_search
 from kneematch.solvers.problem import Solution, make_problem
+from kneematch.solvers.settings import PaperSettings
 from kneematch.solvers.sliding_window import sliding_window
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
@@ -94,7 +96,8 @@ def test_choose_solver_returns_the_search_of_a_name(
     _, template = asked
     for model in (None, AModel(template)):
         given = choose_solver(name, TemplateSource(template), model, paper=False, device="cpu")  # type: ignore[arg-type]
-        assert (given.method, given.solver) == (name, function)
+        solver = given.solver.func if isinstance(given.solver, partial) else given.solver
+        assert (given.method, solver) == (name, function)
         assert (given.check is None) == (model is None)
 
 
@@ -185,3 +188,13 @@ def test_template_source_knows_where_it_was_drawn(tmp_path: Path) -> None:
     assert float(energy) < 0.01
     with pytest.raises(TemplateError, match=r"called centre.*rename it"):
         TemplateSource.drawn(replace(boxes, landmarks={"centre": (1.0, 2.0)}))
+
+
+def test_choose_solver_passes_the_papers_settings_on(asked: Any) -> None:
+    _, template = asked
+    settings = PaperSettings(adam_steps=7, adam_rate=0.2, grid_scales=3, grid_stride=0.5)
+    chosen = choose_solver(
+        "grid", TemplateSource(template), None, paper=True, device="cpu", settings=settings
+    )
+    assert isinstance(chosen.solver, partial)
+    assert chosen.solver.keywords == {"n_scales": 3, "stride": 0.5, "steps": 7, "rate": 0.2}
