@@ -11,10 +11,11 @@ from kneematch.measures.phantom_crops import (
     LEG,
     KneeMaps,
     bone_sides,
+    borders,
     draw_maps,
     true_outlines,
 )
-from kneematch.synthetic.anatomy import KneeShape, femur_border, plateau_margins, tibia_border
+from kneematch.synthetic.anatomy import KneeShape, plateau_margins
 from kneematch.synthetic.film_plan import plan_film
 from kneematch.synthetic.phantom import true_knees
 
@@ -34,7 +35,7 @@ def views(maps: KneeMaps) -> Views:
 
 def test_borders_of_the_mean_knee() -> None:
     u = np.linspace(-0.4, 0.4, 81)
-    femur, tibia = femur_border(KneeShape(), u), tibia_border(KneeShape(), u)
+    femur, tibia = borders(KneeShape(), u)
     gap = 100 * (tibia - femur)
     assert (gap > 2).all()
     assert 6 < np.median(gap[np.abs(u) > 0.2]) < 12  # in % of the plateau's width

@@ -25,6 +25,11 @@ from kneematch.synthetic.phantom import exposed_legs, to_picture
 
 Array = NDArray[np.float64]
 
+# Readers draw borders where the film is steepest: a little inside the femur, whose edge is thin,
+# and on the upper edge of the tibia's bright subchondral line. In plateau widths; chosen on the 43
+# real crops of benchmarks/measure.py.
+FEMUR_EDGE: Final = 0.0035
+TIBIA_EDGE: Final = 0.0045
 FEMUR_ENDS_V: Final = -0.13  # the sides of the femur are known above it
 TIBIA_STARTS_V: Final = 0.04  # and those of the tibia below it
 FARTHEST_V: Final = 1.6  # to which true outlines follow the shafts
@@ -99,12 +104,16 @@ def _draw(job: tuple[int, Extent]) -> tuple[NDArray[Any], ...]:
     places = corner + (np.arange(extent.size) + 0.5) / extent.px
     shape = legs[0].shape
     outlines = (
-        femur_border(shape, places),
-        tibia_border(shape, places),
+        *borders(shape, places),
         bone_sides(shape, places),
         np.array(plateau_margins(shape)),
     )
     return drawn.half().numpy(), *((outline - corner) * extent.px for outline in outlines)
+
+
+def borders(shape: KneeShape, u: Array) -> tuple[Array, Array]:
+    """Return v of the femur's lower border and of the tibia's upper border at u, both (K,)."""
+    return femur_border(shape, u) - FEMUR_EDGE, tibia_border(shape, u) - TIBIA_EDGE
 
 
 def bone_sides(shape: KneeShape, v: Array) -> Array:
@@ -125,7 +134,7 @@ def _true_outlines(plan: FilmPlan, leg: Leg) -> Outlines:
 
     (lateral, _), (medial, _) = plateau_margins(leg.shape)
     u = np.linspace(lateral, medial, 401)
-    femur, tibia = (in_picture(u, line(leg.shape, u)) for line in (femur_border, tibia_border))
+    femur, tibia = (in_picture(u, line) for line in borders(leg.shape, u))
     order = slice(None) if tibia[0, 0] < tibia[-1, 0] else slice(None, None, -1)
     sides = []
     for v in (
