@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"))
     parser.add_argument("--only", type=int, metavar="NUMBER")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         seeds = Path(folder, "seeds")
         write_seeds(seeds)
         if args.only is not None:

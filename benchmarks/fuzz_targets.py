@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import imagecodecs
 import numpy as np
@@ -141,11 +142,13 @@ def read_checkpoint(path: Path) -> object:
 
 
 def read_list(path: Path) -> object:
-    return find_films(f"@{path}")
+    with patch("kneematch.io.discovery._inside", lambda folder, leave_out: [folder]):
+        return find_films(f"@{path}")  # a spoilt list may name the whole disk
 
 
 def read_csv_list(path: Path) -> object:
-    return find_films(path)
+    with patch("kneematch.io.discovery._inside", lambda folder, leave_out: [folder]):
+        return find_films(path)
 
 
 def _lines(content: bytes) -> list[bytes]:
