@@ -1,10 +1,12 @@
 """A real Ray cluster of two nodes, one of which is killed in the middle of a run."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,51 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     nodes.shutdown()
 
 
+def actors() -> list[int]:
+    """The processes of Ray on this machine that search films."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if entry.read_bytes().startswith(b"ray::MapWorker"):
+                found.append(int(entry.parent.name))
+    return found
+
+
+def wait_for_lines(process: "subprocess.Popen[str]", journal: Path, count: int) -> None:
+    started = time.monotonic()
+    while not journal.exists() or journal.read_bytes().count(b"\n") < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() - started < PATIENCE_S
+        time.sleep(0.02)
+
+
+@pytest.mark.filterwarnings("default")
+def test_cluster_survives_a_killed_worker_and_a_killed_driver(
+    films: Path, tmp_path: Path, cluster: Any
+) -> None:
+    out, journal = tmp_path / "ray", tmp_path / "ray" / "journal.jsonl"
+    options = ("--engine", "ray", "--ray-address", cluster.address)
+    process = run(films, out, *options)
+    wait_for_lines(process, journal, 2)
+    killed = actors()
+    assert killed
+    for worker in killed:
+        os.kill(worker, signal.SIGKILL)
+    wait_for_lines(process, journal, journal.read_bytes().count(b"\n") + 1)  # by a new worker
+    process.kill()
+    process.communicate()
+    before = journal.read_bytes()
+    assert before.count(b"\n") < COUNT + 1, "all was done before the driver was killed"
+    resumed = run(films, out, *options, "--resume")
+    _, complaints = resumed.communicate(timeout=PATIENCE_S)
+    assert resumed.returncode == 0, complaints
+    assert journal.read_bytes().startswith(before)
+    local = tmp_path / "local"
+    assert run(films, local, "--workers", "0").wait(PATIENCE_S) == 0
+    for name in TABLES:
+        assert (out / name).read_bytes() == (local / name).read_bytes()
+
+
 @pytest.mark.filterwarnings("default")
 def test_cluster_that_loses_a_node_writes_what_one_machine_writes(
     films: Path, tmp_path: Path, cluster: Any
@@ -54,11 +101,7 @@ def test_cluster_that_loses_a_node_writes_what_one_machine_writes(
     cluster.wait_for_nodes()
     ray, journal = tmp_path / "ray", tmp_path / "ray" / "journal.jsonl"
     process = run(films, ray, "--engine", "ray", "--ray-address", cluster.address)
-    started = time.monotonic()
-    while not journal.exists() or journal.read_bytes().count(b"\n") < 2:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() - started < PATIENCE_S
-        time.sleep(0.02)
+    wait_for_lines(process, journal, 2)
     cluster.remove_node(second, allow_graceful=False)
     assert journal.read_bytes().count(b"\n") < COUNT + 1, "all was done before the node was lost"
     said, complaints = process.communicate(timeout=PATIENCE_S)

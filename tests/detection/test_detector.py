@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.detector import Detector
+from kneematch.detection.detector import Detector, PreparedFilm
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.split import split
@@ -303,3 +303,34 @@ def test_detector_finds_the_same_without_the_consistency_check(
     assert unchecked.check is None
     pairs = zip(checked.detect(film), unchecked.detect(film), strict=True)
     assert all((one.corners == other.corners).all() for one, other in pairs)
+
+
+def test_detector_halves_a_batch_that_does_not_fit_into_memory(annotation: Annotation) -> None:
+    roomy, tried = detector_at(annotation), list[int]()
+
+    def short_of_memory(problem: Problem) -> Solution:
+        tried.append(len(problem.halves))
+        if len(problem.halves) > 2:
+            raise torch.OutOfMemoryError
+        return roomy.solver(problem)
+
+    film = roomy.prepare(annotation.film)
+    assert isinstance(film, PreparedFilm)
+    short = replace(roomy, solver=short_of_memory)
+    found = short._find_together([film] * 5)
+    assert tried == [5, 2, 3, 1, 2]
+    assert [len(knees) for knees in found] == [2] * 5
+    expected = roomy.find([film])[0]
+    for knees in found:
+        assert [knee.centre for knee in knees] == [knee.centre for knee in expected]
+
+
+def test_detector_says_when_not_even_one_film_fits_into_memory(annotation: Annotation) -> None:
+    def without_memory(problem: Problem) -> Solution:
+        raise torch.OutOfMemoryError
+
+    detector = replace(detector_at(annotation), solver=without_memory)
+    film = detector.prepare(annotation.film)
+    assert isinstance(film, PreparedFilm)
+    with pytest.raises(SettingsError, match="one film does not fit into the memory"):
+        detector._find_together([film, film])

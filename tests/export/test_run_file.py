@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 import torch
 
 from kneematch import __version__
+from kneematch.errors import SettingsError
 from kneematch.export.run_file import (
     Counts,
     Run,
     content_hash,
     device_name,
+    read_run,
     versions,
     write_run,
 )
@@ -80,3 +83,25 @@ def test_content_hash_is_that_of_the_content(tmp_path: Path, size: int) -> None:
 def test_device_name_has_the_cores() -> None:
     assert device_name("cpu").startswith("cpu (")
     assert str(os.cpu_count()) in device_name("cpu")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: text[: len(text) // 2],
+        lambda text: text.replace('"knees": ', '"knees": Infinity, "x": '),
+        lambda text: text.replace('"counts"', '"numbers"'),
+        lambda text: "[" * 10**5,
+        lambda text: "[]",
+    ],
+)
+def test_read_run_refuses_a_damaged_file_in_one_line(
+    tmp_path: Path, damage: Callable[[str], str]
+) -> None:
+    path = tmp_path / "run.json"
+    write_run(RUN, path)
+    read_run(path)
+    path.write_text(damage(path.read_text()))
+    with pytest.raises(SettingsError, match="cannot be read") as caught:
+        read_run(path)
+    assert "\n" not in str(caught.value)

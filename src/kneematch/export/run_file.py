@@ -17,6 +17,15 @@ from kneematch.io.atomic import write_aside
 
 FORMAT: Final = "kneematch-run/1"
 PACKAGES: Final = ("torch", "numpy", "pydicom")  # those whose versions may change results
+# What a run.json raises that was damaged or changed by hand.
+MALFORMED: Final = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +97,7 @@ def read_run(path: str | os.PathLike[str]) -> Run:
             hashes=dict(content["sha256"]),
             timings_s=dict(content["timings_s"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, *MALFORMED) as error:
         raise SettingsError(
             f"{os.fspath(path)}: cannot be read ({type(error).__name__}); expected the file of a "
             "run that has ended; name the folder that `kneematch detect` has filled"
