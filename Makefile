@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo docs test test-matrix test-tools lint fuzz clean
+.PHONY: demo docs test test-matrix test-tools lint fuzz faults clean
 .DEFAULT_GOAL := test
 
 # 24 films, DICOM and PNG, two of them broken on purpose; the knees in all others, found by the model
@@ -41,6 +41,10 @@ docs: $(READY)
 MINUTES ?= 5
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --minutes $(MINUTES) --workers 2
+
+# A run whose system calls fail one after the other; needs a C compiler.
+faults: $(READY)
+	$(BIN)/python benchmarks/faults.py
 
 clean:
 	rm -rf .venv demo dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

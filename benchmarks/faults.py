@@ -35,7 +35,7 @@ from pathlib import Path
 
 SHIM = "KNEEMATCH_FAULTS"  # path of the compiled faults.c
 FAULTS = {"ENOSPC": (errno.ENOSPC, 1), "EIO": (errno.EIO, 0), "SIGKILL": (-1, 0)}
-KILL_FILMS = 400
+KILL_FILMS, OTHER_FILMS = 400, 60
 FILM_S = 0.02  # that a film takes
 MOST_SHOWN = 12  # problems of a scenario
 UNLIKE = ("run.json", "report.html", "journal.jsonl")  # have times in them
@@ -251,19 +251,20 @@ def report(counts: Counter[str], where: str, wrong: set[str]) -> None:
             print(f"{where}: {problem}", file=sys.stderr, flush=True)
 
 
-def link_many(films: Path, work: Path) -> Path:
+def link_many(films: Path, many: Path, count: int) -> Path:
     """Make a folder of many links to the same films."""
-    many, good = work / "many", sorted(films.glob("*.dcm"))
+    good = sorted(films.glob("*.dcm"))
     many.mkdir()
-    for number in range(KILL_FILMS):
+    for number in range(count):
         (many / f"{number:03d}.dcm").symlink_to(good[number % len(good)])
     for path in (*good, films / "template.json"):
         (many / path.name).symlink_to(path)
     return many
 
 
-def kill_at_random(many: Path, work: Path, kills: int, seed: int) -> Counter[str]:
+def kill_at_random(films: Path, work: Path, kills: int, seed: int) -> Counter[str]:
     """Kill a run again and again between its first and its last film; continue it each time."""
+    many = link_many(films, work / "many", KILL_FILMS)
     reference, folder = fresh(many, work / "whole"), fresh(many, work / "killed")
     assert run(reference, DETECT).code == 0
     expected, rng, counts = results(reference), random.Random(seed), Counter[str]()
@@ -310,8 +311,9 @@ def lines(journal: Path) -> int:
     return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
 
-def others(many: Path, work: Path) -> Counter[str]:
+def others(films: Path, work: Path) -> Counter[str]:
     """Disturb runs in other ways."""
+    many = link_many(films, work / "several", OTHER_FILMS)
     reference, counts = fresh(many, work / "undisturbed"), Counter[str]()
     assert run(reference, DETECT).code == 0
     expected = results(reference)
@@ -323,37 +325,42 @@ def others(many: Path, work: Path) -> Counter[str]:
     return counts
 
 
-def start_and_wait(folder: Path, *, locks: bool = True) -> int:
-    """Start a run; return its id when it has done some films."""
+def start_and_stop(folder: Path, *, locks: bool = True) -> int:
+    """Start a run and stop it when it has done some films; return its id."""
     process = start(folder, DETECT, locks=locks)
     while lines(folder / "out" / "journal.jsonl") < 5:
         time.sleep(0.005)
+    os.kill(process, signal.SIGSTOP)
     return process
 
 
-def stop_and_continue(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
-    process = start_and_wait(folder)
-    os.kill(process, signal.SIGSTOP)
-    time.sleep(1)
+def go_on(folder: Path, process: int) -> Ended:
+    """Let a run that was stopped continue to its end."""
     os.kill(process, signal.SIGCONT)
-    yield from after_resume(folder, finish(folder, process), expected)
+    return finish(folder, process)
+
+
+def stop_and_continue(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
+    process = start_and_stop(folder)
+    time.sleep(1)
+    yield from after_resume(folder, go_on(folder, process), expected)
 
 
 def start_second(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
     """Start further runs in the folder of one that runs: they must refuse."""
-    process = start_and_wait(folder)
+    process = start_and_stop(folder)
     for option in ("--resume", "--force"):
         second = run(folder, [*DETECT, option])
         if second.code != 2 or "another run" not in second.said:
             yield f"a second run with {option} ended with {second.code}: {second.said}"
-    yield from after_resume(folder, finish(folder, process), expected)
+    yield from after_resume(folder, go_on(folder, process), expected)
 
 
 def remove_folder(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
     """Remove the output folder during a run, which must say so; then start over."""
-    process = start_and_wait(folder)
+    process = start_and_stop(folder)
     shutil.rmtree(folder / "out")
-    ended = finish(folder, process)
+    ended = go_on(folder, process)
     if ended.code != 2 or "Traceback" in ended.said:
         yield f"ended with {ended.code}: {ended.said[-200:]}"
     yield from after_resume(folder, run(folder, [*DETECT, "--resume"]), expected)
@@ -361,7 +368,7 @@ def remove_folder(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
 
 def set_clock_back(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
     """Kill a run that began, by its clock, tomorrow."""
-    process = start_and_wait(folder)
+    process = start_and_stop(folder)
     os.kill(process, signal.SIGKILL)
     finish(folder, process)
     journal = folder / "out" / "journal.jsonl"
@@ -374,10 +381,9 @@ def set_clock_back(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
 
 def without_locks(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
     """Let two runs write to one folder on a file system without locks."""
-    process = start_and_wait(folder, locks=False)
-    second = finish(folder, start(folder, [*DETECT, "--resume"], locks=False))
-    first = finish(folder, process)
-    for ended in (first, second):
+    process = start_and_stop(folder, locks=False)
+    second = start(folder, [*DETECT, "--resume"], locks=False)
+    for ended in (go_on(folder, process), finish(folder, second)):
         if ended.code > 2 or "Traceback" in ended.said:
             yield f"ended with {ended.code}: {ended.said[-200:]}"
     yield from after_resume(folder, run(folder, [*DETECT, "--resume"]), expected)
@@ -401,14 +407,13 @@ def main() -> int:
         films, total = work / "films", 0
         synthesize(films, SynthConfig(2, size=(320, 400), workers=0))
         remember_searches(work)
-        many = link_many(films, work)
         columns = ("calls", "faults", "killed", "same bytes", "problems")
         print(f"| command | {' | '.join(columns)} |\n|---|{'---:|' * len(columns)}", flush=True)
         for name in args.scenarios or names:
             if name == "kills":
-                counts = kill_at_random(many, work, args.kills, args.seed)
+                counts = kill_at_random(films, work, args.kills, args.seed)
             elif name == "others":
-                counts = others(many, work)
+                counts = others(films, work)
             else:
                 counts = inject(name, films, work, args.every)
             print(f"| {name} | {' | '.join(str(counts[c]) for c in columns)} |", flush=True)

@@ -88,7 +88,9 @@ def test_cluster_survives_a_killed_worker_and_a_killed_driver(
     assert resumed.returncode == 0, complaints
     assert journal.read_bytes().startswith(before)
     local = tmp_path / "local"
-    assert run(films, local, "--workers", "0").wait(PATIENCE_S) == 0
+    alone = run(films, local, "--workers", "0")
+    alone.communicate(timeout=PATIENCE_S)
+    assert alone.returncode == 0
     for name in TABLES:
         assert (out / name).read_bytes() == (local / name).read_bytes()
 

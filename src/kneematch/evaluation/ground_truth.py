@@ -103,7 +103,7 @@ def load_ground_truth(path: Path) -> GroundTruth:
         parse = _parse_phantom
     else:
         raise SettingsError(
-            f"{path}: columns {', '.join(sorted(names)) or 'none'}; expected "
+            f"{path}: columns {', '.join(sorted(names))[:200] or 'none'}; expected "
             f"{', '.join(LABEL_COLUMNS)} and perhaps flag, or those of a truth.csv that kneematch "
             "synth wrote; check the header"
         )

@@ -178,8 +178,8 @@ def _column(text: bytes, path: Path) -> list[str]:
     found = [names.index(name) for name in PATH_COLUMNS if name in names]
     if not found and len(names) > 1:
         raise SettingsError(
-            f"{path}: columns {', '.join(names)}; expected one called {', '.join(PATH_COLUMNS)}; "
-            "rename the column of paths"
+            f"{path}: columns {', '.join(names)[:200]}; expected one called "
+            f"{', '.join(PATH_COLUMNS)}; rename the column of paths"
         )
     column = found[0] if found else 0
     paths = [row[column] for row in rows if len(row) > column and row[column].strip()]
