@@ -49,7 +49,7 @@ from kneematch.networks.pose_network import crop_views, full_frames
 from kneematch.networks.two_stage import TwoStageNetworks
 from kneematch.solvers.adam import adam
 from kneematch.solvers.exhaustive_search import exhaustive_search
-from kneematch.solvers.problem import make_problem
+from kneematch.solvers.problem import Problem, Solution, make_problem, pyramid
 from kneematch.solvers.sliding_window import sliding_window
 from kneematch.training import distributed
 from kneematch.training.batchnorm import unfold_batchnorm
@@ -375,13 +375,29 @@ def summary(films: Sequence[Film], template: Template, theta: Tensor) -> dict[st
 
 
 def references(setting: Setting, name: str, pool: ProcessPoolExecutor) -> Iterable[Result]:
-    """Yield the baseline of the paper and our search, both on the paper's energy."""
+    """Yield methods without a training, all on the paper's energy."""
     films = load(setting, name)
     template = cut_templates(films.annotation, "cpu")[0].fine
-    for title, method in (("template matching", sliding_window), ("search", exhaustive_search)):
+    methods = {
+        "template matching": sliding_window,
+        "search": exhaustive_search,
+        "Adam from the middle": descend_from_middle,
+        "Adam, small images first": partial(descend_from_middle, shrinks=(16, 4, 1)),
+    }
+    for title, method in methods.items():
         theta = torch.cat(list(pool.map(partial(solved, method, template), films.test)))
         scores = {title: summary(films.test, template, theta)}
         yield Result(name, title, scores=scores, theta=theta.tolist())
+
+
+def descend_from_middle(problem: Problem, shrinks: tuple[int, ...] = (1,)) -> Solution:
+    """Descend by Adam from v = 0, where untrained networks begin, on images of growing size."""
+    n, sides = problem.halves.shape[:2]
+    v = problem.halves.new_zeros(n, sides, 4)
+    for shrink in shrinks:
+        solution = adam(pyramid(problem, (shrink,))[shrink], v)
+        v = solution.v
+    return solution
 
 
 def solved(method: Any, template: Template, film: Film) -> Tensor:
