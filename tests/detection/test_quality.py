@@ -120,7 +120,7 @@ def test_measure_quality_checks_only_films_whose_match_is_doubtful(detector: Det
         return torch.full(theta.shape[:2], 0.3)
 
     noise = Radiograph(np.random.default_rng(0).random((600, 720), dtype=np.float32))
-    films = [phantom(22, size=(600, 720)).radiograph, noise]
+    films = [phantom(6, size=(600, 720)).radiograph, noise]
     halves = torch.stack([prepare(film, detector.margin).halves.pixels for film in films])
     posed = make_problem(halves, detector.template)
     theta = pose_from_vector(detector.solver(posed).v, posed.height_ratio)
