@@ -74,7 +74,7 @@ class TrainConfig:
     start: str = option(
         "synthetic",
         help="Initial weights: synthetic (the built-in model), imagenet (downloaded), none "
-        "(random), or a file of weights.",
+        "(random), or a file with all or some of the weights of a ResNet18.",
         group=METHOD,
         metavar="NAME|FILE",
     )
