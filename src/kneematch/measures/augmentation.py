@@ -145,23 +145,23 @@ def _lower_tibia(draw: Draw, u: Tensor) -> Tensor:
     left, right = -0.11 + draw.normal(0.025), 0.13 + draw.normal(0.025)
     steep = draw.log_uniform(0.008, 0.05)
     eminence = ((u - left) / steep).sigmoid() - ((u - right) / steep).sigmoid()
-    return lower - draw.uniform(-0.06, 0.04) * eminence
+    return lower - draw.uniform(-0.05, 0.03) * eminence
 
 
 def _new_gap(draw: Draw, u: Tensor, gap: Tensor) -> Tensor:
     """Return another width of the joint space at u (N, H, W), given the drawn one.
 
-    A compartment in four is narrowed, down to bone on bone, and the notch is higher than drawn.
+    A compartment in four is narrowed, down to bone on bone, and the notch is higher or lower.
     """
     lateral, medial = (
-        torch.where(draw.happens(0.25), draw.uniform(0.0, 0.7), draw.log_uniform(0.75, 1.7))
+        torch.where(draw.happens(0.25), draw.uniform(0.0, 0.7), draw.log_uniform(0.6, 1.4))
         for _ in range(2)
     )
     factor = lateral + (medial - lateral) * (u / draw.uniform(0.03, 0.12)).sigmoid()
     middle = (-((u - 0.02 - draw.normal(0.02)) / draw.uniform(0.10, 0.30)).abs().pow(2.5)).exp()
     notch = (-((u - 0.02 - draw.normal(0.02)) / draw.uniform(0.05, 0.12)).square()).exp()
     gap = gap * (factor + (1 - factor) * middle) + _bumps(draw, u, 3, 0.005)
-    gap = gap + draw.uniform(-0.01, 0.09) * middle + draw.uniform(0.0, 0.07) * notch
+    gap = gap + draw.uniform(-0.02, 0.05) * middle + draw.uniform(-0.01, 0.06) * notch
     return gap.clamp(min=SMALLEST_GAP)
 
 
