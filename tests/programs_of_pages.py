@@ -1,8 +1,8 @@
 """Stand-ins for the programs that pages call: python tests/programs_of_pages.py PROGRAM ARGUMENTS.
 
-`kneematch` is the real one, with smaller films and shorter trainings, and without what needs the
-internet or a cluster; pages in the browser are opened, read and ended. Containers run the real
-program, too. Programs that set up environments or run for hours only check their arguments.
+`kneematch` is the real one, with fewer and smaller films and shorter trainings, and without what
+needs the internet or a cluster; pages in the browser are opened, read and ended. Containers run the
+real program, too. Programs that set up environments or run for hours only check their arguments.
 """
 
 import os
@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 REAL = [sys.executable, "-m", "kneematch"]
 NOT_HERE = {"--start": "imagenet", "--ray-address": "auto"}  # a download; a running cluster
+MOST_FILMS = 4
 SMALLER = {
     "synth": {"--size": "600x500"},
     "train": {"--epochs": "1"},
@@ -29,6 +30,9 @@ def kneematch(arguments: list[str]) -> int:
     for option, value in NOT_HERE.items():
         if option in given and given[given.index(option) + 1] == value:
             del given[given.index(option) : given.index(option) + 2]
+    if name == "synth" and "-n" in given:
+        count = given.index("-n") + 1
+        given[count] = str(min(int(given[count]), MOST_FILMS))
     for option, value in SMALLER.get(name, {}).items():
         if option not in given:
             given += [option, value]
