@@ -17,7 +17,7 @@ from kneematch.cli.main import app
 from kneematch.io.read import read
 from kneematch.io.shapes import write_markups, write_points
 from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import load_annotation
+from kneematch.matching.annotation import load_annotation, save_annotation
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 from kneematch.synthetic.phantom import phantom
@@ -148,7 +148,7 @@ def make_films(folder: Path) -> None:
     config = SynthConfig(count=4, size=(600, 500), framing="knee", workers=0)
     synthesize(folder / "films", config)
     synthesize(folder / "archive" / "knees", config)
-    synthesize(folder, SynthConfig(count=1, size=(600, 500), framing="knee", workers=0))
+    save_annotation(load_annotation(folder / "films" / "template.json"), folder / "template.json")
 
 
 def make_studies(folder: Path) -> None:
