@@ -81,7 +81,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rates, small images": {**FASTER, **SMALL},
     "all three": {**FASTER, **MOVED, **SMALL},
 }
-ON_PHANTOMS = ("paper", "both", "ten times the rates", "rates, shift and zoom", "all three")
+ON_PHANTOMS = (
+    *("paper", "larger shift and zoom", "both", "ten times the rates"),
+    *("rates, shift and zoom", "all three"),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,8 +137,8 @@ class Result:
 def main() -> None:
     args = parse_arguments()
     args.out.mkdir(parents=True, exist_ok=True)
-    every = [job.name for job in (*phantom_jobs(args.start), *real_jobs(args.start))]
-    only = args.only or every
+    on_phantoms = phantom_jobs(args.start, args.full)
+    only = args.only or [job.name for job in (*on_phantoms, *real_jobs(args.start))]
     started, results = time.time(), list[Result]()
     spawn = multiprocessing.get_context("spawn")
     with (
@@ -151,7 +154,7 @@ def main() -> None:
             futures += [trainings.submit(trained, setting, job) for job in jobs]
         if args.films:
             store(setting, "phantoms", phantoms(args.films, args.test, cpu))
-            jobs = [job for job in phantom_jobs(args.start) if job.name in only]
+            jobs = [job for job in on_phantoms if job.name in only]
             futures += [trainings.submit(trained, setting, job) for job in jobs]
         for name in ("real",) * bool(args.real) + ("phantoms",) * bool(args.films):
             results += references(setting, name, cpu)
@@ -187,6 +190,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--real", type=Path, help="folder of labelled real films")
     parser.add_argument("--limit", type=int, help="only the first of the real films")
     parser.add_argument("--only", nargs="+", help="names of trainings", metavar="NAME")
+    parser.add_argument("--full", action="store_true", help="all phases on phantoms too")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=6, help="trainings at once")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="CPU processes")
@@ -194,10 +198,13 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def phantom_jobs(start: str) -> list[Job]:
-    """Return the paper's training, and the coarse phases of the changed ones."""
+def phantom_jobs(start: str, full: bool) -> list[Job]:
+    """Return the paper's training, and the changed ones or only their coarse phases."""
     return [
-        Job("phantoms", name, CHANGES[name], start, PHASES if name == "paper" else PHASES[:1])
+        Job(
+            *("phantoms", name, CHANGES[name], start),
+            PHASES if full or name == "paper" else PHASES[:1],
+        )
         for name in ON_PHANTOMS
     ]
 

@@ -39,6 +39,9 @@ COMMANDS = {
     "own-real": "neural.py --films 0 --real REAL --model WORK/real.safetensors --threads 2 "
     "--methods sliding,neural,neural+sharpen,neural+gauss_newton,search",
     "train-paper": "train.py --device cuda --workers 16 -o WORK/paper.safetensors",
+    "replication": "replication.py --start WORK/resnet18-imagenet-to-layer3.safetensors "
+    "--real REAL --device cuda -o WORK/replication",
+    "basin": "basin.py --real REAL",
     "train-default": "train.py --device cuda --workers 16 --recipe default "
     "-o WORK/default.safetensors",
     "paper-knee": f"{PAPER} --kind knee --tables losses,pairs,accuracy,{LOSS_TABLES}",
