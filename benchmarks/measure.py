@@ -33,6 +33,7 @@ from kneematch.measures.drawn_knees import MaskedKnee, mask_of_outlines, read_ma
 from kneematch.measures.joint_space import COMPARTMENTS, FIXED, minimum_width, widths_at
 from kneematch.measures.measure import ANGLE, UNITS, measure_outlines
 from kneematch.measures.network import JOINT_WIDTH, OutlineNetwork
+from kneematch.measures.outlines import Outlines
 from kneematch.measures.phantom_crops import true_outlines
 from kneematch.synthetic.film_plan import plan_film
 from kneematch.synthetic.phantom import phantom, true_knees
@@ -41,6 +42,7 @@ Array = NDArray[np.float64]
 
 FIRST_SEED = 700_000  # disjoint from those of training
 FOLDS = 3
+WHOLE = 0.7  # of a crop's width that a mask of the whole joint spans
 VIEWS = {  # shift in pixels, rotation in degrees, scale, gamma
     "as it is": (0.0, 0.0, 1.0, 1.0),
     "shifted": (3.3, 0.0, 1.0, 1.0),
@@ -133,7 +135,8 @@ def plain(plan: object) -> bool:
 
 def score_crops(crops: list[MaskedKnee], network: OutlineNetwork) -> dict[str, Array]:
     """Return Dice, widths and minimum widths, of the experts (0) and of the network (1)."""
-    scores: dict[str, list[object]] = {"dice": [], "widths": [], "minimum": [], "sd": []}
+    names = ("dice", "widths", "minimum", "sd", "widths_there", "minimum_there")
+    scores: dict[str, list[object]] = {name: [] for name in names}
     for crop in crops:
         height, width = crop.mask.shape
         # The whole crop is what the network sees, as the crop of a detection would be.
@@ -141,16 +144,25 @@ def score_crops(crops: list[MaskedKnee], network: OutlineNetwork) -> dict[str, A
         centre = np.array([width / 2, height / 2])
         found = find_outlines(Radiograph(crop.pixels), centre, across, network, medial="left")
         both = (crop.outlines, found)
+        there = (crop.outlines, with_margins_of(crop.outlines, found))
         mask = mask_of_outlines(found, crop.mask.shape)
         scores["dice"].append(2 * (mask & crop.mask).sum() / (mask.sum() + crop.mask.sum()))
-        scores["widths"].append([widths_at(each, np.array(FIXED)) for each in both])
-        scores["minimum"].append(
-            [[minimum_width(each, name) for name in COMPARTMENTS] for each in both]
-        )
+        for suffix, pair in (("", both), ("_there", there)):
+            scores[f"widths{suffix}"].append([widths_at(each, np.array(FIXED)) for each in pair])
+            scores[f"minimum{suffix}"].append(
+                [[minimum_width(each, name) for name in COMPARTMENTS] for each in pair]
+            )
         scores["sd"].append(
             [measure_outlines(found)[f"jsw_x{round(1000 * x):03d}"].sd or np.nan for x in FIXED]
         )
     return {name: np.array(values) for name, values in scores.items()}
+
+
+def with_margins_of(expert: Outlines, found: Outlines) -> Outlines:
+    """Return outlines that are measured between an expert's margins instead of their own."""
+    left, right = expert.tibia[[0, -1]]
+    inside = found.tibia[(found.tibia[:, 0] > left[0]) & (found.tibia[:, 0] < right[0])]
+    return replace(found, tibia=np.concatenate([left[None], inside, right[None]]))
 
 
 MASK_HEAD = (
@@ -166,10 +178,10 @@ MASK_HEAD = (
 )
 
 
-def mask_row(label: str, scores: dict[str, Array]) -> list[str]:
-    """Return a row of the table of crops."""
-    expert, found = scores["widths"].swapaxes(0, 1)
-    low, low_found = scores["minimum"].swapaxes(0, 1)
+def mask_row(label: str, scores: dict[str, Array], suffix: str = "") -> list[str]:
+    """Return a row of the table of crops; the suffix "_there" is between the experts' margins."""
+    expert, found = scores[f"widths{suffix}"].swapaxes(0, 1)
+    low, low_found = scores[f"minimum{suffix}"].swapaxes(0, 1)
     error = found - expert
     return [
         label,
@@ -184,6 +196,17 @@ def mask_row(label: str, scores: dict[str, Array]) -> list[str]:
     ]
 
 
+def mask_rows(crops: list[MaskedKnee], scores: dict[str, Array]) -> list[list[str]]:
+    """Return the rows of all crops, and of those whose mask spans the whole joint."""
+    whole = np.array([crop.outlines.width_px > WHOLE * crop.mask.shape[1] for crop in crops])
+    part = {name: values[whole] for name, values in scores.items()}
+    return [
+        mask_row(f"{len(crops)}, each between its own margins", scores),
+        mask_row(f"{len(crops)}, between the experts' margins", scores, "_there"),
+        mask_row(f"{whole.sum()} whose mask spans the joint, own margins", part),
+    ]
+
+
 def correlation(one: Array, two: Array) -> float:
     """Return Pearson's correlation of all values."""
     return float(np.corrcoef(one.ravel(), two.ravel())[0, 1])
@@ -193,7 +216,7 @@ def masks(args: argparse.Namespace) -> None:
     """Print how the network agrees with experts."""
     crops = list(read_masks(args.real / "joint-space"))
     scores = score_crops(crops, outline_network(args.network))
-    table(MASK_HEAD, [mask_row(str(len(crops)), scores)])
+    table(MASK_HEAD, mask_rows(crops, scores))
     if args.each:
         for crop, dice, widths in zip(crops, scores["dice"], scores["widths"], strict=True):
             error = widths[1] - widths[0]
@@ -259,7 +282,8 @@ def tuned(args: argparse.Namespace) -> None:
         network = tune_network(others, config, start=args.network)
         parts.append(score_crops(test, network.cpu().eval()))
     scores = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    table(MASK_HEAD, [mask_row(f"{len(crops)}, tuned on two thirds", scores)])
+    order = [crop for fold in range(FOLDS) for crop in crops[fold::FOLDS]]
+    table(MASK_HEAD, mask_rows(order, scores))
 
 
 def speed(args: argparse.Namespace) -> None:

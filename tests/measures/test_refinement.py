@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from kneematch.measures.refinement import smooth
+from kneematch.measures.refinement import move_to_edge, smooth
 
 X = np.arange(100) + 0.5
 EVERYWHERE = (0.0, 100.0)
@@ -30,3 +30,27 @@ def test_smooth_ignores_columns_beyond_the_plateau() -> None:
     line[:10] = 90
     smoothed = smooth(line, np.ones(100), between=(10, 100))
     assert smoothed[10:] == pytest.approx(20 + 0.3 * X[10:], abs=0.01)
+
+
+@pytest.mark.parametrize("bone_above", [True, False])
+def test_move_to_edge_approaches_an_edge(bone_above: bool) -> None:
+    """An edge along a parabola, blurred, and a first guess that is off by 2 pixels."""
+    x, y = np.meshgrid(np.arange(300) + 0.5, np.arange(200) + 0.5)
+    edge = 100.3 + 0.0008 * (x - 150) ** 2
+    sign = 1 if bone_above else -1
+    film = (1 / (1 + np.exp(sign * (y - edge) / 0.4))).astype(np.float32)
+    places = np.linspace(40, 260, 101)
+    true = np.stack([places, 100.3 + 0.0008 * (places - 150) ** 2], axis=1)
+    inner = slice(10, -10)
+    for shift, most in ((2.0, 0.8), (0.0, 0.1)):
+        guess = true + np.array([0.0, shift])
+        moved = move_to_edge(film, guess, 220.0, bone_above=bone_above)
+        assert np.abs(moved - true)[inner, 1].max() < most
+    other = move_to_edge(film, guess, 220.0, bone_above=not bone_above)
+    assert np.abs(other - guess).max() < 1  # no edge of that sign
+
+
+def test_move_to_edge_stays_on_a_blank_film() -> None:
+    line = np.stack([np.linspace(40, 260, 101), np.full(101, 100.0)], axis=1)
+    blank = np.zeros((200, 300), np.float32)
+    assert move_to_edge(blank, line, 220.0, bone_above=True) == pytest.approx(line)
