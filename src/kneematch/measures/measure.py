@@ -97,7 +97,7 @@ def doubts(outlines: Outlines, detected_px: float) -> list[str]:
     reasons = {
         WRONG_SIZE: not fits,
         CROSSING: np.median(widths_at(outlines, x)) < 0,
-        UNCLEAR: CALIBRATION[WIDTH] * _sd(outlines, x) > MAX_SD,
+        UNCLEAR: CALIBRATION[WIDTH] * np.median(_deviations(outlines, x)) > MAX_SD,
     }
     return [reason for reason, applies in reasons.items() if applies]
 
@@ -119,15 +119,19 @@ def _checked(value: float, sd: float, unit: str = WIDTH) -> Measure:
 
 
 def _sd(outlines: Outlines, x: Array) -> float:
-    """Return the standard deviation of the width at x (K,), as a root mean square, in percent."""
-    total = 0.0
+    """Return the root mean square of the widths' standard deviations at x (K,), in percent."""
+    return math.sqrt(float((_deviations(outlines, x) ** 2).mean()))
+
+
+def _deviations(outlines: Outlines, x: Array) -> Array:
+    """Return the standard deviations (K,) of the widths at x (K,), in percent; 0 if unknown."""
+    total = np.zeros(len(x))
     for line, sd in ((outlines.femur, outlines.femur_sd), (outlines.tibia, outlines.tibia_sd)):
-        if len(sd) != len(line):
-            return 0.0
-        places = outlines.in_plateau_widths(line)[:, 0]
-        order = np.argsort(places)
-        total += float((np.interp(x, places[order], sd[order]) ** 2).mean())
-    return PERCENT * math.sqrt(total) / outlines.width_px
+        if len(sd) == len(line):
+            places = outlines.in_plateau_widths(line)[:, 0]
+            order = np.argsort(places)
+            total += np.interp(x, places[order], sd[order]) ** 2
+    return PERCENT * np.sqrt(total) / outlines.width_px
 
 
 def in_mm(measure: Measure, outlines: Outlines, magnification: float = 1.0) -> float | None:
