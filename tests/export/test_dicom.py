@@ -234,6 +234,16 @@ def test_export_dicom_without_laterality_names_no_side(
     assert [text.UnformattedTextValue for text in texts] == labels
 
 
+def test_presentation_state_of_two_knees_of_one_side_has_two_layers(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    result, out = exported(source, film, [replace(knee, laterality="L") for knee in knees])
+    assert result == Exported(ALL)
+    state = pydicom.dcmread(out / "film-state.dcm")
+    layers = [layer.GraphicLayer for layer in state.GraphicLayerSequence]
+    assert layers == ["KNEE LEFT HALF", "KNEE RIGHT HALF"]
+
+
 def test_presentation_state_of_a_flagged_knee_is_red_and_has_the_reason(
     source: Path, film: Radiograph, knees: Knees
 ) -> None:

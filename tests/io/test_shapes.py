@@ -1,6 +1,7 @@
 """Boxes and points of other programs: each format, and the way there and back."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,15 @@ def test_read_shapes_refuses_other_files_in_one_line(
 def test_read_shapes_names_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(TemplateError, match="cannot be read"):
         read_shapes(tmp_path / "a.json", "film.png")
+
+
+@pytest.mark.parametrize(("name", "write"), [("a.pts", write_points), ("a.json", write_markups)])
+def test_write_points_and_markups_leave_a_file_that_is_up_to_date(
+    name: str, write: Callable[[Path, dict[str, tuple[float, float]]], None], tmp_path: Path
+) -> None:
+    write(tmp_path / name, POINTS)
+    before = (tmp_path / name).stat()
+    write(tmp_path / name, POINTS)
+    assert (tmp_path / name).stat() == before
+    write(tmp_path / name, POINTS | {"plateau_b": (1.0, 2.0)})
+    assert (tmp_path / name).stat().st_ino != before.st_ino

@@ -204,6 +204,39 @@ def test_editor_turns_and_resizes_an_area(page: Page, run_folder: Path) -> None:
     assert 5 < float(line["width_px"]) - float(before["width_px"]) < 30
 
 
+def test_editor_is_used_with_fingers(page: Page, run_folder: Path) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    touch = page.context.new_cdp_session(page)
+    touch.send("Emulation.setTouchEmulationEnabled", {"enabled": True})
+
+    def finger(kind: str, *point: float) -> None:
+        points = [{"x": point[0], "y": point[1]}] if point else []
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    row = int(card(page, 0))
+    before = table(run_folder / "detections.csv")[row]
+    edit(page)
+    centre = float(before["centre_x_px"]), float(before["centre_y_px"])
+    finger("touchStart", *on_screen(page, *centre))
+    for shift in (6, 12):
+        finger("touchMove", *on_screen(page, centre[0] + shift, centre[1]))
+    finger("touchEnd")
+    with page.expect_response(lambda response: "api/decide" in response.url and response.ok):
+        page.locator("#save-area").click()
+    (line,) = table(run_folder / "review.csv")
+    assert float(line["centre_x_px"]) == pytest.approx(centre[0] + 12, abs=2)
+    page.wait_for_selector("#editor[data-ready]")
+    film = page.locator("#film")
+    left = float(film.get_attribute("data-x") or 0)
+    place = film.bounding_box()
+    assert place is not None
+    corner = place["x"] + 8, place["y"] + 8  # beside the area
+    finger("touchStart", *corner)
+    finger("touchMove", corner[0] + 30, corner[1] + 10)
+    finger("touchEnd")
+    assert float(film.get_attribute("data-x") or 0) == pytest.approx(left + 30, abs=2)
+
+
 def test_review_app_undoes_one_decision_after_the_other(page: Page, run_folder: Path) -> None:
     for key in "axa":
         press(page, key)

@@ -35,7 +35,8 @@ def presentation_state(
     of its film, and what it leaves out is taken as the identity (PS3.4, N.2.1). It therefore has to
     repeat those of the film.
     """
-    layers = [_layer(order, knee) for order, knee in enumerate(knees, start=1)]
+    same_side = len({knee.laterality for knee in knees}) < len(knees)
+    layers = [_layer(order, knee, by_half=same_side) for order, knee in enumerate(knees, start=1)]
     inverse = (
         header_text(header, "PhotometricInterpretation") == "MONOCHROME1"
         or header_text(header, "PresentationLUTShape") == "INVERSE"
@@ -90,10 +91,12 @@ def secondary_capture(
     return capture
 
 
-def _layer(order: int, knee: Detection) -> pr.GraphicLayer:
+def _layer(order: int, knee: Detection, *, by_half: bool) -> pr.GraphicLayer:
+    """Return the layer of a knee, whose name no other one may have."""
+    half = f"{knee.side.upper()} HALF"
     colour = REVIEW_COLOUR if knee.needs_review else COLOURS[knee.side]
     return pr.GraphicLayer(
-        layer_name=f"KNEE {knee.laterality or knee.side.upper() + ' HALF'}",
+        layer_name=f"KNEE {half if by_half or not knee.laterality else knee.laterality}",
         order=order,
         description=f"Knee joint area in the {knee.side} half of the picture",
         display_color=hd.color.CIELabColor.from_rgb(*colour),

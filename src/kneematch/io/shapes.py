@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from kneematch.errors import TemplateError
-from kneematch.io.atomic import write_aside
+from kneematch.io.atomic import write_private
 
 MARKUPS, POINTS = ".mrk.json", ".pts"  # suffixes
 SCHEMA: Final = (
@@ -101,8 +101,7 @@ def write_markups(
     units = {"coordinateSystem": "LPS", "coordinateUnits": "mm"}
     markup = {"type": "Fiducial", **units, "controlPoints": controls}
     text = json.dumps({"@schema": SCHEMA, "markups": [markup]}, indent=1)
-    with write_aside(path) as aside:
-        aside.write_text(text + "\n", encoding="utf-8")
+    _write(Path(path), text)
 
 
 def write_points(path: str | os.PathLike[str], points: Mapping[str, Point]) -> None:
@@ -111,8 +110,14 @@ def write_points(path: str | os.PathLike[str], points: Mapping[str, Point]) -> N
         f"{x - CENTRE_PX:.{DECIMALS}f} {y - CENTRE_PX:.{DECIMALS}f}" for x, y in points.values()
     ]
     text = "\n".join(["version: 1", f"n_points: {len(lines)}", "{", *lines, "}"])
-    with write_aside(path) as aside:
-        aside.write_text(text + "\n", encoding="ascii")
+    _write(Path(path), text)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a text, unless the file holds it already: its date tells when it changed."""
+    content = f"{text}\n".encode()
+    if not path.exists() or path.read_bytes() != content:
+        write_private(path, content)
 
 
 def _from_json(data: Any, film: str, spacing: float) -> Iterator[Shape]:

@@ -65,7 +65,9 @@ async function undo() {
 
 async function openEditor(row) {
   if (row === undefined) return;
+  const wasOpen = editor.open;
   const [knee] = await getJson(`api/rows?numbers=${row}`);
+  if (wasOpen && !editor.open) return; // closed while the next knee was requested
   await editor.show(knee);
 }
 
@@ -100,7 +102,8 @@ async function order(signal, at = null) {
   const query = filterQuery();
   sessionStorage.setItem(FILTERS_KEY, query);
   const { rows } = await getJson(`api/order?${query}`, { signal });
-  $("#shown").textContent = `${rows.length.toLocaleString("en")} ${rows.length === 1 ? "knee" : "knees"}`;
+  const noun = query.get("shown") === "no_knee" ? "film" : "knee";
+  $("#shown").textContent = `${rows.length.toLocaleString("en")} ${noun}${rows.length === 1 ? "" : "s"}`;
   // Continue after the last decision, or start at the beginning.
   gallery.setOrder(rows, at === null ? 0 : rows.indexOf(at) + 1);
 }
