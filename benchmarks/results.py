@@ -48,6 +48,7 @@ COMMANDS = {
     "paper-leg": f"{PAPER} --kind leg",
     "default-knee": f"{DEFAULT} --kind knee {OURS}",
     "default-leg": f"{DEFAULT} --kind leg {OURS}",
+    "phantoms": "phantoms.py --films 40 --real REAL",
     "review-flags": "review_flags.py --films 100 --real REAL",
     "inference": "inference.py --real REAL",
     "parts": "parts.py --other OTHER",

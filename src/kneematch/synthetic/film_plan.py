@@ -218,7 +218,7 @@ def _draw_exposure(rng: np.random.Generator, kind: str) -> Exposure:
         white_level=_log_uniform(rng, 1.05, 1.5) * (rng.uniform(0.9, 1.5) if poor else 1),
         gamma=float(np.exp(np.clip(rng.normal(-0.02, 0.25), -0.5, 0.5))),
         equalisation=rng.uniform(0.0, 0.8),
-        sharpening=rng.uniform(0.2, 1.3),
+        sharpening=rng.uniform(0.0, 1.0),
         fog=rng.uniform(0.03, 0.2) if rng.random() < 0.2 else 0.0,
         heel_effect=(rng.normal(0, 0.02), rng.normal(0, 0.05)),
         seam=(rng.uniform(0.3, 0.75), rng.normal(0, 0.12) * (rng.random() < seam_frequency)),
