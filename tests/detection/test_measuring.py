@@ -89,5 +89,5 @@ def test_measure_knees_finds_the_margins_of_a_phantom(made: Phantom, side: int) 
     assert knee.outlines is not None
     ends = knee.outlines.tibia[[0, -1]]
     error = np.linalg.norm(ends - [truth.plateau_left, truth.plateau_right], axis=1)
-    assert error.max() < 0.03 * knee.outlines.width_px
+    assert error.max() < 0.05 * knee.outlines.width_px
     assert knee.measures["jsw_x250"].value == pytest.approx(7, abs=6)
