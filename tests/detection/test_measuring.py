@@ -9,6 +9,7 @@ import torch
 
 from kneematch.detection.detection import Detection
 from kneematch.detection.measuring import find_outlines, measure_knees, outline_network
+from kneematch.detection.quality import METAL
 from kneematch.io.radiograph import Radiograph
 from kneematch.measures.measure import UNCLEAR
 from kneematch.measures.network import OutlineNetwork
@@ -64,6 +65,12 @@ def test_measure_knees_flags_what_an_untrained_network_sees(
         assert all(each.value is None and each.reason for each in knee.measures.values())
         assert knee.outlines is not None
         assert knee.outlines.medial == ("right" if knee.side == "left" else "left")
+
+
+def test_measure_knees_leaves_out_what_is_no_knee(made: Phantom, untrained: OutlineNetwork) -> None:
+    found = replace(detection(made, 0), review="yes", reason=f"sides disagree; {METAL}")
+    (knee,) = measure_knees(made.radiograph, [found], untrained)
+    assert {each.reason for each in knee.measures.values()} == {METAL}
 
 
 def test_measured_detection_survives_json(made: Phantom, untrained: OutlineNetwork) -> None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from kneematch.detection.crop import Placed, cut
 from kneematch.detection.detection import Detection
+from kneematch.detection.quality import CUT, METAL, NO_KNEE
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import PLATEAU_MARGINS
 from kneematch.measures.measure import doubts, measure_outlines
@@ -29,6 +30,7 @@ from kneematch.measures.outlines import Array, Outlines
 from kneematch.measures.refinement import move_to_edge, smooth
 
 POINTS: Final = 101  # of a border, so that they lie a hundredth of the plateau's width apart
+OBSTACLES: Final = (NO_KNEE, CUT, METAL)  # reasons to review that forbid to measure
 PLATEAU_SHARE: Final = 0.75  # plateau over area, where the template has no margins as landmarks
 # The sides of the bones are known beyond these distances from the plateau, in plateau widths.
 FEMUR_STARTS: Final = -0.16
@@ -65,12 +67,15 @@ def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> De
     medial = "right" if found.side == "left" else "left"  # towards the other knee
     outlines = find_outlines(film, centre, across, network, medial=medial)
     measures = measure_outlines(outlines)
+    obstacles = [reason for reason in found.review_reasons if reason in OBSTACLES]
     reasons = doubts(outlines, float(np.linalg.norm(across)))
     review, reason = found.review, found.reason
     if reasons:
         review, reason = "yes", "; ".join(filter(None, [reason, *reasons]))
+    if obstacles or reasons:
+        first = (obstacles or reasons)[0]
         measures = {
-            name: replace(each, value=None, sd=None, reason=reasons[0])
+            name: replace(each, value=None, sd=None, reason=first)
             for name, each in measures.items()
         }
     return replace(found, outlines=outlines, measures=measures, review=review, reason=reason)
