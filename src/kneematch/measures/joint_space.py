@@ -127,5 +127,9 @@ def _shaft_axis(outlines: Outlines, sides: tuple[Array, Array], *, proximal: boo
     if reach - SHAFT[0] < SHORTEST_SHAFT:
         return None
     y = towards * np.linspace(SHAFT[0], reach, STEPS)
-    middle = sum(np.interp(y, *side[np.argsort(side[:, 1])].T[::-1]) for side in (left, right)) / 2
-    return math.atan(np.polyfit(y, middle, 1)[0])
+    sides_at_y = [np.interp(y, *side[np.argsort(side[:, 1])].T[::-1]) for side in (left, right)]
+    middle = np.mean(sides_at_y, axis=0)
+    # Theil and Sen's slope, the median of all pairs', bears a side that was lost in part;
+    # scipy.stats has it, but takes long to import.
+    one, two = np.triu_indices(STEPS, 1)
+    return math.atan(float(np.median((middle[two] - middle[one]) / (y[two] - y[one]))))
