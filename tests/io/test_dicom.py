@@ -248,3 +248,14 @@ def test_read_header_stops_behind_the_last_keyword(
     assert "PixelData" not in whole
     (tmp_path / "text").write_text("not a film")
     assert read_header(tmp_path / "text") is None
+
+
+def test_read_dicom_leaves_out_elements_too_long_for_a_header(
+    gradient: Gradient, in_unit_range: Gradient, save_film: Save, assert_reads: Check
+) -> None:
+    path = save_film(gradient(), EncapsulatedDocument=bytes(3 << 20), ViewPosition="AP")
+    assert_reads(path, in_unit_range(gradient()))
+    header = read_header(path)
+    assert header is not None
+    assert header.ViewPosition == "AP"
+    assert "EncapsulatedDocument" not in header

@@ -377,3 +377,11 @@ def test_decode_pixels_loads_codecs_only_for_compressed_films(
             [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
         )
         assert child.stdout.strip() == loaded
+
+
+@pytest.mark.parametrize("frame", [b"\xff\xd8" + bytes(20) + b"\xff\xd9", b"\0" * 20 + b"\xff\xd9"])
+def test_decode_pixels_refuses_a_codestream_of_no_known_kind(
+    gradient: Gradient, save_film: Save, assert_refused: Check, frame: bytes
+) -> None:
+    path = save_film(gradient(), 12, JPEGLosslessSV1, frame=frame)
+    assert_refused(path, NotAnImage, "compressed pixels of no known kind")

@@ -1,5 +1,6 @@
 """Tests of train(), end to end on small phantoms."""
 
+import errno
 import json
 import logging
 import shutil
@@ -185,3 +186,20 @@ def test_train_logs_films_that_cannot_be_used(
         train(names, folder / "template.json", folder / "e.safetensors", config)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "gone.dcm: No such file" in caplog.text
+
+
+def test_train_resumed_has_the_metrics_of_an_epoch_whose_writing_failed(
+    folder: Path, config: TrainConfig, trained: TrainResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    films, out = sorted(folder.glob("*.dcm")), folder / "full.safetensors"
+    with monkeypatch.context() as patched:
+        patched.setattr("kneematch.training.trainer.write_metrics", full_disk)
+        with pytest.raises(SettingsError, match="No space left"):
+            train(films, folder / "template.json", out, config)
+    train(films, folder / "template.json", out, replace(config, resume=True))
+    found = read_metrics(folder / "full.metrics.csv")
+    expected = read_metrics(folder / "a.metrics.csv")
+    assert [(row.phase, row.epoch) for row in found] == [(row.phase, row.epoch) for row in expected]

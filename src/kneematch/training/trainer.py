@@ -186,16 +186,17 @@ def _train(
             if not group.is_main:
                 continue
             with writing(out):
+                if state.epoch > 0:  # else the phase has only begun
+                    seconds = time.monotonic() - started
+                    epochs.append(Epoch(phase, state.round, state.epoch, state.loss, seconds))
+                    write_metrics(epochs, _beside(out, METRICS))
+                    plot_losses(epochs, _beside(out, CURVES))
+                    with write_aside(_beside(out, PREVIEW)) as aside:
+                        draw_preview(task, networks, phase).save(aside, format="PNG")
+                # Last, so that no finished epoch lacks its metrics; those of others are dropped.
                 save_checkpoint(checkpoint_path(out), phase, state, networks, fixed, settings)
-                if state.epoch == 0:  # the phase has only begun
-                    continue
-                seconds = time.monotonic() - started
-                epochs.append(Epoch(phase, state.round, state.epoch, state.loss, seconds))
-                write_metrics(epochs, _beside(out, METRICS))
-                plot_losses(epochs, _beside(out, CURVES))
-                with write_aside(_beside(out, PREVIEW)) as aside:
-                    draw_preview(task, networks, phase).save(aside, format="PNG")
-            advance(f"{phase} {state.round + 1}.{state.epoch} loss {state.loss:.4f}")
+            if state.epoch > 0:
+                advance(f"{phase} {state.round + 1}.{state.epoch} loss {state.loss:.4f}")
     return epochs
 
 
