@@ -80,7 +80,7 @@ def prepare_reviewed(folder: Path) -> None:
     log = ReviewLog(folder / "out" / "review.csv")
     for line in (folder / "out" / "journal.jsonl").read_bytes().splitlines()[1:]:
         row = json.loads(line)
-        for knee, state in zip(row["knees"], ("corrected", "rejected"), strict=False):
+        for knee, state in zip(row.get("knees", ()), ("corrected", "rejected"), strict=False):
             found = Detection.from_dict(knee)
             area = replace(area_of(found), width_px=100.0)
             log.add(Decision(row["film"], found.side, state, area))

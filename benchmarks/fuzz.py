@@ -41,6 +41,7 @@ WALL_S = 300  # for one input, on a busy machine
 SMALL_FILE, SMALL_FILE_MEMORY = 2 << 20, 1 << 30  # bytes
 MOST_MEMORY = 6 << 30  # bytes, which the system enforces
 PROGRAM_MEMORY = 512 << 20  # of an idle worker: torch, pydicom, a model
+INPUTS_PER_WORKER = 5000  # a process grows with time
 LONGEST_MESSAGE = 6000  # characters
 
 RESULT, REFUSED, TOO_MUCH_MEMORY = "result", "refused", "too much memory"
@@ -167,7 +168,8 @@ def run_inputs(seeds: Path, seed: int, numbers: range, ends: float) -> Iterator[
     processes = multiprocessing.get_context("spawn")
     while numbers and time.monotonic() < ends:
         ours, theirs = processes.Pipe(duplex=False)
-        process = processes.Process(target=work, args=(seeds, seed, numbers, theirs), daemon=True)
+        some = numbers[:INPUTS_PER_WORKER]
+        process = processes.Process(target=work, args=(seeds, seed, some, theirs), daemon=True)
         process.start()
         theirs.close()
         name = ""  # of the input in hand
