@@ -169,6 +169,9 @@ def test_reproduce_compares_with_published_labels_and_with_the_grid(
         distances = {row["method"]: row for row in csv.DictReader(file)}
     assert int(distances["neural"]["margins"]) == 4 * TEST
     assert int(distances["grid"]["margins"]) == 4
+    # The figure has the films of the grid search, and its column.
+    (caption,) = (line for line in place.lines("labelled/evaluation.md") if "Films: (a)" in line)
+    assert "(b)" not in caption
     steps = json.loads((out / "runs/grid/journal.jsonl").read_text().splitlines()[0])
     assert "2 0.01 2 0.9" in json.dumps(steps)
 
