@@ -41,11 +41,11 @@ from fuzz_mutations import (
     mutate_safetensors,
     mutate_tiff,
 )
-from kneematch.batch.apply import journal_films, run_config
+from kneematch.batch.apply import check_ended, run_config
 from kneematch.batch.config import DetectConfig
-from kneematch.batch.journal import Journal, check_journal
+from kneematch.batch.journal import Journal
 from kneematch.batch.run import detect_folder
-from kneematch.errors import FilmError, KneematchError
+from kneematch.errors import FilmError
 from kneematch.evaluation.ground_truth import load_ground_truth
 from kneematch.export.run_file import read_run
 from kneematch.io.discovery import find_films
@@ -98,14 +98,15 @@ def read_template(path: Path) -> object:
 
 def read_journal(path: Path) -> object:
     """Read what `apply` and a resumed run read; every film is done once or to be done."""
-    with suppress(KneematchError):
-        journal_films(path)
     with path.with_name("journal.jsonl").open("rb") as good:
-        check_journal(path, json.loads(good.readline())["settings"])
-    with Journal(path, FILMS) as journal:
+        settings = json.loads(good.readline())["settings"]
+    with Journal(path) as journal:
+        journal.check(settings)
         rows = list(journal.rows())
-        if len(rows) + len(journal.remaining()) != FILMS:
+        left = [k for k in range(journal.count) if not journal.is_done(k)]
+        if len(rows) + len(left) != journal.count:
             raise AssertionError("films are neither done nor to be done")
+        check_ended(journal)
         return rows
 
 

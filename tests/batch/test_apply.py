@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kneematch.batch.apply import journal_films, run_config
-from kneematch.batch.journal import Row
+from kneematch.batch.apply import check_ended, run_config
+from kneematch.batch.journal import Journal, Row
 from kneematch.errors import SettingsError
 from kneematch.export.run_file import Counts, Run
 
@@ -15,28 +15,15 @@ NOW = datetime.now(UTC)
 RUN = Run(NOW, NOW, Counts(1, 2, 0, 0), {"crops": True, "export": ["coco"]}, (), "cpu", {}, {})
 
 
-def journal(path: Path, *lines: bytes) -> Path:
-    path.write_bytes(b"".join([b"{}\n", *lines]))
-    return path
-
-
-def test_journal_films_are_in_the_order_of_the_run(tmp_path: Path) -> None:
-    rows = [Row(index, f"{index}.dcm", failure="bad").to_line() for index in (1, 0, 2, 1)]
-    path = journal(tmp_path / "journal.jsonl", *rows)
-    assert journal_films(path) == ["0.dcm", "1.dcm", "2.dcm"]
-
-
-@pytest.mark.parametrize("damage", [b"{", b"[]\n", b'{"index": 1}\n', b"[" * 10**5, b"\xff\n"])
-def test_journal_films_refuses_a_damaged_journal(tmp_path: Path, damage: bytes) -> None:
-    good = Row(0, "0.dcm", failure="bad").to_line()
-    with pytest.raises(SettingsError, match=r"cannot be read.*--resume"):
-        journal_films(journal(tmp_path / "journal.jsonl", good, damage))
-
-
-def test_journal_films_refuses_a_run_that_has_not_ended(tmp_path: Path) -> None:
-    rows = [Row(index, f"{index}.dcm", failure="bad").to_line() for index in (0, 2)]
-    with pytest.raises(SettingsError, match=r"some films have no line.*--resume"):
-        journal_films(journal(tmp_path / "journal.jsonl", *rows))
+def test_check_ended_refuses_a_run_with_films_to_be_done(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal.jsonl", create=True) as journal:
+        journal.begin({})
+        journal.add(["0.dcm", "1.dcm"])
+        journal.append([Row(0, "0.dcm", failure="bad")])
+        with pytest.raises(SettingsError, match=r"1 films have no row; .*kneematch detect"):
+            check_ended(journal)
+        journal.append([Row(1, "1.dcm", failure="bad")])
+        check_ended(journal)
 
 
 def test_run_config_takes_the_settings_that_it_knows() -> None:

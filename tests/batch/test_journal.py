@@ -2,16 +2,19 @@
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kneematch.batch.journal import Journal, Row, check_journal, start_journal
+from kneematch.batch.journal import Journal, Row
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
+from kneematch.io.file_version import FileVersion
 
-SETTINGS = {"method": "search", "paper": False, "films": "abc"}
+SETTINGS = {"method": "search", "paper": False}
+FILMS = [f"film-{k}" for k in range(7)]
 ODD_NAME = os.fsdecode(b"odd \xff\n name.dcm")
 
 
@@ -37,27 +40,32 @@ def knee(value: float) -> Detection:
 def row(index: int) -> Row:
     if index % 3 == 2:
         return Row(index, f"film-{index}", failure="no film; expected one")
-    return Row(index, f"film-{index}", (480, 600), (knee(0.1 * index), knee(0.7)))
+    version = FileVersion(10 + index, 10**18 + index, "abc" * (index % 2))
+    knees = knee(0.1 * index), knee(0.7)
+    return Row(index, f"film-{index}", (480, 600), knees, version=version)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "journal.jsonl"
-    start_journal(path, SETTINGS)
+    with Journal(path, create=True) as journal:
+        journal.begin(SETTINGS)
+        assert journal.add(FILMS) == list(range(len(FILMS)))
     return path
 
 
-def fill(path: Path, indices: list[int], count: int = 7) -> list[Row]:
+def fill(path: Path, indices: list[int]) -> list[Row]:
     """Append rows; return all that the journal then holds."""
-    with Journal(path, count) as journal:
+    with Journal(path) as journal:
         journal.append(map(row, indices))
         return list(journal.rows())
 
 
-def remaining(path: Path, count: int = 7) -> list[int]:
-    with Journal(path, count) as journal:
-        assert journal.done() == count - len(journal.remaining())
-        return journal.remaining()
+def remaining(path: Path) -> list[int]:
+    with Journal(path) as journal:
+        left = [k for k in range(journal.count) if not journal.is_done(k)]
+        assert journal.done() == journal.count - len(left)
+        return left
 
 
 @pytest.mark.parametrize("index", [0, 2])
@@ -67,6 +75,7 @@ def test_row_comes_back_exactly_from_its_line(index: int) -> None:
     back = Row.from_line(line)
     assert back.to_line() == line
     assert (back.index, back.film, back.failure) == (index, row(index).film, row(index).failure)
+    assert back.version == row(index).version
     for found, true in zip(back.detections, row(index).detections, strict=True):
         assert found.loss == true.loss
         assert np.array_equal(found.corners, true.corners)
@@ -125,37 +134,106 @@ def test_journal_cuts_off_zeros_that_a_power_cut_left(path: Path) -> None:
 def test_journal_keeps_all_good_lines_around_a_damaged_one(path: Path, damage: bytes) -> None:
     fill(path, [0, 1, 2])
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], damage + b"\n", *lines[3:]]))
+    path.write_bytes(b"".join([*lines[:3], damage + b"\n", *lines[4:]]))
     assert remaining(path) == [1, 3, 4, 5, 6]
     assert [each.index for each in fill(path, [1])] == [0, 1, 2]
 
 
 def test_journal_is_open_once_at_a_time(path: Path) -> None:
-    with Journal(path, 7), pytest.raises(SettingsError, match="another run"):
-        Journal(path, 7)
+    with Journal(path), pytest.raises(SettingsError, match="another run"):
+        Journal(path)
 
 
-def test_check_journal_names_settings_that_differ(path: Path) -> None:
-    check_journal(path, SETTINGS)
-    with pytest.raises(SettingsError, match="paper was False and is True") as refusal:
-        check_journal(path, SETTINGS | {"paper": True})
-    assert "method" not in str(refusal.value)
-    with pytest.raises(SettingsError, match="model was not set and is abc"):
-        check_journal(path, SETTINGS | {"model": "abc"})
+def test_journal_keeps_the_order_and_the_names_of_films_that_are_added(path: Path) -> None:
+    fill(path, [3])
+    with Journal(path) as journal:
+        assert journal.add(["sub/film-3", str(Path("film-3").absolute()), "new"]) == [7, 3, 8]
+        assert journal.films == [*FILMS, "sub/film-3", "new"]
+        names = journal.names
+    with Journal(path) as journal:
+        assert journal.names == names == [*FILMS, "sub_film-3", "new"]
+        assert journal.version(3) == row(3).version
+
+
+def test_journal_keeps_rows_whose_list_of_films_is_damaged(path: Path) -> None:
+    fill(path, [4, 2])
+    first, _, *rows = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([first, b'{"films": [["film-0", "film-0"], []]}\n', *rows]))
+    with Journal(path) as journal:
+        assert journal.films == ["film-0", "film-4", "film-2"]
+        assert {each.index: each.film for each in journal.rows()} == {1: "film-4", 2: "film-2"}
+        assert journal.add(FILMS) == [0, 3, 2, 4, 1, 5, 6]
+
+
+def test_journal_takes_the_last_row_of_a_film(path: Path) -> None:
+    fill(path, [1, 2])
+    again = replace(row(1), detections=(), size=(5, 5))
+    with Journal(path) as journal:
+        journal.append([again])
+    with Journal(path) as journal:
+        assert [(each.index, each.size) for each in journal.rows()] == [(1, (5, 5)), (2, None)]
+
+
+def test_journal_remembers_what_is_gone_and_what_was_made(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.mark_gone([2, 5])
+        journal.note_made([(3, {"crops": 2**64 - 1, "overlays": 7}), (4, {"crops": 1})])
+        journal.note_made([(4, {"crops": 0})])
+        size = path.stat().st_size
+        journal.mark_gone({5, 2})
+        assert path.stat().st_size == size  # nothing new
+    with path.open("ab") as file:
+        file.write(b'{"made": {"crops": -1}, "film": "film-3"}\n{"gone": ["unknown"]}\n')
+    with Journal(path) as journal:
+        assert journal.gone == {2, 5}
+        assert [journal.made("crops", k) for k in (2, 3, 4, 6)] == [0, 2**64 - 1, 0, 0]
+        assert journal.made("overlays", 3) == 7
+
+
+def test_journal_check_names_settings_that_differ(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.check(SETTINGS)
+        with pytest.raises(SettingsError, match="paper was False and is True") as refusal:
+            journal.check(SETTINGS | {"paper": True})
+        assert "method" not in str(refusal.value)
+        with pytest.raises(SettingsError, match="model was not set and is abc"):
+            journal.check(SETTINGS | {"model": "abc"})
+
+
+@pytest.mark.parametrize("text", ["mine\n", "[1]\n", "mine", '{"format": "other/2"}\n'])
+def test_journal_touches_no_file_of_another_kind(path: Path, text: str) -> None:
+    path.write_text(text)
+    with pytest.raises(SettingsError, match="not a journal"):
+        Journal(path, create=True)
+    assert path.read_text() == text
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "mine\n",
-        "[1]\n",
-        '{"format": "other/2"}\n',
         '{"format": "kneematch-journal/1"}\n',
-        '{"format": "kneematch-journal/1", "settings": {}, "started": 1' + "0" * 400 + "}\n",
+        '{"format": "kneematch-journal/2", "settings": {}}\n',
+        '{"format": "kneematch-journal/1", "settings": 1' + "0" * 400 + "}\n",
     ],
 )
-def test_check_journal_refuses_other_files(path: Path, text: str) -> None:
+def test_journal_check_refuses_other_versions(path: Path, text: str) -> None:
     path.write_text(text)
-    with pytest.raises(SettingsError, match="not a journal"):
-        check_journal(path, SETTINGS)
+    with Journal(path) as journal, pytest.raises(SettingsError, match="method was not set"):
+        journal.check(SETTINGS)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("text", ["", '{"for', '{"format": "kneematch-journal/1", "settings": {}'])
+def test_journal_of_a_run_that_was_killed_as_it_began_is_empty(path: Path, text: str) -> None:
+    path.write_text(text)
+    with Journal(path) as journal:
+        assert journal.settings is None
+        journal.begin(SETTINGS)
+        journal.add(["a"])
+    with Journal(path) as journal:
+        journal.check(SETTINGS)
+        assert journal.films == ["a"]
+
+
+def test_journal_is_for_the_owner_only(path: Path) -> None:
+    assert path.stat().st_mode & 0o777 == 0o600

@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kneematch.batch.artifacts import distinct_names
 from kneematch.batch.config import DetectConfig
+from kneematch.batch.journal import Journal
 from kneematch.batch.run import detect_files, detect_folder
 from kneematch.detection.detector import Detector, FilmResult
 from kneematch.errors import NoFrontalKnee, SettingsError
@@ -41,8 +40,32 @@ def out(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+def content(folder: Path) -> dict[str, bytes]:
+    """All files of a folder, temporary ones included."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
 def written(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    return set(content(folder))
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
+    """Let the search of any other film fail the test."""
+    from kneematch.detection import detector
+
+    prepare = detector.prepare_file
+
+    def checked(path: str, *arguments: Any) -> Any:
+        assert path in films
+        return prepare(path, *arguments)
+
+    monkeypatch.setattr(detector, "prepare_file", checked)
 
 
 def test_detect_folder_writes_everything_that_is_requested(named: list[str], out: Path) -> None:
@@ -58,13 +81,14 @@ def test_detect_folder_writes_everything_that_is_requested(named: list[str], out
     assert written(out) == {
         *TABLES,
         *("failures.csv", "journal.jsonl", "run.json", "report.html", "coco.json", "crops.csv"),
-        *(f"overlays/{name}.png" for name in ("a", "b", "A-2")),
-        *(f"crops/{name}-{side}.png" for name in ("a", "b", "A-2") for side in sides),
+        "artifacts.csv",
+        *(f"overlays/{name}.png" for name in ("a", "b", "a-2")),
+        *(f"crops/{name}-{side}.png" for name in ("a", "b", "a-2") for side in sides),
         *(f"dicom-objects/{name}-{kind}.dcm" for name in "ab" for kind in objects),
     }
     with (out / "crops.csv").open(newline="") as file:
-        assert [row["file"] for row in csv.DictReader(file)][-1] == "A-2-right.png"
-    with Image.open(out / "crops" / "A-2-left.png") as crop:
+        assert [row["file"] for row in csv.DictReader(file)][-1] == "a-2-right.png"
+    with Image.open(out / "crops" / "a-2-left.png") as crop:
         assert (crop.size, crop.mode) == ((50, 50), "I;16")  # it has no spacing
     with Image.open(sheet) as drawn:
         assert drawn.width > 3 * 400
@@ -137,14 +161,189 @@ def test_detect_files_resumes_only_what_is_missing(
     assert (out / "crops" / "a-left.png").exists()
 
 
-def test_detect_files_draws_pictures_of_an_earlier_run_again(named: list[str], out: Path) -> None:
-    detect_files(named, out, replace(CONFIG, overlays=True))
-    picture = out / "overlays" / "a.png"
-    picture.write_bytes(b"of other detections")
-    hour_ago = time.time() - 3600
-    os.utime(picture, (hour_ago, hour_ago))
-    detect_files(named, out, replace(CONFIG, overlays=True, force=True))
-    assert picture.read_bytes().startswith(b"\x89PNG")
+def test_detect_files_does_the_new_films_of_an_archive_only(
+    named: list[str],
+    out: Path,
+    films: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = replace(CONFIG, overlays=True, crops=True)
+    detect_files(named, out, config)
+    before = table(out / "detections.csv")
+    kept = content(out / "crops")
+    new = [str(out.parent / name / "a.dcm") for name in ("c", "d")]
+    for path in new:
+        Path(path).parent.mkdir()
+        shutil.copy(films / "phantom-00003.dcm", path)
+    Path(named[2]).unlink()
+    shutil.copy(films / "phantom-00004.dcm", named[0])
+    only_films(monkeypatch, named[0], *new)
+    # Another name of a film, and another order; a film is left out, and another is gone.
+    archive = [*new, named[3], os.path.relpath(named[0]), named[1]]
+    with caplog.at_level("INFO", logger="kneematch"):
+        result = detect_files(archive, out, config)
+    counts = "5 films: 3 done before, 2 new, 1 gone (kept in the table, marked), 1 changed"
+    assert counts in caplog.messages
+    assert (result.films, result.failed, result.gone, result.changed) == (5, 1, 1, 1)
+    after = table(out / "detections.csv")
+    order = [*named[:1], *named[2:], *new]
+    assert [row["film"] for row in after] == [film for film in order for _ in range(2)]
+    assert [row["status"] for row in after] == ["ok"] * 2 + ["gone"] * 2 + ["ok"] * 6
+    assert after[0] != before[0]  # another picture
+    assert [row | {"status": "ok"} for row in after[2:6]] == before[2:6]
+    crops = content(out / "crops")
+    names = [f"{name}-{side}.png" for name in ("a", "b", "a-2") for side in ("left", "right")]
+    assert [name for name in names if crops[name] == kept[name]] == names[2:]
+    assert {"c_a-left.png", "d_a-left.png"} < set(crops)
+    monkeypatch.undo()
+    shutil.copy(films / "phantom-00001.dcm", named[2])  # is back, with a new date
+    assert detect_files(named, out, replace(config, hash_films=True)).gone == 0
+    fresh = out.with_name("fresh")
+    detect_files([*named, *new], fresh, config)
+    for name in ("detections.csv", "failures.csv"):
+        assert (out / name).read_bytes() == (fresh / name).read_bytes()
+
+
+def test_detect_files_recognises_films_by_their_content_when_asked_to(
+    named: list[str], out: Path, films: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, hash_films=True)
+    detect_files(named, out, config)
+    date = Path(named[2]).stat()
+    os.utime(named[0])  # the same content with another date
+    shutil.copy(films / "phantom-00005.dcm", named[2])
+    os.utime(named[2], ns=(date.st_atime_ns, date.st_mtime_ns))
+    only_films(monkeypatch, named[2])
+    assert detect_files(named, out, config).changed == 1
+
+
+def test_detect_files_makes_artifacts_again_when_their_settings_change(
+    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, crops=True, overlays=True)
+    detect_files(named, out, config)
+    first = content(out)
+    for path in (out / "crops").iterdir():  # whatever the dates are
+        os.utime(path, ns=(4 * 10**18, 4 * 10**18))
+    monkeypatch.setattr(Detector, "find", None)
+    detect_files(named, out, replace(config, crop_mm=100.0))
+    second = content(out)
+    changed = {name for name in second if first[name] != second[name]}
+    assert {f"crops/{name}-{side}.png" for name in "ab" for side in ("left", "right")} <= changed
+    assert not any(name.startswith("overlays") for name in changed)
+    detect_files(named, out, config)
+    third = content(out)
+    for name in ("crops.csv", "crops/a-left.png", "overlays/a.png"):
+        assert third[name] == first[name]
+
+
+def test_detect_files_trusts_no_artifact_that_a_killed_run_may_have_replaced(
+    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Crops of other settings are written, but the journal is not told; then the first return."""
+    config = replace(CONFIG, crops=True)
+    detect_files(named, out, config)
+    first = content(out / "crops")
+    note, calls = Journal.note_made, []
+
+    def note_once(self: Journal, made: Any) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        note(self, made)
+
+    monkeypatch.setattr(Journal, "note_made", note_once)
+    with pytest.raises(KeyboardInterrupt):
+        detect_files(named, out, replace(config, crop_mm=100.0))
+    monkeypatch.undo()
+    assert content(out / "crops") != first
+    detect_files(named, out, config)
+    assert content(out / "crops") == first
+
+
+def test_detect_files_with_force_removes_what_the_earlier_run_made(
+    named: list[str], out: Path
+) -> None:
+    everything = replace(CONFIG, overlays=True, crops=True, export=("coco", "dicom", "pts"))
+    detect_files(named, out, everything)
+    for path in out.rglob("*.png"):
+        os.utime(path, ns=(4 * 10**18, 4 * 10**18))  # in the future
+    (out / "crops" / "mine.png").write_text("mine")
+    detect_files(named[:1], out, replace(CONFIG, crops=True, force=True))
+    files = written(out)
+    assert {name for name in files if "/" in name} == {
+        *("crops/a-left.png", "crops/a-right.png", "crops/mine.png")
+    }
+    assert "coco.json" not in files
+    assert all(path.stat().st_mtime < 3 * 10**9 for path in (out / "crops").glob("a-*"))
+
+
+def test_detect_files_refuses_a_folder_that_a_run_is_writing_to(
+    named: list[str], out: Path
+) -> None:
+    detect_files(named, out, CONFIG)
+    before = content(out)
+    for config in (CONFIG, replace(CONFIG, force=True), replace(CONFIG, resume=True)):
+        with (
+            Journal(out / "journal.jsonl"),
+            pytest.raises(SettingsError, match="another run is writing to it"),
+        ):
+            detect_files(named, out, config)
+    assert content(out) == before
+
+
+def test_detect_files_takes_the_longest_file_names(films: Path, out: Path) -> None:
+    named = [str(out.parent / f"{'x' * 250}{k}.dcm") for k in range(2)]
+    for film in named:
+        shutil.copy(films / "phantom-00000.dcm", film)
+    config = replace(CONFIG, overlays=True, crops=True, export=("dicom", "markups", "pts"))
+    result = detect_files(named, out, config)
+    assert (result.films, result.unmade) == (2, 0)
+    assert len(content(out / "crops")) == 4
+    assert detect_files(named, out, config) == result
+
+
+def test_detect_files_maps_every_artifact_to_its_film_and_knee(named: list[str], out: Path) -> None:
+    exports = ("coco", "dicom", "markups", "pts")
+    detect_files(named, out, replace(CONFIG, overlays=True, crops=True, export=exports))
+    rows = {row["file"]: (row["film"], row["side"]) for row in table(out / "artifacts.csv")}
+    assert set(rows) == {name for name in written(out) if "/" in name}
+    assert rows["overlays/a-2.png"] == (named[3], "")
+    assert rows["crops/a-left.png"] == (named[0], "left")
+    assert rows["landmarks/b-right.mrk.json"] == (named[2], "right")
+    assert rows["dicom-objects/b-report.dcm"] == (named[2], "")
+
+
+def test_detect_files_creates_nothing_without_a_film(out: Path) -> None:
+    for films in (["flims.dcm"], ["a.dcm", "b.dcm"]):
+        with pytest.raises(SettingsError, match=f"{films[0]}: not there"):
+            detect_files(films, out, CONFIG)
+    assert not out.exists()
+
+
+def test_detect_files_refuses_an_archive_that_is_not_there_any_more(
+    named: list[str], out: Path
+) -> None:
+    """A disk that is not mounted marks no film as gone."""
+    detect_files(named, out, CONFIG)
+    before = content(out)
+    for film in named:
+        Path(film).unlink(missing_ok=True)
+    with pytest.raises(SettingsError, match="not there, nor is any of the 3 others"):
+        detect_files(named, out, CONFIG)
+    assert content(out) == before
+
+
+def test_detect_files_writes_for_the_owner_only(named: list[str], out: Path) -> None:
+    before = os.umask(0)
+    try:
+        exports = ("coco", "dicom", "markups", "pts")
+        detect_files(named, out, replace(CONFIG, overlays=True, crops=True, export=exports))
+    finally:
+        os.umask(before)
+    for path in (out, *out.rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
 def test_detect_files_touches_no_file_that_is_not_its_own(named: list[str], out: Path) -> None:
@@ -165,7 +364,7 @@ def test_detect_files_goes_on_when_a_film_is_gone_before_it_is_drawn(
     result = detect_files(named, out, replace(CONFIG, overlays=True, resume=True))
     assert (result.films, result.unmade) == (3, 1)
     assert named[0] in result.unmade_reasons[0]
-    assert {path.name for path in (out / "overlays").iterdir()} == {"b.png", "A-2.png"}
+    assert {path.name for path in (out / "overlays").iterdir()} == {"b.png", "a-2.png"}
 
 
 def test_detect_files_writes_the_same_bytes_with_workers(named: list[str], out: Path) -> None:
@@ -179,27 +378,25 @@ def test_detect_files_writes_the_same_bytes_with_workers(named: list[str], out: 
             assert (elsewhere / name).read_bytes() == (out / name).read_bytes()
 
 
-@pytest.mark.parametrize("change", ["films", "template", "paper", "method", "model"])
-def test_detect_files_refuses_to_resume_another_run(
+@pytest.mark.parametrize("change", ["template", "paper", "method", "model"])
+def test_detect_files_refuses_to_continue_with_other_settings(
     named: list[str], out: Path, template: str, change: str, tmp_path: Path
 ) -> None:
     config = replace(CONFIG, template=template, method="search")
-    detect_files(named, out, config)
-    films = named[:-1] if change == "films" else named
+    detect_files(named[:1], out, config)
+    before = content(out)
     shutil.copytree(Path(template).parent, tmp_path / "copy")
     copy = tmp_path / "copy" / "template.json"
     copy.write_text(Path(template).read_text().replace("\n", "\n\n"))
     changed: dict[str, Any] = {
-        "films": {},
         "template": {"template": str(copy)},
         "paper": {"paper": True},
         "method": {"method": "neural"},
         "model": {"model": str(_other_model(tmp_path))},
     }
-    with pytest.raises(SettingsError, match=f"{change}[a-z_]* was"):
-        detect_files(films, out, replace(config, resume=True, **changed[change]))
-    with pytest.raises(SettingsError, match="--resume, start over with --force"):
-        detect_files(named, out, config)
+    with pytest.raises(SettingsError, match=f"{change}[a-z_]* was .* and is .*--force"):
+        detect_files(named, out, replace(config, **changed[change]))
+    assert content(out) == before
 
 
 def _other_model(folder: Path) -> Path:
@@ -215,7 +412,7 @@ def test_detect_files_refuses_the_folder_of_an_older_version(named: list[str], o
     out.mkdir()
     (out / "ledger.jsonl").write_text('{"format": "kneematch-ledger/1"}\n')
     for config in (CONFIG, replace(CONFIG, resume=True)):
-        with pytest.raises(SettingsError, match="there is a run in this folder already"):
+        with pytest.raises(SettingsError, match=r"there is a run of version 0\.1 already"):
             detect_files(named, out, config)
     assert written(out) == {"ledger.jsonl"}
     assert detect_files(named, out, replace(CONFIG, force=True)).knees == 6
@@ -229,21 +426,10 @@ def test_detect_files_checks_the_size_of_crops_before_films_are_searched(
     assert not out.exists()
 
 
-def test_distinct_names_ignore_case_and_are_found_quickly() -> None:
-    assert distinct_names(["a/1.dcm", "b/1", "1.png", "1-2.dcm", "X", "x.dcm"]) == [
-        "1",
-        "1-2",
-        "1-3",
-        "1-2-2",
-        "X",
-        "x-2",
-    ]
-    started = time.monotonic()
-    assert len(set(distinct_names([f"{k}/001" for k in range(50_000)]))) == 50_000
-    assert time.monotonic() - started < 5
-
-
 def test_detect_result_lists_no_more_reasons_than_a_terminal_shows(out: Path) -> None:
-    result = detect_files([f"missing-{k}.dcm" for k in range(25)], out, CONFIG)
+    films = [str(out.parent / f"empty-{k}.dcm") for k in range(25)]
+    for film in films:
+        Path(film).touch()
+    result = detect_files(films, out, CONFIG)
     assert result.failed == 25
     assert len(result.reasons) == 10

@@ -147,7 +147,7 @@ def test_detect_writes_left_corners_the_other_way_round(films: Path) -> None:
 @pytest.mark.usefixtures("run")
 def test_detect_draws_an_overlay_of_every_film(films: Path) -> None:
     pictures = sorted((films / "out" / "overlays").iterdir())
-    assert [path.name for path in pictures] == ["one.png", "two-2.png", "two.png"]
+    assert [path.name for path in pictures] == ["one.png", "sub_two.png", "two.png"]
     for path in pictures:
         with Image.open(path) as picture:
             assert picture.size == (1024, 1024)
@@ -177,7 +177,7 @@ def test_detect_writes_the_same_bytes_again(
     options += ["--workers", "2"]  # the first run had none, for so few films
     subprocess.run([*command, *options], env=environment, capture_output=True, check=False)
     files = [path for path in sorted(tmp_path.rglob("*")) if path.is_file()]
-    assert {path.name for path in files} >= {*TABLES, "failures.csv", "two-2.png"}
+    assert {path.name for path in files} >= {*TABLES, "failures.csv", "sub_two.png"}
     for path in files:
         if path.name in ("run.json", "journal.jsonl", "report.html"):
             continue  # they tell the time
@@ -205,7 +205,9 @@ def test_detect_ends_with_0_without_failures(
 def test_detect_ends_with_1_when_all_films_are_bad(
     films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bad = [str(tmp_path / f"missing-{k}.dcm") for k in range(12)]
+    bad = [str(tmp_path / f"empty-{k}.dcm") for k in range(12)]
+    for film in bad:
+        Path(film).touch()
     template = ["--template", str(films / "template.json"), "--method", "search"]
     assert main(["detect", *bad, *template, "-o", str(tmp_path / "out")]) == 1
     said = capsys.readouterr()
@@ -306,6 +308,7 @@ def test_detect_reads_lists_from_stdin(
     monkeypatch.chdir(tmp_path)
     odd = b"odd \xff name.dcm"
     listed = io.TextIOWrapper(io.BytesIO(b"a.dcm\n" + odd + b"\na.dcm\nb.dcm\nc.dcm\n"))
+    Path(os.fsdecode(odd)).touch()
     monkeypatch.setattr(sys, "stdin", listed)
     template = ["--template", str(films / "template.json"), "--method", "search"]
     parts = ["--limit", "3", "--num-parts", "2", "--part-id", "1"]

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from kneematch.detection.detector import Detector, PreparedFilm, prepare
-from kneematch.errors import SettingsError
 from kneematch.evaluation.config import METHODS, EvaluateConfig
 from kneematch.evaluation.method_run import (
     MethodRun,
@@ -121,7 +120,8 @@ def test_run_methods_adds_a_method_to_those_that_were_run(
     caplog.set_level("INFO", logger="kneematch")
     more = replace(config, methods=("search", "neural"), resume=True)
     _, neural = run_methods(films, copy, more)
-    assert caplog.messages == ["search, 4 films", "neural, 4 films"]
+    before = "4 films: 4 done before, 0 new"
+    assert caplog.messages == ["search, 4 films", before, "neural, 4 films"]
     assert neural.method == "neural"
     assert set(neural.found) == set(run.found)
 
@@ -131,17 +131,17 @@ def test_run_methods_starts_over_with_force(
 ) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(out, copy)
-    with pytest.raises(SettingsError, match="--resume"):
-        run_methods(films[:1], copy, config)
     (found,) = run_methods(films[:1], copy, replace(config, force=True))
     assert list(found.found) == films[:1]
 
 
-def test_run_methods_refuses_to_resume_with_other_films(
-    films: list[str], out: Path, config: EvaluateConfig
+def test_run_methods_returns_the_named_films_only(
+    films: list[str], out: Path, config: EvaluateConfig, tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingsError, match="films was"):
-        run_methods(films[:2], out, replace(config, resume=True))
+    copy = tmp_path / "copy"
+    shutil.copytree(out, copy)
+    (found,) = run_methods(films[:2], copy, replace(config, resume=True))
+    assert (list(found.found), list(found.failed)) == (films[:1], films[1:2])
 
 
 def test_films_per_method_gives_the_grid_search_the_first_films_only() -> None:

@@ -163,8 +163,9 @@ def test_evaluate_without_a_usable_film_writes_tables_and_no_figures(
 ) -> None:
     truth = config.truth if labelled else None
     alone = replace(config, methods=("search",), truth=truth)
-    missing = [str(tmp_path / "phantom-00000.dcm")]  # labelled, but not there
-    nothing = evaluate(missing, tmp_path / "out", alone)
+    empty = tmp_path / "phantom-00000.dcm"  # labelled, but no film
+    empty.touch()
+    nothing = evaluate([str(empty)], tmp_path / "out", alone)
     assert nothing.drawings == {}
     assert nothing.page.exists()
     assert len(nothing.failed) == 1
@@ -173,8 +174,9 @@ def test_evaluate_without_a_usable_film_writes_tables_and_no_figures(
 def test_evaluate_removes_nothing_when_it_refuses_to_resume(
     done: EvaluateResult, films: list[str], config: EvaluateConfig
 ) -> None:
-    with pytest.raises(SettingsError, match="films was"):
-        evaluate(films[:2], done.out, replace(config, methods=("search",), truth=None, resume=True))
+    other = replace(config, methods=("search",), truth=None, paper=True, resume=True)
+    with pytest.raises(SettingsError, match="paper was"):
+        evaluate(films[:2], done.out, other)
     assert done.page.exists()
     assert (done.out / "accuracy.csv").exists()
 

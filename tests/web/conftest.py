@@ -138,7 +138,8 @@ def finished_run(films: list[Path], tmp_path_factory: pytest.TempPathFactory) ->
 def flag(journal: Path) -> None:
     """Set `review` and `reason` of the rows in a journal as in REASONS."""
     first, *lines = map(json.loads, journal.read_text().splitlines())
-    knees = [knee for film in sorted(lines, key=itemgetter("index")) for knee in film["knees"]]
+    rows = sorted((line for line in lines if "knees" in line), key=itemgetter("index"))
+    knees = [knee for row in rows for knee in row["knees"]]
     for number, knee in enumerate(knees):
         reason = REASONS.get(number, "")
         knee |= {"review": "yes" if reason else "", "reason": reason}

@@ -1,24 +1,15 @@
 """apply_review: write the decisions of a review to all files of a run."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from kneematch.batch.artifacts import (
-    Artifact,
-    Missing,
-    distinct_names,
-    make_artifacts,
-    requested_artifacts,
-)
 from kneematch.batch.config import DetectConfig
-from kneematch.batch.journal import Journal, Row
+from kneematch.batch.journal import Journal
 from kneematch.batch.results import (
     RUN,
-    draw_sheet,
-    write_crop_table,
+    write_artifacts,
     write_results,
     write_run_and_report,
 )
@@ -30,7 +21,7 @@ from kneematch.io.csv_text import read_csv
 from kneematch.io.run_folder import JOURNAL
 from kneematch.parallel import default_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.review.log import ACCEPTED, CORRECTED, DECISIONS, REJECTED
+from kneematch.review.log import ACCEPTED, CORRECTED, REJECTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +61,12 @@ def apply_review(
         SettingsError: the folder holds no run that has ended, or another program writes to it.
     """
     run = read_run(out / RUN)
-    films = journal_films(out / JOURNAL)
     config = run_config(run)
-    with Journal(out / JOURNAL, len(films), row_reviser(out, root)) as journal:
-        count = default_workers(len(films)) if workers is None else workers
+    with Journal(out / JOURNAL, row_reviser(out, root)) as journal:
+        check_ended(journal)
+        count = default_workers(journal.count) if workers is None else workers
         counts = write_results(config, out, journal, _landmarks(out))
-        names = distinct_names(films)
-        artifacts = requested_artifacts(config, out)
-        changed = list(_changed(journal, names, artifacts))
-        with progress("writing pictures", len(changed)) as advance:
-            problems = []
-            for reason in make_artifacts(changed, workers=count if len(changed) > 16 else 0):
-                problems += [] if reason is None else [reason]
-                advance("")
-        if config.crops:
-            write_crop_table(config, out, films, journal)
-        if config.sheet is not None:
-            draw_sheet(journal, config.sheet, workers=count)
+        problems = write_artifacts(config, out, journal, workers=count, progress=progress)
         write_run_and_report(out, journal, lambda: replace(run, counts=counts), workers=count)
         made = Counter(knee.decision for row in journal.rows() for knee in row.detections)
     return ApplyResult(
@@ -99,34 +79,13 @@ def apply_review(
     )
 
 
-def _changed(journal: Journal, names: list[str], artifacts: list[Artifact]) -> Iterator[Missing]:
-    for row in journal.rows():
-        if any(knee.decision in DECISIONS for knee in row.detections):
-            yield Missing(names[row.index], row, tuple(artifacts))
-
-
-def journal_films(path: Path) -> list[str]:
-    """Return the films of a journal, in their order.
-
-    Raises:
-        SettingsError: it is missing or damaged, or some films have no line.
-    """
-    try:
-        with path.open("rb") as file:
-            file.readline()
-            rows = [Row.from_line(line) for line in file]
-    except (OSError, ValueError) as error:
+def check_ended(journal: Journal) -> None:
+    """Raise SettingsError unless every film of a run has a row."""
+    if journal.done() < journal.count:
         raise SettingsError(
-            f"{path}: cannot be read; expected the journal of a run; name its folder, or mend it "
-            "with `kneematch detect --resume`"
-        ) from error
-    films = {row.index: row.film for row in rows}
-    if sorted(films) != list(range(len(films))):
-        raise SettingsError(
-            f"{path}: some films have no line; expected a run that has ended; continue it with "
-            "`kneematch detect --resume`"
+            f"{journal.path}: {journal.count - journal.done()} films have no row; expected a run "
+            "that has ended; continue it with `kneematch detect`"
         )
-    return [films[index] for index in range(len(films))]
 
 
 def run_config(run: Run) -> DetectConfig:

@@ -18,7 +18,6 @@ from kneematch.options import (
     model_option,
     option,
     paper_option,
-    resume_option,
     series_option,
     template_option,
     workers_option,
@@ -75,8 +74,19 @@ class DetectConfig:
     )
     paper_settings: PaperSettings = DEFAULT_SETTINGS  # `kneematch evaluate` has options for them
 
-    resume: bool = resume_option()
+    resume: bool = option(
+        False,
+        help="Continue the run in the folder; this is done in any case.",
+        group=OUTPUT,
+        flags=("--resume",),
+    )
     force: bool = force_option()
+    hash_films: bool = option(
+        False,
+        help="Recognise changed films by their content instead of size and date.",
+        group=INPUT,
+        flags=("--hash-films",),
+    )
     measure: bool = option(
         False,
         help="Measure the joint space and the alignment of every knee.",

@@ -1,27 +1,38 @@
 """The journal of a run: a line for every film, on disk as soon as its batch is done.
 
 JSON lines that are only appended survive a power cut and work on network disks, where databases
-with locks do not.
+with locks do not. The first line holds the settings that rows depend on. The others are, in any
+order:
+
+- `films`: films and their names among the artifacts, which stay theirs for good;
+- a row, as `Row.to_line` writes it: of several rows of a film, the last one counts;
+- `gone`: all films with detections whose files are no longer there;
+- `made`: of which content the artifacts of a film are, by kind; 0 while they are made again.
 """
 
 import json
 import os
-import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
+from kneematch.batch.film_names import film_names
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
-from kneematch.io.atomic import lock, write_aside
+from kneematch.io.atomic import FILE_MODE, lock
+from kneematch.io.file_version import FileVersion
+from kneematch.io.run_folder import START
 from kneematch.review.log import REJECTED
 
 FORMAT: Final = "kneematch-journal/1"
 NOT_DONE: Final = -1
 OK, NO_KNEE, FAILED = "ok", "no_knee", "failed"  # status of a film
+FILMS_PER_LINE: Final = 1000
+
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 Fingerprint = Mapping[str, str | int | bool]
 
@@ -36,6 +47,7 @@ class Row:
     detections: tuple[Detection, ...] = ()
     failure: str | None = None
     no_knee: bool = False  # the film could be read, and `failure` says that it shows no knee
+    version: FileVersion | None = None  # of the film's file; None where it was missing
 
     @property
     def status(self) -> str:
@@ -50,12 +62,14 @@ class Row:
     def to_line(self) -> bytes:
         """Return one line of ASCII: numbers exact, names that are not UTF-8 escaped."""
         plain: dict[str, object] = {"index": self.index, "film": self.film, "status": self.status}
+        if self.version is not None:
+            plain["version"] = astuple(self.version)
         if self.failure is not None:
             plain["failure"] = self.failure
         else:
             plain["size"] = self.size
             plain["knees"] = [found.to_dict() for found in self.detections]
-        return json.dumps(plain).encode("ascii") + b"\n"
+        return _line(plain)
 
     @classmethod
     def from_line(cls, line: bytes) -> "Row":
@@ -65,46 +79,55 @@ class Row:
             ValueError: the line is damaged.
         """
         try:
-            plain = json.loads(line)
-            if "failure" in plain:
-                no_knee = plain.get("status") == NO_KNEE
-                return cls(
-                    int(plain["index"]),
-                    plain["film"],
-                    failure=str(plain["failure"]),
-                    no_knee=no_knee,
-                )
-            height, width = plain["size"]
-            knees = tuple(Detection.from_dict(found) for found in plain["knees"])
-            return cls(int(plain["index"]), plain["film"], (height, width), knees)
-        except (KeyError, TypeError, SettingsError, RecursionError, OverflowError) as error:
+            return cls._from_plain(json.loads(line))
+        except (KeyError, TypeError, AttributeError, SettingsError, RecursionError) as error:
             raise ValueError(f"a damaged line of a journal ({error})") from error
+
+    @classmethod
+    def _from_plain(cls, plain: Mapping[str, Any]) -> "Row":
+        stored = plain.get("version")
+        version = None if stored is None else FileVersion(*stored)
+        row = cls(int(plain["index"]), plain["film"], version=version)
+        if "failure" in plain:
+            no_knee = plain.get("status") == NO_KNEE
+            return replace(row, failure=str(plain["failure"]), no_knee=no_knee)
+        height, width = plain["size"]
+        knees = tuple(Detection.from_dict(found) for found in plain["knees"])
+        return replace(row, size=(height, width), detections=knees)
 
 
 class Journal:
-    """An append-only file; its first line holds the settings of the run."""
+    """The films of a run, their rows, and what was made of them."""
 
-    def __init__(self, path: Path, count: int, revise: Callable[[Row], Row] | None = None) -> None:
-        """Open the journal of a run of `count` films; damaged lines are done again.
+    def __init__(
+        self, path: Path, revise: Callable[[Row], Row] | None = None, *, create: bool = False
+    ) -> None:
+        """Open a journal; damaged lines are left out, so that their films are done again.
 
         Args:
             path: the journal.
-            count: number of films.
             revise: returns a row as a reviewer left it; None where nothing was reviewed.
+            create: make the file if it is not there.
 
         Raises:
-            SettingsError: another run has it open.
+            SettingsError: another run has it open, or it is not a journal.
         """
-        self.path, self.count, self.revise = path, count, revise
-        self._offsets = array("q", [NOT_DONE]) * count  # of each film's line
-        self._file: BinaryIO = path.open("r+b")
+        self.path, self.revise = path, revise
+        if not create and not path.exists():
+            raise SettingsError(
+                f"{path}: not there; expected the journal of a run; name the folder that "
+                "`kneematch detect` has filled"
+            )
+        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        self._file: BinaryIO = os.fdopen(os.open(path, flags, FILE_MODE), "r+b")
         try:
             if not lock(self._file):
                 raise SettingsError(
                     f"{path}: another run is writing to it; expected to be the only one; wait for "
                     "it, or name another folder"
                 )
-            self.started = float(json.loads(self._file.readline())["started"])
+            self._forget()
+            self._read_settings()
             self._file.truncate(self._scan())
             self._file.seek(0, os.SEEK_END)
         except BaseException:
@@ -120,14 +143,76 @@ class Journal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another run have it."""
         self._file.close()
 
-    def remaining(self) -> list[int]:
-        """Return the indices of the films that have no line."""
-        return [k for k, offset in enumerate(self._offsets) if offset == NOT_DONE]
+    def _forget(self) -> None:
+        self.settings: Fingerprint | None = None  # None until the run has begun
+        self.films: list[str] = []
+        self.names: list[str] = []  # of the films among the artifacts
+        self.gone: frozenset[int] = frozenset()  # indices of films whose files are not there
+        self._indices: dict[str, int] = {}
+        self._lacks_films = False  # whether a line of films is damaged
+        self._offsets = array("q")  # of each film's row
+        self._versions: list[FileVersion | None] = []
+        self._made: dict[str, array[int]] = {}  # by kind and index: content
+
+    @property
+    def count(self) -> int:
+        """The number of films."""
+        return len(self.films)
+
+    def begin(self, settings: Fingerprint) -> None:
+        """Begin a new run; all that is in the journal is dropped."""
+        self._forget()
+        self.settings = settings
+        self._file.seek(0)
+        self._file.truncate()
+        self._append(_line({"format": FORMAT, "settings": dict(settings)}))
+
+    def check(self, settings: Fingerprint) -> None:
+        """Raise SettingsError unless the run began with these settings."""
+        found = self.settings or {}
+        differences = [
+            f"{name} was {_short(found.get(name))} and is {_short(settings.get(name))}"
+            for name in {**found, **settings}
+            if found.get(name) != settings.get(name)
+        ]
+        if differences:
+            raise SettingsError(
+                f"{self.path}: {', '.join(differences)}; expected the settings that the run began "
+                "with; continue it with those, start over with --force, or name another folder"
+            )
+
+    def add(self, films: Sequence[str]) -> list[int]:
+        """Return the indices of films; those that are not in the run are added to it.
+
+        Films are the same if their absolute paths are; they keep the name by which they came.
+        """
+        known = {os.path.abspath(film): k for k, film in enumerate(self.films)}  # noqa: PTH100
+        paths = [os.path.abspath(film) for film in films]  # noqa: PTH100 - Path is slower
+        new = [film for film, path in zip(films, paths, strict=True) if path not in known]
+        names = film_names(new, {name.casefold() for name in self.names})
+        for first in range(0, len(new), FILMS_PER_LINE):
+            part = slice(first, first + FILMS_PER_LINE)
+            self._append(_line({"films": list(zip(new[part], names[part], strict=True))}))
+        for film, name in zip(new, names, strict=True):
+            known[os.path.abspath(film)] = self._place(film, name)  # noqa: PTH100
+        return [known[path] for path in paths]
+
+    def is_done(self, index: int) -> bool:
+        """Return whether a film has a row."""
+        return self._offsets[index] != NOT_DONE
+
+    def version(self, index: int) -> FileVersion | None:
+        """Return the version of the film's file that its row was found on."""
+        return self._versions[index]
 
     def done(self) -> int:
-        """Return how many films have a line."""
+        """Return how many films have a row."""
         return self.count - self._offsets.count(NOT_DONE)
 
     def append(self, rows: Iterable[Row]) -> None:
@@ -135,10 +220,30 @@ class Journal:
         start, text = self._file.seek(0, os.SEEK_END), bytearray()
         for row in rows:
             self._offsets[row.index] = start + len(text)
+            self._versions[row.index] = row.version
             text += row.to_line()
-        self._file.write(text)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._append(bytes(text))
+
+    def mark_gone(self, indices: Iterable[int]) -> None:
+        """Write down which films with rows are no longer there, if that has changed."""
+        gone = frozenset(indices)
+        if gone != self.gone:
+            self.gone = gone
+            self._append(_line({"gone": [self.films[index] for index in sorted(gone)]}))
+
+    def made(self, kind: str, index: int) -> int:
+        """Return of which content a film's artifacts of a kind are; 0 if there are none."""
+        contents = self._made.get(kind, ())
+        return contents[index] if index < len(contents) else 0
+
+    def note_made(self, made: Iterable[tuple[int, Mapping[str, int]]]) -> None:
+        """Write down of which content artifacts are, by the film's index and by kind."""
+        text = bytearray()
+        for index, contents in made:
+            self._set_made(index, contents)
+            text += _line({"made": dict(contents), "film": self.films[index]})
+        if text:
+            self._append(bytes(text))
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows so far as reviewed, in the order of the list of films."""
@@ -148,62 +253,91 @@ class Journal:
     def rows_as_found(self) -> Iterator[Row]:
         """Yield the rows so far as they were found, in the order of the list of films."""
         with self.path.open("rb") as file:  # its own position in the file
-            for offset in self._offsets:
+            for index, offset in enumerate(self._offsets):
                 if offset != NOT_DONE:
                     if offset != file.tell():
                         file.seek(offset)
-                    yield Row.from_line(file.readline())
+                    yield replace(Row.from_line(file.readline()), index=index)
+
+    def _append(self, text: bytes) -> None:
+        try:
+            self._file.seek(0, os.SEEK_END)
+            self._file.write(text)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
+
+    def _place(self, film: str, name: str) -> int:
+        """Return the index of a film, which is added unless it is there."""
+        index = self._indices.setdefault(film, len(self.films))
+        if index == len(self.films):
+            self.films.append(film)
+            self.names.append(name)
+            self._offsets.append(NOT_DONE)
+            self._versions.append(None)
+        return index
+
+    def _set_made(self, index: int, contents: Mapping[str, int]) -> None:
+        for kind, content in contents.items():
+            by_index = self._made.setdefault(kind, array("Q"))
+            by_index.extend([0] * (index + 1 - len(by_index)))
+            by_index[index] = content
+
+    def _read_settings(self) -> None:
+        """Read the first line; without a whole one, the run has not begun."""
+        self._file.seek(0)
+        line = self._file.readline()
+        if not line.startswith(START[: len(line)]):
+            raise SettingsError(
+                f"{self.path}: not a journal of kneematch; expected one, or no file of this name; "
+                "name another folder"
+            )
+        if line.endswith(b"\n"):
+            try:
+                first = json.loads(line)
+                self.settings = dict(first["settings"]) if first["format"] == FORMAT else {}
+            except (ValueError, TypeError, KeyError, RecursionError):
+                self.settings = {}
 
     def _scan(self) -> int:
-        """Note where each film's line is; return where the last whole line ends."""
-        end = offset = self._file.tell()
-        for line in self._file:
+        """Read all lines; return where the last whole one ends."""
+        end = offset = self._file.tell() if self.settings is not None else 0
+        for line in self._file if self.settings is not None else ():
             offset += len(line)
             if not line.endswith(b"\n"):  # cut off by a kill
                 break
             try:
-                index = Row.from_line(line).index
-            except ValueError:
-                index = NOT_DONE
-            if 0 <= index < self.count:
-                self._offsets[index] = end
+                self._take(line, end)
+            except DAMAGED:  # what the line was about is done again
+                self._lacks_films |= b'"films"' in line
             end = offset
         return end
 
+    def _take(self, line: bytes, offset: int) -> None:
+        """Take in one line, which begins at an offset."""
+        plain = json.loads(line)
+        if "films" in plain:
+            for film, name in plain["films"]:
+                self._place(str(film), str(name))
+        elif "gone" in plain:
+            self.gone = frozenset(self._indices[film] for film in plain["gone"])
+        elif "made" in plain:
+            self._set_made(self._indices[plain["film"]], plain["made"])
+        else:
+            row = Row.from_line(line)
+            index = self._indices.get(row.film)
+            if index is None:
+                if not self._lacks_films:
+                    raise ValueError("a row of an unknown film")
+                (name,) = film_names([row.film], {name.casefold() for name in self.names})
+                index = self._place(row.film, name)
+            self._offsets[index], self._versions[index] = offset, row.version
 
-def start_journal(path: Path, settings: Fingerprint) -> None:
-    """Create the journal of a new run."""
-    # In whole seconds, as some file systems store the times of files.
-    first = {"format": FORMAT, "started": int(time.time()), "settings": dict(settings)}
-    with write_aside(path) as aside:
-        aside.write_bytes(json.dumps(first).encode("ascii") + b"\n")
 
-
-def check_journal(path: Path, settings: Fingerprint) -> None:
-    """Raise SettingsError unless a journal belongs to a run with these settings."""
-    with path.open("rb") as file:
-        line = file.readline()
-    try:
-        first = json.loads(line)
-        found = first["settings"] if first["format"] == FORMAT else None
-        float(first["started"])
-    except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
-        found = None
-    if not isinstance(found, dict):
-        raise SettingsError(
-            f"{path}: not a journal of this version; expected {FORMAT} in its first line; start "
-            "over with --force, or name another folder"
-        )
-    differences = [
-        f"{name} was {_short(found.get(name))} and is {_short(settings.get(name))}"
-        for name in {**found, **settings}
-        if found.get(name) != settings.get(name)
-    ]
-    if differences:
-        raise SettingsError(
-            f"{path}: {', '.join(differences)}; expected the settings that the run began with; "
-            "resume with those, start over with --force, or name another folder"
-        )
+def _line(plain: Mapping[str, object]) -> bytes:
+    return json.dumps(plain).encode("ascii") + b"\n"
 
 
 def _short(value: object) -> str:

@@ -1,13 +1,20 @@
 """Write the results of a run, in the order of the list of films, straight from the journal."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from kneematch.batch.artifacts import crop_size, distinct_names, draw_films
+from kneematch.batch.artifacts import (
+    FILES,
+    crop_size,
+    draw_films,
+    requested_artifacts,
+    update_artifacts,
+)
 from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import FAILED, NO_KNEE, Journal, Row
 from kneematch.detection.crop import assumed_spacing
@@ -24,14 +31,18 @@ from kneematch.export.tables import (
     write_failures,
     write_tables,
 )
+from kneematch.io.csv_text import write_csv
 from kneematch.io.run_folder import CROPS
 from kneematch.io.run_folder import LANDMARKS as LANDMARK_FOLDER
 from kneematch.measures.drawn_knees import OUTLINES
+from kneematch.progress import Progress
 from kneematch.review.log import REJECTED
 
 FAILURES: Final = "failures.csv"
 COCO: Final = "coco.json"
 CROP_TABLE: Final = "crops.csv"
+ARTIFACTS: Final = "artifacts.csv"
+GONE: Final = "gone"  # status of knees whose film is no longer there
 RUN: Final = "run.json"
 REPORT: Final = "report.html"
 RESULT_FILES: Final = (
@@ -42,6 +53,7 @@ RESULT_FILES: Final = (
     FAILURES,
     COCO,
     CROP_TABLE,
+    ARTIFACTS,
     RUN,
     REPORT,
 )
@@ -58,7 +70,7 @@ def write_results(
     counts: Counter[str] = Counter()
 
     def knees() -> Iterator[tuple[str, Detection]]:
-        for film, knee in _detections(journal.rows()):
+        for film, knee in _detections(journal.rows(), journal.gone):
             counts["knees"] += knee.decision != REJECTED
             counts["review"] += knee.needs_review
             yield film, knee
@@ -69,7 +81,7 @@ def write_results(
             yield row.film, row.status, row.failure or ""
 
     if journal.revise is not None:
-        found = _detections(journal.rows_as_found())
+        found = _detections(journal.rows_as_found(), journal.gone)
         write_tables(found, out, landmarks=landmarks, names=(ORIGINAL,))
     write_tables(knees(), out, landmarks=landmarks)
     if journal.revise is None:
@@ -84,13 +96,8 @@ def write_results(
         films = ((row.film, row.size, row.knees) for row in rows)
         write_coco(films, out / COCO, landmarks=landmarks)  # type: ignore[arg-type]
     if kinds := set(LANDMARKS) & set(config.export):
-        names = distinct_names([row.film for row in journal.rows()])
-        named = zip(names, journal.rows(), strict=True)
-        write_landmarks(
-            ((name, knee) for name, row in named for knee in row.detections),
-            out / LANDMARK_FOLDER,
-            kinds,
-        )
+        named = ((journal.names[row.index], row.knees) for row in journal.rows())
+        write_landmarks(named, out / LANDMARK_FOLDER, kinds)
     return Counts(
         films=journal.done() - counts[NO_KNEE] - counts[FAILED],
         knees=counts["knees"],
@@ -100,18 +107,46 @@ def write_results(
     )
 
 
-def write_crop_table(
-    config: DetectConfig, out: Path, films: Sequence[str], journal: Journal
-) -> None:
+def write_artifacts(
+    config: DetectConfig, out: Path, journal: Journal, *, workers: int, progress: Progress
+) -> list[str]:
+    """Bring overlays, crops, DICOM objects, their tables and the contact sheet up to date.
+
+    Returns:
+        Why some could not be made.
+    """
+    artifacts = requested_artifacts(config, out)
+    reasons = update_artifacts(journal, artifacts, workers=workers, progress=progress)
+    if config.crops:
+        write_crop_table(config, out, journal)
+    write_artifact_table(out, journal)
+    if config.sheet is not None:
+        draw_sheet(journal, config.sheet, workers=workers)
+    return reasons
+
+
+def write_artifact_table(out: Path, journal: Journal) -> None:
+    """Write artifacts.csv, if there are any: the film and the side of every file made of a film."""
+    kinds = {kind: files for kind, files in FILES.items() if (out / kind).exists()}
+    if not kinds:
+        return
+    with write_csv(out / ARTIFACTS, ("file", "film", "side")) as add:
+        for row in journal.rows():
+            for kind, files in kinds.items() if row.knees else ():
+                for file, side in files(journal.names[row.index]).items():
+                    if (out / kind / file).exists():
+                        add((f"{kind}/{file}", row.film, side))
+
+
+def write_crop_table(config: DetectConfig, out: Path, journal: Journal) -> None:
     """Write crops.csv for the crops that could be made."""
-    names = distinct_names(films)
 
     def rows() -> Iterator[tuple[str, Detection, str, float]]:
         for row in journal.rows():
-            for knee in row.knees:
-                file = crop_name(names[row.index], knee.side)
-                if (out / CROPS / file).exists():
-                    yield row.film, knee, file, assumed_spacing(row.knees)
+            if journal.made(CROPS, row.index):
+                name, assumed = journal.names[row.index], assumed_spacing(row.knees)
+                for knee in row.knees:
+                    yield row.film, knee, crop_name(name, knee.side), assumed
 
     write_crops(rows(), out / CROP_TABLE, crop_size(config))
 
@@ -157,6 +192,23 @@ def _knees(journal: Journal) -> Iterator[tuple[str, Detection]]:
     return ((row.film, knee) for row in journal.rows() for knee in row.knees)
 
 
-def _detections(rows: Iterable[Row]) -> Iterator[tuple[str, Detection]]:
+def _detections(rows: Iterable[Row], gone: Collection[int]) -> Iterator[tuple[str, Detection]]:
+    """Yield all detections; those on films that are no longer there have the status GONE."""
     for row in rows:
-        yield from ((row.film, knee) for knee in row.detections)
+        for knee in row.detections:
+            yield row.film, replace(knee, status=GONE) if row.index in gone else knee
+
+
+def remove_results(out: Path, journal: Journal) -> None:
+    """Remove the files of a run, and no others, from its folder."""
+    for name in RESULT_FILES:
+        (out / name).unlink(missing_ok=True)
+    remove_artifacts(out, journal.names)
+
+
+def remove_artifacts(out: Path, names: Iterable[str]) -> None:
+    """Remove all files that were made of films, by the films' names among the artifacts."""
+    for name in names:
+        for folder, files in FILES.items():
+            for file in files(name):
+                (out / folder / file).unlink(missing_ok=True)

@@ -1,6 +1,5 @@
 """detect_folder: detect on many films, in a run that survives bad files and power cuts."""
 
-import hashlib
 import logging
 import os
 import sys
@@ -15,9 +14,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from kneematch import __version__
+from kneematch.batch.changes import Work, compare_films
 from kneematch.batch.config import DetectConfig, DetectorSource
 from kneematch.errors import SettingsError
+from kneematch.io.atomic import make_folder, refuse_existing, remove_leftovers
 from kneematch.io.discovery import select_films
+from kneematch.io.file_version import file_versions
 from kneematch.io.read import is_uncompressed
 from kneematch.io.run_folder import FOLDERS, JOURNAL, OLD_JOURNAL
 from kneematch.parallel import default_workers, keep_memory, start_early
@@ -47,6 +49,8 @@ class DetectResult:
     reasons: tuple[str, ...]  # of the first films that could not be used
     unmade: int  # films of which an overlay, a crop or an export could not be made
     unmade_reasons: tuple[str, ...]  # the first ones
+    gone: int = 0  # films of earlier runs that are no longer there; their rows are kept
+    changed: int = 0  # films that were searched again, since their files have changed
 
 
 def detect_folder(
@@ -58,7 +62,8 @@ def detect_folder(
 ) -> DetectResult:
     """Detect the knee joint areas of films, and write tables, a report and pictures.
 
-    An interrupted run leaves its journal, from which `resume` continues.
+    The run in the folder is continued: films that it has are not searched again, unless their
+    files have changed.
 
     Args:
         films: files, folders, patterns, lists (`@list.txt`, a CSV with a column of paths), or
@@ -68,7 +73,7 @@ def detect_folder(
         progress: shows progress.
 
     Raises:
-        SettingsError: the settings contradict each other, or those of the run to resume.
+        SettingsError: the settings contradict each other, or those of the run in the folder.
     """
     config, folder = config or DetectConfig(), Path(out)
     named = [films] if isinstance(films, str | os.PathLike) else list(films)
@@ -92,14 +97,22 @@ def detect_files(
 ) -> DetectResult:
     """Detect on files that were found already; see `detect_folder`."""
     clock = _Clock()
+    versions = file_versions(films, hashed=config.hash_films)
+    if not any(versions):
+        others = f", nor is any of the {len(films) - 1} others" if len(films) > 1 else ""
+        raise SettingsError(f"{films[0]}: not there{others}; expected films; check the path")
     _start_workers_early(films, config)
+    from kneematch.batch.results import remove_artifacts
+
     with _connect(config) as cluster:
         plan = _plan(films, out, config, cluster)
         with _open_journal(plan) as journal:
+            work = compare_films(journal, films, versions)
+            remove_artifacts(out, [journal.names[k] for k in work.changed])
             clock.end("start")
-            _detect(plan, journal, cluster, progress)
+            _detect(plan, journal, work, cluster, progress)
             clock.end("search")
-            return _write(plan, journal, clock, progress)
+            return replace(_write(plan, journal, clock, progress), changed=len(work.changed))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +202,6 @@ def _plan(
         "paper_settings": " ".join(map(str, config.paper_settings)),
         "left_is": config.left_is or "",
         "device": device.split(":")[0],
-        "films": hashlib.sha256(b"\0".join(map(os.fsencode, films))).hexdigest(),
     }
     workers = _workers(films, config)
     logger.debug(
@@ -205,36 +217,44 @@ def _plan(
 
 
 def _open_journal(plan: _Plan) -> "Journal":
-    """Open the journal of a run to continue, or of a new one.
+    """Open the journal of the run in the folder, or begin one.
 
     Raises:
-        SettingsError: the folder holds a run that is neither to be resumed nor replaced.
+        SettingsError: the folder holds a run of version 0.1 or one with other settings.
     """
-    from kneematch.batch.journal import Journal, check_journal, start_journal
-    from kneematch.batch.results import RESULT_FILES
+    from kneematch.batch.journal import Journal
+    from kneematch.batch.results import remove_results
     from kneematch.batch.reviewed_rows import row_reviser
 
-    out, config = plan.out, plan.config
-    path, old = out / JOURNAL, out / OLD_JOURNAL
-    if config.resume and path.exists():
-        check_journal(path, plan.fingerprint)
-        return Journal(path, len(plan.films), row_reviser(out))
-    if (path.exists() or old.exists()) and not config.force:
-        raise SettingsError(
-            f"{path if path.exists() else old}: there is a run in this folder already; expected a "
-            "new folder; continue it with --resume, start over with --force, or name another folder"
-        )
-    if path.exists() or old.exists():  # so these files are ours
-        for name in (*RESULT_FILES, OLD_JOURNAL):
-            (out / name).unlink(missing_ok=True)
-    out.mkdir(parents=True, exist_ok=True)
-    start_journal(path, plan.fingerprint)
-    return Journal(path, len(plan.films), row_reviser(out))
+    out, force = plan.out, plan.config.force
+    old = out / OLD_JOURNAL
+    if old.exists() and not force:
+        refuse_existing(old, "a run of version 0.1")
+    make_folder(out)
+    journal = Journal(out / JOURNAL, row_reviser(out), create=True)
+    try:
+        if force:
+            remove_results(out, journal)
+            old.unlink(missing_ok=True)
+        if force or journal.settings is None:
+            journal.begin(plan.fingerprint)
+        journal.check(plan.fingerprint)
+        remove_leftovers(out, *(out / name for name in FOLDERS))
+    except BaseException:
+        journal.close()
+        raise
+    return journal
 
 
-def _detect(plan: _Plan, journal: "Journal", cluster: "Cluster | None", progress: Progress) -> None:
-    """Search the films that have no row yet; write rows down as they come."""
-    films = [(index, plan.films[index]) for index in journal.remaining()]
+def _detect(
+    plan: _Plan,
+    journal: "Journal",
+    work: Work,
+    cluster: "Cluster | None",
+    progress: Progress,
+) -> None:
+    """Search the films that are left; write rows down as they come."""
+    films = [(index, journal.films[index]) for index in work.search]
     found: Generator[list[Row]]
     if cluster is None:
         from kneematch.batch.local_engine import detect_rows
@@ -247,12 +267,12 @@ def _detect(plan: _Plan, journal: "Journal", cluster: "Cluster | None", progress
 
         found = measure_rows(found, plan.config.outlines, workers=plan.workers)
     with (
-        progress("detecting", journal.count, journal.done()) as advance,
+        progress("detecting", len(plan.films), len(plan.films) - len(films)) as advance,
         one_thread(),
         closing(found) as batches,
     ):
         for rows in batches:
-            journal.append(rows)
+            journal.append(replace(row, version=work.versions[row.index]) for row in rows)
             for _ in rows:
                 advance("")
 
@@ -272,12 +292,17 @@ def one_thread() -> Iterator[None]:
 
 def _write(plan: _Plan, journal: "Journal", clock: _Clock, progress: Progress) -> DetectResult:
     """Write tables, pictures and the report."""
-    from kneematch.batch.results import failures, write_results, write_run_and_report
+    from kneematch.batch.results import (
+        failures,
+        write_artifacts,
+        write_results,
+        write_run_and_report,
+    )
 
     out = plan.out
     counts = write_results(plan.config, out, journal, list(plan.detector.template.landmarks))
     clock.end("tables")
-    reasons = _make_artifacts(plan, journal, progress)
+    reasons = write_artifacts(plan.config, out, journal, workers=plan.workers, progress=progress)
     clock.end("pictures")
     ended = partial(_run_file, plan, counts, clock)
     write_run_and_report(out, journal, ended, workers=plan.workers)
@@ -292,34 +317,8 @@ def _write(plan: _Plan, journal: "Journal", clock: _Clock, progress: Progress) -
         tuple(islice(reasons_of_failed, LISTED_REASONS)),
         len(reasons),
         tuple(reasons[:LISTED_REASONS]),
+        len(journal.gone),
     )
-
-
-def _make_artifacts(plan: _Plan, journal: "Journal", progress: Progress) -> list[str]:
-    """Make overlays, crops and exports that are missing; return why some could not be made."""
-    from kneematch.batch.artifacts import (
-        distinct_names,
-        make_artifacts,
-        missing_artifacts,
-        requested_artifacts,
-    )
-    from kneematch.batch.results import draw_sheet, write_crop_table
-
-    config, workers = plan.config, plan.workers
-    failed = []
-    artifacts = requested_artifacts(config, plan.out)
-    if artifacts:
-        names = distinct_names(plan.films)
-        films = missing_artifacts(journal.rows(), names, artifacts, since=journal.started)
-        with progress("writing pictures", journal.count) as advance:
-            for reason in make_artifacts(films, workers=workers):
-                failed += [] if reason is None else [reason]
-                advance("")
-    if config.crops:
-        write_crop_table(config, plan.out, plan.films, journal)
-    if config.sheet is not None:
-        draw_sheet(journal, config.sheet, workers=workers)
-    return failed
 
 
 def _run_file(plan: _Plan, counts: "Counts", clock: _Clock) -> "Run":

@@ -82,8 +82,9 @@ def run_methods(
         logger.info("%s, %d films", method, count)
         folder = out / RUNS / method
         detect_files(films[:count], folder, _detect_config(config, method), progress=progress)
-        with Journal(folder / JOURNAL, count) as journal:
-            rows = list(journal.rows())
+        with Journal(folder / JOURNAL) as journal:
+            named = set(journal.add(films[:count]))
+            rows = [row for row in journal.rows() if row.index in named]
         found = {row.film: row.detections for row in rows if row.failure is None}
         failed = {row.film: row.failure for row in rows if row.failure is not None}
         runs.append(MethodRun(method, found, failed=failed))
