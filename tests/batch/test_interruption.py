@@ -157,3 +157,50 @@ def test_detect_loses_only_the_film_that_kills_its_worker(archive: Path) -> None
     assert done.stderr.startswith("kneematch: deadly.dcm: the process that read it ended (killed")
     assert done.stdout.startswith("deadly/detections.csv: 4 knees in 2 films")
     assert ", 1 failed (failures.csv)\n" in done.stdout
+
+
+@pytest.mark.parametrize(("kilobytes", "file"), [(1, "journal.jsonl"), (48, "crops/0-left.png")])
+def test_detect_on_a_full_disk_says_what_is_safe_in_one_line(
+    archive: Path, kilobytes: int, file: str
+) -> None:
+    """The system refuses files that are larger than a limit, as it refuses any on a full disk."""
+    name = f"full-{kilobytes}"
+    options = "--workers", "0", "--method", "neural", "--crops", "--crop-spacing", "0.2"
+    arguments = command(name, *options, named="films/0.dcm")
+    limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "bash", *arguments]
+    full = run(archive, limited)
+    assert full.returncode == 2
+    assert full.stderr.count("\n") == 1, full.stderr
+    assert full.stderr.startswith(f"kneematch: {name}/{file}: cannot be written (File too large); ")
+    assert f"what is done is safe in {name}/journal.jsonl" in full.stderr
+    assert not list((archive / name).rglob(".kneematch-*"))
+    assert run(archive, arguments).returncode == 0
+    assert len(list((archive / name / "crops").iterdir())) == 2
+
+
+def test_detect_removes_what_a_killed_run_left(archive: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    out = archive / "leftovers"
+    names = f".kneematch-{process.pid}-a.csv", f"crops/.kneematch-{process.pid}-b.png"
+    left = [out / name for name in names]
+    (out / "crops").mkdir(parents=True)
+    for path in left:
+        path.touch()
+    arguments = command("leftovers", "--workers", "0", "--method", "neural", named="films/0.dcm")
+    assert run(archive, arguments).returncode == 0
+    assert not any(path.exists() for path in left)
+
+
+def test_detect_with_force_waits_for_no_run_and_stops_none(archive: Path) -> None:
+    """A second command with --force, while the first is searching, changes nothing."""
+    arguments = command("both", "--workers", "1")
+    with subprocess.Popen(arguments, cwd=archive, env=environment(), stdout=subprocess.PIPE) as one:
+        while lines_in(archive / "both" / "journal.jsonl") < 3:
+            assert one.poll() is None
+            time.sleep(0.02)
+        two = run(archive, [*arguments, "--force"])
+        assert two.returncode == 2
+        assert "another run is writing to it" in two.stderr
+        assert one.wait() == 1  # one film is broken
+    assert lines_in(archive / "both" / "journal.jsonl") == COUNT + 2

@@ -174,7 +174,7 @@ def test_evaluate_without_a_usable_film_writes_tables_and_no_figures(
 def test_evaluate_removes_nothing_when_it_refuses_to_resume(
     done: EvaluateResult, films: list[str], config: EvaluateConfig
 ) -> None:
-    other = replace(config, methods=("search",), truth=None, paper=True, resume=True)
+    other = replace(config, methods=("search",), truth=None, paper=False, resume=True)
     with pytest.raises(SettingsError, match="paper was"):
         evaluate(films[:2], done.out, other)
     assert done.page.exists()

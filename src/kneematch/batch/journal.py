@@ -118,7 +118,7 @@ class Journal:
                 f"{path}: not there; expected the journal of a run; name the folder that "
                 "`kneematch detect` has filled"
             )
-        flags = os.O_RDWR | (os.O_CREAT if create else 0)
+        flags = os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
         self._file: BinaryIO = os.fdopen(os.open(path, flags, FILE_MODE), "r+b")
         try:
             if not lock(self._file):
@@ -129,7 +129,6 @@ class Journal:
             self._forget()
             self._read_settings()
             self._file.truncate(self._scan())
-            self._file.seek(0, os.SEEK_END)
         except BaseException:
             self._file.close()
             raise
@@ -169,8 +168,7 @@ class Journal:
         """Begin a new run; all that is in the journal is dropped."""
         self._forget()
         self.settings = settings
-        self._file.seek(0)
-        self._file.truncate()
+        self._file.truncate(0)
         self._append(_line({"format": FORMAT, "settings": dict(settings)}))
 
     def check(self, settings: Fingerprint) -> None:
@@ -217,7 +215,7 @@ class Journal:
 
     def append(self, rows: Iterable[Row]) -> None:
         """Write rows, and wait until they are on disk."""
-        start, text = self._file.seek(0, os.SEEK_END), bytearray()
+        start, text = self.path.stat().st_size, bytearray()
         for row in rows:
             self._offsets[row.index] = start + len(text)
             self._versions[row.index] = row.version
@@ -260,11 +258,12 @@ class Journal:
                     yield replace(Row.from_line(file.readline()), index=index)
 
     def _append(self, text: bytes) -> None:
+        """Write lines, and wait until they are on disk; nothing stays behind in a buffer."""
         try:
-            self._file.seek(0, os.SEEK_END)
-            self._file.write(text)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            file, rest = self._file.fileno(), memoryview(text)
+            while rest:
+                rest = rest[os.write(file, rest) :]
+            os.fsync(file)
         except OSError as error:
             error.filename = str(self.path)
             raise

@@ -127,7 +127,7 @@ def writing(
     try:
         yield
     except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
         raise SettingsError(
-            f"{error.filename or path}: cannot be written ({error.strerror or error}); expected "
-            f"{expected}"
+            f"{error.filename or path}: cannot be written ({reason}); expected {expected}"
         ) from error
