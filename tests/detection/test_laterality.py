@@ -9,6 +9,7 @@ from kneematch.detection.laterality import (
     resolve_laterality,
     usual_mirroring,
 )
+from kneematch.detection.markers import Marker
 from kneematch.errors import SettingsError
 from kneematch.io.radiograph import Radiograph
 
@@ -66,6 +67,48 @@ def test_resolve_laterality_reports_sources_that_disagree() -> None:
     assert {each.conflict for each in known} == {"sides disagree (user and header)"}
     (one,) = resolve_laterality(film("R", seen_from_front=True), [False])
     assert (one.side, one.conflict) == ("R", "sides disagree (header)")
+
+
+@pytest.mark.parametrize(
+    ("letters", "expected"),
+    [
+        ({"R": 0.1, "L": 0.9}, "RL"),
+        ({"L": 0.1, "R": 0.9}, "LR"),
+        ({"R": 0.2, "L": 0.4}, "RL"),  # both lie beside the same leg
+        ({"R": 0.1}, "RL"),
+        ({"R": 0.9}, "LR"),
+        ({"L": 0.9}, "RL"),
+        ({"L": 0.2}, "LR"),
+        ({"L": 0.4}, "--"),  # its fellow may not have been read
+        ({}, "--"),
+    ],
+)
+def test_resolve_laterality_of_two_knees_follows_the_markers(
+    letters: dict[str, float], expected: str
+) -> None:
+    markers = [Marker(letter, x) for letter, x in letters.items()]
+    known = resolve_laterality(film(), BOTH, markers=markers)
+    assert sides(known) == expected
+    assert sources(known) == ({""} if "-" in expected else {"marker"})
+
+
+def test_resolve_laterality_ignores_markers_that_contradict_each_other() -> None:
+    markers = [Marker("R", 0.1), Marker("L", 0.5), Marker("R", 0.9)]
+    assert sides(resolve_laterality(film(), BOTH, markers=markers)) == "--"
+    assert sides(resolve_laterality(film(), [True], markers=markers)) == "-"
+
+
+@pytest.mark.parametrize("mirrored", [True, False])
+def test_resolve_laterality_of_one_knee_is_its_marker(mirrored: bool) -> None:
+    (known,) = resolve_laterality(film(), [mirrored], markers=[Marker("L", 0.1)])
+    assert known == Laterality("L", "marker")
+
+
+def test_resolve_laterality_reports_header_and_marker_that_disagree() -> None:
+    markers = [Marker("L", 0.1), Marker("R", 0.9)]
+    known = resolve_laterality(film("B", seen_from_front=True), BOTH, markers=markers)
+    assert sides(known) == "RL"
+    assert {each.conflict for each in known} == {"sides disagree (header and marker)"}
 
 
 @pytest.mark.parametrize("laterality", ["R", "L"])

@@ -51,7 +51,7 @@ class Detection:
     reason: str = ""
     outlines: Outlines | None = None  # of the bones, where knees are measured
     measures: Mapping[str, Measure] = field(default_factory=dict)  # by name; see docs/measures.md
-    laterality_source: str = ""  # "header", "user" or empty: how the laterality is known
+    laterality_source: str = ""  # "user", "header", "marker" or empty: how the laterality is known
     decision: str = ""  # of a reviewer: "accepted", "corrected", "rejected", or empty
 
     @property

@@ -23,6 +23,7 @@ from kneematch.detection.laterality import (
     resolve_laterality,
     usual_mirroring,
 )
+from kneematch.detection.markers import read_markers
 from kneematch.detection.methods import AUTO, NEURAL, TemplateSource, check_method, choose_solver
 from kneematch.detection.quality import YES, Quality, cut_by_edge, measure_quality
 from kneematch.devices import resolve_device
@@ -337,7 +338,8 @@ def prepare(film: Radiograph, margin: float, left_is: str | None = None) -> Prep
         halves = single(film, mirrored=mirrored, room=margin)
     else:
         sides, halves = (LEFT, RIGHT), split(film, room=margin)
-    lateralities = resolve_laterality(film, [side == LEFT for side in sides], left_is)
+    mirroring, markers = [side == LEFT for side in sides], read_markers(film.pixels)
+    lateralities = resolve_laterality(film, mirroring, left_is, markers)
     return PreparedFilm(halves, sides, film.size, film.mm_per_px, lateralities)
 
 
