@@ -153,7 +153,7 @@ def make_films(folder: Path) -> None:
 
 def make_studies(folder: Path) -> None:
     """Phantoms laid out as OAI and MOST are, one series of them packed."""
-    for k in range(4):
+    for k in range(5):
         pixels = phantom(k, size=(480, 480), framing="knee").radiograph.pixels
         series = folder / f"OAI/00m/0.C.2/{9_000_001 + k}/20040909/0042960{3 + k}"
         series.mkdir(parents=True)
