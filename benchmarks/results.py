@@ -71,6 +71,11 @@ COMMANDS = {
     "baselines": "baselines.py --films 12 --threads 2",
     "preprocessing": "preprocessing.py",
     "geometry": "geometry.py",
+    "measure-phantoms": "measure.py phantoms --films 120",
+    "measure-masks": "measure.py masks --real REAL",
+    "measure-repeat": "measure.py repeat --real REAL --films 12",
+    "measure-speed": "measure.py speed",
+    "measure-tuned": "measure.py tuned --real REAL --device cuda",
 }
 
 

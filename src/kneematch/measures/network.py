@@ -104,11 +104,14 @@ def locate(logits: Tensor) -> Located:
 
 def _mean_near_mode(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of softmax(logits) near its mode, along the last axis."""
-    places = torch.arange(logits.shape[-1], device=logits.device) + 0.5
-    mode = logits.argmax(-1, keepdim=True) + 0.5
-    near = (places - mode).abs() <= WINDOW
-    share = logits.masked_fill(~near, -torch.inf).softmax(-1)
-    mean = (share * places).sum(-1)
+    length = logits.shape[-1]
+    share = logits.softmax(-1)
+    window = torch.arange(-WINDOW, WINDOW + 1, device=logits.device)
+    near = (share.argmax(-1, keepdim=True) + window).clamp(0, length - 1)
+    weight = share.gather(-1, near)
+    mean = (weight * (near + 0.5)).sum(-1) / weight.sum(-1)
     # The spread is that of the whole distribution: a second candidate far away is doubt.
-    spread = (logits.softmax(-1) * (places - mean[..., None]).square()).sum(-1)
-    return mean, spread.sqrt()
+    places = torch.arange(length, device=logits.device) + 0.5
+    first, second = (share @ torch.stack([places, places.square()], -1)).unbind(-1)
+    variance = second - 2 * mean * first + mean.square()
+    return mean, variance.clamp(min=0).sqrt()
