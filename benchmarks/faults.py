@@ -38,6 +38,7 @@ FAULTS = {"ENOSPC": (errno.ENOSPC, 1), "EIO": (errno.EIO, 0), "SIGKILL": (-1, 0)
 KILL_FILMS, OTHER_FILMS = 400, 60
 FILM_S = 0.02  # that a film takes
 MOST_SHOWN = 12  # problems of a scenario
+ROW = b'{"index"'  # beginning of a film's line in the journal
 UNLIKE = ("run.json", "report.html", "journal.jsonl")  # have times in them
 SEARCH = ["--template", "films/template.json", "--method", "search", "--device", "cpu"]
 DETECT = ["detect", "films", "-o", "out", *SEARCH, "--workers", "0", "--quiet"]
@@ -161,7 +162,8 @@ def results(folder: Path) -> dict[str, bytes]:
     }
     journal = out / "journal.jsonl"
     if journal.exists():
-        kept["journal"] = b"\n".join(sorted(set(journal.read_bytes().splitlines()[1:])))
+        rows = {line for line in journal.read_bytes().splitlines() if line.startswith(ROW)}
+        kept["journal"] = b"\n".join(sorted(rows))
     return {
         name: _without_times(content)
         if name.endswith("metrics.csv")
@@ -294,7 +296,7 @@ def kill_at_random(films: Path, work: Path, kills: int, seed: int) -> Counter[st
 def kill_once(folder: Path, rng: random.Random, *, workers: bool) -> bool:
     """Continue a run and kill it after its next films; return False if it ended before."""
     journal = folder / "out" / "journal.jsonl"
-    before = max(lines(journal), 1)
+    before = lines(journal)
     command = [*DETECT, "--resume"]
     if workers:
         command = [word if word != "0" else "2" for word in command]
@@ -308,7 +310,7 @@ def kill_once(folder: Path, rng: random.Random, *, workers: bool) -> bool:
             return False
         time.sleep(0.005)
     time.sleep(rng.uniform(0, 3 if workers else 0.2))
-    if lines(journal) > KILL_FILMS:
+    if lines(journal) >= KILL_FILMS:
         os.waitpid(process, 0)
         return False
     os.kill(process, signal.SIGKILL)
@@ -318,7 +320,7 @@ def kill_once(folder: Path, rng: random.Random, *, workers: bool) -> bool:
 
 
 def lines(journal: Path) -> int:
-    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+    return journal.read_bytes().count(ROW) if journal.exists() else 0
 
 
 def others(films: Path, work: Path) -> Counter[str]:

@@ -141,7 +141,7 @@ def _run(
 
 
 def _rows(journal: Path) -> int:
-    return max(journal.read_bytes().count(b"\n") - 1, 0) if journal.exists() else 0
+    return journal.read_bytes().count(b'{"index"') if journal.exists() else 0
 
 
 def _print_compute(cores: list[int]) -> None:

@@ -68,7 +68,7 @@ def watch(process: "subprocess.Popen[bytes]", journal: Path, count: int) -> list
     rows, done, last = [], 0, time.monotonic()
     while process.poll() is None and len(rows) < PARTS:
         time.sleep(0.2)
-        now = journal.read_bytes().count(b"\n") - 1 if journal.exists() else 0
+        now = journal.read_bytes().count(b'{"index"') if journal.exists() else 0
         if now >= count * (len(rows) + 1) // PARTS:
             seconds, last = time.monotonic() - last, time.monotonic()
             rows.append(
@@ -91,8 +91,8 @@ def memory(process: "subprocess.Popen[bytes]") -> float:
 def check(folder: Path, count: int, faulty: int) -> list[str]:
     """Return what is wrong with the files of the run."""
     out = folder / "out"
-    lines = (out / "journal.jsonl").read_bytes().splitlines()[1:]
-    indices = [json.loads(line)["index"] for line in lines]
+    lines = map(json.loads, (out / "journal.jsonl").read_bytes().splitlines())
+    indices = [line["index"] for line in lines if "index" in line]
     with (out / "detections.csv").open(newline="") as file:
         films = [row["film"] for row in csv.DictReader(file)]
     with (out / "failures.csv").open(newline="") as file:
