@@ -96,6 +96,7 @@ def test_detect_folder_writes_everything_that_is_requested(named: list[str], out
     with (out / "detections.csv").open(newline="") as file:
         review = sum(row["review"] == "yes" for row in csv.DictReader(file))
     counts = {"films": 3, "knees": 6, "no_knee": 0, "failed": 1, "review": review}
+    counts |= {"accepted": 0, "rejected": 0, "corrected": 0}
     assert run["counts"] == counts
     assert result.review == review
     assert set(run["sha256"]) == {"model"}

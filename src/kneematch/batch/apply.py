@@ -1,6 +1,5 @@
 """apply_review: write the decisions of a review to all files of a run."""
 
-from collections import Counter
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,13 @@ from kneematch.batch.results import (
 )
 from kneematch.batch.reviewed_rows import row_reviser
 from kneematch.errors import SettingsError
-from kneematch.export.run_file import Run, read_run
+from kneematch.export.run_file import Counts, Run, read_run
 from kneematch.export.tables import TABLES, landmark_names
 from kneematch.io.csv_text import read_csv
 from kneematch.io.run_folder import JOURNAL
 from kneematch.parallel import default_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.review.log import ACCEPTED, CORRECTED, REJECTED
+from kneematch.review.log import DECISIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +28,14 @@ class ApplyResult:
     """The outcome of applying a review."""
 
     out: Path
-    accepted: int
-    corrected: int
-    rejected: int
-    review: int  # knees that are still to be reviewed
+    counts: Counts
     problems: tuple[str, ...]  # files that could not be made, and why
 
     @property
     def message(self) -> str:
         """The counts in words."""
-        counts = [f"{getattr(self, name)} {name}" for name in ("accepted", "corrected", "rejected")]
-        return f"{', '.join(counts)}, {self.review} to review"
+        decided = [f"{getattr(self.counts, name)} {name}" for name in DECISIONS]
+        return f"{', '.join(decided)}, {self.counts.review} to review"
 
 
 def apply_review(
@@ -62,21 +58,13 @@ def apply_review(
     """
     run = read_run(out / RUN)
     config = run_config(run)
-    with Journal(out / JOURNAL, row_reviser(out, root)) as journal:
+    with Journal(out / JOURNAL, row_reviser(out, root), root=root) as journal:
         check_ended(journal)
         count = default_workers(journal.count) if workers is None else workers
         counts = write_results(config, out, journal, _landmarks(out))
         problems = write_artifacts(config, out, journal, workers=count, progress=progress)
         write_run_and_report(out, journal, lambda: replace(run, counts=counts), workers=count)
-        made = Counter(knee.decision for row in journal.rows() for knee in row.detections)
-    return ApplyResult(
-        out,
-        accepted=made[ACCEPTED],
-        corrected=made[CORRECTED],
-        rejected=made[REJECTED],
-        review=counts.review,
-        problems=tuple(problems),
-    )
+    return ApplyResult(out, counts, tuple(problems))
 
 
 def check_ended(journal: Journal) -> None:
@@ -99,8 +87,9 @@ def run_config(run: Run) -> DetectConfig:
     settings |= {"resume": False, "force": False}
     try:
         settings["export"] = tuple(settings.get("export", ()))
-        if settings.get("sheet") is not None:
-            settings["sheet"] = Path(settings["sheet"])
+        if settings.get("sheet") is not None:  # drawn again if it is where it was
+            sheet = Path(settings["sheet"])
+            settings["sheet"] = sheet if sheet.exists() else None
         return DetectConfig(**settings)
     except (TypeError, ValueError) as error:
         raise SettingsError(

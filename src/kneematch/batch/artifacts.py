@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
@@ -178,6 +178,19 @@ def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
     return list(artifacts.values())
 
 
+def count_other_files(journal: Journal, folder: Path) -> int:
+    """Return how many films with knees are not DICOM, and so have no DICOM objects in a folder."""
+    from kneematch.io.read import is_dicom
+
+    return sum(
+        not any((folder / file).exists() for file in dicom_files(journal.names[row.index]))
+        and (journal.root / row.film).exists()
+        and not is_dicom(journal.root / row.film)
+        for row in journal.rows()
+        if row.knees
+    )
+
+
 def crop_size(config: DetectConfig) -> "CropSize":
     """Return the size of crops; what is not given is CropSize's default."""
     from kneematch.detection.crop import CropSize
@@ -237,7 +250,8 @@ def _outdated(
 ) -> Iterator[Outdated]:
     """Yield films with files to be made, after the journal has been told so; skip the others."""
     group: list[Outdated] = []
-    for row in journal.rows():
+    for found in journal.rows():
+        row = replace(found, film=str(journal.root / found.film))
         contents = {each.kind: _content(each, row) for each in artifacts}
         name = journal.names[row.index]
         chosen = tuple(
@@ -279,12 +293,13 @@ def _content(artifact: Artifact, row: Row) -> int:
 def draw_films(
     films: Sequence[tuple[str, tuple[Detection, ...]]],
     *,
+    root: Path,
     longest_px: int,
     reasons: bool,
     workers: int,
 ) -> "dict[str, Image.Image]":
     """Draw a few films with their detections, by path; those that cannot be drawn are left out."""
-    draw = partial(_draw, longest_px=longest_px, reasons=reasons)
+    draw = partial(_draw, root=root, longest_px=longest_px, reasons=reasons)
     processes = min(workers, len(films))
     with closing(map_in_workers(draw, films, workers=processes)) as drawn:
         return {
@@ -317,13 +332,13 @@ def _make(film: Outdated) -> str | OSError | None:
 
 
 def _draw(
-    found: tuple[str, tuple[Detection, ...]], *, longest_px: int, reasons: bool
+    found: tuple[str, tuple[Detection, ...]], *, root: Path, longest_px: int, reasons: bool
 ) -> "Image.Image | None":
     from kneematch.detection.overlay import draw_detections
 
     film, knees = found
     try:
-        pixels = read_isolated(film)
+        pixels = read_isolated(root / film)
     except FilmError:  # it was there a moment ago, and has its rows
         return None
     return draw_detections(pixels, knees, longest_px=longest_px, thumbnail=True, reasons=reasons)

@@ -1,5 +1,6 @@
 """Write the results of a run, in the order of the list of films, straight from the journal."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Final
 
 from kneematch.batch.artifacts import (
     FILES,
+    count_other_files,
     crop_size,
     draw_films,
     requested_artifacts,
@@ -32,11 +34,13 @@ from kneematch.export.tables import (
     write_tables,
 )
 from kneematch.io.csv_text import write_csv
-from kneematch.io.run_folder import CROPS
+from kneematch.io.run_folder import CROPS, DICOM
 from kneematch.io.run_folder import LANDMARKS as LANDMARK_FOLDER
 from kneematch.measures.drawn_knees import OUTLINES
 from kneematch.progress import Progress
-from kneematch.review.log import REJECTED
+from kneematch.review.log import DECISIONS, REJECTED
+
+logger = logging.getLogger("kneematch")
 
 FAILURES: Final = "failures.csv"
 COCO: Final = "coco.json"
@@ -73,6 +77,7 @@ def write_results(
         for film, knee in _detections(journal.rows(), journal.gone):
             counts["knees"] += knee.decision != REJECTED
             counts["review"] += knee.needs_review
+            counts[knee.decision] += 1
             yield film, knee
 
     def failed() -> Iterator[tuple[str, str, str]]:
@@ -104,6 +109,7 @@ def write_results(
         no_knee=counts[NO_KNEE],
         failed=counts[FAILED],
         review=counts["review"],
+        **{name: counts[name] for name in DECISIONS},
     )
 
 
@@ -117,6 +123,13 @@ def write_artifacts(
     """
     artifacts = requested_artifacts(config, out)
     reasons = update_artifacts(journal, artifacts, workers=workers, progress=progress)
+    if "dicom" in config.export and (others := count_other_files(journal, out / DICOM)):
+        logger.warning(
+            "--export dicom: %d of %d films are not DICOM, so that there is nothing to export; "
+            "expected films with a patient and a study to add to; use --export coco",
+            others,
+            journal.count,
+        )
     if config.crops:
         write_crop_table(config, out, journal)
     write_artifact_table(out, journal)
@@ -158,7 +171,7 @@ def draw_sheet(journal: Journal, path: Path, *, workers: int) -> None:
 
     good = ((row.film, row.knees) for row in journal.rows() if row.knees)
     first = list(islice(good, SHEET_COLUMNS * SHEET_ROWS))
-    drawn = draw_films(first, longest_px=CELL_PX, reasons=True, workers=workers)
+    drawn = draw_films(first, root=journal.root, longest_px=CELL_PX, reasons=True, workers=workers)
     pictures = [drawn[film] for film, _ in first if film in drawn]
     if pictures:
         # As many columns as leave the fewest gaps in the last row.
@@ -175,7 +188,9 @@ def write_run_and_report(
     most = min(max(int(DRAWN_SHARE * journal.count), FEWEST_DRAWN), MOST_DRAWN)
     failed = ((row.film, row.failure or "") for row in failures(journal))
     summary = summarise(_knees(journal), failed, most_films=most)
-    drawn = draw_films(summary.worst, longest_px=PICTURE_PX, reasons=False, workers=workers)
+    drawn = draw_films(
+        summary.worst, root=journal.root, longest_px=PICTURE_PX, reasons=False, workers=workers
+    )
     ended = run()
     pictures = [drawn.get(film) for film, _ in summary.worst]
     write_report(out / REPORT, ended, summary, pictures)

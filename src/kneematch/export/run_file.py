@@ -37,6 +37,9 @@ class Counts:
     no_knee: int = 0  # films without a frontal knee
     failed: int = 0  # films that could not be used
     review: int = 0  # knees that a person should look at
+    accepted: int = 0  # knees, by a reviewer
+    rejected: int = 0
+    corrected: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,348 @@
+"""One walk through a run: detect, review in the browser, apply; every file against the rows."""
+
+import csv
+import json
+import math
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import highdicom as hd
+import numpy as np
+import pydicom
+import pytest
+from PIL import Image
+from playwright.sync_api import Page, expect
+from pyarrow import parquet
+
+from kneematch.cli.main import main
+from kneematch.detection.crop import CropSize, cut, place
+from kneematch.detection.detection import Detection
+from kneematch.detection.overlay import draw_detections
+from kneematch.io.read import read
+from kneematch.io.write import write_dicom
+from kneematch.synthetic.phantom import phantom
+from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.detections_table import DetectionsTable
+from kneematch.web.review import review_app
+from kneematch.web.run_folder import RunFolder
+
+Build = Callable[[Credentials], AuthMiddleware]
+Serve = Callable[[Build], Credentials]
+Open = Callable[..., Page]
+Row = dict[str, str]
+Knee = tuple[str, str]  # name of the film, half of the picture
+
+KINDS = ("--overlays", "--crops", "--export", "coco", "--export", "dicom", "--export", "markups")
+ACCEPTED, REJECTED = ("film-0.dcm", "left"), ("film-0.dcm", "right")
+MOVED, MARKED, SIDED = ("film-1.dcm", "left"), ("film-1.dcm", "right"), ("film-10.dcm", "left")
+LANDMARK = "plateau_medial"
+
+
+def table(path: Path) -> list[Row]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def by_knee(path: Path) -> dict[Knee, Row]:
+    return {(Path(row["film"]).name, row["side"]): row for row in table(path)}
+
+
+def point(row: Row, name: str) -> tuple[float, float]:
+    return float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])
+
+
+def stamps(out: Path) -> dict[str, int]:
+    """The files made of films, and when they were written."""
+    folders = ("overlays", "crops", "dicom-objects", "landmarks")
+    files = (file for name in folders for file in (out / name).iterdir())
+    return {file.relative_to(out).as_posix(): file.stat().st_mtime_ns for file in files}
+
+
+class Walk:
+    """A browser that reviews the knees of a run, named by film and side."""
+
+    def __init__(self, page: Page, out: Path) -> None:
+        self.page, self.rows = page, by_knee(out / "detections.csv")
+        self.page.wait_for_selector("body[data-ready]")
+        self.page.locator("[name=sort]").select_option("film")
+        page.wait_for_selector(".card[data-row='0'][style*='left: 0px'][style*='top: 10px']")
+        expect(page.locator(".card[data-row]")).to_have_count(len(self.rows))
+
+    def open(self, knee: Knee) -> None:
+        """Open a knee on its film."""
+        number = list(self.rows).index(knee)
+        self.page.locator("#gallery").focus()
+        for key in ("Home", *["ArrowRight"] * number, "Enter"):
+            self.page.keyboard.press(key)
+        self.page.wait_for_selector(f"#editor[data-ready='{number}']")
+
+    def decide(self, button: str) -> None:
+        """Press a button of the editor, wait for the answer, and close the editor."""
+        with self.page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
+            self.page.locator(button).click()
+        self.page.keyboard.press("Escape")
+        expect(self.page.locator("#editor")).to_be_hidden()
+
+    def drag(self, start: tuple[float, float], by: tuple[float, float]) -> None:
+        """Drag from a point of the film."""
+        film = self.page.locator("#film")
+        place = film.bounding_box()
+        assert place is not None
+        left, top, scale = (
+            float(film.get_attribute(f"data-{k}") or 0) for k in ["x", "y", "scale"]
+        )
+        x, y = place["x"] + left + scale * start[0], place["y"] + top + scale * start[1]
+        self.page.mouse.move(x, y)
+        self.page.mouse.down()
+        for share in (0.4, 1.0):
+            self.page.mouse.move(x + share * scale * by[0], y + share * scale * by[1])
+        self.page.mouse.up()
+
+
+def review(walk: Walk) -> None:
+    """Accept, reject and correct; move a landmark, set a side, and add a knee that was removed."""
+    walk.open(ACCEPTED)
+    walk.decide("#accept")
+    walk.open(REJECTED)
+    walk.decide("#reject")
+    walk.open(MOVED)
+    walk.drag(point(walk.rows[MOVED], "centre"), (9, -6))
+    walk.decide("#save-area")
+    walk.open(MARKED)
+    walk.drag(point(walk.rows[MARKED], LANDMARK), (-5, 4))
+    walk.decide("#save-area")
+    walk.open(SIDED)
+    walk.page.locator("#laterality button[value=L]").click()
+    walk.decide("#save-area")
+
+
+@pytest.fixture
+def archive(films: list[Path], tmp_path: Path) -> Path:
+    folder = tmp_path / "archive"
+    folder.mkdir()
+    for film in films[:3]:
+        shutil.copy(film, folder)
+    return folder
+
+
+@pytest.fixture
+def command(archive: Path, finished_run: Path, tmp_path: Path) -> list[str]:
+    template = str(finished_run.parent / "template.json")
+    search = ["--template", template, "--method", "search", "--device", "cpu", "--workers", "0"]
+    return ["detect", str(archive), "-o", str(tmp_path / "out"), *search, *KINDS, "--quiet"]
+
+
+def test_a_review_reaches_every_file(
+    archive: Path, command: list[str], tmp_path: Path, serve: Serve, open_page: Open
+) -> None:
+    out = tmp_path / "out"
+    assert main(command) == 0
+    found, before = by_knee(out / "detections.csv"), stamps(out)
+    shutil.copy(out / "detections.csv", tmp_path / "found.csv")
+    run = RunFolder(out, Path())
+    page = open_page(serve(lambda credentials: review_app(run, credentials)))
+    review(Walk(page, out))
+    with page.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
+        page.locator("#apply").click()
+    expect(page.locator("#notice")).to_contain_text("1 accepted, 1 rejected, 3 corrected")
+    run.log.close()
+
+    assert (out / "detections.original.csv").read_bytes() == (tmp_path / "found.csv").read_bytes()
+    rows = by_knee(out / "detections.csv")
+    assert_rows(rows, found)
+    assert_files(out, rows)
+    assert_only_changed_files_are_new(before, stamps(out))
+    assert_validators_find_no_error(out)
+
+    after = stamps(out)
+    assert main(["apply", str(out), "--quiet"]) == 0
+    assert stamps(out) == after
+    assert by_knee(out / "detections.csv") == rows
+    assert_kept_when_the_archive_changes(archive, command, out, rows)
+
+
+def assert_rows(rows: dict[Knee, Row], found: dict[Knee, Row]) -> None:
+    """Only what was decided is different."""
+    assert list(rows) == list(found)
+    decisions = {ACCEPTED: "accepted", REJECTED: "rejected"}
+    decisions |= dict.fromkeys((MOVED, MARKED, SIDED), "corrected")
+    for knee, row in rows.items():
+        assert row["decision"] == decisions.get(knee, "")
+        if knee in decisions:
+            assert (row["review"], row["reason"]) == ("", "")
+        changed = {name for name in row if row[name] != found[knee][name]}
+        changed -= {"decision", "review", "reason"}
+        if knee not in (MOVED, MARKED, SIDED):
+            assert changed == set(), knee
+    moved, was = rows[MOVED], found[MOVED]
+    for name in ("centre", LANDMARK):
+        x, y = point(was, name)
+        assert point(moved, name) == pytest.approx((x + 9, y - 6), abs=1.5)
+    assert (moved["method"], moved["energy"]) == ("review", "")
+    assert float(moved["loss"]) > float(was["loss"])
+    marked, was = rows[MARKED], found[MARKED]
+    x, y = point(was, LANDMARK)
+    assert point(marked, LANDMARK) == pytest.approx((x - 5, y + 4), abs=1.5)
+    assert (marked["centre_x_px"], marked["loss"]) == (was["centre_x_px"], was["loss"])
+    sided = rows[SIDED]
+    assert (sided["laterality"], sided["laterality_source"]) == ("L", "user")
+    assert sided["centre_x_px"] == found[SIDED]["centre_x_px"]
+
+
+def detections(out: Path) -> dict[str, list[Detection]]:
+    """The knees of each film that were not rejected, from the table."""
+    rows = table(out / "detections.csv")
+    text = {name: [row[name] for row in rows] for name in rows[0]}
+    knees: dict[str, list[Detection]] = {}
+    for number, row in enumerate(rows):
+        kept = knees.setdefault(row["film"], [])
+        if row["decision"] != "rejected":
+            kept.append(DetectionsTable(text).detection(number))
+    return knees
+
+
+def assert_files(out: Path, rows: dict[Knee, Row]) -> None:
+    """Tables, pictures and exports hold the rows, and nothing of rejected knees."""
+    stored = parquet.read_table(out / "detections.parquet").to_pylist()
+    assert [row["decision"] for row in stored] == [row["decision"] for row in rows.values()]
+    listed = json.loads((out / "detections.json").read_text())
+    assert [row["centre_x_px"] for row in listed] == [
+        float(row["centre_x_px"]) for row in rows.values()
+    ]
+    made = {(line["film"], line["side"], Path(line["file"]).parent.name): out / line["file"]
+            for line in table(out / "artifacts.csv")}  # fmt: skip
+    assert {path.relative_to(out).as_posix() for path in made.values()} <= set(stamps(out))
+    crops = {(Path(row["film"]).name, row["side"]): row for row in table(out / "crops.csv")}
+    kept = [knee for knee, row in rows.items() if row["decision"] != "rejected"]
+    assert sorted(crops) == sorted(kept)
+    assert len(list((out / "crops").iterdir())) == len(kept)
+    coco = json.loads((out / "coco.json").read_text())["annotations"]
+    assert len(coco) == len(kept)
+    annotations = iter(coco)
+    for film, knees in detections(out).items():
+        pixels = read(film)
+        drawn = np.asarray(Image.open(made[film, "", "overlays"])).astype(int)
+        assert np.abs(drawn - np.asarray(draw_detections(pixels, knees))).max() <= 1
+        for knee in knees:
+            cropped = np.asarray(Image.open(made[film, knee.side, "crops"])) / 65535
+            assert np.abs(cropped - cut(pixels, place(knee, CropSize()))).max() < 0.01
+            assert crops[Path(film).name, knee.side]["laterality"] == knee.laterality
+            content = next(annotations)
+            np.testing.assert_allclose(content["segmentation"], [knee.corners.ravel()], atol=2e-3)
+            assert content["attributes"]["decision"] == knee.decision
+            assert content["attributes"]["laterality"] == knee.laterality
+        assert_dicom(film, knees, out)
+    report = (out / "report.html").read_text()
+    assert "knees reviewed" in report
+
+
+def assert_dicom(film: str, knees: list[Detection], out: Path) -> None:
+    """The report and the presentation state of a film have its knees, and no others."""
+    name = next(
+        Path(line["file"]).name.removesuffix("-report.dcm")
+        for line in table(out / "artifacts.csv")
+        if line["film"] == film and line["file"].endswith("-report.dcm")
+    )
+    document = hd.sr.srread(out / "dicom-objects" / f"{name}-report.dcm")
+    groups = document.content.get_planar_roi_measurement_groups()
+    state = pydicom.dcmread(out / "dicom-objects" / f"{name}-state.dcm")
+    assert len(groups) == len(state.GraphicAnnotationSequence) == len(knees)
+    for group, drawn, knee in zip(groups, state.GraphicAnnotationSequence, knees, strict=True):
+        np.testing.assert_allclose(group.roi.value[:4], knee.corners, atol=1e-2)
+        outline = np.array(drawn.GraphicObjectSequence[0].GraphicData).reshape(-1, 2)
+        np.testing.assert_allclose(outline[:4], knee.corners, atol=1e-2)
+        label = drawn.TextObjectSequence[0].UnformattedTextValue
+        assert label.split()[0] == (knee.laterality or knee.side)
+        content = group[0].ContentSequence
+        points = {
+            item.TextValue: list(item.ContentSequence[0].GraphicData)
+            for item in content
+            if item.ConceptNameCodeSequence[0].CodeMeaning == "Landmark"
+        }
+        assert points[LANDMARK] == pytest.approx(knee.landmarks[LANDMARK], abs=1e-2)
+
+
+def assert_only_changed_files_are_new(before: dict[str, int], after: dict[str, int]) -> None:
+    """Files that show what was decided are new; the others are the old ones."""
+    gone = set(before) - set(after)
+    assert len(gone) == 2  # the crop and the markups of the rejected knee
+    assert all("right" in Path(name).stem for name in gone)
+    assert set(after) <= set(before)
+    fresh = {name for name in after if after[name] != before[name]}
+    assert {name.split("/")[0] for name in fresh} >= {"overlays", "crops", "dicom-objects"}
+
+
+def assert_validators_find_no_error(out: Path) -> None:
+    """dciodvfy and dcmtk's checkers, where they are installed."""
+    for path in (out / "dicom-objects").iterdir():
+        for tool in ("dciodvfy", *(["dcmpschk"] if path.stem.endswith("state") else [])):
+            if shutil.which(tool) is not None:
+                done = subprocess.run([tool, path], capture_output=True, text=True, check=False)
+                told = (done.stdout + done.stderr).splitlines()
+                assert [line for line in told if line.startswith(("Error", "E:"))] == [], path
+
+
+def assert_kept_when_the_archive_changes(
+    archive: Path, command: list[str], out: Path, rows: dict[Knee, Row]
+) -> None:
+    """A new film and one that is gone: `detect` again keeps the decisions."""
+    pixels = phantom(4, size=(512, 512)).radiograph.pixels
+    write_dicom(archive / "new.dcm", pixels, mm_per_px=0.5, laterality="B")
+    (archive / "film-10.dcm").unlink()
+    assert main(command) == 0
+    grown = by_knee(out / "detections.csv")
+    assert {name for name, _ in grown} == {"film-0.dcm", "film-1.dcm", "film-10.dcm", "new.dcm"}
+    for knee, row in rows.items():
+        status = "gone" if knee[0] == "film-10.dcm" else "ok"
+        assert grown[knee] == row | {"status": status}
+
+
+def test_an_added_knee_reaches_the_files(
+    archive: Path, command: list[str], tmp_path: Path, serve: Serve, open_page: Open
+) -> None:
+    out = tmp_path / "out"
+    assert main(command) == 0
+    journal = out / "journal.jsonl"
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    for line in lines:  # as if one film had one knee, and another none
+        if str(line.get("film", "")).endswith("film-0.dcm") and "knees" in line:
+            line["knees"] = line["knees"][:1]
+        if str(line.get("film", "")).endswith("film-1.dcm") and "knees" in line:
+            for name in ("knees", "size"):
+                del line[name]
+            line |= {"status": "no_knee", "failure": "no frontal knee found"}
+    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["apply", str(out), "--quiet"]) == 0
+    assert len(by_knee(out / "detections.csv")) == 3
+    run = RunFolder(out, Path())
+    page = open_page(serve(lambda credentials: review_app(run, credentials)))
+    walk = Walk(page, out)
+    walk.open(("film-0.dcm", "left"))
+    page.locator("#add-right").click()
+    expect(page.locator("#knee-facts")).to_contain_text("new knee in the right half")
+    page.locator("#laterality button[value=L]").click()
+    walk.decide("#save-area")
+    page.locator("[name=shown]").select_option("no_knee")
+    expect(page.locator("#shown")).to_have_text("1 film")
+    page.locator(".card").click()
+    page.wait_for_selector("#editor[data-ready]")
+    page.keyboard.press("k")
+    expect(page.locator("#knee-facts")).to_contain_text("new knee in the left half")
+    walk.decide("#save-area")
+    run.log.close()
+    assert main(["apply", str(out), "--quiet"]) == 0
+    rows = by_knee(out / "detections.csv")
+    assert len(rows) == 5
+    added = rows["film-0.dcm", "right"]
+    assert (added["decision"], added["method"], added["laterality"]) == ("corrected", "review", "L")
+    left, right = (point(rows["film-0.dcm", side], "centre") for side in ("left", "right"))
+    assert right == pytest.approx((512 - left[0], left[1]), abs=0.01)
+    points = [point(rows["film-0.dcm", side], LANDMARK) for side in ("left", "right")]
+    assert points[1] == pytest.approx((512 - points[0][0], points[0][1]), abs=0.2)
+    assert table(out / "failures.csv") == []
+    assert_files(out, rows)
+    assert math.isfinite(float(added["mm_per_px"]))
+    assert replace(detections(out)[added["film"]][1], loss=0.0).side == "right"
