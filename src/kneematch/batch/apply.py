@@ -16,6 +16,7 @@ from kneematch.batch.reviewed_rows import row_reviser
 from kneematch.errors import SettingsError
 from kneematch.export.run_file import Counts, Run, read_run
 from kneematch.export.tables import TABLES, landmark_names
+from kneematch.io.atomic import remove_leftovers
 from kneematch.io.csv_text import read_csv
 from kneematch.io.run_folder import JOURNAL
 from kneematch.parallel import default_workers
@@ -60,6 +61,7 @@ def apply_review(
     config = run_config(run)
     with Journal(out / JOURNAL, row_reviser(out, root), root=root) as journal:
         check_ended(journal)
+        remove_leftovers(out, *(path for path in out.iterdir() if path.is_dir()))
         count = default_workers(journal.count) if workers is None else workers
         counts = write_results(config, out, journal, _landmarks(out))
         problems = write_artifacts(config, out, journal, workers=count, progress=progress)
