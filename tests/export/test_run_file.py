@@ -59,7 +59,8 @@ def test_write_run_has_settings_command_and_counts(tmp_path: Path) -> None:
         "template": str(Path("a/template.json")),
     }
     counts = {"films": 7, "knees": 13, "no_knee": 0, "failed": 2, "review": 3}
-    assert content["counts"] == counts
+    decided = {"accepted": 0, "rejected": 0, "corrected": 0}
+    assert content["counts"] == counts | decided
     assert content["timings_s"] == {"read": 10.123, "search": 50.0}
     assert content["sha256"] == {"template": "ab12"}
 
