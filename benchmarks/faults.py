@@ -37,6 +37,7 @@ SHIM = "KNEEMATCH_FAULTS"  # path of the compiled faults.c
 FAULTS = {"ENOSPC": (errno.ENOSPC, 1), "EIO": (errno.EIO, 0), "SIGKILL": (-1, 0)}
 KILL_FILMS, OTHER_FILMS = 400, 60
 FILM_S = 0.02  # that a film takes
+SHOWN_WHILE_TRAINING = ("metrics.csv", "curves.png", "preview.png")
 MOST_SHOWN = 12  # problems of a scenario
 ROW = b'{"index"'  # beginning of a film's line in the journal
 UNLIKE = ("run.json", "report.html", "journal.jsonl")  # have times in them
@@ -201,8 +202,8 @@ def problems(
         yield "said that all is well, and it is not"
     for name, content in found.items():
         good = [known[name] for known in (before, expected) if name in known]
-        # A table of crops lists those that could be made; a journal and metrics grow.
-        partly = name in ("crops.csv", "journal", "m.metrics.csv") or name.endswith("curves.png")
+        # A table of crops lists those that could be made; what a training shows of itself changes.
+        partly = name in ("crops.csv", "journal", *(f"m.{kind}" for kind in SHOWN_WHILE_TRAINING))
         if not partly and content not in good:
             yield f"half-written: {name}"
     if (folder / "out" / "run.json").exists():
