@@ -73,7 +73,7 @@ COMMANDS = {
     "geometry": "geometry.py",
     "measure-phantoms": "measure.py phantoms --films 120",
     "measure-masks": "measure.py masks --real REAL",
-    "measure-repeat": "measure.py repeat --real REAL --films 12",
+    "measure-repeat": "measure.py repeat --real REAL",
     "measure-speed": "measure.py speed",
     "measure-tuned": "measure.py tuned --real REAL --device cuda",
 }
