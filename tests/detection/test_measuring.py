@@ -11,9 +11,11 @@ from kneematch.detection.detection import Detection
 from kneematch.detection.measuring import find_outlines, measure_knees, outline_network
 from kneematch.detection.quality import METAL
 from kneematch.io.radiograph import Radiograph
-from kneematch.measures.measure import UNCLEAR
+from kneematch.measures.measure import UNCLEAR, measure_outlines
 from kneematch.measures.network import OutlineNetwork
 from kneematch.measures.outline_file import shipped_network
+from kneematch.measures.phantom_crops import true_outlines
+from kneematch.synthetic.film_plan import plan_film
 from kneematch.synthetic.phantom import Phantom, phantom
 
 SHIPPED = pytest.mark.skipif(not shipped_network().exists(), reason="no built-in outline network")
@@ -97,4 +99,6 @@ def test_measure_knees_finds_the_margins_of_a_phantom(made: Phantom, side: int) 
     ends = knee.outlines.tibia[[0, -1]]
     error = np.linalg.norm(ends - [truth.plateau_left, truth.plateau_right], axis=1)
     assert error.max() < 0.05 * knee.outlines.width_px
-    assert knee.measures["jsw_x250"].value == pytest.approx(7, abs=6)
+    known = measure_outlines(true_outlines(plan_film(4, size=(600, 720)))[side])
+    for name in ("jsw_x250", "jsw_x750"):
+        assert knee.measures[name].value == pytest.approx(known[name].value, abs=2.0), name

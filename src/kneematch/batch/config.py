@@ -89,7 +89,7 @@ class DetectConfig:
     )
     measure: bool = option(
         False,
-        help="Measure the joint space and the alignment of every knee.",
+        help="Measure the joint space and the alignment of every knee (experimental).",
         group=OUTPUT,
         flags=("--measure",),
     )

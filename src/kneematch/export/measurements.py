@@ -17,9 +17,10 @@ MEASUREMENTS: Final = ("measurements.csv", "measurements.parquet")
 FORMAT: Final = "kneematch-outlines/1"
 MM: Final = {"pct": "mm", "pct2": "mm2"}
 DECIMALS: Final = 4
+STATUS: Final = "experimental"  # until all targets of docs/results.md are met
 
 COLUMNS: Final[Columns] = {
-    **dict.fromkeys(("film", "side", "laterality")),
+    **dict.fromkeys(("film", "side", "laterality", "status")),
     "plateau_width_px": PIXEL,
     "plateau_width_mm": DECIMALS,
     "mm_per_px": SPACING,
@@ -67,6 +68,7 @@ def measurement_values(
         "film": film,
         "side": knee.side,
         "laterality": knee.laterality,
+        "status": STATUS,
         "magnification": magnification,
         "review": knee.review,
     }
