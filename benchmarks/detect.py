@@ -42,7 +42,7 @@ def parts(detector: Detector, paths: Sequence[Path]) -> dict[str, float]:
     times = []
     for k in range(MEASURED):
         film, decode = timed(partial(read, paths[k % len(paths)]))
-        prepared, split = timed(partial(prepare, film, detector.margin))
+        prepared, split = timed(partial(prepare, film, detector.preparation))
         _, find = timed(partial(detector.find, [prepared]))
         times.append((decode, split, find))
     medians = (statistics.median(part) for part in zip(*times, strict=True))

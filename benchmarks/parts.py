@@ -28,7 +28,7 @@ try:
 except ImportError:
     from kneematch.detection.prepare import prepare
 detector = kneematch.Detector.load(device="cpu")
-margin = detector.margin if hasattr(detector, "margin") else detector.room
+how = detector.preparation if hasattr(detector, "preparation") else detector.room
 def timed(work):
     started = time.process_time()
     done = [work(item) for item in items]
@@ -36,7 +36,7 @@ def timed(work):
 for turn in range(2):  # the first warms up
     items = sys.argv[1:]
     items, read = timed(kneematch.read)
-    items, split = timed(lambda film: prepare(film, margin))
+    items, split = timed(lambda film: prepare(film, how))
     found, find = timed(lambda film: detector.find([film]))
 print(json.dumps([kneematch.__version__, read, split, find]))
 """

@@ -160,7 +160,7 @@ def _search(seconds: float) -> float:
     """Return how often a second one process searches a film."""
     torch.set_num_threads(1)
     detector = Detector.load(device="cpu")
-    film = prepare(phantom(0, size=(512, 640)).radiograph, detector.margin)
+    film = prepare(phantom(0, size=(512, 640)).radiograph, detector.preparation)
     detector.find([film])
     started, count = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:

@@ -1,134 +1,154 @@
-"""Train the built-in model: both networks, on phantoms only, and a mean template of phantoms.
+"""Train the built-in model on phantoms only: locator, coarse and fine network, mean templates.
 
-    python scripts/make_model.py --device cuda -o src/kneematch/networks/synthetic.safetensors
+    python scripts/make_model.py --device cuda -o src/kneematch/networks
 
-The poses of a phantom's knees are known, so the networks are trained with supervision. No real film
-is used.
+Where the knees of a phantom lie is known, so the networks are trained with supervision. No real
+film is used.
 """
 
 import argparse
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
+from locator_training import train_locator
+from phantom_data import CROP_PLATEAU, HEALTHY, PhantomData, knees_of, render_phantoms
+from safetensors.torch import save_file
 from torch import Tensor
 
-from kneematch.geometry.pose import pose_from_points, pose_matrix
-from kneematch.geometry.sampling import sample
-from kneematch.geometry.split import HALF_ASPECT, ROOM, split
-from kneematch.geometry.view import transform
-from kneematch.io.radiograph import Radiograph
+from kneematch.geometry.frames import (
+    PoseJitter,
+    enlarge_pose,
+    frame_from_poses,
+    jitter_pose,
+    relative_pose,
+)
+from kneematch.geometry.pose import (
+    corner_distance,
+    pose_from_points,
+    pose_from_vector,
+    pose_matrix,
+)
+from kneematch.geometry.sampling import resize, sample
+from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.annotation import PLATEAU_MARGINS, Box
 from kneematch.matching.local_contrast import normalize_local_contrast
 from kneematch.matching.template import Template, Window
-from kneematch.networks.model_file import PHASES, Model, save_model
-from kneematch.networks.pose_network import PoseNetwork
+from kneematch.networks.cpu_inference import measured_ranges
+from kneematch.networks.model_file import Model, save_model
+from kneematch.networks.pose_network import INPUT, PoseNetwork, crop_views
+from kneematch.networks.two_stage import ENLARGE
 from kneematch.synthetic.annotation import COARSE, FINE, GREEN, RED
-from kneematch.synthetic.film_plan import plan_film
-from kneematch.synthetic.phantom import render, true_knees
-from kneematch.training.config import DEFAULT
-from kneematch.training.dataset import FilmsInMemory
-from kneematch.training.distributed import Group
-from kneematch.training.phase import Loss, PhaseData
-from kneematch.training.two_phases import Task, TemplatePair, coarse_phase, fine_phase
+from kneematch.training.losses import apply_exposures, draw_exposures
 
-FIRST_SEED = 10_000_000  # disjoint from those of any test
-PLATEAU_PX = 220  # plateau width in the mean template
-HIGHEST_GRADE = 1  # of the knees that are averaged
-AVERAGED = 2000  # number of these knees
+AVERAGED = 2000  # healthy knees in a mean template
+WIDE_JITTER = PoseJitter(0.35, 0.4, 0.06)  # of knees in halves
+NARROW_JITTER = PoseJitter(0.22, 0.2, 0.10)  # of knees that the locator found
+RANGED = 200  # views on which the ranges of activations are measured
+SOFT = (0.3, 4.0)  # share of the views of low resolution, and how much lower at most
 
 
 def main() -> None:
     args = parse_arguments()
     started = time.perf_counter()
-    halves, margins, healthy = render_phantoms(args.films, args.workers)
-    print(f"{len(halves)} phantoms in {time.perf_counter() - started:.0f} s", flush=True)
-    films, margins = FilmsInMemory(halves.to(args.device)), margins.to(args.device)
-    coarse, fine = (mean_template(films, margins, healthy, box) for box in (COARSE, FINE))
-    templates = TemplatePair(
-        coarse, fine, pose(margins[0, 0], COARSE, coarse), pose(margins[0, 0], FINE, fine)
-    )
-    task = Task(films, templates, DEFAULT, pose(margins, FINE, fine), args.seed)
-    networks = []
-    for number, phase in enumerate(PHASES):
+    data = render_phantoms(args.films, args.workers, args.seed)
+    print(f"{len(data.films)} phantoms in {time.perf_counter() - started:.0f} s", flush=True)
+    data = data.to(args.device)
+    templates = {
+        "coarse_template": mean_template(data, COARSE),
+        "fine_template": mean_template(data, FINE),
+    }
+    args.out.mkdir(parents=True, exist_ok=True)
+    networks = {}
+    for number, name in enumerate(args.networks):
         torch.manual_seed(args.seed + number)
-        network = PoseNetwork().to(args.device)
-        data, loss = fine_phase(task, network, Group()) if number else coarse_phase(task)
-        networks.append(train_network(network, phase, data, loss, args))
-    weights = (network.state_dict() for network in networks)
-    settings = {"start": "none", "films": f"{len(films)} phantoms", "steps": args.steps}
-    save_model(args.out, Model(*weights, coarse, fine, settings), dtype=torch.float16)
+        if name == "locator":
+            locator = train_locator(data, args.locator_steps, args.batch, args.rate, args.seed)
+            weights = {key: value.half() for key, value in locator.state_dict().items()}
+            kept = {key: value.cpu().contiguous() for key, value in weights.items()}
+            save_file(kept, args.out / "locator.safetensors")
+        else:
+            views = coarse_views(data) if name == "coarse" else fine_views(data)
+            steps = args.steps // 2 if name == "coarse" else args.steps
+            networks[name] = train_pose_network(name, views, steps, args)
+    if {"coarse", "fine"} <= networks.keys():
+        save_networks(networks, templates, data, args)
+
+
+def save_networks(
+    networks: dict[str, PoseNetwork],
+    templates: dict[str, Template],
+    data: PhantomData,
+    args: argparse.Namespace,
+) -> None:
+    """Write both pose networks, with the ranges of their activations on phantoms."""
+    weights, ranges = {}, {}
+    generator = torch.Generator(args.device).manual_seed(args.seed)
+    for name, network in networks.items():
+        weights[name] = {key: value.cpu() for key, value in network.state_dict().items()}
+        views = coarse_views(data) if name == "coarse" else fine_views(data)
+        rows = torch.arange(min(RANGED, len(views.images)), device=args.device)
+        images, _ = draw_views(views, rows, generator)
+        ranges[name] = measured_ranges(weights[name], images[:, 0].cpu())
+    settings = {"start": "none", "films": f"{len(data.films)} phantoms", "steps": args.steps}
+    model = Model(
+        **weights,
+        **templates,
+        settings=settings,
+        ranges=ranges,
+    )
+    save_model(args.out / "synthetic.safetensors", model, compact=True)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-o", "--out", type=Path, required=True, help="model file")
-    parser.add_argument("--films", type=int, default=12_000, help="number of phantoms")
-    parser.add_argument("--steps", type=int, default=4_000, help="training steps of each network")
-    parser.add_argument("--batch", type=int, default=128, help="films per batch")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="folder for the files")
+    parser.add_argument("--films", type=int, default=16_000, help="number of phantoms")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=4_000,
+        help="training steps of the fine network, twice those of the coarse one",
+    )
+    parser.add_argument("--locator-steps", type=int, default=8_000, help="those of the locator")
+    parser.add_argument("--batch", type=int, default=256, help="views per batch")
     parser.add_argument("--rate", type=float, default=1.5e-3, help="peak learning rate")
+    parser.add_argument("--networks", nargs="+", default=["locator", "coarse", "fine"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=2, help="processes that render phantoms")
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()
 
 
-def render_phantoms(count: int, workers: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return halves (N, 2, 800, 500) in bytes, margins (N, 2, 2, 2), and healthy knees (N, 2).
-
-    Margins are the medial and lateral end (x, y) of the plateau in a half's [-1, 1]^2.
-    """
-    seeds = range(FIRST_SEED, FIRST_SEED + count)
-    with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        made = list(pool.map(render_phantom, seeds, chunksize=16))
-    halves, margins, healthy = (np.stack(part) for part in zip(*made, strict=True))
-    return torch.from_numpy(halves), torch.from_numpy(margins), torch.from_numpy(healthy)
-
-
-def render_phantom(seed: int) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.bool_]]:
-    """Return halves (2, 800, 500), margins (2, 2, 2) and healthy knees (2,) of a phantom."""
-    plan = plan_film(seed)
-    halves = split(Radiograph(pixels=render(plan).numpy()), room=ROOM)
-    knees = true_knees(plan)
-    points = torch.tensor([[knee.plateau_medial, knee.plateau_lateral] for knee in knees])
-    margins = transform(torch.linalg.inv(halves.to_film), points.double()).float()
-    plain = [not plan.negative and not knee.implant for knee in knees]
-    healthy = np.array(plain) & [knee.grade <= HIGHEST_GRADE for knee in knees]
-    return (halves.pixels * 255).round().byte().numpy(), margins.numpy(), healthy
-
-
-def mean_template(films: FilmsInMemory, margins: Tensor, healthy: Tensor, box: Box) -> Template:
+def mean_template(data: PhantomData, box: Box) -> Template:
     """Return the mean of healthy knees, aligned by their margins and standardised."""
     x0, y0, x1, y1 = box
-    size = round((y1 - y0) * PLATEAU_PX), round((x1 - x0) * PLATEAU_PX)
-    rows, sides = (part[:AVERAGED].to(margins.device) for part in healthy.nonzero().unbind(-1))
-    view: Callable[[Tensor], Tensor]
-    image, fine = (
-        torch.zeros(size, device=margins.device),
-        torch.zeros(size, device=margins.device),
-    )
-    template = Template(image, fine, _window(RED, box, size), _window(GREEN, box, size))
-    for row, side in zip(rows.split(50), sides.split(50), strict=True):
-        halves = films.pixels[row, side].float() / 255
-        matrices = pose_matrix(
-            pose(margins[row, side], box, template), template.aspect, HALF_ASPECT
-        )
-        for total, view in ((image, lambda half: half), (fine, normalize_local_contrast)):
-            patches = sample(view(halves), matrices, size)
+    size = round((y1 - y0) * CROP_PLATEAU), round((x1 - x0) * CROP_PLATEAU)
+    knees = knees_of(data, data.flags[..., HEALTHY])[:AVERAGED]
+    image, detail = (torch.zeros(size, device=data.crops.device) for _ in range(2))
+    template = Template(image, detail, _window(RED, box, size), _window(GREEN, box, size))
+    for row, knee in (part.unbind(1) for part in knees.split(50)):
+        crops = data.crops[row, knee].float() / 255
+        theta = pose(data.crop_margins[row, knee], box, 1.0)
+        matrices = pose_matrix(theta, template.aspect, 1.0)
+        for total, pictures in ((image, crops), (detail, normalize_local_contrast(crops))):
+            patches = sample(pictures, matrices, size)
             deviation, mean = torch.std_mean(patches, dim=(-2, -1), keepdim=True)
-            total += ((patches - mean) / deviation).sum(0) / len(rows)
-    places = ((float(x), float(y)) for x, y in margins_in(box))
-    landmarks = dict(zip(PLATEAU_MARGINS, places, strict=True))
-    return Template(image, fine, template.red, template.green, landmarks)
+            total += ((patches - mean) / deviation).sum(0) / len(knees)
+    landmarks = dict(zip(PLATEAU_MARGINS, map(tuple, margins_in(box).tolist()), strict=True))
+    return Template(image, detail, template.red, template.green, landmarks)
 
 
-def pose(margins: Tensor, box: Box, template: Template) -> Tensor:
+def pose(margins: Tensor, box: Box, image_aspect: float) -> Tensor:
     """Return the pose (..., 4) of a box around a plateau with margins (..., 2, 2)."""
-    return pose_from_points(margins, margins_in(box).to(margins), template.aspect, HALF_ASPECT)
+    return pose_from_points(margins, margins_in(box).to(margins), aspect(box), image_aspect)
+
+
+def aspect(box: Box) -> float:
+    """Return height over width of the template that is cut from a box."""
+    x0, y0, x1, y1 = box
+    return round((y1 - y0) * CROP_PLATEAU) / round((x1 - x0) * CROP_PLATEAU)
 
 
 def margins_in(box: Box) -> Tensor:
@@ -144,41 +164,90 @@ def _window(inner: Box, box: Box, size: tuple[int, int]) -> Window:
     return ..., slice(*rows), slice(*columns)
 
 
-def train_network(
-    network: PoseNetwork,
-    phase: str,
-    data: PhaseData,
-    loss: Loss,
-    args: argparse.Namespace,
+@dataclass(frozen=True)
+class Views:
+    """What a pose network is trained on: views of images in which a template's pose is known."""
+
+    images: Tensor  # (K, H, W) bytes
+    targets: Tensor  # (K, 4), poses of the template in the images
+    frames: Tensor  # (K, 4), poses of the views
+    view_aspect: float
+    template_aspect: float
+    jitter: PoseJitter
+
+
+def fine_views(data: PhantomData) -> Views:
+    """Return what the fine network sees: the enlarged coarse box around knees."""
+    row, knee = knees_of(data).unbind(1)
+    margins = data.crop_margins[row, knee]
+    frames = enlarge_pose(pose(margins, COARSE, 1.0), ENLARGE)
+    crops = data.crops[row, knee]
+    return Views(
+        crops, pose(margins, FINE, 1.0), frames, aspect(COARSE), aspect(FINE), NARROW_JITTER
+    )
+
+
+def coarse_views(data: PhantomData) -> Views:
+    """Return what the coarse network sees: halves of bilateral films."""
+    halves, margins = data.halves.flatten(0, 1), data.half_margins.flatten(0, 1)
+    targets = pose(margins, COARSE, HALF_ASPECT)
+    frames = torch.zeros_like(targets)
+    frames[:, 0] = 1
+    return Views(halves, targets, frames, HALF_ASPECT, aspect(COARSE), WIDE_JITTER)
+
+
+def train_pose_network(
+    name: str, views: Views, steps: int, args: argparse.Namespace
 ) -> PoseNetwork:
-    """Train one network with AdamW and a one-cycle schedule."""
-    network = network.to(memory_format=torch.channels_last).train()
+    """Train a pose network with AdamW and a one-cycle schedule."""
+    device = views.images.device
+    network = PoseNetwork().to(device, memory_format=torch.channels_last).train()
     optimiser = torch.optim.AdamW(network.parameters(), weight_decay=0.02, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, args.rate, total_steps=args.steps, pct_start=0.1
+        optimiser, args.rate, total_steps=steps, pct_start=0.1
     )
-    device = data.frames.device
     generator = torch.Generator(device).manual_seed(args.seed)
-    everyone = torch.arange(args.batch, device=device)
     started = time.perf_counter()
-
-    def answer(images: Tensor) -> Tensor:
+    for step in range(steps):
+        rows = torch.randint(len(views.images), (args.batch,), generator=generator, device=device)
+        images, wanted = draw_views(views, rows, generator)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            return network(images)
-
-    for step in range(args.steps):
-        count = len(data.films), (args.batch,)
-        rows = torch.randint(*count, generator=generator, device=device)
-        mean = loss(answer, data, rows, everyone, generator).mean()
+            v = network(images)
+        found = pose_from_vector(v, views.template_aspect / views.view_aspect)
+        distance = corner_distance(found, wanted, views.template_aspect, views.view_aspect).mean()
         optimiser.zero_grad(set_to_none=True)
-        mean.backward()
+        distance.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimiser.step()
         schedule.step()
-        if step % 500 == 0 or step == args.steps - 1:
+        if step % 250 == 0 or step == steps - 1:
             seconds = time.perf_counter() - started
-            print(f"{phase} step {step} distance {mean / 2:.4f} {seconds:.0f} s", flush=True)
+            print(f"{name} step {step} distance {distance:.4f} {seconds:.0f} s", flush=True)
     return network.eval()
+
+
+def draw_views(views: Views, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return random views (B, 1, 224, 224) and the template's poses (B, 1, 4) in them."""
+    images = views.images[rows][:, None].float() / 255
+    image_aspect = images.shape[-2] / images.shape[-1]
+    target, frames = views.targets[rows][:, None], views.frames[rows][:, None]
+    nominal = relative_pose(frames, target, views.view_aspect, image_aspect)
+    ratio = views.template_aspect / views.view_aspect
+    wanted = jitter_pose(nominal, ratio, views.jitter, generator)
+    frames = frame_from_poses(target, wanted, views.view_aspect, image_aspect)
+    drawn = crop_views(images, frames, views.view_aspect)
+    drawn = lower_resolution(drawn, generator)
+    return apply_exposures(drawn, draw_exposures(len(rows), INPUT, generator)), wanted
+
+
+def lower_resolution(views: Tensor, generator: torch.Generator) -> Tensor:
+    """Return views (B, 1, H, W), some of them as if taken from a film of low resolution."""
+    share, most = SOFT
+    count = round(share * len(views))
+    factor = 1 + (most - 1) * float(torch.rand((), generator=generator, device=views.device))
+    size = tuple(round(side / factor) for side in INPUT)
+    soft = resize(resize(views[:count], size), INPUT)
+    return torch.cat([soft, views[count:]])
 
 
 if __name__ == "__main__":

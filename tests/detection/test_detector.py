@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.detector import Detector, PreparedFilm
+from kneematch.detection.detector import Detector, Preparation, PreparedFilm
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.split import split
@@ -61,7 +61,8 @@ def detector_at(
     """A detector that finds a pose of the paper's halves, or the annotated one, without search."""
     template, own = cut_template(read(annotation.film), annotation)
     theta = own if pose is None else torch.tensor(pose)
-    return Detector(template, always(theta), "always", paper=True, **options)
+    how = Preparation(locate=False, margin=0.0)
+    return Detector(template, always(theta), "always", paper=True, preparation=how, **options)
 
 
 def box_corners(box: tuple[float, float, float, float]) -> list[list[float]]:
@@ -187,7 +188,9 @@ def test_detector_states_no_laterality_that_is_not_known(
     annotation: Annotation, film: Radiograph
 ) -> None:
     def sides(film: Radiograph, left_is: str | None = None) -> list[tuple[str, str, str]]:
-        found = replace(detector_at(annotation), left_is=left_is).detect(film)
+        detector = detector_at(annotation)
+        how = replace(detector.preparation, left_is=left_is)
+        found = replace(detector, preparation=how).detect(film)
         return [(knee.laterality, knee.laterality_source, knee.review) for knee in found]
 
     unknown = replace(film, seen_from_front=None)
@@ -280,7 +283,7 @@ def test_from_template_takes_a_file_or_an_annotation(
 
 
 def test_load_refuses_impossible_settings(annotation: Annotation) -> None:
-    with pytest.raises(SettingsError, match="neural, neural\\+sharpen, search, grid, sliding"):
+    with pytest.raises(SettingsError, match="locator, neural\\+sharpen, neural, search"):
         Detector.from_template(annotation, method="magic")
     with pytest.raises(SettingsError, match="auto, cpu, cuda"):
         Detector.from_template(annotation, device="tpu")

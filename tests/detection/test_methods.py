@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from kneematch.detection import methods
+from kneematch.detection.locate import LOCATOR_FILE
 from kneematch.detection.methods import (
     NEURAL,
     SEARCHES,
     TemplateSource,
     check_method,
     choose_solver,
+    read_template,
 )
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector
@@ -31,6 +33,7 @@ from kneematch.solvers.sliding_window import sliding_window
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
+needs_locator = pytest.mark.skipif(not LOCATOR_FILE.exists(), reason="no locator")
 V = torch.tensor([0.2, -0.1, 0.1, 0.3])
 
 
@@ -55,7 +58,7 @@ class AModel:
     def __init__(self, template: Template) -> None:
         self.fine_template = self.coarse_template = template
 
-    def networks(self, device: str) -> Known:
+    def networks(self, device: str, *, located: bool = False) -> Known:
         return Known()
 
 
@@ -79,10 +82,20 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
+@pytest.fixture
+def draw(monkeypatch: pytest.MonkeyPatch) -> Callable:
+    """Make a source the template that is read from any file."""
+
+    def use(source: TemplateSource) -> None:
+        monkeypatch.setattr(methods, "read_template", lambda template, *, located: source)
+
+    return use
+
+
 def test_check_method_refuses_unknown_names() -> None:
     for name in ("auto", *NEURAL, *SEARCHES):
         check_method(name)
-    with pytest.raises(SettingsError, match=r"'Search'; expected one of auto, neural, .*sliding"):
+    with pytest.raises(SettingsError, match=r"'Search'; expected one of auto, locator, .*sliding"):
         check_method("Search")
 
 
@@ -91,11 +104,12 @@ def test_check_method_refuses_unknown_names() -> None:
     [("search", exhaustive_search), ("grid", grid_search), ("sliding", sliding_window)],
 )
 def test_choose_solver_returns_the_search_of_a_name(
-    asked: tuple[Any, Template], name: str, function: Callable
+    asked: tuple[Any, Template], draw: Callable, name: str, function: Callable
 ) -> None:
     _, template = asked
+    draw(TemplateSource(template))
     for model in (None, AModel(template)):
-        given = choose_solver(name, TemplateSource(template), model, paper=False, device="cpu")  # type: ignore[arg-type]
+        given = choose_solver(name, "drawn", model, paper=False, device="cpu")  # type: ignore[arg-type]
         solver = given.solver.func if isinstance(given.solver, partial) else given.solver
         assert (given.method, solver) == (name, function)
         assert (given.check is None) == (model is None)
@@ -108,7 +122,9 @@ def test_choose_solver_returns_the_search_of_a_name(
         ("neural", True, "neural", []),
         ("neural+sharpen", False, "neural+sharpen", ["refine_anchored"]),
         ("neural+sharpen", True, "neural+sharpen", ["adam"]),
-        ("auto", False, "neural+sharpen", ["refine_anchored"]),
+        pytest.param("locator", False, "locator", ["refine_anchored"], marks=needs_locator),
+        pytest.param("auto", False, "locator", ["refine_anchored"], marks=needs_locator),
+        ("auto", True, "neural+sharpen", ["adam"]),
     ],
 )
 def test_choose_solver_refines_what_the_networks_see(
@@ -121,9 +137,7 @@ def test_choose_solver_refines_what_the_networks_see(
 ) -> None:
     question, template = asked
     model: Any = AModel(template)
-    given = choose_solver(
-        method, TemplateSource(model.fine_template), model, paper=paper, device="cpu"
-    )
+    given = choose_solver(method, None, model, paper=paper, device="cpu")
     found = given.solver(question)
     assert given.method == name
     assert given.check is not None
@@ -132,7 +146,10 @@ def test_choose_solver_refines_what_the_networks_see(
 
 
 def test_choose_solver_transfers_only_a_drawn_template(
-    asked: tuple[Any, Template], clouds: Callable, monkeypatch: pytest.MonkeyPatch
+    asked: tuple[Any, Template],
+    clouds: Callable,
+    draw: Callable,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     offset = torch.tensor([0.5, 0.2, 0.0, 0.0])
     monkeypatch.setattr(
@@ -140,11 +157,9 @@ def test_choose_solver_transfers_only_a_drawn_template(
     )
     question, template = asked
     model: Any = AModel(template)
-    own = choose_solver(
-        "neural", TemplateSource(model.fine_template), model, paper=False, device="cpu"
-    )
-    drawn = TemplateSource(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0]))
-    other = choose_solver("neural", drawn, model, paper=False, device="cpu")
+    own = choose_solver("neural", None, model, paper=False, device="cpu")
+    draw(TemplateSource(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0])))
+    other = choose_solver("neural", "drawn", model, paper=False, device="cpu")
     found = [pose_from_vector(each.solver(question).v, 1 / 1.6) for each in (own, other)]
     assert torch.allclose(found[0], torch.tensor([0.4, 0.1, 0.0, 0.0]), atol=1e-5)
     assert torch.allclose(found[1], torch.tensor([0.2, 0.18, 0.0, 0.0]), atol=1e-5)
@@ -155,7 +170,10 @@ def test_choose_solver_transfers_only_a_drawn_template(
 
 
 def test_choose_solver_searches_where_the_networks_see_no_knee(
-    asked: tuple[Any, Template], clouds: Callable, monkeypatch: pytest.MonkeyPatch
+    asked: tuple[Any, Template],
+    clouds: Callable,
+    draw: Callable,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*given: Any) -> None:
         raise TemplateError("the network sees no knee")
@@ -163,38 +181,37 @@ def test_choose_solver_searches_where_the_networks_see_no_knee(
     monkeypatch.setattr(methods, "transfer_template", refuse)
     _, template = asked
     model: Any = AModel(template)
-    drawn = TemplateSource(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0]))
-    given = choose_solver("auto", drawn, model, paper=False, device="cpu")
+    draw(TemplateSource(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0])))
+    given = choose_solver("auto", "drawn", model, paper=False, device="cpu")
     assert (given.method, given.solver, given.check) == ("search", exhaustive_search, None)
     for method in NEURAL:
         with pytest.raises(TemplateError, match="sees no knee"):
-            choose_solver(method, drawn, model, paper=False, device="cpu")
+            choose_solver(method, "drawn", model, paper=False, device="cpu")
 
 
-def test_template_source_knows_where_it_was_drawn(tmp_path: Path) -> None:
+@pytest.mark.parametrize("located", [False, pytest.param(True, marks=needs_locator)])
+def test_read_template_knows_where_it_was_drawn(tmp_path: Path, located: bool) -> None:
     film = phantom(0, size=(320, 400))
     write_dicom(tmp_path / "film.dcm", film.radiograph.pixels, mm_per_px=None, laterality="B")
     knee = film.knees[1]
     boxes = annotate(tmp_path / "film.dcm", knee.side, knee.plateau_left, knee.plateau_right)
-    sought = TemplateSource.drawn(boxes)
-    assert sought.half is not None
+    sought = read_template(boxes, located=located)
+    assert sought.view is not None
     assert sought.theta is not None
-    assert sought.half.shape == (800, 500)
+    assert sought.view.shape == (800, 500)
     assert set(sought.template.landmarks) == {"plateau_medial", "plateau_lateral"}
-    question = make_problem(sought.half[None, None], sought.template)
+    question = make_problem(sought.view[None, None], sought.template)
     energy = methods.network_solver(
         type("Here", (), {"poses": lambda self, halves: sought.theta.float()[None, None]})()
     )(question).energy
     assert float(energy) < 0.01
     with pytest.raises(TemplateError, match=r"called centre.*rename it"):
-        TemplateSource.drawn(replace(boxes, landmarks={"centre": (1.0, 2.0)}))
+        read_template(replace(boxes, landmarks={"centre": (1.0, 2.0)}), located=located)
 
 
-def test_choose_solver_passes_the_papers_settings_on(asked: Any) -> None:
-    _, template = asked
+def test_choose_solver_passes_the_papers_settings_on(asked: Any, draw: Callable) -> None:
+    draw(TemplateSource(asked[1]))
     settings = PaperSettings(adam_steps=7, adam_rate=0.2, grid_scales=3, grid_stride=0.5)
-    chosen = choose_solver(
-        "grid", TemplateSource(template), None, paper=True, device="cpu", settings=settings
-    )
+    chosen = choose_solver("grid", "drawn", None, paper=True, device="cpu", settings=settings)
     assert isinstance(chosen.solver, partial)
     assert chosen.solver.keywords == {"n_scales": 3, "stride": 0.5, "steps": 7, "rate": 0.2}

@@ -8,19 +8,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.detection.detector import Detector, prepare
+from kneematch.detection.detector import Detector, Preparation, prepare
 from kneematch.detection.quality import (
+    ATYPICAL,
     CERTAIN_MISMATCH,
     CUT,
     DISAGREE,
-    HIGH_ENERGY,
     METAL,
     NEGATIVE,
     NO_KNEE,
     SIDES_DIFFER,
+    WRONG_TAG,
     Quality,
     cut_by_edge,
     measure_quality,
+    sides_differ,
 )
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.geometry.view import rectangle_to_film
@@ -41,8 +43,6 @@ def quality(*, neural: bool = True, **changed: float) -> Quality:
         "negative": False,
         "mismatch": 0.2,
         "network_distance": 0.01,
-        "scale_difference": 0.0,
-        "height_difference": 0.0,
         "brightness": 0.1,
     }
     arrays = {name: np.array([[value]]) for name, value in (good | changed).items()}
@@ -50,36 +50,70 @@ def quality(*, neural: bool = True, **changed: float) -> Quality:
 
 
 def test_review_is_empty_without_a_doubt() -> None:
-    assert quality().review(0, 0, cut=False) == ("", "")
+    assert quality().review(0, 0) == ("", "")
 
 
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"loss": 0.6}, HIGH_ENERGY),
+        ({"loss": 0.6}, ATYPICAL),
         ({"mismatch": 0.8}, NO_KNEE),
         ({"mismatch": math.nan}, NO_KNEE),
-        ({"network_distance": 0.2}, NO_KNEE),
-        ({"scale_difference": 0.5}, SIDES_DIFFER),
-        ({"height_difference": 1.0}, SIDES_DIFFER),
+        ({"mismatch": 0.6}, ATYPICAL),
+        ({"network_distance": 0.2}, ATYPICAL),
         ({"brightness": 0.9}, METAL),
     ],
 )
 def test_review_names_each_doubt(changed: dict[str, float], reason: str) -> None:
-    assert quality(**changed).review(0, 0, cut=False) == ("yes", reason)
+    assert quality(**changed).review(0, 0) == ("yes", reason)
 
 
 def test_review_names_a_search_that_disagrees_with_the_network() -> None:
     far, near = (quality(neural=False, network_distance=value) for value in (0.2, 0.06))
-    assert far.review(0, 0, cut=False) == ("yes", DISAGREE)
-    assert near.review(0, 0, cut=False) == ("", "")
+    assert far.review(0, 0) == ("yes", DISAGREE)
+    assert near.review(0, 0) == ("", "")
 
 
 def test_review_lists_all_reasons_and_a_negative_only_as_a_note() -> None:
-    assert quality(negative=True).review(0, 0, cut=False) == ("", NEGATIVE)
+    assert quality(negative=True).review(0, 0) == ("", NEGATIVE)
     review, reason = quality(loss=0.6, negative=True).review(0, 0, cut=True)
     assert review == "yes"
-    assert reason.split("; ") == [HIGH_ENERGY, CUT, NEGATIVE]
+    assert reason.split("; ") == [ATYPICAL, CUT, NEGATIVE]
+
+
+def test_review_calls_a_tag_wrong_only_where_there_is_one() -> None:
+    assert quality(negative=True).review(0, 0, tagged=True) == ("", WRONG_TAG)
+
+
+def test_review_believes_what_is_known_about_metal() -> None:
+    assert quality().review(0, 0, metal=True) == ("yes", METAL)
+    assert quality(brightness=0.9).review(0, 0, metal=False) == ("", "")
+
+
+def test_review_names_knees_that_differ() -> None:
+    assert quality().review(0, 0, uneven=True) == ("yes", SIDES_DIFFER)
+
+
+def test_expected_error_grows_with_the_mismatch() -> None:
+    low, high = (quality(mismatch=value).expected_error(0, 0) for value in (0.1, 0.6))
+    assert 0 < low < high
+
+
+@pytest.mark.parametrize(
+    ("other", "differ"),
+    [
+        ((110, 0, 210, 100), False),
+        ((110, 0, 240, 130), True),  # larger
+        ((110, 80, 210, 180), True),  # lower
+    ],
+)
+def test_sides_differ_compares_size_and_height(
+    other: tuple[float, float, float, float], differ: bool
+) -> None:
+    boxes = [rectangle_to_film(0, 0, 100, 100, mirrored=True), rectangle_to_film(*other)]
+    assert sides_differ(torch.stack(boxes)[None].numpy()).tolist() == [differ]
+    turn = np.array([[0, -1, 300], [1, 0, 0], [0, 0, 1.0]])
+    assert sides_differ((turn @ torch.stack(boxes).numpy())[None]).tolist() == [differ]
 
 
 def test_cut_by_edge_is_true_when_the_inner_part_leaves_the_film() -> None:
@@ -103,7 +137,7 @@ def test_detector_notes_a_negative(detector: Detector) -> None:
     film = phantom(22, size=(600, 720)).radiograph
     for knee in detector.detect(replace(film, pixels=1 - film.pixels)):
         assert knee.polarity == "negative"
-        assert NEGATIVE in knee.reason
+        assert WRONG_TAG in knee.reason
 
 
 def test_detector_flags_an_upside_down_film(detector: Detector) -> None:
@@ -121,7 +155,7 @@ def test_measure_quality_checks_only_films_whose_match_is_doubtful(detector: Det
 
     noise = Radiograph(np.random.default_rng(0).random((600, 720), dtype=np.float32))
     films = [phantom(6, size=(600, 720)).radiograph, noise]
-    halves = torch.stack([prepare(film, detector.margin).halves.pixels for film in films])
+    halves = torch.stack([prepare(film, Preparation(locate=False)).views.pixels for film in films])
     posed = make_problem(halves, detector.template)
     theta = pose_from_vector(detector.solver(posed).v, posed.height_ratio)
     found = measure_quality(posed, theta, check, neural=True)  # type: ignore[arg-type]

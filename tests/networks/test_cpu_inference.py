@@ -1,8 +1,6 @@
 """CPU inference: it agrees with the plain network, and falls back to float32 where it must."""
 
-import json
 from collections.abc import Callable, Iterator
-from importlib.resources import files
 
 import pytest
 import torch
@@ -12,7 +10,6 @@ from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.view import transform
 from kneematch.networks import cpu_inference
 from kneematch.networks.cpu_inference import (
-    STORED_RANGES,
     ByteConvolution,
     ByteNetwork,
     byte_network,
@@ -20,6 +17,7 @@ from kneematch.networks.cpu_inference import (
     cpu_network,
     estimated_ranges,
     float_network,
+    measured_ranges,
     stored_ranges,
 )
 from kneematch.networks.model_file import Model, load_model, shipped_model
@@ -102,16 +100,19 @@ def test_cpu_network_in_bytes_agrees_with_the_plain_network(
 
 
 @needs_bytes
-@pytest.mark.parametrize("ranges", [stored_ranges, estimated_ranges])
+@pytest.mark.parametrize("measured", [True, False])
 def test_byte_network_moves_no_margin_by_half_a_percent(
-    model: Model, knees: Callable, ranges: Callable
+    model: Model, knees: Callable, measured: bool
 ) -> None:
     halves = torch.stack([knees(seed).halves for seed in (5, 6, 7)])
     template = model.fine_template
     aspects = model.coarse_template.aspect, template.aspect
     plain = network_from_weights(model.coarse), network_from_weights(model.fine)
-    both = model.coarse, model.fine
-    quick = (byte_network(weights, ranges(weights)) for weights in both)
+    both = {"coarse": model.coarse, "fine": model.fine}
+    quick = (
+        byte_network(weights, (measured and stored_ranges(weights)) or estimated_ranges(weights))
+        for name, weights in both.items()
+    )
     size = torch.tensor([250.0, 400.0])
     marks = torch.tensor([template.landmarks[f"plateau_{end}"] for end in ("medial", "lateral")])
     here, there = (
@@ -154,29 +155,20 @@ def test_byte_network_does_not_depend_on_the_batch(
     assert torch.equal(quick(images), alone)
 
 
-def test_stored_ranges_are_those_of_the_shipped_networks(model: Model) -> None:
-    stored = json.loads((files("kneematch.networks") / STORED_RANGES).read_text(encoding="utf-8"))
-    assert len(stored) == 2
-    for weights in (model.coarse, model.fine):
-        ranges = stored_ranges(weights)
-        assert ranges is not None
-        assert ranges.keys() == estimated_ranges(weights).keys()
-        assert all(low <= 0 < high for low, high in ranges.values())
-
-
-def test_stored_ranges_cover_the_activations_of_knees(model: Model, views: Tensor) -> None:
-    ranges, network = stored_ranges(model.fine), network_from_weights(model.fine)
-    assert ranges is not None
+def test_measured_ranges_cover_the_activations_of_knees(model: Model, views: Tensor) -> None:
+    images = views.flatten(0, 1)
+    ranges, network = measured_ranges(model.fine, images), network_from_weights(model.fine)
+    assert ranges.keys() == estimated_ranges(model.fine).keys()
     highest: dict[str, float] = {}
     for name in ("layer1", "layer2", "layer3", "layer4"):
         layer = getattr(network.backbone, name)
         layer.register_forward_hook(
             lambda _, __, maps, name=name: highest.update({f"{name}.1.bn2": float(maps.max())})
         )
-    network(views)
+    network(images)
     assert len(highest) == 4
     for name, value in highest.items():
-        assert 0.5 * ranges[name][1] < value < 1.2 * ranges[name][1]
+        assert ranges[name][1] == pytest.approx(1.1 * value, rel=0.01)
 
 
 def test_estimated_ranges_do_not_clip_knees(model: Model, views: Tensor) -> None:

@@ -59,18 +59,19 @@ def test_save_model_reads_back(model: Model, tmp_path: Path) -> None:
     assert back.settings == model.settings
 
 
-def test_save_model_in_half_precision_loads_as_float32(model: Model, tmp_path: Path) -> None:
+def test_save_model_compactly_loads_as_float32(model: Model, tmp_path: Path) -> None:
     save_model(tmp_path / "whole.safetensors", model)
-    save_model(tmp_path / "half.safetensors", model, dtype=torch.float16)
-    sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("half", "whole")]
-    assert sizes[0] / sizes[1] == pytest.approx(0.5, abs=0.01)
-    back = load_model(tmp_path / "half.safetensors")
+    save_model(tmp_path / "compact.safetensors", model, compact=True)
+    sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("compact", "whole")]
+    assert sizes[0] / sizes[1] == pytest.approx(0.27, abs=0.01)
+    back = load_model(tmp_path / "compact.safetensors")
     assert {back.fine[name].dtype for name, _ in PoseNetwork().named_parameters()} == {
         torch.float32
     }
     assert same_template(model.fine_template, back.fine_template, 1e-3)
     for name, value in back.fine.items():
-        assert torch.allclose(value, model.fine[name], rtol=1e-3, atol=1e-6), name
+        largest = model.fine[name].abs().max()
+        assert (value - model.fine[name]).abs().max() <= 0.005 * largest, name
 
 
 def test_save_model_stores_the_version(model: Model, tmp_path: Path) -> None:
@@ -97,8 +98,8 @@ def test_load_model_refuses_other_files(model: Model, tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, path)
     with pytest.raises(SettingsError, match=r"not a model of kneematch \(format None\)"):
         load_model(path)
-    save_file({"a": torch.zeros(1)}, path, {"format": "kneematch-model/2"})
-    with pytest.raises(SettingsError, match=r"kneematch-model/2.*expected 'kneematch-model/1'"):
+    save_file({"a": torch.zeros(1)}, path, {"format": "kneematch-model/3"})
+    with pytest.raises(SettingsError, match=r"kneematch-model/3.*expected 'kneematch-model/2'"):
         load_model(path)
     with pytest.raises(SettingsError, match="cannot be read as safetensors"):
         load_model(tmp_path)

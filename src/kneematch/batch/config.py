@@ -27,7 +27,8 @@ from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
 if TYPE_CHECKING:
     from kneematch.detection.detector import Detector
 
-METHODS: Final = ("auto", "neural+sharpen", "neural", "search", "grid", "sliding")
+METHODS: Final = ("auto", "locator", "neural+sharpen", "neural", "search", "grid", "sliding")
+KNEES: Final = ("auto", "1", "2")
 ENGINES: Final = ("local", "ray")
 # Sizes that graders of knee radiographs commonly take: side in mm and in pixels.
 CROP_PRESETS: Final = {
@@ -60,8 +61,8 @@ class DetectConfig:
     template: str | None = template_option()
     method: str = option(
         "auto",
-        help="How knees are found; auto is neural+sharpen, or search if the networks see no knee "
-        "where the template was drawn.",
+        help="How knees are found; auto is locator (neural+sharpen with --paper), or search if the "
+        "networks see no knee where the template was drawn.",
         group=METHOD,
         choices=METHODS,
     )
@@ -71,6 +72,12 @@ class DetectConfig:
         help="The patient's side at the left of the pictures, where headers do not tell it.",
         group=METHOD,
         choices=("R", "L"),
+    )
+    knees: str = option(
+        "auto",
+        help="Number of frontal knees on each film, for the method locator; auto finds out.",
+        group=METHOD,
+        choices=KNEES,
     )
     paper_settings: PaperSettings = DEFAULT_SETTINGS  # `kneematch evaluate` has options for them
 
@@ -176,6 +183,7 @@ class DetectConfig:
         if self.workers is not None and self.workers < 0:
             raise SettingsError(f"{self.workers} workers; expected 0 or more; raise it")
         check_choice("engine", self.engine, ENGINES)
+        check_choice("knees", self.knees, KNEES)
         for name in self.export:
             check_choice("export", name, EXPORTS)
         if self.resume and self.force:
@@ -217,6 +225,7 @@ class DetectConfig:
             self.device,
             self.batch_size,
             self.left_is,
+            None if self.knees == "auto" else int(self.knees),
             self.paper_settings,
         )
 
@@ -238,6 +247,7 @@ class DetectorSource:
     device: str = "auto"
     batch_size: int | None = None
     left_is: str | None = None
+    knees: int | None = None
     paper_settings: PaperSettings = DEFAULT_SETTINGS
 
     def load(self) -> "Detector":
@@ -252,6 +262,7 @@ class DetectorSource:
             device=self.device,
             batch_size=self.batch_size,
             left_is=self.left_is,
+            knees=self.knees,
             paper_settings=PaperSettings(*self.paper_settings),  # a list, if it came as JSON
         )
 

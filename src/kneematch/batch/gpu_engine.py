@@ -13,8 +13,13 @@ from torch import Tensor
 
 from kneematch.batch.journal import Row
 from kneematch.batch.workers import NumberedFilms, detect_chunk, to_rows
-from kneematch.detection.detector import Detector, PreparedFilm, prepare_file
-from kneematch.detection.laterality import Laterality
+from kneematch.detection.detector import (
+    Detector,
+    FilmFacts,
+    Preparation,
+    PreparedFilm,
+    prepare_file,
+)
 from kneematch.errors import FilmError
 from kneematch.geometry.split import HALF_SIZE, SIDES
 from kneematch.geometry.view import View
@@ -25,14 +30,7 @@ SLOT_BYTES: Final = 2 * len(SIDES) * HALF_SIZE[0] * HALF_SIZE[1]  # 16 bits a pi
 WHITE: Final = 65535
 
 Item = tuple[int, str, int]  # index and path of a film, and the slot for its half images
-# to_film, sides, size, mm_per_px and lateralities of a PreparedFilm.
-Facts = tuple[
-    list[list[list[float]]],
-    tuple[int, ...],
-    tuple[int, int],
-    float | None,
-    tuple[Laterality, ...],
-]
+Facts = tuple[list[list[list[float]]], FilmFacts]  # all of a PreparedFilm but its pixels
 
 
 def detect_on_gpu(detector: Detector, films: NumberedFilms, workers: int) -> Generator[list[Row]]:
@@ -44,7 +42,7 @@ def detect_on_gpu(detector: Detector, films: NumberedFilms, workers: int) -> Gen
         return
     # A batch, what workers hold, and what has arrived from them but is not in the batch yet.
     memory = SharedHalves(size + workers * (QUEUED + 1))
-    prepare = partial(_prepare_in_worker, memory.address, detector.margin, detector.left_is)
+    prepare = partial(_prepare_in_worker, memory.address, detector.preparation)
     items = ((index, film, memory.free.pop()) for index, film in films)
     batch: list[tuple[Item, PreparedFilm | FilmError]] = []
     try:
@@ -96,9 +94,7 @@ def open_halves(address: str) -> Tensor:
 _opened: dict[str, Tensor] = {}  # in a reader process: its view of the shared memory
 
 
-def _prepare_in_worker(
-    address: str, margin: float, left_is: str | None, item: Item
-) -> Facts | FilmError:
+def _prepare_in_worker(address: str, how: Preparation, item: Item) -> Facts | FilmError:
     """Read and split a film; its half images stay behind in their slot.
 
     The result holds no tensor: torch would open a socket to send one.
@@ -106,14 +102,13 @@ def _prepare_in_worker(
     if address not in _opened:
         _opened[address] = open_halves(address)
     _, path, slot = item
-    film = prepare_file(path, margin, left_is)
+    film = prepare_file(path, how)
     if isinstance(film, FilmError):
         return film
-    pixels = film.halves.pixels
+    pixels = film.views.pixels
     levels = (WHITE * pixels.clamp(0, 1)).round_().to(torch.int32).to(torch.uint16)
     _opened[address][slot, : len(pixels)] = levels
-    to_film = film.halves.to_film.tolist()
-    return to_film, film.sides, film.size, film.mm_per_px, film.lateralities
+    return film.views.to_film.tolist(), film.facts
 
 
 def _received(
@@ -126,10 +121,10 @@ def _received(
         elif isinstance(result, FilmError):
             yield item, result
         else:
-            to_film, sides, size, mm_per_px, lateralities = result
-            pixels = memory.pixels[item[2], : len(sides)]
-            halves = View(pixels, torch.tensor(to_film, dtype=torch.float64))
-            yield item, PreparedFilm(halves, sides, size, mm_per_px, lateralities)
+            to_film, facts = result
+            pixels = memory.pixels[item[2], : len(facts.sides)]
+            views = View(pixels, torch.tensor(to_film, dtype=torch.float64))
+            yield item, PreparedFilm(views, facts)
 
 
 def _detect(

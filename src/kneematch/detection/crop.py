@@ -126,5 +126,5 @@ def _axes(found: Detection, *, mirror: bool) -> tuple[NDArray[np.float64], NDArr
     """Unit vectors on the film along the crop's rows and down its columns."""
     across = (found.corners[1] - found.corners[0]) / found.width_px
     down = (found.corners[3] - found.corners[0]) / found.height_px
-    # In the left half the template lies mirrored, so its own axes already are a mirror.
-    return (-across if found.side == "left" and not mirror else across), down
+    # Where the template lies mirrored, its own axes already are a mirror.
+    return (-across if found.mirrored and not mirror else across), down

@@ -53,6 +53,7 @@ class Detection:
     measures: Mapping[str, Measure] = field(default_factory=dict)  # by name; see docs/measures.md
     laterality_source: str = ""  # "user", "header", "marker" or empty: how the laterality is known
     decision: str = ""  # of a reviewer: "accepted", "corrected", "rejected", or empty
+    expected_error_px: float | None = None  # 9 of 10 margin errors lie below it
 
     @property
     def width_mm(self) -> float | None:
@@ -63,6 +64,12 @@ class Detection:
     def height_mm(self) -> float | None:
         """None without spacing."""
         return None if self.mm_per_px is None else self.height_px * self.mm_per_px
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether the lateral side points to the left of the upright picture."""
+        across, down = self.corners[[1, 3]] - self.corners[0]
+        return bool(across[0] * down[1] - across[1] * down[0] < 0)
 
     @property
     def needs_review(self) -> bool:

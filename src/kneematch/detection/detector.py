@@ -1,7 +1,8 @@
 """Detector: from a radiograph to the knee joint areas, in the film's own pixels.
 
-Every film takes the same stages, in Python and on the command line: read, `prepare` (two half
-images), solve (networks or a search), `measure_quality`, `Detection`.
+Every film takes the same stages, in Python and on the command line: read, `prepare` (a view around
+each knee that is located, or the paper's two half images), solve (networks or a search),
+`measure_quality`, `Detection`.
 """
 
 import math
@@ -18,18 +19,24 @@ from torch import Tensor
 
 from kneematch.detection.detection import CORNERS, Detection
 from kneematch.detection.laterality import (
+    SIDES as PATIENT_SIDES,
+)
+from kneematch.detection.laterality import (
     Laterality,
     check_left_is,
     resolve_laterality,
     usual_mirroring,
 )
+from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.detection.markers import read_markers
-from kneematch.detection.methods import AUTO, NEURAL, TemplateSource, check_method, choose_solver
-from kneematch.detection.quality import YES, Quality, cut_by_edge, measure_quality
+from kneematch.detection.metal import has_metal
+from kneematch.detection.methods import AUTO, LOCATOR, NEURAL, check_method, choose_solver
+from kneematch.detection.quality import YES, Quality, cut_by_edge, measure_quality, sides_differ
 from kneematch.devices import resolve_device
-from kneematch.errors import FilmError, SettingsError
+from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
+from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
-from kneematch.geometry.split import LEFT, RIGHT, ROOM, SIDES, single, split
+from kneematch.geometry.split import LEFT, RIGHT, ROOM, SIDES, large_enough, single, split
 from kneematch.geometry.view import View, compose
 from kneematch.io.in_memory import is_dataset, radiograph_from_array, radiograph_from_dataset
 from kneematch.io.radiograph import Radiograph
@@ -47,19 +54,45 @@ if TYPE_CHECKING:
 
 Film = Union[Radiograph, str, os.PathLike[str], NDArray[Any], "Dataset"]
 
-CAPTURABLE: Final = ("search", "neural", "neural+sharpen")  # methods that a CUDA graph can hold
+CAPTURABLE: Final = (
+    "locator",
+    "search",
+    "neural",
+    "neural+sharpen",
+)  # methods that a CUDA graph can hold
 GPU_BATCH: Final = 64  # films
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """How a film is cut into images of single knees."""
+
+    locate: bool = True  # around the knees that the locator finds; or in halves, by its symmetry
+    knees: int | None = None  # how many knees a film shows; None: the locator finds out
+    margin: float = ROOM  # how far halves go past the film, as a share of its width
+    left_is: str | None = None  # the patient's side at the picture's left, stated by the user
+
+
+@dataclass(frozen=True, slots=True)
+class FilmFacts:
+    """What a detection needs of a film besides its pixels; S knees."""
+
+    size: tuple[int, int]  # (height, width)
+    mm_per_px: float | None
+    sides: tuple[int, ...]  # LEFT or RIGHT
+    mirrored: tuple[bool, ...]  # where the lateral side points to the picture's left
+    lateralities: tuple[Laterality, ...]
+    places: tuple[KneePlace, ...] = ()  # where the locator saw the knees
+    metal: tuple[bool, ...] = ()  # which of these have metal in them
+    tagged: bool = False  # a tag says whether bones are bright
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedFilm:
-    """The half images of a film, and what else a detection needs of it."""
+    """Images of the S knees of a film, lateral side to the right."""
 
-    halves: View  # pixels (S, 800, 500), to_film (S, 3, 3)
-    sides: tuple[int, ...]  # LEFT, RIGHT or both
-    size: tuple[int, int]  # (height, width) of the film
-    mm_per_px: float | None
-    lateralities: tuple[Laterality, ...]  # one per side
+    views: View  # pixels (S, 800, 500), to_film (S, 3, 3)
+    facts: FilmFacts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +115,7 @@ class Detector:
     device: str = "cpu"
     batch_size: int = 1  # films that are searched together; on a CPU this changes nothing
     check: ConsistencyCheck | None = None  # consistency check with the networks
-    left_is: str | None = None  # the patient's side at the picture's left, stated by the user
+    preparation: Preparation = Preparation()
     _graphs: dict[torch.Size, SolverGraph | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -96,6 +129,7 @@ class Detector:
         device: str = AUTO,
         batch_size: int | None = None,
         check: bool = True,
+        knees: int | None = None,
         left_is: str | None = None,
         paper_settings: PaperSettings = DEFAULT_SETTINGS,
     ) -> "Detector":
@@ -105,12 +139,15 @@ class Detector:
             model: file written by `kneematch train`. Default: the built-in model.
             template: annotation, or path of a template.json, whose fine box is found instead of
                 the model's own template.
-            method: auto, neural+sharpen, neural, search, grid or sliding. "auto" is neural+sharpen,
-                or search if the networks see no knee where the template was drawn.
+            method: auto, locator, neural+sharpen, neural, search, grid or sliding. "auto" is
+                locator (neural+sharpen with the paper's energy), or search if the networks see no
+                knee where the template was drawn.
             paper: minimise the paper's energy instead of the robust one.
             device: auto, cpu, cuda, cuda:N or mps.
             batch_size: films that are searched together. Default: 64 on a GPU, 1 on a CPU.
             check: compare what another method found with the networks, for `review`.
+            knees: 1 or 2, how many frontal knees each film shows; None finds out. Methods other
+                than locator always split a film in two, unless its header names one knee.
             left_is: "R" or "L", the patient's side at the picture's left, where the headers do not
                 tell it.
             paper_settings: steps and rate of Adam, scales and stride of the grid search.
@@ -123,20 +160,19 @@ class Detector:
         check_left_is(left_is)
         if batch_size is not None and batch_size < 1:
             raise SettingsError(f"a batch of {batch_size}; expected 1 film or more; raise it")
+        if knees not in (None, 1, 2):
+            raise SettingsError(f"{knees} knees a film; expected 1, 2 or None; choose one")
         device = resolve_device(device)
-        source = None if template is None else TemplateSource.drawn(template)
         loaded = None
         if needs_model(template is not None, method, paper=paper, check=check):
             loaded = load_model(model or shipped_model())
-            source = source or TemplateSource(loaded.fine_template)
-        if source is None:
-            raise SettingsError("no template; expected a model or an annotation; give one")
         chosen = choose_solver(
-            method, source, loaded, paper=paper, device=device, settings=paper_settings
+            method, template, loaded, paper=paper, device=device, settings=paper_settings
         )
-        cut = source.template.to(torch.empty(0, device=device))
+        cut = chosen.template.to(torch.empty(0, device=device))
         films = batch_size or (1 if device == "cpu" else GPU_BATCH)
-        return cls(cut, chosen.solver, chosen.method, paper, device, films, chosen.check, left_is)
+        how = Preparation(chosen.method == LOCATOR, knees, 0.0 if paper else ROOM, left_is)
+        return cls(cut, chosen.solver, chosen.method, paper, device, films, chosen.check, how)
 
     @classmethod
     def from_template(
@@ -195,15 +231,15 @@ class Detector:
             yield from self.results(batch)
 
     def prepare(self, film: Film) -> PreparedFilm | FilmError:
-        """Read a film and cut it into half images; what cannot be used is returned as an error."""
+        """Read a film and cut out its knees; what cannot be used is returned as an error."""
         if isinstance(film, str | os.PathLike):
-            return prepare_file(os.fspath(film), self.margin, self.left_is)
+            return prepare_file(os.fspath(film), self.preparation)
         try:
             if isinstance(film, np.ndarray):
                 film = radiograph_from_array(film)
             elif is_dataset(film):
                 film = radiograph_from_dataset(film)
-            return prepare(film, self.margin, self.left_is)
+            return prepare(film, self.preparation)
         except FilmError as error:
             return error
 
@@ -211,10 +247,12 @@ class Detector:
         """Yield the results of films that were prepared, in order."""
         found = iter(self.find([film for film in batch if isinstance(film, PreparedFilm)]))
         for film in batch:
-            if isinstance(film, PreparedFilm):
-                yield FilmResult(film.size, next(found))
-            else:
+            if not isinstance(film, PreparedFilm):
                 yield FilmResult(failure=film)
+            elif knees := next(found):
+                yield FilmResult(film.facts.size, knees)
+            else:
+                yield FilmResult(film.facts.size, failure=NoFrontalKnee(NoFrontalKnee.reason))
 
     def find(self, films: Sequence[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that were prepared.
@@ -226,7 +264,7 @@ class Detector:
             return [self._find([film])[0] for film in films]
         found: list[tuple[Detection, ...]] = [()] * len(films)
         for sides in (1, len(SIDES)):
-            alike = [k for k, film in enumerate(films) if len(film.sides) == sides]
+            alike = [k for k, film in enumerate(films) if len(film.facts.sides) == sides]
             for k, knees in zip(alike, self._find_together([films[k] for k in alike]), strict=True):
                 found[k] = knees
         return found
@@ -247,20 +285,16 @@ class Detector:
         middle = len(films) // 2
         return self._find_together(films[:middle]) + self._find_together(films[middle:])
 
-    @property
-    def margin(self) -> float:
-        """How far a film is continued to either side, as a share of its width."""
-        return 0.0 if self.paper else ROOM
-
     def _find(self, films: list[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that have as many sides each."""
-        halves = _to_device([film.halves.pixels for film in films], self.device)
-        posed = make_problem(halves, self.template, paper=self.paper)
+        views = _to_device([film.views.pixels for film in films], self.device)
+        posed = make_problem(views, self.template, paper=self.paper)
         theta = pose_from_vector(self._solve(posed).v.double(), posed.height_ratio)  # (N, S, 4)
         quality = measure_quality(posed, theta, self.check, neural=self.method in NEURAL)
         matrices = pose_matrix(theta, self.template.aspect, posed.image_aspect).cpu()
-        to_film = compose(torch.stack([film.halves.to_film for film in films]), matrices)
-        return self._detections(films, to_film.numpy(), quality)
+        to_film = compose(torch.stack([film.views.to_film for film in films]), matrices)
+        facts = [film.facts for film in films]
+        return self._detections(facts, to_film.numpy(), quality)
 
     def _solve(self, posed: Problem) -> Solution:
         def solve(halves: Tensor) -> Solution:
@@ -271,24 +305,36 @@ class Detector:
         return self.solver(posed)
 
     def _detections(
-        self, films: list[PreparedFilm], to_film: NDArray[np.float64], quality: Quality
+        self, films: list[FilmFacts], to_film: NDArray[np.float64], quality: Quality
     ) -> list[tuple[Detection, ...]]:
         """Return detections from maps (N, S, 3, 3) of the template's [-1, 1]^2 to film pixels."""
         names = list(self.template.landmarks)
         points = np.array([*CORNERS, *self.template.landmarks.values()])  # (4 + L, 2)
         placed = points @ to_film[..., :2, :2].swapaxes(-1, -2) + to_film[..., None, :2, 2]
         cut = cut_by_edge(to_film, np.array([film.size for film in films]))
+        uneven = sides_differ(to_film)
 
-        def detection(n: int, s: int, side: int, film: PreparedFilm) -> Detection:
+        def detection(n: int, s: int, film: FilmFacts) -> Detection:
             corners = placed[n, s, : len(CORNERS)]
             # The top edge from the picture's left to its right; mirrored, from corner 1 to 0.
-            (x0, y0), (x1, y1) = corners[[1, 0] if side == LEFT else [0, 1]]
-            review, reason = quality.review(n, s, cut=bool(cut[n, s]))
+            (x0, y0), (x1, y1) = corners[[1, 0] if film.mirrored[s] else [0, 1]]
             known = film.lateralities[s]
+            review, reason = quality.review(
+                n,
+                s,
+                cut=bool(cut[n, s]),
+                uneven=bool(uneven[n]),
+                metal=film.metal[s] if film.places else None,
+                tagged=film.tagged,
+            )
+            if film.places and film.places[s].quarter_turns:
+                turned = f"film turned by {90 * film.places[s].quarter_turns} degrees"
+                reason = "; ".join(filter(None, (reason, turned)))
             if known.conflict:
-                review, reason = YES, "; ".join(filter(None, (known.conflict, reason)))
+                review, reason = YES, "; ".join(filter(None, (reason, known.conflict)))
+            width = math.dist(corners[0], corners[1])
             return Detection(
-                side=SIDES[side],
+                side=SIDES[film.sides[s]],
                 laterality=known.side,
                 laterality_source=known.source,
                 energy=float(quality.energy[n]),
@@ -297,7 +343,7 @@ class Detector:
                 method=self.method,
                 corners=corners,
                 centre=(float(to_film[n, s, 0, 2]), float(to_film[n, s, 1, 2])),
-                width_px=math.dist(corners[0], corners[1]),
+                width_px=width,
                 height_px=math.dist(corners[0], corners[3]),
                 rotation_deg=math.degrees(math.atan2(y1 - y0, x1 - x0)),
                 mm_per_px=film.mm_per_px,
@@ -306,10 +352,17 @@ class Detector:
                 ),
                 review=review,
                 reason=reason,
+                expected_error_px=width * quality.expected_error(n, s),
             )
 
         return [
-            tuple(detection(n, s, side, film) for s, side in enumerate(film.sides))
+            tuple(
+                detection(n, s, film)
+                for s in range(len(film.sides))
+                if self.preparation.knees
+                or not film.places
+                or quality.is_knee(n, s, film.places[s])
+            )
             for n, film in enumerate(films)
         ]
 
@@ -330,23 +383,65 @@ def needs_model(has_template: bool, method: str, *, paper: bool, check: bool = T
     return not has_template or method in (AUTO, *NEURAL) or (check and not paper)
 
 
-def prepare(film: Radiograph, margin: float, left_is: str | None = None) -> PreparedFilm:
-    """Cut a film into half images: two, or one where the header says that it shows one knee."""
-    if film.laterality in ("R", "L"):
-        mirrored = usual_mirroring(film, left_is)
-        sides: tuple[int, ...] = (LEFT if mirrored else RIGHT,)
-        halves = single(film, mirrored=mirrored, room=margin)
-    else:
-        sides, halves = (LEFT, RIGHT), split(film, room=margin)
-    mirroring, markers = [side == LEFT for side in sides], read_markers(film.pixels)
-    lateralities = resolve_laterality(film, mirroring, left_is, markers)
-    return PreparedFilm(halves, sides, film.size, film.mm_per_px, lateralities)
+def prepare(film: Radiograph, how: Preparation) -> PreparedFilm:
+    """Cut out the knees of a film.
+
+    Raises:
+        NoFrontalKnee: the locator sees none.
+    """
+    if how.locate:
+        return _prepare_located(film, how)
+    if film.laterality in PATIENT_SIDES:  # the header says that the film shows one knee
+        mirrored = usual_mirroring(film, how.left_is)
+        halves = single(film, mirrored=mirrored, room=how.margin)
+        return PreparedFilm(halves, _facts(film, how, (LEFT if mirrored else RIGHT,), (mirrored,)))
+    facts = _facts(film, how, (LEFT, RIGHT), (True, False))
+    return PreparedFilm(split(film, room=how.margin), facts)
 
 
-def prepare_file(path: str, margin: float, left_is: str | None = None) -> PreparedFilm | FilmError:
-    """Read a film's file and cut it into half images; any failure is returned, not raised."""
+def _facts(
+    film: Radiograph,
+    how: Preparation,
+    sides: tuple[int, ...],
+    mirrored: tuple[bool, ...],
+    **located: Any,
+) -> FilmFacts:
+    return FilmFacts(
+        film.size,
+        film.mm_per_px,
+        sides,
+        mirrored,
+        resolve_laterality(film, mirrored, how.left_is, read_markers(film.pixels)),
+        tagged=film.polarity_tag is not None,
+        **located,
+    )
+
+
+def _prepare_located(film: Radiograph, how: Preparation) -> PreparedFilm:
+    pixels = torch.from_numpy(large_enough(film))
+    places = tuple(locate_knees(pixels, shipped_locator(), how.knees))
+    if not places:
+        raise NoFrontalKnee(NoFrontalKnee.reason)
+    sides, mirrored = picture_sides(places, film.size), tuple(place.mirrored for place in places)
+    views = cut_views(pixels, places)
+    metal = tuple(has_metal(view) for view in views.pixels)
+    return PreparedFilm(views, _facts(film, how, sides, mirrored, places=places, metal=metal))
+
+
+def picture_sides(places: Sequence[KneePlace], size: tuple[int, int]) -> tuple[int, ...]:
+    """Return LEFT or RIGHT for each knee; a single knee is named after the half that it lies in."""
+    if len(places) == len(SIDES):
+        return LEFT, RIGHT
+    place, (height, width) = places[0], size
+    # How far from the left edge of the upright picture, as a share of its width.
+    x = (place.x / width, 1 - place.y / height, 1 - place.x / width, place.y / height)
+    return (LEFT if x[place.quarter_turns] < 0.5 else RIGHT,)
+
+
+def prepare_file(path: str, how: Preparation) -> PreparedFilm | FilmError:
+    """Read a film's file and cut out its knees; any failure is returned, not raised."""
     try:
-        return prepare(read_isolated(path), margin, left_is)
+        return prepare(read_isolated(path), how)
     except FilmError as error:
         named = str(error) if str(error).startswith(path) else f"{path}: {error}"
         return type(error)(named)

@@ -5,11 +5,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+import torch
 from torch import Tensor
 
+from kneematch.detection.locate import LOCATOR_FILE, locate_knees, shipped_locator
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.geometry.split import SIDES, split
+from kneematch.geometry.knee_view import cut_views
+from kneematch.geometry.split import LEFT, SIDES, large_enough, split
 from kneematch.geometry.view import View
+from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
 from kneematch.matching.annotation import Annotation, load_annotation
 from kneematch.matching.template import Template, cut_from_half
@@ -23,8 +27,11 @@ from kneematch.solvers.problem import Refiner, Solver
 from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
 
 AUTO: Final = "auto"
-NEURAL: Final = ("neural", "neural+sharpen")
+LOCATOR: Final = "locator"  # networks and refinement around the knees that the locator finds
+NEURAL: Final = (LOCATOR, "neural+sharpen", "neural")
 SEARCHES: Final = ("search", "grid", "sliding")  # need no network
+
+DrawnTemplate = str | os.PathLike[str] | Annotation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,28 +39,56 @@ class TemplateSource:
     """A template and, if it was drawn on a film rather than learnt, where."""
 
     template: Template
-    half: Tensor | None = None  # (H, W), the half image that it was drawn on
+    view: Tensor | None = None  # (H, W), the image of a knee that it was drawn on
     theta: Tensor | None = None  # (4,), its pose there
 
-    @classmethod
-    def drawn(cls, template: str | os.PathLike[str] | Annotation) -> "TemplateSource":
-        """Cut the fine box of an annotation, or of a template.json, out of its film."""
-        drawn = template if isinstance(template, Annotation) else load_annotation(str(template))
-        if "centre" in drawn.landmarks:
-            raise TemplateError(
-                f"{drawn.film}: a landmark is called centre, as the middle of an area is; "
-                "expected another name; rename it"
-            )
-        halves, side = split(read_isolated(drawn.film)), SIDES.index(drawn.side)
-        half = View(halves.pixels[side], halves.to_film[side])
-        cut, theta = cut_from_half(half, drawn)
-        return cls(cut, half.pixels, theta)
+
+def read_template(template: DrawnTemplate, *, located: bool) -> TemplateSource:
+    """Cut the fine box of an annotation, or of a template.json, out of its film.
+
+    Args:
+        template: the annotation or its file.
+        located: cut it out of the view around the located knee, instead of the film's half.
+    """
+    drawn = template if isinstance(template, Annotation) else load_annotation(str(template))
+    if "centre" in drawn.landmarks:
+        raise TemplateError(
+            f"{drawn.film}: a landmark is called centre, as the middle of an area is; "
+            "expected another name; rename it"
+        )
+    film = read_isolated(drawn.film)
+    if located:
+        view = _located_view(film, drawn)
+    else:
+        halves, side = split(film), SIDES.index(drawn.side)
+        view = View(halves.pixels[side], halves.to_film[side])
+    cut, theta = cut_from_half(view, drawn)
+    return TemplateSource(cut, view.pixels, theta)
+
+
+def _located_view(film: Radiograph, drawn: Annotation) -> View:
+    """Return the view around the knee that a fine box was drawn on."""
+    pixels = torch.from_numpy(large_enough(film))
+    x0, y0, x1, y1 = drawn.fine
+    inside = [
+        place
+        for place in locate_knees(pixels, shipped_locator())
+        if x0 < place.x < x1 and y0 < place.y < y1 and place.mirrored == (drawn.side == SIDES[LEFT])
+    ]
+    if not inside:
+        raise TemplateError(
+            f"{drawn.film}: the network sees no frontal knee in the fine box; expected one; "
+            "annotate another film, or do without (detect --method search)"
+        )
+    view = cut_views(pixels, inside[:1])
+    return View(view.pixels[0], view.to_film[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenSolver:
-    """A solver, the name of its method, and the consistency check for what it finds."""
+    """A template, a solver for it, the method's name, and the check for what it finds."""
 
+    template: Template
     method: str
     solver: Solver
     check: ConsistencyCheck | None = None
@@ -68,7 +103,7 @@ def check_method(name: str) -> None:
 
 def choose_solver(
     method: str,
-    source: TemplateSource,
+    template: DrawnTemplate | None,
     model: Model | None,
     *,
     paper: bool,
@@ -76,6 +111,15 @@ def choose_solver(
     settings: PaperSettings = DEFAULT_SETTINGS,
 ) -> ChosenSolver:
     """Return the solver of a method; "auto" needs networks that see the template's knee."""
+    if method == AUTO and paper:
+        method = "neural+sharpen"
+    if method in (AUTO, LOCATOR) and LOCATOR_FILE.exists():
+        try:
+            return _located_solver(template, model, settings, paper=paper, device=device)
+        except TemplateError:
+            if method == LOCATOR:
+                raise
+    source = _source(template, model, located=False)
     try:
         networks = None if model is None else _networks(source, model, device)
     except TemplateError:
@@ -84,16 +128,46 @@ def choose_solver(
         networks = None
     if method in SEARCHES or networks is None:
         name = "search" if method == AUTO else method
-        return ChosenSolver(
-            name, _search(name, settings), None if networks is None else networks[1]
-        )
+        check = None if networks is None else networks[1]
+        return ChosenSolver(source.template, name, _search(name, settings), check)
     poses, check = networks
     if method == "neural":
-        return ChosenSolver(method, network_solver(poses), check)
-    refine: Refiner = partial(refine_anchored, levels=QUICK_LEVELS)
+        return ChosenSolver(source.template, method, network_solver(poses), check)
+    solver = refined_network_solver(poses, _refiner(settings, paper=paper))
+    return ChosenSolver(source.template, "neural+sharpen", solver, check)
+
+
+def _located_solver(
+    template: DrawnTemplate | None,
+    model: Model | None,
+    settings: PaperSettings,
+    *,
+    paper: bool,
+    device: str,
+) -> ChosenSolver:
+    if model is None:
+        raise SettingsError("no model; expected one with the method locator; give one")
+    source = _source(template, model, located=True)
+    poses, check = _networks(source, model, device, located=True)
+    solver = refined_network_solver(poses, _refiner(settings, paper=paper))
+    return ChosenSolver(source.template, LOCATOR, solver, check)
+
+
+def _refiner(settings: PaperSettings, *, paper: bool) -> Refiner:
     if paper:
-        refine = partial(adam, steps=settings.adam_steps, rate=settings.adam_rate)
-    return ChosenSolver("neural+sharpen", refined_network_solver(poses, refine), check)
+        return partial(adam, steps=settings.adam_steps, rate=settings.adam_rate)
+    return partial(refine_anchored, levels=QUICK_LEVELS)
+
+
+def _source(
+    template: DrawnTemplate | None, model: Model | None, *, located: bool
+) -> TemplateSource:
+    """Return the template to find: the drawn one, or else the model's own."""
+    if template is not None:
+        return read_template(template, located=located)
+    if model is None:
+        raise SettingsError("no template; expected a model or an annotation; give one")
+    return TemplateSource(model.fine_template)
 
 
 def _search(name: str, settings: PaperSettings) -> Solver:
@@ -118,12 +192,12 @@ def _search(name: str, settings: PaperSettings) -> Solver:
 
 
 def _networks(
-    source: TemplateSource, model: Model, device: str
+    source: TemplateSource, model: Model, device: str, *, located: bool = False
 ) -> tuple[PosePredictor, ConsistencyCheck]:
     """Return the networks that find the template, and their consistency check."""
-    networks = model.networks(device)
+    networks = model.networks(device, located=located)
     coarse_to_fine = model.coarse_template.size[1] / model.fine_template.size[1]
-    if source.half is None or source.theta is None:
+    if source.view is None or source.theta is None:
         return networks, ConsistencyCheck(networks, coarse_to_fine)
-    transferred = transfer_template(networks, source.half.to(device), source.theta)
+    transferred = transfer_template(networks, source.view.to(device), source.theta)
     return transferred, ConsistencyCheck(networks, coarse_to_fine, transferred.offset)

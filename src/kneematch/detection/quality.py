@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.detection.detection import CORNERS
+from kneematch.geometry.knee_view import KneePlace
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.sampling import resize, sample
 from kneematch.matching.energy import (
@@ -26,25 +27,30 @@ from kneematch.solvers.problem import Problem
 # them, and on films without knees every area exceeds at least one (benchmarks/review_flags.py).
 MAX_LOSS: Final = 0.3
 MAX_MISMATCH: Final = 0.5  # of the robust energy, which includes local contrast
+WORST_MISMATCH: Final = 0.7  # above it there is no frontal knee
 CERTAIN_MISMATCH: Final = 0.25  # so low that the consistency check is skipped
 # Distance from where the network sees the knee, in widths of its template. A search finds its own
 # template and may differ a little more.
 MAX_NETWORK_DISTANCE: Final = 0.05
 MAX_SEARCH_DISTANCE: Final = 0.08
 MAX_SCALE_DIFFERENCE: Final = 0.15  # logarithm of the ratio of the two sides' scales
-MAX_HEIGHT_DIFFERENCE: Final = 0.35  # in widths of the area
+MAX_HEIGHT_DIFFERENCE: Final = 0.6  # in widths of the area
 MAX_BRIGHTNESS: Final = 0.38  # the brightest 2 % over the brightest 10 %, per contrast of the area
 JOINT_SHARE: Final = 0.75  # inner part of an area that must lie on the film
 MIN_CONTRAST: Final = 1e-3  # anything below is rounding
 HISTOGRAM_SIZE: Final = (96, 96)  # an area is resized to this before its grey levels are counted
+# 90 % of the margin errors on phantoms lie below these shares of the area's width, by mismatch.
+EXPECTED_ERROR: Final = ((0.1, 0.2, 0.3, 0.4, 0.5, 0.7), (0.02, 0.02, 0.03, 0.04, 0.06, 0.2))
 
-HIGH_ENERGY: Final = "high energy"
-NO_KNEE: Final = "probably not a knee or not frontal"
+ATYPICAL: Final = "atypical or poorly visible knee"
+NO_KNEE: Final = "no frontal knee"
 DISAGREE: Final = "search and network disagree"
-SIDES_DIFFER: Final = "sides disagree"
-CUT: Final = "joint cut by the edge"
-METAL: Final = "implant-like metal"
-NEGATIVE: Final = "wrong polarity tag"  # a note only: the position is not affected
+SIDES_DIFFER: Final = "the two knees differ in size or height"
+CUT: Final = "cut by the film's edge"
+METAL: Final = "metal"
+# Notes only: the position is not affected.
+NEGATIVE: Final = "bright and dark are swapped"
+WRONG_TAG: Final = "wrong polarity tag"
 YES: Final = "yes"
 
 
@@ -57,32 +63,53 @@ class Quality:
     negative: NDArray[np.bool_]  # bright and dark are swapped against the template
     mismatch: NDArray[np.float64]  # one-sided loss of the energy that was minimised
     network_distance: NDArray[np.float64] | None  # 0 where the check was skipped
-    scale_difference: NDArray[np.float64]
-    height_difference: NDArray[np.float64]
     brightness: NDArray[np.float64]
     neural: bool  # the poses come from networks
 
-    def review(self, film: int, side: int, *, cut: bool) -> tuple[str, str]:
-        """Return `review` ("yes" or empty) and `reason` of one area."""
+    def is_knee(self, film: int, side: int, place: KneePlace) -> bool:
+        """Return whether what the locator saw is a frontal knee at all, on closer inspection."""
+        return place.score > 0 and bool(self.mismatch[film, side] <= WORST_MISMATCH)
+
+    def review(
+        self,
+        film: int,
+        side: int,
+        *,
+        metal: bool | None = None,
+        cut: bool = False,
+        uneven: bool = False,
+        tagged: bool = False,
+    ) -> tuple[str, str]:
+        """Return `review` ("yes" or empty) and `reason` of one area.
+
+        Args:
+            film: number of the film.
+            side: number of the knee on it.
+            metal: there is metal in the knee; None judges by the brightness of the area.
+            cut: the joint leaves the film.
+            uneven: the two knees of the film differ too much.
+            tagged: the film has a tag that says whether bones are bright.
+        """
         at = film, side
         limit = MAX_NETWORK_DISTANCE if self.neural else MAX_SEARCH_DISTANCE
         far = self.network_distance is not None and bool(self.network_distance[at] > limit)
         strange = not self.mismatch[at] <= MAX_MISMATCH  # NaN counts as a mismatch
-        uneven = (
-            self.scale_difference[at] > MAX_SCALE_DIFFERENCE
-            or self.height_difference[at] > MAX_HEIGHT_DIFFERENCE
-        )
+        absent = not self.mismatch[at] <= WORST_MISMATCH
         doubts = {
-            HIGH_ENERGY: self.loss[at] > MAX_LOSS,
-            NO_KNEE: strange or (far and self.neural),
+            NO_KNEE: absent,
+            ATYPICAL: not absent and (self.loss[at] > MAX_LOSS or strange or (far and self.neural)),
             DISAGREE: far and not self.neural,
             SIDES_DIFFER: uneven,
             CUT: cut,
-            METAL: self.brightness[at] > MAX_BRIGHTNESS,
+            METAL: self.brightness[at] > MAX_BRIGHTNESS if metal is None else metal,
         }
         reasons = [reason for reason, doubtful in doubts.items() if doubtful]
-        notes = [NEGATIVE] if self.negative[at] else []
+        notes = [WRONG_TAG if tagged else NEGATIVE] if self.negative[at] else []
         return YES if reasons else "", "; ".join(reasons + notes)
+
+    def expected_error(self, film: int, side: int) -> float:
+        """Return a margin error that 9 of 10 such areas stay below, in widths of the area."""
+        return float(np.interp(self.mismatch[film, side], *EXPECTED_ERROR))
 
 
 @torch.no_grad()
@@ -110,15 +137,12 @@ def measure_quality(
     distance = None
     if check is not None:
         distance = _network_distance(check, term.halves, theta, mismatch, neural=neural)
-    scale_difference, height_difference = _side_differences(theta, image_aspect)
     return Quality(
         energy=_array(loss.sum(-1) + symmetry_penalty(theta).to(loss)),
         loss=_array(loss),
         negative=_array(negative),
         mismatch=_array(mismatch),
         network_distance=None if distance is None else _array(distance),
-        scale_difference=_array(scale_difference),
-        height_difference=_array(height_difference),
         brightness=_array(_highlight(resize(positive, HISTOGRAM_SIZE))),
         neural=neural,
     )
@@ -135,6 +159,23 @@ def cut_by_edge(to_film: NDArray[np.float64], film_sizes: NDArray[np.float64]) -
     points = corners @ to_film[..., :2, :2].swapaxes(-1, -2) + to_film[..., None, :2, 2]
     largest = film_sizes[:, None, None, ::-1]  # (x, y)
     return np.asarray(((points < 0) | (points > largest)).any((-2, -1)))
+
+
+def sides_differ(to_film: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return on which films the two areas differ too much in size or height, (N,).
+
+    Args:
+        to_film: (N, S, 3, 3), from the template's [-1, 1]^2 to film pixels; S is 1 or 2.
+    """
+    if to_film.shape[1] == 1:
+        return np.zeros(len(to_film), np.bool_)
+    down = to_film[..., :2, 1]  # (N, 2, 2), half the height of an area, downwards
+    size = np.linalg.norm(to_film[..., :2, 0], axis=-1)  # (N, 2), half the width
+    apart = to_film[:, 0, :2, 2] - to_film[:, 1, :2, 2]
+    along = down.mean(1) / np.linalg.norm(down.mean(1), axis=-1, keepdims=True)
+    step = np.abs((apart * along).sum(-1)) / size.sum(-1)  # in mean widths
+    ratio = np.abs(np.log(size[:, 0] / size[:, 1]))
+    return np.asarray((ratio > MAX_SCALE_DIFFERENCE) | (step > MAX_HEIGHT_DIFFERENCE))
 
 
 def _array(values: Tensor) -> NDArray[Any]:
@@ -165,17 +206,6 @@ def _is_negative(patches: Tensor, paper: Term) -> Tensor:
     )
     # cost(-1) < cost(+1) in one_sided_loss: min and max of two numbers add up to their sum.
     return 2 * whole + red + green < 0
-
-
-def _side_differences(theta: Tensor, image_aspect: float) -> tuple[Tensor, Tensor]:
-    """Return how much the sides differ in scale and in height, both (N, S); 0 for one side."""
-    if theta.shape[1] == 1:
-        return torch.zeros_like(theta[..., 0]), torch.zeros_like(theta[..., 0])
-    left, right = theta.unbind(1)
-    scale = (left[:, 0] / right[:, 0]).log().abs()
-    mean_width = left[:, 0] + right[:, 0]  # scales are half widths
-    height = image_aspect * (left[:, 2] - right[:, 2]).abs() / mean_width
-    return scale[:, None].expand(-1, 2), height[:, None].expand(-1, 2)
 
 
 def _highlight(patches: Tensor) -> Tensor:

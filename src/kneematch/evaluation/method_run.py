@@ -119,12 +119,12 @@ def measure_times(
         films: paths; the first that can be used are read and split before the clock starts.
     """
     prepared = {}
-    for margin in {detector.margin for detector in detectors.values()}:
-        read = (prepare_file(path, margin) for path in films)
+    for how in {detector.preparation for detector in detectors.values()}:
+        read = (prepare_file(path, how) for path in films)
         usable = (film for film in read if isinstance(film, PreparedFilm))
-        prepared[margin] = list(islice(usable, TIMED_FILMS))
+        prepared[how] = list(islice(usable, TIMED_FILMS))
     return [
-        replace(run, ms_per_film=milliseconds_per_film(detector, prepared[detector.margin]))
+        replace(run, ms_per_film=milliseconds_per_film(detector, prepared[detector.preparation]))
         for run in runs
         for detector in (detectors[run.method],)
     ]

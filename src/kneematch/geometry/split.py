@@ -38,7 +38,7 @@ def split(film: Radiograph, *, room: float = 0.0) -> View:
     Returns:
         A view with pixels (2, 800, 500) and to_film (2, 3, 3).
     """
-    pixels = torch.from_numpy(_large_enough(film))
+    pixels = torch.from_numpy(large_enough(film))
     width = pixels.shape[1]
     (left, inner_left), (inner_right, right) = spans(width, symmetry_axis(pixels))
     extra = round(room * width)
@@ -51,7 +51,7 @@ def single(film: Radiograph, *, mirrored: bool, room: float = 0.0) -> View:
 
     Mirror a knee that would be in the left half of a bilateral film: the patient's right one.
     """
-    pixels = torch.from_numpy(_large_enough(film))
+    pixels = torch.from_numpy(large_enough(film))
     extra = round(room * pixels.shape[1])
     return _halves(pixels, [(-extra, pixels.shape[1] + extra)], mirrored=[mirrored])
 
@@ -88,7 +88,8 @@ def symmetry_axis(pixels: Tensor) -> float:
     return min(range(first, last + 1), key=distance) * width / columns
 
 
-def _large_enough(film: Radiograph) -> NDArray[np.float32]:
+def large_enough(film: Radiograph) -> NDArray[np.float32]:
+    """Return a film's pixels (H, W), or raise NotARadiograph if there are too few."""
     if min(film.size) < SMALLEST_FILM:
         raise NotARadiograph(
             f"film of {film.size[0]} x {film.size[1]} pixels; expected at least "

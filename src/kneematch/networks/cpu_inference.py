@@ -29,6 +29,7 @@ DEVIATIONS: Final = 12.0  # from the mean that an estimated range of activations
 AGREEMENT: Final = 0.1
 STEM_PADDING: Final = 3
 STORED_RANGES: Final = "synthetic_ranges.json"  # beside this file
+WIDER: Final = 1.1  # than measured, the range of an activation
 
 BLOCKS: Final = tuple(f"layer{layer}.{block}" for layer in (1, 2, 3, 4) for block in (0, 1))
 
@@ -148,18 +149,18 @@ class ByteNetwork:
 
 
 @torch.no_grad()
-def cpu_network(weights: Weights) -> ByteNetwork | PoseNetwork:
+def cpu_network(weights: Weights, ranges: Ranges | None = None) -> ByteNetwork | PoseNetwork:
     """Return a network of given weights for inference on this machine's CPU.
 
     It computes in 8-bit integers where those are exact (on x86 CPUs with VNNI), and in float32
-    elsewhere. Ranges of activations are stored for the shipped networks only. For others they are
-    estimated, and such a network stays in float32 if it differs in 8 bits on `_test_images`.
+    elsewhere. Where the ranges of activations were not measured they are estimated, and such a
+    network stays in float32 if it differs in 8 bits on `_test_images`.
     """
     if not bytes_are_exact():
         return float_network(weights)
-    stored = stored_ranges(weights)
-    if stored is not None:
-        return byte_network(weights, stored)
+    ranges = ranges or stored_ranges(weights)
+    if ranges is not None:
+        return byte_network(weights, ranges)
     quantized, exact = byte_network(weights, estimated_ranges(weights)), float_network(weights)
     images = _test_images()
     difference = (quantized(images) - exact(images)).abs().max()
@@ -239,6 +240,30 @@ def stored_ranges(weights: Weights) -> Ranges | None:
     text = (files("kneematch.networks") / STORED_RANGES).read_text(encoding="utf-8")
     stored: dict[str, Ranges] = json.loads(text)
     return stored.get(key)
+
+
+@torch.no_grad()
+def measured_ranges(weights: Weights, images: Tensor) -> dict[str, tuple[float, float]]:
+    """Return the ranges of a network's activations on images (K, 224, 224), a little widened."""
+    network = _folded_network(weights)
+    backbone: Any = network.backbone
+    ranges: dict[str, tuple[float, float]] = {}
+
+    def note(name: str, maps: Tensor) -> Tensor:
+        low, high = maps.aminmax()
+        ranges[name] = min(WIDER * float(low), 0.0), max(WIDER * float(high), 0.0)
+        return maps
+
+    grey = standardize(images)[:, None]
+    maps = note("bn1", backbone.conv1(grey).relu_())
+    maps = F.max_pool2d(maps, 3, stride=2, padding=1)
+    for name in BLOCKS:
+        block = backbone.get_submodule(name)
+        inner = note(f"{name}.bn1", block.conv1(maps).relu_())
+        if block.downsample is not None:
+            maps = note(f"{name}.downsample.1", block.downsample(maps))
+        maps = note(f"{name}.bn2", (maps + block.conv2(inner)).relu_())
+    return ranges
 
 
 def estimated_ranges(weights: Weights) -> Ranges:

@@ -17,14 +17,21 @@ from torch import Tensor
 
 from kneematch import __version__
 from kneematch.errors import SettingsError
+from kneematch.geometry.frames import enlarge_pose
+from kneematch.geometry.knee_view import VIEW_WIDTH
+from kneematch.geometry.pose import pose_from_points
+from kneematch.geometry.split import HALF_ASPECT
 from kneematch.io.atomic import write_aside
 from kneematch.matching.annotation import PLATEAU_MARGINS, Point
 from kneematch.matching.template import Template, Window
-from kneematch.networks.cpu_inference import cpu_network
+from kneematch.networks.cpu_inference import Ranges, cpu_network
 from kneematch.networks.pose_network import network_from_weights, weight_shapes
-from kneematch.networks.two_stage import TwoStageNetworks
+from kneematch.networks.two_stage import ENLARGE, Network, TwoStageNetworks
 
-FORMAT: Final = "kneematch-model/1"
+FORMAT: Final = "kneematch-model/2"
+READABLE: Final = ("kneematch-model/1", FORMAT)
+STEPS: Final = ".steps"  # ends the name of the sizes of 8-bit steps, one per output channel
+WEIGHT_MAX: Final = 127  # of a weight that is stored in 8 bits, to either side of 0
 OLD_MARGINS: Final = {"plateau_left", "plateau_right"}  # landmarks' names in models of version 0.1
 SHIPPED: Final = "synthetic.safetensors"  # beside this file
 PHASES: Final = ("coarse", "fine")
@@ -41,16 +48,41 @@ class Model:
     coarse_template: Template
     fine_template: Template
     settings: Mapping[str, Any] = field(default_factory=dict)  # JSON: how it was trained
+    ranges: Mapping[str, Ranges] = field(default_factory=dict)  # of activations, by network
 
-    def networks(self, device: str = "cpu") -> TwoStageNetworks:
-        """Return the networks for inference on a device."""
-        coarse, fine = (
-            cpu_network(weights) if device == "cpu" else network_from_weights(weights).to(device)
-            for weights in (self.coarse, self.fine)
-        )
-        return TwoStageNetworks(
-            coarse, fine, self.coarse_template.aspect, self.fine_template.aspect
-        )
+    def networks(self, device: str = "cpu", *, located: bool = False) -> TwoStageNetworks:
+        """Return the networks for inference on a device.
+
+        Args:
+            device: where they run.
+            located: they are given views of located knees instead of halves.
+        """
+
+        def network(phase: str) -> Network:
+            weights = getattr(self, phase)
+            if device == "cpu":
+                return cpu_network(weights, self.ranges.get(phase))
+            return network_from_weights(weights).to(device)
+
+        aspects = self.coarse_template.aspect, self.fine_template.aspect
+        frame = self._located_frame() if located else None
+        if frame is not None:
+            return TwoStageNetworks(None, network("fine"), *aspects, frame)
+        return TwoStageNetworks(network("coarse"), network("fine"), *aspects)
+
+    def _located_frame(self) -> tuple[float, ...] | None:
+        """Return the pose of the fine network's view in the view of a located knee.
+
+        There the plateau's margins are in place, so that the coarse network is not needed if the
+        template has both; None if not.
+        """
+        marks = self.coarse_template.landmarks
+        if not set(marks) >= set(PLATEAU_MARGINS):
+            return None
+        landmarks = torch.tensor([marks[name] for name in PLATEAU_MARGINS])
+        margins = torch.tensor([[-1.0, 0.0], [1.0, 0.0]]) / VIEW_WIDTH
+        pose = pose_from_points(margins, landmarks, self.coarse_template.aspect, HALF_ASPECT)
+        return tuple(enlarge_pose(pose, ENLARGE).tolist())
 
 
 def shipped_model() -> Path:
@@ -58,27 +90,41 @@ def shipped_model() -> Path:
     return Path(str(files("kneematch.networks") / SHIPPED))
 
 
-def save_model(
-    path: str | os.PathLike[str], model: Model, *, dtype: torch.dtype = torch.float32
-) -> None:
-    """Write a model; float16 halves the file and moves no margin."""
+def save_model(path: str | os.PathLike[str], model: Model, *, compact: bool = False) -> None:
+    """Write a model; a compact one has 8-bit convolutions and is a quarter as large."""
     tensors: dict[str, Tensor] = {}
     templates = {}
     for phase in PHASES:
         for name, tensor in getattr(model, phase).items():
-            kept = tensor.to(dtype) if tensor.is_floating_point() else tensor
-            tensors[f"{phase}.{name}"] = kept.cpu().contiguous()
+            tensors |= _stored(f"{phase}.{name}", tensor.cpu(), compact=compact)
         template: Template = getattr(model, f"{phase}_template")
-        tensors[f"{phase}_template.image"] = template.image.to("cpu", dtype).contiguous()
-        tensors[f"{phase}_template.detail"] = template.local_contrast.to("cpu", dtype).contiguous()
+        for kind, image in (("image", template.image), ("detail", template.local_contrast)):
+            tensors |= _stored(f"{phase}_template.{kind}", image.cpu(), compact=compact)
         templates[phase] = {
             "red": _corners(template.red),
             "green": _corners(template.green),
             "landmarks": dict(template.landmarks),
         }
-    about = {"version": __version__, "templates": templates, "settings": dict(model.settings)}
+    about = {
+        "version": __version__,
+        "templates": templates,
+        "settings": dict(model.settings),
+        "ranges": model.ranges,
+    }
     with write_aside(path) as aside:
         aside.write_bytes(save(tensors, {"format": FORMAT, "about": json.dumps(about)}))
+
+
+def _stored(name: str, tensor: Tensor, *, compact: bool) -> dict[str, Tensor]:
+    """Return a tensor as it is written: compact, convolutions in 8 bits, the rest in 16."""
+    tensor = tensor.contiguous()
+    if not compact or not tensor.is_floating_point():
+        return {name: tensor}
+    if tensor.ndim != 4:
+        return {name: tensor.half()}
+    steps = tensor.abs().amax((1, 2, 3)).clamp(min=1e-12) / WEIGHT_MAX
+    levels = (tensor / steps[:, None, None, None]).round().to(torch.int8)
+    return {name: levels, f"{name}{STEPS}": steps}
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
@@ -88,7 +134,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         SettingsError: the file is missing, is not a kneematch model, or holds unusable values.
     """
     tensors, metadata = read_safetensors(path)
-    if metadata.get("format") != FORMAT:
+    if metadata.get("format") not in READABLE:
         raise SettingsError(
             f"{path}: not a model of kneematch (format {metadata.get('format')!r}); expected "
             f"{FORMAT!r}; give a file that 'kneematch train' has written"
@@ -100,7 +146,14 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         coarse_template, fine_template = (
             _template(tensors, described[phase], phase) for phase in PHASES
         )
-        return Model(coarse, fine, coarse_template, fine_template, dict(about["settings"]))
+        return Model(
+            coarse,
+            fine,
+            coarse_template,
+            fine_template,
+            dict(about["settings"]),
+            dict(about.get("ranges", {})),
+        )
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         found = f"no {error}" if isinstance(error, KeyError) else error
         raise SettingsError(
@@ -142,6 +195,8 @@ def _weights(tensors: Mapping[str, Tensor], phase: str) -> Weights:
     weights = {}
     for name, shape in weight_shapes().items():
         tensor = tensors[f"{phase}.{name}"]
+        if tensor.dtype == torch.int8:
+            tensor = tensor * tensors[f"{phase}.{name}{STEPS}"][:, None, None, None]
         if tensor.shape != shape:
             found = tuple(tensor.shape)
             raise ValueError(f"{phase}.{name} has shape {found} instead of {tuple(shape)}")

@@ -3,16 +3,17 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import torch
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.detector import PreparedFilm
 from kneematch.errors import KneematchError
 from kneematch.export.run_file import content_hash
+from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.geometry.sampling import sample
-from kneematch.geometry.split import ROOM, SIDES
 from kneematch.geometry.view import compose
+from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import load_annotation
 from kneematch.matching.energy import one_sided_loss, paper_terms
 from kneematch.matching.template import Template, cut_template
@@ -20,25 +21,24 @@ from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.review.correction import half_edges
 from kneematch.web.films import read_film
 
+AREA_WIDTH: Final = 1.35  # of an area, in plateau widths, so that the view is as in detection
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossMeter:
-    """The template of a run, and how the run continued films past their edges."""
+    """The template of a run."""
 
     template: Template
-    room: float  # as in `split`
 
-    def loss(self, film: PreparedFilm, found: Detection) -> float | None:
-        """Return the template's loss at an area, or None if the film has no knee on that side."""
-        side = SIDES.index(found.side)
-        if side not in film.sides:
-            return None
-        half = film.sides.index(side)
-        pixels = film.halves.pixels[half]
+    def loss(self, film: Radiograph, found: Detection) -> float:
+        """Return the template's loss at an area, in a view around it."""
+        place = KneePlace(*found.centre, found.width_px / AREA_WIDTH, 0.0, found.mirrored)
+        view = cut_views(torch.from_numpy(film.pixels), [place])
         to_film = torch.eye(3, dtype=torch.float64)  # from the template's [-1, 1]^2
         to_film[:2, :2] = torch.from_numpy(half_edges(found).T)
         to_film[:2, 2] = torch.from_numpy(found.corners.mean(0))
-        matrix = compose(torch.linalg.inv(film.halves.to_film[half]), to_film)[:2]
+        matrix = compose(torch.linalg.inv(view.to_film[0]), to_film)[:2]
+        pixels = view.pixels[0]
         patch = sample(pixels, matrix.to(pixels), self.template.size)
         (term,) = paper_terms(pixels, self.template)
         return float(one_sided_loss(patch, self.template, term.floor))
@@ -67,7 +67,7 @@ def load_loss_meter(out: Path) -> tuple[LossMeter | None, str]:
             template = load_model(files["model"]).fine_template
         else:
             template, _ = cut_template(read_film(drawn.film), drawn)
-        return LossMeter(template, 0.0 if settings.get("paper") else ROOM), ""
+        return LossMeter(template), ""
     except KneematchError as error:
         return None, str(error)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -3,14 +3,12 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.detector import prepare
 from kneematch.errors import SettingsError
 from kneematch.geometry.split import SIDES
 from kneematch.io.radiograph import Radiograph
@@ -30,7 +28,7 @@ from kneematch.web.detections_table import (
     read_detections_table,
     read_films_without_knee,
 )
-from kneematch.web.films import CACHED_FILMS, make_thumbnail, read_film, thumbnail_key
+from kneematch.web.films import make_thumbnail, read_film, thumbnail_key
 from kneematch.web.loss_meter import load_loss_meter
 
 THUMBNAILS: Final = "review-cache"
@@ -86,7 +84,6 @@ class RunFolder:
             if decision.knee in self._rows or is_added(decision):
                 self._update(self._row_of(decision.knee))
         self.table.select(RowQuery(), self.states)  # fills the table's caches
-        self._prepare = lru_cache(CACHED_FILMS)(prepare)
 
     def check_row(self, row: int) -> int:
         """Return a row's number; raise SettingsError if there is no such row."""
@@ -176,9 +173,8 @@ class RunFolder:
         """Return the loss of the run's template at another place, or None if it is unknown."""
         if self.loss_meter is None:
             return None
-        film = self._prepare(self.film(row), self.loss_meter.room)
         knee = self.found(row) if side is None else self.draft(row, side)
-        return self.loss_meter.loss(film, move_detection(knee, area))
+        return self.loss_meter.loss(self.film(row), move_detection(knee, area))
 
     def free_sides(self, row: int) -> list[str]:
         """Return the halves of a row's film to which a knee can be added."""

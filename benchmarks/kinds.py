@@ -1,0 +1,273 @@
+"""Films of every kind, out of the box: number of knees, recall, metal, flags and expected errors.
+
+    python benchmarks/kinds.py --real FOLDER [--films 200]
+
+The folder holds labelled bilateral films as `films.py` describes them and, in kinds/, other films
+with kinds.csv (id, kind, knees, note: the number of frontal knees, empty where it is unclear; the
+note names joint replacements). Labelled films are also altered: turned, rotated, halved, laid into
+a screenshot, and shrunk. Phantoms are drawn in every framing.
+"""
+
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from films import AREA, benchmark_parser, table
+from kneematch import Detection, Detector
+from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import read
+from kneematch.synthetic.phantom import phantom
+
+FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral", "other")
+Points = NDArray[np.float64]  # (K, 2, 2): ends of K plateaus, (x, y) in film pixels
+Altered = tuple[NDArray[np.float32], Points]
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A film and its true knees."""
+
+    group: str
+    film: Radiograph
+    knees: int | None  # how many frontal knees it shows, if that is clear
+    margins: Points | None = None
+    metal: tuple[bool, ...] | None = None  # by knee, from the left to the right
+
+
+def main() -> None:
+    parser = benchmark_parser(__doc__ or "", films=200)
+    parser.add_argument("--model", help="model file; the built-in one if left out")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    detector = Detector.load(args.model, device=args.device)
+    for title, cases in sets(args.real, args.films, args.seed):
+        print(f"### {title}\n")
+        report(detector, cases)
+
+
+def sets(real: Path | None, films: int, seed: int) -> Iterator[tuple[str, Iterable[Case]]]:
+    """Yield titles and films."""
+    if real is not None:
+        yield "Other kinds of real films", kind_cases(real / "kinds")
+        yield "Labelled real films, as they are and altered", altered_cases(real)
+    if films:
+        seeds = range(seed, seed + films)
+        yield "Phantoms", (phantom_case(framing, k) for framing in FRAMINGS for k in seeds)
+
+
+def kind_cases(folder: Path) -> Iterator[Case]:
+    """Yield films of other kinds; replacements are named by the half of the picture."""
+    with (folder / "kinds.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            film = read(folder / f"{row['id']}.jpg")
+            count = int(row["knees"]) if row["knees"] else None
+            metal = tuple(side in row["note"] for side in ("left", "right")) if count == 2 else None
+            if count == 1:
+                metal = (False,)
+            yield Case(row["kind"], film, count, None, metal)
+
+
+def altered_cases(folder: Path) -> Iterator[Case]:
+    """Yield labelled films, as they are and altered."""
+    labels: dict[str, list[list[list[float]]]] = defaultdict(list)
+    doubtful = set()
+    with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
+        for row in sorted(csv.DictReader(file), key=lambda row: (row["id"], row["knee"])):
+            if not row["x1"] or row["flag"]:
+                doubtful.add(row["id"])
+                continue
+            ends = [[float(row[f"{axis}{k}"]) for axis in "xy"] for k in (1, 2)]
+            labels[row["id"]].append(ends)
+    alterations: dict[str, Callable[..., Altered]] = {"as they are": lambda *film: film}
+    for quarter in (1, 2, 3):
+        alterations[f"turned by {90 * quarter} degrees"] = partial(turned, quarter)
+    for degrees in (-30, -20, 20, 30):
+        alterations[f"rotated by {degrees} degrees"] = partial(rotated, degrees)
+    for side in (0, 1):
+        alterations[f"{('left', 'right')[side]} half alone"] = partial(halved, side)
+    alterations["screenshot, half black"] = screenshot
+    alterations["shrunk to a plateau of 5 % of the width"] = shrunk
+    for name, ends in labels.items():
+        if name in doubtful:
+            continue
+        film = read(folder / "films" / f"{name}.jpg")
+        for group, alter in alterations.items():
+            pixels, margins = alter(film.pixels, np.array(ends))
+            yield Case(group, replace(film, pixels=pixels), len(margins), margins)
+
+
+def turned(quarter: int, pixels: NDArray[np.float32], margins: Points) -> Altered:
+    """Turn a film by quarter turns, anticlockwise."""
+    for _ in range(quarter):
+        x, y = margins[..., 0], margins[..., 1]
+        margins = np.stack([y, pixels.shape[1] - x], -1)
+        pixels = np.rot90(pixels)
+    return np.ascontiguousarray(pixels), margins
+
+
+def rotated(degrees: float, pixels: NDArray[np.float32], margins: Points) -> Altered:
+    """Rotate a film clockwise about its middle; it grows so that nothing is cut off."""
+    angle = math.radians(degrees)
+    cos, sin = math.cos(angle), math.sin(angle)
+    height, width = pixels.shape
+    size = np.array([abs(height * cos) + abs(width * sin), abs(height * sin) + abs(width * cos)])
+    size = size.round().astype(int)  # (height, width)
+    old, new = np.array([height, width]) / 2, size / 2
+    back = np.array([[cos, -sin], [sin, cos]])  # (row, column) of the new film to the old one
+    offset = old - 0.5 - back @ (new - 0.5)
+    made = ndimage.affine_transform(pixels, back, offset, tuple(size), order=1)
+    turn = np.array([[cos, -sin], [sin, cos]])
+    return made, (margins - old[::-1]) @ turn.T + new[::-1]
+
+
+def halved(side: int, pixels: NDArray[np.float32], margins: Points) -> Altered:
+    """Keep one half of a film, split in the middle between its knees."""
+    middle = round(margins[..., 0].mean((0, 1)))
+    if side == 0:
+        return np.ascontiguousarray(pixels[:, :middle]), margins[:1]
+    return np.ascontiguousarray(pixels[:, middle:]), margins[1:] - [middle, 0]
+
+
+def screenshot(pixels: NDArray[np.float32], margins: Points) -> Altered:
+    """Lay a film into the right half of a black picture."""
+    height, width = pixels.shape
+    made = np.zeros((height + height // 5, 2 * width), np.float32)
+    made[height // 10 : height // 10 + height, width:] = pixels
+    return made, margins + np.array([width, height // 10])
+
+
+def shrunk(pixels: NDArray[np.float32], margins: Points) -> Altered:
+    """Lay a film, smaller, into a black picture, so that a plateau has 5 % of its width."""
+    height, width = pixels.shape
+    plateau = np.linalg.norm(margins[:, 1] - margins[:, 0], axis=-1).mean()
+    large = round(plateau / 0.05)
+    made = np.zeros((2 * large, large), np.float32)
+    x, y = (large - width) // 2, large - height // 2
+    made[y : y + height, x : x + width] = pixels
+    return made, margins + np.array([x, y])
+
+
+def phantom_case(framing: str, seed: int) -> Case:
+    """Return a phantom in a framing."""
+    made = phantom(seed, framing=framing)
+    knees = sorted(made.knees, key=lambda knee: knee.centre)
+    margins = np.array(
+        [sorted((knee.plateau_medial, knee.plateau_lateral)) for knee in knees]
+    ).reshape(-1, 2, 2)
+    metal = tuple(bool(knee.implant) for knee in knees)
+    return Case(framing, made.radiograph, len(knees), margins, metal)
+
+
+@dataclass(eq=False)
+class Tally:
+    """What was found on the films of a group."""
+
+    films: int = 0
+    counted: int = 0
+    right: int = 0
+    rows: int = 0
+    flagged: int = 0
+    ious: list[float] = None  # type: ignore[assignment]
+    errors: list[tuple[float, float]] = None  # type: ignore[assignment]  # margin error, expected
+    wrong_unflagged: int = 0
+    metal: list[tuple[bool, bool]] = None  # type: ignore[assignment]  # true, found
+
+    def __post_init__(self) -> None:
+        self.ious, self.errors, self.metal = [], [], []
+
+
+def report(detector: Detector, cases: Iterable[Case]) -> None:
+    """Print a table with a row per group."""
+    tallies: dict[str, Tally] = {}
+    for case in cases:
+        (result,) = detector.detect_each([case.film])
+        add(tallies.setdefault(case.group, Tally()), case, result.detections)
+    columns = (
+        *("films", "right number", "flagged", "recall at 0.75", "recall at 0.9", "mean IoU"),
+        *("wrong, not flagged", "margin error, median %", "below expected error"),
+        *("metal found", "metal where none is"),
+    )
+    table(("kind", *columns), ([group, *cells(tally)] for group, tally in tallies.items()))
+
+
+def add(tally: Tally, case: Case, found: Sequence[Detection]) -> None:
+    """Count what was found on a film."""
+    tally.films += 1
+    if case.knees is not None:
+        tally.counted += 1
+        tally.right += len(found) == case.knees
+    tally.rows += len(found)
+    tally.flagged += sum(knee.needs_review for knee in found)
+    if case.metal is not None and len(found) == len(case.metal):
+        tally.metal += [
+            (true, "metal" in knee.reason) for true, knee in zip(case.metal, found, strict=True)
+        ]
+    if case.margins is None:
+        return
+    for ends in case.margins:
+        scores = [(iou(knee, ends), knee) for knee in found]
+        best, knee = max(scores, key=lambda each: each[0], default=(0.0, None))
+        tally.ious.append(best)
+        if knee is not None and best >= 0.5:
+            width = float(np.linalg.norm(ends[1] - ends[0]))
+            tally.errors.append((margin_error(knee, ends) / width, knee.expected_error_px / width))
+    for knee in found:
+        good = any(iou(knee, ends) >= 0.75 for ends in case.margins)
+        tally.wrong_unflagged += not good and not knee.needs_review
+
+
+def iou(knee: Detection, ends: Points) -> float:
+    """Return the overlap of the squares around found and true margins (2, 2)."""
+    boxes = []
+    for points in (np.array(list(knee.landmarks.values())), ends):
+        middle, reach = points.mean(0), AREA / 2 * np.linalg.norm(points[1] - points[0])
+        boxes.append((middle - reach, middle + reach))
+    (low, high), (other_low, other_high) = boxes
+    sides = np.clip(np.minimum(high, other_high) - np.maximum(low, other_low), 0, None)
+    common = sides.prod()
+    return float(common / ((high - low).prod() + (other_high - other_low).prod() - common))
+
+
+def margin_error(knee: Detection, ends: Points) -> float:
+    """Return the mean distance of found and true margins, in film pixels."""
+    points = np.array(list(knee.landmarks.values()))
+    return float(
+        min(np.linalg.norm(order - ends, axis=-1).mean() for order in (points, points[::-1]))
+    )
+
+
+def cells(tally: Tally) -> list[str]:
+    """Return the cells of a group."""
+
+    def share(part: float, whole: float) -> str:
+        return f"{part / whole:.3f}" if whole else "-"
+
+    ious, errors = np.array(tally.ious), np.array(tally.errors).reshape(-1, 2)
+    with_metal = [found for true, found in tally.metal if true]
+    without = [found for true, found in tally.metal if not true]
+    return [
+        str(tally.films),
+        share(tally.right, tally.counted),
+        f"{tally.flagged} of {tally.rows}",
+        share((ious >= 0.75).sum(), len(ious)),
+        share((ious >= 0.9).sum(), len(ious)),
+        share(ious.sum(), len(ious)),
+        str(tally.wrong_unflagged) if len(ious) else "-",
+        f"{100 * np.median(errors[:, 0]):.2f}" if len(errors) else "-",
+        share((errors[:, 0] <= errors[:, 1]).sum(), len(errors)),
+        f"{sum(with_metal)} of {len(with_metal)}",
+        f"{sum(without)} of {len(without)}",
+    ]
+
+
+if __name__ == "__main__":
+    main()
