@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from kneematch.detection import methods
-from kneematch.detection.locate import LOCATOR_FILE
 from kneematch.detection.methods import (
     NEURAL,
     SEARCHES,
@@ -33,7 +32,6 @@ from kneematch.solvers.sliding_window import sliding_window
 from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
-needs_locator = pytest.mark.skipif(not LOCATOR_FILE.exists(), reason="no locator")
 V = torch.tensor([0.2, -0.1, 0.1, 0.3])
 
 
@@ -122,8 +120,8 @@ def test_choose_solver_returns_the_search_of_a_name(
         ("neural", True, "neural", []),
         ("neural+sharpen", False, "neural+sharpen", ["refine_anchored"]),
         ("neural+sharpen", True, "neural+sharpen", ["adam"]),
-        pytest.param("locator", False, "locator", ["refine_anchored"], marks=needs_locator),
-        pytest.param("auto", False, "locator", ["refine_anchored"], marks=needs_locator),
+        ("locator", False, "locator", ["refine_anchored"]),
+        ("auto", False, "locator", ["refine_anchored"]),
         ("auto", True, "neural+sharpen", ["adam"]),
     ],
 )
@@ -189,7 +187,7 @@ def test_choose_solver_searches_where_the_networks_see_no_knee(
             choose_solver(method, "drawn", model, paper=False, device="cpu")
 
 
-@pytest.mark.parametrize("located", [False, pytest.param(True, marks=needs_locator)])
+@pytest.mark.parametrize("located", [False, True])
 def test_read_template_knows_where_it_was_drawn(tmp_path: Path, located: bool) -> None:
     film = phantom(0, size=(320, 400))
     write_dicom(tmp_path / "film.dcm", film.radiograph.pixels, mm_per_px=None, laterality="B")

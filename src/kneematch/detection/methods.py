@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.detection.locate import LOCATOR_FILE, locate_knees, shipped_locator
+from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.knee_view import cut_views
 from kneematch.geometry.split import LEFT, SIDES, large_enough, split
@@ -113,7 +113,7 @@ def choose_solver(
     """Return the solver of a method; "auto" needs networks that see the template's knee."""
     if method == AUTO and paper:
         method = "neural+sharpen"
-    if method in (AUTO, LOCATOR) and LOCATOR_FILE.exists():
+    if method in (AUTO, LOCATOR):
         try:
             return _located_solver(template, model, settings, paper=paper, device=device)
         except TemplateError:
