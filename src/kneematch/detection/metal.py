@@ -23,8 +23,8 @@ QUANTILES: Final = (5, 99.7)  # per cent of the pixels that count as black, and 
 THINNEST: Final = 2  # radius that fits into a region, in pixels
 IN_BONES: Final = 0.6  # share of a region that lies in the bones
 ROOM: Final = 4  # pixels around a region
-SMALLEST: Final = 0.05  # area of a region, in squared plateau widths
-SHARPNESS: Final = 0.42  # least step from inside the outline of a region to outside
+SMALLEST: Final = 0.03  # area of a region, in squared plateau widths
+SHARPNESS: Final = 0.465  # least step from inside the outline of a region to outside
 
 
 def has_metal(view: Tensor) -> bool:
