@@ -85,6 +85,15 @@ def test_review_calls_a_tag_wrong_only_where_there_is_one() -> None:
     assert quality(negative=True).review(0, 0, tagged=True) == ("", WRONG_TAG)
 
 
+def test_review_believes_the_locator_about_unusual_knees() -> None:
+    unusual = quality(mismatch=0.6, loss=0.6)
+    assert unusual.review(0, 0) == ("yes", ATYPICAL)
+    assert unusual.review(0, 0, score=0.9, metal=False) == ("", "")
+    assert unusual.review(0, 0, score=0.3, metal=False) == ("yes", ATYPICAL)
+    far = quality(network_distance=0.2)
+    assert far.review(0, 0, score=0.9, metal=False) == ("yes", ATYPICAL)
+
+
 def test_review_believes_what_is_known_about_metal() -> None:
     assert quality().review(0, 0, metal=True) == ("yes", METAL)
     assert quality(brightness=0.9).review(0, 0, metal=False) == ("", "")

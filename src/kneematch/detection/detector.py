@@ -324,6 +324,7 @@ class Detector:
                 s,
                 cut=bool(cut[n, s]),
                 uneven=bool(uneven[n]),
+                score=film.places[s].score if film.places else None,
                 metal=film.metal[s] if film.places else None,
                 tagged=film.tagged,
             )

@@ -28,6 +28,10 @@ from kneematch.solvers.problem import Problem
 MAX_LOSS: Final = 0.3
 MAX_MISMATCH: Final = 0.5  # of the robust energy, which includes local contrast
 WORST_MISMATCH: Final = 0.7  # above it there is no frontal knee
+# Where the locator saw a frontal knee, an unusual one is believed: only the networks' doubts count.
+MAX_LOCATED_MISMATCH: Final = 0.8
+WORST_LOCATED_MISMATCH: Final = 0.95
+CERTAIN_SCORE: Final = 0.5  # of the locator
 CERTAIN_MISMATCH: Final = 0.25  # so low that the consistency check is skipped
 # Distance from where the network sees the knee, in widths of its template. A search finds its own
 # template and may differ a little more.
@@ -40,7 +44,10 @@ JOINT_SHARE: Final = 0.75  # inner part of an area that must lie on the film
 MIN_CONTRAST: Final = 1e-3  # anything below is rounding
 HISTOGRAM_SIZE: Final = (96, 96)  # an area is resized to this before its grey levels are counted
 # 90 % of the margin errors on phantoms lie below these shares of the area's width, by mismatch.
-EXPECTED_ERROR: Final = ((0.1, 0.2, 0.3, 0.4, 0.5, 0.7), (0.02, 0.02, 0.03, 0.04, 0.06, 0.2))
+EXPECTED_ERROR: Final = (
+    (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 0.95),
+    (0.018, 0.02, 0.025, 0.027, 0.031, 0.045, 0.08, 0.4),
+)
 
 ATYPICAL: Final = "atypical or poorly visible knee"
 NO_KNEE: Final = "no frontal knee"
@@ -68,13 +75,16 @@ class Quality:
 
     def is_knee(self, film: int, side: int, place: KneePlace) -> bool:
         """Return whether what the locator saw is a frontal knee at all, on closer inspection."""
-        return place.score > 0 and bool(self.mismatch[film, side] <= WORST_MISMATCH)
+        sure = place.score >= CERTAIN_SCORE
+        worst = WORST_LOCATED_MISMATCH if sure else WORST_MISMATCH
+        return bool(self.mismatch[film, side] <= worst)
 
     def review(
         self,
         film: int,
         side: int,
         *,
+        score: float | None = None,
         metal: bool | None = None,
         cut: bool = False,
         uneven: bool = False,
@@ -85,6 +95,7 @@ class Quality:
         Args:
             film: number of the film.
             side: number of the knee on it.
+            score: how certain the locator is; None if it was not used.
             metal: there is metal in the knee; None judges by the brightness of the area.
             cut: the joint leaves the film.
             uneven: the two knees of the film differ too much.
@@ -93,11 +104,16 @@ class Quality:
         at = film, side
         limit = MAX_NETWORK_DISTANCE if self.neural else MAX_SEARCH_DISTANCE
         far = self.network_distance is not None and bool(self.network_distance[at] > limit)
-        strange = not self.mismatch[at] <= MAX_MISMATCH  # NaN counts as a mismatch
-        absent = not self.mismatch[at] <= WORST_MISMATCH
+        if score is None:
+            strange = not self.mismatch[at] <= MAX_MISMATCH  # NaN counts as a mismatch
+            strange |= bool(self.loss[at] > MAX_LOSS)
+            absent = not self.mismatch[at] <= WORST_MISMATCH
+        else:
+            strange = not self.mismatch[at] <= MAX_LOCATED_MISMATCH or score < CERTAIN_SCORE
+            absent = not self.mismatch[at] <= WORST_LOCATED_MISMATCH
         doubts = {
             NO_KNEE: absent,
-            ATYPICAL: not absent and (self.loss[at] > MAX_LOSS or strange or (far and self.neural)),
+            ATYPICAL: not absent and (strange or (far and self.neural)),
             DISAGREE: far and not self.neural,
             SIDES_DIFFER: uneven,
             CUT: cut,
