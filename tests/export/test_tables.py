@@ -20,8 +20,8 @@ from kneematch.io.csv_text import read_csv
 
 FIXED = (
     "film,side,laterality,laterality_source,status,energy,loss,polarity,method,centre_x_px,"
-    "centre_y_px,width_px,height_px,rotation_deg,x0_px,y0_px,x1_px,y1_px,x2_px,y2_px,x3_px,y3_px,mm_per_px,review,reason,"
-    "decision"
+    "centre_y_px,width_px,height_px,rotation_deg,x0_px,y0_px,x1_px,y1_px,x2_px,y2_px,x3_px,y3_px,mm_per_px,"
+    "expected_error_px,review,reason,decision"
 )
 FOUND = Detection(
     side="left",

@@ -269,6 +269,7 @@ class DetectorSource:
     def hashes(self) -> dict[str, str]:
         """Return the SHA-256 of the files that rows depend on; a template's film is one."""
         from kneematch.detection.detector import needs_model
+        from kneematch.detection.locate import LOCATOR_FILE
         from kneematch.export.run_file import content_hash
         from kneematch.matching.annotation import load_annotation
         from kneematch.networks.model_file import shipped_model
@@ -276,6 +277,8 @@ class DetectorSource:
         files: dict[str, str | Path] = {}
         if needs_model(self.template is not None, self.method, paper=self.paper):
             files["model"] = self.model or shipped_model()
+        if self.method in ("auto", "locator") and not self.paper:
+            files["locator"] = LOCATOR_FILE
         if self.template is not None:
             files["template"] = self.template
             files["template_film"] = load_annotation(self.template).film

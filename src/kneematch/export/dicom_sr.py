@@ -26,6 +26,7 @@ from kneematch.measures.measure import ANGLE, AREA, WIDTH, in_mm
 MAKER: Final = "kneematch"
 SCHEME: Final = "99KNEEMATCH"
 LOSS: Final = Code("LOSS", SCHEME, "Matching loss")
+EXPECTED_ERROR: Final = Code("EXPECTED_ERROR", SCHEME, "Expected error of the margins")
 REVIEW: Final = Code("REVIEW", SCHEME, "Needs review by a person")
 REASON: Final = Code("REASON", SCHEME, "Reason for review")
 DECISION: Final = Code("DECISION", SCHEME, "Decision of the reviewer")
@@ -144,6 +145,9 @@ def _measurements(knee: Detection) -> list[sr.Measurement]:
     if math.isfinite(knee.loss):
         loss = sr.Measurement(name=LOSS, value=round(knee.loss, 6), unit=codes.UCUM.NoUnits)
         measurements.append(loss)
+    if knee.expected_error_px is not None:
+        error = knee.expected_error_px * (knee.mm_per_px or 1)
+        measurements.append(sr.Measurement(name=EXPECTED_ERROR, value=round(error, 3), unit=unit))
     return measurements + _joint_measurements(knee)
 
 

@@ -41,12 +41,13 @@ COLUMNS: Final[dict[str, int | None]] = {  # name: decimals, None for text
     "rotation_deg": DEGREE,
     **dict.fromkeys(CORNERS, PIXEL),
     "mm_per_px": SPACING,
+    "expected_error_px": PIXEL,
     "review": None,
     "reason": None,
     "decision": None,
 }
 # Since version 0.1, whose tables are still read.
-ADDED_COLUMNS: Final = ("laterality_source", "decision")
+ADDED_COLUMNS: Final = ("laterality_source", "expected_error_px", "decision")
 FIELDS: Final = tuple(item.name for item in fields(Detection) if item.name in COLUMNS)
 # film_x = xx * crop_x + xy * crop_y + x0 and film_y = yx * crop_x + yy * crop_y + y0. Both count
 # from the top left corner of their image, so the centre of the first pixel is (0.5, 0.5).

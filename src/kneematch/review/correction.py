@@ -109,6 +109,7 @@ def move_detection(found: Detection, area: Area) -> Detection:
         rotation_deg=area.rotation_deg,
         energy=math.nan,
         method=METHOD,
+        expected_error_px=None,
         outlines=None,
         measures={},
     )

@@ -90,8 +90,9 @@ class DetectionsTable:
         """Return the detection of a row, with the landmarks that it has."""
         numbers = {name: float(values[row]) for name, values in self.numbers.items()}
         values: dict[str, Any] = {name: numbers.get(name, self.text[name][row]) for name in FIELDS}
-        if np.isnan(values["mm_per_px"]):
-            values["mm_per_px"] = None
+        for name in ("mm_per_px", "expected_error_px"):
+            if np.isnan(values[name]):
+                values[name] = None
         points = {
             name: (numbers[f"{name}_x_px"], numbers[f"{name}_y_px"])
             for name in ("centre", *landmark_names(self.text))
