@@ -1,0 +1,44 @@
+"""Metal in a knee: bright, even and sharp."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kneematch.detection.metal import has_metal
+from kneematch.geometry.knee_view import KneePlace, cut_views
+from kneematch.synthetic.phantom import phantom
+
+
+@pytest.fixture(scope="module")
+def view() -> Tensor:
+    """A knee without metal."""
+    made = phantom(1, framing="bilateral")
+    knee = made.knees[1]
+    assert not knee.implant
+    place = KneePlace(*knee.centre, 250.0, 0.0, mirrored=False)
+    return cut_views(torch.from_numpy(made.radiograph.pixels), [place]).pixels[0]
+
+
+def with_disc(view: Tensor, x: float, y: float, softness: float = 1.0) -> Tensor:
+    """A view with a bright disc, x and y plateau widths from the joint's middle."""
+    rows, columns = (torch.arange(side) + 0.5 for side in view.shape)
+    away = torch.hypot(columns - 250 - 200 * x, (rows - 400 - 200 * y)[:, None])
+    inside = ((30 - away) / softness + 0.5).clamp(0, 1)
+    return view + inside * (1.6 * view.max() - view)
+
+
+def test_has_metal_sees_none_in_a_knee(view: Tensor) -> None:
+    assert not has_metal(view)
+    assert not has_metal(torch.zeros(800, 500))
+
+
+def test_has_metal_sees_metal_in_the_bones(view: Tensor) -> None:
+    assert has_metal(with_disc(view, 0.1, 0.3))
+
+
+def test_has_metal_ignores_what_lies_beside_the_bones(view: Tensor) -> None:
+    assert not has_metal(with_disc(view, 0.62, -0.6))
+
+
+def test_has_metal_ignores_soft_brightness(view: Tensor) -> None:
+    assert not has_metal(with_disc(view, 0.1, 0.3, softness=60.0))
