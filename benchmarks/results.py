@@ -49,6 +49,7 @@ COMMANDS = {
     "default-knee": f"{DEFAULT} --kind knee {OURS}",
     "default-leg": f"{DEFAULT} --kind leg {OURS}",
     "phantoms": "phantoms.py --films 40 --real REAL",
+    "kinds": "kinds.py --real REAL --films 40",
     "review-flags": "review_flags.py --films 100 --real REAL",
     "inference": "inference.py --real REAL",
     "parts": "parts.py --other OTHER",

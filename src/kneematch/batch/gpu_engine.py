@@ -122,7 +122,7 @@ def _received(
             yield item, result
         else:
             to_film, facts = result
-            pixels = memory.pixels[item[2], : len(facts.sides)]
+            pixels = memory.pixels[item[2], : len(facts.mirrored)]
             views = View(pixels, torch.tensor(to_film, dtype=torch.float64))
             yield item, PreparedFilm(views, facts)
 

@@ -79,7 +79,6 @@ class FilmFacts:
 
     size: tuple[int, int]  # (height, width)
     mm_per_px: float | None
-    sides: tuple[int, ...]  # LEFT or RIGHT
     mirrored: tuple[bool, ...]  # where the lateral side points to the picture's left
     lateralities: tuple[Laterality, ...]
     places: tuple[KneePlace, ...] = ()  # where the locator saw the knees
@@ -264,7 +263,7 @@ class Detector:
             return [self._find([film])[0] for film in films]
         found: list[tuple[Detection, ...]] = [()] * len(films)
         for sides in (1, len(SIDES)):
-            alike = [k for k, film in enumerate(films) if len(film.facts.sides) == sides]
+            alike = [k for k, film in enumerate(films) if len(film.facts.mirrored) == sides]
             for k, knees in zip(alike, self._find_together([films[k] for k in alike]), strict=True):
                 found[k] = knees
         return found
@@ -335,7 +334,7 @@ class Detector:
                 review, reason = YES, "; ".join(filter(None, (reason, known.conflict)))
             width = math.dist(corners[0], corners[1])
             return Detection(
-                side=SIDES[film.sides[s]],
+                side=SIDES[LEFT if film.mirrored[s] else RIGHT],
                 laterality=known.side,
                 laterality_source=known.source,
                 energy=float(quality.energy[n]),
@@ -359,7 +358,7 @@ class Detector:
         return [
             tuple(
                 detection(n, s, film)
-                for s in range(len(film.sides))
+                for s in range(len(film.mirrored))
                 if self.preparation.knees
                 or not film.places
                 or quality.is_knee(n, s, film.places[s])
@@ -395,22 +394,20 @@ def prepare(film: Radiograph, how: Preparation) -> PreparedFilm:
     if film.laterality in PATIENT_SIDES:  # the header says that the film shows one knee
         mirrored = usual_mirroring(film, how.left_is)
         halves = single(film, mirrored=mirrored, room=how.margin)
-        return PreparedFilm(halves, _facts(film, how, (LEFT if mirrored else RIGHT,), (mirrored,)))
-    facts = _facts(film, how, (LEFT, RIGHT), (True, False))
+        return PreparedFilm(halves, _facts(film, how, (mirrored,)))
+    facts = _facts(film, how, (True, False))
     return PreparedFilm(split(film, room=how.margin), facts)
 
 
 def _facts(
     film: Radiograph,
     how: Preparation,
-    sides: tuple[int, ...],
     mirrored: tuple[bool, ...],
     **located: Any,
 ) -> FilmFacts:
     return FilmFacts(
         film.size,
         film.mm_per_px,
-        sides,
         mirrored,
         resolve_laterality(film, mirrored, how.left_is, read_markers(film.pixels)),
         tagged=film.polarity_tag is not None,
@@ -423,20 +420,10 @@ def _prepare_located(film: Radiograph, how: Preparation) -> PreparedFilm:
     places = tuple(locate_knees(pixels, shipped_locator(), how.knees))
     if not places:
         raise NoFrontalKnee(NoFrontalKnee.reason)
-    sides, mirrored = picture_sides(places, film.size), tuple(place.mirrored for place in places)
+    mirrored = tuple(place.mirrored for place in places)
     views = cut_views(pixels, places)
     metal = tuple(has_metal(view) for view in views.pixels)
-    return PreparedFilm(views, _facts(film, how, sides, mirrored, places=places, metal=metal))
-
-
-def picture_sides(places: Sequence[KneePlace], size: tuple[int, int]) -> tuple[int, ...]:
-    """Return LEFT or RIGHT for each knee; a single knee is named after the half that it lies in."""
-    if len(places) == len(SIDES):
-        return LEFT, RIGHT
-    place, (height, width) = places[0], size
-    # How far from the left edge of the upright picture, as a share of its width.
-    x = (place.x / width, 1 - place.y / height, 1 - place.x / width, place.y / height)
-    return (LEFT if x[place.quarter_turns] < 0.5 else RIGHT,)
+    return PreparedFilm(views, _facts(film, how, mirrored, places=places, metal=metal))
 
 
 def prepare_file(path: str, how: Preparation) -> PreparedFilm | FilmError:
