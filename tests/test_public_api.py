@@ -37,7 +37,7 @@ FIELDS: list[tuple[type, set[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("function", "names"), PARAMETERS, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("function", "names"), PARAMETERS)
 def test_public_functions_keep_their_parameters(
     function: Callable[..., Any], names: list[str]
 ) -> None:
@@ -48,7 +48,7 @@ def test_public_functions_keep_their_parameters(
     assert inspect.getdoc(function)
 
 
-@pytest.mark.parametrize(("kind", "names"), FIELDS, ids=lambda each: str(each)[:40])
+@pytest.mark.parametrize(("kind", "names"), FIELDS)
 def test_public_classes_keep_their_fields(kind: type, names: set[str]) -> None:
     assert names <= {field.name for field in dataclasses.fields(kind)}
     assert inspect.getdoc(kind)
