@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -218,8 +218,9 @@ def test_train_resumes_after_sigint_and_sigterm(
     assert told.out.endswith("stopped.safetensors: trained on 2 films, 1 left out\n")
     rows = read_metrics(metrics)
     assert [(row.phase, row.epoch) for row in rows] == [("coarse", 1), ("fine", 1)]
-    assert rows[0] == first
-    assert rows[1].seconds > first.seconds
+    # The epoch is repeated, and takes another time, if its checkpoint was not written yet.
+    assert replace(rows[0], seconds=first.seconds) == first
+    assert rows[1].seconds > rows[0].seconds
     assert "checkpoint.safetensors" not in folder.written("stopped")
     model = load_model(folder.path / "stopped.safetensors")
     assert all(bool(value.isfinite().all()) for value in model.coarse.values())

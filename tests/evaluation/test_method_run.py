@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kneematch.detection.detector import Detector, PreparedFilm, prepare
+from kneematch.detection.detector import Detector, Preparation, PreparedFilm, prepare
 from kneematch.evaluation.config import METHODS, EvaluateConfig
 from kneematch.evaluation.method_run import (
     MethodRun,
@@ -176,7 +176,7 @@ def template(film: Path) -> Template:
 @pytest.fixture(scope="module")
 def prepared() -> list[PreparedFilm]:
     made = phantom(1, size=SIZE).radiograph
-    return [prepare(made, 0.0)] * 4
+    return [prepare(made, Preparation(locate=False, margin=0.0))] * 4
 
 
 class Sleeper:

@@ -19,7 +19,7 @@ from kneematch.web.annotate import annotate_app
 from kneematch.web.auth import AuthMiddleware, Credentials
 
 SIZE = (512, 512)
-KNEE = phantom(0, size=SIZE).knees[1]
+KNEE = phantom(0, size=SIZE).knees[0]  # the one with the lower loss
 
 Serve = Callable[[Callable[[Credentials], AuthMiddleware]], Credentials]
 Open = Callable[..., Page]
@@ -96,7 +96,7 @@ def off(found: dict[str, tuple[float, float]], knee: Knee) -> float:
 def test_annotate_app_saves_drawn_boxes_that_find_the_knees(
     page: Page, films: list[Path], template: Path
 ) -> None:
-    wanted = annotate(films[0], "right", KNEE.plateau_left, KNEE.plateau_right)
+    wanted = annotate(films[0], "left", KNEE.plateau_left, KNEE.plateau_right)
     for key, box in {"1": wanted.fine, "2": wanted.red, "3": wanted.green}.items():
         draw(page, key, box)
     valid(page)
@@ -108,7 +108,7 @@ def test_annotate_app_saves_drawn_boxes_that_find_the_knees(
     assert max(losses) < 0.3
     save(page)
     drawn = load_annotation(template)
-    assert drawn.side == "right"
+    assert drawn.side == "left"
     for name in ("fine", "red", "green"):
         assert getattr(drawn, name) == pytest.approx(getattr(wanted, name), abs=1.5)
     detector = Detector.from_template(template, method="search", device="cpu")
@@ -138,7 +138,7 @@ def test_annotate_app_starts_with_boxes_that_keys_can_adjust(
     page.keyboard.press("Control+z")
     save(page)
     first = json.loads(template.read_text())
-    wanted = annotate(films[0], "right", KNEE.plateau_left, KNEE.plateau_right)
+    wanted = annotate(films[0], "left", KNEE.plateau_left, KNEE.plateau_right)
     assert first["boxes"]["fine"] == pytest.approx(wanted.fine, abs=20)
     assert Path(first["film"]).as_posix() == os.path.relpath(films[0], template.parent)
     red = first["boxes"]["red"]
@@ -294,17 +294,17 @@ def test_annotate_app_mirrors_to_the_other_knee(page: Page, template: Path) -> N
     save(page)
     before = load_annotation(template)
     page.locator("#mirror").click()
-    expect(page.locator("#status")).to_contain_text("Valid: left half")
+    expect(page.locator("#status")).to_contain_text("Valid: right half")
     save(page, replace=True)
     after = load_annotation(template)
-    assert (before.side, after.side) == ("right", "left")
+    assert (before.side, after.side) == ("left", "right")
     axis = (before.fine[0] + after.fine[2]) / 2
     for name in ("fine", "red", "green"):
         x0, y0, x1, y1 = getattr(before, name)
         mirrored = (2 * axis - x1, y0, 2 * axis - x0, y1)
         assert getattr(after, name) == pytest.approx(mirrored, abs=0.11)
     page.keyboard.press("m")
-    expect(page.locator("#status")).to_contain_text("Valid: right half")
+    expect(page.locator("#status")).to_contain_text("Valid: left half")
 
 
 def test_annotate_app_tells_the_next_step_and_film_pixels(page: Page, template: Path) -> None:

@@ -117,4 +117,5 @@ def test_template_pictures_are_mirror_images_of_each_other(film: SplitFilm) -> N
         pictures = template_pictures(to_annotation(drawn(side), film), film)
         left, right = pixels(pictures["left"]), pixels(pictures["right"])
         assert (left == right[:, ::-1]).all()
-        assert right.shape[1::-1] == tuple(2 * length for length in pictures["size"])
+        x0, y0, x1, y1 = to_annotation(drawn(side), film).fine
+        assert pictures["film_size"] == [round(x1 - x0), round(y1 - y0)]

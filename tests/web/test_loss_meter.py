@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from kneematch.detection.detector import prepare
 from kneematch.export.run_file import content_hash
 from kneematch.io.read import read
 from kneematch.networks.model_file import shipped_model
@@ -24,13 +23,13 @@ def test_loss_meter_agrees_with_detect(table: DetectionsTable, finished_run: Pat
     meter, reason = load_loss_meter(finished_run)
     assert meter is not None, reason
     for row in range(len(table)):
-        film = prepare(read(table.text["film"][row]), meter.room)
+        film = read(table.text["film"][row])
         found = table.detection(row)
-        assert meter.loss(film, found) == pytest.approx(found.loss, abs=2e-4)
+        # The view is cut around the area, not where the locator saw the knee.
+        assert meter.loss(film, found) == pytest.approx(found.loss, abs=2e-3)
         area = area_of(found)
         elsewhere = Area(area.centre_x_px + 9, area.centre_y_px, area.width_px, area.rotation_deg)
         away = meter.loss(film, move_detection(found, elsewhere))
-        assert away is not None
         assert away > found.loss + 0.05
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.networks.model_file import FORMAT, Model, load_model, read_safetensors, shipped_model
+from kneematch.networks.model_file import READABLE, Model, load_model, read_safetensors, shipped_model
 from kneematch.networks.pose_network import PoseNetwork, network_from_weights
 from kneematch.training.config import cache_folder
 
@@ -65,7 +65,7 @@ def initial_networks(start: str, *, seed: int = 0) -> InitialNetworks:
         return _with_backbone(_torch_weights(path), start, seed)
     broken = "expected a model of kneematch or the weights of a ResNet18; copy it again"
     weights, metadata = read_safetensors(path, broken=broken)
-    if metadata.get("format") != FORMAT:
+    if metadata.get("format") not in READABLE:
         return _with_backbone(weights, start, seed)
     model = load_model(path)
     networks = network_from_weights(model.coarse), network_from_weights(model.fine)
