@@ -82,7 +82,7 @@ def added_knee(decision: Decision, mm_per_px: float | None) -> Detection:
         loss=math.nan if decision.loss is None else decision.loss,
         polarity="positive",
         method=METHOD,
-        corners=_corners(area, height, mirrored=decision.side == "left"),
+        corners=_corners(area, height, decision.side),
         centre=(area.centre_x_px, area.centre_y_px),
         width_px=area.width_px,
         height_px=height,
@@ -99,7 +99,7 @@ def move_detection(found: Detection, area: Area) -> Detection:
     Its energy, which belongs to both knees of a film, and what was measured are no longer known.
     """
     height = area.width_px / found.width_px * found.height_px
-    corners = _corners(area, height, mirrored=found.mirrored)
+    corners = _corners(area, height, found.side)
     moved = replace(
         found,
         corners=corners,
@@ -121,10 +121,10 @@ def move_detection(found: Detection, area: Area) -> Detection:
     return replace(moved, landmarks=landmarks)
 
 
-def _corners(area: Area, height: float, *, mirrored: bool) -> NDArray[np.float64]:
-    """Return where the template's corners (4, 2) land."""
+def _corners(area: Area, height: float, side: str) -> NDArray[np.float64]:
+    """Return where the template's corners (4, 2) land; in the left half it is mirrored."""
     angle = math.radians(area.rotation_deg)
-    flip = -1.0 if mirrored else 1.0
+    flip = -1.0 if side == "left" else 1.0
     across = flip * area.width_px / 2 * np.array([math.cos(angle), math.sin(angle)])
     down = height / 2 * np.array([-math.sin(angle), math.cos(angle)])
     centre = np.array([area.centre_x_px, area.centre_y_px])

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.networks.model_file import READABLE, Model, load_model, read_safetensors, shipped_model
+from kneematch.networks.model_file import (
+    READABLE,
+    Model,
+    load_model,
+    read_safetensors,
+    shipped_model,
+)
 from kneematch.networks.pose_network import PoseNetwork, network_from_weights
 from kneematch.training.config import cache_folder
 
