@@ -34,7 +34,7 @@ def test_detect_config_refuses_contradictions(wrong: dict[str, Any], message: st
 
 def test_detector_source_loads_what_the_settings_say() -> None:
     detector = DetectConfig(method="neural", device="cpu", left_is="L").source().load()
-    assert detector.left_is == "L"
+    assert detector.preparation.left_is == "L"
     assert (detector.method, detector.device, detector.paper) == ("neural", "cpu", False)
 
 
@@ -45,7 +45,7 @@ def test_detector_source_hashes_every_file_that_rows_depend_on(template: str) ->
         return set(DetectConfig(**settings).source().hashes())
 
     drawn = {"template", "template_film"}
-    assert files() == {"model"}
+    assert files() == {"model", "locator"}
     assert files(template=template, method="neural") == {"model", *drawn}
     assert files(template=template, method="search") == {"model", *drawn}
     assert files(template=template, method="search", paper=True) == drawn
