@@ -64,7 +64,7 @@ def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> De
     if found.polarity == "negative":
         film = replace(film, pixels=1 - film.pixels)
     centre, across = _plateau(found)
-    medial = "right" if found.mirrored else "left"  # towards the other knee
+    medial = "right" if found.side == "left" else "left"  # towards the other knee
     outlines = find_outlines(film, centre, across, network, medial=medial)
     measures = measure_outlines(outlines)
     obstacles = [reason for reason in found.review_reasons if reason in OBSTACLES]
