@@ -22,9 +22,10 @@ LEVELS: Final = (0.7, 0.85)  # brightness from which a region counts, from black
 QUANTILES: Final = (5, 99.7)  # per cent of the pixels that count as black, and as not the brightest
 THINNEST: Final = 2  # radius that fits into a region, in pixels
 IN_BONES: Final = 0.6  # share of a region that lies in the bones
-ROOM: Final = 4  # pixels around a region
+ROOM: Final = 6  # pixels around a region
 SMALLEST: Final = 0.03  # area of a region, in squared plateau widths
-SHARPNESS: Final = 0.465  # least step from inside the outline of a region to outside
+UNEVENNESS: Final = 4.0  # deviations of the brightness that count against a region
+SHARPNESS: Final = 0.36  # least step from inside the outline of a region to outside
 
 
 def has_metal(view: Tensor) -> bool:
@@ -72,11 +73,13 @@ def _bones(shape: tuple[int, ...]) -> NDArray[np.bool_]:
 def _is_sharp(
     grey: NDArray[np.float32], region: tuple[tuple[slice, ...], NDArray[np.bool_]]
 ) -> bool:
-    """Return whether the brightness falls steeply at the outline of a region."""
+    """Return whether a region is even, and the brightness falls steeply at its outline."""
     around, part = region
-    inside = part & ~ndimage.binary_erosion(part, border_value=1)
-    near = ndimage.binary_dilation(part)
-    outside = ndimage.binary_dilation(near, iterations=2) & ~near
-    if not inside.any() or not outside.any():
+    core = ndimage.binary_erosion(part, border_value=1)
+    near = ndimage.binary_dilation(part, iterations=2)
+    outside = ndimage.binary_dilation(near, iterations=3) & ~near
+    if not core.any() or not outside.any():
         return False
-    return bool(grey[around][inside].mean() - grey[around][outside].mean() > SHARPNESS)
+    inside = grey[around][core]
+    step = inside.mean() - UNEVENNESS * inside.std() - grey[around][outside].mean()
+    return bool(step > SHARPNESS)
