@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import kneematch.detection.detector as detector_module
 from kneematch.detection.detection import Detection
 from kneematch.detection.detector import Detector, Preparation, PreparedFilm
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
@@ -81,7 +82,7 @@ def test_detector_finds_a_template_where_it_was_drawn(annotation: Annotation, me
     assert np.abs(right.corners - box_corners(annotation.fine)).max() < 1
     for name, point in annotation.landmarks.items():
         assert math.dist(right.landmarks[name], point) < 1
-    assert right.loss < 1e-3 < left.loss < 0.3
+    assert right.loss < 2e-3 < left.loss < 0.3
     assert (right.method, right.polarity, right.status) == (method, "positive", "ok")
     assert abs(right.rotation_deg) < 0.2
 
@@ -184,6 +185,13 @@ def test_detector_finds_one_knee_where_the_header_says_so(
     assert math.dist((found.centre[0] + offset, found.centre[1]), two.centre) < 5
 
 
+@pytest.fixture
+def no_markers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Films without the letters R and L."""
+    monkeypatch.setattr(detector_module, "read_markers", lambda pixels: ())
+
+
+@pytest.mark.usefixtures("no_markers")
 def test_detector_states_no_laterality_that_is_not_known(
     annotation: Annotation, film: Radiograph
 ) -> None:
@@ -237,6 +245,7 @@ def test_detect_takes_paths_and_films(annotation: Annotation, film: Radiograph) 
     assert by_film[0].mm_per_px == pytest.approx(0.3)
 
 
+@pytest.mark.usefixtures("no_markers")
 def test_detect_takes_arrays_and_datasets(annotation: Annotation) -> None:
     detector = detector_at(annotation)
     dataset = pydicom.dcmread(annotation.film)

@@ -68,7 +68,7 @@ def test_write_tables_has_these_columns_and_then_landmarks(tmp_path: Path) -> No
 def test_write_tables_numbers_have_fixed_decimals(tmp_path: Path) -> None:
     assert written(tmp_path, ("a.dcm", FOUND)).read_text().splitlines()[1] == (
         "a.dcm,left,R,header,ok,0.250000,0.123457,positive,search,20.000,25.000,20.000,30.000,-1.0000,"
-        "30.000,10.000,10.000,10.000,10.000,40.000,30.000,40.000,0.139700,,,"
+        "30.000,10.000,10.000,10.000,10.000,40.000,30.000,40.000,0.139700,,,,"
     )
 
 

@@ -297,7 +297,7 @@ def test_prepare_films_stops_when_a_worker_cannot_write(
     own = tmp_path / "cache" / "halves-1-0.08"
     own.mkdir(parents=True)
     (own / key[:2]).touch()  # where the folder of the entry should be
-    with pytest.raises(SettingsError, match=r"halves-1-0.08: cannot be written .*--cache"):
+    with pytest.raises(SettingsError, match=r"halves-1-0.08.*: cannot be written .*--cache"):
         prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=workers)
 
 

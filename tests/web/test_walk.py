@@ -14,7 +14,7 @@ import numpy as np
 import pydicom
 import pytest
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, TimeoutError, expect
 from pyarrow import parquet
 
 from kneematch.cli.main import main
@@ -74,10 +74,17 @@ class Walk:
     def open(self, knee: Knee) -> None:
         """Open a knee on its film."""
         number = list(self.rows).index(knee)
-        self.page.locator("#gallery").focus()
-        for key in ("Home", *["ArrowRight"] * number, "Enter"):
-            self.page.keyboard.press(key)
-        self.page.wait_for_selector(f"#editor[data-ready='{number}']")
+        for attempt in range(5):  # the gallery may be drawn again between two keys
+            self.page.locator("#gallery").focus()
+            for key in ("Home", *["ArrowRight"] * number, "Enter"):
+                self.page.keyboard.press(key)
+            try:
+                self.page.wait_for_selector(f"#editor[data-ready='{number}']", timeout=5000)
+                return
+            except TimeoutError:
+                if attempt == 4:
+                    raise
+                self.page.keyboard.press("Escape")
 
     def decide(self, button: str) -> None:
         """Press a button of the editor, wait for the answer, and close the editor."""
