@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 LARGEST_KB = 1000
-ALLOWED = "src/kneematch/networks/"  # the built-in models
+ALLOWED = ("src/kneematch/networks/", "src/kneematch/measures/")  # the built-in models
 FILM_SUFFIXES = (".dcm", ".dicom", ".ima", ".nii", ".nii.gz", ".mha")
 DICOM_MARK, MARK_AT = b"DICM", 128
 
