@@ -1,6 +1,6 @@
 """Fixtures shared by several packages: clouds with a template cut out of them, and phantoms."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,16 @@ class Knees:
     template: Template  # of the right knee
     truth: Tensor  # (2, 4), the poses of the boxes drawn on each knee
     negative: bool
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Replace what UTF-8 cannot encode, such as odd file names in logs, which xdist cannot send."""
+    report = yield
+    report.sections = [
+        (name, text.encode("utf-8", "replace").decode()) for name, text in report.sections
+    ]
+    return report
 
 
 @pytest.fixture(autouse=True, scope="session")
