@@ -9,6 +9,7 @@ import time
 from contextlib import closing
 from itertools import count, islice
 from multiprocessing import active_children
+from pathlib import Path
 
 import pytest
 
@@ -140,3 +141,12 @@ print(faults() - before)
         int(subprocess.check_output([sys.executable, "-c", code, how])) for how in ("kept", "not")
     )
     assert kept < 100 < returned
+
+
+def test_call_in_child_works_in_the_present_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert call_in_child(os.path.realpath, ".") == os.path.realpath(tmp_path / name)

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
@@ -210,13 +211,16 @@ _child: _Worker | None = None
 
 
 def call_in_child(function: Callable[[Item], Result], item: Item) -> Result | WorkerDied:
-    """Call a function in another process, which is kept for the next call unless it dies."""
+    """Call a function in another process, which is kept for the next call unless it dies.
+
+    It works in this process's working directory, so that relative paths mean the same.
+    """
     global _child
     if _child is None:
         _child = _start(_apply, None, ())
         _child.pipe.recv()  # it has started
     try:
-        _child.pipe.send((function, item))
+        _child.pipe.send((function, item, Path.cwd()))
         result: Result = _child.pipe.recv()
     except (EOFError, OSError):
         died, _child = WorkerDied(_child.end()), None
@@ -224,8 +228,9 @@ def call_in_child(function: Callable[[Item], Result], item: Item) -> Result | Wo
     return result
 
 
-def _apply(call: tuple[Callable[[Any], Any], Any]) -> Any:
-    function, item = call
+def _apply(call: tuple[Callable[[Any], Any], Any, Path]) -> Any:
+    function, item, folder = call
+    os.chdir(folder)
     return function(item)
 
 
