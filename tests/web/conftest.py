@@ -10,7 +10,14 @@ from operator import itemgetter
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    expect,
+    sync_playwright,
+)
 
 from kneematch.cli.main import main
 from kneematch.io.read import read
@@ -33,6 +40,8 @@ VIEWPORT = (1280, 800)
 REASONS = {3: "low contrast; high loss", 6: "high loss"}  # by row
 
 Build = Callable[[Credentials], AuthMiddleware]
+# The pages that are open on a port: closed before their server stops, or they would miss it.
+OPEN: dict[int, list[BrowserContext]] = {}
 
 
 @pytest.fixture(scope="session")
@@ -72,6 +81,12 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
     assert errors == []
 
 
+def _close_pages(port: int) -> None:
+    """Close what is open on a port; a second call finds nothing."""
+    for context in OPEN.pop(port, []):
+        context.close()
+
+
 def _console_errors(message: ConsoleMessage, allowed: str) -> list[str]:
     """Return errors, except for a status that the page expects from the server."""
     return [message.text] if message.type == "error" and allowed not in message.text else []
@@ -88,6 +103,7 @@ def _served(build: Build) -> Iterator[Credentials]:
         try:
             yield credentials
         finally:
+            _close_pages(credentials.port)
             server.should_exit = True
             thread.join()
 

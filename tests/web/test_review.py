@@ -213,8 +213,8 @@ def test_editor_is_used_with_fingers(page: Page, run_folder: Path) -> None:
         points = [{"x": point[0], "y": point[1]}] if point else []
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
 
-    row = int(card(page, 0))
-    before = table(run_folder / "detections.csv")[row]
+    row, following = card(page, 0), card(page, 1)
+    before = table(run_folder / "detections.csv")[int(row)]
     edit(page)
     centre = float(before["centre_x_px"]), float(before["centre_y_px"])
     finger("touchStart", *on_screen(page, *centre))
@@ -225,7 +225,7 @@ def test_editor_is_used_with_fingers(page: Page, run_folder: Path) -> None:
         page.locator("#save-area").click()
     (line,) = table(run_folder / "review.csv")
     assert float(line["centre_x_px"]) == pytest.approx(centre[0] + 12, abs=2)
-    page.wait_for_selector("#editor[data-ready]")
+    page.wait_for_selector(f"#editor[data-ready='{following}']")
     film = page.locator("#film")
     left = float(film.get_attribute("data-x") or 0)
     place = film.bounding_box()
