@@ -22,8 +22,9 @@ from pathlib import Path
 import torch
 
 from films import table, timed
-from kneematch.detection.detector import Detector, prepare
+from kneematch.detection.detector import Detector
 from kneematch.detection.methods import NEURAL
+from kneematch.detection.preparation import prepare
 from kneematch.io.read import read
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize

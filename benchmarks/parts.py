@@ -24,7 +24,7 @@ import torch
 torch.set_num_threads(1)
 import kneematch
 try:
-    from kneematch.detection.detector import prepare
+    from kneematch.detection.preparation import prepare
 except ImportError:
     from kneematch.detection.prepare import prepare
 detector = kneematch.Detector.load(device="cpu")

@@ -40,7 +40,8 @@ import torch
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000Lossless
 
-from kneematch.detection.detector import Detector, prepare
+from kneematch.detection.detector import Detector
+from kneematch.detection.preparation import prepare
 from kneematch.synthetic.config import SynthConfig, parse_size
 from kneematch.synthetic.dataset import synthesize
 from kneematch.synthetic.phantom import phantom

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import kneematch.detection.detector as detector_module
+from kneematch.detection import preparation
 from kneematch.detection.detection import Detection
-from kneematch.detection.detector import Detector, Preparation, PreparedFilm
+from kneematch.detection.detector import Detector
+from kneematch.detection.preparation import Preparation, PreparedFilm
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.split import split
@@ -188,7 +189,7 @@ def test_detector_finds_one_knee_where_the_header_says_so(
 @pytest.fixture
 def no_markers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Films without the letters R and L."""
-    monkeypatch.setattr(detector_module, "read_markers", lambda pixels: ())
+    monkeypatch.setattr(preparation, "read_markers", lambda pixels: ())
 
 
 @pytest.mark.usefixtures("no_markers")

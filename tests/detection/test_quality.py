@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.detection.detector import Detector, Preparation, prepare
+from kneematch.detection.detector import Detector
+from kneematch.detection.preparation import Preparation, prepare
 from kneematch.detection.quality import (
     ATYPICAL,
     CERTAIN_MISMATCH,

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kneematch.detection.detector import Detector, Preparation, PreparedFilm, prepare
+from kneematch.detection.detector import Detector
+from kneematch.detection.preparation import Preparation, PreparedFilm, prepare
 from kneematch.evaluation.config import METHODS, EvaluateConfig
 from kneematch.evaluation.method_run import (
     MethodRun,

@@ -13,13 +13,8 @@ from torch import Tensor
 
 from kneematch.batch.journal import Row
 from kneematch.batch.workers import NumberedFilms, detect_chunk, to_rows
-from kneematch.detection.detector import (
-    Detector,
-    FilmFacts,
-    Preparation,
-    PreparedFilm,
-    prepare_file,
-)
+from kneematch.detection.detector import Detector
+from kneematch.detection.preparation import FilmFacts, Preparation, PreparedFilm, prepare_file
 from kneematch.errors import FilmError
 from kneematch.geometry.split import HALF_SIZE, SIDES
 from kneematch.geometry.view import View

@@ -8,7 +8,7 @@ from kneematch.detection.markers import Marker
 from kneematch.errors import SettingsError
 from kneematch.io.radiograph import Radiograph
 
-SIDES: Final = ("R", "L")  # of the patient
+LATERALITIES: Final = ("R", "L")  # of the patient
 USER: Final = "user"
 HEADER: Final = "header"
 MARKER: Final = "marker"
@@ -43,7 +43,7 @@ def resolve_laterality(
         markers: the letters R and L on the film.
     """
     one = len(mirrored) == 1
-    tag = film.laterality if one and film.laterality in SIDES else None
+    tag = film.laterality if one and film.laterality in LATERALITIES else None
     by_user = None if left_is is None else left_is == "R"
     letters = {marker.letter for marker in markers}
     letter = letters.pop() if one and len(letters) == 1 else None
@@ -62,7 +62,7 @@ def resolve_laterality(
 
 def check_left_is(left_is: str | None) -> None:
     """Raise SettingsError unless a statement of the user is "R", "L" or None."""
-    if left_is not in (None, *SIDES):
+    if left_is not in (None, *LATERALITIES):
         raise SettingsError(
             f"left_is {left_is!r}; expected 'R' or 'L', the patient's side at the picture's left; "
             "correct it or leave it out"
@@ -84,7 +84,9 @@ def _from_front(markers: Sequence[Marker]) -> bool | None:
     R lies left of L then; a letter alone must lie well to one side, since both of them sometimes
     lie between the legs. None if there are no such markers, or if they contradict each other.
     """
-    right, left = ([marker.x for marker in markers if marker.letter == side] for side in SIDES)
+    right, left = (
+        [marker.x for marker in markers if marker.letter == side] for side in LATERALITIES
+    )
     if right and left:
         if max(right) < min(left):
             return True
@@ -108,4 +110,4 @@ def _first_of(*statements: tuple[str, str | None]) -> Laterality:
 
 def _side(from_front: bool | None, mirrored: bool) -> str | None:
     """Return the side of a knee, given whether the picture shows the patient from the front."""
-    return None if from_front is None else SIDES[from_front != mirrored]
+    return None if from_front is None else LATERALITIES[from_front != mirrored]

@@ -12,7 +12,8 @@ from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import Journal
 from kneematch.batch.run import detect_files
 from kneematch.detection.detection import Detection
-from kneematch.detection.detector import Detector, PreparedFilm, prepare_file
+from kneematch.detection.detector import Detector
+from kneematch.detection.preparation import PreparedFilm, prepare_file
 from kneematch.evaluation.config import GRID, EvaluateConfig
 from kneematch.export.run_file import device_name
 from kneematch.io.run_folder import JOURNAL
