@@ -18,7 +18,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import pickle
 import tempfile
 import time
 import traceback
@@ -33,6 +32,8 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from films import Film, evaluate_poses, halves_of, known, phantom_films, real_films, score, table
@@ -40,8 +41,9 @@ from kneematch.geometry.frames import compose_pose, relative_pose
 from kneematch.geometry.pose import pose_from_vector, pose_matrix, vector_from_pose
 from kneematch.geometry.sampling import sample
 from kneematch.geometry.split import HALF_ASPECT, split
+from kneematch.geometry.view import View
 from kneematch.io.read import read
-from kneematch.matching.annotation import Annotation, load_annotation
+from kneematch.matching.annotation import Annotation, load_annotation, save_annotation
 from kneematch.matching.energy import energy, paper_terms
 from kneematch.matching.template import Template
 from kneematch.networks.model_file import PHASES
@@ -250,12 +252,29 @@ def to_integers(films: Sequence[Film]) -> NDArray[np.uint16]:
 
 
 def store(setting: Setting, name: str, films: FilmSet) -> None:
-    (setting.work / f"{name}.pickle").write_bytes(pickle.dumps(films))
+    """Write the films where worker processes find them."""
+    tensors = {
+        "train": torch.from_numpy(films.train),
+        "pixels": torch.stack([film.halves.pixels for film in films.test]),
+        "to_film": torch.stack([film.halves.to_film for film in films.test]),
+        "margins": torch.stack([film.margins for film in films.test]),
+    }
+    names = {"names": json.dumps([film.name for film in films.test])}
+    save_file(tensors, setting.work / f"{name}.safetensors", names)
+    save_annotation(films.annotation, setting.work / f"{name}.json")
 
 
 def load(setting: Setting, name: str) -> FilmSet:
-    films: FilmSet = pickle.loads((setting.work / f"{name}.pickle").read_bytes())
-    return films
+    """Read what `store` wrote."""
+    with safe_open(setting.work / f"{name}.safetensors", "pt") as file:
+        names = json.loads(file.metadata()["names"])
+        train = file.get_tensor("train").numpy()
+        parts = [file.get_tensor(part) for part in ("pixels", "to_film", "margins")]
+    test = [
+        Film(title, (), View(pixels, to_film), margins)
+        for title, pixels, to_film, margins in zip(names, *parts, strict=True)
+    ]
+    return FilmSet(train, test, load_annotation(setting.work / f"{name}.json"))
 
 
 def coarse_file(setting: Setting, films: str, name: str) -> Path:
