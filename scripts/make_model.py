@@ -1,9 +1,11 @@
 """Train the built-in model on phantoms only: locator, coarse and fine network, mean templates.
 
-    python scripts/make_model.py --device cuda -o src/kneematch/networks
+    python scripts/make_model.py --device cuda -o OUT [--networks fine]
 
 Where the knees of a phantom lie is known, so the networks are trained with supervision. No real
-film is used.
+film is used. Each network is written to OUT as soon as it is trained, so that they can be trained
+one at a time: locator.safetensors, coarse.safetensors, fine.safetensors; and, once both pose
+networks are there, synthetic.safetensors, the model.
 """
 
 import argparse
@@ -14,10 +16,11 @@ from pathlib import Path
 import torch
 from locator_training import train_locator
 from phantom_data import CROP_PLATEAU, HEALTHY, PhantomData, knees_of, render_phantoms
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kneematch.geometry.frames import (
+    WIDE_JITTER,
     PoseJitter,
     enlarge_pose,
     frame_from_poses,
@@ -43,8 +46,8 @@ from kneematch.synthetic.annotation import COARSE, FINE, GREEN, RED
 from kneematch.training.losses import apply_exposures, draw_exposures
 
 AVERAGED = 2000  # healthy knees in a mean template
-WIDE_JITTER = PoseJitter(0.35, 0.4, 0.06)  # of knees in halves
-NARROW_JITTER = PoseJitter(0.22, 0.2, 0.10)  # of knees that the locator found
+LOCATED_JITTER = PoseJitter(0.22, 0.2, 0.10)  # of knees that the locator found
+POSE_NETWORKS = ("coarse", "fine")
 RANGED = 200  # views on which the ranges of activations are measured
 SOFT = (0.3, 4.0)  # share of the views of low resolution, and how much lower at most
 
@@ -55,47 +58,36 @@ def main() -> None:
     data = render_phantoms(args.films, args.workers, args.seed)
     print(f"{len(data.films)} phantoms in {time.perf_counter() - started:.0f} s", flush=True)
     data = data.to(args.device)
-    templates = {
-        "coarse_template": mean_template(data, COARSE),
-        "fine_template": mean_template(data, FINE),
-    }
     args.out.mkdir(parents=True, exist_ok=True)
-    networks = {}
     for number, name in enumerate(args.networks):
         torch.manual_seed(args.seed + number)
         if name == "locator":
             locator = train_locator(data, args.locator_steps, args.batch, args.rate, args.seed)
             weights = {key: value.half() for key, value in locator.state_dict().items()}
-            kept = {key: value.cpu().contiguous() for key, value in weights.items()}
-            save_file(kept, args.out / "locator.safetensors")
         else:
-            views = coarse_views(data) if name == "coarse" else fine_views(data)
             steps = args.steps // 2 if name == "coarse" else args.steps
-            networks[name] = train_pose_network(name, views, steps, args)
-    if {"coarse", "fine"} <= networks.keys():
-        save_networks(networks, templates, data, args)
+            weights = train_pose_network(name, views_of(name, data), steps, args).state_dict()
+        kept = {key: value.cpu().contiguous() for key, value in weights.items()}
+        save_file(kept, args.out / f"{name}.safetensors")
+    if all((args.out / f"{name}.safetensors").exists() for name in POSE_NETWORKS):
+        save_pose_networks(data, args)
 
 
-def save_networks(
-    networks: dict[str, PoseNetwork],
-    templates: dict[str, Template],
-    data: PhantomData,
-    args: argparse.Namespace,
-) -> None:
-    """Write both pose networks, with the ranges of their activations on phantoms."""
+def save_pose_networks(data: PhantomData, args: argparse.Namespace) -> None:
+    """Write both pose networks, their templates and the ranges of their activations as a model."""
     weights, ranges = {}, {}
     generator = torch.Generator(args.device).manual_seed(args.seed)
-    for name, network in networks.items():
-        weights[name] = {key: value.cpu() for key, value in network.state_dict().items()}
-        views = coarse_views(data) if name == "coarse" else fine_views(data)
+    for name in POSE_NETWORKS:
+        weights[name] = load_file(args.out / f"{name}.safetensors")
+        views = views_of(name, data)
         rows = torch.arange(min(RANGED, len(views.images)), device=args.device)
         images, _ = draw_views(views, rows, generator)
         ranges[name] = measured_ranges(weights[name], images[:, 0].cpu())
-    settings = {"start": "none", "films": f"{len(data.films)} phantoms", "steps": args.steps}
     model = Model(
         **weights,
-        **templates,
-        settings=settings,
+        coarse_template=mean_template(data, COARSE),
+        fine_template=mean_template(data, FINE),
+        settings={"start": "none", "films": f"{len(data.films)} phantoms", "steps": args.steps},
         ranges=ranges,
     )
     save_model(args.out / "synthetic.safetensors", model, compact=True)
@@ -114,7 +106,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--locator-steps", type=int, default=8_000, help="those of the locator")
     parser.add_argument("--batch", type=int, default=256, help="views per batch")
     parser.add_argument("--rate", type=float, default=1.5e-3, help="peak learning rate")
-    parser.add_argument("--networks", nargs="+", default=["locator", "coarse", "fine"])
+    parser.add_argument("--networks", nargs="+", default=["locator", *POSE_NETWORKS])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=2, help="processes that render phantoms")
     parser.add_argument("--seed", type=int, default=0)
@@ -176,6 +168,11 @@ class Views:
     jitter: PoseJitter
 
 
+def views_of(name: str, data: PhantomData) -> Views:
+    """Return what a pose network is trained on."""
+    return coarse_views(data) if name == "coarse" else fine_views(data)
+
+
 def fine_views(data: PhantomData) -> Views:
     """Return what the fine network sees: the enlarged coarse box around knees."""
     row, knee = knees_of(data).unbind(1)
@@ -183,7 +180,7 @@ def fine_views(data: PhantomData) -> Views:
     frames = enlarge_pose(pose(margins, COARSE, 1.0), ENLARGE)
     crops = data.crops[row, knee]
     return Views(
-        crops, pose(margins, FINE, 1.0), frames, aspect(COARSE), aspect(FINE), NARROW_JITTER
+        crops, pose(margins, FINE, 1.0), frames, aspect(COARSE), aspect(FINE), LOCATED_JITTER
     )
 
 
