@@ -171,5 +171,4 @@ def test_undo_drift_keeps_poses_of_a_template_that_did_not_drift(phantoms: Any) 
     back = undo_drift(
         phantoms.templates.fine, phantoms.half, phantoms.templates.fine_pose, phantoms.truth
     )
-    # Without an anchor, the template settles within 1 % of where it was cut out.
-    assert torch.allclose(back, phantoms.truth, atol=0.01)
+    assert torch.allclose(back, phantoms.truth, atol=1e-3)

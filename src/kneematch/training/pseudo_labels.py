@@ -18,8 +18,9 @@ from kneematch.matching.template import Template
 from kneematch.networks.model_file import Model
 from kneematch.networks.template_transfer import transfer_template
 from kneematch.networks.two_stage import PosePredictor
-from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.anchored_refinement import LEVELS, refine_anchored
 from kneematch.solvers.exhaustive_search import exhaustive_search
+from kneematch.solvers.gauss_newton import Level
 from kneematch.solvers.problem import make_problem
 from kneematch.training.dataset import Films
 from kneematch.training.distributed import Group
@@ -27,6 +28,7 @@ from kneematch.training.two_phases import TemplatePair
 
 AVERAGED: Final = 0.5  # fraction of the patches, the best matches, that enter the mean
 FILMS_AT_ONCE: Final = 16
+FULL_SIZE: Final = Level(1, 3, 0.01)  # the last level of the search for a drift, which is small
 EPSILON: Final = 1e-6  # added to the standard deviation of a patch
 
 
@@ -128,7 +130,7 @@ def undo_drift(template: Template, half: Tensor, annotated: Tensor, poses: Tenso
     """
     problem = make_problem(half[None, None], template)
     start = vector_from_pose(annotated.to(half)[None, None], problem.height_ratio)
-    v = refine_anchored(problem, start, trust=0.0).v[0, 0]
+    v = refine_anchored(problem, start, trust=0.0, levels=(*LEVELS, FULL_SIZE)).v[0, 0]
     found = pose_from_vector(v, problem.height_ratio)
     drift = relative_pose(found, annotated.to(found), template.aspect, HALF_ASPECT)
     return compose_pose(poses, drift.expand_as(poses), template.aspect, HALF_ASPECT)
