@@ -5,6 +5,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import imagecodecs
@@ -43,11 +44,14 @@ Encode = Callable[[np.ndarray, int, UID], bytes]
 Check = Callable[..., None]
 
 
+UNCOMPRESSED = ImplicitVRLittleEndian, ExplicitVRLittleEndian, DeflatedExplicitVRLittleEndian
+LOSSLESS = RLELossless, JPEGLSLossless, JPEG2000Lossless, JPEGLosslessSV1
+
+
 @pytest.mark.parametrize(
-    "syntax", [ImplicitVRLittleEndian, ExplicitVRLittleEndian, DeflatedExplicitVRLittleEndian]
+    ("syntax", "bits"), [*product(UNCOMPRESSED, (8, 12, 16)), *product(LOSSLESS, range(8, 17, 2))]
 )
-@pytest.mark.parametrize("bits", [8, 12, 16])
-def test_decode_pixels_is_exact_for_uncompressed_films(
+def test_decode_pixels_is_exact_for_uncompressed_and_lossless_films(
     gradient: Gradient,
     in_unit_range: Gradient,
     save_film: Save,
@@ -65,20 +69,6 @@ def test_decode_pixels_is_exact_for_big_endian_films(
 ) -> None:
     path = save_film(gradient(bits).astype(">u2"), bits, ExplicitVRBigEndian)
     assert_reads(path, in_unit_range(gradient(bits)))
-
-
-@pytest.mark.parametrize("syntax", [RLELossless, JPEGLSLossless, JPEG2000Lossless, JPEGLosslessSV1])
-@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
-def test_decode_pixels_is_exact_for_lossless_films(
-    gradient: Gradient,
-    in_unit_range: Gradient,
-    save_film: Save,
-    assert_reads: Check,
-    syntax: UID,
-    bits: int,
-) -> None:
-    stored = gradient(bits)
-    assert_reads(save_film(stored, bits, syntax), in_unit_range(stored))
 
 
 @pytest.mark.parametrize("predictor", range(1, 8))

@@ -86,18 +86,37 @@ def test_energy_loss_is_the_energy_of_the_predicted_pose(
     assert torch.allclose(found, wanted, rtol=1e-5)
 
 
-def test_energy_loss_translates_views_by_up_to_the_given_fraction(
+@pytest.fixture
+def drawn_frames(
     small_network: Callable, patch_data: PhaseData, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Loss], list[Tensor]]:
+    """The poses of the views that a loss draws in 50 steps."""
+
+    def draw(loss: Loss) -> list[Tensor]:
+        seen: list[Tensor] = []
+        monkeypatch.setattr(
+            PhaseData,
+            "predict",
+            lambda self, network, halves, frames: seen.append(frames) or frames,
+        )
+        source = generator()
+        for _ in range(50):
+            loss(small_network(0), patch_data, ROWS, torch.arange(4), source)
+        return seen
+
+    return draw
+
+
+def test_energy_loss_translates_views_by_up_to_the_given_fraction(
+    patch_data: PhaseData, drawn_frames: Callable[[Loss], list[Tensor]]
 ) -> None:
-    seen: list[Tensor] = []
-    monkeypatch.setattr(
-        PhaseData, "predict", lambda self, network, halves, frames: seen.append(frames) or frames
-    )
-    drawn = generator()
-    for _ in range(50):
-        energy_loss(0.1)(small_network(0), patch_data, ROWS, torch.arange(4), drawn)
     frames = patch_data.frames[ROWS]
-    moves = torch.stack([relative_pose(frames, now, patch_data.aspect, 1.6) for now in seen])
+    moves = torch.stack(
+        [
+            relative_pose(frames, now, patch_data.aspect, 1.6)
+            for now in drawn_frames(energy_loss(0.1))
+        ]
+    )
     assert torch.allclose(moves[..., 0], torch.ones(()), atol=1e-5)
     assert torch.allclose(moves[..., 3], torch.zeros(()), atol=1e-5)
     largest = (moves[..., 1:3] / 2).abs().flatten(0, 2).amax(0)  # of a view, which is 2 wide
@@ -106,16 +125,10 @@ def test_energy_loss_translates_views_by_up_to_the_given_fraction(
 
 
 def test_energy_loss_zooms_views_by_up_to_the_given_fraction(
-    small_network: Callable, patch_data: PhaseData, monkeypatch: pytest.MonkeyPatch
+    patch_data: PhaseData, drawn_frames: Callable[[Loss], list[Tensor]]
 ) -> None:
-    seen: list[Tensor] = []
-    monkeypatch.setattr(
-        PhaseData, "predict", lambda self, network, halves, frames: seen.append(frames) or frames
-    )
-    drawn = generator()
-    for _ in range(50):
-        energy_loss(0.0, 0.25)(small_network(0), patch_data, ROWS, torch.arange(4), drawn)
-    zoom = torch.stack([now[..., 0] / patch_data.frames[ROWS][..., 0] for now in seen])
+    before = patch_data.frames[ROWS][..., 0]
+    zoom = torch.stack([now[..., 0] / before for now in drawn_frames(energy_loss(0.0, 0.25))])
     assert 1.24 < float(zoom.max()) <= 1.2501
     assert 0.7999 <= float(zoom.min()) < 0.81
 
