@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo docs test test-matrix test-tools lint fuzz faults clean
+.PHONY: demo docs test test-matrix test-tools lint fuzz faults audit clean
 .DEFAULT_GOAL := test
 
 # 24 films, DICOM and PNG, two of them broken on purpose; the knees in all others, found by the model
@@ -45,6 +45,12 @@ fuzz: $(READY)
 # A run whose system calls fail one after the other; needs a C compiler.
 faults: $(READY)
 	$(BIN)/python benchmarks/faults.py
+
+# The pinned versions against the database of known vulnerabilities; needs the internet. Strict:
+# without it, an audit that reached no database says that nothing was found.
+audit: $(READY)
+	$(BIN)/pip install --quiet pip-audit
+	$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 clean:
 	rm -rf .venv demo dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -13,7 +13,7 @@ from torch import Tensor
 from kneematch.detection import preparation
 from kneematch.detection.detection import Detection
 from kneematch.detection.detector import Detector
-from kneematch.detection.preparation import Preparation, PreparedFilm
+from kneematch.detection.preparation import Preparation
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.split import split
@@ -327,13 +327,11 @@ def test_detector_halves_a_batch_that_does_not_fit_into_memory(annotation: Annot
             raise torch.OutOfMemoryError
         return roomy.solver(problem)
 
-    film = roomy.prepare(annotation.film)
-    assert isinstance(film, PreparedFilm)
-    short = replace(roomy, solver=short_of_memory)
-    found = short._find_together([film] * 5)
+    # By this name the CPU is used as a GPU is, with the films of a batch together.
+    short = replace(roomy, solver=short_of_memory, device="cpu:0", batch_size=5)
+    found = short.detect([annotation.film] * 5)
     assert tried == [5, 2, 3, 1, 2]
-    assert [len(knees) for knees in found] == [2] * 5
-    expected = roomy.find([film])[0]
+    expected = roomy.detect(annotation.film)
     for knees in found:
         assert [knee.centre for knee in knees] == [knee.centre for knee in expected]
 
@@ -342,8 +340,6 @@ def test_detector_says_when_not_even_one_film_fits_into_memory(annotation: Annot
     def without_memory(problem: Problem) -> Solution:
         raise torch.OutOfMemoryError
 
-    detector = replace(detector_at(annotation), solver=without_memory)
-    film = detector.prepare(annotation.film)
-    assert isinstance(film, PreparedFilm)
+    detector = replace(detector_at(annotation), solver=without_memory, device="cpu:0", batch_size=2)
     with pytest.raises(SettingsError, match="one film does not fit into the memory"):
-        detector._find_together([film, film])
+        detector.detect([annotation.film] * 2)
