@@ -19,8 +19,9 @@ MOST_FILMS = 4
 SMALLER = {
     "synth": {"--size": "600x500"},
     "train": {"--epochs": "1"},
-    "reproduce": {"--train": "2", "--test": "2", "--epochs": "1", "--rounds": "1"},
+    "reproduce": {"--test": "2"},
 }
+SMALLER_TRAINING = {"--train": "2", "--epochs": "1", "--rounds": "1"}  # of reproduce
 VALUES = {"docker": {"-v", "-w", "--tmpfs", "--network", "--user"}, "apptainer": {"--bind"}}
 
 
@@ -33,7 +34,8 @@ def kneematch(arguments: list[str]) -> int:
     if name == "synth" and "-n" in given:
         count = given.index("-n") + 1
         given[count] = str(min(int(given[count]), MOST_FILMS))
-    for option, value in SMALLER.get(name, {}).items():
+    trains = name == "reproduce" and "--model" not in given
+    for option, value in (SMALLER.get(name, {}) | (SMALLER_TRAINING if trains else {})).items():
         if option not in given:
             given += [option, value]
     if name not in ("annotate", "review"):

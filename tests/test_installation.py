@@ -142,17 +142,31 @@ kneematch() {
 
 
 def test_new_user_can_follow_install_and_tutorial_word_for_word(
-    packages: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+    packages: Path, empty: Path
 ) -> None:
-    (wheel,) = packages.glob("*.whl")
-    shutil.copy(wheel, empty)
     (empty / "grade.py").write_text(code_blocks("tutorial.md", "python")[0], encoding="utf-8")
-    commands = [*code_blocks("install.md", "sh"), *code_blocks("tutorial.md", "sh")]
-    (empty / "walk.sh").write_text("\n".join([END_REVIEW, *commands]), encoding="utf-8")
-    monkeypatch.setenv("HOME", str(empty))  # where completion is installed
-    monkeypatch.setenv("PIP_CONSTRAINT", str(ROOT / "constraints.txt"))
-    told = run("bash", "-eu", "walk.sh", cwd=empty)
+    install, *_ = code_blocks("install.md", "sh")
+    told = walk([END_REVIEW, install, *code_blocks("tutorial.md", "sh")], packages, empty)
     assert "127.0.0.1" in told
     crops = list((empty / "graded").rglob("*.png"))
     assert len(crops) == len((empty / "graded.csv").read_text("utf-8").splitlines()) - 1 > 30
     assert (empty / "compared" / "evaluation.md").exists()
+
+
+def test_install_page_works_without_the_internet_and_completes_commands(
+    packages: Path, empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(empty))  # where completion is installed
+    install, *others = code_blocks("install.md", "sh")
+    environment = "\n".join(install.splitlines()[:2])  # made and activated
+    told = walk([environment, *others], packages, empty)
+    assert json.loads(told[told.index("{") :])["extras"]["web"]
+
+
+def walk(blocks: list[str], packages: Path, folder: Path) -> str:
+    """Run blocks of commands beside the wheel, with the pinned versions; return what they print."""
+    (wheel,) = packages.glob("*.whl")
+    shutil.copy(wheel, folder)
+    (folder / "walk.sh").write_text("\n".join(blocks), encoding="utf-8")
+    pinned = f"PIP_CONSTRAINT={ROOT / 'constraints.txt'}"
+    return run("env", pinned, "bash", "-eu", "walk.sh", cwd=folder)

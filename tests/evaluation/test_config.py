@@ -34,6 +34,7 @@ def test_evaluate_config_refuses_contradictions(wrong: dict[str, Any], message: 
     [
         ({"participant": "("}, "expected a regular expression"),
         ({"methods": ("grid",)}, "--grid N"),
+        ({"methods": ("locator",)}, "expected some of sliding"),
         ({"resume": True, "force": True}, "one of them"),
     ],
 )

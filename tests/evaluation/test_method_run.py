@@ -127,6 +127,16 @@ def test_run_methods_adds_a_method_to_those_that_were_run(
     assert set(neural.found) == set(run.found)
 
 
+def test_run_methods_names_films_without_a_knee(tmp_path: Path) -> None:
+    films = SynthConfig(1, size=SIZE, framing="other", workers=0)
+    synthesize(tmp_path / "films", films)
+    (film,) = map(str, (tmp_path / "films").glob("*.dcm"))
+    config = EvaluateConfig(methods=("locator",), device="cpu", workers=0)
+    (run,) = run_methods([film], tmp_path / "out", config)
+    assert run.found == {}
+    assert run.failed == {film: f"{film}: no frontal knee found"}
+
+
 def test_run_methods_starts_over_with_force(
     films: list[str], out: Path, config: EvaluateConfig, tmp_path: Path
 ) -> None:

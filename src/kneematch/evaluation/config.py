@@ -14,7 +14,8 @@ from kneematch.solvers.settings import N_SCALES, RATE, STEPS, STRIDE, PaperSetti
 from kneematch.training.config import PAPER, TrainConfig
 
 GRID: Final = "grid"
-METHODS: Final = ("sliding", "neural", "neural+sharpen", "search")
+PAPER_METHODS: Final = ("sliding", "neural", "neural+sharpen", "search")  # on two half images
+METHODS: Final = ("locator", *PAPER_METHODS)
 
 _input: Any = partial(option, None, group=INPUT)
 
@@ -77,7 +78,7 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
         check_options(self)
-        _check_methods(self.methods)
+        _check_methods(self.methods, METHODS)
         if not (0 < self.grid_stride < 1 and 0 < self.adam_rate < math.inf):
             raise SettingsError(
                 f"--grid-stride {self.grid_stride} and --adam-rate {self.adam_rate}; expected a "
@@ -142,7 +143,7 @@ class ReproduceConfig:
     start: str = option_like(TrainConfig, "start")
     rounds: int | None = option_like(TrainConfig, "rounds")
     epochs: int | None = option_like(TrainConfig, "epochs")
-    methods: tuple[str, ...] = option_like(EvaluateConfig, "methods")
+    methods: tuple[str, ...] = option_like(EvaluateConfig, "methods", PAPER_METHODS)
     grid: int = option_like(EvaluateConfig, "grid")
     grid_scales: int = option_like(EvaluateConfig, "grid_scales")
     grid_stride: float = option_like(EvaluateConfig, "grid_stride")
@@ -158,7 +159,7 @@ class ReproduceConfig:
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
         check_options(self)
-        _check_methods(self.methods)
+        _check_methods(self.methods, PAPER_METHODS)
         try:
             re.compile(self.participant or "")
         except re.error as error:
@@ -168,8 +169,8 @@ class ReproduceConfig:
             ) from error
 
 
-def _check_methods(methods: tuple[str, ...]) -> None:
-    expected = ", ".join(METHODS)
+def _check_methods(methods: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+    expected = ", ".join(allowed)
     if not methods:
         raise SettingsError(f"no methods; expected some of {expected}; name one")
     if GRID in methods:
@@ -177,7 +178,7 @@ def _check_methods(methods: tuple[str, ...]) -> None:
             "grid among the methods; expected the number of films it is run on, since it takes "
             "long; leave it out there and add --grid N"
         )
-    unknown = [method for method in methods if method not in METHODS]
+    unknown = [method for method in methods if method not in allowed]
     if unknown:
         raise SettingsError(f"method {unknown[0]!r}; expected some of {expected}; correct it")
     if len(set(methods)) < len(methods):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from kneematch.batch.config import DetectConfig
-from kneematch.batch.journal import Journal
+from kneematch.batch.journal import Journal, Row
 from kneematch.batch.run import detect_files
 from kneematch.detection.detection import Detection
 from kneematch.detection.detector import Detector
@@ -87,9 +87,14 @@ def run_methods(
             named = set(journal.add(films[:count]))
             rows = [row for row in journal.rows() if row.index in named]
         found = {row.film: row.detections for row in rows if row.failure is None}
-        failed = {row.film: row.failure for row in rows if row.failure is not None}
+        failed = {row.film: _reason(row) for row in rows if row.failure is not None}
         runs.append(MethodRun(method, found, failed=failed))
     return runs
+
+
+def _reason(row: Row) -> str:
+    """Return why a film has no detections, in a line that names it."""
+    return f"{row.film}: {row.failure}" if row.no_knee else str(row.failure)
 
 
 def films_per_method(config: EvaluateConfig, count: int) -> dict[str, int]:
