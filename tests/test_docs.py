@@ -14,8 +14,13 @@ import yaml
 from nbclient import NotebookClient
 
 import kneematch
+from kneematch.batch.results import ARTIFACTS
+from kneematch.detection import quality
 from kneematch.evaluation.ground_truth import LABEL_COLUMNS
+from kneematch.export import measurements
 from kneematch.export.tables import COLUMNS, CROP_COLUMNS
+from kneematch.measures import measure
+from kneematch.review import log
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 
@@ -95,6 +100,31 @@ def test_columns_of_every_table_are_described(tmp_path: Path) -> None:
     card = (DOCS / "data-card.md").read_text("utf-8")
     described = set(re.findall(r"`([\w.]+)`", card))
     assert set(columns) <= described
+
+
+def test_columns_of_measurements_are_described() -> None:
+    text = (DOCS / "measures.md").read_text("utf-8")
+    named = set(re.findall(r"`([\w.]+)`", text))
+    patterns = [name.replace("...", r"\w+") for name in named]
+    for first, last in re.findall(r"`(jsw_x\d+)_pct` to `(jsw_x\d+)_pct`", text):
+        patterns += [f"{name}_pct" for name in measure.UNITS if first <= name <= last]
+    for column in measurements.COLUMNS:
+        assert any(re.fullmatch(pattern, column) for pattern in patterns), column
+
+
+def test_columns_of_reviews_are_described() -> None:
+    assert f"Columns: `{', '.join(log.COLUMNS)}`" in (DOCS / "web.md").read_text("utf-8")
+    assert f"`{ARTIFACTS}`" in (DOCS / "outputs.md").read_text("utf-8")
+
+
+def test_reasons_to_review_are_described() -> None:
+    outputs = (DOCS / "outputs.md").read_text("utf-8")
+    for name in ("ATYPICAL", "NO_KNEE", "DISAGREE", "SIDES_DIFFER", "CUT", "METAL", "NEGATIVE"):
+        assert f"`{getattr(quality, name)}`" in outputs
+    for reason in (quality.WRONG_TAG, measure.CROSSING, measure.UNCLEAR, measure.WRONG_SIZE):
+        assert f"`{reason}`" in outputs
+    assert f"more than {quality.MAX_SCALE_DIFFERENCE:.0%}".replace("%", " %") in outputs
+    assert f"more than {quality.MAX_HEIGHT_DIFFERENCE} of an area's width" in outputs
 
 
 def test_version_is_the_same_everywhere() -> None:
