@@ -1,18 +1,29 @@
-"""What `apply` reads of a run: damaged files are refused in one line."""
+"""What `apply` reads of a run, and what it measures again."""
 
+import csv
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from kneematch.batch.apply import check_ended, run_config
+from kneematch.batch.apply import apply_review, check_ended, run_config
+from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import Journal, Row
+from kneematch.batch.run import detect_folder
 from kneematch.errors import SettingsError
 from kneematch.export.run_file import Counts, Run
+from kneematch.review.log import AREA_COLUMNS, Area, Decision, ReviewLog
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
 
 NOW = datetime.now(UTC)
 RUN = Run(NOW, NOW, Counts(1, 2, 0, 0), {"crops": True, "export": ["coco"]}, (), "cpu", {}, {})
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_check_ended_refuses_a_run_with_films_to_be_done(tmp_path: Path) -> None:
@@ -36,3 +47,40 @@ def test_run_config_takes_the_settings_that_it_knows() -> None:
 def test_run_config_refuses_settings_that_no_run_has(settings: dict[str, object]) -> None:
     with pytest.raises(SettingsError):
         run_config(replace(RUN, settings=settings))
+
+
+def test_apply_review_measures_corrected_knees_again(tmp_path: Path) -> None:
+    films, out = tmp_path / "films", tmp_path / "out"
+    synthesize(films, SynthConfig(1, size=(900, 1000), workers=0))
+    detect_folder(films, out, DetectConfig(method="neural", device="cpu", measure=True, workers=0))
+    (left, right), measured = table(out / "detections.csv"), table(out / "measurements.csv")
+    assert all(row["plateau_width_px"] and row["jsw_x250_pct"] for row in measured)
+    moved = {name: float(left[name]) for name in AREA_COLUMNS}
+    moved["centre_x_px"] += 0.04 * moved["width_px"]
+    film = left["film"]
+    log = ReviewLog(out / "review.csv")
+    log.add(Decision(film, "left", "corrected", Area(**moved)))
+    off = Area(4.0, *(float(right[name]) for name in AREA_COLUMNS[1:]))
+    log.add(Decision(film, "right", "corrected", off))
+    log.close()
+    for _ in range(2):  # the second time from the journal
+        assert apply_review(out, workers=0).problems == ()
+    corrected, at_the_edge = table(out / "detections.csv")
+    for row in (corrected, at_the_edge):
+        assert [row[name] for name in ("expected_error_px", "energy", "loss")] == [""] * 3
+        assert (row["review"], row["reason"]) == ("", "")
+    again, cut = table(out / "measurements.csv")
+    for name in ("plateau_width_px", "jsw_x250_pct"):
+        assert float(again[name]) == pytest.approx(float(measured[0][name]), rel=0.05)
+        assert again[name] != measured[0][name]
+    assert cut["jsw_x250_pct"] == ""
+    assert "cut by the film's edge" in cut["reason"]
+    journal = (out / "journal.jsonl").read_text()
+    assert journal.count('"measured"') == 1
+    (films / Path(film).name).unlink()
+    log = ReviewLog(out / "review.csv")
+    log.add(Decision(film, "left", "corrected", replace(Area(**moved), rotation_deg=0.5)))
+    log.close()
+    (problem,) = apply_review(out, workers=0).problems
+    assert problem.startswith(f"{film}: not measured (")
+    assert table(out / "measurements.csv")[0]["jsw_x250_pct"] == ""

@@ -24,7 +24,7 @@ def detection(side: str) -> Detection:
     """A flagged knee that is turned."""
     blank = Decision("a.dcm", side, "corrected", AREA, 0.2, "R", {"margin": (350.0, 510.0)}, 150.0)
     found = replace(added_knee(blank, 0.2), energy=0.4, method="search", decision="")
-    return replace(found, review="yes", reason="high energy")
+    return replace(found, review="yes", reason="high energy", expected_error_px=2.0)
 
 
 FOUND = {side: detection(side) for side in ("left", "right")}
@@ -76,6 +76,7 @@ def test_reviewed_correction_has_the_new_area_and_its_loss() -> None:
     knee = reviewed(FOUND["left"], decision("corrected", area=replace(AREA, centre_x_px=300.0)))
     assert (knee.decision, knee.review, knee.reason) == ("corrected", "", "")
     assert (knee.centre[0], knee.loss, knee.method) == (300.0, 0.3, "review")
+    assert knee.expected_error_px is None
     assert math.isnan(knee.energy)
 
 
@@ -84,6 +85,7 @@ def test_reviewed_correction_of_a_landmark_leaves_the_area() -> None:
     knee = reviewed(found, replace(decision("corrected"), landmarks=moved))
     assert knee.landmarks == {"margin": (351.0, 512.5)}
     assert (knee.loss, knee.energy, knee.method) == (found.loss, found.energy, "review")
+    assert knee.expected_error_px is None
 
 
 @pytest.mark.parametrize("side", ["L", ""])
@@ -97,10 +99,13 @@ def test_reviewed_correction_of_the_side_changes_nothing_else(side: str) -> None
 
 def test_review_detections_adds_a_knee_and_keeps_the_order() -> None:
     addition = replace(decision("corrected", "left"), height_px=150.0, landmarks={"margin": (1, 2)})
-    left, right = review_detections([FOUND["right"]], {"left": addition}, 0.2)
+    found = replace(FOUND["right"], polarity="negative")
+    left, right = review_detections([found], {"left": addition}, 0.2)
     assert (left.side, left.decision, left.mm_per_px) == ("left", "corrected", 0.2)
     assert left.landmarks == {"margin": (1, 2)}
-    assert right is FOUND["right"]
+    assert left.polarity == right.polarity
+    assert right.corners is FOUND["right"].corners
+    assert math.isnan(right.energy)  # it was that of one knee alone
     removed = replace(addition, state="rejected")
     assert review_detections([FOUND["right"]], {"left": removed}, 0.2) == (FOUND["right"],)
 

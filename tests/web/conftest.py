@@ -40,7 +40,7 @@ VIEWPORT = (1280, 800)
 REASONS = {3: "low contrast; high loss", 6: "high loss"}  # by row
 
 Build = Callable[[Credentials], AuthMiddleware]
-# The pages that are open on a port: closed before their server stops, or they would miss it.
+# The pages that were opened on a port: closed before their server stops, or they would miss it.
 OPEN: dict[int, list[BrowserContext]] = {}
 
 
@@ -70,6 +70,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         ) -> Page:
             context = browser.new_context(viewport={"width": size[0], "height": size[1]})
             stack.callback(context.close)
+            OPEN.setdefault(credentials.port, []).append(context)
             page = context.new_page()
             page.set_default_timeout(TIMEOUT_MS)
             page.on("pageerror", lambda error: errors.append(str(error)))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from kneematch.errors import SettingsError
 from kneematch.web.annotate import annotate_app
@@ -28,7 +28,7 @@ DECIDE = """row => fetch('/api/decide', {
 def assert_harmless(page: Page) -> None:
     """The markup is shown as text: it is no element, and nothing has run."""
     page.wait_for_selector("body[data-ready]")
-    page.wait_for_timeout(300)
+    page.wait_for_function("() => [...document.images].every((image) => image.complete)")
     assert page.evaluate("window.hacked") is None
     assert page.locator("img[src=x]").count() == 0
 
@@ -57,9 +57,10 @@ def test_review_shows_hostile_names_as_text(
     rename_in_table(run_folder / "detections.csv", hostile)
     run = RunFolder(run_folder, Path())
     page = open_page(serve(lambda credentials: review_app(run, credentials)))
+    expect(page.locator("body")).to_contain_text(MARKUP)
     assert_harmless(page)
-    assert MARKUP in page.inner_text("body")
     page.keyboard.press("Enter")  # opens the first knee
+    page.wait_for_selector("#editor[data-ready]")
     assert_harmless(page)
 
 

@@ -95,7 +95,7 @@ def test_review_page_fits_the_screen(
         with page.expect_response(lambda response: "api/decide" in response.url):
             page.keyboard.press(key)
     expect(page.locator(".badge")).to_have_count(3)
-    page.wait_for_load_state("networkidle")
+    page.wait_for_function("() => [...document.images].every((image) => image.complete)")
     assert_fits(page, size)
     shoot(page, pictures, "review.png", size)
     page.keyboard.press("Enter")
@@ -104,7 +104,6 @@ def test_review_page_fits_the_screen(
     film.evaluate("element => { element.textContent = element.textContent.split('/').pop(); }")
     for key in ("Shift+ArrowRight", "]", "]", "]", "]"):
         page.keyboard.press(key)
-    page.wait_for_load_state("networkidle")
     expect(page.locator("#loss-here")).not_to_have_text("–")
     assert_fits(page, size)
     shoot(page, pictures, "review-knee.png", size)

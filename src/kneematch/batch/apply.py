@@ -8,6 +8,7 @@ from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import Journal
 from kneematch.batch.results import (
     RUN,
+    measure_corrections,
     write_artifacts,
     write_results,
     write_run_and_report,
@@ -63,8 +64,9 @@ def apply_review(
         check_ended(journal)
         remove_leftovers(out, *(path for path in out.iterdir() if path.is_dir()))
         count = default_workers(journal.count) if workers is None else workers
+        problems = measure_corrections(config, journal, workers=count, progress=progress)
         counts = write_results(config, out, journal, _landmarks(out))
-        problems = write_artifacts(config, out, journal, workers=count, progress=progress)
+        problems += write_artifacts(config, out, journal, workers=count, progress=progress)
         write_run_and_report(out, journal, lambda: replace(run, counts=counts), workers=count)
     return ApplyResult(out, counts, tuple(problems))
 

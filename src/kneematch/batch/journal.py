@@ -7,6 +7,7 @@ order:
 - `films`: films and their names among the artifacts, which stay theirs for good;
 - a row, as `Row.to_line` writes it: of several rows of a film, the last one counts;
 - `gone`: all films with detections whose files are no longer there;
+- `measured`: a row of knees that a reviewer placed, with their measures;
 - `made`: of which content the artifacts of a film are, by kind; 0 while they are made again.
 """
 
@@ -61,6 +62,9 @@ class Row:
 
     def to_line(self) -> bytes:
         """Return one line of ASCII: numbers exact, names that are not UTF-8 escaped."""
+        return _line(self._to_plain())
+
+    def _to_plain(self) -> dict[str, object]:
         plain: dict[str, object] = {"index": self.index, "film": self.film, "status": self.status}
         if self.version is not None:
             plain["version"] = astuple(self.version)
@@ -69,7 +73,7 @@ class Row:
         else:
             plain["size"] = self.size
             plain["knees"] = [found.to_dict() for found in self.detections]
-        return _line(plain)
+        return plain
 
     @classmethod
     def from_line(cls, line: bytes) -> "Row":
@@ -164,6 +168,7 @@ class Journal:
         self._offsets = array("q")  # of each film's row
         self._versions: list[FileVersion | None] = []
         self._made: dict[str, array[int]] = {}  # by kind and index: content
+        self._measured: dict[int, int] = {}  # by index: where the line `measured` begins
 
     @property
     def count(self) -> int:
@@ -249,10 +254,32 @@ class Journal:
         if text:
             self._append(bytes(text))
 
+    def note_measured(self, row: Row) -> None:
+        """Write down the measures of knees that a reviewer placed."""
+        self._measured[row.index] = self.path.stat().st_size
+        self._append(_line({"measured": row._to_plain()}))
+
     def rows(self) -> Iterator[Row]:
         """Yield the rows so far as reviewed, in the order of the list of films."""
-        rows = self.rows_as_found()
-        return rows if self.revise is None else map(self.revise, rows)
+        for row in self.rows_as_found():
+            yield row if self.revise is None else self._measures_added(self.revise(row))
+
+    def _measures_added(self, row: Row) -> Row:
+        """Return a reviewed row whose placed knees have the measures that are known of them."""
+        if row.index not in self._measured:
+            return row
+        with self.path.open("rb") as file:
+            file.seek(self._measured[row.index])
+            measured = Row._from_plain(json.loads(file.readline())["measured"])
+        if measured.version != row.version:
+            return row
+        known = {_place(knee): knee for knee in measured.detections}
+
+        def add(knee: Detection) -> Detection:
+            same = known.get(_place(knee)) if knee.outlines is None else None
+            return replace(knee, outlines=same.outlines, measures=same.measures) if same else knee
+
+        return replace(row, detections=tuple(map(add, row.detections)))
 
     def rows_as_found(self) -> Iterator[Row]:
         """Yield the rows so far as they were found, in the order of the list of films."""
@@ -328,6 +355,9 @@ class Journal:
                 self._place(str(film), str(name))
         elif "gone" in plain:
             self.gone = frozenset(self._indices[film] for film in plain["gone"])
+        elif "measured" in plain:
+            row = Row._from_plain(plain["measured"])
+            self._measured[self._indices[row.film]] = offset
         elif "made" in plain:
             self._set_made(self._indices[plain["film"]], plain["made"])
         else:
@@ -343,6 +373,11 @@ class Journal:
 
 def _line(plain: Mapping[str, object]) -> bytes:
     return json.dumps(plain).encode("ascii") + b"\n"
+
+
+def _place(knee: Detection) -> tuple[object, ...]:
+    """Return where a knee and its landmarks lie."""
+    return knee.side, *knee.corners.ravel().tolist(), *sorted(knee.landmarks.items())
 
 
 def _short(value: object) -> str:

@@ -1,19 +1,26 @@
 """Measure the knees of rows, in worker processes that read their films again."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from kneematch.batch.journal import Row
-from kneematch.detection.measuring import measure_knees, outline_network
+from kneematch.batch.journal import Journal, Row
+from kneematch.detection.detection import Detection
+from kneematch.detection.measuring import measure_knees, measure_placed_knees, outline_network
 from kneematch.errors import FilmError
 from kneematch.export.run_file import content_hash
+from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated, unexpected
+from kneematch.measures.network import OutlineNetwork
 from kneematch.measures.outline_file import shipped_network
 from kneematch.parallel import WorkerDied, map_in_workers
+from kneematch.progress import Progress
+from kneematch.review.log import CORRECTED
+
+Measuring = Callable[[Radiograph, Sequence[Detection], OutlineNetwork], tuple[Detection, ...]]
 
 
 def outline_hash(path: str | None) -> dict[str, str]:
@@ -46,19 +53,71 @@ def measure_rows(
             yield [_unmeasured(row, str(result)) if isinstance(result, WorkerDied) else result]
 
 
+def measure_reviewed(
+    journal: Journal, network: str | None, *, workers: int, progress: Progress
+) -> list[str]:
+    """Measure the knees that a reviewer placed, and note it in the journal.
+
+    Args:
+        journal: of a run that measures.
+        network: file of the outline network; None is the built-in one.
+        workers: number of worker processes; 0 does everything in this process.
+        progress: shows progress.
+
+    Returns:
+        Why some could not be measured.
+    """
+    rows = [left for row in journal.rows() if (left := _left_to_measure(row)).detections]
+    if not rows:
+        return []
+    if outline_hash(network)["outlines"] != (journal.settings or {}).get("outlines"):
+        return [
+            f"{network or shipped_network()}: not the outline network of the run; expected that, "
+            "for the knees that were corrected; put it back"
+        ]
+    problems: list[str] = []
+    films = [replace(row, film=str(journal.root / row.film)) for row in rows]
+    measured = map_in_workers(
+        partial(_measure_by, measure_placed_knees, network),
+        films,
+        workers=workers,
+        initializer=torch.set_num_threads,
+        initargs=(1,),
+    )
+    with progress("measuring", len(films)) as advance, closing(measured) as results:
+        for row, result in results:
+            if isinstance(result, Row):
+                journal.note_measured(replace(result, film=journal.films[row.index]))
+            else:
+                problems.append(f"{row.film}: not measured ({result})")
+            advance("")
+    return problems
+
+
+def _left_to_measure(row: Row) -> Row:
+    """Return a row with only those of its knees that were corrected and have no measures."""
+    left = (knee for knee in row.knees if knee.decision == CORRECTED and knee.outlines is None)
+    return replace(row, detections=tuple(left))
+
+
 def _measure(network: str | None, row: Row) -> Row:
     """Measure the knees of one film."""
     if not row.detections:
         return row
+    measured = _measure_by(measure_knees, network, row)
+    return _unmeasured(row, measured) if isinstance(measured, str) else measured
+
+
+def _measure_by(measure: Measuring, network: str | None, row: Row) -> Row | str:
+    """Measure the knees of one film; return why it cannot be done."""
     try:
         film = read_isolated(row.film)
-        return replace(
-            row, detections=measure_knees(film, row.detections, outline_network(network))
-        )
+        knees = measure(film, row.detections, outline_network(network))
+        return replace(row, detections=knees)
     except FilmError as error:
-        return _unmeasured(row, str(error))
+        return str(error)
     except Exception as error:  # noqa: BLE001 - one film must not stop the others
-        return _unmeasured(row, str(unexpected(row.film, error)))
+        return str(unexpected(row.film, error))
 
 
 def _unmeasured(row: Row, reason: str) -> Row:

@@ -67,6 +67,21 @@ SHEET_COLUMNS, SHEET_ROWS = 4, 12  # at most
 DRAWN_SHARE, FEWEST_DRAWN, MOST_DRAWN = 0.05, 10, 48
 
 
+def measure_corrections(
+    config: DetectConfig, journal: Journal, *, workers: int, progress: Progress
+) -> list[str]:
+    """Measure the knees that a reviewer corrected or added, in a run that measures.
+
+    Returns:
+        Why some could not be measured.
+    """
+    if not config.measure or journal.revise is None:
+        return []
+    from kneematch.batch.measuring import measure_reviewed  # imports torch, which is slow
+
+    return measure_reviewed(journal, config.outlines, workers=workers, progress=progress)
+
+
 def write_results(
     config: DetectConfig, out: Path, journal: Journal, landmarks: Sequence[str]
 ) -> Counts:

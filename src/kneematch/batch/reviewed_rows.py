@@ -48,7 +48,8 @@ def row_reviser(out: Path, root: Path = Path()) -> Callable[[Row], Row] | None:
             return replace(row, detections=review_detections(row.detections, decisions, mm_per_px))
         if any(map(is_added, decisions.values())) and (facts := size_and_spacing(row.film)):
             size, mm_per_px = facts
-            return Row(row.index, row.film, size, review_detections((), decisions, mm_per_px))
+            knees = review_detections((), decisions, mm_per_px)
+            return Row(row.index, row.film, size, knees, version=row.version)
         return row
 
     return revise

@@ -294,18 +294,20 @@ def _write(plan: _Plan, journal: "Journal", clock: _Clock, progress: Progress) -
     """Write tables, pictures and the report."""
     from kneematch.batch.results import (
         failures,
+        measure_corrections,
         write_artifacts,
         write_results,
         write_run_and_report,
     )
 
-    out = plan.out
+    out, workers = plan.out, plan.workers
+    reasons = measure_corrections(plan.config, journal, workers=workers, progress=progress)
     counts = write_results(plan.config, out, journal, list(plan.detector.template.landmarks))
     clock.end("tables")
-    reasons = write_artifacts(plan.config, out, journal, workers=plan.workers, progress=progress)
+    reasons += write_artifacts(plan.config, out, journal, workers=workers, progress=progress)
     clock.end("pictures")
     ended = partial(_run_file, plan, counts, clock)
-    write_run_and_report(out, journal, ended, workers=plan.workers)
+    write_run_and_report(out, journal, ended, workers=workers)
     reasons_of_failed = (row.failure or "" for row in failures(journal) if not row.no_knee)
     return DetectResult(
         out,

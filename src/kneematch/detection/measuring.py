@@ -11,7 +11,9 @@ import torch.nn.functional as F
 
 from kneematch.detection.crop import Placed, cut
 from kneematch.detection.detection import Detection
-from kneematch.detection.quality import CUT, METAL, NO_KNEE
+from kneematch.detection.metal import has_metal
+from kneematch.detection.quality import CUT, METAL, NO_KNEE, cut_by_edge
+from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import PLATEAU_MARGINS
 from kneematch.measures.measure import doubts, measure_outlines
@@ -58,6 +60,33 @@ def measure_knees(
     """
     network = outline_network() if network is None else network
     return tuple(_measured(film, knee, network) for knee in found)
+
+
+def measure_placed_knees(
+    film: Radiograph, placed: Sequence[Detection], network: OutlineNetwork | None = None
+) -> tuple[Detection, ...]:
+    """Return knees that a reviewer placed with outlines and measures; they need no review.
+
+    Whether a knee is cut by the film's edge or has metal in it is found out at its new place.
+    """
+    flagged = [
+        replace(knee, review="yes", reason="; ".join(_obstacles(film, knee))) for knee in placed
+    ]
+    measured = measure_knees(film, flagged, network)
+    return tuple(replace(knee, review="", reason="") for knee in measured)
+
+
+def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
+    """Return which of CUT and METAL are true of an area."""
+    to_film = np.eye(3)
+    to_film[:2, :2] = ((knee.corners[[1, 3]] - knee.corners[0]) / 2).T
+    to_film[:2, 2] = knee.corners.mean(0)
+    cut = cut_by_edge(to_film[None, None], np.array([film.size], np.float64))
+    (x, y), across = _plateau(knee)
+    pixels = 1 - film.pixels if knee.polarity == "negative" else film.pixels
+    place = KneePlace(float(x), float(y), float(np.linalg.norm(across)), 0.0, knee.mirrored)
+    (view,) = cut_views(torch.from_numpy(pixels), [place]).pixels
+    return [reason for reason, true in {CUT: cut.any(), METAL: has_metal(view)}.items() if true]
 
 
 def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> Detection:

@@ -41,9 +41,12 @@ def review_detections(
     knees = {knee.side: knee for knee in found}
     for side, decision in decisions.items():
         if side not in knees and is_added(decision):
-            knees[side] = added_knee(decision, mm_per_px)
+            added = added_knee(decision, mm_per_px)
+            knees[side] = replace(added, polarity=found[0].polarity) if found else added
         elif side in knees and holds(decision, knees[side]):
             knees[side] = reviewed(knees[side], decision)
+    if any(math.isnan(knee.energy) for knee in knees.values()):  # it belongs to all knees
+        knees = {side: replace(knee, energy=math.nan) for side, knee in knees.items()}
     return tuple(knees[side] for side in SIDES if side in knees)
 
 
@@ -59,7 +62,7 @@ def reviewed(found: Detection, decision: Decision) -> Detection:
         moved = {name: decision.landmarks.get(name, at) for name, at in knee.landmarks.items()}
         shifts = [math.dist(moved[name], at) for name, at in knee.landmarks.items()]
         if max(shifts, default=0.0) > 10.0**-PIXEL:
-            knee = replace(knee, landmarks=moved, method=METHOD)
+            knee = replace(_without_measures(knee), landmarks=moved, method=METHOD)
     if decision.laterality is not None and decision.laterality != found.laterality:
         source = "user" if decision.laterality else ""
         knee = replace(knee, laterality=decision.laterality, laterality_source=source)
@@ -101,7 +104,7 @@ def move_detection(found: Detection, area: Area) -> Detection:
     height = area.width_px / found.width_px * found.height_px
     corners = _corners(area, height, found.side)
     moved = replace(
-        found,
+        _without_measures(found),
         corners=corners,
         centre=(area.centre_x_px, area.centre_y_px),
         width_px=area.width_px,
@@ -109,9 +112,6 @@ def move_detection(found: Detection, area: Area) -> Detection:
         rotation_deg=area.rotation_deg,
         energy=math.nan,
         method=METHOD,
-        expected_error_px=None,
-        outlines=None,
-        measures={},
     )
     motion = np.linalg.inv(half_edges(found)) @ half_edges(moved)
     landmarks = {
@@ -119,6 +119,11 @@ def move_detection(found: Detection, area: Area) -> Detection:
         for name, point in found.landmarks.items()
     }
     return replace(moved, landmarks=landmarks)
+
+
+def _without_measures(found: Detection) -> Detection:
+    """Return a detection without what is no longer known when its area or landmarks move."""
+    return replace(found, expected_error_px=None, outlines=None, measures={})
 
 
 def _corners(area: Area, height: float, side: str) -> NDArray[np.float64]:

@@ -167,6 +167,7 @@ function show({ landmarks = true } = {}) {
   if (landmarks) landmarkMarks.set(drawing.now.landmarks, point);
   landmarkList.set(drawing.now.landmarks, point);
   showHint();
+  $("#status").dataset.valid = ""; // until the server has checked the boxes
   check(drawing.now);
 }
 

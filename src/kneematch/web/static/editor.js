@@ -114,8 +114,7 @@ export class Editor {
   async decide(state) {
     if (!this.start || this.adding) return showNotice("There is no detected knee here: add one, or go on", "fair");
     this.knee = null; // the decision is about the detected area, not the moved one
-    await this.callbacks.decide({ row: this.row, state });
-    if (this.open) this.callbacks.step(1);
+    await this.#send({ row: this.row, state });
   }
 
   async save() {
@@ -123,8 +122,13 @@ export class Editor {
     const { landmarks, laterality } = this.knee;
     const correction = { area: areaOf(this.knee), landmarks, laterality, side: this.adding };
     this.start = this.knee;
-    await this.callbacks.decide({ row: this.row, state: "corrected", ...correction });
-    if (this.open) this.callbacks.step(1);
+    await this.#send({ row: this.row, state: "corrected", ...correction });
+  }
+
+  // Goes on to the next knee, unless the user has done so before the server answered.
+  async #send(decision) {
+    await this.callbacks.decide(decision);
+    if (this.row === decision.row) this.callbacks.step(1);
   }
 
   // Shows a new knee in a half without one; it is not stored before it is saved.

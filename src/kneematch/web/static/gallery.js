@@ -29,6 +29,15 @@ export class Gallery {
     return this.order[this.at];
   }
 
+  // Whether other knees are about to be shown: until then, keys and clicks would hit knees that go away.
+  get busy() {
+    return this.place.ariaBusy === "true";
+  }
+
+  set busy(busy) {
+    this.place.ariaBusy = String(busy);
+  }
+
   setOrder(order, at) {
     this.order = order;
     this.at = Math.max(0, Math.min(at, order.length - 1));
@@ -65,9 +74,11 @@ export class Gallery {
 
   // Goes to the next undecided knee; rows that are not known yet are requested.
   async nextUndecided() {
-    for (let start = this.at + 1; start < this.order.length; start += 200) {
-      const rows = this.order.slice(start, start + 200);
+    const { order } = this;
+    for (let start = this.at + 1; start < order.length; start += 200) {
+      const rows = order.slice(start, start + 200);
       await this.#load(undefined, rows.filter((row) => !this.known.has(row)));
+      if (order !== this.order) return; // other knees are shown by now
       const found = rows.findIndex((row) => this.known.get(row).state === "undecided");
       if (found >= 0) return this.goTo(start + found);
     }

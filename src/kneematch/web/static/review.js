@@ -11,7 +11,7 @@ const FILTERS_KEY = "kneematch-filters"; // in the session storage, so that a re
 const start = await getJson("api/start");
 const filters = $("#filters");
 const gallery = new Gallery(openEditor);
-const editor = new Editor({ decide, closed: () => $("#gallery").focus(), step, loss: !start.no_loss });
+const editor = new Editor({ decide, closed, step, loss: !start.no_loss });
 
 function showCounts(counts) {
   const { rows, accepted, corrected, rejected } = counts;
@@ -63,12 +63,18 @@ async function undo() {
   if (editor.open) await editor.show(row);
 }
 
+let lastOpened = 0; // number of the last request to open a knee, or to close the editor
+
 async function openEditor(row) {
   if (row === undefined) return;
-  const wasOpen = editor.open;
+  const request = (lastOpened += 1);
   const [knee] = await getJson(`api/rows?numbers=${row}`);
-  if (wasOpen && !editor.open) return; // closed while the next knee was requested
-  await editor.show(knee);
+  if (request === lastOpened) await editor.show(knee); // else it comes too late
+}
+
+function closed() {
+  lastOpened += 1;
+  $("#gallery").focus();
 }
 
 // Opens the previous or next knee in the editor.
@@ -101,7 +107,16 @@ function filterQuery() {
 async function order(signal, at = null) {
   const query = filterQuery();
   sessionStorage.setItem(FILTERS_KEY, query);
-  const { rows } = await getJson(`api/order?${query}`, { signal });
+  gallery.busy = true;
+  try {
+    const { rows } = await getJson(`api/order?${query}`, { signal });
+    showOrder(rows, query, at);
+  } finally {
+    gallery.busy = Boolean(signal?.aborted); // until the request that came after this one is answered
+  }
+}
+
+function showOrder(rows, query, at) {
   const noun = query.get("shown") === "no_knee" ? "film" : "knee";
   $("#shown").textContent = `${rows.length.toLocaleString("en")} ${noun}${rows.length === 1 ? "" : "s"}`;
   // Continue after the last decision, or start at the beginning.
@@ -135,13 +150,18 @@ const inGallery = {
 const inEditor = editor.keys();
 const everywhere = { u: undo, "Ctrl+z": undo, "?": setUpHelp() };
 const names = new Set([...Object.keys(inGallery), ...Object.keys(inEditor)]);
-const byPlace = [...names].map((key) => [key, () => (editor.open ? inEditor : inGallery)[key]?.()]);
+const keysNow = () => (editor.open ? inEditor : gallery.busy ? {} : inGallery);
+const byPlace = [...names].map((key) => [key, () => keysNow()[key]?.()]);
 bindKeys({ ...Object.fromEntries(byPlace), ...everywhere });
 
 $("#undo").addEventListener("click", undo);
 $("#apply").addEventListener("click", apply);
 filters.addEventListener("submit", (event) => event.preventDefault());
-filters.addEventListener("input", debounce(TYPING_MS, (signal) => order(signal)));
+const orderSoon = debounce(TYPING_MS, (signal) => order(signal));
+filters.addEventListener("input", () => {
+  gallery.busy = true;
+  orderSoon();
+});
 $("#name").textContent = start.run;
 $("#no-loss").textContent = start.no_loss && `The loss cannot be computed: ${start.no_loss}`;
 showCounts(start.counts);
