@@ -73,3 +73,13 @@ def test_compare_visits_refuses_films_that_are_not_in_a_run(
     with pytest.raises(SettingsError, match=r"measurements\.csv: no such file"):
         compare_visits(tmp_path, runs[1], pairs(tmp_path), tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
+
+
+def test_compare_visits_keeps_a_file_that_is_there(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out.csv"
+    out.write_text("mine")
+    with pytest.raises(SettingsError, match=r"there is a file already; .*--force"):
+        compare_visits(*runs, pairs(tmp_path), out)
+    assert out.read_text() == "mine"
+    compare_visits(*runs, pairs(tmp_path), out, force=True)
+    assert out.read_text() != "mine"

@@ -1,8 +1,10 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from kneematch.errors import SettingsError
 from kneematch.io.write import write_png16
 from kneematch.measures.drawn_knees import read_masks
 from kneematch.measures.network import OutlineNetwork
@@ -49,5 +51,9 @@ def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) ->
     config = TuneConfig(steps=2, batch=2, phantoms=2, device="cpu")
     assert tune_outlines(out, config, masks=tmp_path, start=start) == 2
     assert b"phantoms and 2 drawn knees" in out.read_bytes()
+    with pytest.raises(SettingsError, match=r"there is a file already; .*--force"):
+        tune_outlines(out, config, masks=tmp_path, start=start)
+    with pytest.raises(SettingsError, match=r"0\.png: expected a name that ends in"):
+        tune_outlines(tmp_path / "0.png", config, masks=tmp_path, start=start, force=True)
     before, after = load_network(start), load_network(out)
     assert not torch.equal(before.head.weight, after.head.weight)

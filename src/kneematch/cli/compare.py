@@ -26,12 +26,18 @@ def compare(
         Path,
         typer.Option("-o", "--out", metavar="FILE", help="Table to write.", rich_help_panel=OUTPUT),
     ] = Path("changes.csv"),
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", metavar="", help="Replace what is there already.", rich_help_panel=OUTPUT
+        ),
+    ] = False,
 ) -> None:
     """Compare the measures of the same knees at two visits, both measured with --measure."""
     from kneematch.evaluation.visits import compare_visits
 
     with writing(out):
-        changes = compare_visits(before, after, on, out)
+        changes = compare_visits(before, after, on, out, force=force)
     for each in changes:
         if any(name in each.measure for name in PRINTED):
             say(f"{each.measure}: mean change {each.mean:+.3f}, standard deviation {each.sd:.3f}")

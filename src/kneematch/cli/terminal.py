@@ -97,7 +97,7 @@ def choose_messages(
     logger.setLevel(level)
     if log is not None:
         if log.suffix != LOG_SUFFIX:  # it might be a film whose name was meant as an argument
-            raise SettingsError(f"{log}: not the name of a log; expected NAME.log; rename it")
+            raise SettingsError(f"{log}: not the name of a log; expected NAME.log; name one")
         with writing(log):
             log.touch(FILE_MODE)
             file = logging.FileHandler(log, encoding="utf-8", errors="backslashreplace")

@@ -112,6 +112,8 @@ def _tune(
 
     tuning = TuneConfig(device=config.device, seed=config.seed)
     with writing(out):
-        knees = tune_outlines(out, tuning, run=outlines, masks=masks, progress=progress)
+        knees = tune_outlines(
+            out, tuning, run=outlines, masks=masks, force=config.force, progress=progress
+        )
     if not quiet:
         say(f"{shown(out)}: tuned on {knees} knees")

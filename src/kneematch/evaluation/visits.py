@@ -11,6 +11,7 @@ from typing import Final
 from kneematch.errors import SettingsError
 from kneematch.export.measurements import MEASUREMENTS, MM
 from kneematch.export.tables import Cell, Columns, write_rows
+from kneematch.io.atomic import refuse_existing
 from kneematch.io.csv_text import read_csv
 from kneematch.measures.measure import UNITS
 
@@ -36,6 +37,8 @@ def compare_visits(
     after: str | os.PathLike[str],
     pairs: str | os.PathLike[str],
     out: str | os.PathLike[str],
+    *,
+    force: bool = False,
 ) -> list[Change]:
     """Write the change of every measure of every knee, and return the mean changes.
 
@@ -45,10 +48,14 @@ def compare_visits(
         pairs: CSV with the columns `before` and `after`: the films of the same patient, named as
             in the runs or by their file names.
         out: table to write, NAME.csv, one row per knee.
+        force: replace a file of that name.
 
     Raises:
-        SettingsError: a table is missing or has no such columns, or a film is not in its run.
+        SettingsError: `out` exists, a table is missing or has no such columns, or a film is not in
+            its run.
     """
+    if os.path.lexists(out) and not force:
+        refuse_existing(Path(out))
     tables = [_measurements(Path(folder)) for folder in (before, after)]
     rows = []
     for films in _read(Path(pairs), (BEFORE, AFTER)):

@@ -95,7 +95,7 @@ def check_picture_path(path: Path, films: Iterable[str | os.PathLike[str]] = ())
         films: files that are read, and so must not be replaced.
     """
     if path.suffix.lower() != PNG:
-        raise SettingsError(f"{path}: not the name of a picture; expected NAME.png; rename it")
+        raise SettingsError(f"{path}: not the name of a picture; expected NAME.png; name one")
     if not os.path.lexists(path):
         return
     if not _is_ours(path) or any(path.samefile(film) for film in films if Path(film).exists()):

@@ -12,6 +12,7 @@ from scipy.ndimage import map_coordinates
 from torch import Tensor
 
 from kneematch.devices import resolve_device
+from kneematch.io.atomic import refuse_existing
 from kneematch.measures.augmentation import Views, draw_views
 from kneematch.measures.drawn_knees import DrawnKnee, read_corrected, read_masks
 from kneematch.measures.learning import LearningConfig, choose, train_outlines
@@ -19,6 +20,7 @@ from kneematch.measures.network import JOINT_PX, JOINT_WIDTH, OutlineNetwork
 from kneematch.measures.outline_file import load_network, save_network
 from kneematch.measures.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
 from kneematch.progress import Progress, no_progress
+from kneematch.training.config import check_model_name
 
 FIRST_SEED: Final = 30_000_000  # of the phantoms, which differ from those of the built-in network
 
@@ -42,21 +44,26 @@ def tune_outlines(
     run: str | os.PathLike[str] | None = None,
     masks: str | os.PathLike[str] | None = None,
     start: str | os.PathLike[str] | None = None,
+    force: bool = False,
     progress: Progress = no_progress,
 ) -> int:
     """Tune the outline network on what people drew and write it; return the number of knees.
 
     Args:
-        out: the network's file.
+        out: the network's file, NAME.safetensors.
         config: settings.
         run: folder of a run whose outlines.json has corrected outlines.
         masks: folder of crops NAME.png with masks NAME-mask.png.
         start: network to start from; default: the built-in one.
+        force: replace a file of that name.
         progress: shows the steps.
 
     Raises:
-        SettingsError: nothing was drawn, or the network cannot be used.
+        SettingsError: `out` exists, nothing was drawn, or the network cannot be used.
     """
+    check_model_name(Path(out))
+    if os.path.lexists(out) and not force:
+        refuse_existing(Path(out))
     knees: list[DrawnKnee] = []
     if run is not None:
         knees += read_corrected(Path(run))

@@ -32,7 +32,7 @@ from kneematch.parallel import default_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.training import comparison
 from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from kneematch.training.config import TrainConfig
+from kneematch.training.config import TrainConfig, check_model_name
 from kneematch.training.dataset import CachedFilms, prepare_films, to_device
 from kneematch.training.distributed import Group, process_group
 from kneematch.training.initial_weights import InitialNetworks, Networks, initial_networks
@@ -46,7 +46,6 @@ from kneematch.training.report import (
 )
 from kneematch.training.two_phases import Task, TemplatePair, train_two_phases
 
-MODEL_SUFFIX: Final = ".safetensors"
 METRICS, CURVES, PREVIEW = "metrics.csv", "curves.png", "preview.png"  # beside the model
 FEWEST_FILMS: Final = 2
 
@@ -202,8 +201,7 @@ def _train(
 
 def _check_out(out: Path, config: TrainConfig) -> None:
     """Check, before hours of work, that the model can be written and nothing is overwritten."""
-    if out.suffix != MODEL_SUFFIX:
-        raise SettingsError(f"{out}: expected a name that ends in {MODEL_SUFFIX}; rename it")
+    check_model_name(out)
     if not (config.resume or config.force):
         if checkpoint_path(out).exists():
             refuse_existing(checkpoint_path(out), "an interrupted training", can_resume=True)
