@@ -366,7 +366,7 @@ def test_detect_files_writes_the_same_bytes_with_workers(named: list[str], out: 
             assert (elsewhere / name).read_bytes() == (out / name).read_bytes()
 
 
-@pytest.mark.parametrize("change", ["template", "paper", "method", "model"])
+@pytest.mark.parametrize("change", ["template", "paper", "method", "model", "knees"])
 def test_detect_files_refuses_to_continue_with_other_settings(
     named: list[str], out: Path, template: str, change: str, tmp_path: Path
 ) -> None:
@@ -381,8 +381,9 @@ def test_detect_files_refuses_to_continue_with_other_settings(
         "paper": {"paper": True},
         "method": {"method": "neural"},
         "model": {"model": str(_other_model(tmp_path))},
+        "knees": {"knees": "1"},
     }
-    with pytest.raises(SettingsError, match=f"{change}[a-z_]* was .* and is .*--force"):
+    with pytest.raises(SettingsError, match=f"--{change} was .* and is .*--force"):
         detect_files(named, out, replace(config, **changed[change]))
     assert content(out) == before
 

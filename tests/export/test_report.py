@@ -168,6 +168,7 @@ def test_write_report_explains_the_drawing_and_how_to_review(tmp_path: Path, kne
         ({"model": None, "template": "t.json"}, {"template": "ab"}, "t.json", "built-in"),
         ({"export": ("coco", "dicom"), "sheet": None, "crops": True}, {}, "coco, dicom", "("),
         ({"method": "auto"}, {}, "search (chosen automatically)", "auto "),
+        ({"method": "grid", "paper": False, "paper_settings": (300, 0.01)}, {}, "grid", "300"),
     ],
 )
 def test_write_report_settings_are_words(
@@ -193,6 +194,12 @@ def test_write_report_shows_the_first_of_many_failures(tmp_path: Path) -> None:
     assert "200.dcm" not in page.text
     assert "and 1,034 more: see failures.csv" in page.text
     assert "empty; expected a film" in page.text  # without the path a second time
+
+
+def test_write_report_names_tell_films_apart(tmp_path: Path, knees: Knees) -> None:
+    films = [(f"/oai/{patient}/001", knees[0]) for patient in ("9000099", "9000296")]
+    page, _ = written(tmp_path, films)
+    assert {"9000099/001", "9000296/001"} <= set(page.text)
 
 
 def test_write_report_of_an_empty_run(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.io.csv_text import write_csv
-from kneematch.io.discovery import find_films, in_series
+from kneematch.io.discovery import common_folder, find_films, in_series
 from kneematch.io.write import write_dicom, write_png16
 
 PIXELS = np.eye(64, dtype=np.float32)
@@ -208,3 +208,19 @@ def test_find_films_takes_the_films_beside_the_results_of_a_run(tmp_path: Path) 
         (tmp_path / name).touch()
     (tmp_path / "journal.jsonl").write_text('{"format": "kneematch-journal/1"}\n')
     assert find_films(tmp_path) == [str(tmp_path / "a.png"), str(tmp_path / "sub/overlays/b.png")]
+
+
+@pytest.mark.parametrize(
+    ("films", "folder"),
+    [
+        ([], ""),
+        (["a.dcm"], ""),
+        (["in/a.dcm"], "in/"),
+        (["in/1/001", "in/2/001"], "in/"),
+        (["in/12/001", "in/13/001", "in/1/001"], "in/"),
+        (["in/a.dcm", "/out/b.dcm"], ""),
+        (["C:\\in\\a.dcm", "C:\\in\\b.dcm"], "C:\\in\\"),
+    ],
+)
+def test_common_folder_ends_at_a_slash(films: list[str], folder: str) -> None:
+    assert common_folder(films) == folder

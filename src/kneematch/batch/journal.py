@@ -13,6 +13,7 @@ order:
 
 import json
 import os
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -32,6 +33,16 @@ FORMAT: Final = "kneematch-journal/1"
 NOT_DONE: Final = -1
 OK, NO_KNEE, FAILED = "ok", "no_knee", "failed"  # status of a film
 FILMS_PER_LINE: Final = 1000
+# What users call the settings that rows depend on; others are shown by their own names.
+NAMES: Final = {
+    **{name: f"--{name}" for name in ("model", "template", "method", "paper", "knees", "device")},
+    "left_is": "--left-is",
+    "template_film": "the template's film",
+    "outlines": "the outline network (--measure, --outlines)",
+    "locator": "the locator's network",
+    "paper_settings": "the paper's settings",
+    "version": "the version of kneematch",
+}
 
 DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
@@ -186,7 +197,8 @@ class Journal:
         """Raise SettingsError unless the run began with these settings."""
         found = self.settings or {}
         differences = [
-            f"{name} was {_short(found.get(name))} and is {_short(settings.get(name))}"
+            f"{NAMES.get(name, name)} was {_shown(found.get(name))} "
+            f"and is {_shown(settings.get(name))}"
             for name in {**found, **settings}
             if found.get(name) != settings.get(name)
         ]
@@ -380,6 +392,9 @@ def _place(knee: Detection) -> tuple[object, ...]:
     return knee.side, *knee.corners.ravel().tolist(), *sorted(knee.landmarks.items())
 
 
-def _short(value: object) -> str:
-    """Return a setting, or the beginning of its hash."""
-    return "not set" if value is None else str(value)[:24]
+def _shown(value: object) -> str:
+    """Return a setting, in words where it is a hash or not there."""
+    if value is None or value == "":
+        return "not set"
+    text = str(value)
+    return f"a file with SHA-256 {text[:12]}" if re.fullmatch("[0-9a-f]{64}", text) else text[:24]

@@ -201,6 +201,7 @@ def _plan(
         "paper": config.paper,
         "paper_settings": " ".join(map(str, config.paper_settings)),
         "left_is": config.left_is or "",
+        "knees": config.knees,
         "device": device.split(":")[0],
     }
     workers = _workers(films, config)

@@ -25,6 +25,7 @@ from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import COLOURS
 from kneematch.export.run_file import Run, versions
 from kneematch.io.atomic import write_aside
+from kneematch.io.discovery import common_folder
 from kneematch.io.display import data_url
 
 PICTURE_PX: Final = 640  # longest side of a picture when enlarged; the page shows it smaller
@@ -115,6 +116,7 @@ def write_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    folder = common_folder([film for film, _ in (*summary.worst, *summary.failures)])
     bars, axis_end, axis_top, step = histogram(summary.good, summary.flagged)
     page = environment.get_template("report.html.j2").generate(
         run=run,
@@ -132,7 +134,7 @@ def write_report(
         settings=_settings(run, summary),
         timings={part: _duration(seconds) for part, seconds in run.timings_s.items()},
         provenance=_provenance(run),
-        base_name=lambda film: Path(film).name,
+        short_name=lambda film: film.removeprefix(folder),
     )
     with write_aside(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(page)
@@ -182,8 +184,9 @@ def _settings(run: Run, summary: RunSummary) -> dict[str, str]:
         settings["model"] = "the built-in model"
     if settings.get("method") == "auto" and summary.methods:
         settings["method"] = f"{', '.join(summary.methods)} (chosen automatically)"
-    if settings.get("num_parts") == 1:
-        settings = {k: v for k, v in settings.items() if k not in ("num_parts", "part_id")}
+    unused = {"num_parts", "part_id"} if settings.get("num_parts") == 1 else set()
+    unused |= set() if settings.get("paper") else {"paper_settings"}
+    settings = {name: value for name, value in settings.items() if name not in unused}
     made = {}
     for name, value in settings.items():
         if value is not None and value is not False and value not in ((), []):

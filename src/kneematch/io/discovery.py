@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import takewhile
@@ -101,6 +101,13 @@ def select_films(
             "a part; ask for fewer parts"
         )
     return chosen[first::count]
+
+
+def common_folder(films: Collection[str]) -> str:
+    """Return the beginning that the paths of all films share, up to a slash; "" for no films."""
+    # Of the first and the last path, letter by letter: what these share, all share.
+    prefix = os.path.commonprefix([min(films), max(films)]) if films else ""  # noqa: RUF071
+    return prefix[: max(map(prefix.rfind, "/\\")) + 1]
 
 
 def in_series(films: Iterable[str], text: str) -> Iterator[str]:

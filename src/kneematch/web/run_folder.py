@@ -11,6 +11,7 @@ import numpy as np
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.geometry.split import SIDES
+from kneematch.io.discovery import common_folder
 from kneematch.io.radiograph import Radiograph
 from kneematch.review.correction import (
     added_knee,
@@ -79,6 +80,7 @@ class RunFolder:
         self._more: list[Knee] = []  # behind the table's rows
         for film in read_films_without_knee(out):
             self._row_of((film, ""))
+        self.folder = common_folder([film for film, _ in self._rows])  # left out on cards
         self.states: States = np.zeros(len(self.table), np.int8)
         for decision in list(self.log.decisions.values()):
             if decision.knee in self._rows or is_added(decision):
@@ -285,7 +287,9 @@ def path_inside(folder: Path, name: str) -> Path:
 def card(run: RunFolder, row: int) -> dict[str, Any]:
     """Return what the gallery shows of a row."""
     film, side = run.knee_of(row)
-    shown = {"row": row, "film": film.encode("utf-8", "replace").decode(), "side": side}
+    path = film.encode("utf-8", "replace").decode()
+    name = film.removeprefix(run.folder).encode("utf-8", "replace").decode()
+    shown = {"row": row, "film": path, "name": name, "side": side}
     if not side:
         reasons, key = ["no knee found"], thumbnail_key(film, None)
         return shown | {"state": "no_knee", "reasons": reasons, "key": key, "laterality": ""}
