@@ -12,7 +12,7 @@ import csv
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from scipy import ndimage
 
 from films import AREA, benchmark_parser, table
 from kneematch import Detection, Detector
+from kneematch.detection.quality import METAL
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.synthetic.phantom import phantom
@@ -40,7 +41,9 @@ class Case:
     film: Radiograph
     knees: int | None  # how many frontal knees it shows, if that is clear
     margins: Points | None = None
+    scored: tuple[bool, ...] = ()  # by knee: its margins are certain enough to be scored
     metal: tuple[bool, ...] | None = None  # by knee, from the left to the right
+    path: Path | None = None  # of the film's file, if it is not altered
 
 
 def main() -> None:
@@ -73,36 +76,40 @@ def kind_cases(folder: Path) -> Iterator[Case]:
             metal = tuple(side in row["note"] for side in ("left", "right")) if count == 2 else None
             if count == 1:
                 metal = (False,)
-            yield Case(row["kind"], film, count, None, metal)
+            yield Case(row["kind"], film, count, metal=metal)
+
+
+def labelled_cases(folder: Path) -> Iterator[Case]:
+    """Yield the labelled films; doubtful knees count, but are not scored."""
+    labels: dict[str, list[dict[str, str]]] = defaultdict(list)
+    with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
+        for row in sorted(csv.DictReader(file), key=lambda row: (row["id"], row["knee"])):
+            labels[row["id"]].append(row)
+    for name, rows in labels.items():
+        path = folder / "films" / f"{name}.jpg"
+        ends = [[[float(row[f"{axis}{k}"]) for axis in "xy"] for k in (1, 2)] for row in rows]
+        scored = tuple(not row["flag"] for row in rows)
+        yield Case("as they are", read(path), len(rows), np.array(ends), scored, path=path)
 
 
 def altered_cases(folder: Path) -> Iterator[Case]:
-    """Yield labelled films, as they are and altered."""
-    labels: dict[str, list[list[list[float]]]] = defaultdict(list)
-    doubtful = set()
-    with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
-        for row in sorted(csv.DictReader(file), key=lambda row: (row["id"], row["knee"])):
-            if not row["x1"] or row["flag"]:
-                doubtful.add(row["id"])
-                continue
-            ends = [[float(row[f"{axis}{k}"]) for axis in "xy"] for k in (1, 2)]
-            labels[row["id"]].append(ends)
-    alterations: dict[str, Callable[..., Altered]] = {"as they are": lambda *film: film}
+    """Yield the labelled films, as they are and altered."""
+    both = slice(None)
+    alterations: dict[str, tuple[slice, Callable[..., Altered]]] = {}
     for quarter in (1, 2, 3):
-        alterations[f"turned by {90 * quarter} degrees"] = partial(turned, quarter)
+        alterations[f"turned by {90 * quarter} degrees"] = both, partial(turned, quarter)
     for degrees in (-30, -20, 20, 30):
-        alterations[f"rotated by {degrees} degrees"] = partial(rotated, degrees)
-    for side in (0, 1):
-        alterations[f"{('left', 'right')[side]} half alone"] = partial(halved, side)
-    alterations["screenshot, half black"] = screenshot
-    alterations["shrunk to a plateau of 5 % of the width"] = shrunk
-    for name, ends in labels.items():
-        if name in doubtful:
-            continue
-        film = read(folder / "films" / f"{name}.jpg")
-        for group, alter in alterations.items():
-            pixels, margins = alter(film.pixels, np.array(ends))
-            yield Case(group, replace(film, pixels=pixels), len(margins), margins)
+        alterations[f"rotated by {degrees} degrees"] = both, partial(rotated, degrees)
+    for side, name in enumerate(("left", "right")):
+        alterations[f"{name} half alone"] = slice(side, side + 1), partial(halved, side)
+    alterations["screenshot, half black"] = both, screenshot
+    alterations["shrunk to a plateau of 5 % of the width"] = both, shrunk
+    for case in labelled_cases(folder):
+        yield case
+        for group, (shown, alter) in alterations.items():
+            pixels, margins = alter(case.film.pixels, case.margins)
+            film, scored = replace(case.film, pixels=pixels), case.scored[shown]
+            yield Case(group, film, len(scored), margins[shown], scored)
 
 
 def turned(quarter: int, pixels: NDArray[np.float32], margins: Points) -> Altered:
@@ -133,8 +140,8 @@ def halved(side: int, pixels: NDArray[np.float32], margins: Points) -> Altered:
     """Keep one half of a film, split in the middle between its knees."""
     middle = round(margins[..., 0].mean((0, 1)))
     if side == 0:
-        return np.ascontiguousarray(pixels[:, :middle]), margins[:1]
-    return np.ascontiguousarray(pixels[:, middle:]), margins[1:] - [middle, 0]
+        return np.ascontiguousarray(pixels[:, :middle]), margins
+    return np.ascontiguousarray(pixels[:, middle:]), margins - [middle, 0]
 
 
 def screenshot(pixels: NDArray[np.float32], margins: Points) -> Altered:
@@ -164,7 +171,7 @@ def phantom_case(framing: str, seed: int) -> Case:
         [sorted((knee.plateau_medial, knee.plateau_lateral)) for knee in knees]
     ).reshape(-1, 2, 2)
     metal = tuple(bool(knee.implant) for knee in knees)
-    return Case(framing, made.radiograph, len(knees), margins, metal)
+    return Case(framing, made.radiograph, len(knees), margins, (True,) * len(knees), metal)
 
 
 @dataclass(eq=False)
@@ -172,17 +179,13 @@ class Tally:
     """What was found on the films of a group."""
 
     films: int = 0
-    counted: int = 0
-    right: int = 0
-    rows: int = 0
-    flagged: int = 0
-    ious: list[float] = None  # type: ignore[assignment]
-    errors: list[tuple[float, float]] = None  # type: ignore[assignment]  # margin error, expected
-    wrong_unflagged: int = 0
-    metal: list[tuple[bool, bool]] = None  # type: ignore[assignment]  # true, found
-
-    def __post_init__(self) -> None:
-        self.ious, self.errors, self.metal = [], [], []
+    counts: list[bool] = field(default_factory=list)  # by film: the number of knees is right
+    flagged: list[bool] = field(default_factory=list)  # by row
+    flagged_without_metal: list[bool] = field(default_factory=list)  # by row known to have none
+    ious: list[float] = field(default_factory=list)  # by knee
+    errors: list[tuple[float, float]] = field(default_factory=list)  # of margins: true, expected
+    wrong: list[bool] = field(default_factory=list)  # by row: the area is wrong and not flagged
+    metal: list[tuple[bool, bool]] = field(default_factory=list)  # by knee: true, found
 
 
 def report(detector: Detector, cases: Iterable[Case]) -> None:
@@ -192,37 +195,48 @@ def report(detector: Detector, cases: Iterable[Case]) -> None:
         (result,) = detector.detect_each([case.film])
         add(tallies.setdefault(case.group, Tally()), case, result.detections)
     columns = (
-        *("films", "right number", "flagged", "recall at 0.75", "recall at 0.9", "mean IoU"),
-        *("wrong, not flagged", "margin error, median %", "below expected error"),
-        *("metal found", "metal where none is"),
+        *("films", "right number", "flagged", "flagged without metal", "knees", "recall at 0.75"),
+        *("recall at 0.9", "mean IoU", "wrong, not flagged", "margin error, median %"),
+        *("below expected error", "metal found", "metal where none is"),
     )
     table(("kind", *columns), ([group, *cells(tally)] for group, tally in tallies.items()))
 
 
 def add(tally: Tally, case: Case, found: Sequence[Detection]) -> None:
-    """Count what was found on a film."""
+    """Count what was found on a film; a knee that was not found is a miss."""
     tally.films += 1
     if case.knees is not None:
-        tally.counted += 1
-        tally.right += len(found) == case.knees
-    tally.rows += len(found)
-    tally.flagged += sum(knee.needs_review for knee in found)
-    if case.metal is not None and len(found) == len(case.metal):
-        tally.metal += [
-            (true, "metal" in knee.reason) for true, knee in zip(case.metal, found, strict=True)
+        tally.counts.append(len(found) == case.knees)
+    tally.flagged += [knee.needs_review for knee in found]
+    if case.metal is not None:
+        seen = [METAL in knee.reason for knee in found]
+        seen = seen if len(seen) == len(case.metal) else [False] * len(case.metal)
+        tally.metal += zip(case.metal, seen, strict=True)
+    if case.metal is None or len(found) == len(case.metal):
+        metal = case.metal or [False] * len(found)
+        tally.flagged_without_metal += [
+            knee.needs_review for knee, has in zip(found, metal, strict=True) if not has
         ]
-    if case.margins is None:
-        return
-    for ends in case.margins:
-        scores = [(iou(knee, ends), knee) for knee in found]
-        best, knee = max(scores, key=lambda each: each[0], default=(0.0, None))
-        tally.ious.append(best)
-        if knee is not None and best >= 0.5:
-            width = float(np.linalg.norm(ends[1] - ends[0]))
-            tally.errors.append((margin_error(knee, ends) / width, knee.expected_error_px / width))
-    for knee in found:
-        good = any(iou(knee, ends) >= 0.75 for ends in case.margins)
-        tally.wrong_unflagged += not good and not knee.needs_review
+    if case.margins is not None:
+        add_scores(tally, found, case.margins, case.scored)
+
+
+def add_scores(
+    tally: Tally, found: Sequence[Detection], margins: Points, scored: Sequence[bool]
+) -> None:
+    """Compare what was found on a film with its true margins."""
+    overlaps = np.array([[iou(knee, ends) for knee in found] for ends in margins])
+    overlaps = overlaps.reshape(len(margins), len(found))
+    certain = np.array(scored, bool)
+    for ends, row in zip(margins[certain], overlaps[certain], strict=True):
+        tally.ious.append(row.max(initial=0.0))
+        if tally.ious[-1] >= 0.5:
+            knee, width = found[row.argmax()], float(np.linalg.norm(ends[1] - ends[0]))
+            expected = knee.expected_error_px or math.nan
+            tally.errors.append((margin_error(knee, ends) / width, expected / width))
+    for knee, column in zip(found, overlaps.T, strict=True):
+        if not column.any() or scored[column.argmax()]:
+            tally.wrong.append(column.max(initial=0.0) < 0.75 and not knee.needs_review)
 
 
 def iou(knee: Detection, ends: Points) -> float:
@@ -248,24 +262,27 @@ def margin_error(knee: Detection, ends: Points) -> float:
 def cells(tally: Tally) -> list[str]:
     """Return the cells of a group."""
 
-    def share(part: float, whole: float) -> str:
-        return f"{part / whole:.3f}" if whole else "-"
+    def share(values: Sequence[bool] | NDArray[np.generic]) -> str:
+        return f"{np.mean(values):.3f}" if len(values) else "-"
+
+    def count(values: Sequence[bool]) -> str:
+        return f"{sum(values)} of {len(values)}" if values else "-"
 
     ious, errors = np.array(tally.ious), np.array(tally.errors).reshape(-1, 2)
-    with_metal = [found for true, found in tally.metal if true]
-    without = [found for true, found in tally.metal if not true]
     return [
         str(tally.films),
-        share(tally.right, tally.counted),
-        f"{tally.flagged} of {tally.rows}",
-        share((ious >= 0.75).sum(), len(ious)),
-        share((ious >= 0.9).sum(), len(ious)),
-        share(ious.sum(), len(ious)),
-        str(tally.wrong_unflagged) if len(ious) else "-",
+        share(tally.counts),
+        count(tally.flagged),
+        count(tally.flagged_without_metal),
+        str(len(ious)) if len(ious) else "-",
+        share(ious >= 0.75),
+        share(ious >= 0.9),
+        share(ious),
+        str(sum(tally.wrong)) if tally.wrong else "-",
         f"{100 * np.median(errors[:, 0]):.2f}" if len(errors) else "-",
-        share((errors[:, 0] <= errors[:, 1]).sum(), len(errors)),
-        f"{sum(with_metal)} of {len(with_metal)}",
-        f"{sum(without)} of {len(without)}",
+        share(errors[:, 0] <= errors[:, 1]),
+        count([found for true, found in tally.metal if true]),
+        count([found for true, found in tally.metal if not true]),
     ]
 
 

@@ -234,7 +234,8 @@ def repeat(args: argparse.Namespace) -> None:
         values: dict[str, list[list[float]]] = {}
         for view in VIEWS.values():
             changed = transformed(film, *view)
-            for knee in measure_knees(changed, detector.detect(changed), network):
+            (found,) = detector.detect_each([changed])
+            for knee in measure_knees(changed, found.detections, network):
                 widths = [knee.measures[name].value for name in names]
                 if any(width is None for width in widths):
                     flagged += 1

@@ -144,8 +144,9 @@ def cut_knee(film: LabelledFilm, margins: Array) -> Array:
 def margin_errors(films: list[LabelledFilm], detector: Detector) -> list[str]:
     """Return medians in %: width, then each margin's error outwards and down."""
     errors = []
-    for film in films:
-        for found in detector.detect(film.radiograph):
+    results = detector.detect_each(film.radiograph for film in films)
+    for film, result in zip(films, results, strict=True):
+        for found in result.detections:
             if found.side not in film.margins:
                 continue
             medial, lateral = truth = film.margins[found.side]

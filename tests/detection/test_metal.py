@@ -42,3 +42,8 @@ def test_has_metal_ignores_what_lies_beside_the_bones(view: Tensor) -> None:
 
 def test_has_metal_ignores_soft_brightness(view: Tensor) -> None:
     assert not has_metal(with_disc(view, 0.1, 0.3, softness=60.0))
+
+
+def test_has_metal_sees_metal_on_a_negative(view: Tensor) -> None:
+    assert not has_metal(1 - view)
+    assert has_metal(1 - with_disc(view, 0.1, 0.3))

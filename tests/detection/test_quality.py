@@ -26,6 +26,7 @@ from kneematch.detection.quality import (
     sides_differ,
 )
 from kneematch.errors import NoFrontalKnee
+from kneematch.geometry.knee_view import KneePlace
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.geometry.view import rectangle_to_film
 from kneematch.io.radiograph import Radiograph
@@ -96,6 +97,40 @@ def test_review_believes_the_locator_about_unusual_knees() -> None:
     assert far.review(0, 0, score=0.9, metal=False) == ("yes", ATYPICAL)
 
 
+@pytest.mark.parametrize(
+    ("mismatch", "distance", "reason"),
+    [
+        (0.6, 0.04, ""),
+        (0.85, 0.01, ""),
+        (0.85, 0.04, ATYPICAL),
+        (0.97, 0.01, NO_KNEE),
+    ],
+)
+def test_review_wants_the_network_to_agree_the_more_the_worse_the_match(
+    mismatch: float, distance: float, reason: str
+) -> None:
+    knee = quality(mismatch=mismatch, network_distance=distance)
+    assert knee.review(0, 0, score=0.9, metal=False)[1] == reason
+
+
+@pytest.mark.parametrize(
+    ("score", "mismatch", "distance", "expected"),
+    [
+        (0.9, 0.9, 0.2, True),  # review flags it
+        (0.9, 0.97, 0.01, False),
+        (0.4, 0.6, 0.01, True),
+        (0.4, 0.9, 0.01, False),
+        (0.4, 0.6, 0.2, False),  # the network sees it elsewhere
+    ],
+)
+def test_is_knee_doubts_what_the_locator_is_not_certain_of(
+    score: float, mismatch: float, distance: float, expected: bool
+) -> None:
+    place = KneePlace(100.0, 100.0, 50.0, 0.0, mirrored=False, score=score)
+    knee = quality(mismatch=mismatch, network_distance=distance)
+    assert knee.is_knee(0, 0, place) == expected
+
+
 def test_review_believes_what_is_known_about_metal() -> None:
     assert quality().review(0, 0, metal=True) == ("yes", METAL)
     assert quality(brightness=0.9).review(0, 0, metal=False) == ("", "")
@@ -141,9 +176,9 @@ def test_detector_flags_noise_and_not_phantoms(detector: Detector) -> None:
     noise = np.random.default_rng(0).random((600, 720), dtype=np.float32)
     with pytest.raises(NoFrontalKnee):
         detector.detect(Radiograph(pixels=noise))
-    for knee in Detector.load(method="neural+sharpen").detect(Radiograph(pixels=noise)):
-        assert knee.review == "yes"
-        assert knee.reason
+    halves = Detector.load(method="neural+sharpen").detect(Radiograph(pixels=noise))
+    assert [knee.review for knee in halves] == ["yes", "yes"]
+    assert all(knee.reason.split("; ")[0] == NO_KNEE for knee in halves)
 
 
 def test_detector_notes_a_negative(detector: Detector) -> None:

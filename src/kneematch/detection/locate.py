@@ -20,7 +20,7 @@ LONG_SIDES: Final = (256, 896)  # at which a film is looked at: for usual and fo
 CERTAIN: Final = 0.5  # score at which the film is not looked at again
 LEAST: Final = 0.3  # score of a knee
 SECOND: Final = 0.2  # score of the other knee of a pair
-ROOMS: Final = 1.2  # a film this much larger than LONG_SIDES[0] is worth a second look
+MIN_ENLARGEMENT: Final = 1.2  # by which a second look at a larger copy must enlarge the first
 INSIDE: Final = 0.7  # share of a plateau that lies on the film
 MAX_WIDTH_RATIO: Final = 1.5  # of the two knees of a pair
 MIN_DISTANCE: Final = 0.9  # of the two knees of a pair, in plateau widths
@@ -49,7 +49,7 @@ def locate_knees(pixels: Tensor, network: Locator, knees: int | None = None) -> 
     for turns in range(4):
         turned, to_film = turn_upright(pixels, turns)
         for side in LONG_SIDES:
-            if side > LONG_SIDES[0] and max(pixels.shape) < ROOMS * LONG_SIDES[0]:
+            if side > LONG_SIDES[0] and max(pixels.shape) < MIN_ENLARGEMENT * LONG_SIDES[0]:
                 continue
             found = _look(turned, to_film, network, side, turns, knees)
             if _certainty(found) > _certainty(best):

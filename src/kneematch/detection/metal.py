@@ -18,14 +18,17 @@ ACROSS: Final = 0.7  # half the width of that part, in plateau widths
 REACH: Final = 0.5  # of the bones to either side at the joint, in plateau widths
 SHAFT_REACH: Final = 0.3  # and away from it
 SHAFT: Final = (0.3, 0.7)  # distances from the joint between which the bones narrow
-LEVELS: Final = (0.7, 0.85)  # brightness from which a region counts, from black to the brightest
-QUANTILES: Final = (5, 99.7)  # per cent of the pixels that count as black, and as not the brightest
-THINNEST: Final = 2  # radius that fits into a region, in pixels
+LEVELS: Final = (0.7, 0.85, 0.95)  # brightness from which a region counts, of black to white
+QUANTILES: Final = (5, 99.7)  # per cent of the pixels that count as black, and as not white
+THINNEST: Final = 1  # radius that fits into a region, in pixels; screws are 4 wide
 IN_BONES: Final = 0.6  # share of a region that lies in the bones
+BESIDE: Final = 0.6  # from here on, to either side, there is no bone
 ROOM: Final = 6  # pixels around a region
 SMALLEST: Final = 0.03  # area of a region, in squared plateau widths
 UNEVENNESS: Final = 4.0  # deviations of the brightness that count against a region
-SHARPNESS: Final = 0.36  # least step from inside the outline of a region to outside
+# Least step from inside the outline of a region to outside. Chosen on real films, with and without
+# metal; benchmarks/kinds.py counts what is found on them and on phantoms.
+SHARPNESS: Final = 0.34
 
 
 def has_metal(view: Tensor) -> bool:
@@ -35,9 +38,16 @@ def has_metal(view: Tensor) -> bool:
     left, right = (round(width / 2 + edge * width / VIEW_WIDTH) for edge in (-ACROSS, ACROSS))
     size = round(PLATEAU * (HEIGHTS[1] - HEIGHTS[0])), round(PLATEAU * 2 * ACROSS)
     region = resize(view[top:bottom, left:right], size)
+    region = -region if _is_negative(region.numpy()) else region
     low, high = np.percentile(region.numpy(), QUANTILES)
     grey = (region - low) / max(high - low, 1e-3)
     return any(_is_sharp(grey.numpy(), part) for level in LEVELS for part in _parts(grey > level))
+
+
+def _is_negative(region: NDArray[np.float32]) -> bool:
+    """Return whether the bones in a region (H, W) are darker than what lies beside the leg."""
+    beside = np.abs((np.arange(region.shape[1]) + 0.5) / PLATEAU - ACROSS) > BESIDE
+    return bool(region[_bones(region.shape)].mean() < region[:, beside].mean())
 
 
 def _parts(bright: Tensor) -> Iterator[tuple[tuple[slice, ...], NDArray[np.bool_]]]:

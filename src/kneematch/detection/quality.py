@@ -23,20 +23,25 @@ from kneematch.matching.energy import (
 from kneematch.networks.consistency_check import ConsistencyCheck
 from kneematch.solvers.problem import Problem
 
-# Thresholds. On phantoms and on labelled real films fewer than 1 in 25 good areas exceed any of
-# them, and on films without knees every area exceeds at least one (benchmarks/review_flags.py).
+# Limits of the methods that work on halves, chosen on phantoms and on labelled real films;
+# benchmarks/review_flags.py counts the good and the bad areas that they flag.
 MAX_LOSS: Final = 0.3
 MAX_MISMATCH: Final = 0.5  # of the robust energy, which includes local contrast
 WORST_MISMATCH: Final = 0.7  # above it there is no frontal knee
-# Where the locator saw a frontal knee, an unusual one is believed: only the networks' doubts count.
-MAX_LOCATED_MISMATCH: Final = 0.8
-WORST_LOCATED_MISMATCH: Final = 0.95
-CERTAIN_SCORE: Final = 0.5  # of the locator
 CERTAIN_MISMATCH: Final = 0.25  # so low that the consistency check is skipped
 # Distance from where the network sees the knee, in widths of its template. A search finds its own
 # template and may differ a little more.
 MAX_NETWORK_DISTANCE: Final = 0.05
 MAX_SEARCH_DISTANCE: Final = 0.08
+# Where the locator saw a frontal knee, an unusual one is believed, but the worse it matches, the
+# more closely must the network agree: by mismatch, the largest distance. Chosen on the real films
+# of benchmarks/kinds.py, and on areas looked for in wrong places on the same films.
+MAX_LOCATED_DISTANCE: Final = ((0.65, 0.8), (0.05, 0.02))
+WORST_LOCATED_MISMATCH: Final = 0.95  # above it there is no frontal knee
+CERTAIN_SCORE: Final = 0.5  # of the locator
+UNCERTAIN_DISTANCE: Final = (
+    0.06  # below that score, a knee is no farther from what the network sees
+)
 MAX_SCALE_DIFFERENCE: Final = 0.15  # logarithm of the ratio of the two sides' scales
 MAX_HEIGHT_DIFFERENCE: Final = 0.6  # in widths of the area
 MAX_BRIGHTNESS: Final = 0.38  # the brightest 2 % over the brightest 10 %, per contrast of the area
@@ -75,9 +80,11 @@ class Quality:
 
     def is_knee(self, film: int, side: int, place: KneePlace) -> bool:
         """Return whether what the locator saw is a frontal knee at all, on closer inspection."""
-        sure = place.score >= CERTAIN_SCORE
-        worst = WORST_LOCATED_MISMATCH if sure else WORST_MISMATCH
-        return bool(self.mismatch[film, side] <= worst)
+        at = film, side
+        if place.score >= CERTAIN_SCORE:
+            return bool(self.mismatch[at] <= WORST_LOCATED_MISMATCH)
+        seen = self.network_distance is None or self.network_distance[at] <= UNCERTAIN_DISTANCE
+        return bool(seen and self.mismatch[at] <= WORST_MISMATCH)
 
     def review(
         self,
@@ -102,15 +109,17 @@ class Quality:
             tagged: the film has a tag that says whether bones are bright.
         """
         at = film, side
+        mismatch = self.mismatch[at]
         limit = MAX_NETWORK_DISTANCE if self.neural else MAX_SEARCH_DISTANCE
-        far = self.network_distance is not None and bool(self.network_distance[at] > limit)
         if score is None:
-            strange = not self.mismatch[at] <= MAX_MISMATCH  # NaN counts as a mismatch
+            strange = not mismatch <= MAX_MISMATCH  # NaN counts as a mismatch
             strange |= bool(self.loss[at] > MAX_LOSS)
-            absent = not self.mismatch[at] <= WORST_MISMATCH
+            absent = not mismatch <= WORST_MISMATCH
         else:
-            strange = not self.mismatch[at] <= MAX_LOCATED_MISMATCH or score < CERTAIN_SCORE
-            absent = not self.mismatch[at] <= WORST_LOCATED_MISMATCH
+            strange = score < CERTAIN_SCORE
+            absent = not mismatch <= WORST_LOCATED_MISMATCH
+            limit = float(np.interp(mismatch, *MAX_LOCATED_DISTANCE))
+        far = self.network_distance is not None and bool(self.network_distance[at] > limit)
         doubts = {
             NO_KNEE: absent,
             ATYPICAL: not absent and (strange or (far and self.neural)),

@@ -64,7 +64,7 @@ def _plate(shape: KneeShape, rng: np.random.Generator) -> list[Rod]:
         v = start + down * (0.03 + 1.3 * share)
         u = float(np.interp(abs(v - start), [0.0, 0.2, 0.45, 0.85, 2.2], [p[0] for p in line]))
         length = 0.85 if share < 0.1 else 0.45
-        rods.append(_metal(side * u, v, side * (u - length), v + rng.normal(0, 0.03), 0.018))
+        rods.append(_metal(side * u, v, side * (u - length), v + rng.normal(0, 0.03), 0.025))
     return rods
 
 
