@@ -1,4 +1,9 @@
-"""One walk through a run: detect, review in the browser, apply; every file against the rows."""
+"""One walk through a run: detect, review in the browser, apply; every file against the rows.
+
+The archive then grows, changes and shrinks. Elsewhere: measures of corrected knees
+(batch/test_apply.py), overwrites that are refused, command by command (cli/test_overwrites.py) and
+on the page of `annotate` (test_annotate.py), and killed runs (batch/test_interruption.py).
+"""
 
 import csv
 import json
@@ -21,7 +26,9 @@ from kneematch.cli.main import main
 from kneematch.detection.crop import CropSize, cut, place
 from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import draw_detections
+from kneematch.export.contact_sheet import CELL_PX, contact_sheet
 from kneematch.io.read import read
+from kneematch.io.shapes import read_shapes
 from kneematch.io.write import write_dicom
 from kneematch.synthetic.phantom import phantom
 from kneematch.web.auth import AuthMiddleware, Credentials
@@ -35,7 +42,8 @@ Open = Callable[..., Page]
 Row = dict[str, str]
 Knee = tuple[str, str]  # name of the film, half of the picture
 
-KINDS = ("--overlays", "--crops", "--export", "coco", "--export", "dicom", "--export", "markups")
+EXPORTS = ("coco", "dicom", "markups", "pts")
+KINDS = ("--overlays", "--crops", *(word for name in EXPORTS for word in ("--export", name)))
 ACCEPTED, REJECTED = ("film-0.dcm", "left"), ("film-0.dcm", "right")
 MOVED, MARKED, SIDED = ("film-1.dcm", "left"), ("film-1.dcm", "right"), ("film-10.dcm", "left")
 LANDMARK = "plateau_medial"
@@ -131,11 +139,17 @@ def archive(films: list[Path], tmp_path: Path) -> Path:
 def command(archive: Path, finished_run: Path, tmp_path: Path) -> list[str]:
     template = str(finished_run.parent / "template.json")
     search = ["--template", template, "--method", "search", "--device", "cpu", "--workers", "0"]
-    return ["detect", str(archive), "-o", str(tmp_path / "out"), *search, *KINDS, "--quiet"]
+    files = ["-o", str(tmp_path / "out"), "--sheet", str(tmp_path / "sheet.png")]
+    return ["detect", str(archive), *files, *search, *KINDS]
 
 
 def test_a_review_reaches_every_file(
-    archive: Path, command: list[str], tmp_path: Path, serve: Serve, open_page: Open
+    archive: Path,
+    command: list[str],
+    tmp_path: Path,
+    serve: Serve,
+    open_page: Open,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out"
     assert main(command) == 0
@@ -160,7 +174,15 @@ def test_a_review_reaches_every_file(
     assert main(["apply", str(out), "--quiet"]) == 0
     assert stamps(out) == after
     assert by_knee(out / "detections.csv") == rows
-    assert_kept_when_the_archive_changes(archive, command, out, rows)
+    change(archive)
+    capsys.readouterr()
+    assert main(command) == 0
+    counts = "3 films: 2 done before, 1 new, 1 gone (kept in the table, marked), 1 changed"
+    assert f"kneematch: {counts}\n" in capsys.readouterr().err
+    grown = by_knee(out / "detections.csv")
+    assert_kept_where_nothing_changed(grown, rows)
+    assert_files(out, grown)
+    assert_validators_find_no_error(out)
 
 
 def assert_rows(rows: dict[Knee, Row], found: dict[Knee, Row]) -> None:
@@ -221,22 +243,45 @@ def assert_files(out: Path, rows: dict[Knee, Row]) -> None:
     coco = json.loads((out / "coco.json").read_text())["annotations"]
     assert len(coco) == len(kept)
     annotations = iter(coco)
+    cells = []
     for film, knees in detections(out).items():
+        content = [next(annotations) for _ in knees]
+        if not Path(film).exists():  # gone from the archive; its files are kept
+            continue
         pixels = read(film)
-        drawn = np.asarray(Image.open(made[film, "", "overlays"])).astype(int)
-        wanted = np.asarray(draw_detections(pixels, knees)).astype(int)
-        assert (np.abs(drawn - wanted) > 24).mean() < 1e-4  # the table's numbers are rounded
-        for knee in knees:
+        cells.append(draw_detections(pixels, knees, longest_px=CELL_PX, thumbnail=True))
+        assert_same_picture(Image.open(made[film, "", "overlays"]), draw_detections(pixels, knees))
+        for knee, annotation in zip(knees, content, strict=True):
             cropped = np.asarray(Image.open(made[film, knee.side, "crops"])) / 65535
             assert np.abs(cropped - cut(pixels, place(knee, CropSize()))).max() < 0.01
             assert crops[Path(film).name, knee.side]["laterality"] == knee.laterality
-            content = next(annotations)
-            np.testing.assert_allclose(content["segmentation"], [knee.corners.ravel()], atol=2e-3)
-            assert content["attributes"]["decision"] == knee.decision
-            assert content["attributes"]["laterality"] == knee.laterality
+            outline = annotation["segmentation"]
+            np.testing.assert_allclose(outline, [knee.corners.ravel()], atol=2e-3)
+            assert annotation["attributes"]["decision"] == knee.decision
+            assert annotation["attributes"]["laterality"] == knee.laterality
+            assert_landmarks(out / "landmarks" / f"{Path(film).stem}-{knee.side}", knee)
         assert_dicom(film, knees, out)
+    assert_same_picture(Image.open(out.parent / "sheet.png"), contact_sheet(cells, len(cells)))
     report = (out / "report.html").read_text()
     assert "knees reviewed" in report
+
+
+def assert_same_picture(drawn: Image.Image, wanted: Image.Image) -> None:
+    """Almost all pixels are alike: the table's numbers are rounded."""
+    assert drawn.size == wanted.size
+    difference = np.asarray(drawn.convert("RGB"), int) - np.asarray(wanted.convert("RGB"), int)
+    assert (np.abs(difference) > 24).mean() < 1e-4
+
+
+def assert_landmarks(stem: Path, knee: Detection) -> None:
+    """The landmarks for other programs are those of the knee."""
+    names = list(knee.landmarks)
+    for ending in (".mrk.json", ".pts"):
+        file = stem.with_name(stem.name + ending)
+        shapes = read_shapes(file, "", mm_per_px=knee.mm_per_px, point_names=names)
+        assert [shape.name for shape in shapes] == names
+        for shape in shapes:
+            assert shape.values == pytest.approx(knee.landmarks[shape.name], abs=0.01)
 
 
 def assert_dicom(film: str, knees: list[Detection], out: Path) -> None:
@@ -250,6 +295,9 @@ def assert_dicom(film: str, knees: list[Detection], out: Path) -> None:
     groups = document.content.get_planar_roi_measurement_groups()
     state = pydicom.dcmread(out / "dicom-objects" / f"{name}-state.dcm")
     assert len(groups) == len(state.GraphicAnnotationSequence) == len(knees)
+    capture = pydicom.dcmread(out / "dicom-objects" / f"{name}-picture.dcm").pixel_array
+    wanted = np.asarray(draw_detections(read(film), knees), float)
+    assert np.abs(capture - wanted).mean() < 3  # of 255; it is a JPEG
     for group, drawn, knee in zip(groups, state.GraphicAnnotationSequence, knees, strict=True):
         np.testing.assert_allclose(group.roi.value[:4], knee.corners, atol=1e-2)
         outline = np.array(drawn.GraphicObjectSequence[0].GraphicData).reshape(-1, 2)
@@ -268,7 +316,7 @@ def assert_dicom(film: str, knees: list[Detection], out: Path) -> None:
 def assert_only_changed_files_are_new(before: dict[str, int], after: dict[str, int]) -> None:
     """Files that show what was decided are new; the others are the old ones."""
     gone = set(before) - set(after)
-    assert len(gone) == 2  # the crop and the markups of the rejected knee
+    assert len(gone) == 3  # the crop and both files of landmarks of the rejected knee
     assert all("right" in Path(name).stem for name in gone)
     assert set(after) <= set(before)
     fresh = {name for name in after if after[name] != before[name]}
@@ -285,19 +333,24 @@ def assert_validators_find_no_error(out: Path) -> None:
                 assert [line for line in told if line.startswith(("Error", "E:"))] == [], path
 
 
-def assert_kept_when_the_archive_changes(
-    archive: Path, command: list[str], out: Path, rows: dict[Knee, Row]
-) -> None:
-    """A new film and one that is gone: `detect` again keeps the decisions."""
-    pixels = phantom(4, size=(512, 512)).radiograph.pixels
-    write_dicom(archive / "new.dcm", pixels, mm_per_px=0.5, laterality="B")
+def change(archive: Path) -> None:
+    """Add a film, put another picture into one, and remove one."""
+    for name, seed in (("new.dcm", 4), ("film-0.dcm", 2)):
+        pixels = phantom(seed, size=(512, 512)).radiograph.pixels
+        write_dicom(archive / name, pixels, mm_per_px=0.5, laterality="B")
     (archive / "film-10.dcm").unlink()
-    assert main(command) == 0
-    grown = by_knee(out / "detections.csv")
+
+
+def assert_kept_where_nothing_changed(grown: dict[Knee, Row], rows: dict[Knee, Row]) -> None:
+    """A changed film is searched again and to be decided anew; all other rows are the old ones."""
     assert {name for name, _ in grown} == {"film-0.dcm", "film-1.dcm", "film-10.dcm", "new.dcm"}
     for knee, row in rows.items():
-        status = "gone" if knee[0] == "film-10.dcm" else "ok"
-        assert grown[knee] == row | {"status": status}
+        if knee[0] == "film-0.dcm":
+            assert grown[knee]["decision"] == ""
+            assert grown[knee]["centre_x_px"] != row["centre_x_px"]
+        else:
+            status = "gone" if knee[0] == "film-10.dcm" else "ok"
+            assert grown[knee] == row | {"status": status}
 
 
 def test_an_added_knee_reaches_the_files(

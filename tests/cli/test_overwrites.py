@@ -1,0 +1,84 @@
+"""Every command that writes, given a file or folder of the user as its target: it is refused."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from kneematch.cli.main import main
+from kneematch.io.write import write_png16
+from kneematch.synthetic.phantom import phantom
+
+FILM, PICTURE = "films/phantom-00000.dcm", "films/photo.png"
+TRAIN = ("train", "films", "--template", "films/template.json", "--device", "cpu", "-o")
+COMMANDS: list[tuple[str, ...]] = [
+    ("info", FILM, "--preview", FILM),
+    ("info", FILM, "--preview", PICTURE),
+    ("info", FILM, "--preview", "films/template.json"),
+    ("info", "--preview", FILM, "films/phantom-00001.dcm"),  # the picture's name was forgotten
+    ("detect", "films", "-o", "new", "--sheet", PICTURE),
+    ("detect", "-o", "new", "--sheet", FILM, "films/phantom-00001.dcm"),
+    ("detect", "films", "-o", "new", "--log", FILM),
+    ("detect", "films", "-o", FILM),
+    ("detect", "films", "-o", "run-0.1"),
+    ("synth", "-n", "1", "-o", "films"),
+    (*TRAIN, "mine.safetensors"),
+    (*TRAIN, "measured.safetensors"),  # whose metrics are there
+    (*TRAIN, FILM),
+    ("train", "--outlines", "run", "-o", "mine.safetensors"),
+    ("train", "--masks", "films", "-o", FILM),
+    ("evaluate", "films", "--template", "films/template.json", "-o", "evaluated"),
+    ("import-template", "drawn.json", "--film", FILM, "-o", "films/template.json"),
+    ("compare", "run", "run", "--on", "pairs.csv", "-o", "films/truth.csv"),
+]
+REFUSALS = (
+    "already; expected a new name",
+    "already that kneematch did not draw; expected a new name",
+    "; expected NAME.png",
+    "; expected NAME.log",
+    ": expected a name that ends in .safetensors",
+    "; expected a folder",
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with films, models and results that must not be lost."""
+    folder = tmp_path_factory.mktemp("place")
+    assert main(["synth", "-n", "2", "--size", "320x400", "-o", str(folder / "films")]) == 0
+    write_png16(folder / PICTURE, phantom(1, size=(320, 400)).radiograph.pixels)
+    for name in ("mine.safetensors", "measured.metrics.csv", "drawn.json", "pairs.csv"):
+        (folder / name).write_text("mine")
+    for name in ("run-0.1", "evaluated", "run"):
+        (folder / name).mkdir()
+    (folder / "run-0.1" / "ledger.jsonl").write_text("mine")
+    (folder / "evaluated" / "evaluation.md").write_text("mine")
+    (folder / "run" / "outlines.json").write_text(json.dumps({"knees": []}))
+    return folder
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_main_refuses_to_replace_what_is_there(
+    command: tuple[str, ...],
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(place)
+    before = content(place)
+    assert main(command) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("kneematch: ")
+    assert said.count("\n") == 1
+    assert any(words in said for words in REFUSALS)
+    assert content(place) == before
+    assert not (place / "new").exists()
