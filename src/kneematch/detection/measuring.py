@@ -83,9 +83,8 @@ def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
     to_film[:2, 2] = knee.corners.mean(0)
     cut = cut_by_edge(to_film[None, None], np.array([film.size], np.float64))
     (x, y), across = _plateau(knee)
-    pixels = 1 - film.pixels if knee.polarity == "negative" else film.pixels
     place = KneePlace(float(x), float(y), float(np.linalg.norm(across)), 0.0, knee.mirrored)
-    (view,) = cut_views(torch.from_numpy(pixels), [place]).pixels
+    (view,) = cut_views(torch.from_numpy(film.pixels), [place]).pixels
     return [reason for reason, true in {CUT: cut.any(), METAL: has_metal(view)}.items() if true]
 
 
