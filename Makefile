@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo docs test test-matrix test-tools lint fuzz faults audit clean
+.PHONY: demo docs test test-matrix test-tools lint fuzz faults audit coverage clean
 .DEFAULT_GOAL := test
 
 # 24 films, DICOM and PNG, two of them broken on purpose; the knees in all others, found by the model
@@ -46,6 +46,12 @@ fuzz: $(READY)
 faults: $(READY)
 	$(BIN)/python benchmarks/faults.py
 
+# Which lines and branches the tests run; tests of a full disk fail, since it is full for the
+# measurement, too.
+coverage: $(READY) test-tools
+	$(BIN)/pip install --quiet pytest-cov
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --cov --cov-report=term-missing:skip-covered
+
 # The pinned versions against the database of known vulnerabilities; needs the internet. Strict:
 # without it, an audit that reached no database says that nothing was found.
 audit: $(READY)
@@ -53,7 +59,7 @@ audit: $(READY)
 	$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip
 
 clean:
-	rm -rf .venv demo dist site .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv demo dist site .cache .coverage* .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
