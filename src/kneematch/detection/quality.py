@@ -48,10 +48,11 @@ MAX_BRIGHTNESS: Final = 0.38  # the brightest 2 % over the brightest 10 %, per c
 JOINT_SHARE: Final = 0.75  # inner part of an area that must lie on the film
 MIN_CONTRAST: Final = 1e-3  # anything below is rounding
 HISTOGRAM_SIZE: Final = (96, 96)  # an area is resized to this before its grey levels are counted
-# 90 % of the margin errors on phantoms lie below these shares of the area's width, by mismatch.
+# 90 % of the margin errors lie below these shares of the area's width, by mismatch: measured on
+# phantoms up to a mismatch of 0.35 (benchmarks/expected_error.py), a guess from 0.5 on.
 EXPECTED_ERROR: Final = (
-    (0.1, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 0.95),
-    (0.018, 0.02, 0.025, 0.027, 0.031, 0.045, 0.08, 0.4),
+    (0.16, 0.2, 0.25, 0.3, 0.35, 0.5, 0.7, 0.95),
+    (0.018, 0.022, 0.026, 0.028, 0.03, 0.045, 0.08, 0.4),
 )
 
 ATYPICAL: Final = "atypical or poorly visible knee"
