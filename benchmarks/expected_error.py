@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import isotonic_regression
 
 from films import benchmark_parser, table
 from kinds import Case, labelled_cases, phantom_case
@@ -27,7 +28,7 @@ from kneematch.solvers.problem import make_problem
 FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral")
 COVERAGE = 0.9
 NEAR = 0.75  # widths of the plateau; a knee that is farther from the true one is another knee
-GROUPS = 8  # of knees with similar mismatches
+GROUPS = 6  # of knees with similar mismatches
 Knees = NDArray[np.float64]  # (K, 2): mismatch and margin error, in widths of the area
 Curve = tuple[Sequence[float], Sequence[float]]  # mismatches and errors
 
@@ -96,7 +97,7 @@ def calibrate(knees: Knees) -> Curve:
     groups = [group for group in np.array_split(ordered, GROUPS) if len(group)]
     middles = [float(np.median(group[:, 0])) for group in groups]
     limits = [conformal_quantile(group[:, 1]) for group in groups]
-    return middles, list(np.maximum.accumulate(limits))
+    return middles, list(isotonic_regression(limits).x)
 
 
 def conformal_quantile(errors: NDArray[np.float64]) -> float:
