@@ -30,8 +30,8 @@ from kneematch.web.drawing import SplitFilm, detected_annotation
 from kneematch.web.server import make_server, open_port
 
 CHROMIUM = Path("/usr/bin/chromium")
-expect.set_options(timeout=20_000)
-TIMEOUT_MS = 30_000  # for a busy machine
+TIMEOUT_MS = 90_000  # for a busy machine
+expect.set_options(timeout=TIMEOUT_MS)
 # Larger films, and more of them, for the pictures of the docs.
 FOR_DOCS = bool(os.environ.get("KNEEMATCH_DOCS"))
 SIZE = (1200, 1100) if FOR_DOCS else (512, 512)

@@ -328,7 +328,7 @@ def test_annotate_app_shows_no_broken_picture_while_it_looks_for_the_knee(
     wait = threading.Event()
 
     def slow(film: object) -> None:
-        wait.wait(30)
+        wait.wait(120)
 
     monkeypatch.setattr("kneematch.web.drawing.detected_annotation", slow)
     page = open_page(serve(lambda credentials: annotate_app(films[0], template, [], credentials)))

@@ -47,7 +47,7 @@ def request(
     if method == "POST":
         usual |= {"Content-Length": str(len(body)), "Content-Type": "application/json"}
     given = {name.replace("_", "-"): value for name, value in headers.items()}
-    connection = http.client.HTTPConnection("127.0.0.1", credentials.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", credentials.port, timeout=120)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     for name, value in (usual | given).items():
         if value:

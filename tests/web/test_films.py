@@ -50,7 +50,7 @@ def page_of(folder: Path, *command: str) -> Iterator[str]:
             yield process.stdout.readline().strip()
         finally:
             process.send_signal(signal.SIGINT)
-            _, printed = process.communicate(timeout=30)
+            _, printed = process.communicate(timeout=120)
     assert process.returncode == 0
     assert printed == "kneematch: open this address in a browser; Ctrl-C ends it\n"
 

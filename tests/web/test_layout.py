@@ -71,7 +71,7 @@ def test_annotate_page_fits_the_screen(
     page.wait_for_selector("body[data-ready]")
     expect(page.locator("#status")).to_have_attribute("data-valid", "yes")
     page.keyboard.press("t")
-    page.wait_for_selector("#preview[data-state=done]", timeout=120_000)
+    page.wait_for_selector("#preview[data-state=done]")
     page.locator("#target").evaluate(
         "element => { element.textContent = 'Saves to template.json'; }"
     )
