@@ -30,14 +30,14 @@ COMMANDS: list[tuple[str, ...]] = [
     ("train", "--masks", "films", "-o", FILM),
     ("evaluate", "films", "--template", "films/template.json", "-o", "evaluated"),
     ("import-template", "drawn.json", "--film", FILM, "-o", "films/template.json"),
+    ("import-template", "drawn.json", "--film", FILM, "-o", FILM, "--force"),
+    ("annotate", FILM, "--no-browser", "-o", FILM),
     ("compare", "run", "run", "--on", "pairs.csv", "-o", "films/truth.csv"),
 ]
 REFUSALS = (
     "already; expected a new name",
     "already that kneematch did not draw; expected a new name",
-    "; expected NAME.png",
-    "; expected NAME.log",
-    ": expected a name that ends in .safetensors",
+    *(f"; expected NAME{suffix}" for suffix in (".png", ".log", ".safetensors", ".json")),
     "; expected a folder",
 )
 

@@ -232,7 +232,7 @@ def test_train_resumes_after_sigint_and_sigterm(
 @pytest.mark.parametrize(
     ("out", "more", "message"),
     [
-        ("model.pt", [], "model.pt: expected a name that ends in .safetensors"),
+        ("model.pt", [], "model.pt: not the name of a model; expected NAME.safetensors"),
         ("x.safetensors", ["--start", "nonsense"], "start 'nonsense': no such file; expected"),
         ("x.safetensors", ["--resume"], "x.checkpoint.safetensors: no such file"),
         ("x.safetensors", ["--device", "tpu"], "device 'tpu'"),

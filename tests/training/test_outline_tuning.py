@@ -53,7 +53,7 @@ def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) ->
     assert b"phantoms and 2 drawn knees" in out.read_bytes()
     with pytest.raises(SettingsError, match=r"there is a file already; .*--force"):
         tune_outlines(out, config, masks=tmp_path, start=start)
-    with pytest.raises(SettingsError, match=r"0\.png: expected a name that ends in"):
+    with pytest.raises(SettingsError, match=r"0\.png: not the name of a model"):
         tune_outlines(tmp_path / "0.png", config, masks=tmp_path, start=start, force=True)
     before, after = load_network(start), load_network(out)
     assert not torch.equal(before.head.weight, after.head.weight)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from kneematch.errors import SettingsError
-from kneematch.io.atomic import FILE_MODE
+from kneematch.io.atomic import FILE_MODE, check_suffix
 from kneematch.io.atomic import writing as writing
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ def choose_messages(
             handler.setLevel(level)
     logger.setLevel(level)
     if log is not None:
-        if log.suffix != LOG_SUFFIX:  # it might be a film whose name was meant as an argument
-            raise SettingsError(f"{log}: not the name of a log; expected NAME.log; name one")
+        check_suffix(log, LOG_SUFFIX, "a log")
         with writing(log):
             log.touch(FILE_MODE)
             file = logging.FileHandler(log, encoding="utf-8", errors="backslashreplace")

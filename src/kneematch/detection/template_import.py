@@ -9,12 +9,13 @@ from typing import Final
 from kneematch.detection.config import ImportConfig
 from kneematch.errors import TemplateError
 from kneematch.geometry.split import SIDES
-from kneematch.io.atomic import refuse_existing
+from kneematch.io.atomic import check_suffix, refuse_existing
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
 from kneematch.io.shapes import Shape, read_shapes
 from kneematch.matching.annotation import (
     BOXES,
+    SUFFIX,
     Annotation,
     Box,
     Point,
@@ -52,10 +53,11 @@ def import_template(
 
     Raises:
         TemplateError: the shapes cannot serve as a template.
-        SettingsError: `out` exists.
+        SettingsError: `out` exists, or its name is not that of a template.
         FilmError: the film cannot be read.
     """
     config, path, out = config or ImportConfig(), Path(path), Path(out)
+    check_suffix(out, SUFFIX, "a template")
     if out.exists() and not config.force:
         refuse_existing(out)
     pixels = read_isolated(Path(film))

@@ -84,6 +84,12 @@ def refuse_existing(path: Path, what: str = "a file", *, can_resume: bool = Fals
     )
 
 
+def check_suffix(path: Path, suffix: str, what: str) -> None:
+    """Raise SettingsError if the name of a file to write ends otherwise: it might be a film's."""
+    if path.suffix.lower() != suffix:
+        raise SettingsError(f"{path}: not the name of {what}; expected NAME{suffix}; name one")
+
+
 def _flush(path: Path) -> None:
     """Wait until a file's content, or a folder's list of names, is on disk."""
     if path.is_dir() and os.name == "nt":  # Windows has no such list to flush

@@ -19,7 +19,7 @@ from pydicom.uid import (
 from pydicom.valuerep import DSfloat
 
 from kneematch.errors import SettingsError
-from kneematch.io.atomic import write_aside
+from kneematch.io.atomic import check_suffix, write_aside
 from kneematch.io.dicom_header import PATIENT_AND_STUDY
 
 PNG: Final = ".png"
@@ -94,8 +94,7 @@ def check_picture_path(path: Path, films: Iterable[str | os.PathLike[str]] = ())
         path: its name ends in .png; a file that is there must be a picture that kneematch drew.
         films: files that are read, and so must not be replaced.
     """
-    if path.suffix.lower() != PNG:
-        raise SettingsError(f"{path}: not the name of a picture; expected NAME.png; name one")
+    check_suffix(path, PNG, "a picture")
     if not os.path.lexists(path):
         return
     if not _is_ours(path) or any(path.samefile(film) for film in films if Path(film).exists()):

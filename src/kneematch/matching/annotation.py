@@ -16,6 +16,7 @@ FORMAT: Final = "kneematch-template/1"
 BOXES: Final = ("fine", "coarse", "red", "green")
 SMALLEST_BOX_PX: Final = 2
 SLACK_PX: Final = 0.5  # so that a box drawn on the edge of another one counts as inside
+SUFFIX: Final = ".json"
 PLATEAU_MARGINS: Final = ("plateau_medial", "plateau_lateral")  # landmarks of the built-in template
 RESERVED_LANDMARK: Final = "centre"  # centre_x_px is already a column of the tables
 COARSE_MARGIN: Final = 1.3  # width of the coarse box over the fine one's, if none is drawn

@@ -8,17 +8,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from kneematch import options
-from kneematch.errors import SettingsError
 from kneematch.options import METHOD, PERFORMANCE, check_options, option
 
 CACHE_VARIABLE: Final = "KNEEMATCH_CACHE"
 MODEL_SUFFIX: Final = ".safetensors"
-
-
-def check_model_name(path: Path) -> None:
-    """Raise SettingsError for a name that is not that of a model: it might be a film's."""
-    if path.suffix != MODEL_SUFFIX:
-        raise SettingsError(f"{path}: expected a name that ends in {MODEL_SUFFIX}; name one")
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from scipy.ndimage import map_coordinates
 from torch import Tensor
 
 from kneematch.devices import resolve_device
-from kneematch.io.atomic import refuse_existing
+from kneematch.io.atomic import check_suffix, refuse_existing
 from kneematch.measures.augmentation import Views, draw_views
 from kneematch.measures.drawn_knees import DrawnKnee, read_corrected, read_masks
 from kneematch.measures.learning import LearningConfig, choose, train_outlines
@@ -20,7 +20,7 @@ from kneematch.measures.network import JOINT_PX, JOINT_WIDTH, OutlineNetwork
 from kneematch.measures.outline_file import load_network, save_network
 from kneematch.measures.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
 from kneematch.progress import Progress, no_progress
-from kneematch.training.config import check_model_name
+from kneematch.training.config import MODEL_SUFFIX
 
 FIRST_SEED: Final = 30_000_000  # of the phantoms, which differ from those of the built-in network
 
@@ -61,7 +61,7 @@ def tune_outlines(
     Raises:
         SettingsError: `out` exists, nothing was drawn, or the network cannot be used.
     """
-    check_model_name(Path(out))
+    check_suffix(Path(out), MODEL_SUFFIX, "a model")
     if os.path.lexists(out) and not force:
         refuse_existing(Path(out))
     knees: list[DrawnKnee] = []

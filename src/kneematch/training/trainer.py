@@ -17,6 +17,7 @@ from kneematch.errors import SettingsError
 from kneematch.geometry.split import ROOM, SIDES, split
 from kneematch.geometry.view import View
 from kneematch.io.atomic import (
+    check_suffix,
     make_folder,
     refuse_existing,
     remove_leftovers,
@@ -32,7 +33,7 @@ from kneematch.parallel import default_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.training import comparison
 from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from kneematch.training.config import TrainConfig, check_model_name
+from kneematch.training.config import MODEL_SUFFIX, TrainConfig
 from kneematch.training.dataset import CachedFilms, prepare_films, to_device
 from kneematch.training.distributed import Group, process_group
 from kneematch.training.initial_weights import InitialNetworks, Networks, initial_networks
@@ -201,7 +202,7 @@ def _train(
 
 def _check_out(out: Path, config: TrainConfig) -> None:
     """Check, before hours of work, that the model can be written and nothing is overwritten."""
-    check_model_name(out)
+    check_suffix(out, MODEL_SUFFIX, "a model")
     if not (config.resume or config.force):
         if checkpoint_path(out).exists():
             refuse_existing(checkpoint_path(out), "an interrupted training", can_resume=True)

@@ -16,8 +16,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from kneematch.detection.detector import Detector
 from kneematch.detection.overlay import draw_detections
 from kneematch.errors import FilmError, TemplateError
+from kneematch.io.atomic import check_suffix
 from kneematch.io.display import data_url
-from kneematch.matching.annotation import Annotation, save_annotation
+from kneematch.matching.annotation import SUFFIX, Annotation, save_annotation
 from kneematch.matching.template import Template, cut_from_half
 from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.web.auth import AuthMiddleware, Credentials
@@ -48,7 +49,12 @@ def annotate_app(
         template: The file that Save writes.
         preview_films: Films to preview the template on; a dozen are used, evenly spaced.
         credentials: Port and token of the page.
+
+    Raises:
+        SettingsError: The file's name is not that of a template.
+        FilmError: The film cannot be read.
     """
+    check_suffix(template, SUFFIX, "a template")
     app = page_app("annotate.html")
     film = SplitFilm.from_film(path, read_film(path))
     count = min(PREVIEW_FILMS, len(preview_films))
