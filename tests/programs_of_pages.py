@@ -34,7 +34,7 @@ def kneematch(arguments: list[str]) -> int:
     if name == "synth" and "-n" in given:
         count = given.index("-n") + 1
         given[count] = str(min(int(given[count]), MOST_FILMS))
-    trains = name == "reproduce" and "--model" not in given
+    trains = name == "reproduce" and "most" not in given
     for option, value in (SMALLER.get(name, {}) | (SMALLER_TRAINING if trains else {})).items():
         if option not in given:
             given += [option, value]

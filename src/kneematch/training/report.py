@@ -83,7 +83,7 @@ def plot_losses(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     if epochs:
-        axes.legend()
+        axes.legend(loc="upper right")
     with write_aside(path) as aside:
         figure.savefig(aside, format="png")
 
