@@ -139,7 +139,8 @@ def assembled(text: str) -> str:
     """Replace every line {{NAME}} of a text by the measured output."""
 
     def measured(found: re.Match[str]) -> str:
-        return (MEASURED / f"{found[1]}.md").read_text("utf-8").strip()
+        path = MEASURED / f"{found[1]}.md"
+        return path.read_text("utf-8").strip() if path.exists() else "Not measured yet."
 
     return re.sub(r"^\{\{([a-z0-9-]+)\}\}$", measured, text, flags=re.MULTILINE)
 
