@@ -28,7 +28,7 @@ from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.split import HALF_SIZE
 from kneematch.geometry.view import transform
 from kneematch.matching.template import Template
-from kneematch.networks.cpu_inference import ByteNetwork, cpu_network
+from kneematch.networks.cpu_inference import ByteNetwork
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.pose_network import INPUT, network_from_weights
 from kneematch.networks.two_stage import TwoStageNetworks
@@ -97,7 +97,7 @@ def main() -> None:
     eager = TwoStageNetworks(
         network_from_weights(model.coarse), network_from_weights(model.fine), *aspects
     )
-    quick = TwoStageNetworks(cpu_network(model.coarse), cpu_network(model.fine), *aspects)
+    quick = model.networks()
     arithmetic = "8 bits" if isinstance(quick.fine, ByteNetwork) else "float32"
     kinds = ("eager wall", "fast wall", "eager CPU", "fast CPU")
     columns = (*(f"{kind}, ms per film" for kind in kinds), "times faster, wall", "CPU")

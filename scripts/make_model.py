@@ -83,10 +83,12 @@ def save_pose_networks(data: PhantomData, args: argparse.Namespace) -> None:
         rows = torch.arange(min(RANGED, len(views.images)), device=args.device)
         images, _ = draw_views(views, rows, generator)
         ranges[name] = measured_ranges(weights[name], images[:, 0].cpu())
+    row, knee = knees_of(data, data.flags[..., HEALTHY])[:AVERAGED].unbind(1)
+    healthy = data.crops[row, knee], data.crop_margins[row, knee]
     model = Model(
         **weights,
-        coarse_template=mean_template(data, COARSE),
-        fine_template=mean_template(data, FINE),
+        coarse_template=mean_template(*healthy, COARSE),
+        fine_template=mean_template(*healthy, FINE),
         settings={"start": "none", "films": f"{len(data.films)} phantoms", "steps": args.steps},
         ranges=ranges,
     )
@@ -113,23 +115,26 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def mean_template(data: PhantomData, box: Box) -> Template:
-    """Return the mean of healthy knees, aligned by their margins and standardised."""
+def mean_template(crops: Tensor, margins: Tensor, box: Box) -> Template:
+    """Return the mean of knees, aligned by their margins and standardised.
+
+    Args:
+        crops: (K, 640, 640) bytes.
+        margins: (K, 2, 2), medial and lateral end of the plateaus, in the crops' [-1, 1]^2.
+        box: what the template shows, in widths of the plateau from its middle.
+    """
     x0, y0, x1, y1 = box
     size = round((y1 - y0) * CROP_PLATEAU), round((x1 - x0) * CROP_PLATEAU)
-    knees = knees_of(data, data.flags[..., HEALTHY])[:AVERAGED]
-    image, detail = (torch.zeros(size, device=data.crops.device) for _ in range(2))
-    template = Template(image, detail, _window(RED, box, size), _window(GREEN, box, size))
-    for row, knee in (part.unbind(1) for part in knees.split(50)):
-        crops = data.crops[row, knee].float() / 255
-        theta = pose(data.crop_margins[row, knee], box, 1.0)
-        matrices = pose_matrix(theta, template.aspect, 1.0)
-        for total, pictures in ((image, crops), (detail, normalize_local_contrast(crops))):
-            patches = sample(pictures, matrices, size)
+    image, detail = (torch.zeros(size, device=crops.device) for _ in range(2))
+    matrices = pose_matrix(pose(margins, box, 1.0), size[0] / size[1], 1.0)
+    for part, placed in zip(crops.split(50), matrices.split(50), strict=True):
+        pictures = part.float() / 255
+        for total, shown in ((image, pictures), (detail, normalize_local_contrast(pictures))):
+            patches = sample(shown, placed, size)
             deviation, mean = torch.std_mean(patches, dim=(-2, -1), keepdim=True)
-            total += ((patches - mean) / deviation).sum(0) / len(knees)
+            total += ((patches - mean) / deviation).sum(0) / len(crops)
     landmarks = dict(zip(PLATEAU_MARGINS, map(tuple, margins_in(box).tolist()), strict=True))
-    return Template(image, detail, template.red, template.green, landmarks)
+    return Template(image, detail, _window(RED, box, size), _window(GREEN, box, size), landmarks)
 
 
 def pose(margins: Tensor, box: Box, image_aspect: float) -> Tensor:
@@ -170,18 +175,17 @@ class Views:
 
 def views_of(name: str, data: PhantomData) -> Views:
     """Return what a pose network is trained on."""
-    return coarse_views(data) if name == "coarse" else fine_views(data)
-
-
-def fine_views(data: PhantomData) -> Views:
-    """Return what the fine network sees: the enlarged coarse box around knees."""
+    if name == "coarse":
+        return coarse_views(data)
     row, knee = knees_of(data).unbind(1)
-    margins = data.crop_margins[row, knee]
+    return fine_views(data.crops[row, knee], data.crop_margins[row, knee])
+
+
+def fine_views(crops: Tensor, margins: Tensor) -> Views:
+    """Return what the fine network sees: the enlarged coarse box around knees in crops."""
     frames = enlarge_pose(pose(margins, COARSE, 1.0), ENLARGE)
-    crops = data.crops[row, knee]
-    return Views(
-        crops, pose(margins, FINE, 1.0), frames, aspect(COARSE), aspect(FINE), LOCATED_JITTER
-    )
+    targets = pose(margins, FINE, 1.0)
+    return Views(crops, targets, frames, aspect(COARSE), aspect(FINE), LOCATED_JITTER)
 
 
 def coarse_views(data: PhantomData) -> Views:

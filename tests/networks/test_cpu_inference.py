@@ -18,7 +18,6 @@ from kneematch.networks.cpu_inference import (
     estimated_ranges,
     float_network,
     measured_ranges,
-    stored_ranges,
 )
 from kneematch.networks.model_file import Model, load_model, shipped_model
 from kneematch.networks.pose_network import (
@@ -52,7 +51,7 @@ def network(model: Model) -> PoseNetwork:
 
 @pytest.fixture(scope="module")
 def quick(model: Model) -> ByteNetwork | PoseNetwork:
-    return cpu_network(model.fine)
+    return cpu_network(model.fine, model.ranges["fine"])
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +63,6 @@ def views(knees: Callable) -> Tensor:
 
 def noise(*shape: int) -> Tensor:
     return torch.rand(*shape, *INPUT, generator=torch.Generator().manual_seed(0))
-
-
-def unlike_the_shipped(model: Model) -> dict[str, Tensor]:
-    """Weights that no ranges are stored for."""
-    weights = {name: tensor.clone() for name, tensor in model.fine.items()}
-    weights["regress.4.weight"] *= 1.001
-    assert stored_ranges(weights) is None
-    return weights
 
 
 def test_float_network_equals_the_plain_network(model: Model, views: Tensor) -> None:
@@ -110,7 +101,7 @@ def test_byte_network_moves_no_margin_by_half_a_percent(
     plain = network_from_weights(model.coarse), network_from_weights(model.fine)
     both = {"coarse": model.coarse, "fine": model.fine}
     quick = (
-        byte_network(weights, (measured and stored_ranges(weights)) or estimated_ranges(weights))
+        byte_network(weights, model.ranges[name] if measured else estimated_ranges(weights))
         for name, weights in both.items()
     )
     size = torch.tensor([250.0, 400.0])
@@ -180,16 +171,17 @@ def test_estimated_ranges_do_not_clip_knees(model: Model, views: Tensor) -> None
 
 
 @needs_bytes
-def test_cpu_network_estimates_the_ranges_of_other_networks(model: Model, views: Tensor) -> None:
-    weights = unlike_the_shipped(model)
-    quick = cpu_network(weights)
+def test_cpu_network_estimates_ranges_that_were_not_measured(
+    model: Model, network: PoseNetwork, views: Tensor
+) -> None:
+    quick = cpu_network(model.fine)
     assert isinstance(quick, ByteNetwork)
-    assert (quick(views) - network_from_weights(weights)(views)).abs().median() < 0.01
+    assert (quick(views) - network(views)).abs().median() < 0.01
 
 
 @needs_bytes
 def test_cpu_network_is_float32_where_bytes_would_spoil_a_network(model: Model) -> None:
-    weights = unlike_the_shipped(model)
+    weights = {name: tensor.clone() for name, tensor in model.fine.items()}
     for name, tensor in weights.items():  # BatchNorm no longer describes the activations
         if name.endswith("bn2.running_var"):
             tensor /= 100
@@ -203,7 +195,6 @@ def test_cpu_network_is_float32_where_one_channel_leaves_its_estimated_range(
     model: Model, phase: str, layer: str
 ) -> None:
     weights = {name: tensor.clone() for name, tensor in getattr(model, phase).items()}
-    weights["regress.4.weight"] *= 1.001
     assert isinstance(cpu_network(weights), ByteNetwork)
     deviation = weights[f"backbone.{layer}.running_var"][0].sqrt()
     weights[f"backbone.{layer}.running_mean"][0] -= 100 * deviation

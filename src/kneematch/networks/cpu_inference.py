@@ -7,11 +7,8 @@ bits is about as fast (29 ms untuned; 21 against 22 ms in an earlier comparison)
 dependencies and 0.2 s of imports.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
-from importlib.resources import files
 from typing import Any, Final
 
 import torch
@@ -28,7 +25,6 @@ DEVIATIONS: Final = 12.0  # from the mean that an estimated range of activations
 # have 0.03; with one BatchNorm mean shifted by 100 deviations they have 0.2 and more.
 AGREEMENT: Final = 0.1
 STEM_PADDING: Final = 3
-STORED_RANGES: Final = "synthetic_ranges.json"  # beside this file
 WIDER: Final = 1.1  # than measured, the range of an activation
 
 BLOCKS: Final = tuple(f"layer{layer}.{block}" for layer in (1, 2, 3, 4) for block in (0, 1))
@@ -137,15 +133,21 @@ class ByteNetwork:
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         """Return vectors v (..., 4) of images (..., 224, 224)."""
+        maps = self.features(images)
+        # One image at a time: in a batch the sums are rounded differently, and the last digit of a
+        # coarse pose can change a byte in the fine network.
+        v = torch.cat([self.head.head(one) for one in torch.split(maps, 1)])
+        return v.reshape(*images.shape[:-2], 4)
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        """Return the feature maps (K, 512, 7, 7) of images (..., 224, 224)."""
         maps = self.stem(standardize(images).reshape(-1, 1, *images.shape[-2:])).relu_()
         maps = F.max_pool2d(maps, 3, stride=2, padding=1)
         maps = maps.clamp_(max=BYTE_MAX).to(torch.uint8)
         for block in self.blocks:
             maps = block(maps)
-        # One image at a time: in a batch the sums are rounded differently, and the last digit of a
-        # coarse pose can change a byte in the fine network.
-        v = torch.cat([self.head.head(one) for one in torch.split(maps, 1)])
-        return v.reshape(*images.shape[:-2], 4)
+        return maps
 
 
 @torch.no_grad()
@@ -158,7 +160,6 @@ def cpu_network(weights: Weights, ranges: Ranges | None = None) -> ByteNetwork |
     """
     if not bytes_are_exact():
         return float_network(weights)
-    ranges = ranges or stored_ranges(weights)
     if ranges is not None:
         return byte_network(weights, ranges)
     quantized, exact = byte_network(weights, estimated_ranges(weights)), float_network(weights)
@@ -232,14 +233,6 @@ def byte_network(weights: Weights, ranges: Ranges) -> ByteNetwork:
     stem.bias.div_(step).add_(0.5)  # so that truncation rounds
     network.backbone = nn.Identity()
     return ByteNetwork(stem, tuple(blocks), network)
-
-
-def stored_ranges(weights: Weights) -> Ranges | None:
-    """Return the ranges that 0.1.0 measured on phantoms for the shipped networks, or None."""
-    key = sha256(weights["regress.4.weight"].numpy().tobytes()).hexdigest()[:16]
-    text = (files("kneematch.networks") / STORED_RANGES).read_text(encoding="utf-8")
-    stored: dict[str, Ranges] = json.loads(text)
-    return stored.get(key)
 
 
 @torch.no_grad()
