@@ -1,4 +1,4 @@
-"""Train the last layers of a model's fine network anew, on phantoms only, and renew its template.
+"""Train the last layers of a model's fine network anew, on phantoms only, and renew its templates.
 
     python scripts/retrain_head.py -o OUT/synthetic.safetensors [--model MODEL]
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from make_model import AVERAGED, FINE, Views, draw_views, fine_views, mean_template
+from make_model import AVERAGED, COARSE, FINE, Views, draw_views, fine_views, mean_template
 from numpy.typing import NDArray
 from phantom_data import HIGHEST_GRADE, crop_around, to_bytes
 from torch import Tensor
@@ -70,10 +70,13 @@ def main() -> None:
     for distance in train_head(network, maps, wanted, views, args):
         report(f"mean distance of corners {distance:.4f}")
     chosen = healthy.nonzero()[:AVERAGED, 0]
-    template = mean_template(crops[chosen], margins[chosen], FINE)
-    settings = {**model.settings, "head": f"{args.films} further phantoms"}
-    fine = network.state_dict()
-    model = replace(model, fine=fine, fine_template=template, settings=settings)
+    model = replace(
+        model,
+        fine=network.state_dict(),
+        coarse_template=mean_template(crops[chosen], margins[chosen], COARSE),
+        fine_template=mean_template(crops[chosen], margins[chosen], FINE),
+        settings={**model.settings, "head": f"{args.films} further phantoms"},
+    )
     save_model(args.out, model, compact=True)
 
 

@@ -77,15 +77,17 @@ def clockwise(found: Detection) -> bool:
     return bool((bx - ax) * (cy - by) - (by - ay) * (cx - bx) > 0)
 
 
-@pytest.mark.parametrize("method", ["search", "neural+sharpen"])
-def test_detector_finds_a_template_where_it_was_drawn(annotation: Annotation, method: str) -> None:
+@pytest.mark.parametrize(("method", "most"), [("search", 1e-3), ("neural+sharpen", 3e-3)])
+def test_detector_finds_a_template_where_it_was_drawn(
+    annotation: Annotation, method: str, most: float
+) -> None:
     left, right = Detector.from_template(annotation, method=method).detect(annotation.film)
     assert np.abs(right.corners - box_corners(annotation.fine)).max() < 1
     for name, point in annotation.landmarks.items():
         assert math.dist(right.landmarks[name], point) < 1
-    assert right.loss < 2e-3 < left.loss < 0.3
+    assert right.loss < most < left.loss < 0.3
     assert (right.method, right.polarity, right.status) == (method, "positive", "ok")
-    assert abs(right.rotation_deg) < 0.2
+    assert abs(right.rotation_deg) < 0.5
 
 
 def test_detector_finds_the_knee_on_the_mirrored_side(annotation: Annotation) -> None:

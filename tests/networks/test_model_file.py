@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from kneematch import __version__
 from kneematch.errors import SettingsError
+from kneematch.matching.annotation import PLATEAU_MARGINS
 from kneematch.matching.template import Template
 from kneematch.networks.model_file import FORMAT, Model, load_model, save_model, shipped_model
 from kneematch.networks.pose_network import PoseNetwork
@@ -222,3 +223,15 @@ def test_load_model_refuses_malformed_metadata(model: Model, tmp_path: Path, abo
 def test_load_model_refuses_what_is_not_a_regular_file(device: str) -> None:
     with pytest.raises(SettingsError, match=r"safetensors \(not a regular file\)"):
         load_model(device)
+
+
+def test_shipped_templates_have_one_scale() -> None:
+    model = load_model(shipped_model())
+
+    def plateau_px(template: Template) -> float:
+        (x0, y0), (x1, y1) = (template.landmarks[name] for name in PLATEAU_MARGINS)
+        height, width = template.size
+        return math.hypot((x1 - x0) * width, (y1 - y0) * height) / 2
+
+    sizes = plateau_px(model.coarse_template), plateau_px(model.fine_template)
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
