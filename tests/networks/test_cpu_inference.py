@@ -171,12 +171,10 @@ def test_estimated_ranges_do_not_clip_knees(model: Model, views: Tensor) -> None
 
 
 @needs_bytes
-def test_cpu_network_estimates_ranges_that_were_not_measured(
-    model: Model, network: PoseNetwork, views: Tensor
-) -> None:
-    quick = cpu_network(model.fine)
+def test_cpu_network_estimates_ranges_that_were_not_measured(model: Model, views: Tensor) -> None:
+    quick = cpu_network(model.coarse)
     assert isinstance(quick, ByteNetwork)
-    assert (quick(views) - network(views)).abs().median() < 0.01
+    assert (quick(views) - network_from_weights(model.coarse)(views)).abs().median() < 0.01
 
 
 @needs_bytes
@@ -189,12 +187,11 @@ def test_cpu_network_is_float32_where_bytes_would_spoil_a_network(model: Model) 
 
 
 @needs_bytes
-@pytest.mark.parametrize("phase", ["coarse", "fine"])
 @pytest.mark.parametrize("layer", ["bn1", "layer2.0.downsample.1", "layer4.1.bn1"])
 def test_cpu_network_is_float32_where_one_channel_leaves_its_estimated_range(
-    model: Model, phase: str, layer: str
+    model: Model, layer: str
 ) -> None:
-    weights = {name: tensor.clone() for name, tensor in getattr(model, phase).items()}
+    weights = {name: tensor.clone() for name, tensor in model.coarse.items()}
     assert isinstance(cpu_network(weights), ByteNetwork)
     deviation = weights[f"backbone.{layer}.running_var"][0].sqrt()
     weights[f"backbone.{layer}.running_mean"][0] -= 100 * deviation

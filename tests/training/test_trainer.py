@@ -112,6 +112,12 @@ def test_train_changes_both_networks_and_the_template(folder: Path, trained: Tra
     assert float(image.mean()) == pytest.approx(0, abs=1e-2)  # a mean of standardised patches
 
 
+def test_train_stores_the_ranges_of_activations(trained: TrainResult) -> None:
+    ranges = load_model(trained.model).ranges
+    assert ranges.keys() == {"coarse", "fine"}
+    assert all(low <= 0 < high for each in ranges.values() for low, high in each.values())
+
+
 def test_train_stores_what_the_weights_depend_on(
     folder: Path, config: TrainConfig, trained: TrainResult
 ) -> None:

@@ -21,8 +21,9 @@ from kneematch.networks.pose_network import INPUT, PoseNetwork, network_from_wei
 BYTE_MAX: Final = 255  # of an activation
 WEIGHT_MAX: Final = 127  # of a weight, to either side of 0
 DEVIATIONS: Final = 12.0  # from the mean that an estimated range of activations covers
-# Largest difference of vectors v in 8 bits and in float32 on `_test_images`. The shipped networks
-# have 0.03; with one BatchNorm mean shifted by 100 deviations they have 0.2 and more.
+# Largest difference of vectors v in 8 bits, with estimated ranges, and in float32 on
+# `_test_images`. The networks of version 0.1.0 have 0.06; with one BatchNorm mean shifted by 100
+# deviations they have 0.2 and more.
 AGREEMENT: Final = 0.1
 STEM_PADDING: Final = 3
 WIDER: Final = 1.1  # than measured, the range of an activation

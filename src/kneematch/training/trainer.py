@@ -45,7 +45,12 @@ from kneematch.training.report import (
     read_metrics,
     write_metrics,
 )
-from kneematch.training.two_phases import Task, TemplatePair, train_two_phases
+from kneematch.training.two_phases import (
+    Task,
+    TemplatePair,
+    activation_ranges,
+    train_two_phases,
+)
 
 METRICS, CURVES, PREVIEW = "metrics.csv", "curves.png", "preview.png"  # beside the model
 FEWEST_FILMS: Final = 2
@@ -110,8 +115,10 @@ def train(
         if group.is_main:
             templates = task.templates.coarse, task.templates.fine
             weights = coarse.state_dict(), fine.state_dict()
+            about = {**settings, "count": len(cached)}
+            ranges = activation_ranges(task, (coarse, fine))
             with writing(out):
-                save_model(out, Model(*weights, *templates, {**settings, "count": len(cached)}))
+                save_model(out, Model(*weights, *templates, about, ranges))
             checkpoint_path(out).unlink(missing_ok=True)
             _warn_if_worse(out, load_annotation(template), task)
     return TrainResult(out, len(cached), tuple(failures), tuple(epochs), group.is_main)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -15,9 +16,10 @@ from kneematch.geometry.frames import (
 )
 from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.template import Template
+from kneematch.networks.cpu_inference import Ranges, measured_ranges
 from kneematch.networks.model_file import PHASES
-from kneematch.networks.pose_network import PoseNetwork, full_frames
-from kneematch.networks.two_stage import ENLARGE
+from kneematch.networks.pose_network import PoseNetwork, crop_views, full_frames
+from kneematch.networks.two_stage import ENLARGE, TwoStageNetworks
 from kneematch.training.batchnorm import unfold_batchnorm
 from kneematch.training.checkpoint import Checkpoint
 from kneematch.training.config import Recipe
@@ -26,6 +28,8 @@ from kneematch.training.distributed import Group
 from kneematch.training.initial_weights import Networks
 from kneematch.training.losses import energy_loss, pose_loss
 from kneematch.training.phase import Loss, PhaseData, PhaseState, predict_poses, train_phase
+
+RANGED_FILMS: Final = 24  # on which the ranges of activations are measured
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,3 +111,22 @@ def train_two_phases(
             yield phase, state
         for _ in train_phase(state, data, loss, task.recipe, group):
             yield phase, state
+
+
+@torch.no_grad()
+def activation_ranges(task: Task, networks: Networks) -> dict[str, Ranges]:
+    """Return the ranges of both networks' activations on some films, for inference in 8 bits."""
+    coarse, fine = (network.eval() for network in networks)
+    both = TwoStageNetworks(coarse, fine, task.templates.coarse.aspect, task.templates.fine.aspect)
+    halves = task.films.halves(torch.arange(min(RANGED_FILMS, len(task.films))))
+    views = (
+        crop_views(halves, full_frames(halves), HALF_ASPECT),
+        crop_views(halves, both.frames(halves), both.coarse_aspect),
+    )
+    return {
+        phase: measured_ranges(
+            {name: tensor.cpu() for name, tensor in network.state_dict().items()},
+            seen.flatten(0, 1).cpu(),
+        )
+        for phase, network, seen in zip(PHASES, networks, views, strict=True)
+    }
