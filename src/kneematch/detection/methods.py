@@ -22,7 +22,7 @@ from kneematch.networks.model_file import Model
 from kneematch.networks.template_transfer import transfer_template
 from kneematch.networks.two_stage import PosePredictor, network_solver, refined_network_solver
 from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import QUICK_LEVELS, refine_anchored
+from kneematch.solvers.anchored_refinement import QUICK_LEVELS, TRUST, refine_anchored
 from kneematch.solvers.problem import Refiner, Solver
 from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
 
@@ -30,6 +30,10 @@ AUTO: Final = "auto"
 LOCATOR: Final = "locator"  # networks and refinement around the knees that the locator finds
 NEURAL: Final = (LOCATOR, "neural+sharpen", "neural")
 SEARCHES: Final = ("search", "grid", "sliding")  # need no network
+# Weight of leaving the networks' pose (see `TRUST`) where they find the template that they were
+# trained for. With TRUST the margins' median error is 1.25 instead of 1.05 % on 30 phantoms, and
+# 1.80 instead of 1.65 % on the labelled films.
+OWN_TRUST: Final = 400.0
 
 DrawnTemplate = str | os.PathLike[str] | Annotation
 
@@ -133,7 +137,8 @@ def choose_solver(
     poses, check = networks
     if method == "neural":
         return ChosenSolver(source.template, method, network_solver(poses), check)
-    solver = refined_network_solver(poses, _refiner(settings, paper=paper))
+    refiner = _refiner(settings, paper=paper, drawn=template is not None)
+    solver = refined_network_solver(poses, refiner)
     return ChosenSolver(source.template, "neural+sharpen", solver, check)
 
 
@@ -149,14 +154,16 @@ def _located_solver(
         raise SettingsError("no model; expected one with the method locator; give one")
     source = _source(template, model, located=True)
     poses, check = _networks(source, model, device, located=True)
-    solver = refined_network_solver(poses, _refiner(settings, paper=paper))
+    refiner = _refiner(settings, paper=paper, drawn=template is not None)
+    solver = refined_network_solver(poses, refiner)
     return ChosenSolver(source.template, LOCATOR, solver, check)
 
 
-def _refiner(settings: PaperSettings, *, paper: bool) -> Refiner:
+def _refiner(settings: PaperSettings, *, paper: bool, drawn: bool) -> Refiner:
+    """Return the refinement of what networks found; a drawn template is not what they know best."""
     if paper:
         return partial(adam, steps=settings.adam_steps, rate=settings.adam_rate)
-    return partial(refine_anchored, levels=QUICK_LEVELS)
+    return partial(refine_anchored, levels=QUICK_LEVELS, trust=TRUST if drawn else OWN_TRUST)
 
 
 def _source(
