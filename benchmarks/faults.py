@@ -449,7 +449,7 @@ def remember_results(work: Path, *, train: bool) -> None:
     from kneematch.cli.main import main as kneematch
     from kneematch.detection.detector import Detector, FilmResult
     from kneematch.networks import pose_network
-    from kneematch.training import comparison, pseudo_labels
+    from kneematch.training import comparison, pseudo_labels, trainer
 
     found: dict[str, FilmResult] = {}
     search = Detector.detect_each
@@ -483,6 +483,7 @@ def remember_results(work: Path, *, train: bool) -> None:
     assert kneematch(SCENARIOS["apply"].command) == 0
     if train:
         pose_network.ResNet18 = tiny_backbone  # type: ignore[misc, assignment]
+        trainer.activation_ranges = lambda *_: {}  # are those of a ResNet18
         assert kneematch(TRAIN) == 0
 
 

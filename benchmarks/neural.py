@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from films import SCORE_COLUMNS, benchmark_parser, film_sets, find, score, table
+from kneematch.detection.methods import OWN_TRUST
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.two_stage import network_solver, refined_network_solver
 from kneematch.solvers.adam import adam
@@ -34,7 +35,7 @@ def main() -> None:
     methods = {
         "neural": ask,
         "neural+sharpen": refined_network_solver(
-            networks, partial(refine_anchored, levels=QUICK_LEVELS)
+            networks, partial(refine_anchored, levels=QUICK_LEVELS, trust=OWN_TRUST)
         ),
         "neural+two levels": refined_network_solver(networks, refine_anchored),
         "neural+gauss_newton": refined_network_solver(

@@ -30,7 +30,7 @@ LOSS_TABLES = "loss_and_error,error_by_loss,lower_loss,uniformity"
 OURS = "--methods neural,neural+sharpen,search --tables losses,accuracy"
 
 COMMANDS = {
-    "box-phantoms": "neural.py --films 500 --device cuda --batch 64",
+    "box-phantoms": "neural.py --films 200 --threads 2",
     "box-real": "neural.py --films 0 --real REAL --threads 2",
     "template-transfer": "template_transfer.py --real REAL --threads 2",
     "evaluate-real": "evaluate.py --work WORK --real REAL",
