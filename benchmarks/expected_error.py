@@ -80,8 +80,8 @@ def find_knees(detector: Detector, case: Case) -> Iterator[tuple[float, float]]:
     quality = measure_quality(posed, theta, None, neural=True)
     matrices = pose_matrix(theta, detector.template.aspect, posed.image_aspect)
     to_film = compose(film.views.to_film, matrices[0]).numpy()  # (S, 3, 3)
-    names = np.array(list(detector.template.landmarks.values()))
-    points = names @ to_film[:, :2, :2].swapaxes(-1, -2) + to_film[:, None, :2, 2]  # (S, 2, 2)
+    landmarks = np.array(list(detector.template.landmarks.values()))
+    points = landmarks @ to_film[:, :2, :2].swapaxes(-1, -2) + to_film[:, None, :2, 2]  # (S, 2, 2)
     for ends in case.margins[np.array(case.scored, bool)]:
         apart = [points - order for order in (ends, ends[::-1])]
         errors = np.min([np.linalg.norm(each, axis=-1).mean(-1) for each in apart], 0)  # (S,)

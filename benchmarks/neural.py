@@ -37,7 +37,9 @@ def main() -> None:
         "neural+sharpen": refined_network_solver(
             networks, partial(refine_anchored, levels=QUICK_LEVELS, trust=OWN_TRUST)
         ),
-        "neural+two levels": refined_network_solver(networks, refine_anchored),
+        "neural+two levels": refined_network_solver(
+            networks, partial(refine_anchored, trust=OWN_TRUST)
+        ),
         "neural+gauss_newton": refined_network_solver(
             networks, partial(refine_anchored, trust=0.0)
         ),

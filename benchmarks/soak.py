@@ -31,6 +31,7 @@ from scaling import kilobytes
 
 FAULTY_SHARE = 0.05
 PARTS = 20
+KNEES_SHARE = 0.95  # of the good films on which a knee must be found; they are very small
 SIZE = (200, 160)  # (height, width) of the films
 
 
@@ -117,6 +118,7 @@ def check(folder: Path, count: int, faulty: int) -> list[str]:
         "order of detections.csv": films == sorted(films) and failed == sorted(failed),
         "failures.csv": len(set(failed)) == len(failed) >= faulty,
         "every film once": len(set(films)) + len(failed) == count,
+        "knees on good films": len(set(films)) > KNEES_SHARE * (count - faulty),
     }
     return [name for name, right in found.items() if not right]
 

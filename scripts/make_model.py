@@ -69,7 +69,8 @@ def main() -> None:
             weights = train_pose_network(name, views_of(name, data), steps, args).state_dict()
         kept = {key: value.cpu().contiguous() for key, value in weights.items()}
         save_file(kept, args.out / f"{name}.safetensors")
-    if all((args.out / f"{name}.safetensors").exists() for name in POSE_NETWORKS):
+    trained = set(args.networks) & set(POSE_NETWORKS)
+    if trained and all((args.out / f"{name}.safetensors").exists() for name in POSE_NETWORKS):
         save_pose_networks(data, args)
 
 

@@ -3,8 +3,9 @@
     python scripts/retrain_head.py -o OUT/synthetic.safetensors [--model MODEL]
 
 The ResNet18 before them stays as it is: its feature maps are computed once, so that half an hour on
-two cores is enough. The built-in model was made so, from the networks of version 0.1.0, since how
-phantoms look and where their plateaus end changed after these were trained.
+two cores is enough. The built-in model was made so, from that of version 0.1.0 (commit 7fc05d7,
+whose ranges of activations lay in a file beside it), since how phantoms look and where their
+plateaus end changed after that was trained.
 """
 
 import argparse

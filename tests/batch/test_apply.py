@@ -60,6 +60,9 @@ def test_apply_review_measures_corrected_knees_again(tmp_path: Path) -> None:
     film = left["film"]
     log = ReviewLog(out / "review.csv")
     log.add(Decision(film, "left", "corrected", Area(**moved)))
+    log.close()
+    assert apply_review(out, workers=0).problems == ()
+    log = ReviewLog(out / "review.csv")
     off = Area(4.0, *(float(right[name]) for name in AREA_COLUMNS[1:]))
     log.add(Decision(film, "right", "corrected", off))
     log.close()
@@ -76,11 +79,11 @@ def test_apply_review_measures_corrected_knees_again(tmp_path: Path) -> None:
     assert cut["jsw_x250_pct"] == ""
     assert "cut by the film's edge" in cut["reason"]
     journal = (out / "journal.jsonl").read_text()
-    assert journal.count('"measured"') == 1
+    assert journal.count('"measured"') == 2
     (films / Path(film).name).unlink()
     log = ReviewLog(out / "review.csv")
     log.add(Decision(film, "left", "corrected", replace(Area(**moved), rotation_deg=0.5)))
     log.close()
     (problem,) = apply_review(out, workers=0).problems
-    assert problem.startswith(f"{film}: not measured (")
+    assert problem.startswith(f"{film}: not measured (No such file")
     assert table(out / "measurements.csv")[0]["jsw_x250_pct"] == ""

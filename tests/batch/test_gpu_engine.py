@@ -28,5 +28,5 @@ def test_detect_on_gpu_finds_what_one_process_finds(
     for row in expected:
         assert (rows[row.index].film, rows[row.index].failure) == (row.film, row.failure)
         for knee, true in zip(rows[row.index].detections, row.detections, strict=True):
-            assert np.abs(knee.corners - true.corners).max() < 0.2
+            assert np.abs(knee.corners - true.corners).max() < 0.4  # 0.3 % of the width
             assert (knee.side, knee.review) == (true.side, true.review)

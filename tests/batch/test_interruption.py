@@ -93,7 +93,7 @@ def stopped(archive: Path, number: signal.Signals, out: str, *options: str) -> t
         os.killpg(process.pid, number)  # as a terminal does
     else:
         process.send_signal(number)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=120)
     assert all_gone(process.pid)
     return process.returncode, said.decode()
 

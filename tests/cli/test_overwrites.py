@@ -1,4 +1,7 @@
-"""Every command that writes, given a file or folder of the user as its target: it is refused."""
+"""Every command that writes, given a file or folder of the user as its target: it is refused.
+
+`reproduce` is tested in test_reproduce.py.
+"""
 
 import hashlib
 import json
@@ -33,11 +36,12 @@ COMMANDS: list[tuple[str, ...]] = [
     ("import-template", "drawn.json", "--film", FILM, "-o", FILM, "--force"),
     ("annotate", FILM, "--no-browser", "-o", FILM),
     ("compare", "run", "run", "--on", "pairs.csv", "-o", "films/truth.csv"),
+    ("compare", "run", "run", "--on", "pairs.csv", "-o", "films/phantom-00000.dcm", "--force"),
 ]
 REFUSALS = (
     "already; expected a new name",
     "already that kneematch did not draw; expected a new name",
-    *(f"; expected NAME{suffix}" for suffix in (".png", ".log", ".safetensors", ".json")),
+    *(f"; expected NAME{suffix}" for suffix in (".png", ".log", ".safetensors", ".json", ".csv")),
     "; expected a folder",
 )
 

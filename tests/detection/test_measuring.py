@@ -102,3 +102,27 @@ def test_measure_knees_finds_the_margins_of_a_phantom(made: Phantom, side: int) 
     known = measure_outlines(true_outlines(plan_film(4, size=(600, 720)))[side])
     for name in ("jsw_x250", "jsw_x750"):
         assert knee.measures[name].value == pytest.approx(known[name].value, abs=2.0), name
+
+
+@SHIPPED
+def test_measure_knees_does_not_depend_on_how_a_film_is_turned(made: Phantom) -> None:
+    film, found = made.radiograph, detection(made, 1)
+    height, width = film.size
+
+    def turned(points: np.ndarray) -> np.ndarray:
+        return np.array([width, height]) - points
+
+    upside_down = replace(
+        found,
+        corners=turned(found.corners),
+        centre=tuple(turned(np.array(found.centre))),
+        rotation_deg=found.rotation_deg + 180,
+        landmarks={name: tuple(turned(np.array(at))) for name, at in found.landmarks.items()},
+    )
+    over = replace(film, pixels=np.ascontiguousarray(film.pixels[::-1, ::-1]))
+    (one,), (other,) = (
+        measure_knees(film, [found], outline_network()),
+        measure_knees(over, [upside_down], outline_network()),
+    )
+    for name in ("jsw_x250", "jsw_x750"):
+        assert other.measures[name].value == pytest.approx(one.measures[name].value, abs=0.05)

@@ -31,7 +31,7 @@ class ApplyResult:
 
     out: Path
     counts: Counts
-    problems: tuple[str, ...]  # files that could not be made, and why
+    problems: tuple[str, ...]  # what could not be made or measured, and why
 
     @property
     def message(self) -> str:

@@ -34,7 +34,7 @@ NOT_DONE: Final = -1
 OK, NO_KNEE, FAILED = "ok", "no_knee", "failed"  # status of a film
 FILMS_PER_LINE: Final = 1000
 # What users call the settings that rows depend on; others are shown by their own names.
-NAMES: Final = {
+SETTING_LABELS: Final = {
     **{name: f"--{name}" for name in ("model", "template", "method", "paper", "knees", "device")},
     "left_is": "--left-is",
     "template_film": "the template's film",
@@ -197,7 +197,7 @@ class Journal:
         """Raise SettingsError unless the run began with these settings."""
         found = self.settings or {}
         differences = [
-            f"{NAMES.get(name, name)} was {_shown(found.get(name))} "
+            f"{SETTING_LABELS.get(name, name)} was {_shown(found.get(name))} "
             f"and is {_shown(settings.get(name))}"
             for name in {**found, **settings}
             if found.get(name) != settings.get(name)
@@ -285,10 +285,10 @@ class Journal:
             measured = Row._from_plain(json.loads(file.readline())["measured"])
         if measured.version != row.version:
             return row
-        known = {_place(knee): knee for knee in measured.detections}
+        known = {_position_key(knee): knee for knee in measured.detections}
 
         def add(knee: Detection) -> Detection:
-            same = known.get(_place(knee)) if knee.outlines is None else None
+            same = known.get(_position_key(knee)) if knee.outlines is None else None
             return replace(knee, outlines=same.outlines, measures=same.measures) if same else knee
 
         return replace(row, detections=tuple(map(add, row.detections)))
@@ -387,7 +387,7 @@ def _line(plain: Mapping[str, object]) -> bytes:
     return json.dumps(plain).encode("ascii") + b"\n"
 
 
-def _place(knee: Detection) -> tuple[object, ...]:
+def _position_key(knee: Detection) -> tuple[object, ...]:
     """Return where a knee and its landmarks lie."""
     return knee.side, *knee.corners.ravel().tolist(), *sorted(knee.landmarks.items())
 

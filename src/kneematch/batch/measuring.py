@@ -67,7 +67,7 @@ def measure_reviewed(
     Returns:
         Why some could not be measured.
     """
-    rows = [left for row in journal.rows() if (left := _left_to_measure(row)).detections]
+    rows = [placed for row in journal.rows() if (placed := _to_measure(row)).detections]
     if not rows:
         return []
     if outline_hash(network)["outlines"] != (journal.settings or {}).get("outlines"):
@@ -89,15 +89,17 @@ def measure_reviewed(
             if isinstance(result, Row):
                 journal.note_measured(replace(result, film=journal.films[row.index]))
             else:
-                problems.append(f"{row.film}: not measured ({result})")
+                reason = str(result).removeprefix(f"{row.film}: ")
+                problems.append(f"{row.film}: not measured ({reason})")
             advance("")
     return problems
 
 
-def _left_to_measure(row: Row) -> Row:
-    """Return a row with only those of its knees that were corrected and have no measures."""
-    left = (knee for knee in row.knees if knee.decision == CORRECTED and knee.outlines is None)
-    return replace(row, detections=tuple(left))
+def _to_measure(row: Row) -> Row:
+    """Return a row with only its corrected knees, or without any if all of them are measured."""
+    placed = tuple(knee for knee in row.knees if knee.decision == CORRECTED)
+    known = all(knee.outlines is not None for knee in placed)
+    return replace(row, detections=() if known else placed)
 
 
 def _measure(network: str | None, row: Row) -> Row:

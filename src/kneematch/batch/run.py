@@ -47,7 +47,7 @@ class DetectResult:
     no_knee: int  # films without a frontal knee
     failed: int  # films that could not be used
     reasons: tuple[str, ...]  # of the first films that could not be used
-    unmade: int  # films of which an overlay, a crop or an export could not be made
+    unmade: int  # films of which a picture, a crop, an export or measures could not be made
     unmade_reasons: tuple[str, ...]  # the first ones
     gone: int = 0  # films of earlier runs that are no longer there; their rows are kept
     changed: int = 0  # films that were searched again, since their files have changed

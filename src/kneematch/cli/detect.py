@@ -76,7 +76,7 @@ def _print_result(result: "DetectResult", *, quiet: bool) -> None:
         complain(reason)
     if result.unmade > len(result.unmade_reasons):
         more = result.unmade - len(result.unmade_reasons)
-        complain(f"{more} more films lack a picture, a crop or an export")
+        complain(f"{more} more films lack a picture, a crop, an export or measures")
     if not quiet:
         films = f"{result.films:,} film{'s' if result.films != 1 else ''}"
         knees = f"{result.knees:,} knee{'s' if result.knees != 1 else ''} in {films}"

@@ -1,5 +1,6 @@
 """Outlines and measures of detected knees: crops, outline network, outlines in film pixels."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -83,7 +84,10 @@ def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
     to_film[:2, 2] = knee.corners.mean(0)
     cut = cut_by_edge(to_film[None, None], np.array([film.size], np.float64))
     (x, y), across = _plateau(knee)
-    place = KneePlace(float(x), float(y), float(np.linalg.norm(across)), 0.0, knee.mirrored)
+    width, angle = float(np.linalg.norm(across)), math.atan2(across[1], across[0])
+    turns = -round(angle / (math.pi / 2))
+    upright = angle + turns * math.pi / 2
+    place = KneePlace(float(x), float(y), width, upright, knee.mirrored, turns % 4)
     (view,) = cut_views(torch.from_numpy(film.pixels), [place]).pixels
     return [reason for reason, true in {CUT: cut.any(), METAL: has_metal(view)}.items() if true]
 
@@ -110,13 +114,17 @@ def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> De
 
 
 def _plateau(found: Detection) -> tuple[Array, Array]:
-    """Return the middle (2,) of the plateau and the vector (2,) from its left to its right end."""
-    if set(PLATEAU_MARGINS) <= set(found.landmarks):
-        left, right = np.array(sorted(found.landmarks[name] for name in PLATEAU_MARGINS))
-        return (left + right) / 2, right - left
+    """Return the middle (2,) of the plateau and the vector (2,) from its left to its right end.
+
+    Left and right are those of the upright knee.
+    """
     angle = np.radians(found.rotation_deg)
-    across = PLATEAU_SHARE * found.width_px * np.array([np.cos(angle), np.sin(angle)])
-    return np.array(found.centre), across
+    direction = np.array([np.cos(angle), np.sin(angle)])
+    if set(PLATEAU_MARGINS) <= set(found.landmarks):
+        one, other = np.array([found.landmarks[name] for name in PLATEAU_MARGINS])
+        across = other - one
+        return (one + other) / 2, across if across @ direction > 0 else -across
+    return np.array(found.centre), PLATEAU_SHARE * found.width_px * direction
 
 
 @torch.inference_mode()

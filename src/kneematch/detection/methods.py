@@ -160,7 +160,10 @@ def _located_solver(
 
 
 def _refiner(settings: PaperSettings, *, paper: bool, drawn: bool) -> Refiner:
-    """Return the refinement of what networks found; a drawn template is not what they know best."""
+    """Return the refinement of what networks found.
+
+    They are more accurate for the template that they were trained with than for a drawn one.
+    """
     if paper:
         return partial(adam, steps=settings.adam_steps, rate=settings.adam_rate)
     return partial(refine_anchored, levels=QUICK_LEVELS, trust=TRUST if drawn else OWN_TRUST)

@@ -11,7 +11,7 @@ from typing import Final
 from kneematch.errors import SettingsError
 from kneematch.export.measurements import MEASUREMENTS, MM
 from kneematch.export.tables import Cell, Columns, write_rows
-from kneematch.io.atomic import refuse_existing
+from kneematch.io.atomic import check_suffix, refuse_existing
 from kneematch.io.csv_text import read_csv
 from kneematch.measures.measure import UNITS
 
@@ -54,6 +54,7 @@ def compare_visits(
         SettingsError: `out` exists, a table is missing or has no such columns, or a film is not in
             its run.
     """
+    check_suffix(Path(out), ".csv", "a table")
     if os.path.lexists(out) and not force:
         refuse_existing(Path(out))
     tables = [_measurements(Path(folder)) for folder in (before, after)]
