@@ -39,7 +39,6 @@ MISFITS: list[tuple[str, str, object]] = [
     ("POST", "api/loss/0", {"centre_x_px": 1e9, "centre_y_px": 1, "width_px": 9}),
 ]
 ALL_PICTURES = """count => document.images.length === count
-MOST_WAITS = 6000  # of 10 ms each, for a request
   && [...document.images].every((image) => image.complete && image.naturalWidth)"""
 
 
