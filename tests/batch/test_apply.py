@@ -9,7 +9,8 @@ import pytest
 
 from kneematch.batch.apply import apply_review, check_ended, run_config
 from kneematch.batch.config import DetectConfig
-from kneematch.batch.journal import Journal, Row
+from kneematch.batch.journal import Journal
+from kneematch.batch.row import Row
 from kneematch.batch.run import detect_folder
 from kneematch.errors import SettingsError
 from kneematch.export.run_file import Counts, Run

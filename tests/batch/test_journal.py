@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kneematch.batch.journal import Journal, Row
+from kneematch.batch.journal import Journal
+from kneematch.batch.row import Row
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.io.file_version import FileVersion

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from kneematch.batch.config import CROP_PRESETS, DetectConfig
-from kneematch.batch.journal import Journal, Row
+from kneematch.batch.journal import Journal
+from kneematch.batch.row import Row
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
 from kneematch.export.landmarks import landmark_files

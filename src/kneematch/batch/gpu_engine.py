@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.batch.journal import Row
+from kneematch.batch.row import Row
 from kneematch.batch.workers import NumberedFilms, detect_chunk, to_rows
 from kneematch.detection.detector import Detector
 from kneematch.detection.preparation import FilmFacts, Preparation, PreparedFilm, prepare_file

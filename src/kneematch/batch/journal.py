@@ -16,22 +16,21 @@ import os
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Final, Self
+from typing import BinaryIO, Final, Self
 
 from kneematch.batch.film_names import film_names
+from kneematch.batch.row import Row
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.io.atomic import FILE_MODE, lock
 from kneematch.io.file_version import FileVersion
 from kneematch.io.run_folder import START
-from kneematch.review.log import REJECTED
 
 FORMAT: Final = "kneematch-journal/1"
 NOT_DONE: Final = -1
-OK, NO_KNEE, FAILED = "ok", "no_knee", "failed"  # status of a film
 FILMS_PER_LINE: Final = 1000
 # What users call the settings that rows depend on; others are shown by their own names.
 SETTING_LABELS: Final = {
@@ -47,68 +46,6 @@ SETTING_LABELS: Final = {
 DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 Fingerprint = Mapping[str, str | int | bool]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Row:
-    """The detections on one film of a run, or why there are none."""
-
-    index: int  # in the list of films
-    film: str
-    size: tuple[int, int] | None = None  # (height, width) in pixels
-    detections: tuple[Detection, ...] = ()
-    failure: str | None = None
-    no_knee: bool = False  # the film could be read, and `failure` says that it shows no knee
-    version: FileVersion | None = None  # of the film's file; None where it was missing
-
-    @property
-    def status(self) -> str:
-        """OK, NO_KNEE or FAILED."""
-        return OK if self.failure is None else NO_KNEE if self.no_knee else FAILED
-
-    @property
-    def knees(self) -> tuple[Detection, ...]:
-        """The detections that a reviewer did not reject."""
-        return tuple(knee for knee in self.detections if knee.decision != REJECTED)
-
-    def to_line(self) -> bytes:
-        """Return one line of ASCII: numbers exact, names that are not UTF-8 escaped."""
-        return _line(self._to_plain())
-
-    def _to_plain(self) -> dict[str, object]:
-        plain: dict[str, object] = {"index": self.index, "film": self.film, "status": self.status}
-        if self.version is not None:
-            plain["version"] = astuple(self.version)
-        if self.failure is not None:
-            plain["failure"] = self.failure
-        else:
-            plain["size"] = self.size
-            plain["knees"] = [found.to_dict() for found in self.detections]
-        return plain
-
-    @classmethod
-    def from_line(cls, line: bytes) -> "Row":
-        """Return the row of a line.
-
-        Raises:
-            ValueError: the line is damaged.
-        """
-        try:
-            return cls._from_plain(json.loads(line))
-        except (KeyError, TypeError, AttributeError, SettingsError, RecursionError) as error:
-            raise ValueError(f"a damaged line of a journal ({error})") from error
-
-    @classmethod
-    def _from_plain(cls, plain: Mapping[str, Any]) -> "Row":
-        stored = plain.get("version")
-        version = None if stored is None else FileVersion(*stored)
-        row = cls(int(plain["index"]), plain["film"], version=version)
-        if "failure" in plain:
-            no_knee = plain.get("status") == NO_KNEE
-            return replace(row, failure=str(plain["failure"]), no_knee=no_knee)
-        height, width = plain["size"]
-        knees = tuple(Detection.from_dict(found) for found in plain["knees"])
-        return replace(row, size=(height, width), detections=knees)
 
 
 class Journal:
@@ -269,7 +206,7 @@ class Journal:
     def note_measured(self, row: Row) -> None:
         """Write down the measures of knees that a reviewer placed."""
         self._measured[row.index] = self.path.stat().st_size
-        self._append(_line({"measured": row._to_plain()}))
+        self._append(_line({"measured": row.to_plain()}))
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows so far as reviewed, in the order of the list of films."""
@@ -282,7 +219,7 @@ class Journal:
             return row
         with self.path.open("rb") as file:
             file.seek(self._measured[row.index])
-            measured = Row._from_plain(json.loads(file.readline())["measured"])
+            measured = Row.from_plain(json.loads(file.readline())["measured"])
         if measured.version != row.version:
             return row
         known = {_position_key(knee): knee for knee in measured.detections}
@@ -368,7 +305,7 @@ class Journal:
         elif "gone" in plain:
             self.gone = frozenset(self._indices[film] for film in plain["gone"])
         elif "measured" in plain:
-            row = Row._from_plain(plain["measured"])
+            row = Row.from_plain(plain["measured"])
             self._measured[self._indices[row.film]] = offset
         elif "made" in plain:
             self._set_made(self._indices[plain["film"]], plain["made"])

@@ -6,7 +6,7 @@ from typing import Final
 
 from kneematch.batch.config import DetectorSource
 from kneematch.batch.gpu_engine import detect_on_gpu
-from kneematch.batch.journal import Row
+from kneematch.batch.row import Row
 from kneematch.batch.workers import NumberedFilms, detect_chunk, detect_in_worker, load_worker
 from kneematch.detection.detector import Detector
 from kneematch.parallel import WorkerDied, map_in_workers

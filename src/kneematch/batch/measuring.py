@@ -7,7 +7,8 @@ from functools import partial
 
 import torch
 
-from kneematch.batch.journal import Journal, Row
+from kneematch.batch.journal import Journal
+from kneematch.batch.row import Row
 from kneematch.detection.detection import Detection
 from kneematch.detection.measuring import measure_knees, measure_placed_knees, outline_network
 from kneematch.errors import FilmError

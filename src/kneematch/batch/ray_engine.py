@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import Any, Final
 
 from kneematch.batch.config import DetectorSource
-from kneematch.batch.journal import Row
 from kneematch.batch.local_engine import chunks, detect_rows
+from kneematch.batch.row import Row
 from kneematch.batch.workers import NumberedFilms
 from kneematch.errors import SettingsError, missing_extra
 

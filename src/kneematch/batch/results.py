@@ -18,7 +18,8 @@ from kneematch.batch.artifacts import (
     update_artifacts,
 )
 from kneematch.batch.config import DetectConfig
-from kneematch.batch.journal import FAILED, NO_KNEE, Journal, Row
+from kneematch.batch.journal import Journal
+from kneematch.batch.row import FAILED, NO_KNEE, Row
 from kneematch.detection.crop import assumed_spacing
 from kneematch.detection.detection import Detection
 from kneematch.export.landmarks import EXPORTS as LANDMARKS

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from kneematch.batch.journal import Row
+from kneematch.batch.row import Row
 from kneematch.errors import FilmError
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated

@@ -26,8 +26,9 @@ from kneematch.parallel import default_workers, keep_memory, start_early
 from kneematch.progress import Progress, no_progress
 
 if TYPE_CHECKING:
-    from kneematch.batch.journal import Fingerprint, Journal, Row
+    from kneematch.batch.journal import Fingerprint, Journal
     from kneematch.batch.ray_engine import Cluster
+    from kneematch.batch.row import Row
     from kneematch.detection.detector import Detector
     from kneematch.export.run_file import Counts, Run
 

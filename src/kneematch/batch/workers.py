@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from kneematch.batch.config import PRELOAD, DetectorSource
-from kneematch.batch.journal import Row
+from kneematch.batch.row import Row
 from kneematch.detection.detector import Detector, FilmResult
 from kneematch.errors import NoFrontalKnee
 

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from kneematch.batch.config import DetectConfig
-from kneematch.batch.journal import Journal, Row
+from kneematch.batch.journal import Journal
+from kneematch.batch.row import Row
 from kneematch.batch.run import detect_files
 from kneematch.detection.detection import Detection
 from kneematch.detection.detector import Detector
