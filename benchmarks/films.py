@@ -33,11 +33,10 @@ from kneematch.geometry.pose import (
 from kneematch.geometry.split import HALF_SIZE, ROOM, SIDES, split
 from kneematch.geometry.view import View, compose, transform
 from kneematch.io.read import read
-from kneematch.matching.annotation import load_annotation
+from kneematch.matching.annotation import annotate, load_annotation
 from kneematch.matching.energy import losses, paper_terms, symmetry_penalty
 from kneematch.matching.template import Template, cut_from_half, cut_template
 from kneematch.solvers.problem import Problem, Solution, make_problem
-from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import Phantom, phantom
 
 Result = TypeVar("Result")

@@ -27,8 +27,7 @@ from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.geometry.split import ROOM, SIDES, split
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
-from kneematch.matching.annotation import Annotation
-from kneematch.synthetic.annotation import annotate
+from kneematch.matching.annotation import Annotation, annotate
 
 GOOD = 0.75  # IoU
 HALVES = "neural+sharpen"  # the built-in networks on halves, as in the paper

@@ -25,10 +25,9 @@ from kneematch.errors import TemplateError
 from kneematch.geometry.split import ROOM
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import Annotation
+from kneematch.matching.annotation import Annotation, annotate
 from kneematch.matching.template import cut_template
 from kneematch.networks.model_file import Model, save_model
-from kneematch.synthetic.annotation import annotate
 from kneematch.training.config import RECIPES, TrainConfig
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group

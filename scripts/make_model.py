@@ -35,14 +35,13 @@ from kneematch.geometry.pose import (
 )
 from kneematch.geometry.sampling import resize, sample
 from kneematch.geometry.split import HALF_ASPECT
-from kneematch.matching.annotation import PLATEAU_MARGINS, Box
+from kneematch.matching.annotation import COARSE, FINE, GREEN, PLATEAU_MARGINS, RED, Box
 from kneematch.matching.local_contrast import normalize_local_contrast
 from kneematch.matching.template import Template, Window
 from kneematch.networks.cpu_inference import measured_ranges
 from kneematch.networks.model_file import Model, save_model
 from kneematch.networks.pose_network import INPUT, PoseNetwork, crop_views
 from kneematch.networks.two_stage import ENLARGE
-from kneematch.synthetic.annotation import COARSE, FINE, GREEN, RED
 from kneematch.training.losses import apply_exposures, draw_exposures
 
 AVERAGED = 2000  # healthy knees in a mean template

@@ -13,9 +13,8 @@ from torch import Tensor
 from kneematch.geometry.sampling import resize
 from kneematch.geometry.split import split
 from kneematch.geometry.view import View, rectangle_to_film
-from kneematch.matching.annotation import Annotation
+from kneematch.matching.annotation import Annotation, annotate
 from kneematch.matching.template import Template, cut_from_half
-from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
 FAMILY = 3

@@ -17,8 +17,7 @@ from typer.testing import CliRunner
 from kneematch.cli.main import app, main
 from kneematch.export.tables import COLUMNS, TABLES
 from kneematch.io.write import write_dicom, write_png16
-from kneematch.matching.annotation import save_annotation
-from kneematch.synthetic.annotation import annotate
+from kneematch.matching.annotation import annotate, save_annotation
 from kneematch.synthetic.phantom import Knee, phantom
 
 TEMPLATE_SEED, SEEDS = 0, {"one.dcm": 1, "two.dcm": 10, "sub/two.png": 21}  # the last a negative

@@ -13,9 +13,8 @@ import pytest
 
 from kneematch.cli.main import main
 from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import save_annotation
+from kneematch.matching.annotation import annotate, save_annotation
 from kneematch.networks.model_file import load_model
-from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import Phantom, phantom
 
 FRONTAL = "Bilateral PA Fixed Flexion Knee"

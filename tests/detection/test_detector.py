@@ -20,11 +20,10 @@ from kneematch.geometry.split import split
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import Annotation, save_annotation
+from kneematch.matching.annotation import Annotation, annotate, save_annotation
 from kneematch.matching.energy import energy, paper_terms
 from kneematch.matching.template import cut_template
 from kneematch.solvers.problem import Problem, Solution, Solver
-from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
 SIZE = (480, 600)

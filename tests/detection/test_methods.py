@@ -22,6 +22,7 @@ from kneematch.detection.methods import (
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.io.write import write_dicom
+from kneematch.matching.annotation import annotate
 from kneematch.matching.template import Template
 from kneematch.networks.template_transfer import TransferredTemplate
 from kneematch.solvers.exhaustive_search import exhaustive_search
@@ -29,7 +30,6 @@ from kneematch.solvers.grid_search import grid_search
 from kneematch.solvers.problem import Solution, make_problem
 from kneematch.solvers.settings import PaperSettings
 from kneematch.solvers.sliding_window import sliding_window
-from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
 V = torch.tensor([0.2, -0.1, 0.1, 0.3])

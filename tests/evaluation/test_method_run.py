@@ -24,10 +24,10 @@ from kneematch.evaluation.method_run import (
     timing_caption,
 )
 from kneematch.io.write import write_png16
+from kneematch.matching.annotation import annotate
 from kneematch.matching.template import Template, cut_template
 from kneematch.progress import Advance, no_progress
 from kneematch.solvers.problem import Problem, Solution
-from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 from kneematch.synthetic.phantom import phantom

@@ -16,8 +16,7 @@ from kneematch.errors import SettingsError
 from kneematch.evaluation.config import EvaluateConfig
 from kneematch.evaluation.run import EvaluateResult, evaluate
 from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import save_annotation
-from kneematch.synthetic.annotation import annotate
+from kneematch.matching.annotation import annotate, save_annotation
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 

@@ -19,8 +19,13 @@ from kneematch.evaluation.template_ranking import (
     disagreement,
     rank_templates,
 )
-from kneematch.matching.annotation import PLATEAU_MARGINS, Annotation, Box, save_annotation
-from kneematch.synthetic.annotation import annotate
+from kneematch.matching.annotation import (
+    PLATEAU_MARGINS,
+    Annotation,
+    Box,
+    annotate,
+    save_annotation,
+)
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 

@@ -11,12 +11,12 @@ from kneematch.geometry.pose import corner_distance
 from kneematch.geometry.sampling import resize
 from kneematch.geometry.split import split
 from kneematch.geometry.view import View
+from kneematch.matching.annotation import annotate
 from kneematch.matching.template import cut_from_half
 from kneematch.networks.cpu_inference import float_network
 from kneematch.networks.model_file import Model, load_model, shipped_model
 from kneematch.networks.template_transfer import TransferredTemplate, transfer_template
 from kneematch.networks.two_stage import TwoStageNetworks
-from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 
 DRAWN_ON, FOUND_ON = 0, 1  # seeds

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.synthetic import film_plan
 from kneematch.synthetic.config import FRAMINGS, SynthConfig, parse_size
+from kneematch.synthetic.framing import FREQUENCIES, KINDS
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_synth_config_refuses_impossible_settings(wrong: dict[str, Any]) -> None
 
 
 def test_synth_config_offers_the_framings_of_phantoms() -> None:
-    assert set(FRAMINGS) == set(film_plan.FRAMINGS)
+    assert set(FRAMINGS) == {*FREQUENCIES, *KINDS, "any"}
 
 
 def test_parse_size_reads_height_and_width() -> None:

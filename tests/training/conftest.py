@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from kneematch.geometry.sampling import resize
 from kneematch.geometry.split import split
 from kneematch.geometry.view import View
+from kneematch.matching.annotation import annotate
 from kneematch.matching.template import cut_from_half
-from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.phase import Loss

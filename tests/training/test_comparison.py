@@ -7,10 +7,9 @@ import torch
 
 from kneematch.geometry.split import split
 from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import Annotation
+from kneematch.matching.annotation import Annotation, annotate
 from kneematch.networks.model_file import load_model, save_model, shipped_model
 from kneematch.networks.pose_network import PoseNetwork
-from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 from kneematch.training.comparison import compare_with_built_in
 

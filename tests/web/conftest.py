@@ -22,8 +22,7 @@ from playwright.sync_api import (
 from kneematch.cli.main import main
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import Annotation, save_annotation
-from kneematch.synthetic.annotation import annotate
+from kneematch.matching.annotation import Annotation, annotate, save_annotation
 from kneematch.synthetic.phantom import phantom
 from kneematch.web.auth import AuthMiddleware, Credentials
 from kneematch.web.drawing import SplitFilm, detected_annotation

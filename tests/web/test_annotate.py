@@ -12,8 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from kneematch.detection.detector import Detector
-from kneematch.matching.annotation import load_annotation
-from kneematch.synthetic.annotation import annotate
+from kneematch.matching.annotation import annotate, load_annotation
 from kneematch.synthetic.phantom import Knee, phantom
 from kneematch.web.annotate import annotate_app
 from kneematch.web.auth import AuthMiddleware, Credentials

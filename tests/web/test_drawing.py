@@ -11,7 +11,7 @@ from PIL import Image
 
 from kneematch.errors import SettingsError
 from kneematch.io.read import read
-from kneematch.synthetic.annotation import annotate
+from kneematch.matching.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 from kneematch.web.drawing import (
     Drawing,

@@ -19,12 +19,12 @@ from kneematch.matching.annotation import (
     Annotation,
     Box,
     Point,
+    annotate,
     annotation_problems,
     enlarged,
     save_annotation,
 )
 from kneematch.matching.template import cut_template
-from kneematch.synthetic.annotation import annotate
 
 PLATEAU: Final = "plateau_"  # beginning of the names of the tibial plateau's two margins
 NEEDED: Final = ("fine", "red", "green")

@@ -1,6 +1,7 @@
 """The annotation, template.json: boxes and landmarks drawn on one knee of one film."""
 
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,12 @@ SUFFIX: Final = ".json"
 PLATEAU_MARGINS: Final = ("plateau_medial", "plateau_lateral")  # landmarks of the built-in template
 RESERVED_LANDMARK: Final = "centre"  # centre_x_px is already a column of the tables
 COARSE_MARGIN: Final = 1.3  # width of the coarse box over the fine one's, if none is drawn
+# Usual boxes around a knee in the right half of a picture: x0, y0, x1, y1 from the midpoint of the
+# plateau's margins, in plateau widths.
+FINE: Final = (-0.665, -0.702, 0.684, 0.646)
+COARSE: Final = (-0.867, -0.904, 0.886, 0.848)
+RED: Final = (-0.627, -0.215, -0.234, 0.178)
+GREEN: Final = (0.253, -0.234, 0.646, 0.159)
 
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in film pixels
 Point = tuple[float, float]
@@ -36,6 +43,30 @@ class Annotation:
     red: Box  # at the two outer borders of the joint, inside fine
     green: Box
     landmarks: Mapping[str, Point] = field(default_factory=dict)
+
+
+def annotate(film: Path, side: str, left: Point, right: Point) -> Annotation:
+    """Return the usual boxes around a plateau, given its margins.
+
+    Args:
+        film: path of the film.
+        side: half of the picture, "left" or "right"; the boxes are mirrored in the left one.
+        left: left margin of the plateau, in film pixels.
+        right: its right margin.
+    """
+    unit = math.dist(left, right)
+    x, y = (left[0] + right[0]) / 2, (left[1] + right[1]) / 2
+
+    def place(relative: Box) -> Box:
+        x0, y0, x1, y1 = relative
+        if side == "left":
+            x0, x1 = -x1, -x0
+        corners = x + unit * x0, y + unit * y0, x + unit * x1, y + unit * y1
+        return tuple(round(value, 1) for value in corners)  # type: ignore[return-value]
+
+    inwards = (right, left) if side == "left" else (left, right)  # medial, lateral
+    landmarks = dict(zip(PLATEAU_MARGINS, inwards, strict=True))
+    return Annotation(film, side, place(FINE), place(COARSE), place(RED), place(GREEN), landmarks)
 
 
 def load_annotation(path: str | Path) -> Annotation:

@@ -9,31 +9,38 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.synthetic.rods import Points, Rod, chain
+from kneematch.synthetic.framing import Point
+from kneematch.synthetic.solids import Points, Rod, chain
 
 Rods = list[Rod]
 Rng = np.random.Generator
 
 
-def _polar(start: tuple[float, float], angle: float, length: float) -> tuple[float, float]:
+def _polar(start: Point, angle: float, length: float) -> Point:
     """Return the point at a distance; the angle is clockwise from straight down, in radians."""
     return start[0] - length * float(np.sin(angle)), start[1] + length * float(np.cos(angle))
 
 
-def _arc(
-    centre: tuple[float, float], radii: tuple[float, float], start: float, end: float, count: int
-) -> Points:
+def _arc(centre: Point, radii: Point, start: float, end: float, count: int) -> Points:
     return [
         (float(centre[0] + radii[0] * np.cos(a)), float(centre[1] + radii[1] * np.sin(a)))
         for a in np.linspace(start, end, count)
     ]
 
 
+def _soft(start: Point, end: Point, radius: Point, depth: float = 1.0) -> Rod:
+    return Rod(start, end, radius, material="soft", depth=depth)
+
+
+def _spongy(start: Point, end: Point, radius: Point, wall: float, depth: float = 1.0) -> Rod:
+    return Rod(start, end, radius, wall=wall, material="spongy", depth=depth)
+
+
 def lateral_knee(rng: Rng) -> Rods:
     """A knee from the side, with the patella in front, to the left."""
     flexion = float(np.radians(rng.choice([rng.uniform(0, 30), rng.uniform(30, 110)])))
-    hip, ankle = _polar((0.0, -0.3), np.pi - 0.3 * flexion, 5.0), (0.0, 0.0)
     knee = (0.0, -0.3)
+    hip = _polar(knee, np.pi - 0.3 * flexion, 5.0)
     shin = 0.7 * flexion
     top = _polar(knee, shin, 0.38)
     ankle = _polar(top, shin, 5.0)
@@ -43,27 +50,20 @@ def lateral_knee(rng: Rng) -> Rods:
     patella = _polar(knee, np.pi / 2 - 0.15 * flexion, rng.uniform(0.42, 0.5))
     patella = (patella[0], patella[1] + 0.15 - 0.1 * flexion)
     lean = 0.1 + 0.35 * flexion
-    soft = [
-        Rod(hip, thigh, (1.15, 0.7), material="soft"),
-        Rod(thigh, top, (0.62, 0.62), material="soft"),
-        Rod(top, calf, (0.55, 0.7), material="soft"),
-        Rod(calf, ankle, (0.68, 0.4), material="soft"),
-    ]
     fibula = _polar(_polar(top, shin, 0.3), shin - np.pi / 2, 0.25)
     return [
-        *soft,
+        _soft(hip, thigh, (1.15, 0.7)),
+        _soft(thigh, top, (0.62, 0.62)),
+        _soft(top, calf, (0.55, 0.7)),
+        _soft(calf, ankle, (0.68, 0.4)),
         Rod(hip, _polar(knee, np.pi - 0.3 * flexion, 0.25), (0.22, 0.3), 0.8, 0.4),
-        Rod(knee, _polar(knee, shin - 1.2, 0.18), (0.36, 0.3), wall=0.05, material="spongy"),
-        Rod(knee, _polar(knee, shin - 0.9, 0.12), (0.30, 0.33), wall=0.05, material="spongy"),
-        Rod(top, back, (0.3, 0.22), wall=0.07, material="spongy", depth=0.8),
+        _spongy(knee, _polar(knee, shin - 1.2, 0.18), (0.36, 0.3), 0.05),
+        _spongy(knee, _polar(knee, shin - 0.9, 0.12), (0.30, 0.33), 0.05),
+        _spongy(top, back, (0.3, 0.22), 0.07, 0.8),
         Rod(_polar(top, shin, 0.05), ankle, (0.32, 0.2), 0.62, 0.35),
         Rod(fibula, _polar(fibula, shin, 4.0), (0.13, 0.1), 0.8, 0.4),
-        Rod(
-            _polar(patella, np.pi - lean, 0.17),
-            _polar(patella, -lean, 0.2),
-            (0.17, 0.1),
-            wall=0.12,
-            material="spongy",
+        _spongy(
+            _polar(patella, np.pi - lean, 0.17), _polar(patella, -lean, 0.2), (0.17, 0.1), 0.12
         ),
     ]
 
@@ -77,19 +77,19 @@ def _fingers(rng: Rng, root: float, spread: float, bones: Points, size: float) -
         for length, radius in bones[1:] if k == 0 else bones:
             end = _polar(at, angle, size * length * (0.75 if k in (0, 4) else 1))
             rods.append(Rod(at, end, (size * radius, 0.85 * size * radius), 0.7, 0.45))
-            rods.append(Rod(at, end, (size * 0.14, size * 0.12), material="soft"))
+            rods.append(_soft(at, end, (size * 0.14, size * 0.12)))
             at = _polar(end, angle, size * 0.035)
     return rods
 
 
-def _pebbles(rng: Rng, centre: tuple[float, float], reach: tuple[float, float], count: int) -> Rods:
+def _pebbles(rng: Rng, centre: Point, reach: Point, count: int) -> Rods:
     """Short round bones, as in the wrist and the hind foot."""
     rods: Rods = []
     for _ in range(count):
         x, y = (c + rng.uniform(-1, 1) * r for c, r in zip(centre, reach, strict=True))
         end = x + rng.normal(0, 0.05), y + rng.normal(0, 0.05)
         radius = rng.uniform(0.08, 0.16), rng.uniform(0.08, 0.16)
-        rods.append(Rod((x, y), end, radius, wall=0.15, material="spongy"))
+        rods.append(_spongy((x, y), end, radius, 0.15))
     return rods
 
 
@@ -98,14 +98,14 @@ def _forearm(end: float, length: float, gap: float) -> Rods:
     return [
         Rod((gap, end - length), (gap, end), (0.13, 0.2), 0.65, 0.4),
         Rod((-gap, end - length), (-gap, end + 0.03), (0.17, 0.1), 0.7, 0.4),
-        Rod((0.0, end - length), (0.0, end), (0.55, 0.33), material="soft", depth=0.7),
+        _soft((0.0, end - length), (0.0, end), (0.55, 0.33), 0.7),
     ]
 
 
 def hand(rng: Rng) -> Rods:
     """Forearm, wrist and fingers."""
     bones = ((0.65, 0.075), (0.42, 0.06), (0.27, 0.05), (0.2, 0.04))
-    palm = Rod((0.0, 0.3), (0.0, 0.8), (0.4, 0.45), material="soft", depth=0.4)
+    palm = _soft((0.0, 0.3), (0.0, 0.8), (0.4, 0.45), 0.4)
     return [
         palm,
         *_forearm(0.0, 3.0, 0.19),
@@ -119,8 +119,8 @@ def foot(rng: Rng) -> Rods:
     return [
         *_shank(rng, -0.2, 3.5),
         *_pebbles(rng, (0.0, 0.2), (0.3, 0.3), 7),
-        Rod((0.0, 0.1), (0.05, 0.5), (0.4, 0.3), wall=0.1, material="spongy"),
-        Rod((0.0, 0.0), (0.0, 1.2), (0.55, 0.6), material="soft", depth=0.7),
+        _spongy((0.0, 0.1), (0.05, 0.5), (0.4, 0.3), 0.1),
+        _soft((0.0, 0.0), (0.0, 1.2), (0.55, 0.6), 0.7),
         *_fingers(rng, 0.7, 0.06, ((0.85, 0.08), (0.33, 0.07), (0.2, 0.06)), 1.15),
     ]
 
@@ -129,8 +129,8 @@ def _shank(rng: Rng, end: float, length: float) -> Rods:
     """Tibia and fibula down to the ankle at y = end."""
     side = float(rng.choice([-1, 1]))
     return [
-        Rod((0.0, end - length), (0.0, end - length + 1.6), (0.45, 0.75), material="soft"),
-        Rod((0.0, end - length + 1.6), (0.0, end), (0.75, 0.42), material="soft"),
+        _soft((0.0, end - length), (0.0, end - length + 1.6), (0.45, 0.75)),
+        _soft((0.0, end - length + 1.6), (0.0, end), (0.75, 0.42)),
         Rod((0.02, end - length), (0.0, end), (0.2, 0.28), 0.75, 0.4),
         Rod((side * 0.45, end - length), (side * 0.34, end + 0.15), (0.1, 0.14), 0.75, 0.4),
     ]
@@ -140,9 +140,9 @@ def ankle(rng: Rng) -> Rods:
     """Both bones of the lower leg on the talus, from the front."""
     return [
         *_shank(rng, 0.0, 3.5),
-        Rod((-0.16, 0.28), (0.16, 0.28), (0.22, 0.22), wall=0.1, material="spongy"),
-        Rod((-0.1, 0.65), (0.1, 0.65), (0.3, 0.3), wall=0.1, material="spongy"),
-        Rod((0.0, 0.1), (0.0, 0.8), (0.5, 0.5), material="soft"),
+        _spongy((-0.16, 0.28), (0.16, 0.28), (0.22, 0.22), 0.1),
+        _spongy((-0.1, 0.65), (0.1, 0.65), (0.3, 0.3), 0.1),
+        _soft((0.0, 0.1), (0.0, 0.8), (0.5, 0.5)),
     ]
 
 
@@ -151,17 +151,17 @@ def elbow(rng: Rng) -> Rods:
     bend = float(rng.choice([0.0, rng.uniform(0.2, 1.6)])) + rng.normal(0, 0.1)
     one, two = _polar((0.13, 0.14), bend, 3.2), _polar((-0.16, 0.1), bend, 3.2)
     return [
-        Rod((0.0, -3.5), (0.0, 0.0), (0.6, 0.45), material="soft"),
-        Rod((0.0, 0.0), _polar((0.0, 0.1), bend, 3.2), (0.5, 0.33), material="soft"),
+        _soft((0.0, -3.5), (0.0, 0.0), (0.6, 0.45)),
+        _soft((0.0, 0.0), _polar((0.0, 0.1), bend, 3.2), (0.5, 0.33)),
         Rod((0.0, -3.5), (0.0, -0.25), (0.18, 0.2), 0.75, 0.4),
-        Rod((-0.24, -0.12), (0.24, -0.12), (0.16, 0.14), wall=0.08, material="spongy"),
+        _spongy((-0.24, -0.12), (0.24, -0.12), (0.16, 0.14), 0.08),
         Rod((0.13, 0.14), one, (0.15, 0.12), 0.7, 0.4),
         Rod((-0.16, 0.1), two, (0.19, 0.1), 0.6, 0.4),
-        Rod((-0.08, -0.2), (-0.16, 0.15), (0.17, 0.17), wall=0.08, material="spongy", depth=0.6),
+        _spongy((-0.08, -0.2), (-0.16, 0.15), (0.17, 0.17), 0.08, 0.6),
     ]
 
 
-def hip_joint(sign: float, hip: tuple[float, float], shaft: tuple[float, float]) -> Rods:
+def hip_joint(sign: float, hip: Point, shaft: Point) -> Rods:
     """Half a pelvis and the upper end of a femur whose shaft starts below the trochanters.
 
     `sign` is +1 where medial is to the right; the joint's centre is `hip`.
@@ -172,32 +172,19 @@ def hip_joint(sign: float, hip: tuple[float, float], shaft: tuple[float, float])
     ring = (x + sign * 0.75, y + 0.65)
     thin: dict[str, float | str] = {"wall": 0.3, "material": "spongy", "depth": 0.6}
     return [
-        Rod(hip, hip, (0.31, 0.31), wall=0.06, material="spongy"),
-        Rod(hip, (shaft[0], shaft[1] - 0.55), (0.22, 0.26), wall=0.1, material="spongy"),
-        Rod(
-            (shaft[0] - sign * 0.22, shaft[1] - 0.65),
-            shaft,
-            (0.2, 0.24),
-            wall=0.12,
-            material="spongy",
-        ),
+        _spongy(hip, hip, (0.31, 0.31), 0.06),
+        _spongy(hip, (shaft[0], shaft[1] - 0.55), (0.22, 0.26), 0.1),
+        _spongy((shaft[0] - sign * 0.22, shaft[1] - 0.65), shaft, (0.2, 0.24), 0.12),
         Rod((shaft[0] + sign * 0.2, shaft[1] - 0.1), shaft, (0.12, 0.2), material="spongy"),
         *chain(_arc(hip, (0.38, 0.38), np.pi * 0.9, np.pi * 2.1, 7), 0.06, wall=0.9),
         *chain(ilium, 0.12, **thin),
         *chain(back, 0.12, **thin),
-        Rod(
-            (x + sign * 0.3, y - 0.5),
-            (x + sign * 0.2, y - 1.3),
-            (0.3, 0.5),
-            wall=0.04,
-            material="spongy",
-            depth=0.25,
-        ),
+        _spongy((x + sign * 0.3, y - 0.5), (x + sign * 0.2, y - 1.3), (0.3, 0.5), 0.04, 0.25),
         *chain(_arc(ring, (0.42, 0.48), 0, 2 * np.pi, 11), 0.11, **thin),
     ]
 
 
-def foot_end(at: tuple[float, float]) -> Rods:
+def foot_end(at: Point) -> Rods:
     """Ankle and foot below a tibia that ends at a point, the toes towards the viewer."""
     x, y = at
     toes = [
@@ -205,9 +192,9 @@ def foot_end(at: tuple[float, float]) -> Rods:
         for k in (-2, -1, 0, 1, 2)
     ]
     return [
-        Rod((x - 0.12, y + 0.15), (x + 0.14, y + 0.15), (0.17, 0.17), wall=0.1, material="spongy"),
-        Rod((x + 0.27, y - 0.3), (x + 0.27, y + 0.1), (0.1, 0.1), wall=0.2, material="spongy"),
-        Rod((x, y + 0.45), (x, y + 0.7), (0.33, 0.35), wall=0.08, material="spongy"),
+        _spongy((x - 0.12, y + 0.15), (x + 0.14, y + 0.15), (0.17, 0.17), 0.1),
+        _spongy((x + 0.27, y - 0.3), (x + 0.27, y + 0.1), (0.1, 0.1), 0.2),
+        _spongy((x, y + 0.45), (x, y + 0.7), (0.33, 0.35), 0.08),
         Rod((x, y + 0.3), (x, y + 1.2), (0.45, 0.55), wall=1.0, material="soft"),
         *toes,
     ]
@@ -221,11 +208,11 @@ def abdomen(rng: Rng, half: float) -> Rods:
     ]
     low = rng.uniform(-0.4, 0.3)
     return [
-        Rod((-half, -2.0), (half, -2.0), (2.0 + low,) * 2, material="soft", depth=0.45),
-        Rod((-0.6, -0.9), (0.6, -0.9), (1.4 + low,) * 2, material="soft", depth=0.35),
+        _soft((-half, -2.0), (half, -2.0), (2.0 + low,) * 2, 0.45),
+        _soft((-0.6, -0.9), (0.6, -0.9), (1.4 + low,) * 2, 0.35),
         *gas,
         *_spine(0.0, -5.0, -1.5, 0.33),
-        Rod((0.0, -1.3), (0.0, -0.5), (0.45, 0.15), wall=0.05, material="spongy", depth=0.5),
+        _spongy((0.0, -1.3), (0.0, -0.5), (0.45, 0.15), 0.05, 0.5),
     ]
 
 
@@ -233,29 +220,22 @@ def hip(rng: Rng) -> Rods:
     """A pelvis with both hips, or one hip."""
     half = rng.uniform(1.0, 1.25)
     rods: Rods = [
-        Rod((-half, -1.2), (half, -1.2), (1.3, 1.3), material="soft"),
-        Rod((0.0, -3.0), (0.0, -1.2), (1.5, 1.5), material="soft", depth=0.5),
+        _soft((-half, -1.2), (half, -1.2), (1.3, 1.3)),
+        _soft((0.0, -3.0), (0.0, -1.2), (1.5, 1.5), 0.5),
     ]
     for sign in (1.0, -1.0):
         joint, shaft = (-sign * half, 0.0), (-sign * (half + 0.45), 0.95)
         rods += hip_joint(sign, joint, shaft)
         low = (shaft[0] + sign * rng.uniform(0.2, 0.5), 6.0)
         rods.append(Rod(shaft, low, (0.25, 0.22), 0.8, 0.4))
-        rods.append(Rod((shaft[0] + sign * 0.3, 0.0), low, (1.1, 0.9), material="soft"))
+        rods.append(_soft((shaft[0] + sign * 0.3, 0.0), low, (1.1, 0.9)))
     return rods + _spine(0.0, -4.5, -0.8, 0.3)
 
 
 def _spine(x: float, top: float, bottom: float, radius: float) -> Rods:
     count = int((bottom - top) / (1.45 * radius))
     return [
-        Rod(
-            (x - 0.55 * radius, y),
-            (x + 0.55 * radius, y),
-            (0.58 * radius,) * 2,
-            1.0,
-            0.12,
-            "spongy",
-        )
+        _spongy((x - 0.55 * radius, y), (x + 0.55 * radius, y), (0.58 * radius,) * 2, 0.12)
         for y in np.linspace(top, bottom, max(count, 2)).tolist()
     ]
 
@@ -263,8 +243,8 @@ def _spine(x: float, top: float, bottom: float, radius: float) -> Rods:
 def chest(rng: Rng) -> Rods:
     """Ribs, spine, lungs, heart and collar bones."""
     half, rods = rng.uniform(1.5, 1.9), _spine(0.0, -2.8, 2.5, 0.28)
-    rods.append(Rod((0.0, -1.2), (0.0, 2.5), (half + 0.5, half + 0.7), material="soft", depth=0.55))
-    rods.append(Rod((0.25, 0.6), (0.5, 0.9), (0.65, 0.6), material="soft", depth=0.7))
+    rods.append(_soft((0.0, -1.2), (0.0, 2.5), (half + 0.5, half + 0.7), 0.55))
+    rods.append(_soft((0.25, 0.6), (0.5, 0.9), (0.65, 0.6), 0.7))
     for sign in (-1.0, 1.0):
         lung = ((sign * 0.9, -0.9), (sign * 1.0, 0.9), (0.55, 0.85))
         rods.append(Rod(*lung, material="air", depth=0.5))
@@ -285,12 +265,12 @@ def shoulder(rng: Rng) -> Rods:
         for rod in chain(_arc((2.6, y), (-1.7, 0.6), -np.pi / 2, np.pi / 2, 8), 0.07, wall=0.3)
     ]
     return [
-        Rod((2.0, -0.5), (2.2, 4.0), (1.5, 1.8), material="soft", depth=0.5),
+        _soft((2.0, -0.5), (2.2, 4.0), (1.5, 1.8), 0.5),
         Rod((2.6, -0.2), (2.6, 3.0), (0.7, 1.0), material="air", depth=0.5),
-        Rod((0.0, 0.0), low, (0.75, 0.5), material="soft"),
-        Rod((0.1, -0.05), (0.0, 0.1), (0.3, 0.28), wall=0.08, material="spongy"),
+        _soft((0.0, 0.0), low, (0.75, 0.5)),
+        _spongy((0.1, -0.05), (0.0, 0.1), (0.3, 0.28), 0.08),
         Rod((0.0, 0.0), low, (0.27, 0.2), 0.8, 0.4),
-        Rod((0.55, 0.0), (1.3, 1.8), (0.3, 0.15), wall=0.08, material="spongy", depth=0.4),
+        _spongy((0.55, 0.0), (1.3, 1.8), (0.3, 0.15), 0.08, 0.4),
         *chain([(0.1, -0.45), (0.9, -0.6), (2.3, -0.4)], 0.09, wall=0.4),
         *ribs,
         *_spine(2.9, -2.5, 4.0, 0.26),
@@ -301,7 +281,7 @@ def shafts(rng: Rng) -> Rods:
     """One or two long bones without a joint, perhaps in a cast."""
     two, width = rng.random() < 0.6, rng.uniform(0.5, 1.1)
     rods = [
-        Rod((0.0, -5.0), (0.0, 5.0), (width, width * rng.uniform(0.7, 1.3)), material="soft"),
+        _soft((0.0, -5.0), (0.0, 5.0), (width, width * rng.uniform(0.7, 1.3))),
         Rod((0.0, -5.0), (rng.normal(0, 0.2), 5.0), (rng.uniform(0.15, 0.3),) * 2, 1.0, 0.45),
     ]
     if two:

@@ -16,11 +16,10 @@ from kneematch.io.atomic import make_folder, refuse_existing, write_aside
 from kneematch.io.limits import MAX_PIXELS
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16
-from kneematch.matching.annotation import PLATEAU_MARGINS, Annotation, save_annotation
+from kneematch.matching.annotation import PLATEAU_MARGINS, Annotation, annotate, save_annotation
 from kneematch.matching.template import cut_template
 from kneematch.parallel import WorkerDied, default_workers, map_in_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.synthetic.annotation import annotate
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.phantom import Knee, Phantom, phantom
 

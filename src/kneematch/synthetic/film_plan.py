@@ -10,7 +10,6 @@ from kneematch.synthetic.anatomy import KneeShape, draw_knees
 from kneematch.synthetic.bodies import BODIES, abdomen, lateral_knee
 from kneematch.synthetic.framing import (
     FREQUENCIES,
-    KINDS,
     SIGNS,
     Framing,
     Place,
@@ -18,9 +17,8 @@ from kneematch.synthetic.framing import (
     draw_framing,
 )
 from kneematch.synthetic.overlays import STYLES, WORDS, Label, Overlays, draw_overlays
-from kneematch.synthetic.rods import Rod, place_rods
+from kneematch.synthetic.solids import Rod, place_rods
 
-FRAMINGS: Final = (*FREQUENCIES, *KINDS, "any")
 SCREENS: Final = ((1080, 1920), (768, 1366), (1024, 1280), (1200, 1600), (900, 1600), (1000, 1000))
 NEGATIVE_FREQUENCY: Final = 0.1
 # Frequency of an implant per film; full-leg films are often taken before or after a replacement.
@@ -97,8 +95,8 @@ def plan_film(
 
     Args:
         seed: of all random draws.
-        framing: one of FRAMINGS; "bilateral" draws one of KINDS, and so does None; "any" draws
-            everything, by FREQUENCIES.
+        framing: one of `config.FRAMINGS`; "bilateral" or None draws one of KINDS, "any" everything,
+            by FREQUENCIES.
         size: of the picture before it is turned; None is the usual size of its framing.
         family: people of one family have similar bones; None draws from the whole population.
         turn_deg: rotation of the finished film, clockwise.

@@ -19,7 +19,7 @@ from kneematch.synthetic.anatomy import plateau_margins
 from kneematch.synthetic.film_plan import FilmPlan, Leg, Picture, plan_film
 from kneematch.synthetic.framing import SIGNS, Place, Point
 from kneematch.synthetic.leg import COARSE, draw_body, draw_leg
-from kneematch.synthetic.painting import paint_label, paint_overlays
+from kneematch.synthetic.overlays import paint_label, paint_overlays
 from kneematch.synthetic.solids import convolve, interpolate
 
 REACH: Final = 1.75  # half width of the strip that a leg is drawn in, in plateau widths

@@ -23,11 +23,11 @@ from kneematch.matching.annotation import (
     PLATEAU_MARGINS,
     Annotation,
     Box,
+    annotate,
     annotation_problems,
     load_annotation,
 )
 from kneematch.matching.template import Template, cut_from_half
-from kneematch.synthetic.annotation import annotate
 
 RED: Final = (255, 92, 92)
 GREEN: Final = (92, 220, 130)

@@ -6,7 +6,7 @@ import torch
 
 from kneematch.synthetic.anatomy import draw_knees
 from kneematch.synthetic.film_plan import IMPLANTS
-from kneematch.synthetic.implants import SATURATED, add_implant
+from kneematch.synthetic.leg import SATURATED, add_implant
 from kneematch.synthetic.solids import make_grid
 
 
