@@ -64,6 +64,7 @@ def installed(folder: Path, python: str, *wanted: str | Path) -> Path:
     bin_folder = folder / "venv" / "bin"
     run(bin_folder / "pip", "install", "--quiet", *wanted, cwd=folder)
     run(bin_folder / "pip", "check", cwd=folder)
+    print(run(bin_folder / "kneematch", "--version", cwd=folder))  # shown by pytest -rP
     return bin_folder
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kneematch.cli.terminal import FAILED, complain, shown, writing
+from kneematch.cli.terminal import FAILED, SOME_FAILED, complain, shown, writing
 from kneematch.errors import KneematchError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def info(
     if preview is not None and pictures:
         _save(pictures, preview)
     if len(facts) < len(files):
-        raise typer.Exit(FAILED)
+        raise typer.Exit(SOME_FAILED if facts else FAILED)
 
 
 def _print_environment(*, as_json: bool) -> None:
