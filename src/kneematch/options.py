@@ -2,12 +2,13 @@
 
 Every setting is defined once: its name, type and default are those of the dataclass field, and its
 help, metavar and group are stored in the field's metadata. `kneematch.cli` builds options from it.
-Settings that several configurations share are functions here, since a field object cannot be used
-in two dataclasses.
+Settings that several configurations share are functions at the end, since a field object cannot be
+used in two dataclasses.
 """
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
 from typing import Any, Final
 
 from kneematch.errors import SettingsError
@@ -34,21 +35,9 @@ class Option:
     parser: Callable[[str], Any] | None = None  # of the option's text, where its type has none
 
 
-def option(
-    default: Any = MISSING,
-    *,
-    help: str,
-    group: str,
-    metavar: str | None = None,
-    flags: tuple[str, ...] = (),
-    minimum: int | None = None,
-    choices: tuple[str, ...] = (),
-    default_text: str | None = None,
-    parser: Callable[[str], Any] | None = None,
-) -> Any:
-    """Return a dataclass field with a command-line option attached."""
-    attached = Option(help, group, metavar, flags, minimum, choices, default_text, parser)
-    return field(default=default, metadata={KEY: attached})
+def option(default: Any = MISSING, **about: Any) -> Any:
+    """Return a dataclass field with a command-line option attached, whose fields are `about`."""
+    return field(default=default, metadata={KEY: Option(**about)})
 
 
 def option_like(config: type[Any], name: str, default: Any = MISSING) -> Any:
@@ -90,99 +79,64 @@ def check_options(config: Any) -> None:
         )
 
 
-def model_option() -> Any:
-    """Model file to detect with."""
-    return option(
-        None,
-        help="Model file written by `kneematch train`.",
-        group=METHOD,
-        metavar="FILE",
-        default_text="the built-in model",
-    )
-
-
-def template_option() -> Any:
-    """Annotated knee to look for."""
-    return option(
-        None,
-        help="Annotation written by `kneematch annotate`, to find its boxes instead of the "
-        "model's own.",
-        group=METHOD,
-        metavar="FILE",
-    )
-
-
-def paper_option() -> Any:
-    """Which energy is minimised."""
-    return option(
-        False,
-        help="Use the paper's energy and refinement instead of the robust ones.",
-        group=METHOD,
-        flags=("--paper",),
-    )
-
-
-def device_option() -> Any:
-    """Where to compute."""
-    return option(
-        "auto", help="auto, cpu, cuda, cuda:N or mps.", group=PERFORMANCE, metavar="DEVICE"
-    )
-
-
-def batch_size_option() -> Any:
-    """Films per batch."""
-    return option(
-        None,
-        help="Films per batch.",
-        group=PERFORMANCE,
-        metavar="N",
-        default_text="chosen by the device",
-        minimum=1,
-    )
-
-
-def workers_option() -> Any:
-    """Number of worker processes."""
-    return option(
-        None,
-        help="Number of worker processes; 0 works in the main process.",
-        group=PERFORMANCE,
-        metavar="N",
-        default_text="one per core",
-        minimum=0,
-    )
-
-
-def series_option() -> Any:
-    """Filter by the DICOM series description."""
-    return option(
-        None,
-        help="Only DICOM files whose SeriesDescription contains TEXT.",
-        group=INPUT,
-        metavar="TEXT",
-    )
-
-
-def limit_option() -> Any:
-    """Use only the first films."""
-    return option(None, help="Only the first N films.", group=INPUT, metavar="N", minimum=1)
-
-
-def resume_option() -> Any:
-    """Continue an interrupted run."""
-    return option(False, help="Continue an interrupted run.", group=OUTPUT, flags=("--resume",))
-
-
-def force_option() -> Any:
-    """Replace an earlier run."""
-    return option(
-        False,
-        help="Replace what is there already.",
-        group=OUTPUT,
-        flags=("--force",),
-    )
-
-
-def seed_option() -> Any:
-    """Random seed."""
-    return option(0, help="Random seed.", group=METHOD, metavar="N", minimum=0)
+model_option = partial(
+    option,
+    None,
+    help="Model file written by `kneematch train`.",
+    group=METHOD,
+    metavar="FILE",
+    default_text="the built-in model",
+)
+template_option = partial(
+    option,
+    None,
+    help="Annotation written by `kneematch annotate`, to find its boxes instead of the "
+    "model's own.",
+    group=METHOD,
+    metavar="FILE",
+)
+paper_option = partial(
+    option,
+    False,
+    help="Use the paper's energy and refinement instead of the robust ones.",
+    group=METHOD,
+    flags=("--paper",),
+)
+device_option = partial(
+    option, "auto", help="auto, cpu, cuda, cuda:N or mps.", group=PERFORMANCE, metavar="DEVICE"
+)
+batch_size_option = partial(
+    option,
+    None,
+    help="Films per batch.",
+    group=PERFORMANCE,
+    metavar="N",
+    default_text="chosen by the device",
+    minimum=1,
+)
+workers_option = partial(
+    option,
+    None,
+    help="Number of worker processes; 0 works in the main process.",
+    group=PERFORMANCE,
+    metavar="N",
+    default_text="one per core",
+    minimum=0,
+)
+series_option = partial(
+    option,
+    None,
+    help="Only DICOM files whose SeriesDescription contains TEXT.",
+    group=INPUT,
+    metavar="TEXT",
+)
+limit_option = partial(
+    option, None, help="Only the first N films.", group=INPUT, metavar="N", minimum=1
+)
+resume_option = partial(
+    option, False, help="Continue an interrupted run.", group=OUTPUT, flags=("--resume",)
+)
+force_option = partial(
+    option, False, help="Replace what is there already.", group=OUTPUT, flags=("--force",)
+)
+seed_option = partial(option, 0, help="Random seed.", group=METHOD, metavar="N", minimum=0)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kneematch.batch.config import DetectConfig
-from kneematch.cli.config_options import config_options
-from kneematch.cli.options import Log, OutFolder, Quiet
+from kneematch.cli.options import Log, OutFolder, Quiet, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
-    complain,
+    complain_first,
     say,
     shown,
     stopping_cleanly,
@@ -67,16 +66,10 @@ def detect(
 
 def _print_result(result: "DetectResult", *, quiet: bool) -> None:
     """Print what failed on stderr and what was found on stdout."""
-    for reason in result.reasons:
-        complain(reason)
-    if result.failed > len(result.reasons):
-        more = result.failed - len(result.reasons)
-        complain(f"{more} more films failed: {shown(result.out / 'failures.csv')}")
-    for reason in result.unmade_reasons:
-        complain(reason)
-    if result.unmade > len(result.unmade_reasons):
-        more = result.unmade - len(result.unmade_reasons)
-        complain(f"{more} more films lack a picture, a crop, an export or measures")
+    where = f"failed: {shown(result.out / 'failures.csv')}"
+    complain_first(result.reasons, result.failed, where)
+    lacking = "lack a picture, a crop, an export or measures"
+    complain_first(result.unmade_reasons, result.unmade, lacking)
     if not quiet:
         films = f"{result.films:,} film{'s' if result.films != 1 else ''}"
         knees = f"{result.knees:,} knee{'s' if result.knees != 1 else ''} in {films}"

@@ -1,22 +1,24 @@
-"""`kneematch evaluate`: compare methods on films."""
+"""`kneematch evaluate` and `kneematch reproduce`: compare methods, on any films or the paper's."""
 
+from collections.abc import Iterable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kneematch.cli.config_options import config_options
-from kneematch.cli.options import Log, OutFolder, Quiet
+from kneematch.cli.options import Log, OutFolder, Quiet, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
-    complain,
+    complain_first,
     print_table,
+    progress_bar,
     shown,
     stopping_cleanly,
     writing,
 )
-from kneematch.evaluation.config import EvaluateConfig
+from kneematch.evaluation.config import EvaluateConfig, ReproduceConfig
 
 if TYPE_CHECKING:
     from kneematch.evaluation.run import EvaluateResult
@@ -30,6 +32,13 @@ PRINTED: Final[dict[str, tuple[str, ...] | None]] = {
     "templates": ("template", "round trip, median %", "triangles, median %", "mean IoU"),
 }
 MOST_REASONS: Final = 10
+
+
+class StudyName(StrEnum):
+    """Studies that the paper used."""
+
+    OAI = "oai"
+    MOST = "most"
 
 
 @config_options(EvaluateConfig)
@@ -53,24 +62,49 @@ def evaluate(
     progress = choose_messages(quiet=quiet, log=log)
     with stopping_cleanly(out / RUNS), writing(out):
         result = run.evaluate(films or [], out, config, progress=progress)
-    show_failures(list(result.failed.values()), result.page)
+    _complain(result)
     if not quiet:
-        _print(result)
+        _print_tables(result, PRINTED)
+        typer.echo(shown(result.page))
     if result.failed:
         raise typer.Exit(SOME_FAILED)
 
 
-def show_failures(reasons: list[str], page: Path) -> None:
-    """Print the first reasons on stderr, and where the others are."""
-    for reason in reasons[:MOST_REASONS]:
-        complain(reason)
-    if len(reasons) > MOST_REASONS:
-        complain(f"{len(reasons) - MOST_REASONS} more films failed: {shown(page)}")
+@config_options(ReproduceConfig)
+def reproduce(
+    study: Annotated[StudyName, typer.Argument(help="oai: Table 1; most: Table 2.")],
+    root: Annotated[Path, typer.Option(metavar="FOLDER", help="The study's films, unpacked.")],
+    out: OutFolder,
+    config: ReproduceConfig,
+) -> None:
+    """Train and test on the paper's data, and print its table beside the new results.
+
+    Draw the template on a film of your choice first, since the paper's is not published. For MOST,
+    name with --model the model that was trained on OAI. docs/reproduce.md describes the layout of
+    the films.
+    """
+    from kneematch.evaluation import reproduce
+    from kneematch.evaluation.datasets import STUDIES
+
+    with stopping_cleanly(out), writing(out):
+        done = reproduce.reproduce(STUDIES[study], root, out, config, progress=progress_bar)
+    _complain(done.evaluation)  # train() has logged films that could not be trained on
+    print_table(done.table)
+    _print_tables(done.evaluation, ("accuracy", "distances"))
+    typer.echo(done.table.caption)
+    typer.echo(f"{shown(done.page)}, {shown(done.evaluation.page)}")
+    if done.evaluation.failed or done.left_out:
+        raise typer.Exit(SOME_FAILED)
 
 
-def _print(result: "EvaluateResult") -> None:
-    for name, titles in PRINTED.items():
-        table = result.table(name)
-        if table is not None:
-            print_table(table, titles)
-    typer.echo(shown(result.page))
+def _complain(result: "EvaluateResult") -> None:
+    """Print why films failed, and where the other reasons are."""
+    reasons = list(result.failed.values())
+    complain_first(reasons[:MOST_REASONS], len(reasons), f"failed: {shown(result.page)}")
+
+
+def _print_tables(result: "EvaluateResult", names: Iterable[str]) -> None:
+    """Print the named tables, where they were made."""
+    for name in names:
+        if table := result.table(name):
+            print_table(table, PRINTED[name])

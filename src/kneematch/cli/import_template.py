@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kneematch.cli.config_options import config_options
+from kneematch.cli.options import TemplateFile, config_options
 from kneematch.cli.terminal import shown, writing
 from kneematch.detection.config import ImportConfig
 
@@ -21,9 +21,7 @@ def import_template(
     ],
     film: Annotated[Path, typer.Option(metavar="FILM", help="The film that was drawn on.")],
     config: ImportConfig,
-    out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="FILE", help="Template file to write.")
-    ] = Path("template.json"),
+    out: TemplateFile = Path("template.json"),
 ) -> None:
     """Make a template.json of boxes or landmarks that were drawn with another program.
 

@@ -11,9 +11,6 @@ from kneematch.cli.terminal import FAILED, SOME_FAILED, complain, shown, writing
 from kneematch.errors import KneematchError
 
 if TYPE_CHECKING:
-    from PIL import Image
-    from rich.table import Table
-
     from kneematch.detection.describe import Description
 
 NOTHING = "-"  # the file does not say
@@ -42,13 +39,12 @@ def info(
         _print_environment(as_json=as_json)
         return
     from kneematch.detection.describe import describe
+    from kneematch.export.contact_sheet import contact_sheet, draw_split
+    from kneematch.io.write import check_picture_path, save_picture
 
     if preview is not None:
-        from kneematch.io.write import check_picture_path
-
         check_picture_path(preview, files)
-    pictures: list[Image.Image] = []
-    facts: list[dict[str, Any]] = []
+    pictures, facts = [], []
     for path in files:
         try:
             found = describe(path)
@@ -59,11 +55,13 @@ def info(
         if not as_json:
             _print(_texts(facts[-1]), first=len(facts) == 1)
         if preview is not None:
-            pictures.append(_picture(path, found))
+            pictures.append(draw_split(found.film, title=shown(path.name)))
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
     if preview is not None and pictures:
-        _save(pictures, preview)
+        columns = min(math.ceil(math.sqrt(len(pictures))), MOST_COLUMNS)
+        with writing(preview):
+            save_picture(contact_sheet(pictures, columns), preview)
     if len(facts) < len(files):
         raise typer.Exit(SOME_FAILED if facts else FAILED)
 
@@ -116,20 +114,15 @@ def _texts(facts: dict[str, Any]) -> dict[str, str]:
 
 def _print(values: dict[str, str], *, first: bool) -> None:
     from rich.console import Console
-
-    console = Console()
-    if console.is_terminal:
-        console.print(_table(values))
-    else:  # one line per film, for grep and cut
-        if first:
-            typer.echo("\t".join(values))
-        typer.echo("\t".join(values.values()))
-
-
-def _table(values: dict[str, str]) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    if not console.is_terminal:  # one line per film, for grep and cut
+        if first:
+            typer.echo("\t".join(values))
+        typer.echo("\t".join(values.values()))
+        return
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -137,19 +130,4 @@ def _table(values: dict[str, str]) -> "Table":
         # As Text, since a header may hold what rich would read as markup.
         table.add_row(name, Text(value, style="bold" if name == "film" else ""))
     table.add_row()
-    return table
-
-
-def _picture(path: Path, found: "Description") -> "Image.Image":
-    from kneematch.export.contact_sheet import draw_split
-
-    return draw_split(found.film, title=shown(path.name))
-
-
-def _save(pictures: "list[Image.Image]", path: Path) -> None:
-    from kneematch.export.contact_sheet import contact_sheet
-    from kneematch.io.write import save_picture
-
-    columns = min(math.ceil(math.sqrt(len(pictures))), MOST_COLUMNS)
-    with writing(path):
-        save_picture(contact_sheet(pictures, columns), path)
+    console.print(table)

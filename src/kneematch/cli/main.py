@@ -9,15 +9,12 @@ from typing import Annotated, Final, NoReturn, cast
 
 import typer
 
-from kneematch.cli.annotate import annotate
-from kneematch.cli.apply import apply
-from kneematch.cli.compare import compare
 from kneematch.cli.detect import detect
-from kneematch.cli.evaluate import evaluate
+from kneematch.cli.evaluate import evaluate, reproduce
 from kneematch.cli.import_template import import_template
 from kneematch.cli.info import info
-from kneematch.cli.reproduce import reproduce
-from kneematch.cli.review import review
+from kneematch.cli.pages import annotate, review
+from kneematch.cli.runs import apply, compare
 from kneematch.cli.synth import synth
 from kneematch.cli.terminal import FAILED, INTERRUPTED, complain, log_to_stderr
 from kneematch.cli.train import train
@@ -39,17 +36,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(annotate)
-app.command()(apply)
-app.command()(compare)
-app.command()(detect)
-app.command()(evaluate)
-app.command()(import_template)
-app.command()(info)
-app.command()(reproduce)
-app.command()(review)
-app.command()(synth)
-app.command()(train)
+for command in (
+    annotate,
+    apply,
+    compare,
+    detect,
+    evaluate,
+    import_template,
+    info,
+    reproduce,
+    review,
+    synth,
+    train,
+):
+    app.command()(command)
 
 
 def _version(wanted: bool) -> None:

@@ -1,15 +1,95 @@
-"""Options of several commands that are not part of a configuration."""
+"""Options of commands: those that several share, and those made of a configuration's fields."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from enum import StrEnum
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
+
+from kneematch.options import KEY, Option
 
 OutFolder = Annotated[
     Path, typer.Option("-o", "--out", metavar="FOLDER", help="Folder for the results.")
 ]
+TemplateFile = Annotated[
+    Path, typer.Option("-o", "--out", metavar="FILE", help="Template file to write.")
+]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="Output folder of `kneematch detect`.")
+]
+Root = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of films with relative paths.")]
 Log = Annotated[
     Path | None,
     typer.Option("--log", metavar="FILE", help="Append all messages to NAME.log, with the time."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", metavar="", help="Print only what failed.")]
+
+
+def config_options(config: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one option per field of a configuration.
+
+    The command's parameter `config` receives the configuration; its other parameters stay.
+    """
+    settings = {item.name: item for item in fields(config) if KEY in item.metadata}
+    hints = get_type_hints(config)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            given = {name: _plain(values.pop(name)) for name in settings}
+            command(**values, config=config(**given))
+
+        options = [_parameter(item, hints[name]) for name, item in settings.items()]
+        kept = [each for name, each in own.parameters.items() if name != "config"]
+        parameters = sorted([*kept, *options], key=lambda each: each.default is not each.empty)
+        keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        run.__signature__ = own.replace(parameters=keywords)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in keywords}
+        return run
+
+    return decorate
+
+
+def _parameter(item: "Field[Any]", hint: Any) -> inspect.Parameter:
+    """Return the parameter of one setting, as Typer reads it."""
+    about: Option = item.metadata[KEY]
+    default: Any = item.default
+    if about.choices:
+        names: Any = StrEnum("Choice", {name: name for name in about.choices})  # type: ignore[misc]
+        if isinstance(default, tuple):
+            hint, default = list[names], [names(name) for name in default]
+        else:
+            hint, default = (names, names(default)) if default else (names | None, None)
+    elif about.parser is not None:
+        hint = str | None if default is None else str
+        default = ",".join(default) if isinstance(default, tuple) else default
+    # The name is given, since Typer 0.27 takes it from a metavar that is the same word.
+    flags = about.flags or (f"--{item.name.replace('_', '-')}",)
+    declared = typer.Option(
+        *flags,
+        help=about.help,
+        metavar="" if hint is bool else about.metavar,
+        min=about.minimum,
+        parser=about.parser,
+        rich_help_panel=about.group,
+        show_default=about.default_text or not (default in (None, []) or hint is bool),
+    )
+    return inspect.Parameter(
+        item.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=inspect.Parameter.empty if default is MISSING else default,
+        annotation=Annotated[hint, declared],
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return what the configuration stores: names as text, several of them as a tuple."""
+    if isinstance(value, StrEnum):
+        return value.value
+    return tuple(map(_plain, value)) if isinstance(value, list) else value

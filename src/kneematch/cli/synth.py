@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kneematch.cli.config_options import config_options
+from kneematch.cli.options import config_options
 from kneematch.cli.terminal import progress_bar, shown, writing
 from kneematch.synthetic.config import SynthConfig
 

@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -34,6 +34,14 @@ logger = logging.getLogger("kneematch")
 def complain(message: str) -> None:
     """Print one line on stderr."""
     logger.error(message)
+
+
+def complain_first(reasons: Sequence[str], total: int, rest: str) -> None:
+    """Print reasons on stderr and, if there are more films than these, how many and `rest`."""
+    for reason in reasons:
+        complain(reason)
+    if total > len(reasons):
+        complain(f"{total - len(reasons)} more films {rest}")
 
 
 def say(line: str) -> None:

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kneematch.cli.config_options import config_options
-from kneematch.cli.options import Log, Quiet
+from kneematch.cli.options import Log, Quiet, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
@@ -17,7 +16,6 @@ from kneematch.cli.terminal import (
 )
 from kneematch.errors import SettingsError
 from kneematch.options import INPUT, OUTPUT
-from kneematch.progress import Progress
 from kneematch.training.config import TrainConfig
 
 
@@ -77,8 +75,17 @@ def train(
     A checkpoint is kept beside them until the training ends.
     With several GPUs: torchrun --nproc-per-node N -m kneematch train ...
     """
+    progress = choose_messages(quiet=quiet, log=log)
     if outlines is not None or masks is not None:
-        _tune(out, config, outlines, masks, choose_messages(quiet=quiet, log=log), quiet=quiet)
+        from kneematch.training.outline_tuning import TuneConfig, tune_outlines
+
+        tuning = TuneConfig(device=config.device, seed=config.seed)
+        with writing(out):
+            knees = tune_outlines(
+                out, tuning, run=outlines, masks=masks, force=config.force, progress=progress
+            )
+        if not quiet:
+            say(f"{shown(out)}: tuned on {knees} knees")
         return
     if not films or template is None:
         raise SettingsError(
@@ -88,7 +95,6 @@ def train(
     from kneematch.training.trainer import checkpoint_path
     from kneematch.training.trainer import train as run
 
-    progress = choose_messages(quiet=quiet, log=log)
     with stopping_cleanly(checkpoint_path(out)):
         result = run(films, template, out, config, progress=progress)
     if result.is_main and not quiet:
@@ -96,24 +102,3 @@ def train(
         say(f"{shown(out)}: trained on {result.films} films{left_out}")
     if result.failures:
         raise typer.Exit(SOME_FAILED)
-
-
-def _tune(
-    out: Path,
-    config: TrainConfig,
-    outlines: Path | None,
-    masks: Path | None,
-    progress: Progress,
-    *,
-    quiet: bool,
-) -> None:
-    """Tune the outline network on what people drew."""
-    from kneematch.training.outline_tuning import TuneConfig, tune_outlines
-
-    tuning = TuneConfig(device=config.device, seed=config.seed)
-    with writing(out):
-        knees = tune_outlines(
-            out, tuning, run=outlines, masks=masks, force=config.force, progress=progress
-        )
-    if not quiet:
-        say(f"{shown(out)}: tuned on {knees} knees")

@@ -1,14 +1,51 @@
-"""`kneematch compare`: how measures changed between two visits."""
+"""`kneematch apply` and `kneematch compare`: what is done with runs that have ended."""
 
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from kneematch.cli.terminal import say, shown, writing
-from kneematch.options import INPUT, OUTPUT
+from kneematch.cli.options import Quiet, Root, RunFolder
+from kneematch.cli.terminal import (
+    SOME_FAILED,
+    choose_messages,
+    complain,
+    say,
+    shown,
+    writing,
+)
+from kneematch.options import INPUT, OUTPUT, PERFORMANCE
 
+# Parts of the names of the measures whose changes are printed.
 PRINTED: Final = ("jsw_medial_minimum", "jsw_lateral_minimum", "jsw_x225", "jsw_x250", "_angle")
+
+
+def apply(
+    out: RunFolder,
+    root: Root = Path(),
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Number of worker processes; 0 works in the main process.",
+            rich_help_panel=PERFORMANCE,
+        ),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write the decisions of `kneematch review` to the tables, pictures and exports of a run."""
+    from kneematch.batch.apply import apply_review
+
+    progress = choose_messages(quiet=quiet)
+    with writing(out):
+        result = apply_review(out, root=root, workers=workers, progress=progress)
+    for problem in result.problems:
+        complain(problem)
+    if not quiet:
+        typer.echo(f"{shown(out / 'detections.csv')}: {result.message}")
+    if result.problems:
+        raise typer.Exit(SOME_FAILED)
 
 
 def compare(

@@ -1,0 +1,83 @@
+"""`kneematch annotate` and `kneematch review`: pages that are served until Ctrl-C."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kneematch.cli.options import Root, RunFolder, TemplateFile
+from kneematch.cli.terminal import complain
+from kneematch.errors import SettingsError, missing_extra
+
+if TYPE_CHECKING:
+    from kneematch.web.auth import AuthMiddleware, Credentials
+
+Port = Annotated[
+    int,
+    typer.Option(metavar="N", min=0, max=65535, help="Port of the page; 0 chooses a free one."),
+]
+Browser = Annotated[bool, typer.Option(metavar="", help="Open the page in the browser.")]
+PreviewFilms = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--films",
+        metavar="PATH",
+        help="Film or folder to preview the template on; may be repeated.",
+    ),
+]
+
+
+def annotate(
+    film: Annotated[Path, typer.Argument(metavar="FILM", help="The film to draw on.")],
+    films: PreviewFilms = None,
+    out: TemplateFile = Path("template.json"),
+    port: Port = 0,
+    browser: Browser = True,
+) -> None:
+    """Draw the boxes of a template on one film and preview them on others, in the browser."""
+    check_web()
+    from kneematch.io.discovery import find_films
+    from kneematch.web.annotate import annotate_app
+
+    preview_films = find_films(films) if films else []
+    if not out.parent.is_dir():
+        raise SettingsError(
+            f"{out}: its folder is not there; expected one to write the template to; make it"
+        )
+    _show(lambda access: annotate_app(film, out, preview_films, access), port, browser=browser)
+
+
+def review(out: RunFolder, root: Root = Path(), port: Port = 0, browser: Browser = True) -> None:
+    """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
+    check_web()
+    from kneematch.web import run_folder
+    from kneematch.web.review import review_app
+
+    _show(lambda access: review_app(run_folder.RunFolder(out, root), access), port, browser=browser)
+
+
+def check_web() -> None:
+    """Raise SettingsError if the packages of the extra `web` are missing."""
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        raise missing_extra("pages need FastAPI and uvicorn", "web")
+
+
+def _show(
+    make_app: Callable[["Credentials"], "AuthMiddleware"], port: int, *, browser: bool
+) -> None:
+    """Serve an app until Ctrl-C; print its address, which contains the secret token."""
+    from kneematch.web.auth import Credentials
+    from kneematch.web.server import open_port, serve
+
+    with open_port(port) as listening:
+        credentials = Credentials(listening.getsockname()[1])
+        app = make_app(credentials)
+        typer.echo(credentials.url)
+        complain("open this address in a browser; Ctrl-C ends it")
+        if browser:
+            typer.launch(credentials.url)
+        with suppress(KeyboardInterrupt):
+            serve(app, listening)
