@@ -115,6 +115,17 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         main(["info", str(film(tmp_path / "a.png"))])
 
 
+def test_too_little_memory_of_a_gpu_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(path: Path) -> None:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 MiB.\nGPU 0 has ...")
+
+    monkeypatch.setattr("kneematch.detection.describe.describe", full)
+    assert main(["info", str(film(tmp_path / "a.png"))]) == 2
+    assert one_line(capsys.readouterr().err).startswith("kneematch: not enough memory on the GPU; ")
+
+
 @pytest.mark.parametrize("megabytes", [300, 900])  # too few to load torch, and to start threads
 def test_too_little_memory_is_one_line(tmp_path: Path, megabytes: int) -> None:
     command = [sys.executable, "-m", "kneematch", "detect", str(film(tmp_path / "film.dcm"))]

@@ -319,7 +319,9 @@ def test_detector_finds_the_same_without_the_consistency_check(
     assert all((one.corners == other.corners).all() for one, other in pairs)
 
 
-def test_detector_halves_a_batch_that_does_not_fit_into_memory(annotation: Annotation) -> None:
+def test_detector_halves_a_batch_that_does_not_fit_into_memory(
+    annotation: Annotation, caplog: pytest.LogCaptureFixture
+) -> None:
     roomy, tried = detector_at(annotation), list[int]()
 
     def short_of_memory(problem: Problem) -> Solution:
@@ -331,7 +333,8 @@ def test_detector_halves_a_batch_that_does_not_fit_into_memory(annotation: Annot
     # By this name the CPU is used as a GPU is, with the films of a batch together.
     short = replace(roomy, solver=short_of_memory, device="cpu:0", batch_size=5)
     found = short.detect([annotation.film] * 5)
-    assert tried == [5, 2, 3, 1, 2]
+    assert tried == [5, 2, 2, 1]
+    assert "5 films do not fit into the memory of cpu:0 together" in caplog.text
     expected = roomy.detect(annotation.film)
     for knees in found:
         assert [knee.centre for knee in knees] == [knee.centre for knee in expected]

@@ -30,6 +30,7 @@ OUT_OF_MEMORY: Final = (
     "can't start new thread",
     "Failed to launch worker thread",
 )
+GPU_OUT_OF_MEMORY: Final = ("CUDA out of memory", "CUDA error: out of memory", "_ALLOC_FAILED")
 
 app = typer.Typer(
     help="Find the knee joint areas in knee radiographs.",
@@ -112,15 +113,23 @@ def _main(arguments: list[str]) -> int:
     except typer.Abort:
         return INTERRUPTED
     except Exception as error:
-        if not _is_out_of_memory(error):
+        advice = _memory_advice(error)
+        if advice is None:
             raise
-        complain(
-            "not enough memory; expected about 2 GB, and 0.5 GB for each worker; free some memory, "
-            "raise `ulimit -v`, or use fewer --workers"
-        )
+        complain(advice)
     return FAILED
 
 
-def _is_out_of_memory(error: Exception) -> bool:
-    """Return whether memory ran out; torch, pyarrow and the linker have errors of their own."""
-    return isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY)
+def _memory_advice(error: Exception) -> str | None:
+    """Return what to do about an error if memory ran out; torch, pyarrow and others have theirs."""
+    if any(text in str(error) for text in GPU_OUT_OF_MEMORY):
+        return (
+            "not enough memory on the GPU; expected room for the networks and a batch of films; "
+            "free some, choose a smaller --batch-size, or --device cpu"
+        )
+    if isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY):
+        return (
+            "not enough memory; expected about 2 GB, and 0.5 GB for each worker; free some memory, "
+            "raise `ulimit -v`, or use fewer --workers"
+        )
+    return None

@@ -5,6 +5,7 @@ each knee that is located, or the paper's two half images), solve (networks or a
 `measure_quality`, `Detection`.
 """
 
+import logging
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 Film = Union[Radiograph, str, os.PathLike[str], NDArray[Any], "Dataset"]
 
+logger = logging.getLogger("kneematch")
+
 # Methods that a CUDA graph can hold.
 CAPTURABLE: Final = ("locator", "search", "neural", "neural+sharpen")
 GPU_BATCH: Final = 64  # films
@@ -75,6 +78,7 @@ class Detector:
     check: ConsistencyCheck | None = None  # consistency check with the networks
     preparation: Preparation = field(default_factory=Preparation)
     _graphs: dict[torch.Size, SolverGraph | None] = field(default_factory=dict, repr=False)
+    _too_large: list[int] = field(default_factory=list, repr=False)  # batches that did not fit
 
     @classmethod
     def load(
@@ -228,20 +232,34 @@ class Detector:
         return found
 
     def _find_together(self, films: list[PreparedFilm]) -> list[tuple[Detection, ...]]:
-        """Find the knees of a batch, in halves if it does not fit into the GPU's memory."""
-        if not films:
-            return []
-        try:
-            return self._find(films)
-        except torch.OutOfMemoryError as error:
-            if len(films) == 1:
-                raise SettingsError(
-                    f"one film does not fit into the memory of {self.device}; expected it to; free "
-                    "some, or choose --device cpu"
-                ) from error
-        torch.cuda.empty_cache()
-        middle = len(films) // 2
-        return self._find_together(films[:middle]) + self._find_together(films[middle:])
+        """Find the knees of films that have as many sides, in batches that fit into the memory.
+
+        A batch that does not fit into the GPU's memory is halved, and so are all later ones.
+        """
+        found: list[tuple[Detection, ...]] = []
+        while len(found) < len(films):
+            most = min([len(films), *(size // 2 for size in self._too_large)])
+            batch = films[len(found) : len(found) + most]
+            try:
+                found += self._find(batch)
+                continue
+            except torch.OutOfMemoryError as error:
+                if len(batch) == 1:
+                    raise SettingsError(
+                        f"one film does not fit into the memory of {self.device}; expected it to; "
+                        "free some, or choose --device cpu"
+                    ) from error
+            logger.warning(
+                "%d films do not fit into the memory of %s together; from now on it gets %d at a "
+                "time (--batch-size)",
+                len(batch),
+                self.device,
+                len(batch) // 2,
+            )
+            self._too_large.append(len(batch))
+            self._graphs.clear()  # they hold memory
+            torch.cuda.empty_cache()
+        return found
 
     def _find(self, films: list[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that have as many sides each."""
