@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -38,12 +39,24 @@ def kneematch(arguments: list[str]) -> int:
     for option, value in (SMALLER.get(name, {}) | (SMALLER_TRAINING if trains else {})).items():
         if option not in given:
             given += [option, value]
+    if name == "train" and "--masks" in given:
+        return tune(given)
     if name not in ("annotate", "review"):
         return subprocess.run([*REAL, name, *given], check=False).returncode
     visit([*REAL, name, *given, *(() if "--no-browser" in given else ("--no-browser",))])
     if name == "annotate":
         save_template(Path(given[0]), Path(given[given.index("-o") + 1]))
     return 0
+
+
+def tune(given: list[str]) -> int:
+    """Run `kneematch train --masks` for two steps."""
+    from kneematch.cli.main import main as run
+    from kneematch.training import outline_tuning
+
+    few = partial(outline_tuning.TuneConfig, steps=2, batch=2, phantoms=2)
+    outline_tuning.TuneConfig = few  # type: ignore[assignment, misc]
+    return run(["train", *given])
 
 
 def visit(command: list[str]) -> None:

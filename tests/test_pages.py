@@ -10,13 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
 
+from kneematch.batch.config import DetectConfig
+from kneematch.batch.run import detect_folder
 from kneematch.cli.main import app
 from kneematch.io.read import read
 from kneematch.io.shapes import write_markups, write_points
-from kneematch.io.write import write_dicom
+from kneematch.io.write import write_dicom, write_png16
 from kneematch.matching.annotation import load_annotation, save_annotation
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
@@ -180,6 +183,21 @@ def make_drawings(folder: Path) -> None:
     write_markups(folder / "drawn.mrk.json", drawn.landmarks, read(drawn.film).mm_per_px)
 
 
+def make_visits(folder: Path) -> None:
+    """Two measured runs with the films of the same patients, and a joint space that was drawn."""
+    make_films(folder)
+    for visit in ("baseline", "follow-up"):
+        detect_folder(folder / "films", folder / visit, DetectConfig(measure=True, workers=0))
+    names = [path.name for path in sorted((folder / "films").glob("*.dcm"))]
+    pairs = ["before,after", *(f"{name},{name}" for name in names)]
+    (folder / "pairs.csv").write_text("\n".join(pairs), encoding="utf-8")
+    mask = np.zeros((256, 256), np.float32)
+    mask[120:135, 40:216] = 1
+    (folder / "drawn").mkdir()
+    write_png16(folder / "drawn" / "0-mask.png", mask)
+    write_png16(folder / "drawn" / "0.png", 0.8 - 0.5 * mask)
+
+
 @pytest.mark.matrix
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_of_page_run(page: Path, folder: Path) -> None:
@@ -188,7 +206,7 @@ def test_commands_of_page_run(page: Path, folder: Path) -> None:
     if not blocks or page.name == "install.md":
         pytest.skip("no commands, or those of tests/test_installation.py")
     if page.name == "measures.md":
-        pytest.skip("needs drawn masks; run by tests/training/test_outline_tuning.py and others")
+        make_visits(folder)
     if page.name in WITH_FILMS:
         make_films(folder)
     if page.name in WITH_STUDIES:
