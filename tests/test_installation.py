@@ -149,8 +149,9 @@ def test_new_user_can_follow_install_and_tutorial_word_for_word(
     install, *_ = code_blocks("install.md", "sh")
     told = walk([END_REVIEW, install, *code_blocks("tutorial.md", "sh")], packages, empty)
     assert "127.0.0.1" in told
-    crops = list((empty / "graded").rglob("*.png"))
-    assert len(crops) == len((empty / "graded.csv").read_text("utf-8").splitlines()) - 1 > 15
+    crops, graded = ((empty / name).rglob("*.png") for name in ("found/crops", "graded"))
+    assert len(list(crops)) == len(list(graded)) > 15
+    assert not (empty / "graded" / "grade-unknown").exists()
     assert (empty / "compared" / "evaluation.md").exists()
 
 
