@@ -19,12 +19,17 @@ def view() -> Tensor:
     return cut_views(torch.from_numpy(made.radiograph.pixels), [place]).pixels[0]
 
 
-def with_disc(view: Tensor, x: float, y: float, softness: float = 1.0) -> Tensor:
-    """A view with a bright disc, x and y plateau widths from the joint's middle."""
+def with_disc(
+    view: Tensor, x: float, y: float, softness: float = 1.0, brightness: float = 1.6
+) -> Tensor:
+    """A view with a bright disc, x and y plateau widths from the joint's middle.
+
+    Its brightness is relative to the brightest bone.
+    """
     rows, columns = (torch.arange(side) + 0.5 for side in view.shape)
     away = torch.hypot(columns - 250 - 200 * x, (rows - 400 - 200 * y)[:, None])
     inside = ((30 - away) / softness + 0.5).clamp(0, 1)
-    return view + inside * (1.6 * view.max() - view)
+    return view + inside * (brightness * view.max() - view)
 
 
 def test_has_metal_sees_none_in_a_knee(view: Tensor) -> None:
@@ -34,6 +39,20 @@ def test_has_metal_sees_none_in_a_knee(view: Tensor) -> None:
 
 def test_has_metal_sees_metal_in_the_bones(view: Tensor) -> None:
     assert has_metal(with_disc(view, 0.1, 0.3))
+
+
+def test_has_metal_sees_metal_in_white_bones(view: Tensor) -> None:
+    """On an over-exposed film, metal is hardly brighter than bone, but still sharp."""
+    white = (view / view.quantile(0.9)).clamp(max=1.0)
+    assert not has_metal(white)
+    assert has_metal(with_disc(white, 0.1, 0.3, brightness=1.2))
+    assert not has_metal(with_disc(white, 0.1, 0.3, softness=30.0, brightness=1.2))
+
+
+def test_has_metal_sees_metal_near_a_brighter_ball(view: Tensor) -> None:
+    ball = with_disc(view, 0.66, 0.5)
+    assert not has_metal(ball)
+    assert has_metal(with_disc(ball, 0.1, 0.3, brightness=0.7))
 
 
 def test_has_metal_ignores_what_lies_beside_the_bones(view: Tensor) -> None:
