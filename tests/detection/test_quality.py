@@ -26,7 +26,7 @@ from kneematch.detection.quality import (
     sides_differ,
 )
 from kneematch.errors import NoFrontalKnee
-from kneematch.geometry.knee_view import KneePlace
+from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.geometry.view import rectangle_to_film
 from kneematch.io.radiograph import Radiograph
@@ -214,3 +214,20 @@ def test_measure_quality_checks_only_films_whose_match_is_doubtful() -> None:
     assert found.network_distance.tolist() == [[0.0, 0.0], pytest.approx([0.3, 0.3])]
     measure_quality(posed, theta, check, neural=False)  # type: ignore[arg-type]
     assert checked == [1, 2]
+
+
+def test_detector_compares_only_knees_that_it_shows(detector: Detector) -> None:
+    film = phantom(7, framing="lateral").radiograph  # a frontal knee beside one from the side
+    (knee,) = detector.detect(film)
+    assert knee.reason == ""
+
+
+def test_detector_blames_a_difference_on_the_knee_that_is_doubtful(detector: Detector) -> None:
+    film = phantom(22, size=(600, 720)).radiograph
+    prepared = prepare(film, Preparation())
+    first, second = prepared.facts.places
+    places = first, replace(second, y=second.y + second.width)  # not where the knee is
+    views = cut_views(torch.from_numpy(film.pixels), places)
+    ((good, astray),) = detector.find([replace(prepared, views=views)])
+    assert good.reason == ""
+    assert {ATYPICAL, SIDES_DIFFER} <= set(astray.reason.split("; "))

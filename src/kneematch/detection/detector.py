@@ -288,7 +288,14 @@ class Detector:
         points = np.array([*CORNERS, *self.template.landmarks.values()])  # (4 + L, 2)
         placed = points @ to_film[..., :2, :2].swapaxes(-1, -2) + to_film[..., None, :2, 2]
         cut = cut_by_edge(to_film, np.array([film.size for film in films]))
-        uneven = sides_differ(to_film)
+        differ = sides_differ(to_film)
+        shown = [self._shown_sides(n, film, quality) for n, film in enumerate(films)]
+
+        def uneven(n: int, s: int) -> bool:
+            """Return whether a knee differs from one that is beyond doubt."""
+            scores = films[n].scores
+            others = (quality.doubts(n, k, scores[k]) for k in shown[n] if k != s)
+            return bool(differ[n]) and any(not any(doubts.values()) for doubts in others)
 
         def detection(n: int, s: int, film: FilmFacts) -> Detection:
             corners = placed[n, s, : len(CORNERS)]
@@ -299,8 +306,8 @@ class Detector:
                 n,
                 s,
                 cut=bool(cut[n, s]),
-                uneven=bool(uneven[n]),
-                score=film.places[s].score if film.places else None,
+                uneven=uneven(n, s),
+                score=film.scores[s],
                 metal=film.metal[s] if film.places else None,
                 tagged=film.tagged,
             )
@@ -332,16 +339,14 @@ class Detector:
                 expected_error_px=width * quality.expected_error(n, s),
             )
 
-        return [
-            tuple(
-                detection(n, s, film)
-                for s in range(len(film.mirrored))
-                if self.preparation.knees
-                or not film.places
-                or quality.is_knee(n, s, film.places[s])
-            )
-            for n, film in enumerate(films)
-        ]
+        return [tuple(detection(n, s, films[n]) for s in sides) for n, sides in enumerate(shown)]
+
+    def _shown_sides(self, n: int, film: FilmFacts, quality: Quality) -> list[int]:
+        """Return the sides of film n that show a knee, on closer inspection."""
+        sides = list(range(len(film.mirrored)))
+        if self.preparation.knees or not film.places:
+            return sides
+        return [s for s in sides if quality.is_knee(n, s, film.places[s])]
 
 
 def _to_device(halves: list[Tensor], device: str) -> Tensor:

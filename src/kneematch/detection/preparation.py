@@ -44,6 +44,11 @@ class FilmFacts:
     metal: tuple[bool, ...] = ()  # which of these have metal in them
     tagged: bool = False  # a tag says whether bones are bright
 
+    @property
+    def scores(self) -> tuple[float | None, ...]:
+        """Return how certain the locator is of each knee; None where it was not used."""
+        return tuple(place.score for place in self.places) or (None,) * len(self.mirrored)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedFilm:

@@ -39,8 +39,6 @@ MAX_SEARCH_DISTANCE: Final = 0.08
 MAX_LOCATED_DISTANCE: Final = ((0.65, 0.8), (0.05, 0.02))
 WORST_LOCATED_MISMATCH: Final = 0.95  # above it there is no frontal knee
 CERTAIN_SCORE: Final = 0.5  # of the locator
-# Largest distance from where the network sees it at which a knee with a lower score is kept.
-UNCERTAIN_DISTANCE: Final = 0.06
 MAX_SCALE_DIFFERENCE: Final = 0.15  # logarithm of the ratio of the two sides' scales
 MAX_HEIGHT_DIFFERENCE: Final = 0.6  # in widths of the area
 MAX_BRIGHTNESS: Final = 0.38  # the brightest 2 % over the brightest 10 %, per contrast of the area
@@ -85,8 +83,28 @@ class Quality:
         at = film, side
         if place.score >= CERTAIN_SCORE:
             return bool(self.mismatch[at] <= WORST_LOCATED_MISMATCH)
-        seen = self.network_distance is None or self.network_distance[at] <= UNCERTAIN_DISTANCE
+        seen = self.network_distance is None or self.network_distance[at] <= MAX_NETWORK_DISTANCE
         return bool(seen and self.mismatch[at] <= WORST_MISMATCH)
+
+    def doubts(self, film: int, side: int, score: float | None) -> dict[str, bool]:
+        """Return which reasons to review an area lie in itself; see `review` for the arguments."""
+        at = film, side
+        mismatch = self.mismatch[at]
+        limit = MAX_NETWORK_DISTANCE if self.neural else MAX_SEARCH_DISTANCE
+        if score is None:
+            strange = not mismatch <= MAX_MISMATCH  # NaN counts as a mismatch
+            strange |= bool(self.loss[at] > MAX_LOSS)
+            absent = not mismatch <= WORST_MISMATCH
+        else:
+            strange = score < CERTAIN_SCORE
+            absent = not mismatch <= WORST_LOCATED_MISMATCH
+            limit = float(np.interp(mismatch, *MAX_LOCATED_DISTANCE))
+        far = self.network_distance is not None and bool(self.network_distance[at] > limit)
+        return {
+            NO_KNEE: absent,
+            ATYPICAL: not absent and (strange or (far and self.neural)),
+            DISAGREE: far and not self.neural,
+        }
 
     def review(
         self,
@@ -107,31 +125,16 @@ class Quality:
             score: how certain the locator is; None if it was not used.
             metal: there is metal in the knee; None judges by the brightness of the area.
             cut: the joint leaves the film.
-            uneven: the two knees of the film differ too much.
+            uneven: the two knees of the film differ too much, and this may be the wrong one.
             tagged: the film has a tag that says whether bones are bright.
         """
-        at = film, side
-        mismatch = self.mismatch[at]
-        limit = MAX_NETWORK_DISTANCE if self.neural else MAX_SEARCH_DISTANCE
-        if score is None:
-            strange = not mismatch <= MAX_MISMATCH  # NaN counts as a mismatch
-            strange |= bool(self.loss[at] > MAX_LOSS)
-            absent = not mismatch <= WORST_MISMATCH
-        else:
-            strange = score < CERTAIN_SCORE
-            absent = not mismatch <= WORST_LOCATED_MISMATCH
-            limit = float(np.interp(mismatch, *MAX_LOCATED_DISTANCE))
-        far = self.network_distance is not None and bool(self.network_distance[at] > limit)
-        doubts = {
-            NO_KNEE: absent,
-            ATYPICAL: not absent and (strange or (far and self.neural)),
-            DISAGREE: far and not self.neural,
+        doubts = self.doubts(film, side, score) | {
             SIDES_DIFFER: uneven,
             CUT: cut,
-            METAL: self.brightness[at] > MAX_BRIGHTNESS if metal is None else metal,
+            METAL: self.brightness[film, side] > MAX_BRIGHTNESS if metal is None else metal,
         }
         reasons = [reason for reason, doubtful in doubts.items() if doubtful]
-        notes = [WRONG_TAG if tagged else NEGATIVE] if self.negative[at] else []
+        notes = [WRONG_TAG if tagged else NEGATIVE] if self.negative[film, side] else []
         return YES if reasons else "", "; ".join(reasons + notes)
 
     def expected_error(self, film: int, side: int) -> float:
