@@ -103,6 +103,11 @@ def test_wheel_works_in_an_empty_environment(packages: Path, empty: Path, extra:
     bin_folder = installed(empty, sys.executable, "-c", ROOT / "constraints.txt", wanted)
     run(bin_folder / "python", "-c", EXTRAS[extra], cwd=empty)
     detect_on_a_phantom(bin_folder, empty)
+    if extra == "ray":
+        engine = "--engine", "ray", "-o", "found-ray"
+        run(bin_folder / "kneematch", "detect", "films", *engine, cwd=empty)
+        tables = [empty / name / "detections.csv" for name in ("found", "found-ray")]
+        assert tables[0].read_bytes() == tables[1].read_bytes()
     extras = json.loads(run(bin_folder / "kneematch", "info", "--json", cwd=empty))["extras"]
     assert extras == {"web": extra == "web", "ray": extra == "ray"}
 
