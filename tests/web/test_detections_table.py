@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kneematch.detection.quality import ATYPICAL, DISAGREE
 from kneematch.errors import SettingsError
 from kneematch.export.tables import landmark_names, write_tables
 from kneematch.web.detections_table import DetectionsTable, RowQuery, read_detections_table
@@ -41,8 +42,8 @@ def test_select_sorts_by_loss_energy_or_film(table: DetectionsTable) -> None:
 
 
 def test_select_filters_by_reason_side_loss_and_film(table: DetectionsTable) -> None:
-    assert set(select(table, RowQuery(reason="high loss"))) == {3, 6}
-    assert select(table, RowQuery(reason="low contrast")) == [3]
+    assert set(select(table, RowQuery(reason=ATYPICAL))) == {3, 6}
+    assert select(table, RowQuery(reason=DISAGREE)) == [3]
     assert set(select(table, RowQuery(side="left"))) == {0, 2, 4, 6}
     middle = float(np.median(table.numbers["loss"]))
     low, high = select(table, RowQuery(high=middle)), select(table, RowQuery(low=middle))
@@ -58,7 +59,7 @@ def test_select_filters_by_state(table: DetectionsTable) -> None:
 
 
 def test_reason_counts_are_sorted_by_frequency(table: DetectionsTable) -> None:
-    assert table.reason_counts == [("high loss", 2), ("low contrast", 1)]
+    assert table.reason_counts == [(ATYPICAL, 2), (DISAGREE, 1)]
     assert landmark_names(table.text) == ["plateau_medial", "plateau_lateral"]
 
 

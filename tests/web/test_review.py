@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from kneematch.detection.quality import ATYPICAL
 from kneematch.web.auth import AuthMiddleware, Credentials
 from kneematch.web.review import review_app
 from kneematch.web.run_folder import RunFolder
@@ -325,7 +326,7 @@ def test_editor_shows_the_knee_that_was_opened_last(page: Page) -> None:
 
 
 def test_review_app_filters_rows(page: Page) -> None:
-    page.locator("[name=reason]").select_option("high loss")
+    page.locator("[name=reason]").select_option(ATYPICAL)
     expect(page.locator("#shown")).to_have_text("2 knees")
     page.locator("[name=reason]").select_option("")
     page.locator("[name=side]").select_option("left")
