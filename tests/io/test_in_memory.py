@@ -8,8 +8,7 @@ import pydicom
 import pytest
 
 from kneematch.errors import FilmError, NotARadiograph, SettingsError
-from kneematch.io.in_memory import is_dataset, radiograph_from_array, radiograph_from_dataset
-from kneematch.io.read import read
+from kneematch.io.read import is_dataset, radiograph_from_array, radiograph_from_dataset, read
 from kneematch.io.write import write_dicom
 
 GRADIENT = np.linspace(0, 1, 4096, dtype=np.float32).reshape(64, 64)

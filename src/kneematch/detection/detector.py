@@ -34,8 +34,8 @@ from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
 from kneematch.geometry.split import LEFT, RIGHT, ROOM, SIDES
 from kneematch.geometry.view import compose
-from kneematch.io.in_memory import is_dataset, radiograph_from_array, radiograph_from_dataset
 from kneematch.io.radiograph import Radiograph
+from kneematch.io.read import is_dataset, radiograph_from_array, radiograph_from_dataset
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import Template
 from kneematch.networks.consistency_check import ConsistencyCheck

@@ -12,7 +12,7 @@ from kneematch.errors import SettingsError
 from kneematch.export.measurements import MEASUREMENTS, MM
 from kneematch.export.tables import Cell, Columns, write_rows
 from kneematch.io.atomic import check_suffix, refuse_existing
-from kneematch.io.csv_text import read_csv
+from kneematch.io.csv_text import read_csv_file
 from kneematch.measures.measure import UNITS
 
 BEFORE, AFTER = "before", "after"
@@ -135,8 +135,7 @@ def _film(table: Table, name: str, pairs: Path) -> str:
 
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     try:
-        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            header, *rows = read_csv(file)
+        header, rows = read_csv_file(path)
     except FileNotFoundError as error:
         raise SettingsError(
             f"{path}: no such file; expected a table; make a run with --measure, or name another"

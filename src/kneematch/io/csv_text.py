@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 from kneematch.io.atomic import write_aside
@@ -59,6 +60,17 @@ def read_csv(lines: Iterable[str]) -> Iterator[list[str]]:
     """
     for row in csv.reader(lines):
         yield [restore(cell) for cell in row]
+
+
+def read_csv_file(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of a CSV file.
+
+    Raises:
+        OSError, ValueError, csv.Error: it cannot be read, is empty, or is not CSV.
+    """
+    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        header, *rows = read_csv(file)
+    return header, rows
 
 
 def neutralise(cell: str) -> str:

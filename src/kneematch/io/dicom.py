@@ -27,14 +27,14 @@ from kneematch.io.dicom_header import (
     header_text,
     header_value,
     laterality,
+    lowest_is_white,
     seen_from_front,
     spacing,
     uid_name,
 )
 from kneematch.io.dicom_pixels import decode_pixels
-from kneematch.io.intensity import ROWS_AT_ONCE, StoredPixels, unit_range
 from kneematch.io.limits import check_size, decoding, memory_budget
-from kneematch.io.radiograph import Radiograph
+from kneematch.io.radiograph import ROWS_AT_ONCE, Radiograph, unit_range
 
 PIXEL_DATA: Final = 0x7FE00010  # the last element of a film
 PIXEL_GROUP: Final = 0x7FE0
@@ -51,7 +51,7 @@ def read_dicom(file: BinaryIO, path: Path) -> Radiograph:
     _check_kind(dataset, path)
     mm_per_px, spacing_tag = spacing(dataset, path)
     return Radiograph(
-        unit_range(path, _stored_pixels(dataset, path)),
+        _unit_pixels(dataset, path),
         mm_per_px=mm_per_px,
         spacing_tag=spacing_tag,
         laterality=laterality(dataset),
@@ -175,11 +175,11 @@ def _count(dataset: Dataset, keyword: str) -> int:
     return int(header_number(dataset, keyword) or 0)
 
 
-def _stored_pixels(dataset: Dataset, path: Path) -> StoredPixels:
-    """Return the frame in stored values, or after the modality LUT where there is one."""
+def _unit_pixels(dataset: Dataset, path: Path) -> NDArray[np.float32]:
+    """Return the frame (H, W) in [0, 1], by way of the modality LUT where there is one."""
     pixels = decode_pixels(dataset, path)
     if _count(dataset, "SamplesPerPixel") > 1:
-        return StoredPixels(pixels)
+        return unit_range(path, pixels)
     padding = _padding(dataset, pixels)
     # Only the sign of the slope matters, since the values are mapped to [0, 1] afterwards.
     negative = (header_number(dataset, "RescaleSlope") or 1) < 0
@@ -188,15 +188,8 @@ def _stored_pixels(dataset: Dataset, path: Path) -> StoredPixels:
         negative = False
         with decoding(path, "DICOM with a modality LUT"):
             pixels = _apply_lut(pixels, table[0], "<" if dataset.original_encoding[1] else ">")
-    return StoredPixels(pixels, inverted=negative != _lowest_is_white(dataset), padding=padding)
-
-
-def _lowest_is_white(dataset: Dataset) -> bool:
-    """Return whether to invert, once: MONOCHROME1 and INVERSE say the same (PS3.3, C.7.6.1)."""
-    return (
-        header_text(dataset, "PhotometricInterpretation") == "MONOCHROME1"
-        or header_text(dataset, "PresentationLUTShape") == "INVERSE"
-    )
+    inverted = negative != lowest_is_white(dataset)
+    return unit_range(path, pixels, inverted=inverted, padding=padding)
 
 
 def _padding(dataset: Dataset, pixels: NDArray[Any]) -> NDArray[np.bool_] | None:

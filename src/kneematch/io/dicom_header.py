@@ -93,6 +93,14 @@ def laterality(dataset: Dataset) -> str | None:
     return side if side in LATERALITIES else None
 
 
+def lowest_is_white(dataset: Dataset) -> bool:
+    """Return whether to invert, once: MONOCHROME1 and INVERSE say the same (PS3.3, C.7.6.1)."""
+    return (
+        header_text(dataset, "PhotometricInterpretation") == "MONOCHROME1"
+        or header_text(dataset, "PresentationLUTShape") == "INVERSE"
+    )
+
+
 def seen_from_front(dataset: Dataset) -> bool | None:
     """Return whether a frontal film shows the patient from the front; None if it is not said.
 

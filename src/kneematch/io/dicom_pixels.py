@@ -29,8 +29,8 @@ from pydicom.uid import (
 
 from kneematch.errors import MissingDecoder, NotAnImage
 from kneematch.io.dicom_header import uid_name
-from kneematch.io.intensity import ROWS_AT_ONCE, grey_from_rgb
 from kneematch.io.limits import decoding
+from kneematch.io.radiograph import ROWS_AT_ONCE, grey_from_rgb
 
 PLUGIN: Final = "kneematch"
 JPEG_2000_SYNTAXES: Final = (JPEG2000Lossless, JPEG2000, HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K)
@@ -57,8 +57,15 @@ def decode_pixels(dataset: Dataset, path: Path) -> NDArray[Any]:
         decoder = _decoder(syntax, path)
         if syntax in CODESTREAM_SYNTAXES:
             _check_codestream(dataset, path)
-        elif not syntax.is_encapsulated and "PixelData" in dataset:
-            _check_uncompressed(dataset, path)
+        elif (
+            not syntax.is_encapsulated
+            and "PixelData" in dataset
+            and dataset["PixelData"].is_undefined_length  # they would read as noise
+        ):
+            raise NotAnImage(
+                f"{path}: compressed pixels and a header that does not say how; expected a "
+                "transfer syntax; export it again"
+            )
         options: dict[str, Any] = {
             "raw": True,  # colours are converted below, a few rows at a time
             "view_only": True,
@@ -119,15 +126,6 @@ def _check_codestream(dataset: Dataset, path: Path) -> None:
         raise NotAnImage(
             f"{path}: compressed pixels of {found[2]} samples each; expected {stated[2]}, as the "
             "header says; export it again"
-        )
-
-
-def _check_uncompressed(dataset: Dataset, path: Path) -> None:
-    """Refuse compressed pixels in a file that calls them uncompressed: they would read as noise."""
-    if dataset["PixelData"].is_undefined_length:
-        raise NotAnImage(
-            f"{path}: compressed pixels and a header that does not say how; expected a transfer "
-            "syntax; export it again"
         )
 
 

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from kneematch.errors import NotAnImage, NotARadiograph
-from kneematch.io.intensity import ROWS_AT_ONCE, StoredPixels, grey_from_rgb, unit_range
 from kneematch.io.limits import check_size, decoding
-from kneematch.io.radiograph import Radiograph
+from kneematch.io.radiograph import ROWS_AT_ONCE, Radiograph, grey_from_rgb, unit_range
 
 FORMATS: Final = ("PNG", "JPEG", "TIFF")
 GREY_MODES: Final = ("L", "I;16", "I;16B", "I", "F")
@@ -29,9 +28,15 @@ def read_image(file: BinaryIO, path: Path) -> Radiograph:
     with image, decoding(path, f"{image.format} picture"):
         _check_kind(image, path)
         image.load()
-        pixels = _upright(_grey(image, path), image)
-        inverted = _white_is_zero(image)
-    return Radiograph(unit_range(path, StoredPixels(pixels, inverted)))
+        if image.mode in GREY_MODES:
+            pixels = np.asarray(image)
+        else:
+            pixels = grey_from_rgb(path, _rgba_bands(image, path), full_scale=255)
+        pixels = _upright(pixels, image)
+        # Pillow inverts a TIFF of 8 bits that stores white as 0, but no other.
+        tags = getattr(image, "tag_v2", {})
+        inverted = image.mode != "L" and tags.get(TIFF_PHOTOMETRIC) == TIFF_WHITE_IS_ZERO
+    return Radiograph(unit_range(path, pixels, inverted=inverted))
 
 
 def _open(file: BinaryIO, path: Path) -> Image.Image:
@@ -62,13 +67,6 @@ def _check_kind(image: Image.Image, path: Path) -> None:
         )
 
 
-def _grey(image: Image.Image, path: Path) -> NDArray[Any]:
-    """Return the grey levels (H, W) of a picture in any of Pillow's modes."""
-    if image.mode in GREY_MODES:
-        return np.asarray(image)
-    return grey_from_rgb(path, _rgba_bands(image, path), full_scale=255)
-
-
 def _rgba_bands(image: Image.Image, path: Path) -> Iterator[NDArray[np.uint8]]:
     """Convert palettes, CMYK and other colours to RGBA, a few rows at a time to save memory."""
     for top in range(0, image.height, ROWS_AT_ONCE):
@@ -96,9 +94,3 @@ def _upright(pixels: NDArray[Any], image: Image.Image) -> NDArray[Any]:
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
     return pixels
-
-
-def _white_is_zero(image: Image.Image) -> bool:
-    """Return whether a TIFF stores white as 0 without Pillow inverting it, as it does 8 bits."""
-    tags = getattr(image, "tag_v2", {})
-    return image.mode != "L" and tags.get(TIFF_PHOTOMETRIC) == TIFF_WHITE_IS_ZERO

@@ -1,26 +1,34 @@
-"""Read a film's file, DICOM, PNG, JPEG or TIFF, recognised by its content."""
+"""Read a film: a DICOM, PNG, JPEG or TIFF file, a NumPy array, or a pydicom Dataset."""
 
+import io
 import multiprocessing
 import os
 import stat
 import struct
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from kneematch.errors import FilmError, NotAnImage, NotARadiograph, Unreadable
-from kneematch.io.limits import MAX_BYTES
-from kneematch.io.radiograph import Radiograph
+import numpy as np
+from numpy.typing import NDArray
+
+from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsError, Unreadable
+from kneematch.io.limits import IN_MEMORY, MAX_BYTES, decoding
+from kneematch.io.radiograph import Radiograph, unit_range
 from kneematch.parallel import WorkerDied, call_in_child
 
 if TYPE_CHECKING:
     from pydicom import Dataset
+    from typing_extensions import TypeIs
 
 HEAD_BYTES: Final = 132  # a DICOM preamble and its magic word
 FIRST_GROUPS: Final = (0x0002, 0x0008)  # where a DICOM without preamble begins
 FIRST_LENGTH: Final = 256  # bytes; its first elements are short
+ARRAY: Final = Path("<array>")  # in place of a file's path, in messages
+LATERALITIES: Final = (None, "R", "L", "B")
 
 
 def read(path: str | os.PathLike[str]) -> Radiograph:
@@ -78,6 +86,59 @@ def unexpected(path: str, error: Exception) -> FilmError:
         f"{path}: {type(error).__name__}; expected a film or a known fault; report this as a bug "
         "of kneematch"
     )
+
+
+def is_dataset(film: object) -> "TypeIs[Dataset]":
+    """Return whether a film is a pydicom Dataset; pydicom is not imported for it."""
+    pydicom = sys.modules.get("pydicom")
+    return pydicom is not None and isinstance(film, pydicom.Dataset)
+
+
+def radiograph_from_array(
+    pixels: NDArray[Any], *, mm_per_px: float | None = None, laterality: str | None = None
+) -> Radiograph:
+    """Return the film in an array of grey levels, bones bright.
+
+    Args:
+        pixels: (H, W), integers or floats of any range.
+        mm_per_px: the pixel spacing.
+        laterality: the patient's side, "R" or "L", of a film of one knee, or "B" for both.
+
+    Raises:
+        NotARadiograph: the array is not one frame of grey levels that differ.
+        SettingsError: spacing or laterality make no sense.
+    """
+    if pixels.ndim != 2 or pixels.size == 0 or pixels.dtype.kind not in "uif":
+        raise NotARadiograph(
+            f"an array of shape {pixels.shape} and type {pixels.dtype}; expected numbers of shape "
+            "(height, width); give one grey film"
+        )
+    if mm_per_px is not None and not 0 < mm_per_px < float("inf"):
+        raise SettingsError(f"mm_per_px {mm_per_px}; expected more than 0; correct it")
+    if laterality not in LATERALITIES:
+        raise SettingsError(f"laterality {laterality!r}; expected 'R', 'L' or 'B'; correct it")
+    grey = unit_range(ARRAY, pixels)
+    return Radiograph(np.ascontiguousarray(grey), mm_per_px=mm_per_px, laterality=laterality)
+
+
+def radiograph_from_dataset(dataset: "Dataset") -> Radiograph:
+    """Return the film in a pydicom Dataset, by way of the bytes that its file would have.
+
+    Raises:
+        FilmError: as for a file.
+    """
+    from kneematch.io.dicom import read_dicom
+
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with decoding(IN_MEMORY, "DICOM dataset"):
+            if getattr(dataset, "file_meta", None):
+                dataset.save_as(file)
+            else:
+                dataset.save_as(file, implicit_vr=False, little_endian=True)
+        file.seek(0)
+        return read_dicom(file, IN_MEMORY)
 
 
 def read_header(path: str | os.PathLike[str], *keywords: str) -> "Dataset | None":
@@ -143,7 +204,14 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         _check_regular(path)
         with path.open("rb") as file:
-            _check_bytes(path, os.fstat(file.fileno()).st_size)
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
+                raise NotAnImage(f"{path}: an empty file; expected a film; copy or export it again")
+            if size > MAX_BYTES:
+                raise NotARadiograph(
+                    f"{path}: {size} bytes; expected a single film of at most {MAX_BYTES}; check "
+                    "the file"
+                )
             yield file
     except OSError as error:
         raise Unreadable(
@@ -168,12 +236,3 @@ def _check_regular(path: Path) -> None:
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
         raise Unreadable(f"{path}: {kind}; expected one film; name a film's file")
-
-
-def _check_bytes(path: Path, size: int) -> None:
-    if size == 0:
-        raise NotAnImage(f"{path}: an empty file; expected a film; copy or export it again")
-    if size > MAX_BYTES:
-        raise NotARadiograph(
-            f"{path}: {size} bytes; expected a single film of at most {MAX_BYTES}; check the file"
-        )

@@ -23,7 +23,7 @@ from kneematch.export.tables import (
     landmark_names,
 )
 from kneematch.geometry.split import SIDES
-from kneematch.io.csv_text import read_csv
+from kneematch.io.csv_text import read_csv_file
 from kneematch.review.log import DECISIONS
 
 FILE_NAME: Final = "detections.csv"
@@ -80,11 +80,6 @@ class DetectionsTable:
     def reason_counts(self) -> list[tuple[str, int]]:
         """All reasons and their counts, the most frequent first."""
         return Counter(reason for row in self.reasons for reason in row).most_common()
-
-    def same_film(self, row: int) -> list[int]:
-        """Return the row numbers of the film of a row, that row included."""
-        film = self.text["film"][row]
-        return [other for other, name in enumerate(self.text["film"]) if name == film]
 
     def detection(self, row: int) -> Detection:
         """Return the detection of a row, with the landmarks that it has."""
@@ -143,8 +138,7 @@ def read_detections_table(out: Path) -> DetectionsTable:
     """
     path = out / ORIGINAL if (out / ORIGINAL).exists() else out / FILE_NAME
     try:
-        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            columns, *rows = read_csv(file)
+        columns, rows = read_csv_file(path)
     except (OSError, ValueError, csv.Error) as error:
         raise SettingsError(
             f"{path}: cannot be read ({error}); expected the table of a run that has ended; name "
@@ -162,10 +156,8 @@ def read_detections_table(out: Path) -> DetectionsTable:
 
 def read_films_without_knee(out: Path) -> list[str]:
     """Return the films of a run that can be read and on which no knee was found."""
-    path = out / FAILURES
     try:
-        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            columns, *rows = read_csv(file)
+        columns, rows = read_csv_file(out / FAILURES)
     except (OSError, ValueError, csv.Error):  # a run of version 0.1, or without failures
         return []
     cells = (dict(zip(columns, row, strict=False)) for row in rows)
