@@ -14,7 +14,7 @@ from kneematch.batch.journal import Journal
 from kneematch.batch.row import Row
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
-from kneematch.export.landmarks import landmark_files
+from kneematch.export.annotations import landmark_files
 from kneematch.export.tables import crop_name
 from kneematch.geometry.split import SIDES
 from kneematch.io.atomic import make_folder

@@ -22,8 +22,7 @@ from kneematch.batch.journal import Journal
 from kneematch.batch.row import FAILED, NO_KNEE, Row
 from kneematch.detection.crop import assumed_spacing
 from kneematch.detection.detection import Detection
-from kneematch.export.landmarks import EXPORTS as LANDMARKS
-from kneematch.export.landmarks import write_landmarks
+from kneematch.export.annotations import LANDMARK_EXPORTS, write_coco, write_landmarks
 from kneematch.export.measurements import MEASUREMENTS, write_measurements
 from kneematch.export.run_file import Counts, Run, write_run
 from kneematch.export.tables import (
@@ -35,8 +34,7 @@ from kneematch.export.tables import (
     write_tables,
 )
 from kneematch.io.csv_text import write_csv
-from kneematch.io.run_folder import CROPS, DICOM
-from kneematch.io.run_folder import LANDMARKS as LANDMARK_FOLDER
+from kneematch.io.run_folder import CROPS, DICOM, LANDMARKS
 from kneematch.measures.drawn_knees import OUTLINES
 from kneematch.progress import Progress
 from kneematch.review.log import DECISIONS, REJECTED
@@ -111,14 +109,12 @@ def write_results(
     if config.measure:
         write_measurements(partial(_knees, journal), out, config.magnification)
     if "coco" in config.export:
-        from kneematch.export.coco import write_coco
-
         rows = (row for row in journal.rows() if row.size is not None)
         films = ((row.film, row.size, row.knees) for row in rows)
         write_coco(films, out / COCO, landmarks=landmarks)  # type: ignore[arg-type]
-    if kinds := set(LANDMARKS) & set(config.export):
+    if kinds := set(LANDMARK_EXPORTS) & set(config.export):
         named = ((journal.names[row.index], row.knees) for row in journal.rows())
-        write_landmarks(named, out / LANDMARK_FOLDER, kinds)
+        write_landmarks(named, out / LANDMARKS, kinds)
     return Counts(
         films=journal.done() - counts[NO_KNEE] - counts[FAILED],
         knees=counts["knees"],

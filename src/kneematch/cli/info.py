@@ -67,7 +67,7 @@ def info(
 
 
 def _print_environment(*, as_json: bool) -> None:
-    from kneematch.export.environment import describe_environment
+    from kneematch.export.run_file import describe_environment
 
     found = describe_environment()
     if as_json:

@@ -19,7 +19,7 @@ from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import COLOURS, draw_detections, label_text
 from kneematch.export.dicom import outline_on_film
 from kneematch.export.dicom_sr import MAKER, instance_attributes
-from kneematch.io.dicom_header import header_text, header_value
+from kneematch.io.dicom_header import header_value, lowest_is_white
 from kneematch.io.radiograph import Radiograph
 
 STATE_SERIES, CAPTURE_SERIES = 9502, 9503
@@ -37,10 +37,6 @@ def presentation_state(
     """
     same_side = len({knee.laterality for knee in knees}) < len(knees)
     layers = [_layer(order, knee, by_half=same_side) for order, knee in enumerate(knees, start=1)]
-    inverse = (
-        header_text(header, "PhotometricInterpretation") == "MONOCHROME1"
-        or header_text(header, "PresentationLUTShape") == "INVERSE"
-    )
     state = pr.GrayscaleSoftcopyPresentationState(
         referenced_images=[header],
         device_serial_number=MAKER,
@@ -52,7 +48,7 @@ def presentation_state(
             for layer, knee in zip(layers, knees, strict=True)
         ],
         presentation_lut_transformation=hd.PresentationLUTTransformation(
-            presentation_lut_shape="INVERSE" if inverse else "IDENTITY"
+            presentation_lut_shape="INVERSE" if lowest_is_white(header) else "IDENTITY"
         ),
         **instance_attributes(STATE_SERIES, "outlines"),
     )

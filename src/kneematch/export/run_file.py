@@ -1,4 +1,4 @@
-"""run.json: how a run was made and how it went, without anything from a film's header."""
+"""run.json: how a run was made and how it went, nothing of a film's header; the installation."""
 
 import hashlib
 import json
@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,7 +17,9 @@ from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
 
 FORMAT: Final = "kneematch-run/1"
+INFO_FORMAT: Final = "kneematch-info/1"
 PACKAGES: Final = ("torch", "numpy", "pydicom")  # those whose versions may change results
+EXTRAS: Final = {"web": "fastapi", "ray": "ray"}  # extra: a package that it brings
 # What a run.json raises that was damaged or changed by hand.
 MALFORMED: Final = (
     ValueError,
@@ -126,3 +129,28 @@ def device_name(device: str) -> str:
 
         return f"{device} ({torch.cuda.get_device_name(device)})"
     return f"{device} ({platform.machine()}, {os.cpu_count()} cores)"
+
+
+def describe_environment() -> dict[str, Any]:
+    """Return what a bug report needs to say about the installation; nothing about films or users.
+
+    Returns:
+        Values that JSON can hold: format, versions, platform, cores, devices, extras, and the
+        SHA-256 of the built-in model.
+    """
+    import torch
+
+    from kneematch.networks.model_file import shipped_model
+
+    devices = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        devices.append("mps")
+    return {
+        "format": INFO_FORMAT,
+        "versions": versions(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "devices": [device_name(device) for device in devices],
+        "extras": {extra: find_spec(package) is not None for extra, package in EXTRAS.items()},
+        "model_sha256": content_hash(shipped_model()),
+    }

@@ -96,38 +96,34 @@ class ReviewLog:
             SettingsError: another review has the file open, or it is not a review.csv.
         """
         self._writing = threading.Lock()
-        self._file, entries, self.warning = _open_log(path)
+        self._file, self._made, self.warning = _open_log(path)
         if self.warning:
             logger.warning("%s", self.warning)
-        self._history = _Replay()
-        self._history.add_all(entries)
+        self.decisions = _latest(self._made)  # those that hold, by knee
 
     def close(self) -> None:
         """Close the file, so that another review can open it."""
         self._file.close()
 
     @property
-    def decisions(self) -> Mapping[Knee, Decision]:
-        """The decision that holds for each knee."""
-        return self._history.latest
-
-    @property
     def last(self) -> Decision | None:
         """The last decision that still counts."""
-        return self._history.last
+        return self._made[-1] if self._made else None
 
     def add(self, decision: Decision) -> None:
         """Record a decision; it is on disk when this returns."""
         with self._writing:
             _append_line(self._file, _cells(decision, decision.state))
-            self._history.add(decision)
+            self._made.append(decision)
+            self.decisions[decision.knee] = decision
 
     def undo(self) -> Decision | None:
         """Revoke the last decision and return it, or None if there is none."""
         with self._writing:
             if (last := self.last) is not None:
                 _append_line(self._file, _cells(last, UNDONE))
-                self._history.revoke_last()
+                self._made.pop()
+                self.decisions = _latest(self._made)
             return last
 
 
@@ -141,56 +137,25 @@ def read_decisions(path: Path) -> Mapping[Knee, Decision]:
         return {}
     content = path.read_bytes()
     _check_header(path, content)
-    replay = _Replay()
-    replay.add_all(_parse(content)[1])
-    return replay.latest
+    return _latest(_parse(content)[1])
 
 
-Entry = tuple[str, Decision]  # state or UNDONE, and the decision that was made or undone
+def _latest(made: Sequence[Decision]) -> dict[Knee, Decision]:
+    """Return the last decision about each knee."""
+    return {decision.knee: decision for decision in made}
 
 
-class _Replay:
-    """Decisions in the order in which they were made, without the undone ones."""
-
-    def __init__(self) -> None:
-        self.latest: dict[Knee, Decision] = {}
-        # Each decision, and the one before it about the same knee.
-        self._made: list[tuple[Decision, Decision | None]] = []
-
-    @property
-    def last(self) -> Decision | None:
-        return self._made[-1][0] if self._made else None
-
-    def add_all(self, entries: Sequence[Entry]) -> None:
-        for state, decision in entries:
-            if state != UNDONE:
-                self.add(decision)
-            elif self.last is not None and self.last.knee == decision.knee:
-                self.revoke_last()
-
-    def add(self, decision: Decision) -> None:
-        self._made.append((decision, self.latest.get(decision.knee)))
-        self.latest[decision.knee] = decision
-
-    def revoke_last(self) -> None:
-        last, before = self._made.pop()
-        if before is None:
-            del self.latest[last.knee]
-        else:
-            self.latest[last.knee] = before
-
-
-def _open_log(path: Path) -> tuple[BinaryIO, list[Entry], str]:
+def _open_log(path: Path) -> tuple[BinaryIO, list[Decision], str]:
     """Open the file and lock it; repair it if necessary.
 
     Returns:
-        The file, its entries, and a warning if lines were removed.
+        The file, the decisions that count, and a warning if lines were removed.
     """
     file, warning = _open_locked(path), ""
     try:
         content = path.read_bytes()
         _check_header(path, content)
-        lines, entries, faulty = _parse(content)
+        lines, made, faulty = _parse(content)
         if faulty:
             warning = _back_up(path, content, faulty)
         if b"".join(lines) != content:
@@ -202,7 +167,7 @@ def _open_log(path: Path) -> tuple[BinaryIO, list[Entry], str]:
     except BaseException:
         file.close()
         raise
-    return file, entries, warning
+    return file, made, warning
 
 
 def _open_locked(path: Path) -> BinaryIO:
@@ -244,13 +209,13 @@ def _back_up(path: Path, content: bytes, faulty: Sequence[int]) -> str:
     )
 
 
-def _parse(content: bytes) -> tuple[list[bytes], list[Entry], list[int]]:
-    """Return the readable lines, their entries, and the line numbers of unreadable text.
+def _parse(content: bytes) -> tuple[list[bytes], list[Decision], list[int]]:
+    """Return the readable lines, the decisions not undone, and the lines of unreadable text.
 
     The lines are those of this version: cells that version 0.1 did not write are added.
     """
     kept: list[bytes] = []
-    entries: list[Entry] = []
+    made: list[Decision] = []
     faulty: list[int] = []
     line_number = 1
     old = content.startswith(csv_line(OLD_COLUMNS).encode())
@@ -262,17 +227,25 @@ def _parse(content: bytes) -> tuple[list[bytes], list[Entry], list[int]]:
             kept.append(csv_line(COLUMNS).encode())
         for candidate in (text, first_line):
             if not readable and (entry := _parse_entry(candidate, missing)):
-                readable = candidate
-                entries.append(entry)
+                readable, (state, decision) = candidate, entry
+                if state != UNDONE:
+                    made.append(decision)
+                elif made and made[-1].knee == decision.knee:
+                    made.pop()
                 kept.append(candidate[:-1] + b"," * missing + b"\n")
         if text[len(readable) :].strip():
             faulty.append(line_number + readable.count(b"\n"))
         line_number += text.count(b"\n")
-    return kept, entries, faulty
+    return kept, made, faulty
 
 
-def _parse_entry(line: bytes, missing: int) -> Entry | None:
-    """Return the content of a line that lacks some cells, or None if it is not a whole entry."""
+def _parse_entry(line: bytes, missing: int) -> tuple[str, Decision] | None:
+    """Return state or UNDONE, and the decision; None if a line is not a whole entry.
+
+    Args:
+        line: the line.
+        missing: the number of cells that it lacks.
+    """
     try:
         (cells,) = csv.reader([line.decode("utf-8", "surrogateescape")], strict=True)
         _, film, side, state, x, y, width, rotation, loss, laterality, points, height = (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kneematch.detection.detection import Detection
-from kneematch.export.coco import write_coco
+from kneematch.export.annotations import write_coco
 
 Knees = tuple[Detection, Detection]
 SIZE = (200, 300)
