@@ -63,7 +63,7 @@ from kneematch.training.checkpoint import load_checkpoint
 from kneematch.training.config import DEFAULT
 from kneematch.training.dataset import read_index
 from kneematch.web.detections_table import RowQuery, read_detections_table
-from kneematch.web.loss_meter import load_loss_meter
+from kneematch.web.loss_meter import load_run_template
 
 SECRET = "Zyx^Quux"  # stands for the patient in headers; no message may hold it
 LARGEST_SEED = 40_000  # bytes of pydicom's files
@@ -134,7 +134,7 @@ def read_review(path: Path) -> object:
 
 def read_run_file(path: Path) -> object:
     out = _alone(path, "run.json")
-    load_loss_meter(out)
+    load_run_template(out)
     return run_config(read_run(out / "run.json"))
 
 

@@ -16,11 +16,12 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from films import table
@@ -28,7 +29,7 @@ from kneematch.export.tables import COLUMNS
 from kneematch.io.write import write_dicom
 from kneematch.synthetic.phantom import phantom
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.auth import Credentials
 from kneematch.web.review import review_app
 from kneematch.web.run_folder import RunFolder
 from kneematch.web.server import make_server, open_port
@@ -64,11 +65,11 @@ SCROLL = """async (share) => {
 
 
 @contextmanager
-def served(build: Callable[[Credentials], AuthMiddleware]) -> Iterator[Credentials]:
+def served(app: FastAPI) -> Iterator[Credentials]:
     """Serve an app while the block runs."""
     with open_port() as own:
         credentials = Credentials(own.getsockname()[1])
-        running = make_server(build(credentials))
+        running = make_server(app, credentials)
         thread = threading.Thread(target=lambda: running.run(sockets=[own]))
         thread.start()
         try:
@@ -138,7 +139,7 @@ def review(browser: Browser, folder: Path, rows: int) -> None:
     loading = time.perf_counter() - start
     lines = []
     for name, size in SIZES.items():
-        with served(lambda credentials: review_app(run, credentials)) as credentials:
+        with served(review_app(run)) as credentials:
             start = time.perf_counter()
             page = opened(browser, credentials, size)
             page.wait_for_selector(".card[data-row]")
@@ -171,11 +172,7 @@ def annotate(browser: Browser, folder: Path, repeats: int) -> None:
         shown, guessed, reading = [], [], []
         for _ in range(repeats):
             start = time.perf_counter()
-
-            def build(credentials: Credentials) -> AuthMiddleware:
-                return annotate_app(path, folder / "template.json", [], credentials)
-
-            with served(build) as credentials:
+            with served(annotate_app(path, folder / "template.json", [])) as credentials:
                 reading.append(time.perf_counter() - start)
                 page = opened(browser, credentials, size)
                 page.wait_for_selector("#film[data-ready]")

@@ -10,6 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from playwright.sync_api import (
     Browser,
     BrowserContext,
@@ -25,7 +26,7 @@ from kneematch.io.read import read
 from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import Annotation, annotate, save_annotation
 from kneematch.synthetic.phantom import phantom
-from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.auth import Credentials
 from kneematch.web.drawing import SplitFilm, detected_annotation
 from kneematch.web.server import make_server, open_port
 
@@ -39,7 +40,6 @@ SEEDS = (0, 1, 10, 4, 2, 5, 6, 8, 12, 14, 15, 21) if FOR_DOCS else (0, 1, 10, 4)
 VIEWPORT = (1280, 800)
 REASONS = {3: f"{DISAGREE}; {ATYPICAL}", 6: ATYPICAL}  # by row
 
-Build = Callable[[Credentials], AuthMiddleware]
 # The pages that were opened on a port: closed before their server stops, or they would miss it.
 OPEN: dict[int, list[BrowserContext]] = {}
 
@@ -94,11 +94,11 @@ def _console_errors(message: ConsoleMessage, allowed: str) -> list[str]:
 
 
 @contextmanager
-def _served(build: Build) -> Iterator[Credentials]:
+def _served(app: FastAPI) -> Iterator[Credentials]:
     """Serve an app on a port of its own for the duration of a block."""
     with open_port() as listening:
         credentials = Credentials(listening.getsockname()[1])
-        server = make_server(build(credentials))
+        server = make_server(app, credentials)
         thread = threading.Thread(target=lambda: server.run(sockets=[listening]))
         thread.start()
         try:
@@ -110,14 +110,14 @@ def _served(build: Build) -> Iterator[Credentials]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Build], Credentials]]:
+def serve() -> Iterator[Callable[[FastAPI], Credentials]]:
     """Serve apps until the test is over."""
     with ExitStack() as stack:
-        yield lambda build: stack.enter_context(_served(build))
+        yield lambda app: stack.enter_context(_served(app))
 
 
 @pytest.fixture(scope="session")
-def served() -> Callable[[Build], AbstractContextManager[Credentials]]:
+def served() -> Callable[[FastAPI], AbstractContextManager[Credentials]]:
     """Serve an app for the duration of a block, so that a test can start it again."""
     return _served
 

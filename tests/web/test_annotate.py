@@ -9,18 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
 from kneematch.detection.detector import Detector
 from kneematch.matching.annotation import annotate, load_annotation
 from kneematch.synthetic.phantom import Knee, phantom
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.auth import Credentials
 
 SIZE = (512, 512)
 KNEE = phantom(0, size=SIZE).knees[0]  # the one with the lower loss
 
-Serve = Callable[[Callable[[Credentials], AuthMiddleware]], Credentials]
+Serve = Callable[[FastAPI], Credentials]
 Open = Callable[..., Page]
 Box = tuple[float, float, float, float]
 
@@ -30,9 +31,7 @@ def page(
     serve: Serve, open_page: Open, films: list[Path], template: Path, model_already_run: None
 ) -> Page:
     """The page with its initial annotation."""
-    credentials = serve(
-        lambda credentials: annotate_app(films[0], template, films[1:], credentials)
-    )
+    credentials = serve(annotate_app(films[0], template, films[1:]))
     page = open_page(credentials)
     page.wait_for_selector("body[data-ready]")
     return page
@@ -120,7 +119,7 @@ def test_annotate_app_saves_drawn_boxes_that_find_the_knees(
 def test_annotate_app_starts_with_what_the_model_finds(
     serve: Serve, open_page: Open, films: list[Path], template: Path
 ) -> None:
-    page = open_page(serve(lambda credentials: annotate_app(films[0], template, [], credentials)))
+    page = open_page(serve(annotate_app(films[0], template, [])))
     page.wait_for_selector("body[data-ready]")
     valid(page)
     expect(page.locator("#run-preview")).to_be_disabled()  # there is nothing to try it on
@@ -330,7 +329,7 @@ def test_annotate_app_shows_no_broken_picture_while_it_looks_for_the_knee(
         wait.wait(120)
 
     monkeypatch.setattr("kneematch.web.drawing.detected_annotation", slow)
-    page = open_page(serve(lambda credentials: annotate_app(films[0], template, [], credentials)))
+    page = open_page(serve(annotate_app(films[0], template, [])))
     expect(page.locator("#wait")).to_have_text("Detecting the knee")
     expect(page.locator("#templates")).to_be_hidden()
     wait.set()

@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 import schemathesis
+from fastapi import FastAPI
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
-from starlette.types import ASGIApp
 
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.auth import Credentials
 from kneematch.web.review import review_app
 from kneematch.web.run_folder import RunFolder
-
-Build = Callable[[Credentials], AuthMiddleware]
 
 # Of each operation and kind; more take longer and may find more.
 EXAMPLES = int(os.environ.get("KNEEMATCH_API_EXAMPLES", "8"))
@@ -32,8 +30,8 @@ QUICKLY = settings(
 )
 
 
-def operations(app: ASGIApp) -> Iterator[Any]:
-    schema = schemathesis.openapi.from_dict(app.openapi())  # type: ignore[attr-defined]
+def operations(app: FastAPI) -> Iterator[Any]:
+    schema = schemathesis.openapi.from_dict(app.openapi())
     for result in schema.get_all_operations():
         yield result.ok()
 
@@ -64,27 +62,20 @@ def probe(operation: Any, mode: GenerationMode, credentials: Credentials) -> set
 @pytest.fixture(params=["annotate", "review"])
 def app(
     request: pytest.FixtureRequest, films: list[Path], run_folder: Path, tmp_path: Path
-) -> Build:
+) -> FastAPI:
     if request.param == "review":
-        run = RunFolder(run_folder, Path())
-        return lambda credentials: review_app(run, credentials)
-    return lambda credentials: annotate_app(films[0], tmp_path / "new.json", films[:1], credentials)
+        return review_app(RunFolder(run_folder, Path()))
+    return annotate_app(films[0], tmp_path / "new.json", films[:1])
 
 
 @pytest.mark.usefixtures("model_already_run")
 def test_api_answers_every_request_without_a_server_error(
-    app: Build, serve: Callable[[Build], Credentials]
+    app: FastAPI, serve: Callable[[FastAPI], Credentials]
 ) -> None:
-    made: list[AuthMiddleware] = []
-
-    def build(credentials: Credentials) -> AuthMiddleware:
-        made.append(app(credentials))
-        return made[0]
-
-    credentials = serve(build)
+    credentials = serve(app)
     statuses = {
         (operation.label, mode): probe(operation, mode, credentials)
-        for operation in operations(made[0].app)
+        for operation in operations(app)
         for mode in GenerationMode
     }
     assert len(statuses) > 10

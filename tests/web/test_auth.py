@@ -28,9 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def credentials(
     films: list[Path], folder: Path, served: Callable[..., AbstractContextManager[Credentials]]
 ) -> Iterator[Credentials]:
-    with served(
-        lambda credentials: annotate_app(films[0], folder / "template.json", [], credentials)
-    ) as credentials:
+    with served(annotate_app(films[0], folder / "template.json", [])) as credentials:
         yield credentials
 
 

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
 from kneematch.errors import SettingsError
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.auth import Credentials
 from kneematch.web.review import review_app
 from kneematch.web.run_folder import RunFolder
 
-Build = Callable[[Credentials], AuthMiddleware]
-Serve = Callable[[Build], Credentials]
+Serve = Callable[[FastAPI], Credentials]
 Open = Callable[..., Page]
 
 MARKUP = "<img src=x onerror=window.hacked=1>"
@@ -56,7 +56,7 @@ def test_review_shows_hostile_names_as_text(
     hostile.symlink_to(films[0])
     rename_in_table(run_folder / "detections.csv", hostile)
     run = RunFolder(run_folder, Path())
-    page = open_page(serve(lambda credentials: review_app(run, credentials)))
+    page = open_page(serve(review_app(run)))
     expect(page.locator("body")).to_contain_text(MARKUP)
     assert_harmless(page)
     page.keyboard.press("Enter")  # opens the first knee
@@ -71,7 +71,7 @@ def test_annotate_shows_a_hostile_name_as_text(
     hostile = tmp_path / f"{MARKUP}.dcm"
     hostile.symlink_to(films[0])
     out = tmp_path / f"{MARKUP}.json"
-    page = open_page(serve(lambda credentials: annotate_app(hostile, out, [], credentials)))
+    page = open_page(serve(annotate_app(hostile, out, [])))
     assert_harmless(page)
     assert MARKUP in page.content().replace("&lt;", "<").replace("&gt;", ">")
 
@@ -80,7 +80,7 @@ def test_page_answers_beside_connections_that_never_finish(
     run_folder: Path, serve: Serve, open_page: Open
 ) -> None:
     run = RunFolder(run_folder, Path())
-    credentials = serve(lambda credentials: review_app(run, credentials))
+    credentials = serve(review_app(run))
     slow = [socket.create_connection(("127.0.0.1", credentials.port)) for _ in range(60)]
     try:
         for number, connection in enumerate(slow):
@@ -96,7 +96,7 @@ def test_review_keeps_the_decisions_of_two_tabs(
     run_folder: Path, serve: Serve, open_page: Open
 ) -> None:
     run = RunFolder(run_folder, Path())
-    credentials = serve(lambda credentials: review_app(run, credentials))
+    credentials = serve(review_app(run))
     tabs = [open_page(credentials), open_page(credentials)]
     for row in range(4):
         assert tabs[row % 2].evaluate(DECIDE, row) == 200

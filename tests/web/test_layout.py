@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.auth import Credentials
 from kneematch.web.review import review_app
 from kneematch.web.run_folder import RunFolder
 
@@ -22,7 +23,7 @@ BROKEN_PICTURES = """[...document.images]
   .filter((image) => image.checkVisibility() && image.complete && !image.naturalWidth)
   .map((image) => image.alt)"""
 
-Serve = Callable[[Callable[[Credentials], AuthMiddleware]], Credentials]
+Serve = Callable[[FastAPI], Credentials]
 Open = Callable[..., Page]
 
 
@@ -65,9 +66,7 @@ def test_annotate_page_fits_the_screen(
 ) -> None:
     template = tmp_path / "template.json"
     preview = films[1:] if size == SMALL else films[1:2]
-    page = open_page(
-        serve(lambda credentials: annotate_app(films[0], template, preview, credentials)), size
-    )
+    page = open_page(serve(annotate_app(films[0], template, preview)), size)
     page.wait_for_selector("body[data-ready]")
     expect(page.locator("#status")).to_have_attribute("data-valid", "yes")
     page.keyboard.press("t")
@@ -88,7 +87,7 @@ def test_review_page_fits_the_screen(
     size: tuple[int, int], serve: Serve, open_page: Open, run_folder: Path, pictures: Path
 ) -> None:
     run = RunFolder(run_folder, Path())
-    page = open_page(serve(lambda credentials: review_app(run, credentials)), size)
+    page = open_page(serve(review_app(run)), size)
     page.wait_for_selector("body[data-ready]")
     page.locator("#name").evaluate("element => { element.textContent = 'found'; }")
     for key in "aax":

@@ -11,7 +11,7 @@ from kneematch.networks.model_file import shipped_model
 from kneematch.review.correction import area_of, move_detection
 from kneematch.review.log import Area
 from kneematch.web.detections_table import DetectionsTable, read_detections_table
-from kneematch.web.loss_meter import load_loss_meter
+from kneematch.web.loss_meter import load_run_template, loss_at
 
 
 @pytest.fixture
@@ -19,42 +19,42 @@ def table(finished_run: Path) -> DetectionsTable:
     return read_detections_table(finished_run)
 
 
-def test_loss_meter_agrees_with_detect(table: DetectionsTable, finished_run: Path) -> None:
-    meter, reason = load_loss_meter(finished_run)
-    assert meter is not None, reason
+def test_loss_at_agrees_with_detect(table: DetectionsTable, finished_run: Path) -> None:
+    template, reason = load_run_template(finished_run)
+    assert template is not None, reason
     for row in range(len(table)):
         film = read(table.text["film"][row])
         found = table.detection(row)
         # The view is cut around the area, not where the locator saw the knee.
-        assert meter.loss(film, found) == pytest.approx(found.loss, abs=2e-3)
+        assert loss_at(found, film, template) == pytest.approx(found.loss, abs=2e-3)
         area = area_of(found)
         elsewhere = Area(area.centre_x_px + 9, area.centre_y_px, area.width_px, area.rotation_deg)
-        away = meter.loss(film, move_detection(found, elsewhere))
+        away = loss_at(move_detection(found, elsewhere), film, template)
         assert away > found.loss + 0.05
 
 
-def test_load_loss_meter_refuses_another_template_than_the_runs(run_folder: Path) -> None:
+def test_load_run_template_refuses_another_template_than_the_runs(run_folder: Path) -> None:
     path = run_folder / "run.json"
     run = json.loads(path.read_text())
     hashes = dict.fromkeys(run["sha256"], "0" * 64)
     path.write_text(json.dumps({**run, "sha256": hashes}))
-    assert load_loss_meter(run_folder) == (None, "the run's template has changed since")
+    assert load_run_template(run_folder) == (None, "the run's template has changed since")
     gone = {**run["settings"], "template": "gone.json"}
     path.write_text(json.dumps({**run, "settings": gone}))
-    assert load_loss_meter(run_folder)[0] is None
+    assert load_run_template(run_folder)[0] is None
     path.unlink()
-    meter, reason = load_loss_meter(run_folder)
-    assert meter is None
+    template, reason = load_run_template(run_folder)
+    assert template is None
     assert "run.json" in reason
 
 
-def test_load_loss_meter_finds_the_template_of_a_model(run_folder: Path) -> None:
+def test_load_run_template_finds_the_template_of_a_model(run_folder: Path) -> None:
     settings = {"model": None, "template": None, "paper": False}
     run = {"settings": settings, "sha256": {"model": content_hash(shipped_model())}}
     (run_folder / "run.json").write_text(json.dumps(run))
-    meter, reason = load_loss_meter(run_folder)
-    assert meter is not None, reason
-    assert {"plateau_medial", "plateau_lateral"} <= set(meter.template.landmarks)
+    template, reason = load_run_template(run_folder)
+    assert template is not None, reason
+    assert {"plateau_medial", "plateau_lateral"} <= set(template.landmarks)
 
 
 MALFORMED_RUNS = [
@@ -78,11 +78,11 @@ MALFORMED_RUNS = [
 
 
 @pytest.mark.parametrize("text", MALFORMED_RUNS)
-def test_load_loss_meter_reports_a_malformed_run_file_in_one_line(
+def test_load_run_template_reports_a_malformed_run_file_in_one_line(
     text: str, run_folder: Path
 ) -> None:
     (run_folder / "run.json").write_text(text, encoding="latin-1")
-    meter, reason = load_loss_meter(run_folder)
-    assert meter is None
+    template, reason = load_run_template(run_folder)
+    assert template is None
     assert reason
     assert len(reason.splitlines()) == 1

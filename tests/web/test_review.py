@@ -8,15 +8,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from playwright.sync_api import Page, Route, expect
 
 from kneematch.detection.quality import ATYPICAL
-from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.auth import Credentials
 from kneematch.web.review import review_app
 from kneematch.web.run_folder import RunFolder
 
-Build = Callable[[Credentials], AuthMiddleware]
-Served = Callable[[Build], AbstractContextManager[Credentials]]
+Served = Callable[[FastAPI], AbstractContextManager[Credentials]]
 Open = Callable[..., Page]
 Row = dict[str, str]
 MOST_WAITS = 6000  # of 10 ms each, for a request
@@ -44,9 +44,9 @@ ALL_PICTURES = """count => document.images.length === count
 
 
 @pytest.fixture
-def credentials(run_folder: Path, serve: Callable[[Build], Credentials]) -> Credentials:
+def credentials(run_folder: Path, serve: Callable[[FastAPI], Credentials]) -> Credentials:
     run = RunFolder(run_folder, Path())
-    return serve(lambda credentials: review_app(run, credentials))
+    return serve(review_app(run))
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_review_app_writes_exactly_what_was_decided(
 ) -> None:
     rows = table(finished_run / "detections.csv")
     run = RunFolder(run_folder, Path())
-    with served(lambda credentials: review_app(run, credentials)) as credentials:
+    with served(review_app(run)) as credentials:
         page = ready(open_page(credentials))
         order = [int(card(page, place)) for place in range(8)]
         assert set(order[:2]) == {3, 6}
@@ -150,7 +150,7 @@ def test_review_app_writes_exactly_what_was_decided(
         assert_shown(page, order)
     run.log.close()
     again = RunFolder(run_folder, Path())
-    with served(lambda credentials: review_app(again, credentials)) as credentials:
+    with served(review_app(again)) as credentials:
         page = ready(open_page(credentials))
         assert_shown(page, order)
         apply(page)
@@ -160,7 +160,7 @@ def test_review_app_writes_exactly_what_was_decided(
     original = run_folder / "detections.original.csv"
     assert original.read_bytes() == (finished_run / "detections.csv").read_bytes()
     once_more = RunFolder(run_folder, Path())
-    with served(lambda credentials: review_app(once_more, credentials)) as credentials:
+    with served(review_app(once_more)) as credentials:
         assert_shown(ready(open_page(credentials)), order)
 
 
@@ -341,12 +341,12 @@ def test_review_app_filters_rows(page: Page) -> None:
 
 
 def test_thumbnails_are_cached_in_the_run_for_the_owner_only(
-    run_folder: Path, serve: Callable[[Build], Credentials], open_page: Open
+    run_folder: Path, serve: Callable[[FastAPI], Credentials], open_page: Open
 ) -> None:
     cache = run_folder / "review-cache"
     cache.mkdir(mode=0o755)  # as version 0.1.0 made it
     run = RunFolder(run_folder, Path())
-    page = open_page(serve(lambda credentials: review_app(run, credentials)))
+    page = open_page(serve(review_app(run)))
     ready(page).wait_for_function(ALL_PICTURES, arg=8)
     files = list(cache.iterdir())
     assert len(files) == 8
@@ -362,13 +362,13 @@ def test_thumbnails_are_not_stored_by_the_browser(page: Page) -> None:
 
 
 def test_review_app_shows_that_the_log_was_repaired(
-    run_folder: Path, serve: Callable[[Build], Credentials], open_page: Open
+    run_folder: Path, serve: Callable[[FastAPI], Credentials], open_page: Open
 ) -> None:
     RunFolder(run_folder, Path()).log.close()
     with (run_folder / "review.csv").open("a") as file:
         file.write('stray " quote\n')
     run = RunFolder(run_folder, Path())
-    page = ready(open_page(serve(lambda credentials: review_app(run, credentials))))
+    page = ready(open_page(serve(review_app(run))))
     expect(page.locator("#notice")).to_contain_text("review.csv: cannot read line 2;")
 
 
@@ -386,11 +386,11 @@ def test_review_app_refuses_malformed_requests_and_writes_nothing(
 
 
 def test_review_app_shows_a_missing_film_on_its_card(
-    run_folder: Path, serve: Callable[[Build], Credentials], open_page: Open
+    run_folder: Path, serve: Callable[[FastAPI], Credentials], open_page: Open
 ) -> None:
     path = run_folder / "detections.csv"
     path.write_text(path.read_text().replace("film-10.dcm", "gone.dcm"))
     run = RunFolder(run_folder, Path())
-    page = ready(open_page(serve(lambda credentials: review_app(run, credentials)), allowed="404"))
+    page = ready(open_page(serve(review_app(run)), allowed="404"))
     expect(page.locator(".card p")).to_have_count(2)
     assert "cannot be read" in page.locator(".card p").first.inner_text()

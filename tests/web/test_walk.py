@@ -18,6 +18,7 @@ import highdicom as hd
 import numpy as np
 import pydicom
 import pytest
+from fastapi import FastAPI
 from PIL import Image
 from playwright.sync_api import Page, expect
 from pyarrow import parquet
@@ -31,13 +32,12 @@ from kneematch.io.read import read
 from kneematch.io.shapes import read_shapes
 from kneematch.io.write import write_dicom
 from kneematch.synthetic.phantom import phantom
-from kneematch.web.auth import AuthMiddleware, Credentials
+from kneematch.web.auth import Credentials
 from kneematch.web.detections_table import DetectionsTable
 from kneematch.web.review import review_app
 from kneematch.web.run_folder import RunFolder
 
-Build = Callable[[Credentials], AuthMiddleware]
-Serve = Callable[[Build], Credentials]
+Serve = Callable[[FastAPI], Credentials]
 Open = Callable[..., Page]
 Row = dict[str, str]
 Knee = tuple[str, str]  # name of the film, half of the picture
@@ -156,7 +156,7 @@ def test_a_review_reaches_every_file(
     found, before = by_knee(out / "detections.csv"), stamps(out)
     shutil.copy(out / "detections.csv", tmp_path / "found.csv")
     run = RunFolder(out, Path())
-    page = open_page(serve(lambda credentials: review_app(run, credentials)))
+    page = open_page(serve(review_app(run)))
     review(Walk(page, out))
     with page.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
         page.locator("#apply").click()
@@ -371,7 +371,7 @@ def test_an_added_knee_reaches_the_files(
     assert main(["apply", str(out), "--quiet"]) == 0
     assert len(by_knee(out / "detections.csv")) == 3
     run = RunFolder(out, Path())
-    page = open_page(serve(lambda credentials: review_app(run, credentials)))
+    page = open_page(serve(review_app(run)))
     walk = Walk(page, out)
     walk.open(("film-0.dcm", "left"))
     page.locator("#add-right").click()

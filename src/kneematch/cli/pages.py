@@ -1,6 +1,5 @@
 """`kneematch annotate` and `kneematch review`: pages that are served until Ctrl-C."""
 
-from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +12,7 @@ from kneematch.cli.terminal import complain
 from kneematch.errors import SettingsError, missing_extra
 
 if TYPE_CHECKING:
-    from kneematch.web.auth import AuthMiddleware, Credentials
+    from fastapi import FastAPI
 
 Port = Annotated[
     int,
@@ -47,7 +46,7 @@ def annotate(
         raise SettingsError(
             f"{out}: its folder is not there; expected one to write the template to; make it"
         )
-    _show(lambda access: annotate_app(film, out, preview_films, access), port, browser=browser)
+    _show(annotate_app(film, out, preview_films), port, browser=browser)
 
 
 def review(out: RunFolder, root: Root = Path(), port: Port = 0, browser: Browser = True) -> None:
@@ -56,7 +55,7 @@ def review(out: RunFolder, root: Root = Path(), port: Port = 0, browser: Browser
     from kneematch.web import run_folder
     from kneematch.web.review import review_app
 
-    _show(lambda access: review_app(run_folder.RunFolder(out, root), access), port, browser=browser)
+    _show(review_app(run_folder.RunFolder(out, root)), port, browser=browser)
 
 
 def check_web() -> None:
@@ -65,19 +64,16 @@ def check_web() -> None:
         raise missing_extra("pages need FastAPI and uvicorn", "web")
 
 
-def _show(
-    make_app: Callable[["Credentials"], "AuthMiddleware"], port: int, *, browser: bool
-) -> None:
+def _show(app: "FastAPI", port: int, *, browser: bool) -> None:
     """Serve an app until Ctrl-C; print its address, which contains the secret token."""
     from kneematch.web.auth import Credentials
     from kneematch.web.server import open_port, serve
 
     with open_port(port) as listening:
         credentials = Credentials(listening.getsockname()[1])
-        app = make_app(credentials)
         typer.echo(credentials.url)
         complain("open this address in a browser; Ctrl-C ends it")
         if browser:
             typer.launch(credentials.url)
         with suppress(KeyboardInterrupt):
-            serve(app, listening)
+            serve(app, credentials, listening)

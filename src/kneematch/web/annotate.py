@@ -21,7 +21,6 @@ from kneematch.io.display import data_url
 from kneematch.matching.annotation import SUFFIX, Annotation, save_annotation
 from kneematch.matching.template import Template, cut_from_half
 from kneematch.solvers.exhaustive_search import exhaustive_search
-from kneematch.web.auth import AuthMiddleware, Credentials
 from kneematch.web.drawing import (
     Drawing,
     SplitFilm,
@@ -39,16 +38,13 @@ PREVIEW_FILMS: Final = 12
 PREVIEW_PX: Final = 320
 
 
-def annotate_app(
-    path: Path, template: Path, preview_films: Sequence[str | Path], credentials: Credentials
-) -> AuthMiddleware:
+def annotate_app(path: Path, template: Path, preview_films: Sequence[str | Path]) -> FastAPI:
     """Return the app of the annotation page.
 
     Args:
         path: The film to draw on.
         template: The file that Save writes.
         preview_films: Films to preview the template on; a dozen are used, evenly spaced.
-        credentials: Port and token of the page.
 
     Raises:
         SettingsError: The file's name is not that of a template.
@@ -83,7 +79,7 @@ def annotate_app(
         return {"drawing": _to_drawing(drawn, film), "source": source}
 
     _add_drawing_routes(app, film, template, _previewer(previewed))
-    return AuthMiddleware(app, credentials)
+    return app
 
 
 def _add_drawing_routes(

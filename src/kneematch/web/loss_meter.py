@@ -1,7 +1,6 @@
 """The loss of a run's template at any area of a film."""
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,31 +23,25 @@ from kneematch.web.films import read_film
 AREA_WIDTH: Final = 1.35  # of an area, in plateau widths, so that the view is as in detection
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LossMeter:
-    """The template of a run."""
-
-    template: Template
-
-    def loss(self, film: Radiograph, found: Detection) -> float:
-        """Return the template's loss at an area, in a view around it."""
-        place = KneePlace(*found.centre, found.width_px / AREA_WIDTH, 0.0, found.mirrored)
-        view = cut_views(torch.from_numpy(film.pixels), [place])
-        to_film = torch.eye(3, dtype=torch.float64)  # from the template's [-1, 1]^2
-        to_film[:2, :2] = torch.from_numpy(half_edges(found).T)
-        to_film[:2, 2] = torch.from_numpy(found.corners.mean(0))
-        matrix = compose(torch.linalg.inv(view.to_film[0]), to_film)[:2]
-        pixels = view.pixels[0]
-        patch = sample(pixels, matrix.to(pixels), self.template.size)
-        (term,) = paper_terms(pixels, self.template)
-        return float(one_sided_loss(patch, self.template, term.floor))
+def loss_at(found: Detection, film: Radiograph, template: Template) -> float:
+    """Return the template's loss at an area, in a view around it."""
+    place = KneePlace(*found.centre, found.width_px / AREA_WIDTH, 0.0, found.mirrored)
+    view = cut_views(torch.from_numpy(film.pixels), [place])
+    to_film = torch.eye(3, dtype=torch.float64)  # from the template's [-1, 1]^2
+    to_film[:2, :2] = torch.from_numpy(half_edges(found).T)
+    to_film[:2, 2] = torch.from_numpy(found.corners.mean(0))
+    matrix = compose(torch.linalg.inv(view.to_film[0]), to_film)[:2]
+    pixels = view.pixels[0]
+    patch = sample(pixels, matrix.to(pixels), template.size)
+    (term,) = paper_terms(pixels, template)
+    return float(one_sided_loss(patch, template, term.floor))
 
 
-def load_loss_meter(out: Path) -> tuple[LossMeter | None, str]:
+def load_run_template(out: Path) -> tuple[Template | None, str]:
     """Load the template that a run used, as its run.json names it.
 
     Returns:
-        The loss meter, or None and the reason if the template is unknown or has changed.
+        The template, or None and the reason if it is unknown or has changed.
     """
     path = out / "run.json"
     try:
@@ -64,10 +57,8 @@ def load_loss_meter(out: Path) -> tuple[LossMeter | None, str]:
         if any(content_hash(file) != hashes[name] for name, file in files.items()):
             return None, "the run's template has changed since"
         if drawn is None:
-            template = load_model(files["model"]).fine_template
-        else:
-            template, _ = cut_template(read_film(drawn.film), drawn)
-        return LossMeter(template), ""
+            return load_model(files["model"]).fine_template, ""
+        return cut_template(read_film(drawn.film), drawn)[0], ""
     except KneematchError as error:
         return None, str(error)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

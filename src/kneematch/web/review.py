@@ -12,7 +12,6 @@ from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError, SettingsError
 from kneematch.review.correction import area_of
 from kneematch.review.log import Area
-from kneematch.web.auth import AuthMiddleware, Credentials
 from kneematch.web.detections_table import RowQuery
 from kneematch.web.films import film_jpeg
 from kneematch.web.run_folder import DecisionRequest, RunFolder, Side, card
@@ -21,12 +20,12 @@ from kneematch.web.server import page_app
 MAX_ROWS: Final = 400  # in one response
 
 
-def review_app(run: RunFolder, credentials: Credentials) -> AuthMiddleware:
+def review_app(run: RunFolder) -> FastAPI:
     """Return the app of the review page."""
     app = page_app("review.html")
     _add_reading_routes(app, run)
     _add_writing_routes(app, run)
-    return AuthMiddleware(app, credentials)
+    return app
 
 
 def _add_reading_routes(app: FastAPI, run: RunFolder) -> None:

@@ -30,7 +30,7 @@ from kneematch.web.detections_table import (
     read_films_without_knee,
 )
 from kneematch.web.films import make_thumbnail, read_film, thumbnail_key
-from kneematch.web.loss_meter import load_loss_meter
+from kneematch.web.loss_meter import load_run_template, loss_at
 
 THUMBNAILS: Final = "review-cache"
 NEW_WIDTH: Final = 0.25  # of the film's width: an added knee, where nothing tells its size
@@ -72,7 +72,7 @@ class RunFolder:
             raise SettingsError(f"{out}: no such folder; expected that of a run; check the path")
         self.out, self.root = out, root
         self.table = read_detections_table(out)
-        self.loss_meter, self.no_loss_reason = load_loss_meter(out)
+        self.template, self.no_loss_reason = load_run_template(out)
         self.thumbnails = path_inside(out, THUMBNAILS)
         self.log = ReviewLog(path_inside(out, FILE_NAME))
         table = zip(self.table.text["film"], self.table.text["side"], strict=True)
@@ -173,10 +173,10 @@ class RunFolder:
 
     def loss(self, row: int, area: Area, side: str | None = None) -> float | None:
         """Return the loss of the run's template at another place, or None if it is unknown."""
-        if self.loss_meter is None:
+        if self.template is None:
             return None
         knee = self.found(row) if side is None else self.draft(row, side)
-        return self.loss_meter.loss(self.film(row), move_detection(knee, area))
+        return loss_at(move_detection(knee, area), self.film(row), self.template)
 
     def free_sides(self, row: int) -> list[str]:
         """Return the halves of a row's film to which a knee can be added."""

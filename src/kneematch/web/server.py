@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from kneematch.errors import KneematchError, SettingsError
-from kneematch.web.auth import HOST
+from kneematch.web.auth import HOST, AuthMiddleware, Credentials
 
 STATIC: Final = Path(__file__).parent / "static"
 SHUTDOWN_S: Final = 2  # for responses under way when the user presses Ctrl-C
@@ -60,9 +60,9 @@ def page_app(page: str) -> FastAPI:
     return app
 
 
-def serve(app: ASGIApp, listening: socket.socket) -> None:
+def serve(app: ASGIApp, credentials: Credentials, listening: socket.socket) -> None:
     """Answer requests until Ctrl-C, without complaints about requests that it cuts off."""
-    server = make_server(app)
+    server = make_server(app, credentials)
     uvicorn_log = logging.getLogger("uvicorn.error")
 
     def before_shutdown(record: logging.LogRecord) -> bool:
@@ -72,11 +72,11 @@ def serve(app: ASGIApp, listening: socket.socket) -> None:
     server.run(sockets=[listening])
 
 
-def make_server(app: ASGIApp) -> uvicorn.Server:
-    """Return the server of an app."""
+def make_server(app: ASGIApp, credentials: Credentials) -> uvicorn.Server:
+    """Return the server of an app, which sees only requests that have the credentials."""
     return uvicorn.Server(
         uvicorn.Config(
-            app,
+            AuthMiddleware(app, credentials),
             http="h11",
             ws="none",
             lifespan="off",

@@ -19,7 +19,7 @@ async function checkStatus(response) {
   } catch {
     // The text is not JSON: show it as it is.
   }
-  throw new HttpError(response.status, problem || `the server checkStatus ${response.status}`);
+  throw new HttpError(response.status, problem || `the server answered with status ${response.status}`);
 }
 
 export async function getJson(path, options = {}) {
