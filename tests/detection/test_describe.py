@@ -21,15 +21,15 @@ def pixels() -> np.ndarray:
 
 def test_bits_of_a_dicom_are_those_stored(tmp_path: Path, pixels: np.ndarray) -> None:
     write_dicom(tmp_path / "a", pixels, mm_per_px=None, laterality=None, bits=14)
-    found = describe(tmp_path / "a")
-    assert (found.kind, found.stored) == ("DICOM", "14 of 16 bits")
+    _, found = describe(tmp_path / "a")
+    assert (found["kind"], found["stored"]) == ("DICOM", "14 of 16 bits")
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])
 def test_a_picture_is_known_by_its_content(tmp_path: Path, pixels: np.ndarray, kind: str) -> None:
     Image.fromarray((255 * pixels).astype(np.uint8)).save(tmp_path / "a.film", format=kind)
-    found = describe(tmp_path / "a.film")
-    assert (found.kind, found.stored) == (kind, "8 bits")
+    _, found = describe(tmp_path / "a.film")
+    assert (found["kind"], found["stored"]) == (kind, "8 bits")
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -51,7 +51,7 @@ def test_detail_lost_is_the_films_pixels_in_one_of_a_half(tmp_path: Path) -> Non
     pixels = np.zeros((1600, 800), np.float32)
     pixels[:, 200:600] = 1
     write_png16(tmp_path / "a.png", pixels)
-    assert describe(tmp_path / "a.png").film_px_per_half_px == 2
+    assert describe(tmp_path / "a.png")[1]["film_px_per_half_px"] == 2
 
 
 def test_a_film_too_small_to_split_is_named(tmp_path: Path, pixels: np.ndarray) -> None:

@@ -3,15 +3,12 @@
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from kneematch.cli.terminal import FAILED, SOME_FAILED, complain, shown, writing
 from kneematch.errors import KneematchError
-
-if TYPE_CHECKING:
-    from kneematch.detection.describe import Description
 
 NOTHING = "-"  # the file does not say
 MOST_COLUMNS = 6  # of a contact sheet
@@ -47,15 +44,15 @@ def info(
     pictures, facts = [], []
     for path in files:
         try:
-            found = describe(path)
+            film, found = describe(path)
         except KneematchError as error:
             complain(str(error))
             continue
-        facts.append(_facts(path, found))
+        facts.append({"film": shown(path), **found})
         if not as_json:
             _print(_texts(facts[-1]), first=len(facts) == 1)
         if preview is not None:
-            pictures.append(draw_split(found.film, title=shown(path.name)))
+            pictures.append(draw_split(film, title=shown(path.name)))
     if as_json:
         typer.echo(json.dumps(facts, indent=1))
     if preview is not None and pictures:
@@ -77,27 +74,6 @@ def _print_environment(*, as_json: bool) -> None:
         named = value.items() if isinstance(value, dict) else ()
         texts = [f"{key} {each}" for key, each in named] or [str(value)]
         typer.echo(f"{name}: {', '.join(value if isinstance(value, list) else texts)}")
-
-
-def _facts(path: Path, found: "Description") -> dict[str, Any]:
-    """Return what is known of a film, by the names that are printed."""
-    film = found.film
-    return {
-        "film": shown(path),
-        "kind": found.kind,
-        "size_px": list(film.size),
-        "stored": found.stored,
-        "mm_per_px": film.mm_per_px,
-        "spacing_tag": film.spacing_tag,
-        "laterality": film.laterality,
-        "view": film.view,
-        "series": film.series,
-        "polarity_tag": film.polarity_tag,
-        "axis_x_px": round(found.axis_px, 1),
-        "left_half_x_px": list(found.halves[0]),
-        "right_half_x_px": list(found.halves[1]),
-        "film_px_per_half_px": round(found.film_px_per_half_px, 3),
-    }
 
 
 def _texts(facts: dict[str, Any]) -> dict[str, str]:

@@ -1,11 +1,11 @@
 """Describe a film: what its file stores and where it would be split."""
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kneematch.errors import NotARadiograph
-from kneematch.geometry.split import Span, split, split_lines
+from kneematch.geometry.split import split, split_lines
 from kneematch.io.limits import decoding
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_header, read_isolated
@@ -13,20 +13,12 @@ from kneematch.io.read import read_header, read_isolated
 PICTURE_DEPTHS = {"L": "8 bits", "I;16": "16 bits", "I;16B": "16 bits", "I": "32 bits"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Description:
-    """A film as read, as stored, and as split."""
+def describe(path: str | os.PathLike[str]) -> tuple[Radiograph, dict[str, Any]]:
+    """Read a film, and return it with what is known of it, by the names that `info` prints.
 
-    film: Radiograph
-    kind: str  # "DICOM", "PNG", "JPEG" or "TIFF"
-    stored: str  # "12 of 16 bits", "8 bits", ...
-    axis_px: float
-    halves: tuple[Span, Span]
-    film_px_per_half_px: float  # above 1 the half images hold less detail than the film
-
-
-def describe(path: str | os.PathLike[str]) -> Description:
-    """Read a film and describe it; raises FilmError as `read` does."""
+    Raises:
+        FilmError: as `read`.
+    """
     where = Path(path)
     film = read_isolated(where)
     dicom = _dicom_storage(where)
@@ -35,9 +27,23 @@ def describe(path: str | os.PathLike[str]) -> Description:
         halves = split(film)
     except NotARadiograph as error:
         raise NotARadiograph(f"{where}: {error}") from error
-    axis, columns = split_lines(film)
+    axis, (left, right) = split_lines(film)
     scale = float(halves.to_film[0, 1, 1]) * 2 / halves.size[0]
-    return Description(film, kind, stored, axis, columns, scale)
+    return film, {
+        "kind": kind,  # "DICOM", "PNG", "JPEG" or "TIFF"
+        "size_px": list(film.size),
+        "stored": stored,  # "12 of 16 bits", "8 bits", ...
+        "mm_per_px": film.mm_per_px,
+        "spacing_tag": film.spacing_tag,
+        "laterality": film.laterality,
+        "view": film.view,
+        "series": film.series,
+        "polarity_tag": film.polarity_tag,
+        "axis_x_px": round(axis, 1),
+        "left_half_x_px": list(left),
+        "right_half_x_px": list(right),
+        "film_px_per_half_px": round(scale, 3),  # above 1 the halves hold less detail
+    }
 
 
 def _dicom_storage(path: Path) -> str | None:

@@ -58,7 +58,7 @@ def _add_reading_routes(app: FastAPI, run: RunFolder) -> None:
     def areas(row: Row) -> dict[str, Any]:
         height, width = run.film(row).size
         others = (run.knee(other) for other in run.same_film(row) if other != row)
-        has_knee = bool(run.knee_of(row)[1])
+        has_knee = bool(run.knees[row][1])
         return {
             "size": [width, height],
             "knee": _shape(run.knee(row)) if has_knee else None,

@@ -75,9 +75,10 @@ class RunFolder:
         self.template, self.no_loss_reason = load_run_template(out)
         self.thumbnails = path_inside(out, THUMBNAILS)
         self.log = ReviewLog(path_inside(out, FILE_NAME))
-        table = zip(self.table.text["film"], self.table.text["side"], strict=True)
-        self._rows: dict[Knee, int] = {knee: row for row, knee in enumerate(table)}
-        self._more: list[Knee] = []  # behind the table's rows
+        # Film and side of each row, and the rows of these knees.
+        text = self.table.text
+        self.knees: list[Knee] = list(zip(text["film"], text["side"], strict=True))
+        self._rows = {knee: row for row, knee in enumerate(self.knees)}
         for film in read_films_without_knee(out):
             self._row_of((film, ""))
         self.folder = common_folder([film for film, _ in self._rows])  # left out on cards
@@ -89,33 +90,28 @@ class RunFolder:
 
     def check_row(self, row: int) -> int:
         """Return a row's number; raise SettingsError if there is no such row."""
-        count = len(self.table) + len(self._more)
-        if not 0 <= row < count:
-            raise SettingsError(f"row {row}; expected one of {count}; load the page again")
+        if not 0 <= row < len(self.knees):
+            raise SettingsError(
+                f"row {row}; expected one of {len(self.knees)}; load the page again"
+            )
         return row
-
-    def knee_of(self, row: int) -> Knee:
-        """Return film and side of a row."""
-        if row >= len(self.table):
-            return self._more[row - len(self.table)]
-        return self.table.text["film"][row], self.table.text["side"][row]
 
     def film(self, row: int) -> Radiograph:
         """Return the film of a row."""
-        return read_film(self.root / self.knee_of(row)[0])
+        return read_film(self.root / self.knees[row][0])
 
     def state(self, row: int) -> str:
         """Return the decision about a row, or "undecided"."""
         if row < len(self.table):
             return STATES[self.states[row]]
-        decision = self.log.decisions.get(self.knee_of(row))
+        decision = self.log.decisions.get(self.knees[row])
         return "undecided" if decision is None else decision.state
 
     def found(self, row: int) -> Detection:
         """Return the knee of a row as it was found, or where it was added."""
         if row < len(self.table):
             return self.table.detection(row)
-        decision = self.log.decisions.get(self.knee_of(row))
+        decision = self.log.decisions.get(self.knees[row])
         if decision is None:
             raise SettingsError(f"row {row}: it has no knee; expected one; load the page again")
         return added_knee(decision, None)
@@ -125,11 +121,11 @@ class RunFolder:
         found = self.found(row)
         if self.state(row) != CORRECTED or row >= len(self.table):
             return found
-        return reviewed(found, self.log.decisions[self.knee_of(row)])
+        return reviewed(found, self.log.decisions[self.knees[row]])
 
     def same_film(self, row: int) -> list[int]:
         """Return the rows of knees on the film of a row that were not rejected."""
-        film = self.knee_of(row)[0]
+        film = self.knees[row][0]
         rows = [self._rows[film, side] for side in SIDES if (film, side) in self._rows]
         return [other for other in rows if self._has_knee(other)]
 
@@ -137,7 +133,7 @@ class RunFolder:
         """Return the rows that match a query, sorted; knees that were added come first."""
         if query.shown == "no_knee":
             films = (row for row, (_, side) in self._more_rows() if not side)
-            return [row for row in films if _named(self.knee_of(row)[0], query)]
+            return [row for row in films if _named(self.knees[row][0], query)]
         rows: list[int] = self.table.select(query, self.states).tolist()
         limits = query.reason, query.low, query.high
         if query.shown not in ("all", "decided", CORRECTED) or any(x is not None for x in limits):
@@ -167,7 +163,7 @@ class RunFolder:
         if not path.exists():
             film = self.film(row)
             for other in {row, *self.same_film(row)}:
-                knee = self.knee(other) if self.knee_of(other)[1] else None
+                knee = self.knee(other) if self.knees[other][1] else None
                 make_thumbnail(self._thumbnail_path(other), film, knee)
         return path
 
@@ -175,13 +171,12 @@ class RunFolder:
         """Return the loss of the run's template at another place, or None if it is unknown."""
         if self.template is None:
             return None
-        knee = self.found(row) if side is None else self.draft(row, side)
-        return loss_at(move_detection(knee, area), self.film(row), self.template)
+        return loss_at(move_detection(self._start(row, side), area), self.film(row), self.template)
 
     def free_sides(self, row: int) -> list[str]:
         """Return the halves of a row's film to which a knee can be added."""
-        film = self.knee_of(row)[0]
-        taken = {self.knee_of(other)[1] for other in self.same_film(row)}
+        film = self.knees[row][0]
+        taken = {self.knees[other][1] for other in self.same_film(row)}
         known = {side for side in SIDES if self._rows.get((film, side), math.inf) < len(self.table)}
         return [side for side in SIDES if side not in taken | known]
 
@@ -211,7 +206,7 @@ class RunFolder:
     def decide(self, request: DecisionRequest) -> int:
         """Record a decision; return the row that it is about."""
         row = self.check_row(request.row)
-        film, side = self.knee_of(row)
+        film, side = self.knees[row]
         if (request.state == CORRECTED) != (request.area is not None):
             raise SettingsError(f"{request.state}; expected an area with a correction only")
         if request.side is not None and request.side not in self.free_sides(row):
@@ -222,8 +217,11 @@ class RunFolder:
             found = self.found(row)
             decision = Decision(film, side, request.state, area_of(found), _finite(found.loss))
         else:
+            start, height = self._start(row, request.side), None
+            if request.side is not None or row >= len(self.table):  # it is or was added
+                height = request.area.width_px / start.width_px * start.height_px
             loss = self.loss(row, request.area, request.side)
-            what = loss, request.laterality, request.landmarks, self._added_height(request)
+            what = loss, request.laterality, request.landmarks, height
             decision = Decision(film, request.side or side, CORRECTED, request.area, *what)
         self.log.add(decision)
         return self._update(self._row_of(decision.knee))
@@ -237,36 +235,33 @@ class RunFolder:
     def _row_of(self, knee: Knee) -> int:
         """Return the row of a knee, a new one if there is none."""
         if knee not in self._rows:
-            self._rows[knee] = len(self.table) + len(self._more)
-            self._more.append(knee)
+            self._rows[knee] = len(self.knees)
+            self.knees.append(knee)
         return self._rows[knee]
 
     def _update(self, row: int) -> int:
         """Set the state of a row of the table to what its decision says."""
         if row < len(self.table):
-            decision = self.log.decisions.get(self.knee_of(row))
+            decision = self.log.decisions.get(self.knees[row])
             counts = decision is not None and holds(decision, self.table.detection(row))
             self.states[row] = STATES.index(decision.state) if decision and counts else 0
         return row
 
-    def _added_height(self, request: DecisionRequest) -> float | None:
-        """Return the height of a knee that is or was added; None for one that was found."""
-        if request.area is None or (request.side is None and request.row < len(self.table)):
-            return None
-        row, side = request.row, request.side
-        knee = self.found(row) if side is None else self.draft(row, side)
-        return request.area.width_px / knee.width_px * knee.height_px
+    def _start(self, row: int, side: str | None) -> Detection:
+        """Return the knee of a row before its correction, or the draft of one to add to a half."""
+        return self.found(row) if side is None else self.draft(row, side)
 
     def _more_rows(self) -> Iterable[tuple[int, Knee]]:
         """Return the rows behind the table."""
-        return enumerate(self._more, start=len(self.table))
+        count = len(self.table)
+        return enumerate(self.knees[count:], start=count)
 
     def _has_knee(self, row: int) -> bool:
         """Return whether a row has a knee: found, or added and neither undone nor rejected."""
         return row < len(self.table) or self.state(row) == CORRECTED
 
     def _thumbnail_path(self, row: int) -> Path:
-        film, side = self.knee_of(row)
+        film, side = self.knees[row]
         return self.thumbnails / f"{thumbnail_key(film, self.knee(row) if side else None)}.jpg"
 
 
@@ -286,7 +281,7 @@ def path_inside(folder: Path, name: str) -> Path:
 
 def card(run: RunFolder, row: int) -> dict[str, Any]:
     """Return what the gallery shows of a row."""
-    film, side = run.knee_of(row)
+    film, side = run.knees[row]
     path = film.encode("utf-8", "replace").decode()
     name = film.removeprefix(run.folder).encode("utf-8", "replace").decode()
     shown = {"row": row, "film": path, "name": name, "side": side}
