@@ -92,10 +92,7 @@ def test_apply_reports_a_film_that_is_gone(
 
 @pytest.mark.parametrize("folder", ["missing", ".", "empty"])
 def test_apply_reports_errors_in_one_line(
-    folder: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()

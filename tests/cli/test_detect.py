@@ -23,6 +23,9 @@ from kneematch.synthetic.phantom import Knee, phantom
 TEMPLATE_SEED, SEEDS = 0, {"one.dcm": 1, "two.dcm": 10, "sub/two.png": 21}  # the last a negative
 TRUNCATED = "broken.dcm"
 SEARCHED = ["--overlays", "--method", "search"]
+FILMS = ["one.dcm", TRUNCATED, "two.dcm", "sub/two.png"]
+COMMAND = [sys.executable, "-m", "kneematch", "detect", *FILMS, "--template", "template.json"]
+COMMAND += ["--batch-size", "3", *SEARCHED]
 LANDMARKS = [f"plateau_{end}_{axis}_px" for end in ("medial", "lateral") for axis in "xy"]
 Box = tuple[float, float, float, float]
 
@@ -49,19 +52,8 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(films: Path) -> subprocess.CompletedProcess[str]:
     """One run of the real program on all of them."""
-    names = ["one.dcm", TRUNCATED, "two.dcm", "sub/two.png"]
-    command = [sys.executable, "-m", "kneematch", "detect", *names, "-o", "out"]
     return subprocess.run(
-        [
-            *command,
-            "--template",
-            "template.json",
-            "--batch-size",
-            "3",
-            "--overlays",
-            "--method",
-            "search",
-        ],
+        [*COMMAND, "-o", "out"],
         cwd=films,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -163,20 +155,9 @@ def test_detect_writes_the_same_bytes_again(
     films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(films)
-    names = ["one.dcm", TRUNCATED, "two.dcm", "sub/two.png"]
-    command = [sys.executable, "-m", "kneematch", "detect", *names, "-o", str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    options = [
-        "--template",
-        "template.json",
-        "--batch-size",
-        "3",
-        "--overlays",
-        "--method",
-        "search",
-    ]
-    options += ["--workers", "2"]  # the first run had none, for so few films
-    subprocess.run([*command, *options], env=environment, capture_output=True, check=False)
+    options = ["-o", str(tmp_path), "--workers", "2"]  # the first run had none, for so few films
+    subprocess.run([*COMMAND, *options], env=environment, capture_output=True, check=False)
     files = [path for path in sorted(tmp_path.rglob("*")) if path.is_file()]
     assert {path.name for path in files} >= {*TABLES, "failures.csv", "sub_two.png"}
     for path in files:
@@ -301,10 +282,7 @@ def test_detect_refuses_an_output_that_is_no_folder(
 
 
 def test_detect_reads_lists_from_stdin(
-    films: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     odd = b"odd \xff name.dcm"

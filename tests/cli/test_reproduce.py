@@ -207,11 +207,7 @@ def test_reproduce_does_not_repeat_what_is_done(
     ],
 )
 def test_reproduce_refuses_contradictions_in_one_line(
-    place: Place,
-    capsys: pytest.CaptureFixture[str],
-    study: str,
-    more: list[str],
-    message: str,
+    place: Place, capsys: pytest.CaptureFixture[str], study: str, more: list[str], message: str
 ) -> None:
     more = [str(place.path / "template.json") if word == "t" else word for word in more]
     assert main(place.command(study, "none", "--device", "cpu", "--workers", "0", *more)) == 2

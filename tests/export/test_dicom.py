@@ -113,12 +113,7 @@ def test_structured_report_has_a_region_per_knee_on_the_film(
 
 @pytest.mark.parametrize(("mm_per_px", "unit", "size"), [(0.5, "mm", 40), (None, "{pixels}", 80)])
 def test_structured_report_measures_in_millimetres_where_it_can(
-    source: Path,
-    film: Radiograph,
-    knees: Knees,
-    mm_per_px: float | None,
-    unit: str,
-    size: float,
+    source: Path, film: Radiograph, knees: Knees, mm_per_px: float | None, unit: str, size: float
 ) -> None:
     _, out = exported(source, film, [replace(knee, mm_per_px=mm_per_px) for knee in knees])
     width, height, loss = groups(out)[0].get_measurements()

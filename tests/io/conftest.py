@@ -107,12 +107,13 @@ def save_film(
 
 
 @pytest.fixture(scope="session")
-def assert_reads() -> Callable[..., None]:
-    def check(path: Path, expected: np.ndarray, within: float = 1e-7) -> None:
+def assert_reads(in_unit_range: Callable[[np.ndarray], np.ndarray]) -> Callable[..., None]:
+    def check(path: Path, stored: np.ndarray, within: float = 1e-7) -> None:
+        """Assert that a film is read as these values, mapped to [0, 1]."""
         pixels = read(path).pixels
         assert pixels.dtype == np.float32
         assert pixels.flags.c_contiguous
-        np.testing.assert_allclose(pixels, expected, rtol=0, atol=within)
+        np.testing.assert_allclose(pixels, in_unit_range(stored), rtol=0, atol=within)
         assert pixels.min() == 0
         assert pixels.max() == 1
 

@@ -79,8 +79,7 @@ def test_find_problems_refuses_a_landmark_called_centre(film: SplitFilm) -> None
 
 
 @pytest.mark.parametrize(
-    "fine",
-    [(300, 200, 400, 300), (256, 0, 356, 100), (412, 412, 512, 512), (250, 10, 500, 260)],
+    "fine", [(300, 200, 400, 300), (256, 0, 356, 100), (412, 412, 512, 512), (250, 10, 500, 260)]
 )
 def test_default_coarse_contains_the_fine_box_and_stays_in_the_half(
     film: SplitFilm, fine: tuple[float, float, float, float]

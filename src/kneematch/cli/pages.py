@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 Port = Annotated[
-    int,
-    typer.Option(metavar="N", min=0, max=65535, help="Port of the page; 0 chooses a free one."),
+    int, typer.Option(metavar="N", min=0, max=65535, help="Port of the page; 0 chooses a free one.")
 ]
 Browser = Annotated[bool, typer.Option(metavar="", help="Open the page in the browser.")]
 PreviewFilms = Annotated[

@@ -6,14 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from kneematch.cli.options import Quiet, Root, RunFolder
-from kneematch.cli.terminal import (
-    SOME_FAILED,
-    choose_messages,
-    complain,
-    say,
-    shown,
-    writing,
-)
+from kneematch.cli.terminal import SOME_FAILED, choose_messages, complain, say, shown, writing
 from kneematch.options import INPUT, OUTPUT, PERFORMANCE
 
 # Parts of the names of the measures whose changes are printed.

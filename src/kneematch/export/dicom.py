@@ -17,12 +17,7 @@ from pydicom.valuerep import DA, TM
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
 from kneematch.io.atomic import write_aside
-from kneematch.io.dicom_header import (
-    BAD_ELEMENT,
-    PATIENT_AND_STUDY,
-    header_text,
-    header_value,
-)
+from kneematch.io.dicom_header import BAD_ELEMENT, PATIENT_AND_STUDY, header_text, header_value
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_header
 

@@ -21,14 +21,7 @@ INFO_FORMAT: Final = "kneematch-info/1"
 PACKAGES: Final = ("torch", "numpy", "pydicom")  # those whose versions may change results
 EXTRAS: Final = {"web": "fastapi", "ray": "ray"}  # extra: a package that it brings
 # What a run.json raises that was damaged or changed by hand.
-MALFORMED: Final = (
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    OverflowError,
-)
+MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)

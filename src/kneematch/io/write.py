@@ -11,11 +11,7 @@ from PIL import Image, UnidentifiedImageError
 from PIL.PngImagePlugin import PngInfo
 from pydicom import Dataset
 from pydicom.dataset import FileMetaDataset
-from pydicom.uid import (
-    DigitalXRayImageStorageForPresentation,
-    ExplicitVRLittleEndian,
-    generate_uid,
-)
+from pydicom.uid import DigitalXRayImageStorageForPresentation, ExplicitVRLittleEndian, generate_uid
 from pydicom.valuerep import DSfloat
 
 from kneematch.errors import SettingsError

@@ -108,11 +108,7 @@ def _add_writing_routes(app: FastAPI, run: RunFolder) -> None:
     @app.post("/api/apply")
     def apply() -> dict[str, Any]:
         result = apply_review(run.out, root=run.root)
-        return {
-            "out": str(run.out),
-            "message": result.message,
-            "problems": result.problems,
-        }
+        return {"out": str(run.out), "message": result.message, "problems": result.problems}
 
 
 def _shape(knee: Detection) -> dict[str, Any]:
