@@ -41,13 +41,7 @@ def option(default: Any = MISSING, **about: Any) -> Any:
 
 
 def option_like(config: type[Any], name: str, default: Any = MISSING) -> Any:
-    """Return a dataclass field with the option of another configuration's field.
-
-    Args:
-        config: the other configuration.
-        name: of its field.
-        default: instead of the other field's default.
-    """
+    """Return a dataclass field with the option of another configuration's field of this name."""
     other = next(item for item in fields(config) if item.name == name)
     return field(default=other.default if default is MISSING else default, metadata=other.metadata)
 

@@ -22,11 +22,8 @@ INK: Final = (225, 225, 225)
 def draw_split(film: Radiograph, *, title: str = "") -> Image.Image:
     """Draw the film with frames around its left and right half and the symmetry axis dashed.
 
-    The halves overlap. Their black padding, which reaches past the film, is not drawn.
-
-    Args:
-        film: the film.
-        title: text below the film.
+    The halves overlap. Their black padding, which reaches past the film, is not drawn. The title
+    stands below the film.
     """
     height, width = film.size
     scale = min(1.0, LONGEST_PX / max(height, width))

@@ -98,14 +98,7 @@ def write_report(
     summary: RunSummary,
     pictures: Sequence[Image.Image | None],
 ) -> None:
-    """Write report.html.
-
-    Args:
-        path: the file.
-        run: counts, settings and times.
-        summary: what `summarise` returns.
-        pictures: a picture of each of the summary's worst films, or None where it has none.
-    """
+    """Write report.html, with a picture, or None, of each of the summary's worst films."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

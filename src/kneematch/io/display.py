@@ -28,13 +28,7 @@ def to_grey8(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 
 def encode(picture: "Image.Image", kind: str, **options: int) -> bytes:
-    """Return the content of a picture's file.
-
-    Args:
-        picture: the picture.
-        kind: format, as Pillow names it in small letters, such as "jpeg".
-        options: of Pillow's writer, such as quality.
-    """
+    """Return the content of a picture's file, of a kind such as "jpeg"; options as Pillow's."""
     file = io.BytesIO()
     picture.save(file, kind, **options)
     return file.getvalue()

@@ -39,14 +39,7 @@ def decoding(path: Path, kind: str) -> Iterator[None]:
 
 
 def check_size(path: Path, height: int, width: int, bytes_per_px: int) -> None:
-    """Refuse sizes that no film has, before anything is decoded.
-
-    Args:
-        path: the file.
-        height: in pixels, as the header says.
-        width: in pixels, as the header says.
-        bytes_per_px: the memory that decoding takes at its peak.
-    """
+    """Refuse sizes that no film has, before anything is decoded, which takes `bytes_per_px`."""
     size = f"{path}: {height} x {width} pixels"
     if height < 1 or width < 1:
         raise NotARadiograph(f"{size}; expected at least one; export it again")

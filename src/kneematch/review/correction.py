@@ -33,10 +33,7 @@ def review_detections(
 ) -> tuple[Detection, ...]:
     """Return the knees of a film as a reviewer left them, rejected and added ones included.
 
-    Args:
-        found: the detections on the film.
-        decisions: by the half of the picture.
-        mm_per_px: pixel spacing of the film.
+    The decisions are given by the half of the picture.
     """
     knees = {knee.side: knee for knee in found}
     for side, decision in decisions.items():

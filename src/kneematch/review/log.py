@@ -240,12 +240,7 @@ def _parse(content: bytes) -> tuple[list[bytes], list[Decision], list[int]]:
 
 
 def _parse_entry(line: bytes, missing: int) -> tuple[str, Decision] | None:
-    """Return state or UNDONE, and the decision; None if a line is not a whole entry.
-
-    Args:
-        line: the line.
-        missing: the number of cells that it lacks.
-    """
+    """Return state or UNDONE, and the decision; None if a line lacks more than `missing` cells."""
     try:
         (cells,) = csv.reader([line.decode("utf-8", "surrogateescape")], strict=True)
         _, film, side, state, x, y, width, rotation, loss, laterality, points, height = (

@@ -111,12 +111,7 @@ def landmark_warnings(annotation: Annotation) -> list[str]:
 
 
 def default_coarse(fine: Box, frame: Box) -> Box:
-    """Return the fine box enlarged by the usual margin, shifted and shrunk to fit the half.
-
-    Args:
-        fine: The fine box, in film pixels.
-        frame: The part of the film that the half shows.
-    """
+    """Return the fine box enlarged by the usual margin, shifted and shrunk to fit a half."""
     size = [fine[k + 2] - fine[k] for k in (0, 1)]
     space = [frame[k + 2] - frame[k] for k in (0, 1)]
     largest = min((SCALE_MIN + SCALE_RANGE) * space[0] / size[0], space[1] / size[1])
@@ -132,12 +127,8 @@ def default_coarse(fine: Box, frame: Box) -> Box:
 def initial_annotation(film: SplitFilm, template: Path) -> tuple[Annotation, str]:
     """Return an annotation to start with, so that most users only adjust it, and its source.
 
-    Args:
-        film: The film to annotate.
-        template: File of an earlier annotation, used if it exists and was drawn on this film.
-
-    Returns:
-        The annotation, and "file", "model" or "middle" (boxes in the middle of a half).
+    The source is "file" (the template, if it is there and was drawn on this film), "model" or
+    "middle" (boxes in the middle of a half).
     """
     try:
         drawn = load_annotation(template)

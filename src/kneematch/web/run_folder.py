@@ -59,11 +59,7 @@ class RunFolder:
     """
 
     def __init__(self, out: Path, root: Path) -> None:
-        """Open the folder of a run.
-
-        Args:
-            out: The folder that `kneematch detect` wrote.
-            root: Folder of films whose path in the table is relative.
+        """Open the folder `out` of a run, whose films with relative paths lie in `root`.
 
         Raises:
             SettingsError: The folder cannot be reviewed.

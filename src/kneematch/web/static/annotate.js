@@ -1,7 +1,7 @@
 // The annotation page: draw the boxes of a template on a film.
 
 import { BOXES, BoxMarks, nudged } from "./box_marks.js";
-import { $, bindKeys, element, setUpHelp, showDialog, showNotice } from "./dialogs.js";
+import { $, arrowKeys, bindKeys, element, setUpHelp, showDialog, showNotice } from "./dialogs.js";
 import { Drawing } from "./drawing.js";
 import { FilmView, tenth } from "./film_view.js";
 import { LandmarkList, freeName, renamed } from "./landmark_list.js";
@@ -260,15 +260,10 @@ for (const [name, work] of [["#add-landmark", startPointing], ["#mirror", mirror
 $("#save").addEventListener("click", () => save());
 $("#run-preview").addEventListener("click", runPreview);
 addEventListener("beforeunload", (event) => drawing.unsaved && event.preventDefault());
-const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-const moves = Object.entries(arrows).flatMap(([key, [dx, dy]]) => [
-  [key, () => nudge(dx, dy)],
-  [`Shift+${key}`, () => nudge(10 * dx, 10 * dy)],
-  [`Alt+${key}`, () => nudge(dx, dy, true)],
-  [`Alt+Shift+${key}`, () => nudge(10 * dx, 10 * dy, true)],
-]);
 bindKeys({
-  ...Object.fromEntries([...choices, ...moves]),
+  ...Object.fromEntries(choices),
+  ...arrowKeys(nudge),
+  ...arrowKeys((dx, dy) => nudge(dx, dy, true), "Alt+"),
   d: startDrawing,
   l: startPointing,
   m: mirror,

@@ -56,6 +56,16 @@ export function bindKeys(keys) {
   });
 }
 
+// Returns keys that call `move` with a step of one film pixel, or of ten with Shift.
+export function arrowKeys(move, modifier = "") {
+  const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+  const keys = Object.entries(arrows).flatMap(([key, [dx, dy]]) => [
+    [`${modifier}${key}`, () => move(dx, dy)],
+    [`${modifier}Shift+${key}`, () => move(10 * dx, 10 * dy)],
+  ]);
+  return Object.fromEntries(keys);
+}
+
 export function setUpHelp() {
   const help = $("#help");
   $("#show-help").addEventListener("click", () => help.showModal());

@@ -1,6 +1,6 @@
 // The editor: one knee on its film, whose area, landmarks and patient's side can be corrected.
 
-import { $, showNotice } from "./dialogs.js";
+import { $, arrowKeys, showNotice } from "./dialogs.js";
 import { FilmView } from "./film_view.js";
 import { LandmarkMarks } from "./landmark_marks.js";
 import { debounce, getJson, postJson } from "./server.js";
@@ -188,13 +188,8 @@ export class Editor {
   }
 
   keys() {
-    const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-    const moves = Object.entries(arrows).flatMap(([key, [dx, dy]]) => [
-      [key, () => this.nudge(dx, dy)],
-      [`Shift+${key}`, () => this.nudge(10 * dx, 10 * dy)],
-    ]);
     return {
-      ...Object.fromEntries(moves),
+      ...arrowKeys((dx, dy) => this.nudge(dx, dy)),
       "[": () => this.turn(-1),
       "]": () => this.turn(1),
       ",": () => this.resize(-1),

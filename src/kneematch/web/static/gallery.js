@@ -131,7 +131,7 @@ export class Gallery {
     const knees = await getJson(`api/rows?numbers=${rows.join(",")}`, { signal });
     for (const knee of knees) this.known.set(knee.row, knee);
     for (const card of this.cards.values()) if (!card.filled) this.#fill(card);
-    if (rows.length) this.#render();
+    this.#render();
   }
 
   #addCard(place) {
