@@ -7,7 +7,6 @@ from typing import Any
 from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import Journal
 from kneematch.batch.results import (
-    RUN,
     measure_corrections,
     write_artifacts,
     write_results,
@@ -19,7 +18,7 @@ from kneematch.export.run_file import Counts, Run, read_run
 from kneematch.export.tables import TABLES, landmark_names
 from kneematch.io.atomic import remove_leftovers
 from kneematch.io.csv_text import read_csv
-from kneematch.io.run_folder import JOURNAL
+from kneematch.io.run_folder import JOURNAL, RUN
 from kneematch.parallel import default_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.review.log import DECISIONS

@@ -34,20 +34,17 @@ from kneematch.export.tables import (
     write_tables,
 )
 from kneematch.io.csv_text import write_csv
-from kneematch.io.run_folder import CROPS, DICOM, LANDMARKS
+from kneematch.io.run_folder import CROPS, DICOM, FAILURES, LANDMARKS, REPORT, RUN
 from kneematch.measures.drawn_knees import OUTLINES
 from kneematch.progress import Progress
 from kneematch.review.log import DECISIONS, REJECTED
 
 logger = logging.getLogger("kneematch")
 
-FAILURES: Final = "failures.csv"
 COCO: Final = "coco.json"
 CROP_TABLE: Final = "crops.csv"
 ARTIFACTS: Final = "artifacts.csv"
 GONE: Final = "gone"  # status of knees whose film is no longer there
-RUN: Final = "run.json"
-REPORT: Final = "report.html"
 RESULT_FILES: Final = (
     *TABLES,
     ORIGINAL,

@@ -19,6 +19,7 @@ from kneematch.cli.terminal import (
     stopping_cleanly,
     writing,
 )
+from kneematch.io.run_folder import DETECTIONS, FAILURES, JOURNAL, REPORT
 
 if TYPE_CHECKING:
     from kneematch.batch.run import DetectResult
@@ -50,7 +51,7 @@ def detect(
     progress = choose_messages(quiet=quiet, verbose=verbose, log=log)
     from kneematch.batch.run import detect_folder
 
-    journal = out / "journal.jsonl"
+    journal = out / JOURNAL
     safe = (
         f"a folder that is there, writable and not full; what is done is safe in {journal}: make "
         "room, then give the same command again"
@@ -66,7 +67,7 @@ def detect(
 
 def _print_result(result: "DetectResult", *, quiet: bool) -> None:
     """Print what failed on stderr and what was found on stdout."""
-    where = f"failed: {shown(result.out / 'failures.csv')}"
+    where = f"failed: {shown(result.out / FAILURES)}"
     complain_first(result.reasons, result.failed, where)
     lacking = "lack a picture, a crop, an export or measures"
     complain_first(result.unmade_reasons, result.unmade, lacking)
@@ -77,7 +78,7 @@ def _print_result(result: "DetectResult", *, quiet: bool) -> None:
         no_knee = f", {result.no_knee:,} without a knee" if result.no_knee else ""
         failed = f", {result.failed:,} failed" if result.failed else ""
         listed = " (failures.csv)" if no_knee or failed else ""
-        table, page = shown(result.out / "detections.csv"), shown(result.out / "report.html")
+        table, page = shown(result.out / DETECTIONS), shown(result.out / REPORT)
         say(f"{table}: {knees}{review}{no_knee}{failed}{listed}")
         folder = shlex.quote(shown(result.out))
         say(f"next: open {shlex.quote(page)}; kneematch review {folder}")

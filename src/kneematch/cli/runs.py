@@ -7,6 +7,7 @@ import typer
 
 from kneematch.cli.options import Quiet, Root, RunFolder
 from kneematch.cli.terminal import SOME_FAILED, choose_messages, complain, say, shown, writing
+from kneematch.io.run_folder import DETECTIONS
 from kneematch.options import INPUT, OUTPUT, PERFORMANCE
 
 # Parts of the names of the measures whose changes are printed.
@@ -36,7 +37,7 @@ def apply(
     for problem in result.problems:
         complain(problem)
     if not quiet:
-        typer.echo(f"{shown(out / 'detections.csv')}: {result.message}")
+        typer.echo(f"{shown(out / DETECTIONS)}: {result.message}")
     if result.problems:
         raise typer.Exit(SOME_FAILED)
 

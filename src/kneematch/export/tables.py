@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from kneematch.detection.detection import Detection
 from kneematch.io.atomic import write_aside
 from kneematch.io.csv_text import write_csv
+from kneematch.io.run_folder import DETECTIONS
 
 if TYPE_CHECKING:
     from kneematch.detection.crop import CropSize
@@ -57,7 +58,7 @@ CROP_COLUMNS: Final[dict[str, int | None]] = {
     "polarity": None,
     **dict.fromkeys(("xx", "xy", "x0", "yx", "yy", "y0"), MATRIX),
 }
-TABLES: Final = ("detections.csv", "detections.parquet", "detections.json")
+TABLES: Final = (DETECTIONS, "detections.parquet", "detections.json")
 ORIGINAL: Final = "detections.original.csv"  # as found, where the others have reviewed rows
 PARQUET_GROUP_ROWS: Final = 10_000  # rows held in memory for one row group
 

@@ -6,6 +6,8 @@ from typing import Final
 
 JOURNAL: Final = "journal.jsonl"
 OLD_JOURNAL: Final = "ledger.jsonl"  # of version 0.1
+DETECTIONS, FAILURES = "detections.csv", "failures.csv"
+RUN, REPORT = "run.json", "report.html"
 OVERLAYS, CROPS, DICOM, LANDMARKS = "overlays", "crops", "dicom-objects", "landmarks"
 FOLDERS: Final = (OVERLAYS, CROPS, DICOM, LANDMARKS)  # of files made from films
 START: Final = b'{"format": "kneematch-'  # of a journal

@@ -24,10 +24,9 @@ from kneematch.export.tables import (
 )
 from kneematch.geometry.split import SIDES
 from kneematch.io.csv_text import read_csv_file
+from kneematch.io.run_folder import DETECTIONS, FAILURES
 from kneematch.review.log import DECISIONS
 
-FILE_NAME: Final = "detections.csv"
-FAILURES: Final = "failures.csv"
 POSITION: Final = ("centre_x_px", "centre_y_px", "rotation_deg", *CORNERS)  # finite numbers
 LENGTHS: Final = ("width_px", "height_px")  # positive numbers
 STATES: Final = ("undecided", *DECISIONS)
@@ -136,7 +135,7 @@ def read_detections_table(out: Path) -> DetectionsTable:
     Raises:
         SettingsError: There is none, or it was not written by this version of kneematch.
     """
-    path = out / ORIGINAL if (out / ORIGINAL).exists() else out / FILE_NAME
+    path = out / ORIGINAL if (out / ORIGINAL).exists() else out / DETECTIONS
     try:
         columns, rows = read_csv_file(path)
     except (OSError, ValueError, csv.Error) as error:

@@ -13,6 +13,7 @@ from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.geometry.sampling import sample
 from kneematch.geometry.view import compose
 from kneematch.io.radiograph import Radiograph
+from kneematch.io.run_folder import RUN
 from kneematch.matching.annotation import load_annotation
 from kneematch.matching.energy import one_sided_loss, paper_terms
 from kneematch.matching.template import Template, cut_template
@@ -43,7 +44,7 @@ def load_run_template(out: Path) -> tuple[Template | None, str]:
     Returns:
         The template, or None and the reason if it is unknown or has changed.
     """
-    path = out / "run.json"
+    path = out / RUN
     try:
         run = json.loads(path.read_text(encoding="ascii"))
         settings, hashes = run["settings"], run["sha256"]
