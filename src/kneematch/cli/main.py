@@ -11,11 +11,9 @@ import typer
 
 from kneematch.cli.detect import detect
 from kneematch.cli.evaluate import evaluate, reproduce
-from kneematch.cli.import_template import import_template
-from kneematch.cli.info import info
+from kneematch.cli.films import import_template, info, synth
 from kneematch.cli.pages import annotate, review
 from kneematch.cli.runs import apply, compare
-from kneematch.cli.synth import synth
 from kneematch.cli.terminal import FAILED, INTERRUPTED, complain, log_to_stderr
 from kneematch.cli.train import train
 from kneematch.errors import KneematchError

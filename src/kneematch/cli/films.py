@@ -1,4 +1,4 @@
-"""`kneematch info`: show the installation, or what is read from films and where they are split."""
+"""`kneematch info`, `import-template` and `synth`: films and templates, before a run."""
 
 import json
 import math
@@ -7,8 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from kneematch.cli.terminal import FAILED, SOME_FAILED, complain, shown, writing
+from kneematch.cli.options import TemplateFile, config_options
+from kneematch.cli.terminal import FAILED, SOME_FAILED, complain, progress_bar, shown, writing
+from kneematch.detection.config import ImportConfig
 from kneematch.errors import KneematchError
+from kneematch.synthetic.config import SynthConfig
 
 NOTHING = "-"  # the file does not say
 MOST_COLUMNS = 6  # of a contact sheet
@@ -61,6 +64,52 @@ def info(
             save_picture(contact_sheet(pictures, columns), preview)
     if len(facts) < len(files):
         raise typer.Exit(SOME_FAILED if facts else FAILED)
+
+
+@config_options(ImportConfig)
+def import_template(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE",
+            help="COCO (also of CVAT) or VIA (.json), 3D Slicer (.mrk.json), or .pts.",
+        ),
+    ],
+    film: Annotated[Path, typer.Option(metavar="FILM", help="The film that was drawn on.")],
+    config: ImportConfig,
+    out: TemplateFile = Path("template.json"),
+) -> None:
+    """Make a template.json of boxes or landmarks that were drawn with another program.
+
+    Boxes are called fine, red, green and, if drawn, coarse. Without boxes, two points whose names
+    begin with plateau_ (the margins of the tibial plateau) place them.
+    """
+    from kneematch.detection import template_import
+
+    with writing(out):
+        drawn = template_import.import_template(file, film, out, config)
+    landmarks = ", ".join(drawn.landmarks) or "none"
+    typer.echo(f"{shown(out)}: knee in the {drawn.side} half; landmarks: {shown(landmarks)}")
+
+
+@config_options(SynthConfig)
+def synth(
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="FOLDER", help="Folder for the films.")
+    ],
+    config: SynthConfig,
+) -> None:
+    """Write synthetic knee films (phantoms), truth.csv with their knees, and a template.json."""
+    from kneematch.synthetic.dataset import synthesize
+
+    with writing(out):
+        result = synthesize(out, config, progress=progress_bar)
+    films = f"{config.count} film{'s' if config.count != 1 else ''}"
+    typer.echo(
+        f"{shown(out)}: {films}, {result.truth.name} and {result.template.name}"
+        if result.template
+        else f"{shown(out)}: {films} and {result.truth.name}; no knee could serve as a template"
+    )
 
 
 def _print_environment(*, as_json: bool) -> None:
