@@ -18,7 +18,7 @@ OutFolder = Annotated[
 TemplateFile = Annotated[
     Path, typer.Option("-o", "--out", metavar="FILE", help="Template file to write.")
 ]
-RunFolder = Annotated[
+FinishedRun = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="Output folder of `kneematch detect`.")
 ]
 Root = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of films with relative paths.")]

@@ -1,5 +1,6 @@
 """`kneematch annotate` and `kneematch review`: pages that are served until Ctrl-C."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kneematch.cli.options import Root, RunFolder, TemplateFile
+from kneematch.cli.options import FinishedRun, Root, TemplateFile
 from kneematch.cli.terminal import complain
 from kneematch.errors import SettingsError, missing_extra
 
@@ -45,16 +46,16 @@ def annotate(
         raise SettingsError(
             f"{out}: its folder is not there; expected one to write the template to; make it"
         )
-    _show(annotate_app(film, out, preview_films), port, browser=browser)
+    _show(lambda: annotate_app(film, out, preview_films), port, browser=browser)
 
 
-def review(out: RunFolder, root: Root = Path(), port: Port = 0, browser: Browser = True) -> None:
+def review(out: FinishedRun, root: Root = Path(), port: Port = 0, browser: Browser = True) -> None:
     """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
     check_web()
-    from kneematch.web import run_folder
     from kneematch.web.review import review_app
+    from kneematch.web.run_folder import RunFolder
 
-    _show(review_app(run_folder.RunFolder(out, root)), port, browser=browser)
+    _show(lambda: review_app(RunFolder(out, root)), port, browser=browser)
 
 
 def check_web() -> None:
@@ -63,13 +64,16 @@ def check_web() -> None:
         raise missing_extra("pages need FastAPI and uvicorn", "web")
 
 
-def _show(app: "FastAPI", port: int, *, browser: bool) -> None:
-    """Serve an app until Ctrl-C; print its address, which contains the secret token."""
+def _show(make_app: Callable[[], "FastAPI"], port: int, *, browser: bool) -> None:
+    """Serve an app until Ctrl-C; print its address, which contains the secret token.
+
+    The app is made after the port was opened, so that a port in use leaves no trace.
+    """
     from kneematch.web.auth import Credentials
     from kneematch.web.server import open_port, serve
 
     with open_port(port) as listening:
-        credentials = Credentials(listening.getsockname()[1])
+        app, credentials = make_app(), Credentials(listening.getsockname()[1])
         typer.echo(credentials.url)
         complain("open this address in a browser; Ctrl-C ends it")
         if browser:

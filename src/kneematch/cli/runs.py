@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from kneematch.cli.options import Quiet, Root, RunFolder
+from kneematch.cli.options import FinishedRun, Quiet, Root
 from kneematch.cli.terminal import SOME_FAILED, choose_messages, complain, say, shown, writing
 from kneematch.io.run_folder import DETECTIONS
 from kneematch.options import INPUT, OUTPUT, PERFORMANCE
@@ -15,7 +15,7 @@ PRINTED: Final = ("jsw_medial_minimum", "jsw_lateral_minimum", "jsw_x225", "jsw_
 
 
 def apply(
-    out: RunFolder,
+    out: FinishedRun,
     root: Root = Path(),
     workers: Annotated[
         int | None,
