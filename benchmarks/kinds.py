@@ -5,7 +5,8 @@
 The folder holds labelled bilateral films as `films.py` describes them and, in kinds/, other films
 with kinds.csv (id, kind, knees, note: the number of frontal knees, empty where it is unclear; the
 note names joint replacements). Labelled films are also altered: turned, rotated, halved, laid into
-a screenshot, and shrunk. Phantoms are drawn in every framing.
+a screenshot, and shrunk. Phantoms are drawn in every framing, and once more with metal in a knee,
+which few of them have.
 """
 
 import csv
@@ -14,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +28,12 @@ from kneematch import Detection, Detector
 from kneematch.detection.quality import METAL
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
-from kneematch.synthetic.phantom import phantom
+from kneematch.synthetic.film_plan import plan_film
+from kneematch.synthetic.phantom import exposed_legs, phantom
 
-FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral", "other")
+KNEE_FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral")
+FRAMINGS = (*KNEE_FRAMINGS, "other")
+METAL_SEED = 10_000  # of the first film that is drawn for its metal
 Points = NDArray[np.float64]  # (K, 2, 2): ends of K plateaus, (x, y) in film pixels
 Altered = tuple[NDArray[np.float32], Points]
 
@@ -65,6 +70,7 @@ def sets(real: Path | None, films: int, seed: int) -> Iterator[tuple[str, Iterab
     if films:
         seeds = range(seed, seed + films)
         yield "Phantoms", (phantom_case(framing, k) for framing in FRAMINGS for k in seeds)
+        yield "Phantoms with metal", metal_cases(films // 2, seed)
 
 
 def kind_cases(folder: Path) -> Iterator[Case]:
@@ -172,6 +178,17 @@ def phantom_case(framing: str, seed: int) -> Case:
     ).reshape(-1, 2, 2)
     metal = tuple(bool(knee.implant) for knee in knees)
     return Case(framing, made.radiograph, len(knees), margins, (True,) * len(knees), metal)
+
+
+def metal_cases(films: int, seed: int) -> Iterator[Case]:
+    """Yield phantoms with metal in a knee, this many of every framing."""
+    for framing in KNEE_FRAMINGS:
+        with_metal = (
+            k
+            for k in count(METAL_SEED + seed)
+            if any(leg.implant for leg in exposed_legs(plan_film(k, framing)))
+        )
+        yield from (phantom_case(framing, k) for k in islice(with_metal, films))
 
 
 @dataclass(eq=False)
