@@ -120,8 +120,8 @@ def test_choose_solver_returns_the_search_of_a_name(
         ("neural", True, "neural", []),
         ("neural+sharpen", False, "neural+sharpen", ["refine_anchored"]),
         ("neural+sharpen", True, "neural+sharpen", ["adam"]),
-        ("locator", False, "locator", ["refine_anchored"]),
-        ("auto", False, "locator", ["refine_anchored"]),
+        ("locator", False, "locator", []),
+        ("auto", False, "locator", []),
         ("auto", True, "neural+sharpen", ["adam"]),
     ],
 )
@@ -165,6 +165,25 @@ def test_choose_solver_transfers_only_a_drawn_template(
     assert own.check.offset is None
     assert other.check is not None
     assert other.check.offset is offset
+
+
+def test_choose_solver_refines_what_it_locates_for_a_drawn_template(
+    asked: tuple[Any, Template],
+    calls: list[str],
+    clouds: Callable,
+    draw: Callable,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    offset = torch.tensor([0.5, 0.2, 0.0, 0.0])
+    monkeypatch.setattr(
+        methods, "transfer_template", lambda networks, *drawn: TransferredTemplate(networks, offset)
+    )
+    question, template = asked
+    model: Any = AModel(template)
+    draw(TemplateSource(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0])))
+    given = choose_solver("locator", "drawn", model, paper=False, device="cpu")
+    given.solver(question)
+    assert calls == ["refine_anchored"]
 
 
 def test_choose_solver_searches_where_the_networks_see_no_knee(

@@ -154,9 +154,12 @@ def _located_solver(
         raise SettingsError("no model; expected one with the method locator; give one")
     source = _source(template, model, located=True)
     poses, check = _networks(source, model, device, located=True)
+    if template is None and not paper:
+        # In views of located knees a refinement does not help: with and without it the mean IoU is
+        # 0.967 on the labelled films and 0.982 on 40 phantoms (benchmarks/kinds.py).
+        return ChosenSolver(source.template, LOCATOR, network_solver(poses), check)
     refiner = _refiner(settings, paper=paper, drawn=template is not None)
-    solver = refined_network_solver(poses, refiner)
-    return ChosenSolver(source.template, LOCATOR, solver, check)
+    return ChosenSolver(source.template, LOCATOR, refined_network_solver(poses, refiner), check)
 
 
 def _refiner(settings: PaperSettings, *, paper: bool, drawn: bool) -> Refiner:

@@ -38,7 +38,8 @@ def turn_upright(pixels: Tensor, quarter_turns: int) -> tuple[Tensor, Tensor]:
         2: [[-1.0, 0, width], [0, -1, height]],
         3: [[0, -1.0, width], [1, 0, 0]],
     }[quarter_turns]
-    turned = torch.rot90(pixels, -quarter_turns, (0, 1))
+    # rot90 would copy a film that is upright.
+    turned = torch.rot90(pixels, -quarter_turns, (0, 1)) if quarter_turns else pixels
     return turned, torch.tensor([*back, [0, 0, 1]], dtype=torch.float64)
 
 
@@ -91,9 +92,10 @@ def _upright_view(
     (x, y), (across, down) = centre, reach
     left, right, top, bottom = (round(v) for v in (x - across, x + across, y - down, y + down))
     width = pixels.shape[1]
+    first, last = max(min(left, width - 1), 0), min(max(right, left + 1, 1), width)  # on the film
+    rows = stretch(pixels[:, first:last], 0, (top, max(bottom, top + 1)), size[0])
+    columns = left - first, max(right, left + 1) - first
     extra = round(ROOM * width)
-    rows = stretch(pixels, 0, (top, max(bottom, top + 1)), size[0])
-    columns = left, max(right, left + 1)
-    view = stretch(rows, 1, columns, size[1], lit=(-extra, width + extra))
+    view = stretch(rows, 1, columns, size[1], lit=(-extra - first, width + extra - first))
     to_film = rectangle_to_film(left, top, right, bottom, mirrored=mirrored)
     return View(view.flip(1) if mirrored else view, to_film)

@@ -1,14 +1,12 @@
 """Sample patches u(theta) of images (paper, Sect. 3), and resize images with anti-aliasing."""
 
 import math
-from collections.abc import Iterator
-from typing import Final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from scipy.sparse import csr_array
 from torch import Tensor
-
-AT_ONCE: Final = 32  # rows or columns that `stretch` computes by one matrix product
 
 
 def sample(images: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor:
@@ -61,9 +59,10 @@ def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Resize images (..., H, W) to (height, width), with anti-aliasing, edges on edges."""
     flat = images.reshape(-1, 1, *images.shape[-2:])
     smaller = size[0] < images.shape[-2] or size[1] < images.shape[-1]
-    resized = F.interpolate(
-        flat, size=size, mode="bilinear", align_corners=False, antialias=smaller
-    )
+    if smaller and not images.is_cuda:  # rows first: two thirds of the time on a CPU
+        rows = size[0], images.shape[-1]
+        flat = F.interpolate(flat, rows, mode="bilinear", align_corners=False, antialias=True)
+    resized = F.interpolate(flat, size, mode="bilinear", align_corners=False, antialias=smaller)
     return resized.reshape(*images.shape[:-2], *size)
 
 
@@ -79,40 +78,32 @@ def stretch(
     The rows or columns may lie outside the image, so that a film need not be copied to be padded.
 
     Args:
-        image: (H, W).
+        image: (H, W), on a CPU.
         axis: the axis to resize.
         span: the first row or column to resize and the one after the last; may lie outside.
         count: the number of rows or columns of the result.
         lit: from and to where the image's outermost row or column is repeated; others are black.
     """
     length = image.shape[axis]
-    made = image.new_zeros((count, image.shape[1]) if axis == 0 else (image.shape[0], count))
-    for outputs, inputs, weights in _bands(span, count, lit or (0, length), length):
-        weights = weights.to(image)
-        if axis == 0:
-            torch.mm(weights, image[inputs], out=made[outputs])
-        else:
-            made[:, outputs] = image[:, inputs] @ weights.mT
-    return made
+    weights = _tent_weights(span, count, lit or (0, length), length)
+    lines = image.numpy() if axis == 0 else image.numpy().T
+    made = torch.from_numpy(weights @ np.ascontiguousarray(lines))
+    return made if axis == 0 else made.mT
 
 
-def _bands(
+def _tent_weights(
     span: tuple[int, int], count: int, lit: tuple[int, int], length: int
-) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield outputs, the inputs they depend on, and (outputs, inputs) weights of a tent filter."""
+) -> csr_array:
+    """Return the weights (count, length) of a tent filter, the anti-aliasing one of `resize`."""
     scale = (span[1] - span[0]) / count
     reach = max(scale, 1.0)
-    centres = scale * (torch.arange(count, dtype=torch.float64)[:, None] + 0.5)
-    taps = (centres - reach + 0.5).floor() + torch.arange(math.ceil(2 * reach) + 1)
-    weights = (1 - (taps + 0.5 - centres).abs() / reach).clamp(min=0)
-    weights = torch.where((taps >= 0) & (taps < span[1] - span[0]), weights, 0)
-    weights = weights / weights.sum(1, keepdim=True)
-    places = taps.long() + span[0]
-    weights = torch.where((places >= lit[0]) & (places < lit[1]), weights, 0)
-    places = places.clamp(0, length - 1)
-    for first in range(0, count, AT_ONCE):
-        outputs = slice(first, min(first + AT_ONCE, count))
-        there, how = places[outputs], weights[outputs]
-        start, end = int(there.min()), int(there.max()) + 1
-        band = how.new_zeros(len(how), end - start).scatter_add_(1, there - start, how)
-        yield outputs, slice(start, end), band
+    centres = scale * (np.arange(count)[:, None] + 0.5)
+    taps = np.floor(centres - reach + 0.5).astype(int) + np.arange(math.ceil(2 * reach) + 1)
+    weights = (1 - np.abs(taps + 0.5 - centres) / reach).clip(min=0)
+    weights[(taps < 0) | (taps >= span[1] - span[0])] = 0
+    weights /= weights.sum(1, keepdims=True)
+    places = taps + span[0]
+    weights[(places < lit[0]) | (places >= lit[1])] = 0
+    starts = np.arange(0, taps.size + 1, taps.shape[1])
+    columns = places.clip(0, length - 1).ravel()
+    return csr_array((weights.astype(np.float32).ravel(), columns, starts), (count, length))

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from kneematch.geometry.sampling import resize
 from kneematch.networks.pose_network import INPUT, PoseNetwork, network_from_weights, standardize
@@ -192,20 +193,24 @@ def _folded_network(weights: Weights) -> PoseNetwork:
         block = backbone.get_submodule(name)
         _fold(block, "conv1", "bn1")
         _fold(block, "conv2", "bn2")
-        if block.downsample is not None:
-            _fold(block.downsample, "0", "1")
+    fold_batchnorm(backbone)  # of the shortcuts
     backbone.conv1 = Stem(backbone.conv1)
     return network
 
 
+def fold_batchnorm(network: nn.Module) -> None:
+    """Fold each BatchNorm of a `Sequential` into the convolution before it."""
+    for layers in network.modules():
+        if isinstance(layers, nn.Sequential):
+            for place, layer in enumerate(layers):
+                if isinstance(layer, nn.BatchNorm2d):
+                    _fold(layers, str(place - 1), str(place))
+
+
 def _fold(parent: Any, conv: str, norm: str) -> None:
     """Fold a BatchNorm into the convolution before it, and leave an identity in its place."""
-    convolution, batch_norm = parent.get_submodule(conv), parent.get_submodule(norm)
-    scale = batch_norm.weight / (batch_norm.running_var + batch_norm.eps).sqrt()
-    convolution.weight *= scale[:, None, None, None]
-    convolution.bias = nn.Parameter(
-        batch_norm.bias - batch_norm.running_mean * scale, requires_grad=False
-    )
+    folded = fuse_conv_bn_eval(parent.get_submodule(conv), parent.get_submodule(norm))
+    setattr(parent, conv, folded.requires_grad_(False))
     setattr(parent, norm, nn.Identity())
 
 

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kneematch.networks.cpu_inference import fold_batchnorm
+
 STRIDE: Final = 8  # input pixels per cell
 WIDTHS: Final = (16, 32, 64, 96, 128)  # channels at strides 2, 4, 8, 16 and 32
 MERGED: Final = 64  # channels of the maps that are merged from coarse to fine
@@ -112,6 +114,8 @@ def locator_from_weights(weights: Mapping[str, Tensor]) -> Locator:
     with torch.device("meta"):
         network = Locator().eval()
     network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
+    fold_batchnorm(network)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network.requires_grad_(False)
 
 
