@@ -6,6 +6,7 @@ Settings that several configurations share are functions at the end, since a fie
 used in two dataclasses.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from functools import partial
@@ -60,6 +61,8 @@ def check_options(config: Any) -> None:
         about, value = item.metadata.get(KEY), getattr(config, item.name)
         if about is None or value is None:
             continue
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingsError(f"{item.name} {value}; expected a finite number; correct it")
         if about.minimum is not None and value < about.minimum:
             raise SettingsError(f"{item.name} {value}; expected {about.minimum} or more; raise it")
         names = value if isinstance(value, tuple) else (value,)

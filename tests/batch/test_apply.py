@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from kneematch.batch.apply import apply_review, check_ended, run_config
 from kneematch.batch.config import DetectConfig
@@ -14,6 +15,7 @@ from kneematch.batch.row import Row
 from kneematch.batch.run import detect_folder
 from kneematch.errors import SettingsError
 from kneematch.export.run_file import Counts, Run
+from kneematch.io.write import save_picture
 from kneematch.review.log import AREA_COLUMNS, Area, Decision, ReviewLog
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
@@ -44,10 +46,34 @@ def test_run_config_takes_the_settings_that_it_knows() -> None:
     assert config.export == ("coco",)
 
 
-@pytest.mark.parametrize("settings", [{"export": 3}, {"sheet": 7}, {"num_parts": "a"}])
+@pytest.mark.parametrize(
+    "settings", [{"export": 3}, {"sheet": 7}, {"num_parts": "a"}, {"crops": True, "crop_mm": "x"}]
+)
 def test_run_config_refuses_settings_that_no_run_has(settings: dict[str, object]) -> None:
     with pytest.raises(SettingsError):
         run_config(replace(RUN, settings=settings))
+
+
+def test_run_config_draws_no_sheet_over_a_file_of_the_user(tmp_path: Path) -> None:
+    ours, theirs, film = (tmp_path / name for name in ("ours.png", "theirs.png", "film.dcm"))
+    save_picture(Image.new("L", (9, 9)), ours)
+    Image.new("L", (9, 9)).save(theirs)
+    film.write_bytes(b"a film")
+    for path, kept in ((ours, ours), (theirs, None), (film, None), (tmp_path / "gone.png", None)):
+        assert run_config(replace(RUN, settings={"sheet": str(path)})).sheet == kept
+
+
+def test_apply_review_says_in_one_line_that_the_table_cannot_be_read(
+    films: Path, tmp_path: Path
+) -> None:
+    out, path = tmp_path / "out", tmp_path / "out" / "detections.csv"
+    detect_folder(films, out, DetectConfig(method="neural", device="cpu", workers=0, limit=1))
+    for text in ("", "x" * 200_000, None):
+        path.unlink()
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(SettingsError, match=r"cannot be read; .*kneematch detect"):
+            apply_review(out, workers=0)
 
 
 def test_apply_review_measures_corrected_knees_again(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The journal: what was written stays, damaged lines are done again, other settings refused."""
 
+import json
 import math
 import os
 from dataclasses import replace
@@ -164,6 +165,21 @@ def test_journal_keeps_rows_whose_list_of_films_is_damaged(path: Path) -> None:
         assert journal.films == ["film-0", "film-4", "film-2"]
         assert {each.index: each.film for each in journal.rows()} == {1: "film-4", 2: "film-2"}
         assert journal.add(FILMS) == [0, 3, 2, 4, 1, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "name", ["../../a", "/tmp/a", "a/b", "", "a\0b", "\ud800", 300 * "a", None, ["a"]]
+)
+def test_journal_gives_films_new_names_where_theirs_lead_out_of_the_folder(
+    path: Path, name: object
+) -> None:
+    fill(path, [0, 1, 2])
+    text = path.read_text()
+    assert '["film-1", "film-1"]' in text
+    path.write_text(text.replace('["film-1", "film-1"]', json.dumps(["film-1", name])))
+    with Journal(path) as journal:
+        assert journal.films == journal.names == ["film-0", "film-1", "film-2"]
+        assert journal.done() == 3
 
 
 def test_journal_takes_the_last_row_of_a_film(path: Path) -> None:

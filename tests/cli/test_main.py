@@ -115,6 +115,17 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         main(["info", str(film(tmp_path / "a.png"))])
 
 
+def test_closed_streams_are_no_error(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "kneematch", "detect", "missing.dcm", "-o", "out"]
+    for closed in ("<&-", ">&-", "<&- >&- 2>&-"):
+        script = f"{shlex.join(command)} {closed}"
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, capture_output=True, check=False
+        )
+        assert done.returncode == 2
+        assert b"Traceback" not in done.stderr
+
+
 def test_too_little_memory_of_a_gpu_is_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -105,6 +105,16 @@ def test_write_tables_a_name_that_is_not_utf8_keeps_its_bytes(tmp_path: Path) ->
     assert b"\n\xff.dcm," in path.read_bytes()
 
 
+@pytest.mark.parametrize("name", [os.fsdecode(b"\xff"), "s3:", "ä"])
+def test_write_tables_takes_a_folder_of_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).mkdir()
+    written(Path(name), ("a.dcm", FOUND))
+    assert {path.name for path in Path(name).iterdir()} == set(TABLES)
+
+
 def test_write_failures_has_a_film_a_status_and_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "failures.csv"
     write_failures([("a.dcm", "failed", "a.dcm: empty; expected a film, whole")], path)

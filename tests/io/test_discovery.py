@@ -143,6 +143,8 @@ def test_find_films_takes_a_table_of_ours_with_any_names() -> None:
         (["nothing"], "a folder without films"),
         (["@missing.txt"], "expected a list of films"),
         (["@empty.txt"], "an empty list"),
+        (["@films/a.DCM"], "a film; expected a list of films; leave the @ out"),
+        ([""], "an empty name"),
         (["two.csv"], "columns a, b; expected one called film"),
         (["none.csv"], "no paths in it"),
         (["empty.csv"], "not a table"),

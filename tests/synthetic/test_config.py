@@ -18,6 +18,8 @@ from kneematch.synthetic.framing import FREQUENCIES, KINDS
         {"family": -1},
         {"framing": "hand"},
         {"workers": -1},
+        {"turn_deg": float("nan")},
+        {"turn_deg": float("inf")},
     ],
 )
 def test_synth_config_refuses_impossible_settings(wrong: dict[str, Any]) -> None:

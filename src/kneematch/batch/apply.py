@@ -1,9 +1,11 @@
 """apply_review: write the decisions of a review to all files of a run."""
 
+import csv
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from kneematch.batch.artifacts import crop_size
 from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import Journal
 from kneematch.batch.results import (
@@ -19,6 +21,7 @@ from kneematch.export.tables import TABLES, landmark_names
 from kneematch.io.atomic import remove_leftovers
 from kneematch.io.csv_text import read_csv
 from kneematch.io.run_folder import JOURNAL, RUN
+from kneematch.io.write import is_own_picture
 from kneematch.parallel import default_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.review.log import DECISIONS
@@ -92,8 +95,11 @@ def run_config(run: Run) -> DetectConfig:
         settings["export"] = tuple(settings.get("export", ()))
         if settings.get("sheet") is not None:  # drawn again if it is where it was
             sheet = Path(settings["sheet"])
-            settings["sheet"] = sheet if sheet.exists() else None
-        return DetectConfig(**settings)
+            settings["sheet"] = sheet if is_own_picture(sheet) else None
+        config = DetectConfig(**settings)
+        if config.crops:
+            crop_size(config)
+        return config
     except (TypeError, ValueError) as error:
         raise SettingsError(
             f"{RUN}: settings that no run has ({error}); expected those of `kneematch detect`; "
@@ -102,5 +108,12 @@ def run_config(run: Run) -> DetectConfig:
 
 
 def _landmarks(out: Path) -> list[str]:
-    with (out / TABLES[0]).open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-        return landmark_names(next(read_csv(file)))
+    path = out / TABLES[0]
+    try:
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            return landmark_names(next(read_csv(file)))
+    except (OSError, csv.Error, StopIteration) as error:
+        raise SettingsError(
+            f"{path}: cannot be read; expected the table of a run; write it again by the command "
+            "of the run, `kneematch detect`"
+        ) from error

@@ -11,6 +11,7 @@ from typing import Final
 JOINT: Final = "_"  # between a folder and what it holds
 LONGEST_BYTES: Final = 120  # endings follow; file systems allow 255 bytes, encrypted ones 143
 HASH_DIGITS: Final = 8
+MOST_DIGITS: Final = 10  # of the number of a film that no folder tells from others
 
 
 def film_names(films: Sequence[str], taken: set[str]) -> list[str]:
@@ -48,6 +49,12 @@ def film_names(films: Sequence[str], taken: set[str]) -> list[str]:
             names[k] = names[first]
         _number(names, others, taken)
     return names
+
+
+def is_film_name(name: str) -> bool:
+    """Return whether `film_names` may have given a name; its files stay in their folder."""
+    is_short = len(os.fsencode(name)) <= LONGEST_BYTES + MOST_DIGITS
+    return bool(name) and is_short and "\0" not in name and PurePath(name).name == name
 
 
 def _parts(film: str) -> list[str]:

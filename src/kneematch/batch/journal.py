@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self
 
-from kneematch.batch.film_names import film_names
+from kneematch.batch.film_names import film_names, is_film_name
 from kneematch.batch.row import Row
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
@@ -301,7 +301,9 @@ class Journal:
         plain = json.loads(line)
         if "films" in plain:
             for film, name in plain["films"]:
-                self._place(str(film), str(name))
+                if not is_film_name(name):
+                    raise ValueError("a name that would leave the folder of the artifacts")
+                self._place(str(film), name)
         elif "gone" in plain:
             self.gone = frozenset(self._indices[film] for film in plain["gone"])
         elif "measured" in plain:

@@ -85,7 +85,7 @@ def run() -> NoReturn:
     code = main()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # a closed pipe
+        with suppress(OSError, ValueError, AttributeError):  # a closed pipe; None if closed before
             stream.flush()
     os._exit(code)
 

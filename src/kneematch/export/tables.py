@@ -225,7 +225,12 @@ def _parquet(path: Path, columns: Columns) -> Iterator[AddRow]:
         if len(group) >= PARQUET_GROUP_ROWS:
             flush()
 
-    with write_aside(path) as aside, parquet.ParquetWriter(aside, schema) as writer:
+    # An open file, since pyarrow reads some paths as addresses, and refuses names not in UTF-8.
+    with (
+        write_aside(path) as aside,
+        aside.open("wb") as file,
+        parquet.ParquetWriter(file, schema) as writer,
+    ):
         yield add
         if group:
             flush()

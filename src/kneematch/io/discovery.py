@@ -83,7 +83,7 @@ def select_films(
     Raises:
         SettingsError: nothing is left.
     """
-    films = find_films(named, stdin=sys.stdin.buffer, leave_out=leave_out)
+    films = find_films(named, stdin=getattr(sys.stdin, "buffer", None), leave_out=leave_out)
     if series is not None:
         inside = list(in_series(films, series))
         if not inside:
@@ -139,6 +139,8 @@ def _belongs(text: str, film: str) -> bool:
 def _films_of(name: str, stdin: BinaryIO | None, leave_out: Sequence[Path]) -> Iterator[str]:
     """Yield the films that one argument names; os.path bears names that are too long."""
     path = Path(name)
+    if not name:
+        raise SettingsError("an empty name; expected films; check the command")
     if name == STDIN:
         if stdin is None:
             raise SettingsError("-: no stdin; expected a list of films there; name files instead")
@@ -164,6 +166,8 @@ def _films_of(name: str, stdin: BinaryIO | None, leave_out: Sequence[Path]) -> I
 
 def _listed(text: bytes, source: str, folder: Path) -> list[str]:
     """Return the paths of a list: one per line or, if it has NULs, between NULs."""
+    if text.startswith(IMAGE_STARTS) or text[128:132] == b"DICM":
+        raise SettingsError(f"{source}: a film; expected a list of films; leave the @ out")
     lines = text.split(b"\0") if b"\0" in text else text.split(b"\n")
     names = [os.fsdecode(line.removesuffix(b"\r")) for line in lines]
     names = [_located(name, folder) for name in names if name.strip()]

@@ -91,16 +91,23 @@ def check_picture_path(path: Path, films: Iterable[str | os.PathLike[str]] = ())
         films: files that are read, and so must not be replaced.
     """
     check_suffix(path, PNG, "a picture")
+    if not path.parent.is_dir():
+        raise SettingsError(
+            f"{path}: its folder is not there; expected one to write to; make it, or choose another"
+        )
     if not os.path.lexists(path):
         return
-    if not _is_ours(path) or any(path.samefile(film) for film in films if Path(film).exists()):
+    if not is_own_picture(path) or any(
+        path.samefile(film) for film in films if Path(film).exists()
+    ):
         raise SettingsError(
             f"{path}: there is a file already that kneematch did not draw; expected a new name; "
             "choose another name"
         )
 
 
-def _is_ours(path: Path) -> bool:
+def is_own_picture(path: Path) -> bool:
+    """Return whether a file is a picture that kneematch drew."""
     try:
         with Image.open(path, formats=["PNG"]) as picture:
             return picture.info.get("Software") == SOFTWARE

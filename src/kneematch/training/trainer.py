@@ -95,7 +95,7 @@ def train(
         TemplateError: the annotation cannot serve as a template.
     """
     out, template = Path(out), Path(template)
-    paths = find_films(films, stdin=sys.stdin.buffer)
+    paths = find_films(films, stdin=getattr(sys.stdin, "buffer", None))
     _check_out(out, config)
     settings = training_settings(config, template)
     with process_group(config.device) as group:
