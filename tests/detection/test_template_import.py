@@ -57,6 +57,9 @@ def test_import_template_gives_the_boxes_that_were_drawn(tmp_path: Path, drawn: 
     assert main([*arguments, "-o", str(out)]) == 2  # which does not replace it
     assert out.read_bytes() == before
     assert main([*arguments, "-o", str(out), "--force"]) == 0
+    drawing = (tmp_path / "via.json").read_bytes()
+    assert main([*arguments, "-o", str(tmp_path / "via.json"), "--force"]) == 2
+    assert (tmp_path / "via.json").read_bytes() == drawing
 
 
 def test_import_template_places_boxes_by_the_plateau(tmp_path: Path, drawn: Annotation) -> None:
@@ -91,6 +94,11 @@ def test_import_template_reads_what_detect_exports(
     for landmark, (x, y) in imported.landmarks.items():
         expected = knee[f"{landmark}_x_px"], knee[f"{landmark}_y_px"]
         assert (x, y) == pytest.approx(expected, abs=2e-3)
+
+
+def test_import_template_refuses_a_drawing_without_end(tmp_path: Path, drawn: Annotation) -> None:
+    with pytest.raises(TemplateError, match="more than 256 MB"):
+        import_template(Path("/dev/zero"), drawn.film, tmp_path / "template.json")
 
 
 def test_import_template_asks_for_one_knee(tmp_path: Path, drawn: Annotation) -> None:

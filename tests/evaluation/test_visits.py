@@ -75,6 +75,28 @@ def test_compare_visits_refuses_films_that_are_not_in_a_run(
     assert not (tmp_path / "out.csv").exists()
 
 
+def test_compare_visits_bears_empty_lines_and_names_short_ones(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out.csv"
+    compare_visits(*runs, pairs(tmp_path, "/a/one.dcm,1.dcm", "", ""), out)
+    with pytest.raises(SettingsError, match="row 2 has 1 columns; expected 2"):
+        compare_visits(*runs, pairs(tmp_path, "one.dcm"), out, force=True)
+    with pytest.raises(SettingsError, match="/dev/zero: no such file"):
+        compare_visits(*runs, "/dev/zero", out, force=True)
+
+
+def test_compare_visits_never_replaces_what_it_compares(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    on = pairs(tmp_path, "/a/one.dcm,1.dcm")
+    for path in (on, runs[0] / "measurements.csv", runs[1] / "measurements.csv"):
+        before = path.read_bytes()
+        with pytest.raises(SettingsError, match="one of the tables to compare"):
+            compare_visits(*runs, on, path, force=True)
+        assert path.read_bytes() == before
+
+
 def test_compare_visits_keeps_a_file_that_is_there(runs: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     out.write_text("mine")

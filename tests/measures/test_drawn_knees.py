@@ -65,6 +65,7 @@ def test_read_corrected_takes_marked_outlines_only(tmp_path: Path) -> None:
     (knee,) = read_corrected(tmp_path)
     assert knee.pixels.shape == (80, 120)
     assert knee.outlines.width_px == 100
-    path.write_text("[]")
-    with pytest.raises(SettingsError, match="cannot be read"):
-        list(read_corrected(tmp_path))
+    for text in ("[]", "[" * 100_000, '{"knees": [{"corrected": true}]}'):
+        path.write_text(text)
+        with pytest.raises(SettingsError, match="cannot be read"):
+            list(read_corrected(tmp_path))

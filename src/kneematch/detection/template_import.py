@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kneematch.detection.config import ImportConfig
-from kneematch.errors import TemplateError
+from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.split import SIDES
 from kneematch.io.atomic import check_suffix, refuse_existing
 from kneematch.io.radiograph import Radiograph
@@ -60,6 +60,8 @@ def import_template(
     check_suffix(out, SUFFIX, "a template")
     if out.exists() and not config.force:
         refuse_existing(out)
+    if path.exists() and out.exists() and out.samefile(path):
+        raise SettingsError(f"{out}: the drawing itself; expected another name; choose one")
     pixels = read_isolated(Path(film))
     shapes = read_shapes(
         path,

@@ -19,6 +19,8 @@ BEFORE, AFTER = "before", "after"
 DECIMALS: Final = 4
 PARTS: Final = (BEFORE, AFTER, "change", "change_sd")
 
+LARGEST: Final = 1e9  # of a measure; a larger one is damaged
+
 Table = dict[tuple[str, str], Mapping[str, str]]  # rows by film and side
 
 
@@ -57,6 +59,11 @@ def compare_visits(
     check_suffix(Path(out), ".csv", "a table")
     if os.path.lexists(out) and not force:
         refuse_existing(Path(out))
+    inputs = [Path(pairs), *(Path(folder) / MEASUREMENTS[0] for folder in (before, after))]
+    if Path(out).exists() and any(path.exists() and path.samefile(out) for path in inputs):
+        raise SettingsError(
+            f"{out}: one of the tables to compare; expected another name; choose one"
+        )
     tables = [_measurements(Path(folder)) for folder in (before, after)]
     rows = []
     for films in _read(Path(pairs), (BEFORE, AFTER)):
@@ -134,12 +141,12 @@ def _film(table: Table, name: str, pairs: Path) -> str:
 
 
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    try:
-        header, rows = read_csv_file(path)
-    except FileNotFoundError as error:
+    if not path.is_file():
         raise SettingsError(
             f"{path}: no such file; expected a table; make a run with --measure, or name another"
-        ) from error
+        )
+    try:
+        header, rows = read_csv_file(path)
     except (OSError, ValueError, csv.Error) as error:
         raise SettingsError(
             f"{path}: cannot be read ({error}); expected CSV; correct it"
@@ -148,11 +155,17 @@ def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         raise SettingsError(
             f"{path}: columns {', '.join(header[:6])}; expected {' and '.join(columns)}; correct it"
         )
-    return [dict(zip(header, row, strict=False)) for row in rows]
+    for number, row in enumerate(rows, 2):
+        if row and len(row) != len(header):
+            raise SettingsError(
+                f"{path}: row {number} has {len(row)} columns; expected {len(header)}; correct it"
+            )
+    return [dict(zip(header, row, strict=True)) for row in rows if row]  # not an empty line
 
 
 def _number(text: str) -> float | None:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return None
+    return number if abs(number) < LARGEST else None  # NaN is not

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from kneematch.errors import TemplateError
 from kneematch.io.atomic import write_private
+from kneematch.io.limits import read_text_bytes
 
 MARKUPS, POINTS = ".mrk.json", ".pts"  # suffixes
 SCHEMA: Final = (
@@ -67,7 +68,7 @@ def read_shapes(
     """
     path, spacing = Path(path), mm_per_px or 1.0
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text_bytes(path).decode("utf-8")
         if path.name.endswith(POINTS):
             unit_px = 1 / spacing if points_in_mm else 1.0
             return list(_from_points(text, point_names, unit_px))

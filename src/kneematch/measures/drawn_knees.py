@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
-from kneematch.io.read import read
+from kneematch.io.read import read_isolated
 from kneematch.measures.outlines import Array, Outlines
 
 OUTLINES: Final = "outlines.json"  # of a run
@@ -43,12 +43,12 @@ def read_corrected(run: Path) -> Iterator[DrawnKnee]:
     path = run / OUTLINES
     try:
         knees = json.loads(path.read_text("utf-8"))["knees"]
-        corrected = [knee for knee in knees if knee.get("corrected")]
+        corrected = [(str(knee["film"]), knee) for knee in knees if knee.get("corrected")]
     except FileNotFoundError as error:
         raise SettingsError(
             f"{path}: no such file; expected a run made with --measure; name another folder"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise SettingsError(
             f"{path}: cannot be read ({error}); expected outlines of a run; make it again"
         ) from error
@@ -57,8 +57,8 @@ def read_corrected(run: Path) -> Iterator[DrawnKnee]:
             f'{path}: no corrected outlines; expected some with "corrected": true; correct them, '
             "or give masks with --masks"
         )
-    for knee in corrected:
-        yield DrawnKnee(str(knee["film"]), read(knee["film"]).pixels, Outlines.from_dict(knee))
+    for film, knee in corrected:
+        yield DrawnKnee(film, read_isolated(film).pixels, Outlines.from_dict(knee))
 
 
 def read_masks(folder: Path) -> Iterator[MaskedKnee]:
@@ -75,7 +75,7 @@ def read_masks(folder: Path) -> Iterator[MaskedKnee]:
         )
     for path in masks:
         crop = path.with_name(path.name.replace(SUFFIX, ""))
-        pixels, mask = (read(each).pixels for each in (crop, path))
+        pixels, mask = (read_isolated(each).pixels for each in (crop, path))
         if pixels.shape != mask.shape:
             raise SettingsError(
                 f"{path}: a mask of {mask.shape} on a crop of {pixels.shape} pixels; expected the "
