@@ -54,10 +54,9 @@ from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.solvers.problem import Problem, Solution, make_problem, pyramid
 from kneematch.solvers.sliding_window import sliding_window
 from kneematch.training import distributed
-from kneematch.training.batchnorm import unfold_batchnorm
 from kneematch.training.config import PAPER
 from kneematch.training.dataset import FilmsInMemory
-from kneematch.training.initial_weights import Networks, initial_networks
+from kneematch.training.initial_weights import Networks, initial_networks, unfold_batchnorm
 from kneematch.training.phase import PhaseState, predict_poses, train_phase
 from kneematch.training.trainer import cut_templates
 from kneematch.training.two_phases import Task, TemplatePair, coarse_phase, fine_phase

@@ -61,15 +61,14 @@ def check_options(config: Any) -> None:
         about, value = item.metadata.get(KEY), getattr(config, item.name)
         if about is None or value is None:
             continue
+        flag = f"--{item.name.replace('_', '-')}"
         if isinstance(value, float) and not math.isfinite(value):
-            raise SettingsError(f"{item.name} {value}; expected a finite number; correct it")
+            raise SettingsError(f"{flag} {value}; expected a finite number; correct it")
         if about.minimum is not None and value < about.minimum:
-            raise SettingsError(f"{item.name} {value}; expected {about.minimum} or more; raise it")
-        names = value if isinstance(value, tuple) else (value,)
-        if about.choices and not set(names) <= set(about.choices):
-            raise SettingsError(
-                f"{item.name} {value!r}; expected one of {', '.join(about.choices)}"
-            )
+            raise SettingsError(f"{flag} {value}; expected {about.minimum} or more; raise it")
+        for name in value if isinstance(value, tuple) else (value,):
+            if about.choices and name not in about.choices:
+                raise SettingsError(f"{flag} {name!r}; expected one of {', '.join(about.choices)}")
     if getattr(config, "resume", False) and getattr(config, "force", False):
         raise SettingsError(
             "--resume and --force; expected one of them: to continue, or to start over"
@@ -97,7 +96,6 @@ paper_option = partial(
     False,
     help="Use the paper's energy and refinement instead of the robust ones.",
     group=METHOD,
-    flags=("--paper",),
 )
 device_option = partial(
     option, "auto", help="auto, cpu, cuda, cuda:N or mps.", group=PERFORMANCE, metavar="DEVICE"
@@ -130,10 +128,6 @@ series_option = partial(
 limit_option = partial(
     option, None, help="Only the first N films.", group=INPUT, metavar="N", minimum=1
 )
-resume_option = partial(
-    option, False, help="Continue an interrupted run.", group=OUTPUT, flags=("--resume",)
-)
-force_option = partial(
-    option, False, help="Replace what is there already.", group=OUTPUT, flags=("--force",)
-)
+resume_option = partial(option, False, help="Continue an interrupted run.", group=OUTPUT)
+force_option = partial(option, False, help="Replace what is there already.", group=OUTPUT)
 seed_option = partial(option, 0, help="Random seed.", group=METHOD, metavar="N", minimum=0)

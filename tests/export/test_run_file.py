@@ -1,6 +1,5 @@
 """run.json: everything that is needed to repeat a run."""
 
-import hashlib
 import json
 import os
 import sys
@@ -17,7 +16,6 @@ from kneematch.errors import SettingsError
 from kneematch.export.run_file import (
     Counts,
     Run,
-    content_hash,
     device_name,
     read_run,
     versions,
@@ -71,14 +69,6 @@ def test_versions_are_those_that_run() -> None:
     assert content["kneematch"] == __version__
     assert content["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert set(content) == {"python", "kneematch", "torch", "numpy", "pydicom"}
-
-
-@pytest.mark.parametrize("size", [0, 5, 3 << 20])
-def test_content_hash_is_that_of_the_content(tmp_path: Path, size: int) -> None:
-    content = bytes(range(256)) * (size // 256 + 1)
-    path = tmp_path / "model"
-    path.write_bytes(content[:size])
-    assert content_hash(path) == hashlib.sha256(content[:size]).hexdigest()
 
 
 def test_device_name_has_the_cores() -> None:

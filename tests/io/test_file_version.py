@@ -1,11 +1,12 @@
 """Versions of files: size and date, or the content."""
 
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
 
-from kneematch.io.file_version import FileVersion, file_versions
+from kneematch.io.file_version import FileVersion, content_hash, file_versions
 
 
 def version(path: Path, *, hashed: bool = False) -> FileVersion:
@@ -42,3 +43,11 @@ def test_file_versions_has_none_for_missing_files(tmp_path: Path) -> None:
     Path(paths[700]).touch()
     found = file_versions([*paths, "null\0byte"])
     assert [k for k, each in enumerate(found) if each] == [700]
+
+
+@pytest.mark.parametrize("size", [0, 5, 3 << 20])
+def test_content_hash_is_that_of_the_content(tmp_path: Path, size: int) -> None:
+    content = bytes(range(256)) * (size // 256 + 1)
+    path = tmp_path / "model"
+    path.write_bytes(content[:size])
+    assert content_hash(path) == hashlib.sha256(content[:size]).hexdigest()

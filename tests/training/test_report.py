@@ -1,7 +1,8 @@
-"""Tests of metrics.csv, of the plot of the losses and of the preview."""
+"""Tests of metrics.csv, of the plot of the losses, of the preview, and of the comparison."""
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from kneematch.errors import SettingsError
+from kneematch.geometry.split import split
 from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR
+from kneematch.io.write import write_dicom
+from kneematch.matching.annotation import Annotation, annotate
+from kneematch.networks.model_file import load_model, save_model, shipped_model
+from kneematch.networks.pose_network import PoseNetwork
+from kneematch.synthetic.phantom import phantom
 from kneematch.training.config import DEFAULT, PAPER
 from kneematch.training.distributed import Group
 from kneematch.training.phase import predict_poses
@@ -21,6 +28,7 @@ from kneematch.training.report import (
     GAP_PX,
     HEIGHT_PX,
     Epoch,
+    compare_with_built_in,
     draw_poses,
     draw_preview,
     plot_losses,
@@ -30,6 +38,7 @@ from kneematch.training.report import (
 from kneematch.training.two_phases import Task, coarse_phase, fine_phase
 
 SIZE = (1200, 640)  # (width, height) of the picture
+FILM_SIZE = (480, 600)
 EPOCHS = [
     Epoch("coarse", 0, 1, 1.25, 3.5),
     Epoch("coarse", 0, 2, 0.5, 7.0),
@@ -164,3 +173,35 @@ def test_draw_preview_shows_the_first_films_with_the_poses_predicted_on_all(
     found = np.asarray(draw_preview(task, networks, phase), dtype=float)
     assert found.shape == wanted.shape
     assert (np.abs(found - wanted).max(-1) > 40).mean() < 0.001  # a line may round to a neighbour
+
+
+def drawn_on(folder: Path, seed: int) -> Annotation:
+    made = phantom(seed, size=FILM_SIZE)
+    path = folder / "film.dcm"
+    write_dicom(path, made.radiograph.pixels, mm_per_px=None, laterality="B", bits=16)
+    knee = made.knees[1]
+    return annotate(path, knee.side, knee.plateau_left, knee.plateau_right)
+
+
+def test_compare_with_built_in_tells_an_untrained_model_from_a_good_one(tmp_path: Path) -> None:
+    drawn = drawn_on(tmp_path, 22)
+    films = [phantom(seed, size=FILM_SIZE).radiograph for seed in (1, 2, 5, 22)]
+    halves = torch.stack([split(film).pixels for film in films])
+    good = load_model(shipped_model())
+    torch.manual_seed(0)
+    bad = replace(good, coarse=PoseNetwork().state_dict(), fine=PoseNetwork().state_dict())
+    save_model(tmp_path / "bad.safetensors", bad)
+    loss, _ = compare_with_built_in(tmp_path / "bad.safetensors", drawn, halves)
+    assert loss.worse
+    assert loss.trained > 2 * loss.built_in
+    same, heights = compare_with_built_in(shipped_model(), drawn, halves)
+    assert not same.worse
+    assert not heights.worse
+
+
+def test_compare_with_built_in_says_nothing_where_it_sees_no_knee(tmp_path: Path) -> None:
+    drawn = drawn_on(tmp_path, 22)
+    noise = torch.rand(FILM_SIZE, generator=torch.Generator().manual_seed(0)).numpy()
+    write_dicom(drawn.film, noise, mm_per_px=None, laterality="B", bits=16)
+    halves = split(phantom(1, size=FILM_SIZE).radiograph).pixels[None]
+    assert compare_with_built_in(shipped_model(), drawn, halves) == []

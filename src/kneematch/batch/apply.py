@@ -14,7 +14,7 @@ from kneematch.batch.results import (
     write_results,
     write_run_and_report,
 )
-from kneematch.batch.reviewed_rows import row_reviser
+from kneematch.batch.row import row_reviser
 from kneematch.errors import SettingsError
 from kneematch.export.run_file import Counts, Run, read_run
 from kneematch.export.tables import TABLES, landmark_names

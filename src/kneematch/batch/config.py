@@ -1,27 +1,14 @@
 """DetectConfig: the settings of `detect_folder` and of `kneematch detect`."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from kneematch import options
 from kneematch.errors import SettingsError
-from kneematch.options import (
-    INPUT,
-    METHOD,
-    OUTPUT,
-    PERFORMANCE,
-    batch_size_option,
-    device_option,
-    force_option,
-    limit_option,
-    model_option,
-    option,
-    paper_option,
-    series_option,
-    template_option,
-    workers_option,
-)
+from kneematch.options import INPUT, METHOD, OUTPUT, PERFORMANCE, check_options, option
 from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
 
 if TYPE_CHECKING:
@@ -39,172 +26,118 @@ CROP_PRESETS: Final = {
 EXPORTS: Final = ("coco", "dicom", "markups", "pts")
 PRELOAD: Final = "KNEEMATCH_PRELOAD"  # environment variable: a DetectorSource as JSON
 
+_input: Any = partial(option, group=INPUT)
+_method: Any = partial(option, group=METHOD)
+_output: Any = partial(option, group=OUTPUT)
+_performance: Any = partial(option, group=PERFORMANCE)
+
 
 @dataclass(frozen=True, slots=True)
 class DetectConfig:
     """Which films, how they are searched, and what is written."""
 
-    series: str | None = series_option()
-    limit: int | None = limit_option()
-    num_parts: int = option(
-        1,
-        help="Number of shards to split the films into, for a job array.",
-        group=INPUT,
-        metavar="N",
-        minimum=1,
+    series: str | None = options.series_option()
+    limit: int | None = options.limit_option()
+    num_parts: int = _input(
+        1, help="Number of shards to split the films into, for a job array.", metavar="N", minimum=1
     )
-    part_id: int = option(
-        0, help="Shard to process, counted from 0.", group=INPUT, metavar="N", minimum=0
-    )
+    part_id: int = _input(0, help="Shard to process, counted from 0.", metavar="N", minimum=0)
 
-    model: str | None = model_option()
-    template: str | None = template_option()
-    method: str = option(
+    model: str | None = options.model_option()
+    template: str | None = options.template_option()
+    method: str = _method(
         "auto",
         help="How knees are found; auto is locator (neural+sharpen with --paper), or search if the "
         "networks see no knee where the template was drawn.",
-        group=METHOD,
         choices=METHODS,
     )
-    paper: bool = paper_option()
-    left_is: str | None = option(
+    paper: bool = options.paper_option()
+    left_is: str | None = _method(
         None,
         help="The patient's side at the left of the pictures, where headers do not tell it.",
-        group=METHOD,
         choices=("R", "L"),
     )
-    knees: str = option(
+    knees: str = _method(
         "auto",
         help="Number of frontal knees on each film, for the method locator; auto finds out.",
-        group=METHOD,
         choices=KNEES,
     )
     paper_settings: PaperSettings = DEFAULT_SETTINGS  # `kneematch evaluate` has options for them
 
-    resume: bool = option(
-        False,
-        help="Continue the run in the folder; this is done in any case.",
-        group=OUTPUT,
-        flags=("--resume",),
+    resume: bool = _output(False, help="Continue the run in the folder; this is done in any case.")
+    force: bool = options.force_option()
+    hash_films: bool = _input(
+        False, help="Recognise changed films by their content instead of size and date."
     )
-    force: bool = force_option()
-    hash_films: bool = option(
-        False,
-        help="Recognise changed films by their content instead of size and date.",
-        group=INPUT,
-        flags=("--hash-films",),
+    measure: bool = _output(
+        False, help="Measure the joint space and the alignment of every knee (experimental)."
     )
-    measure: bool = option(
-        False,
-        help="Measure the joint space and the alignment of every knee (experimental).",
-        group=OUTPUT,
-        flags=("--measure",),
-    )
-    magnification: float | None = option(
+    magnification: float | None = _output(
         None,
         help="Magnification of the films, by which lengths in mm are divided.",
-        group=OUTPUT,
         metavar="FACTOR",
         default_text="1, mm at the detector",
     )
-    outlines: str | None = option(
+    outlines: str | None = _method(
         None,
         help="Outline network written by `kneematch train --outlines`.",
-        group=METHOD,
         metavar="FILE",
         default_text="the built-in one",
     )
-    overlays: bool = option(
-        False, help="Draw a picture of every film.", group=OUTPUT, flags=("--overlays",)
-    )
-    crops: bool = option(
-        False,
-        help="Cut every knee out, upright, as a 16-bit PNG.",
-        group=OUTPUT,
-        flags=("--crops",),
-    )
-    crop_preset: str | None = option(
+    overlays: bool = _output(False, help="Draw a picture of every film.")
+    crops: bool = _output(False, help="Cut every knee out, upright, as a 16-bit PNG.")
+    crop_preset: str | None = _output(
         None,
         help="Size of crops as common graders take it: 140 mm in 700, 300 or 224 pixels.",
-        group=OUTPUT,
         choices=tuple(CROP_PRESETS),
     )
-    crop_mm: float | None = option(
-        None, help="Side length of crops, in mm.", group=OUTPUT, metavar="MM", default_text="140"
+    crop_mm: float | None = _output(
+        None, help="Side length of crops, in mm.", metavar="MM", default_text="140"
     )
-    crop_spacing: float | None = option(
-        None, help="Pixel spacing of crops, in mm.", group=OUTPUT, metavar="MM", default_text="0.3"
+    crop_spacing: float | None = _output(
+        None, help="Pixel spacing of crops, in mm.", metavar="MM", default_text="0.3"
     )
-    crop_px: int | None = option(
+    crop_px: int | None = _output(
         None,
         help="Side length of crops of films without pixel spacing, in film pixels.",
-        group=OUTPUT,
         metavar="N",
     )
-    mirror: bool = option(
-        False,
-        help="Mirror crops of the picture's left half, so that all knees look alike.",
-        group=OUTPUT,
-        flags=("--mirror",),
+    mirror: bool = _output(
+        False, help="Mirror crops of the picture's left half, so that all knees look alike."
     )
-    export: tuple[str, ...] = option(
-        (), help="Write results for other programs; may be repeated.", group=OUTPUT, choices=EXPORTS
+    export: tuple[str, ...] = _output(
+        (), help="Write results for other programs; may be repeated.", choices=EXPORTS
     )
-    sheet: Path | None = option(
-        None, help="Draw the first films side by side.", group=OUTPUT, metavar="PNG"
-    )
+    sheet: Path | None = _output(None, help="Draw the first films side by side.", metavar="PNG")
 
-    device: str = device_option()
-    batch_size: int | None = batch_size_option()
-    workers: int | None = workers_option()
-    engine: str = option(
-        "local",
-        help="Compute on this machine or on a Ray cluster.",
-        group=PERFORMANCE,
-        choices=ENGINES,
+    device: str = options.device_option()
+    batch_size: int | None = options.batch_size_option()
+    workers: int | None = options.workers_option()
+    engine: str = _performance(
+        "local", help="Compute on this machine or on a Ray cluster.", choices=ENGINES
     )
-    ray_address: str | None = option(
-        None,
-        help="Address of a running Ray cluster.",
-        group=PERFORMANCE,
-        metavar="ADDRESS",
-        default_text="start one",
+    ray_address: str | None = _performance(
+        None, help="Address of a running Ray cluster.", metavar="ADDRESS", default_text="start one"
     )
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
-        if self.limit is not None and self.limit < 1:
-            raise SettingsError(f"--limit {self.limit}; expected 1 film or more; raise it")
-        if self.num_parts < 1 or not 0 <= self.part_id < self.num_parts:
+        check_options(self)
+        if self.part_id >= self.num_parts:
             raise SettingsError(
                 f"--part-id {self.part_id} of --num-parts {self.num_parts}; expected a part from "
                 "0 to num-parts - 1; correct them"
             )
-        if self.workers is not None and self.workers < 0:
-            raise SettingsError(f"{self.workers} workers; expected 0 or more; raise it")
-        check_choice("engine", self.engine, ENGINES)
-        check_choice("knees", self.knees, KNEES)
-        for name in self.export:
-            check_choice("export", name, EXPORTS)
-        if self.resume and self.force:
+        sizes = self.crop_mm, self.crop_spacing
+        if self.crop_preset is not None and sizes != (None, None):
             raise SettingsError(
-                "--resume and --force; expected one of them: to continue, or to start over"
+                "--crop-preset with --crop-mm or --crop-spacing; expected one or the other: "
+                "leave one out"
             )
-        if self.crop_preset is not None:
-            check_choice("crop_preset", self.crop_preset, tuple(CROP_PRESETS))
-            if self.crop_mm is not None or self.crop_spacing is not None:
-                raise SettingsError(
-                    "--crop-preset with --crop-mm or --crop-spacing; expected one or the other: "
-                    "leave one out"
-                )
-        sizes = (
-            *(self.crop_mm, self.crop_spacing, self.crop_px, self.crop_preset),
-            self.mirror or None,
-        )
-        if not self.crops and any(size is not None for size in sizes):
+        given = (*sizes, self.crop_px, self.crop_preset, self.mirror or None)
+        if not self.crops and any(setting is not None for setting in given):
             raise SettingsError("the size of crops, but no crops; expected --crops; add it")
-        measured = self.magnification, self.outlines
-        if not self.measure and any(setting is not None for setting in measured):
+        if not self.measure and (self.magnification, self.outlines) != (None, None):
             raise SettingsError(
                 "--magnification or --outlines without measures; expected --measure; add it"
             )
@@ -217,23 +150,9 @@ class DetectConfig:
 
     def source(self) -> "DetectorSource":
         """Return the part of the settings that loads the detector."""
-        return DetectorSource(
-            self.model,
-            self.template,
-            self.method,
-            self.paper,
-            self.device,
-            self.batch_size,
-            self.left_is,
-            None if self.knees == "auto" else int(self.knees),
-            self.paper_settings,
-        )
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise SettingsError unless a value is one of the choices."""
-    if value not in choices:
-        raise SettingsError(f"{name} {value!r}; expected one of {', '.join(choices)}")
+        taken = {item.name: getattr(self, item.name) for item in fields(DetectorSource)}
+        knees = None if self.knees == "auto" else int(self.knees)
+        return DetectorSource(**taken | {"knees": knees})
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,23 +173,14 @@ class DetectorSource:
         """Load the detector."""
         from kneematch.detection.detector import Detector
 
-        return Detector.load(
-            self.model,
-            template=self.template,
-            method=self.method,
-            paper=self.paper,
-            device=self.device,
-            batch_size=self.batch_size,
-            left_is=self.left_is,
-            knees=self.knees,
-            paper_settings=PaperSettings(*self.paper_settings),  # a list, if it came as JSON
-        )
+        settings = PaperSettings(*self.paper_settings)  # a list, if it came as JSON
+        return Detector.load(**asdict(self) | {"paper_settings": settings})
 
     def hashes(self) -> dict[str, str]:
         """Return the SHA-256 of the files that rows depend on; a template's film is one."""
         from kneematch.detection.detector import needs_model
         from kneematch.detection.locate import LOCATOR_FILE
-        from kneematch.export.run_file import content_hash
+        from kneematch.io.file_version import content_hash
         from kneematch.matching.annotation import load_annotation
         from kneematch.networks.model_file import shipped_model
 

@@ -1,14 +1,19 @@
-"""A row of a run: what was found on one film."""
+"""A row of a run: what was found on one film, and what a reviewer made of it."""
 
 import json
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from kneematch.detection.detection import Detection
-from kneematch.errors import SettingsError
+from kneematch.errors import FilmError, SettingsError
 from kneematch.io.file_version import FileVersion
-from kneematch.review.log import REJECTED
+from kneematch.io.read import read_isolated
+from kneematch.review.correction import is_added, review_detections
+from kneematch.review.log import FILE_NAME, REJECTED, Decision, read_decisions
 
 OK, NO_KNEE, FAILED = "ok", "no_knee", "failed"  # status of a film
 
@@ -75,3 +80,44 @@ class Row:
         height, width = plain["size"]
         knees = tuple(Detection.from_dict(found) for found in plain["knees"])
         return replace(row, size=(height, width), detections=knees)
+
+
+def row_reviser(out: Path, root: Path = Path()) -> Callable[[Row], Row] | None:
+    """Return a function that applies the decisions in review.csv to a row; None without any.
+
+    Args:
+        out: the folder of the run.
+        root: folder of films with relative paths.
+
+    Raises:
+        SettingsError: review.csv cannot be read.
+    """
+    by_film: defaultdict[str, dict[str, Decision]] = defaultdict(dict)
+    for (film, side), decision in read_decisions(out / FILE_NAME).items():
+        by_film[film][side] = decision
+
+    if not by_film:
+        return None
+
+    @cache
+    def size_and_spacing(film: str) -> tuple[tuple[int, int], float | None] | None:
+        try:
+            radiograph = read_isolated(root / film)
+        except FilmError:
+            return None
+        return radiograph.size, radiograph.mm_per_px
+
+    def revise(row: Row) -> Row:
+        decisions = by_film.get(row.film)
+        if not decisions:
+            return row
+        if row.detections:
+            mm_per_px = row.detections[0].mm_per_px
+            return replace(row, detections=review_detections(row.detections, decisions, mm_per_px))
+        if any(map(is_added, decisions.values())) and (facts := size_and_spacing(row.film)):
+            size, mm_per_px = facts
+            knees = review_detections((), decisions, mm_per_px)
+            return Row(row.index, row.film, size, knees, version=row.version)
+        return row
+
+    return revise

@@ -226,7 +226,7 @@ def _open_journal(plan: _Plan) -> "Journal":
     """
     from kneematch.batch.journal import Journal
     from kneematch.batch.results import remove_results
-    from kneematch.batch.reviewed_rows import row_reviser
+    from kneematch.batch.row import row_reviser
 
     out, force = plan.out, plan.config.force
     old = out / OLD_JOURNAL

@@ -11,12 +11,12 @@ from torch import Tensor
 from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.knee_view import cut_views
-from kneematch.geometry.split import LEFT, SIDES, large_enough, split
+from kneematch.geometry.split import LEFT, SIDES, large_enough
 from kneematch.geometry.view import View
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
 from kneematch.matching.annotation import Annotation, load_annotation
-from kneematch.matching.template import Template, cut_from_half
+from kneematch.matching.template import Template, annotated_half, cut_from_half
 from kneematch.networks.consistency_check import ConsistencyCheck
 from kneematch.networks.model_file import Model
 from kneematch.networks.template_transfer import transfer_template
@@ -61,11 +61,7 @@ def read_template(template: DrawnTemplate, *, located: bool) -> TemplateSource:
             "expected another name; rename it"
         )
     film = read_isolated(drawn.film)
-    if located:
-        view = _located_view(film, drawn)
-    else:
-        halves, side = split(film), SIDES.index(drawn.side)
-        view = View(halves.pixels[side], halves.to_film[side])
+    view = _located_view(film, drawn) if located else annotated_half(film, drawn)
     cut, theta = cut_from_half(view, drawn)
     return TemplateSource(cut, view.pixels, theta)
 

@@ -18,6 +18,7 @@ PAPER_METHODS: Final = ("sliding", "neural", "neural+sharpen", "search")  # on t
 METHODS: Final = ("locator", *PAPER_METHODS)
 
 _input: Any = partial(option, None, group=INPUT)
+_method: Any = partial(option, group=METHOD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,39 +36,27 @@ class EvaluateConfig:
     )
     model: str | None = options.model_option()
     template: str | None = options.template_option()
-    methods: tuple[str, ...] = option(
-        METHODS,
-        help="Methods to run, separated by commas.",
-        group=METHOD,
-        metavar="NAMES",
-        parser=parse_names,
+    methods: tuple[str, ...] = _method(
+        METHODS, help="Methods to run, separated by commas.", metavar="NAMES", parser=parse_names
     )
-    grid: int = option(
-        0,
-        help="Number of films to also run the (slow) grid search on.",
-        group=METHOD,
-        metavar="N",
-        minimum=0,
+    grid: int = _method(
+        0, help="Number of films to also run the (slow) grid search on.", metavar="N", minimum=0
     )
-    grid_scales: int = option(
-        N_SCALES, help="Scales of the grid (the paper's N_s).", group=METHOD, metavar="N", minimum=2
+    grid_scales: int = _method(
+        N_SCALES, help="Scales of the grid (the paper's N_s).", metavar="N", minimum=2
     )
-    grid_stride: float = option(
+    grid_stride: float = _method(
         STRIDE,
         help="Distance of the grid's patches as a share of their size (the paper's r).",
-        group=METHOD,
         metavar="SHARE",
     )
-    adam_steps: int = option(
+    adam_steps: int = _method(
         STEPS,
         help="Steps of Adam, in the grid search and, with --paper, in the refinement.",
-        group=METHOD,
         metavar="N",
         minimum=1,
     )
-    adam_rate: float = option(
-        RATE, help="Learning rate of these steps.", group=METHOD, metavar="RATE"
-    )
+    adam_rate: float = _method(RATE, help="Learning rate of these steps.", metavar="RATE")
     paper: bool = options.paper_option()
     resume: bool = options.resume_option()
     force: bool = options.force_option()
@@ -133,11 +122,9 @@ class ReproduceConfig:
         "`kneematch evaluate` takes it.",
         metavar="CSV",
     )
-    template: Path | None = option(
-        None, help="Annotated knee to train on.", group=METHOD, metavar="FILE"
-    )
-    model: Path | None = option(
-        None, help="Model to test instead of training one.", group=METHOD, metavar="FILE"
+    template: Path | None = _method(None, help="Annotated knee to train on.", metavar="FILE")
+    model: Path | None = _method(
+        None, help="Model to test instead of training one.", metavar="FILE"
     )
     recipe: str = option_like(TrainConfig, "recipe", default=PAPER.name)
     start: str = option_like(TrainConfig, "start")

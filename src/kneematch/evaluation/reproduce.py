@@ -10,9 +10,9 @@ from typing import Final
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import GRID, EvaluateConfig, ReproduceConfig
 from kneematch.evaluation.datasets import Split, Study, relative_path, split_films
+from kneematch.evaluation.ground_truth import load_oai_labels
 from kneematch.evaluation.losses import film_losses
 from kneematch.evaluation.method_run import RUNS, MethodRun
-from kneematch.evaluation.oai_labels import load_oai_labels
 from kneematch.evaluation.run import EvaluateResult, evaluate
 from kneematch.evaluation.scores import plateau_margins
 from kneematch.evaluation.statistics import mean_and_error

@@ -9,13 +9,12 @@ import numpy as np
 
 from kneematch.detection.detection import Detection, Point
 from kneematch.errors import SettingsError
-from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee
+from kneematch.evaluation.ground_truth import AREA, GroundTruth, LabelledKnee
 from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.statistics import bootstrap_mean, mean
 from kneematch.evaluation.tables import Cell, Table, columns
 from kneematch.matching.annotation import PLATEAU_MARGINS
 
-AREA: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau
 GOOD_IOU: Final = 0.75
 ALL: Final = "all"
 

@@ -1,6 +1,5 @@
 """run.json: how a run was made and how it went, nothing of a film's header; the installation."""
 
-import hashlib
 import json
 import os
 import platform
@@ -15,6 +14,7 @@ from typing import Any, Final
 from kneematch import __version__
 from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
+from kneematch.io.file_version import content_hash
 
 FORMAT: Final = "kneematch-run/1"
 INFO_FORMAT: Final = "kneematch-info/1"
@@ -107,12 +107,6 @@ def versions() -> dict[str, str]:
     """Return the versions of kneematch, Python and the packages that may change results."""
     packages = {name: metadata.version(name) for name in PACKAGES}
     return {"kneematch": __version__, "python": platform.python_version(), **packages}
-
-
-def content_hash(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def device_name(device: str) -> str:

@@ -1,6 +1,7 @@
 """Which version of a file was read: its size, its date and, on request, its hash."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -36,6 +37,12 @@ def file_versions(paths: Sequence[str], *, hashed: bool = False) -> list[FileVer
         return list(chain.from_iterable(found))
 
 
+def content_hash(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _version(path: str, *, hashed: bool) -> FileVersion | None:
     try:
         state = Path(path).stat()
@@ -43,6 +50,6 @@ def _version(path: str, *, hashed: bool) -> FileVersion | None:
         return None
     digest = ""
     if hashed:
-        with suppress(OSError), Path(path).open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        with suppress(OSError):
+            digest = content_hash(path)
     return FileVersion(state.st_size, state.st_mtime_ns, digest)

@@ -62,9 +62,13 @@ def cut_template(
     Returns:
         The template and the pose theta (4,) it has in its own half image.
     """
-    halves = split(film)
-    side = SIDES.index(annotation.side)
-    return cut_from_half(View(halves.pixels[side], halves.to_film[side]), annotation, box)
+    return cut_from_half(annotated_half(film, annotation), annotation, box)
+
+
+def annotated_half(film: Radiograph, annotation: Annotation) -> View:
+    """Return the half image (H, W) of a film that an annotation was drawn on."""
+    halves, side = split(film), SIDES.index(annotation.side)
+    return View(halves.pixels[side], halves.to_film[side])
 
 
 def cut_from_half(half: View, annotation: Annotation, box: str = "fine") -> tuple[Template, Tensor]:

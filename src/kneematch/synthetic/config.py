@@ -2,7 +2,8 @@
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from kneematch.errors import SettingsError
 from kneematch.options import check_options, force_option, option, workers_option
@@ -12,7 +13,8 @@ FRAMINGS: Final = (
     *("bilateral", "single", "full_leg", "offcentre", "lateral", "other"),
     *("knee", "wide", "leg", "fill", "low", "any"),
 )
-FILMS: Final = "Films"  # group of options
+
+_film_option: Any = partial(option, group="Films")
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -29,47 +31,43 @@ def parse_size(text: str) -> tuple[int, int]:
 class SynthConfig:
     """Settings of `kneematch.synthetic.dataset.synthesize`."""
 
-    count: int = option(
-        100, help="Number of films.", group=FILMS, metavar="N", flags=("-n", "--count"), minimum=1
+    count: int = _film_option(
+        100, help="Number of films.", metavar="N", flags=("-n", "--count"), minimum=1
     )
-    format: str = option("dicom", help="File format.", group=FILMS, choices=FORMATS)
-    size: tuple[int, int] | None = option(
+    format: str = _film_option("dicom", help="File format.", choices=FORMATS)
+    size: tuple[int, int] | None = _film_option(
         None,
         help="Height and width of every film in pixels.",
-        group=FILMS,
         metavar="HxW",
         default_text="as usual for the kind",
         parser=parse_size,
     )
-    seed: int = option(
+    seed: int = _film_option(
         0,
         help="Random seed of the first film; each film has the seed after the previous one.",
-        group=FILMS,
         metavar="N",
         minimum=0,
     )
-    family: int | None = option(
+    family: int | None = _film_option(
         None,
         help="Draw all films from one family N of people with similar bones.",
-        group=FILMS,
         metavar="N",
         minimum=0,
         default_text="the whole population",
     )
-    framing: str = option(
+    framing: str = _film_option(
         "bilateral",
         help="What the films show: both knees, around the knees (knee), wide, to the ankle (leg), "
         "filling the film (fill) or in low resolution (low), or a mixture of these (bilateral); "
         "one knee (single); hip to ankle (full_leg); a film in a screenshot (offcentre); a knee "
         "from the side, perhaps beside a frontal one (lateral); other parts of the body (other); "
         "or any of all these.",
-        group=FILMS,
         choices=FRAMINGS,
     )
-    turn_deg: float = option(
-        0.0, help="Turn every film clockwise by this angle.", group=FILMS, metavar="DEGREES"
+    turn_deg: float = _film_option(
+        0.0, help="Turn every film clockwise by this angle.", metavar="DEGREES"
     )
-    mirrored: bool = option(False, help="Mirror every film, with its letters.", group=FILMS)
+    mirrored: bool = _film_option(False, help="Mirror every film, with its letters.")
     workers: int | None = workers_option()
     force: bool = force_option()
 

@@ -125,10 +125,11 @@ class TrainConfig:
 
     def hyperparameters(self) -> Recipe:
         """Return the named recipe with the values that this configuration overrides."""
-        own = {item.name: getattr(self, item.name) for item in fields(self)}
-        names = {item.name for item in fields(Recipe)}
-        given = {key: own[key] for key in own if key in names and own[key] is not None}
-        return replace(RECIPES[self.recipe], **given)
+        given = {item.name: getattr(self, item.name, None) for item in fields(Recipe)}
+        return replace(
+            RECIPES[self.recipe],
+            **{name: value for name, value in given.items() if value is not None},
+        )
 
 
 def recipe_from_json(values: Mapping[str, Any]) -> dict[str, Any]:

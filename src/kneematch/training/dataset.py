@@ -1,6 +1,5 @@
 """Training films: split into halves once, cached on disk, and read again in every epoch."""
 
-import hashlib
 import json
 import os
 import time
@@ -18,7 +17,8 @@ from torch import Tensor
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadable
 from kneematch.geometry.split import HALF_SIZE, SIDES, split
 from kneematch.io.atomic import make_folder, write_aside, writing
-from kneematch.io.read import is_dicom, read_isolated
+from kneematch.io.file_version import content_hash
+from kneematch.io.read import is_dicom, read_isolated, unexpected
 from kneematch.parallel import WorkerDied, map_in_workers
 from kneematch.training.config import CACHE_VARIABLE, cache_folder
 
@@ -173,7 +173,7 @@ def _prepare(own: Path, room: float, path: str) -> _Entry | SettingsError:
     try:
         is_dicom(path)  # refuses folders, pipes and files that are too large
         stamp = _stamp(path)
-        key = _hash(path)
+        key = content_hash(path)
         entry = _find_entry(own, path, key)
         if entry is None:
             halves = _split(path, room)
@@ -208,10 +208,7 @@ def _split(path: str, room: float) -> Tensor | str:
     except FilmError:
         raise
     except Exception as error:  # one film of 100,000 must not stop the others
-        raise FilmError(
-            f"{path}: {type(error).__name__}: {error}; expected a film or a known fault; "
-            "report this as a bug of kneematch"
-        ) from error
+        raise unexpected(path, error) from error
 
 
 def _store(own: Path, key: str, halves: Tensor | str) -> None:
@@ -244,11 +241,6 @@ def _find_entry(own: Path, path: str, key: str | None) -> _Entry | None:
 
 def _entry(own: Path, key: str) -> Path:
     return own / key[:2] / f"{key}{HALVES_SUFFIX}"
-
-
-def _hash(path: str) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _stamp(path: str) -> Stamp:

@@ -1,6 +1,8 @@
-"""Initial weights of both networks: the built-in model, ImageNet, random numbers, or a file."""
+"""Initial weights of both networks: the built-in model, ImageNet, random numbers, or a file.
 
-import hashlib
+Stored weights may have their BatchNorm layers folded; these get the statistics of the films.
+"""
+
 import logging
 import pickle
 import zipfile
@@ -10,9 +12,10 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kneematch.errors import SettingsError
+from kneematch.io.file_version import content_hash
 from kneematch.networks.model_file import (
     READABLE,
     Model,
@@ -22,6 +25,8 @@ from kneematch.networks.model_file import (
 )
 from kneematch.networks.pose_network import PoseNetwork, network_from_weights
 from kneematch.training.config import cache_folder
+from kneematch.training.distributed import Group
+from kneematch.training.phase import PhaseData
 
 SYNTHETIC: Final = "synthetic"  # the built-in model
 IMAGENET: Final = "imagenet"
@@ -30,6 +35,7 @@ IMAGENET_FILE: Final = "resnet18-f37072fd.pth"  # torchvision's official weights
 IMAGENET_URL: Final = f"https://download.pytorch.org/models/{IMAGENET_FILE}"
 IMAGENET_SHA256: Final = "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"
 CLASSIFIER: Final = "fc."  # torchvision's last layer, which the networks do not have
+MOST_FILMS: Final = 512  # whose views the statistics of BatchNorm layers are computed from
 
 Networks = tuple[PoseNetwork, PoseNetwork]  # coarse, fine
 
@@ -95,8 +101,7 @@ def imagenet_file() -> Path:
             torch.hub.download_url_to_file(
                 IMAGENET_URL, str(path), hash_prefix=IMAGENET_SHA256, progress=False
             )
-        with path.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = content_hash(path)
     except (OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise SettingsError(f"{IMAGENET_URL}: download failed ({reason}); {by_hand}") from error
@@ -105,15 +110,11 @@ def imagenet_file() -> Path:
     return path
 
 
-def _random_networks(seed: int) -> Networks:
-    with torch.random.fork_rng(devices=[]):  # initialisation draws from the global generator
-        torch.manual_seed(seed)
-        return PoseNetwork().eval(), PoseNetwork().eval()
-
-
 def _with_backbone(weights: Mapping[str, Tensor], start: str, seed: int) -> InitialNetworks:
     """Return random networks whose backbones both have the given weights of a ResNet18."""
-    networks = _random_networks(seed)
+    with torch.random.fork_rng(devices=[]):  # initialisation draws from the global generator
+        torch.manual_seed(seed)
+        networks = PoseNetwork().eval(), PoseNetwork().eval()
     given = {key: value for key, value in weights.items() if not key.startswith(CLASSIFIER)}
     for network in networks:
         state = network.backbone.state_dict()
@@ -160,3 +161,78 @@ def _torch_weights(path: Path) -> dict[str, Tensor]:
             "writes them; nothing in it was run; download it again"
         ) from error
     return {str(name): value.detach() for name, value in weights.items()}
+
+
+@torch.no_grad()
+def unfold_batchnorm(
+    network: PoseNetwork, data: PhaseData, random: frozenset[str], group: Group
+) -> None:
+    """Give folded BatchNorm layers of a backbone the statistics of the films, in place.
+
+    Where BatchNorm was folded into the convolutions, the layer is left with mean 0 and variance 1.
+    In training mode it would normalise by the batch what ought not to be normalised. Its mean and
+    variance are therefore set to those of one pass over the films, and its weight and bias such
+    that it returns in evaluation mode what it returned before.
+
+    Args:
+        network: the network.
+        data: the films and the views of them that the network sees.
+        random: names of the backbone's parameters that begin at random; they are not folded.
+        group: the processes that train together.
+    """
+    folded = [
+        layer
+        for name, layer in network.backbone.named_modules()
+        if isinstance(layer, nn.BatchNorm2d)
+        and f"{name}.weight" not in random
+        and _is_folded(layer)
+    ]
+    if not folded:
+        return
+    moments = group.map_films(
+        min(len(data.films), MOST_FILMS),
+        lambda rows: _input_moments(network, folded, data, rows),
+        like=data.frames.new_zeros(2, sum(layer.num_features for layer in folded)),
+    ).mean(0)
+    sizes = [layer.num_features for layer in folded]
+    for layer, mean, square in zip(folded, *(each.split(sizes) for each in moments), strict=True):
+        variance = (square - mean.square()).clamp(min=0)
+        scale = layer.weight / (layer.running_var + layer.eps).sqrt()
+        layer.bias += scale * mean
+        layer.weight.copy_(scale * (variance + layer.eps).sqrt())
+        layer.running_mean.copy_(mean)
+        layer.running_var.copy_(variance)
+
+
+def _is_folded(layer: nn.BatchNorm2d) -> bool:
+    mean, variance = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
+    return torch.equal(mean, torch.zeros_like(mean)) and torch.equal(
+        variance, torch.ones_like(variance)
+    )
+
+
+def _input_moments(
+    network: PoseNetwork, layers: list[nn.BatchNorm2d], data: PhaseData, rows: Tensor
+) -> Tensor:
+    """Return the mean and mean square (K, 2, C) of what enters layers of C channels in all.
+
+    Args:
+        network: the network, which is set to evaluation mode.
+        layers: some of its layers.
+        data: the films.
+        rows: (K,), indices of films.
+    """
+    found: dict[nn.Module, Tensor] = {}
+
+    def keep(layer: nn.Module, inputs: tuple[Tensor]) -> None:
+        maps = inputs[0].reshape(len(rows), -1, *inputs[0].shape[1:])  # (K, S, channels, H, W)
+        found[layer] = torch.stack([maps.mean((1, 3, 4)), maps.square().mean((1, 3, 4))], dim=1)
+
+    network.eval()
+    hooks = [layer.register_forward_pre_hook(keep) for layer in layers]
+    try:
+        data.predict(network, data.films.halves(rows), data.frames_of(rows))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.cat([found[layer] for layer in layers], dim=-1)

@@ -1,10 +1,12 @@
-"""Files that show how a training goes: metrics.csv, curves.png and preview.png."""
+"""How a training goes (metrics.csv, curves.png, preview.png), and against the built-in model."""
 
 import csv
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Final
 
 import torch
@@ -12,13 +14,17 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from kneematch.errors import SettingsError
-from kneematch.geometry.pose import pose_matrix
+from kneematch.detection.detector import Detector
+from kneematch.errors import SettingsError, TemplateError
+from kneematch.geometry.pose import pose_from_vector, pose_matrix
 from kneematch.geometry.view import transform
 from kneematch.io.atomic import write_aside
 from kneematch.io.csv_text import write_csv
 from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
+from kneematch.matching.annotation import Annotation
+from kneematch.matching.energy import losses, robust_terms
 from kneematch.networks.model_file import PHASES
+from kneematch.solvers.problem import make_problem
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group
 from kneematch.training.initial_weights import Networks
@@ -28,7 +34,9 @@ from kneematch.training.two_phases import Task, coarse_phase, fine_phase
 COLOURS: Final = {"coarse": "tab:orange", "fine": "tab:blue"}
 SIZE_INCHES: Final = (12, 6.4)
 DPI: Final = 100
-FILMS: Final = 4
+FILMS: Final = 4  # of the preview
+COMPARED_FILMS: Final = 32
+STANDARD_ERRORS: Final = 2.0  # by which a mean difference must exceed 0 to count
 GAP_PX: Final = 6
 HEIGHT_PX: Final = 400  # of a half
 OUTLINE: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0), (-1.0, -1.0))
@@ -130,3 +138,49 @@ def _draw_pose(
     points = [(float(x), float(y)) for x, y in corners]
     ImageDraw.Draw(picture).line(points, fill=colour, width=2)
     return picture
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The mean over films of a measure of which less is better."""
+
+    name: str
+    trained: float
+    built_in: float
+    worse: bool  # the trained model, by more than chance
+
+
+def compare_with_built_in(model: Path, drawn: Annotation, halves: Tensor) -> list[Measure]:
+    """Measure both models' areas, before refinement, on halves (N, 2, H, W).
+
+    Returns:
+        The measures; none if the built-in networks see no knee where the template was drawn.
+    """
+    load = partial(Detector.load, method="neural", device=str(halves.device), check=False)
+    try:
+        built_in = load(template=drawn)
+    except TemplateError:
+        return []
+    trained = load(model)
+    one, other = (_measure(detector, built_in, halves) for detector in (trained, built_in))
+    return [_compare(name, one[name], other[name]) for name in one]
+
+
+@torch.no_grad()
+def _measure(detector: Detector, drawn: Detector, halves: Tensor) -> dict[str, Tensor]:
+    """Return the measures (N,) of a detector's areas against the template as it was drawn."""
+    problem = make_problem(halves, detector.template)
+    theta = pose_from_vector(detector.solver(problem).v, problem.height_ratio)  # (N, 2, 4)
+    left, right = theta.unbind(1)
+    apart = problem.image_aspect * (left[:, 2] - right[:, 2]).abs() / (left[:, 0] + right[:, 0])
+    return {
+        "mean loss": losses(robust_terms(halves, drawn.template), theta).mean(1),
+        "mean difference of the sides' heights, in widths": apart,
+    }
+
+
+def _compare(name: str, trained: Tensor, built_in: Tensor) -> Measure:
+    difference = trained - built_in
+    error = difference.std() / len(difference) ** 0.5
+    worse = bool(difference.mean() > STANDARD_ERRORS * error)  # False for a single film (NaN)
+    return Measure(name, float(trained.mean()), float(built_in.mean()), worse)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.geometry.split import ROOM, SIDES, split
-from kneematch.geometry.view import View
+from kneematch.geometry.split import ROOM, SIDES
 from kneematch.io.atomic import (
     check_suffix,
     make_folder,
@@ -27,11 +26,10 @@ from kneematch.io.atomic import (
 from kneematch.io.discovery import find_films
 from kneematch.io.read import read_isolated
 from kneematch.matching.annotation import Annotation, load_annotation
-from kneematch.matching.template import cut_from_half
+from kneematch.matching.template import annotated_half, cut_from_half
 from kneematch.networks.model_file import PHASES, Model, save_model
 from kneematch.parallel import default_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.training import comparison
 from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from kneematch.training.config import MODEL_SUFFIX, TrainConfig
 from kneematch.training.dataset import CachedFilms, prepare_films, to_device
@@ -39,7 +37,9 @@ from kneematch.training.distributed import Group, process_group
 from kneematch.training.initial_weights import InitialNetworks, Networks, initial_networks
 from kneematch.training.pseudo_labels import make_pseudo_labels
 from kneematch.training.report import (
+    COMPARED_FILMS,
     Epoch,
+    compare_with_built_in,
     draw_preview,
     plot_losses,
     read_metrics,
@@ -126,8 +126,8 @@ def train(
 
 def _warn_if_worse(model: Path, drawn: Annotation, task: Task) -> None:
     """Compare a model with the built-in one on its films, and warn if that one is better."""
-    halves = task.films.halves(torch.arange(min(comparison.FILMS, len(task.films))))
-    for measure in comparison.compare_with_built_in(model, drawn, halves):
+    halves = task.films.halves(torch.arange(min(COMPARED_FILMS, len(task.films))))
+    for measure in compare_with_built_in(model, drawn, halves):
         text = f"{measure.name} {measure.trained:.3f}, of the built-in model {measure.built_in:.3f}"
         if measure.worse:
             log.warning(
@@ -159,8 +159,7 @@ def training_settings(config: TrainConfig, template: Path) -> dict[str, Any]:
 
 def cut_templates(annotation: Annotation, device: str) -> tuple[TemplatePair, Tensor]:
     """Return both templates, and the half image (H, W) that they were annotated on."""
-    halves, side = split(read_isolated(annotation.film)), SIDES.index(annotation.side)
-    half = View(halves.pixels[side], halves.to_film[side])
+    half = annotated_half(read_isolated(annotation.film), annotation)
     like = torch.empty(0, device=device)
     coarse, coarse_pose = cut_from_half(half, annotation, "coarse")
     fine, fine_pose = cut_from_half(half, annotation, "fine")

@@ -20,12 +20,11 @@ from kneematch.networks.cpu_inference import Ranges, measured_ranges
 from kneematch.networks.model_file import PHASES
 from kneematch.networks.pose_network import PoseNetwork, crop_views, full_frames
 from kneematch.networks.two_stage import ENLARGE, TwoStageNetworks
-from kneematch.training.batchnorm import unfold_batchnorm
 from kneematch.training.checkpoint import Checkpoint
 from kneematch.training.config import Recipe
 from kneematch.training.dataset import Films
 from kneematch.training.distributed import Group
-from kneematch.training.initial_weights import Networks
+from kneematch.training.initial_weights import Networks, unfold_batchnorm
 from kneematch.training.losses import energy_loss, pose_loss
 from kneematch.training.phase import Loss, PhaseData, PhaseState, predict_poses, train_phase
 

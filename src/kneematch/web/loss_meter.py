@@ -8,10 +8,10 @@ import torch
 
 from kneematch.detection.detection import Detection
 from kneematch.errors import KneematchError
-from kneematch.export.run_file import content_hash
 from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.geometry.sampling import sample
 from kneematch.geometry.view import compose
+from kneematch.io.file_version import content_hash
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.run_folder import RUN
 from kneematch.matching.annotation import load_annotation

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from kneematch.geometry.frames import compose_pose
 from kneematch.networks.pose_network import PoseNetwork, crop_views, full_frames, standardize
-from kneematch.training.batchnorm import unfold_batchnorm
 from kneematch.training.distributed import Group
+from kneematch.training.initial_weights import unfold_batchnorm
 from kneematch.training.phase import PhaseData
 
 LAYER4 = frozenset({"layer4.0.bn1.weight", "layer4.0.bn2.weight", "layer4.0.downsample.1.weight"})

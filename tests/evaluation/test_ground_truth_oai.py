@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.oai_labels import load_oai_labels
+from kneematch.evaluation.ground_truth import load_oai_labels
 from kneematch.io.write import write_dicom
 
 SPACING = 0.2  # mm
