@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from kneematch.batch.config import CROP_PRESETS, DetectConfig
 from kneematch.batch.journal import Journal
@@ -19,7 +19,7 @@ from kneematch.export.tables import crop_name
 from kneematch.geometry.split import SIDES
 from kneematch.io.atomic import make_folder
 from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read_isolated, unexpected
+from kneematch.io.read import is_dicom, read_isolated, unexpected
 from kneematch.io.run_folder import CROPS, DICOM, LANDMARKS, OVERLAYS
 from kneematch.parallel import WorkerDied, map_in_workers
 from kneematch.progress import Progress
@@ -33,16 +33,6 @@ if TYPE_CHECKING:
 NOTED_TOGETHER: Final = 64  # films whose files are noted in the journal at once
 
 
-def overlay_files(name: str) -> dict[str, str]:
-    """Return the picture of a film."""
-    return {f"{name}.png": ""}
-
-
-def crop_files(name: str) -> dict[str, str]:
-    """Return one picture per side."""
-    return {crop_name(name, side): side for side in SIDES}
-
-
 def dicom_files(name: str) -> dict[str, str]:
     """Return the three DICOM objects of a film."""
     from kneematch.export.dicom import PICTURE, REPORT, STATE  # imports pydicom, which is slow
@@ -53,136 +43,74 @@ def dicom_files(name: str) -> dict[str, str]:
 # The names of all files that a film may have, by kind, given the name of the film; with the side of
 # the knee that each shows, or "" for the whole film.
 FILES: Final[dict[str, Callable[[str], dict[str, str]]]] = {
-    OVERLAYS: overlay_files,
-    CROPS: crop_files,
+    OVERLAYS: lambda name: {f"{name}.png": ""},
+    CROPS: lambda name: {crop_name(name, side): side for side in SIDES},
     DICOM: dicom_files,
     LANDMARKS: landmark_files,
 }
 
 
-class Artifact(Protocol):
-    """One kind of file; it is sent to worker processes."""
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One kind of files that are made of films; it is sent to worker processes."""
 
-    kind: ClassVar[str]  # the name of its folder
-
-    @property
-    def folder(self) -> Path:
-        """The folder of its files."""
-        ...
+    kind: str  # OVERLAYS, CROPS or DICOM, the name of the folder
+    folder: Path
+    crop_size: "CropSize | None" = None  # of crops
 
     def content(self, row: Row) -> object:
         """Return what the files are made of besides the film; JSON can hold it."""
-        ...
-
-    def is_complete(self, name: str, row: Row) -> bool:
-        """Return whether all files of a film with knees are there."""
-        ...
-
-    def make(self, film: Radiograph, name: str, row: Row) -> str | None:
-        """Write them, each whole or not at all; return why one is missing."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Overlays:
-    """A picture of each film with its detections."""
-
-    folder: Path
-    kind: ClassVar[str] = OVERLAYS
-
-    def content(self, row: Row) -> object:
-        """Return all that is known of the knees."""
-        return [knee.to_dict() for knee in row.knees]
-
-    def is_complete(self, name: str, row: Row) -> bool:
-        """Return whether it is there."""
-        return (self.folder / f"{name}.png").exists()
-
-    def make(self, film: Radiograph, name: str, row: Row) -> str | None:
-        """Draw and save it."""
-        from kneematch.detection.overlay import draw_detections
-        from kneematch.io.write import save_picture
-
-        save_picture(draw_detections(film, row.knees), self.folder / f"{name}.png")
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class Crops:
-    """A picture of each knee."""
-
-    folder: Path
-    size: "CropSize"
-    kind: ClassVar[str] = CROPS
-
-    def content(self, row: Row) -> object:
-        """Return the areas and the size of crops."""
+        if self.crop_size is None:
+            return [knee.to_dict() for knee in row.knees]
         areas = [(knee.side, knee.corners.tolist(), knee.mm_per_px) for knee in row.knees]
-        return areas, asdict(self.size)
+        return areas, asdict(self.crop_size)
 
     def is_complete(self, name: str, row: Row) -> bool:
-        """Return whether every knee has one."""
-        return all((self.folder / crop_name(name, knee.side)).exists() for knee in row.knees)
-
-    def make(self, film: Radiograph, name: str, row: Row) -> str | None:
-        """Cut and save them."""
-        from kneematch.detection.crop import assumed_spacing, cut, place
-        from kneematch.io.write import write_png16
-
-        assumed = assumed_spacing(row.knees)
-        for knee in row.knees:
-            path = self.folder / crop_name(name, knee.side)
-            write_png16(path, cut(film, place(knee, self.size, assumed)))
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class DicomObjects:
-    """A structured report, a presentation state and a secondary capture of each DICOM film."""
-
-    folder: Path
-    kind: ClassVar[str] = DICOM
-
-    def content(self, row: Row) -> object:
-        """Return all that is known of the knees."""
-        return [knee.to_dict() for knee in row.knees]
-
-    def is_complete(self, name: str, row: Row) -> bool:
-        """Return whether they are there, or the film is not DICOM and has none."""
-        from kneematch.io.read import is_dicom
-
-        return all((self.folder / file).exists() for file in dicom_files(name)) or (
-            Path(row.film).exists() and not is_dicom(row.film)
+        """Return whether all files are there; a film that is not DICOM has no DICOM objects."""
+        sides = _sides(row)
+        expected = (file for file, side in FILES[self.kind](name).items() if side in sides)
+        return all((self.folder / file).exists() for file in expected) or (
+            self.kind == DICOM and Path(row.film).exists() and not is_dicom(row.film)
         )
 
     def make(self, film: Radiograph, name: str, row: Row) -> str | None:
-        """Write those that the film's header allows."""
-        from kneematch.export.dicom import export_dicom
-        from kneematch.io.read import is_dicom
+        """Write the files, each whole or not at all; return why one is missing."""
+        from kneematch.io.write import save_picture, write_png16
 
-        if not is_dicom(row.film):
-            return None
-        return export_dicom(row.film, film, row.knees, self.folder, name) or None
+        if self.kind == OVERLAYS:
+            from kneematch.detection.overlay import draw_detections
+
+            save_picture(draw_detections(film, row.knees), self.folder / f"{name}.png")
+        elif self.crop_size is not None:
+            from kneematch.detection.crop import assumed_spacing, cut, place
+
+            assumed = assumed_spacing(row.knees)
+            for knee in row.knees:
+                path = self.folder / crop_name(name, knee.side)
+                write_png16(path, cut(film, place(knee, self.crop_size, assumed)))
+        elif is_dicom(row.film):
+            from kneematch.export.dicom import export_dicom
+
+            return export_dicom(row.film, film, row.knees, self.folder, name) or None
+        return None
 
 
 def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
     """Return the kinds of files that are asked for, and make their folders."""
-    artifacts: dict[str, Artifact] = {}
+    artifacts = []
     if config.overlays:
-        artifacts[OVERLAYS] = Overlays(out / OVERLAYS)
+        artifacts.append(Artifact(OVERLAYS, out / OVERLAYS))
     if config.crops:
-        artifacts[CROPS] = Crops(out / CROPS, crop_size(config))
+        artifacts.append(Artifact(CROPS, out / CROPS, crop_size(config)))
     if "dicom" in config.export:
-        artifacts[DICOM] = DicomObjects(out / DICOM)
-    for folder in artifacts:
-        make_folder(out / folder)
-    return list(artifacts.values())
+        artifacts.append(Artifact(DICOM, out / DICOM))
+    for artifact in artifacts:
+        make_folder(artifact.folder)
+    return artifacts
 
 
 def count_other_files(journal: Journal, folder: Path) -> int:
     """Return how many films with knees are not DICOM, and so have no DICOM objects in a folder."""
-    from kneematch.io.read import is_dicom
-
     return sum(
         not any((folder / file).exists() for file in dicom_files(journal.names[row.index]))
         and (journal.root / row.film).exists()
@@ -313,7 +241,7 @@ def draw_films(
 def _make(film: Outdated) -> str | OSError | None:
     """Make the files of one film; return why one could not be made."""
     name, row = film.name, film.row
-    sides = {"", *(knee.side for knee in row.knees)} if row.knees else set()
+    sides = _sides(row)
     try:
         for artifact in film.artifacts:
             for file, side in FILES[artifact.kind](name).items():
@@ -330,6 +258,11 @@ def _make(film: Outdated) -> str | OSError | None:
     except Exception as error:  # noqa: BLE001 - one picture must not stop the others
         return str(unexpected(row.film, error))
     return "; ".join(reason for reason in made if reason) or None
+
+
+def _sides(row: Row) -> set[str]:
+    """Return the sides that files may show: "" for the whole film; none without a knee."""
+    return {"", *(knee.side for knee in row.knees)} if row.knees else set()
 
 
 def _draw(

@@ -27,12 +27,8 @@ def compare_films(
 ) -> Work:
     """Add the named films to a run, and find out which are to be searched.
 
-    Films that are no longer there keep their rows, and those with detections are marked.
-
-    Args:
-        journal: of the run.
-        films: paths.
-        versions: of their files; None where there is none.
+    Films that are no longer there keep their rows, and those with detections are marked. `versions`
+    are those of the named files, None where there is none.
     """
     named = dict(zip(journal.add(films), versions, strict=True))
     done = [k for k in named if journal.is_done(k)]

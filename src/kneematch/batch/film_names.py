@@ -18,11 +18,8 @@ def film_names(films: Sequence[str], taken: set[str]) -> list[str]:
     """Return a name for each film: its file's, after the folders' that tell it from the others.
 
     Suffixes are left out. Films that differ by their suffix only are numbered, and names that are
-    too long end in a hash.
-
-    Args:
-        films: paths.
-        taken: case-folded names that other films have; the new ones are added.
+    too long end in a hash. `taken` has the case-folded names of other films; the new ones are
+    added.
     """
     paths = [_parts(film) for film in films]
     names = [""] * len(films)

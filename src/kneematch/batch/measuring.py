@@ -1,6 +1,6 @@
 """Measure the knees of rows, in worker processes that read their films again."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -33,41 +33,21 @@ def outline_hash(path: str | None) -> dict[str, str]:
 def measure_rows(
     batches: Generator[list[Row]], network: str | None, *, workers: int
 ) -> Generator[list[Row]]:
-    """Yield rows whose knees are measured, one at a time, in any order.
+    """Yield rows whose knees are measured, one at a time, in any order; 0 workers use this process.
 
     Films are read a second time: the search keeps no more than a reduced copy of them.
-
-    Args:
-        batches: rows of the search.
-        network: file of the outline network; None is the built-in one.
-        workers: number of worker processes; 0 does everything in this process.
     """
-    measured = map_in_workers(
-        partial(_measure, network),
-        (row for rows in batches for row in rows),
-        workers=workers,
-        initializer=torch.set_num_threads,
-        initargs=(1,),
-    )
+    rows = (row for batch in batches for row in batch)
+    measured = _in_workers(measure_knees, network, rows, workers)
     with closing(batches), closing(measured) as results:
         for row, result in results:
-            yield [_unmeasured(row, str(result)) if isinstance(result, WorkerDied) else result]
+            yield [result if isinstance(result, Row) else _unmeasured(row, str(result))]
 
 
 def measure_reviewed(
     journal: Journal, network: str | None, *, workers: int, progress: Progress
 ) -> list[str]:
-    """Measure the knees that a reviewer placed, and note it in the journal.
-
-    Args:
-        journal: of a run that measures.
-        network: file of the outline network; None is the built-in one.
-        workers: number of worker processes; 0 does everything in this process.
-        progress: shows progress.
-
-    Returns:
-        Why some could not be measured.
-    """
+    """Measure the knees that a reviewer placed, and note it in the journal; return the problems."""
     rows = [placed for row in journal.rows() if (placed := _to_measure(row)).detections]
     if not rows:
         return []
@@ -78,13 +58,7 @@ def measure_reviewed(
         ]
     problems: list[str] = []
     films = [replace(row, film=str(journal.root / row.film)) for row in rows]
-    measured = map_in_workers(
-        partial(_measure_by, measure_placed_knees, network),
-        films,
-        workers=workers,
-        initializer=torch.set_num_threads,
-        initargs=(1,),
-    )
+    measured = _in_workers(measure_placed_knees, network, films, workers)
     with progress("measuring", len(films)) as advance, closing(measured) as results:
         for row, result in results:
             if isinstance(result, Row):
@@ -103,16 +77,23 @@ def _to_measure(row: Row) -> Row:
     return replace(row, detections=() if known else placed)
 
 
-def _measure(network: str | None, row: Row) -> Row:
-    """Measure the knees of one film."""
+def _in_workers(
+    measure: Measuring, network: str | None, rows: Iterable[Row], workers: int
+) -> Generator[tuple[Row, Row | str | WorkerDied]]:
+    """Yield rows, and the same measured or why it cannot be done; one thread per worker."""
+    return map_in_workers(
+        partial(_measure, measure, network),
+        rows,
+        workers=workers,
+        initializer=torch.set_num_threads,
+        initargs=(1,),
+    )
+
+
+def _measure(measure: Measuring, network: str | None, row: Row) -> Row | str:
+    """Measure the knees of one film; return why it cannot be done."""
     if not row.detections:
         return row
-    measured = _measure_by(measure_knees, network, row)
-    return _unmeasured(row, measured) if isinstance(measured, str) else measured
-
-
-def _measure_by(measure: Measuring, network: str | None, row: Row) -> Row | str:
-    """Measure the knees of one film; return why it cannot be done."""
     try:
         film = read_isolated(row.film)
         knees = measure(film, row.detections, outline_network(network))

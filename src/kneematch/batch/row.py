@@ -85,9 +85,7 @@ class Row:
 def row_reviser(out: Path, root: Path = Path()) -> Callable[[Row], Row] | None:
     """Return a function that applies the decisions in review.csv to a row; None without any.
 
-    Args:
-        out: the folder of the run.
-        root: folder of films with relative paths.
+    `root` is the folder of films with relative paths.
 
     Raises:
         SettingsError: review.csv cannot be read.

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -105,11 +104,7 @@ def split_films(
 ) -> Split:
     """Choose the films to train and to test on: the lists that are given, else a random draw.
 
-    Args:
-        study: OAI or MOST.
-        root: folder of the study's films.
-        config: which films.
-        annotated: film that the template is drawn on; its participant is never tested on.
+    The participant of `annotated`, the film that the template is drawn on, is never tested on.
 
     Raises:
         SettingsError: there are too few films, or a participant is in both lists.
@@ -182,12 +177,12 @@ def _search(study: Study, root: Path) -> list[str]:
             found += [str(path)] if _is_dicom(path) else []
         elif not path.name.endswith(ARCHIVE):
             others.append(str(path))
-    return sorted([*found, *in_series(others, study.series)], key=partial(_view_and_path, study))
 
+    def view_and_path(film: str) -> tuple[int, str]:
+        folders = Path(film).parts
+        return next((k for k, view in enumerate(study.views) if view in folders), 0), film
 
-def _view_and_path(study: Study, film: str) -> tuple[int, str]:
-    folders = Path(film).parts
-    return next((k for k, view in enumerate(study.views) if view in folders), 0), film
+    return sorted([*found, *in_series(others, study.series)], key=view_and_path)
 
 
 def _files(root: Path, visits: Sequence[str], skipped: str) -> Iterator[Path]:

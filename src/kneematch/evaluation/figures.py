@@ -183,13 +183,7 @@ def draw_outlines(runs: Sequence[MethodRun], film: str) -> Figure:
 
 
 def _area_grids(methods: int, films: int, aspect: float) -> tuple[Figure, list[NDArray[Any]]]:
-    """Make a page with one grid of axes (films, methods) per side.
-
-    Args:
-        methods: columns per side.
-        films: rows.
-        aspect: height over width of an area.
-    """
+    """Make a page with a grid of axes (films, methods) per side; `aspect` is that of an area."""
     gaps = LABELS + BETWEEN_SIDES + 2 * GAP * (methods - 1)
     width = min((FULL_WIDTH - gaps) / (2 * methods), WIDEST)
     height = aspect * width

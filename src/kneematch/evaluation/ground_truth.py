@@ -183,14 +183,9 @@ def _knee(film: str, side: str, points: Sequence[str], source: str) -> LabelledK
 
 
 def load_oai_labels(path: Path, films: Sequence[str]) -> GroundTruth:
-    """Read labels of KNEEL or denizlab, or a file that `load_ground_truth` reads.
+    """Read labels of KNEEL or denizlab, or a file that `load_ground_truth` reads, for some films.
 
-    Args:
-        path: the file.
-        films: paths of films, with OAI's folders: release, participant, date, series, file.
-
-    Returns:
-        The labelled knees of these films.
+    Paths of films have OAI's folders: release, participant, date, series, file.
 
     Raises:
         SettingsError: the file cannot be read, or none of the films is labelled.

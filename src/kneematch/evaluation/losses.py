@@ -57,11 +57,8 @@ def loss_tables(runs: Sequence[MethodRun], timing: str = "") -> list[Table]:
     """Return each method's mean loss, and the paired differences between methods.
 
     Only films on which all methods found both knees count; the grid search may have been run on
-    fewer films, and then there is a further table of all methods on those.
-
-    Args:
-        runs: one per method.
-        timing: how times were measured, for the caption.
+    fewer films, and then there is a further table of all methods on those. `timing` says how times
+    were measured, for the caption.
     """
     losses = {run.method: film_losses(run) for run in runs}
     full = [each for method, each in losses.items() if method != GRID] or list(losses.values())

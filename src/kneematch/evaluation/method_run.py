@@ -10,7 +10,6 @@ from typing import Final
 
 from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import Journal
-from kneematch.batch.row import Row
 from kneematch.batch.run import detect_files
 from kneematch.detection.detection import Detection
 from kneematch.detection.detector import Detector
@@ -70,11 +69,7 @@ def run_methods(
 ) -> list[MethodRun]:
     """Run each method as `kneematch detect` does, and the grid search on the first films only.
 
-    Args:
-        films: paths, each once.
-        out: the methods' runs are written to out/runs/METHOD.
-        config: which methods, and whether to resume.
-        progress: opened for every method.
+    The runs are written to out/runs/METHOD.
 
     Raises:
         SettingsError: there are runs that are neither to be resumed nor replaced.
@@ -88,14 +83,13 @@ def run_methods(
             named = set(journal.add(films[:count]))
             rows = [row for row in journal.rows() if row.index in named]
         found = {row.film: row.detections for row in rows if row.failure is None}
-        failed = {row.film: _reason(row) for row in rows if row.failure is not None}
+        failed = {
+            row.film: f"{row.film}: {row.failure}" if row.no_knee else row.failure
+            for row in rows
+            if row.failure is not None
+        }
         runs.append(MethodRun(method, found, failed=failed))
     return runs
-
-
-def _reason(row: Row) -> str:
-    """Return why a film has no detections, in a line that names it."""
-    return f"{row.film}: {row.failure}" if row.no_knee else str(row.failure)
 
 
 def films_per_method(config: EvaluateConfig, count: int) -> dict[str, int]:
@@ -120,10 +114,7 @@ def measure_times(
 ) -> list[MethodRun]:
     """Return the runs with the time per film, measured for each method alone.
 
-    Args:
-        runs: one per method.
-        detectors: by method.
-        films: paths; the first that can be used are read and split before the clock starts.
+    The first films that can be used are read and split before the clock starts.
     """
     prepared = {}
     for how in {detector.preparation for detector in detectors.values()}:

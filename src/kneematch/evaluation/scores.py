@@ -111,10 +111,7 @@ def plateau_iou(one: tuple[Point, Point], other: tuple[Point, Point]) -> float:
 def accuracy_table(scores: Scores, left_out: int, rng: np.random.Generator) -> Table:
     """Return IoU, recall and errors by method and source of the films.
 
-    Args:
-        scores: by method.
-        left_out: number of labels that are flagged as unusable, for the caption.
-        rng: source of the bootstrap's randomness.
+    `left_out` is the number of labels that are flagged as unusable, for the caption.
     """
     caption = (
         "Detected against labelled knees: squares around the tibial plateau, 1.5 times as wide as "

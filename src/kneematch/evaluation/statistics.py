@@ -64,15 +64,9 @@ def bootstrap_mean(
 ) -> tuple[float | None, float | None]:
     """Return both ends of the 95 % percentile interval of a mean, by a clustered bootstrap.
 
-    Whole films are resampled, since both knees of a film tend to be right or wrong together.
-
-    Args:
-        films: (N,), the film of each knee.
-        values: (N,), finite.
-        generator: source of randomness.
-
-    Returns:
-        (None, None) for fewer than two films, which cannot be resampled.
+    Whole films are resampled, since both knees of a film tend to be right or wrong together. Given
+    are the film of each knee and its finite value, (N,) each; fewer than two films have no
+    interval.
     """
     by_film: dict[str, list[float]] = {film: [] for film in sorted(films)}
     for film, value in zip(films, values, strict=True):

@@ -85,7 +85,8 @@ def to_markdown(table: Table) -> str:
     """Write a table as Markdown, numbers aligned to the right, the caption below."""
     rules = ["---" if column.digits is None else "---:" for column in table.columns]
     lines = [[column.title for column in table.columns], rules, *table.shown()]
-    rows = "\n".join(f"| {' | '.join(_escape_markdown(line))} |" for line in lines)
+    cells = ([cell.replace("|", r"\|").replace("\n", " ") for cell in line] for line in lines)
+    rows = "\n".join(f"| {' | '.join(line)} |" for line in cells)
     return f"{rows}\n\n{table.caption}\n"
 
 
@@ -104,10 +105,6 @@ def to_latex(table: Table) -> str:
 \end{{tabular}}
 \end{{table}}
 """
-
-
-def _escape_markdown(line: Sequence[str]) -> list[str]:
-    return [cell.replace("|", r"\|").replace("\n", " ") for cell in line]
 
 
 def _escape_latex(plain: str) -> str:
@@ -142,15 +139,8 @@ def write_report(
 ) -> None:
     """Write evaluation.md, tables.tex, evaluation.json and TABLE.csv for each table.
 
-    Args:
-        out: folder, made if it is missing.
-        config: what was evaluated.
-        films: number of films.
-        device: where it was computed.
-        hashes: SHA-256 of the model and the template.
-        tables: all tables.
-        drawings: captions of the figures that are there as NAME.png and NAME.pdf.
-        note: what applies to all tables and figures.
+    `drawings` has the captions of the figures that are there as NAME.png and NAME.pdf; `note`
+    applies to all tables and figures.
     """
     make_folder(out)
     for table in tables:

@@ -52,7 +52,7 @@ def rank_templates(
     paper: bool = False,
     device: str = "cpu",
 ) -> list[Table]:
-    """Search every template on the films of all others.
+    """Search every template on the films of all others; return tables, the best template first.
 
     Args:
         folder: folder of annotations, *.json.
@@ -60,9 +60,6 @@ def rank_templates(
         truth: labels of the films; by default the margins of the plateau in the annotations.
         paper: minimise the paper's energy instead of the robust one.
         device: where to compute.
-
-    Returns:
-        The templates, best first, and the errors of all pairs.
 
     Raises:
         SettingsError: fewer than three templates.
@@ -155,7 +152,12 @@ def _tables(
     names = [run.method for run in runs]
     knees = [[_on_film_of(each, run) for each in annotations] for run in runs]  # a on b's film
     found = corners_to_matrix(np.array([[knee.corners for knee in row] for row in knees]))
-    boxes = np.stack([_box_to_film(each) for each in annotations])
+    boxes = np.stack(  # maps (N, 3, 3) of [-1, 1]^2 onto the fine boxes
+        [
+            rectangle_to_film(*each.fine, mirrored=each.side == "left").numpy()
+            for each in annotations
+        ]
+    )
     round_trip, triangle = cycle_errors(boxes, found)
     titles = COLUMNS
     rows: list[tuple[Cell, ...]] = [
@@ -216,7 +218,12 @@ def _accuracy_cells(
         if len(marked) < FEWEST:
             return []
         # Films by number, since two in different folders may have one name.
-        labels = tuple(_label(annotations[b], str(b), knees[b][b].side) for b in marked)
+        labels = tuple(
+            LabelledKnee(
+                str(b), knees[b][b].side, *plateau_margins(annotations[b].landmarks), "template"
+            )
+            for b in marked
+        )
         truth = GroundTruth(Path(), labels, 0)
         judged = [
             MethodRun(runs[a].method, {str(b): (knees[a][b],) for b in marked if b != a})
@@ -232,11 +239,6 @@ def _accuracy(knees: Sequence[KneeScore]) -> tuple[Cell, ...]:
     return median, mean([k.iou for k in knees]), mean([k.iou >= GOOD_IOU for k in knees])
 
 
-def _label(annotation: Annotation, film: str, side: str) -> LabelledKnee:
-    left, right = plateau_margins(annotation.landmarks)
-    return LabelledKnee(film, side, left, right, "template")
-
-
 def _on_film_of(annotation: Annotation, run: MethodRun) -> Detection:
     """Return what a run found at an annotated knee, or the only knee of its film."""
     knees = run.found[_absolute(annotation.film)]
@@ -246,13 +248,6 @@ def _on_film_of(annotation: Annotation, run: MethodRun) -> Detection:
 def _absolute(film: str | Path) -> str:
     """Return one path for a film, however it was named."""
     return os.path.normpath(Path(film).absolute())
-
-
-def _box_to_film(annotation: Annotation) -> Floats:
-    """Return the map (3, 3) of [-1, 1]^2 onto the fine box, mirrored in the left half."""
-    mirrored = annotation.side == "left"
-    matrix: Floats = rectangle_to_film(*annotation.fine, mirrored=mirrored).numpy()
-    return matrix
 
 
 def _aspect(matrices: Floats) -> Floats:

@@ -53,12 +53,8 @@ def find_joint_lines(
 ) -> JointLines:
     """Find the height of the joint line in each upright crop, without labels.
 
-    Crops of all methods are aligned with their common mean.
-
-    Args:
-        runs: one per method.
-        films: paths of the films to crop; each is read once.
-        workers: processes that read films; 0 reads them in this process.
+    Crops of all methods are aligned with their common mean. Each film is read once, by worker
+    processes or, without any, by this one.
     """
     found = {film: [knee for run in runs for knee in run.found.get(film, ())] for film in films}
     measured = {}

@@ -3,12 +3,14 @@
 import csv
 import math
 import os
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
 
 from kneematch.errors import SettingsError
+from kneematch.evaluation.statistics import deviation
 from kneematch.export.measurements import MEASUREMENTS, MM
 from kneematch.export.tables import Cell, Columns, write_rows
 from kneematch.io.atomic import check_suffix, refuse_existing
@@ -18,6 +20,9 @@ from kneematch.measures.measure import UNITS
 BEFORE, AFTER = "before", "after"
 DECIMALS: Final = 4
 PARTS: Final = (BEFORE, AFTER, "change", "change_sd")
+VALUES: Final = tuple(  # columns of measures, with their units
+    f"{name}_{kind}" for name, unit in UNITS.items() for kind in (unit, MM.get(unit)) if kind
+)
 
 LARGEST: Final = 1e9  # of a measure; a larger one is damaged
 
@@ -75,30 +80,17 @@ def compare_visits(
             found = [table.get((name, side)) for table, name in zip(tables, names, strict=True)]
             if found[0] is not None and found[1] is not None:
                 rows.append(_changes(names, side, found[0], found[1]))
-    write_rows(rows, [Path(out)], _columns())
+    numbers = {f"{name}_{part}": DECIMALS for name in VALUES for part in PARTS}
+    columns: Columns = {**dict.fromkeys(("film_before", "film_after", "side")), **numbers}
+    write_rows(rows, [Path(out)], columns)
     return _summary(rows)
-
-
-def _values() -> list[str]:
-    """Return the columns of measures, with their units."""
-    return [
-        f"{name}_{kind}"
-        for name, unit in UNITS.items()
-        for kind in (unit, MM.get(unit))
-        if kind is not None
-    ]
-
-
-def _columns() -> Columns:
-    numbers = {f"{name}_{part}": DECIMALS for name in _values() for part in PARTS}
-    return {**dict.fromkeys(("film_before", "film_after", "side")), **numbers}
 
 
 def _changes(
     names: Sequence[str], side: str, before: Mapping[str, str], after: Mapping[str, str]
 ) -> dict[str, Cell]:
     row: dict[str, Cell] = {"film_before": names[0], "film_after": names[1], "side": side}
-    for name in _values():
+    for name in VALUES:
         first, second = (_number(table.get(name, "")) for table in (before, after))
         row[f"{name}_{BEFORE}"], row[f"{name}_{AFTER}"] = first, second
         deviations = [_number(table.get(f"{name}_sd", "")) for table in (before, after)]
@@ -111,13 +103,12 @@ def _changes(
 
 def _summary(rows: Sequence[Mapping[str, Cell]]) -> list[Change]:
     summary = []
-    for name in _values():
+    for name in VALUES:
         values = [row[f"{name}_change"] for row in rows if f"{name}_change" in row]
         changes = [float(value) for value in values if value is not None]
         if changes:
-            mean = sum(changes) / len(changes)
-            spread = sum((change - mean) ** 2 for change in changes) / max(len(changes) - 1, 1)
-            summary.append(Change(name, len(changes), mean, math.sqrt(spread)))
+            spread = deviation(changes) or 0.0
+            summary.append(Change(name, len(changes), statistics.fmean(changes), spread))
     return summary
 
 

@@ -46,13 +46,9 @@ class Annotation:
 
 
 def annotate(film: Path, side: str, left: Point, right: Point) -> Annotation:
-    """Return the usual boxes around a plateau, given its margins.
+    """Return the usual boxes around a plateau, given its left and right margin in film pixels.
 
-    Args:
-        film: path of the film.
-        side: half of the picture, "left" or "right"; the boxes are mirrored in the left one.
-        left: left margin of the plateau, in film pixels.
-        right: its right margin.
+    `side` is the half of the picture; the boxes are mirrored in the left one.
     """
     unit = math.dist(left, right)
     x, y = (left[0] + right[0]) / 2, (left[1] + right[1]) / 2

@@ -14,13 +14,9 @@ TINY: Final = 1e-20  # so that a black half gives zeros and not NaN
 
 
 def normalize_local_contrast(halves: Tensor) -> Tensor:
-    """Subtract the local mean and divide by the local deviation.
+    """Subtract the local mean of halves (..., H, W) and divide by the local deviation.
 
-    Args:
-        halves: (..., H, W).
-
-    Returns:
-        (..., H / 2, W / 2): at full resolution there is little but noise.
+    Returns (..., H / 2, W / 2), since at full resolution there is little but noise.
     """
     halves = resize(halves, (halves.shape[-2] // 2, halves.shape[-1] // 2))
     rounding = 100 * torch.finfo(halves.dtype).eps * halves.abs().amax((-2, -1), keepdim=True)

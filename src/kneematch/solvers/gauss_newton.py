@@ -61,11 +61,8 @@ def descend(
 ) -> Tensor:
     """Return poses (N, S, 4) after the level's steps; each film accepts or rejects its own.
 
-    Args:
-        problem: at the level's resolution.
-        theta: (N, S, 4), the poses to start from.
-        level: number of steps and softness.
-        change: adds a cost to the model of the energy at given poses (N, S, 4).
+    `problem` has the level's resolution; `change` adds a cost to the model of the energy at given
+    poses.
     """
 
     def at(theta: Tensor) -> Quadratic:
@@ -167,9 +164,8 @@ def _nine_images(term: Term, theta: Tensor) -> Tensor:
 def _window_cost(images: Tensor, floor: Tensor) -> tuple[Quadratic, Quadratic]:
     """Return the models of 1 - NCC for the patch and for its negative.
 
-    Args:
-        images: (N, S, 9, h, w), of one window.
-        floor: (N, S), the deviation below which a patch fades into noise.
+    Given are images (N, S, 9, h, w) of one window, and the deviation (N, S) below which a patch
+    fades into noise.
     """
     rows = images.flatten(-2)
     gram = rows @ rows.mT

@@ -53,13 +53,7 @@ class Problem:
 
 
 def make_problem(halves: Tensor, template: Template, *, paper: bool = False) -> Problem:
-    """Return the problem of finding a template in halves (N, S, H, W).
-
-    Args:
-        halves: (N, S, H, W).
-        template: moved to the device and dtype of the halves.
-        paper: use the paper's energy instead of the robust one.
-    """
+    """Return the problem of finding a template, moved to the device of the halves (N, S, H, W)."""
     template = template.to(halves)
     return Problem((paper_terms if paper else robust_terms)(halves, template))
 

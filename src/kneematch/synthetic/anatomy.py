@@ -307,15 +307,9 @@ def plateau_margins(shape: KneeShape) -> list[tuple[float, float]]:
 
 
 def catmull_rom(x: Array, knots: Array, values: Array) -> Array:
-    """Evaluate cubic Catmull-Rom splines at x (N,), constant outside of the knots.
+    """Evaluate cubic Catmull-Rom splines at x (N,): (..., N), constant outside of the knots.
 
-    Args:
-        x: (N,) where to evaluate.
-        knots: (K,) increasing.
-        values: (..., K) at the knots.
-
-    Returns:
-        (..., N).
+    `values` (..., K) are those at the increasing knots (K,).
     """
     before, after = np.arange(len(knots)) - 1, np.arange(len(knots)) + 1
     before[0], after[-1] = 0, -1

@@ -83,15 +83,10 @@ def synthesize(
 
 
 def find_template(folder: Path, rows: Sequence[Row]) -> Annotation | None:
-    """Annotate the first knee that can serve as a template, preferably one of low grade.
+    """Annotate the first knee of a truth.csv that can serve as a template, best a typical one.
 
-    Args:
-        folder: of the films.
-        rows: of the truth.csv.
-
-    Returns:
-        The annotation, or None if all films are negatives or show implants, or if the boxes of
-        every knee leave its half of the film.
+    Returns None if all films are negatives or show implants, or if the boxes of every knee leave
+    its half of the film.
     """
     typical = [row for row in rows if row["negative"] == "0" and not row["implant"]]
     for row in sorted(typical, key=lambda row: int(row["grade"]) > PREFERRED_GRADE):

@@ -111,11 +111,8 @@ def _add_hip_and_foot(grid: Grid, attenuation: Tensor, shape: KneeShape, contras
 def _soft_tissue(grid: Grid, shape: KneeShape, texture: Tensor, midline_u: float) -> Tensor:
     """Return the attenuation (H, W) of the leg without its bones.
 
-    Args:
-        grid: the pixels.
-        shape: the knee.
-        texture: (H, W) unevenness of the tissue, 1 on average.
-        midline_u: where the leg touches the other one and is flattened.
+    `texture` (H, W) is the unevenness of the tissue, 1 on average; `midline_u` is where the leg
+    touches the other one and is flattened.
     """
     skin = _skin(shape, midline_u)
     half = 0.5 * (skin[1] - skin[0])

@@ -97,15 +97,9 @@ def save_checkpoint(
     fixed: Mapping[str, Tensor],
     settings: Mapping[str, Any],
 ) -> None:
-    """Write a checkpoint atomically.
+    """Write a checkpoint atomically: the state of a phase, and tensors that stay as they are.
 
-    Args:
-        path: the file.
-        phase: name of the phase that is being trained.
-        state: its state.
-        networks: the coarse and the fine network.
-        fixed: tensors that were computed before the first epoch, by name.
-        settings: what the weights depend on; `load_checkpoint` compares it.
+    `settings` is what the weights depend on; `load_checkpoint` compares it.
     """
     tensors = {**fixed, "c_u": state.c_u, "generator": state.generator.get_state()}
     for name, network in zip(PHASES, networks, strict=True):

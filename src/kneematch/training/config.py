@@ -125,11 +125,9 @@ class TrainConfig:
 
     def hyperparameters(self) -> Recipe:
         """Return the named recipe with the values that this configuration overrides."""
-        given = {item.name: getattr(self, item.name, None) for item in fields(Recipe)}
-        return replace(
-            RECIPES[self.recipe],
-            **{name: value for name, value in given.items() if value is not None},
-        )
+        named = RECIPES[self.recipe]
+        given = ((item.name, getattr(self, item.name, None)) for item in fields(Recipe))
+        return replace(named, **{name: value for name, value in given if value is not None})
 
 
 def recipe_from_json(values: Mapping[str, Any]) -> dict[str, Any]:

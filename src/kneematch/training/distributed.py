@@ -32,17 +32,10 @@ class Group:
         return self.rank == 0
 
     def share(self, count: int, device: torch.device) -> tuple[Tensor, float]:
-        """Choose the films of a batch that this process works on.
+        """Return the films (K,) of a batch that this process works on, and their losses' weight.
 
         A process that gets none of a small last batch still takes part in the step, because
-        gradients are exchanged: it works on the first film with weight 0.
-
-        Args:
-            count: number of films in the batch.
-            device: device of the returned indices.
-
-        Returns:
-            Indices (K,) into the batch, and the weight (1 or 0) of their losses.
+        gradients are exchanged: it works on the first film with weight 0, all others with 1.
         """
         if self.rank < count:
             return torch.arange(self.rank, count, self.size, device=device), 1.0
@@ -70,17 +63,11 @@ class Group:
         return nn.parallel.DistributedDataParallel(network, broadcast_buffers=True)
 
     def map_films(self, count: int, function: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
-        """Apply a function to all films, whole batches at a time, shared among the processes.
+        """Apply a function to all N films, whole batches at a time, shared among the processes.
 
-        The batches do not depend on the number of processes, and so neither do the results.
-
-        Args:
-            count: number of films N.
-            function: from indices of films (K,) to values (K, ...).
-            like: (...), a tensor with the shape, dtype and device of one film's value.
-
-        Returns:
-            Values (N, ...), in every process.
+        The batches do not depend on the number of processes, and so neither do the results. The
+        function takes indices of films (K,) to values (K, ...); `like` (...) has one value's shape,
+        dtype and device. Returns values (N, ...) in every process.
         """
         values = like.new_zeros(count, *like.shape)
         batches = torch.split(torch.arange(count), _films_at_once(like.device))
@@ -93,8 +80,7 @@ class Group:
 def process_group(device: str) -> Iterator[Group]:
     """Join the process group of torchrun, or give a group of this process alone.
 
-    Args:
-        device: as `resolve_device` takes it; every process on a machine gets a GPU of its own.
+    Every process on a machine gets a GPU of its own.
     """
     device, size = resolve_device(device), int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:

@@ -172,13 +172,8 @@ def unfold_batchnorm(
     Where BatchNorm was folded into the convolutions, the layer is left with mean 0 and variance 1.
     In training mode it would normalise by the batch what ought not to be normalised. Its mean and
     variance are therefore set to those of one pass over the films, and its weight and bias such
-    that it returns in evaluation mode what it returned before.
-
-    Args:
-        network: the network.
-        data: the films and the views of them that the network sees.
-        random: names of the backbone's parameters that begin at random; they are not folded.
-        group: the processes that train together.
+    that it returns in evaluation mode what it returned before. Parameters that begin at random,
+    given by name, are not folded.
     """
     folded = [
         layer
@@ -214,13 +209,9 @@ def _is_folded(layer: nn.BatchNorm2d) -> bool:
 def _input_moments(
     network: PoseNetwork, layers: list[nn.BatchNorm2d], data: PhaseData, rows: Tensor
 ) -> Tensor:
-    """Return the mean and mean square (K, 2, C) of what enters layers of C channels in all.
+    """Return the mean and mean square (K, 2, C) of what enters layers of C channels, on films (K,).
 
-    Args:
-        network: the network, which is set to evaluation mode.
-        layers: some of its layers.
-        data: the films.
-        rows: (K,), indices of films.
+    The network is set to evaluation mode.
     """
     found: dict[nn.Module, Tensor] = {}
 

@@ -39,9 +39,7 @@ EPSILON: Final = 1e-6
 def energy_loss(shift: float, zoom: float = 0.0) -> Loss:
     """Return the paper's loss: the energy f(u, G(u)) of randomly translated views (Sect. 5).
 
-    Args:
-        shift: largest translation, as a fraction of the view.
-        zoom: largest change of the scale, as a fraction.
+    Views are shifted by a fraction of their size, and their scale is changed by one, at most.
     """
 
     def loss(
@@ -63,13 +61,9 @@ def energy_loss(shift: float, zoom: float = 0.0) -> Loss:
 
 
 def pose_loss(targets: Tensor, spread: PoseJitter) -> Loss:
-    """Return the mean distance of the predicted corners from the target's, in template widths.
+    """Return the mean distance of the predicted corners from those of target poses (N, 2, 4).
 
-    Every call draws new views and new exposures; the target is known in any view.
-
-    Args:
-        targets: (N, 2, 4), poses of the template in the halves.
-        spread: how far the views are varied.
+    It is in template widths. Every call draws new views, varied by `spread`, and new exposures.
     """
 
     def loss(

@@ -43,12 +43,9 @@ class PhaseData:
         return self.frames[rows.to(self.frames.device)]
 
     def predict(self, network: Network, halves: Tensor, frames: Tensor) -> Tensor:
-        """Return the poses theta (K, 2, 4) of the template that a network predicts.
+        """Return the poses (K, 2, 4) that a network predicts in halves (K, 2, H, W).
 
-        Args:
-            network: G, from views (K, 2, 224, 224) to vectors (K, 2, 4).
-            halves: (K, 2, H, W).
-            frames: (K, 2, 4), the views of the halves that the network sees.
+        `frames` (K, 2, 4) are the views of the halves that the network sees.
         """
         in_view = pose_from_vector(
             network(crop_views(halves, frames, self.aspect)), self.height_ratio

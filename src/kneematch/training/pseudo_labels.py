@@ -52,8 +52,7 @@ def make_pseudo_labels(
         repeats: how often the fine template is replaced by the mean of its matches.
 
     Returns:
-        The templates, the fine one possibly replaced by a mean, and poses (N, 2, 4) of the
-        annotated fine box.
+        The templates, with that mean, and poses (N, 2, 4) of the annotated fine box.
     """
     networks = None
     if model is not None:
@@ -72,11 +71,7 @@ def find_poses(
 ) -> Tensor:
     """Return the poses (N, 2, 4) of a template on all films.
 
-    Args:
-        films: the films.
-        template: the template.
-        networks: predict poses, which are then refined; None searches exhaustively.
-        group: the processes that share the films.
+    Networks predict poses, which are then refined; without them the search is exhaustive.
     """
 
     def find(rows: Tensor) -> Tensor:
@@ -124,9 +119,6 @@ def undo_drift(template: Template, half: Tensor, annotated: Tensor, poses: Tenso
         half: (H, W), the half image that was annotated.
         annotated: (4,), the pose of the annotated box in it.
         poses: (N, 2, 4), where the mean template was found.
-
-    Returns:
-        Poses (N, 2, 4) of the annotated box.
     """
     problem = make_problem(half[None, None], template)
     start = vector_from_pose(annotated.to(half)[None, None], problem.height_ratio)

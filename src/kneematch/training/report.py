@@ -108,13 +108,7 @@ def draw_preview(task: Task, networks: Networks, phase: str) -> Image.Image:
 
 
 def draw_poses(halves: Tensor, theta: Tensor, aspect: float) -> Image.Image:
-    """Draw halves side by side with the outline of a template on each.
-
-    Args:
-        halves: (K, 2, H, W).
-        theta: (K, 2, 4), poses of the template.
-        aspect: height over width of the template.
-    """
+    """Draw halves (K, 2, H, W) side by side, with a template at poses (K, 2, 4) on each."""
     pairs = zip(halves.flatten(0, 1), theta.flatten(0, 1), strict=True)
     images = [
         _draw_pose(half, pose, aspect, (LEFT_COLOUR, RIGHT_COLOUR)[number % 2])

@@ -90,13 +90,7 @@ def coarse_poses(fine_poses: Tensor, templates: TemplatePair) -> Tensor:
 def train_two_phases(
     task: Task, networks: Networks, group: Group, checkpoint: Checkpoint | None = None
 ) -> Iterator[tuple[str, PhaseState]]:
-    """Run Algorithm 2 on both networks, in place.
-
-    Args:
-        task: what to train on, and how.
-        networks: the coarse and the fine network.
-        group: the processes that train together.
-        checkpoint: where to continue.
+    """Run Algorithm 2 on both networks, in place, from a checkpoint or from the start.
 
     Yields:
         The name of the phase and its state, when a phase begins (with no finished epoch) and after
