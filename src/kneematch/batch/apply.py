@@ -43,11 +43,7 @@ class ApplyResult:
 
 
 def apply_review(
-    out: Path,
-    *,
-    root: Path = Path(),
-    workers: int | None = None,
-    progress: Progress = no_progress,
+    out: Path, *, root: Path = Path(), workers: int | None = None, progress: Progress = no_progress
 ) -> ApplyResult:
     """Write tables, report and artifacts of a run again, from the rows as reviewed.
 

@@ -90,11 +90,7 @@ def detect_folder(
 
 
 def detect_files(
-    films: Sequence[str],
-    out: Path,
-    config: DetectConfig,
-    *,
-    progress: Progress = no_progress,
+    films: Sequence[str], out: Path, config: DetectConfig, *, progress: Progress = no_progress
 ) -> DetectResult:
     """Detect on files that were found already; see `detect_folder`."""
     clock = _Clock()
@@ -249,11 +245,7 @@ def _open_journal(plan: _Plan) -> "Journal":
 
 
 def _detect(
-    plan: _Plan,
-    journal: "Journal",
-    work: Work,
-    cluster: "Cluster | None",
-    progress: Progress,
+    plan: _Plan, journal: "Journal", work: Work, cluster: "Cluster | None", progress: Progress
 ) -> None:
     """Search the films that are left; write rows down as they come."""
     films = [(index, journal.films[index]) for index in work.search]

@@ -189,11 +189,7 @@ def _write_split(split: Split, root: Path, out: Path, config: ReproduceConfig) -
 
 
 def _train(
-    films: Sequence[str],
-    template: Path,
-    model: Path,
-    config: ReproduceConfig,
-    progress: Progress,
+    films: Sequence[str], template: Path, model: Path, config: ReproduceConfig, progress: Progress
 ) -> tuple[str, ...]:
     """Train the model, unless it is there to resume with; return why films were left out."""
     checkpoint = checkpoint_path(model)

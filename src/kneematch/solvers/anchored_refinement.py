@@ -57,11 +57,7 @@ def anchor(
 
 @torch.no_grad()
 def refine_anchored(
-    problem: Problem,
-    start: Tensor,
-    *,
-    trust: float = TRUST,
-    levels: tuple[Level, ...] = LEVELS,
+    problem: Problem, start: Tensor, *, trust: float = TRUST, levels: tuple[Level, ...] = LEVELS
 ) -> Solution:
     """Descend from start (N, S, 4), and not far; return the better of start and end.
 

@@ -22,13 +22,7 @@ from kneematch.synthetic.anatomy import (
     tibia_border,
     tibia_outline,
 )
-from kneematch.synthetic.solids import (
-    Grid,
-    bright_line,
-    rounded_end,
-    shell_chords,
-    tube_chord,
-)
+from kneematch.synthetic.solids import Grid, bright_line, rounded_end, shell_chords, tube_chord
 
 # Attenuation of a chord one plateau width (75 mm) long, above that of the soft tissue it replaces.
 CORTICAL: Final = 3.6

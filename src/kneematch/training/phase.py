@@ -162,12 +162,7 @@ def _set_train_mode(network: PoseNetwork, recipe: Recipe) -> None:
 
 
 def _train_epoch(
-    network: Network,
-    state: PhaseState,
-    data: PhaseData,
-    loss: Loss,
-    recipe: Recipe,
-    group: Group,
+    network: Network, state: PhaseState, data: PhaseData, loss: Loss, recipe: Recipe, group: Group
 ) -> float:
     """Train on every film once, in random order; return the mean weighted loss."""
     generator, count = state.generator, len(data.films)

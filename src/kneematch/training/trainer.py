@@ -45,12 +45,7 @@ from kneematch.training.report import (
     read_metrics,
     write_metrics,
 )
-from kneematch.training.two_phases import (
-    Task,
-    TemplatePair,
-    activation_ranges,
-    train_two_phases,
-)
+from kneematch.training.two_phases import Task, TemplatePair, activation_ranges, train_two_phases
 
 METRICS, CURVES, PREVIEW = "metrics.csv", "curves.png", "preview.png"  # beside the model
 FEWEST_FILMS: Final = 2
@@ -223,10 +218,7 @@ def _check_out(out: Path, config: TrainConfig) -> None:
 
 
 def _prepare(
-    paths: list[str],
-    config: TrainConfig,
-    group: Group,
-    progress: Progress,
+    paths: list[str], config: TrainConfig, group: Group, progress: Progress
 ) -> tuple[CachedFilms, list[tuple[str, str]]]:
     """Prepare the films in the main process; the others then find them in the cache."""
     workers = default_workers(len(paths)) if config.workers is None else config.workers
