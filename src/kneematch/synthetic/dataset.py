@@ -1,6 +1,5 @@
 """Write folders of phantoms with their ground truth, for demonstrations, tests and training."""
 
-import csv
 import os
 import re
 from collections.abc import Sequence
@@ -12,7 +11,8 @@ from typing import Final
 
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.split import SMALLEST_FILM
-from kneematch.io.atomic import make_folder, refuse_existing, write_aside
+from kneematch.io.atomic import make_folder, refuse_existing
+from kneematch.io.csv_text import write_csv
 from kneematch.io.limits import MAX_PIXELS
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16
@@ -71,10 +71,9 @@ def synthesize(
     _prepare_folder(out, force=config.force)
     films = _write_films(out, config, progress)
     truth, rows = out / TRUTH, [row for index in sorted(films) for row in films[index]]
-    with write_aside(truth) as aside, aside.open("w", newline="", encoding="utf-8") as file:
-        table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)
+    with write_csv(truth, COLUMNS) as add:
+        for row in rows:
+            add(row[column] for column in COLUMNS)
     annotation = find_template(out, rows)
     if annotation is None:
         return SynthResult(truth, None)
