@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import TemplateError
+from kneematch.evaluation.ground_truth import AREA
 from kneematch.geometry.pose import (
     pose_from_points,
     pose_from_vector,
@@ -41,7 +42,6 @@ from kneematch.synthetic.phantom import Phantom, phantom
 
 Result = TypeVar("Result")
 
-AREA = 1.5  # side of a knee's area, in plateau widths
 TEMPLATE_SEEDS = range(1_000_000, 1_001_000)  # disjoint from those of the searched films
 FAMILY = 3
 

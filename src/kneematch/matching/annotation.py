@@ -190,8 +190,8 @@ def _box(boxes: Mapping[str, Any], name: str, path: Path) -> Box:
     return box
 
 
-def enlarged(box: Box, factor: float = COARSE_MARGIN) -> Box:
-    """Return a box around the same centre, by default as large as the coarse one around fine."""
+def enlarged(box: Box) -> Box:
+    """Return a box around the same centre, as large as the coarse one around fine."""
     cx, cy = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
-    w, h = factor * (box[2] - box[0]) / 2, factor * (box[3] - box[1]) / 2
+    w, h = COARSE_MARGIN * (box[2] - box[0]) / 2, COARSE_MARGIN * (box[3] - box[1]) / 2
     return cx - w, cy - h, cx + w, cy + h
