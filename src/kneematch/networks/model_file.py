@@ -67,11 +67,11 @@ class Model:
         aspects = self.coarse_template.aspect, self.fine_template.aspect
         frame = self._located_frame() if located else None
         if frame is not None:
-            return TwoStageNetworks(None, network("fine"), *aspects, frame)
+            return TwoStageNetworks(frame.to(device), network("fine"), *aspects)
         return TwoStageNetworks(network("coarse"), network("fine"), *aspects)
 
-    def _located_frame(self) -> tuple[float, ...] | None:
-        """Return the pose of the fine network's view in the view of a located knee.
+    def _located_frame(self) -> Tensor | None:
+        """Return the pose (4,) of the fine network's view in the view of a located knee.
 
         There the plateau's margins are in place, so that the coarse network is not needed if the
         template has both; None if not.
@@ -82,7 +82,7 @@ class Model:
         landmarks = torch.tensor([marks[name] for name in PLATEAU_MARGINS])
         margins = torch.tensor([[-1.0, 0.0], [1.0, 0.0]]) / VIEW_WIDTH
         pose = pose_from_points(margins, landmarks, self.coarse_template.aspect, HALF_ASPECT)
-        return tuple(enlarge_pose(pose, ENLARGE).tolist())
+        return enlarge_pose(pose, ENLARGE)
 
 
 def shipped_model() -> Path:

@@ -21,19 +21,19 @@ Network = Callable[[Tensor], Tensor]  # images (N, S, 224, 224) to vectors (N, S
 class TwoStageNetworks:
     """Both networks, and the aspects (height over width) of their templates.
 
-    In views of located knees the coarse network is not needed.
+    In views of located knees the pose (4,) of the fine network's view, on its device, takes the
+    place of the coarse network.
     """
 
-    coarse: Network | None
+    coarse: Network | Tensor
     fine: Network
     coarse_aspect: float
     fine_aspect: float
-    located_frame: tuple[float, ...] = (1.0, 0.0, 0.0, 0.0)  # pose of the fine network's view there
 
     def frames(self, halves: Tensor) -> Tensor:
         """Return the enlarged coarse patches of halves (N, S, H, W): poses (N, S, 4)."""
-        if self.coarse is None:
-            return halves.new_tensor(self.located_frame).expand(*halves.shape[:2], 4)
+        if isinstance(self.coarse, Tensor):
+            return self.coarse.expand(*halves.shape[:2], 4)
         image_aspect = halves.shape[-2] / halves.shape[-1]
         v = self.coarse(crop_views(halves, full_frames(halves), image_aspect))
         return enlarge_pose(pose_from_vector(v, self.coarse_aspect / image_aspect), ENLARGE)
