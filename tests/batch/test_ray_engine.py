@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -141,3 +142,15 @@ def test_connect_names_the_extra_without_ray(
     assert main(["detect", str(films), *template, "-o", str(out), "--engine", "ray"]) == 2
     assert "kneematch[ray]" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_connect_says_that_ray_did_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def time_out(**settings: object) -> None:
+        raise Exception("The current node timed out during startup.\nMore lines.")  # noqa: TRY002
+
+    monkeypatch.setattr(import_module("ray"), "init", time_out)
+    with (
+        pytest.raises(SettingsError, match=r"timed out during startup\.\); expected"),
+        connect(None),
+    ):
+        pass

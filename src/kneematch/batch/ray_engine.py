@@ -108,6 +108,12 @@ def connect(address: str | None) -> Iterator[Cluster]:
             f"--ray-address {address}: no cluster ({error}); expected one that runs; check the "
             "address"
         ) from error
+    except Exception as error:  # Ray raises it as such where a process of its own does not start
+        reason = str(error).split("\n", 1)[0]
+        raise SettingsError(
+            f"Ray did not start ({reason}); expected it to; try again when the machine is less "
+            "busy, or leave --engine ray out"
+        ) from error
     try:
         signal.signal(signal.SIGTERM, on_terminate)
         yield _cluster(ray)
