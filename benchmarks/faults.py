@@ -449,7 +449,7 @@ def remember_results(work: Path, *, train: bool) -> None:
     from kneematch.cli.main import main as kneematch
     from kneematch.detection.detector import Detector, FilmResult
     from kneematch.networks import pose_network
-    from kneematch.training import comparison, pseudo_labels, trainer
+    from kneematch.training import pseudo_labels, trainer
 
     found: dict[str, FilmResult] = {}
     search = Detector.detect_each
@@ -477,7 +477,7 @@ def remember_results(work: Path, *, train: bool) -> None:
     DetectorSource.load = lru_cache(DetectorSource.load)  # type: ignore[method-assign]
     Detector.detect_each = detect_each  # type: ignore[method-assign, assignment]
     pseudo_labels.find_poses = find_poses
-    comparison.compare_with_built_in = lambda *_: []
+    trainer.compare_with_built_in = lambda *_: []
     os.chdir(fresh(work / "films", work / "first"))
     assert kneematch([*CROPS, "--overlays"]) == 0
     assert kneematch(SCENARIOS["apply"].command) == 0

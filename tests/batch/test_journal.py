@@ -3,6 +3,7 @@
 import json
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,6 +145,21 @@ def test_journal_keeps_all_good_lines_around_a_damaged_one(path: Path, damage: b
 def test_journal_is_open_once_at_a_time(path: Path) -> None:
     with Journal(path), pytest.raises(SettingsError, match="another run"):
         Journal(path)
+
+
+def test_journal_finds_its_rows_where_two_runs_write_without_locks(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kneematch.batch.journal.lock", lambda file: True)
+    with Journal(path) as ours, Journal(path) as theirs:
+
+        def meanwhile() -> Iterator[Row]:
+            theirs.append([row(0), row(1)])
+            yield row(3)
+
+        ours.append(meanwhile())
+        assert [each.index for each in ours.rows()] == [3]
+        assert [each.index for each in theirs.rows()] == [0, 1]
 
 
 def test_journal_keeps_the_order_and_the_names_of_films_that_are_added(path: Path) -> None:

@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -55,14 +54,12 @@ def test_help_names_the_commands() -> None:
     assert "completion" in result.output
 
 
-def test_help_imports_nothing_heavy_and_answers_at_once() -> None:
+def test_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from kneematch.cli.main import main; code = main(['--help']);"
         "print(*sys.modules, file=sys.stderr); sys.exit(code)"
     )
-    started = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert time.monotonic() - started < 5  # half a second, where nothing else runs
     assert not HEAVY & set(done.stderr.split())
 
 

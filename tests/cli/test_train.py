@@ -21,7 +21,7 @@ from kneematch.detection.detector import Detector
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
-from kneematch.training import comparison
+from kneematch.training import trainer
 from kneematch.training.report import Epoch, read_metrics, write_metrics
 
 FILMS = 3
@@ -178,7 +178,7 @@ def test_train_replaces_nothing_without_force(
 def test_train_is_quiet_when_asked_to(
     folder: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparison, "compare_with_built_in", lambda *_: [])  # no warning
+    monkeypatch.setattr(trainer, "compare_with_built_in", lambda *_: [])  # no warning
     out, log = folder.path / "quiet.safetensors", folder.path / "quiet.log"
     out.write_text("an older model")
     options = *DEFAULT, "--quiet", "--force", "--log", str(log)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from kneematch.cli.main import main
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.evaluation.visits import compare_visits
@@ -49,6 +50,9 @@ def pairs(folder: Path, *rows: str) -> Path:
 def test_compare_visits_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path) -> None:
     on = pairs(tmp_path, "/a/one.dcm,1.dcm", "two.dcm,2.dcm")  # the last have no knee in common
     changes = {each.measure: each for each in compare_visits(*runs, on, tmp_path / "out.csv")}
+    command = ["compare", *map(str, runs), "--on", str(on), "-o", str(tmp_path / "again.csv")]
+    assert main(command) == 0
+    assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "out.csv").read_bytes()
     assert changes["jsw_x250_pct"].knees == 2
     assert changes["jsw_x250_pct"].mean == pytest.approx(-0.75)  # -1.5 % and 0
     assert changes["jsw_x250_mm"].mean == pytest.approx(-0.6)  # of 80 mm

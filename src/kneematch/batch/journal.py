@@ -169,12 +169,12 @@ class Journal:
 
     def append(self, rows: Iterable[Row]) -> None:
         """Write rows, and wait until they are on disk."""
-        start, text = self.path.stat().st_size, bytearray()
-        for row in rows:
-            self._offsets[row.index] = start + len(text)
-            self._versions[row.index] = row.version
-            text += row.to_line()
-        self._append(bytes(text))
+        rows = list(rows)
+        lines = [row.to_line() for row in rows]
+        offset = self._append(b"".join(lines))
+        for row, line in zip(rows, lines, strict=True):
+            self._offsets[row.index], self._versions[row.index] = offset, row.version
+            offset += len(line)
 
     def mark_gone(self, indices: Iterable[int]) -> None:
         """Write down which films with rows are no longer there, if that has changed."""
@@ -199,8 +199,7 @@ class Journal:
 
     def note_measured(self, row: Row) -> None:
         """Write down the measures of knees that a reviewer placed."""
-        self._measured[row.index] = self.path.stat().st_size
-        self._append(_line({"measured": row.to_plain()}))
+        self._measured[row.index] = self._append(_line({"measured": row.to_plain()}))
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows so far as reviewed, in the order of the list of films."""
@@ -233,13 +232,17 @@ class Journal:
                         file.seek(offset)
                     yield replace(Row.from_line(file.readline()), index=index)
 
-    def _append(self, text: bytes) -> None:
-        """Write lines, and wait until they are on disk; nothing stays behind in a buffer."""
+    def _append(self, text: bytes) -> int:
+        """Write lines, wait until they are on disk, and return where they begin.
+
+        Nothing stays behind in a buffer. Without locks another run may have written in between.
+        """
         try:
             file, rest = self._file.fileno(), memoryview(text)
             while rest:
                 rest = rest[os.write(file, rest) :]
             os.fsync(file)
+            return os.lseek(file, 0, os.SEEK_CUR) - len(text)
         except OSError as error:
             error.filename = str(self.path)
             raise
