@@ -146,7 +146,7 @@ def test_connect_names_the_extra_without_ray(
 
 def test_connect_says_that_ray_did_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def time_out(**settings: object) -> None:
-        raise Exception("The current node timed out during startup.\nMore lines.")  # noqa: TRY002
+        raise Exception("The current node timed out during startup.\nMore lines.")
 
     monkeypatch.setattr(import_module("ray"), "init", time_out)
     with (
