@@ -16,6 +16,7 @@ percent of the tibial plateau's width; 1 % is about 0.75 mm.
 import argparse
 import math
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from kneematch.io.read import read
 from kneematch.measures.drawn_knees import MaskedKnee, mask_of_outlines, read_masks
 from kneematch.measures.joint_space import COMPARTMENTS, FIXED, minimum_width, widths_at
 from kneematch.measures.measure import ANGLE, UNITS, measure_outlines
-from kneematch.measures.network import JOINT_WIDTH, OutlineNetwork
+from kneematch.measures.network import JOINT_FRAME, OutlineNetwork
 from kneematch.measures.outlines import Outlines
 from kneematch.measures.phantom_crops import true_outlines
 from kneematch.synthetic.film_plan import plan_film
@@ -74,7 +75,7 @@ def phantoms(args: argparse.Namespace) -> None:
     """Print errors, biases and coverage of every kind of measure on unseen phantoms."""
     network = outline_network(args.network)
     errors: dict[str, list[tuple[float, float | None]]] = {name: [] for name in UNITS}
-    left_out = 0
+    left_out: Counter[str] = Counter()
     for seed in range(FIRST_SEED, FIRST_SEED + args.films):
         plan = plan_film(seed)
         if not plain(plan):
@@ -93,12 +94,15 @@ def phantoms(args: argparse.Namespace) -> None:
             for name, each in measure_outlines(found).items():
                 true = known[name].value
                 if each.value is None or true is None:
-                    left_out += 1
+                    left_out[f"{name}, {each.reason or known[name].reason}"] += 1
                 else:
                     errors[name].append((each.value - true, each.sd))
-    print(f"{len(errors['jsw_x250'])} knees of phantoms; {left_out} measures left out.\n")
+    reasons = "; ".join(f"{count} {name}" for name, count in left_out.most_common())
+    print(
+        f"{len(errors['joint_line_angle'])} knees of phantoms; left out: {reasons or 'nothing'}.\n"
+    )
     groups = {
-        "minimum JSW": [name for name in UNITS if name.endswith("l_minimum")],
+        "minimum JSW": [f"jsw_{name}_minimum" for name in COMPARTMENTS],
         "orthogonal minimum JSW": [name for name in UNITS if "orthogonal" in name],
         "mean JSW": [name for name in UNITS if name.endswith("_mean")],
         "area": [name for name in UNITS if name.endswith("_area")],
@@ -140,7 +144,7 @@ def score_crops(crops: list[MaskedKnee], network: OutlineNetwork) -> dict[str, A
     for crop in crops:
         height, width = crop.mask.shape
         # The whole crop is what the network sees, as the crop of a detection would be.
-        across = np.array([width / JOINT_WIDTH, 0.0])
+        across = np.array([width * JOINT_FRAME.px / JOINT_FRAME.size[1], 0.0])
         centre = np.array([width / 2, height / 2])
         found = find_outlines(Radiograph(crop.pixels), centre, across, network, medial="left")
         both = (crop.outlines, found)

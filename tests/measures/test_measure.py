@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from kneematch.measures.measure import (
-    CALIBRATION,
     CROSSING,
     SHORT_SHAFT,
     UNCLEAR,
@@ -36,7 +35,7 @@ def test_measure_outlines_of_an_even_joint_space() -> None:
     for name, each in found.items():
         if each.unit == WIDTH:
             assert each.value == pytest.approx(5), name
-            known = CALIBRATION[WIDTH] * 100 * np.hypot(0.2, 0.2) / 200
+            known = 100 * np.hypot(0.2, 0.2) / 200
             assert each.sd == pytest.approx(known), name
     assert found["joint_space_medial_area"].value == pytest.approx(0.25 * 5)
     assert found["joint_line_angle"].value == pytest.approx(0)

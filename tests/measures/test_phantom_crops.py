@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from kneematch.measures.augmentation import Views, draw_views
+from kneematch.measures.augmentation import Views, draw_views, find_points
 from kneematch.measures.joint_space import tibiofemoral_angle
 from kneematch.measures.learning import LearningConfig, outline_loss, train_outlines
-from kneematch.measures.network import JOINT_WIDTH, LEG_WIDTH, OutlineNetwork
+from kneematch.measures.network import JOINT_FRAME, LEG_FRAME, Frame, OutlineNetwork
 from kneematch.measures.phantom_crops import (
     JOINT,
     LEG,
@@ -30,7 +30,7 @@ def maps() -> KneeMaps:
 @pytest.fixture(scope="module")
 def views(maps: KneeMaps) -> Views:
     generator = torch.Generator().manual_seed(0)
-    return draw_views(maps, torch.arange(COUNT).repeat(4), (192, JOINT_WIDTH), generator)
+    return draw_views(maps, torch.arange(COUNT).repeat(4), JOINT_FRAME, generator)
 
 
 def test_borders_of_the_mean_knee() -> None:
@@ -73,15 +73,15 @@ def test_draw_maps_show_bone_beyond_the_borders(maps: KneeMaps) -> None:
 
 def test_draw_views_has_outlines_where_the_picture_changes(views: Views) -> None:
     """The network can learn nothing from outlines that do not fit their picture."""
-    count, size = views.crops.shape[:2]
+    count, height, width = views.crops.shape
     brighter = []
     for knee in range(count):
         known = views.borders[knee].isfinite().all(0)
-        columns = torch.arange(size)[known]
+        columns = torch.arange(width)[known]
         femur, tibia = views.borders[knee][:, known]
         wide = tibia - femur > 6
         above, space = (
-            views.crops[knee, (femur + shift).clamp(0, size - 1).long(), columns][wide].mean()
+            views.crops[knee, (femur + shift).clamp(0, height - 1).long(), columns][wide].mean()
             for shift in (-5, 3)
         )
         brighter.append(bool(above > space))
@@ -101,7 +101,7 @@ def test_draw_views_orders_left_and_right(views: Views) -> None:
 
 def test_draw_views_is_reproducible(maps: KneeMaps) -> None:
     one, two = (
-        draw_views(maps, torch.arange(2), (64, JOINT_WIDTH), torch.Generator().manual_seed(3))
+        draw_views(maps, torch.arange(2), Frame((48, 64), 50.0), torch.Generator().manual_seed(3))
         for _ in range(2)
     )
     assert torch.equal(one.crops, two.crops)
@@ -110,15 +110,33 @@ def test_draw_views_is_reproducible(maps: KneeMaps) -> None:
 
 def test_draw_views_of_legs_show_both_shafts() -> None:
     legs = draw_maps(range(2), LEG)
-    views = draw_views(legs, torch.arange(2), (128, LEG_WIDTH), torch.Generator().manual_seed(0))
+    views = draw_views(legs, torch.arange(2), LEG_FRAME, torch.Generator().manual_seed(0))
     assert views.sides[:, :, [5, 122]].isfinite().all()
+
+
+def test_find_points_of_a_turned_crop() -> None:
+    """A crop turned by 5 degrees, of pixels 0.9 long: points are found to a fraction of a pixel."""
+    angle, step = torch.deg2rad(torch.tensor(5.0)), 0.9
+    row, column = torch.meshgrid(torch.arange(40) + 0.5, torch.arange(60) + 0.5, indexing="ij")
+    x = 7 + step * (angle.cos() * column - angle.sin() * row)
+    y = 3 + step * (angle.sin() * column + angle.cos() * row)
+    known = torch.tensor([12.3, 31.8]), torch.tensor([25.75, 8.1])  # columns, rows
+    points = torch.stack(
+        [
+            7 + step * (angle.cos() * known[0] - angle.sin() * known[1]),
+            3 + step * (angle.sin() * known[0] + angle.cos() * known[1]),
+        ],
+        -1,
+    )
+    found = find_points(points[None], x[None], y[None], y[None])
+    assert found[0] == pytest.approx(torch.stack(known, -1), abs=1e-3)
 
 
 def test_train_outlines_lowers_the_loss(maps: KneeMaps) -> None:
     torch.manual_seed(0)
     network = OutlineNetwork((4, 4, 4, 4, 4))
     generator = torch.Generator().manual_seed(1)
-    views = draw_views(maps, torch.arange(COUNT), (256, JOINT_WIDTH), generator)
+    views = draw_views(maps, torch.arange(COUNT), JOINT_FRAME, generator)
     before = outline_loss(network, views).item()
     train_outlines(network, [maps], LearningConfig(steps=5, batch=2, rate=1e-2))
     assert not network.training

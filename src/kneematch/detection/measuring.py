@@ -19,10 +19,9 @@ from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import PLATEAU_MARGINS
 from kneematch.measures.measure import doubts, measure_outlines
 from kneematch.measures.network import (
-    JOINT_PX,
-    JOINT_WIDTH,
-    LEG_PX,
-    LEG_WIDTH,
+    JOINT_FRAME,
+    LEG_FRAME,
+    Frame,
     Located,
     OutlineNetwork,
     locate,
@@ -30,7 +29,7 @@ from kneematch.measures.network import (
 )
 from kneematch.measures.outline_file import fold_normalization, load_network
 from kneematch.measures.outlines import Array, Outlines
-from kneematch.measures.refinement import move_to_edge, smooth
+from kneematch.measures.smoothing import smooth
 
 POINTS: Final = 101  # of a border, so that they lie a hundredth of the plateau's width apart
 OBSTACLES: Final = (NO_KNEE, CUT, METAL)  # reasons to review that forbid to measure
@@ -145,20 +144,16 @@ def find_outlines(
         network: the outline network.
         medial: the side of the picture that is medial, "left" or "right".
     """
-    joint = _square(centre, JOINT_WIDTH * across, JOINT_PX)
-    leg = _square(centre, LEG_WIDTH * across, LEG_PX)
+    joint, leg = (_place(centre, across, frame) for frame in (JOINT_FRAME, LEG_FRAME))
     near, far = (_locate(film, placed, network) for placed in (joint, leg))
     left, right = sorted(near.margins[0, :, 0].tolist())
     right = max(right, left + MIN_PLATEAU_PX)
-    columns = np.arange(JOINT_PX) + 0.5
+    columns = np.arange(joint.size[1]) + 0.5
     x = np.linspace(left, right, POINTS)
     lines, deviations = [], []
-    positions = near.borders[0].numpy(), near.border_sd[0].numpy()
-    for y, sd, bone_above in zip(*positions, (True, False), strict=True):
+    for y, sd in zip(near.borders[0].numpy(), near.border_sd[0].numpy(), strict=True):
         smoothed = smooth(y, sd, between=(left, right))
-        line = _to_film(joint, np.stack([x, np.interp(x, columns, smoothed)], axis=1))
-        width = joint.step_px * (right - left)
-        lines.append(move_to_edge(film.pixels, line, width, bone_above=bone_above))
+        lines.append(_to_film(joint, np.stack([x, np.interp(x, columns, smoothed)], axis=1)))
         deviations.append(joint.step_px * np.interp(x, columns, sd))
     (femur_line, tibia_line), (femur_sd, tibia_sd) = lines, deviations
     outlines = Outlines(
@@ -168,12 +163,15 @@ def find_outlines(
     return replace(outlines, femur_sides=femur, tibia_sides=tibia)
 
 
-def _square(centre: Array, across: Array, size: int) -> Placed:
-    """Return an upright square crop around a centre, `across` (2,) wide."""
+def _place(centre: Array, across: Array, frame: Frame) -> Placed:
+    """Return the upright crop around the centre (2,) of a plateau, given its ends' vector (2,)."""
+    across = across / frame.px  # of one pixel of the crop
     down = np.array([-across[1], across[0]])
+    height, width = frame.size
     to_film = torch.eye(3, dtype=torch.float64)
-    to_film[:2] = torch.from_numpy(np.stack([across / 2, down / 2, centre], axis=1))
-    return Placed((size, size), float(np.linalg.norm(across)) / size, to_film)
+    axes = np.stack([width / 2 * across, height / 2 * down, centre], axis=1)
+    to_film[:2] = torch.from_numpy(axes)
+    return Placed(frame.size, float(np.linalg.norm(across)), to_film)
 
 
 def _locate(film: Radiograph, placed: Placed, network: OutlineNetwork) -> Located:

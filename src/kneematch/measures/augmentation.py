@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kneematch.measures.network import Frame
 from kneematch.measures.phantom_crops import KneeMaps
 
 MAX_ROTATION_DEG: Final = 8.0
@@ -20,8 +21,8 @@ SMALLEST_GAP: Final = 0.003  # of the joint space, in plateau widths
 class Views:
     """Crops and the true positions in them, in pixels; NaN where there is nothing to learn."""
 
-    crops: Tensor  # (N, H, H)
-    borders: Tensor  # (N, 2, H) y of femur and tibia in each column
+    crops: Tensor  # (N, H, W)
+    borders: Tensor  # (N, 2, W) y of femur and tibia in each column
     sides: Tensor  # (N, 2, H) x of the left and right side in each row
     margins: Tensor  # (N, 2, 2) x, y
 
@@ -51,16 +52,16 @@ class Draw:
         """Return True with a probability."""
         return self.uniform(0, 1) < probability
 
-    def noise(self, size: int) -> Tensor:
-        """Return Gaussian noise (N, size, size)."""
-        shape = self.count, size, size
+    def noise(self, size: tuple[int, int]) -> Tensor:
+        """Return Gaussian noise (N, H, W)."""
+        shape = self.count, *size
         return torch.randn(shape, generator=self.generator, device=self.generator.device)
 
 
 def draw_views(
     maps: KneeMaps,
     rows: Tensor,
-    frame: tuple[int, float],
+    frame: Frame,
     generator: torch.Generator,
     *,
     real: bool = False,
@@ -70,47 +71,52 @@ def draw_views(
     Args:
         maps: the knees.
         rows: indices of knees.
-        frame: side of the crops, in pixels and in plateau widths.
+        frame: extent of the crops.
         generator: on the maps' device.
         real: the maps hold the grey of real films instead of attenuation; joints keep their shape.
     """
-    size, width = frame
     draw = Draw(len(rows), generator)
-    x, y = _pose(draw, maps, size, width)  # (N, size, size) in pixels of the maps
+    x, y = _pose(draw, maps, frame)  # (N, H, W) in pixels of the maps
     femur, tibia, displaced = _reshape(draw, maps, rows, x, y, amount=0.0 if real else 1.0)
     picture = _sample(maps.attenuation[rows].float(), x, displaced)
     if not real:
         picture = picture + _details(draw, maps, x, femur, tibia)
     mirrored = x[:, 0, 0] > x[:, 0, -1]
-    sides = _lookup(maps.sides[rows], displaced) - x[:, None]  # (N, 2, size, size)
+    sides = _lookup(maps.sides[rows], displaced) - x[:, None]  # (N, 2, H, W)
     sides = torch.where(mirrored[:, None, None, None], -sides.flip(1), sides)
-    edges = _crossing(torch.stack([femur, tibia], 1).mT)  # (N, 2, size)
+    edges = _crossing(torch.stack([femur, tibia], 1).mT)  # (N, 2, W)
     margins = maps.margins[rows]
     inside = (x > margins[:, 0, 0, None, None]) & (x < margins[:, 1, 0, None, None])
-    at = edges.nan_to_num(0).long().clamp(0, size - 1)
+    at = edges.nan_to_num(0).long().clamp(0, frame.size[0] - 1)
     covered = torch.stack([inside, inside], 1).gather(2, at[:, :, None])[:, :, 0]
-    ends = _find_points(margins, x, y, displaced)
+    ends = find_points(margins, x, y, displaced)
     return Views(
-        expose_again(draw, picture) if real else expose(draw, picture, size / width),
+        expose_again(draw, picture) if real else expose(draw, picture, frame.px),
         torch.where(covered, edges, torch.nan),
         _crossing(sides),
         torch.where(mirrored[:, None, None], ends.flip(1), ends),
     )
 
 
-def _pose(draw: Draw, maps: KneeMaps, size: int, width: float) -> tuple[Tensor, Tensor]:
+def _pose(draw: Draw, maps: KneeMaps, frame: Frame) -> tuple[Tensor, Tensor]:
     """Return where the pixels of rotated, shifted and enlarged crops lie in their maps."""
     px = maps.extent.px
     angle = torch.deg2rad(draw.uniform(-MAX_ROTATION_DEG, MAX_ROTATION_DEG))
-    step = px * width / size * draw.uniform(-MAX_ZOOM, MAX_ZOOM).exp()
+    step = px / frame.px * draw.uniform(-MAX_ZOOM, MAX_ZOOM).exp()
     flip = torch.where(draw.happens(0.5), -1.0, 1.0)
-    centre = torch.arange(size, device=angle.device) + 0.5 - size / 2
-    across, down = centre[None, None, :] * flip, centre[None, :, None]
+    down, across = _from_centre(frame.size, angle.device)
+    across = across * flip
     middle = maps.extent.size / 2
     shift_x, shift_y = (px * draw.uniform(-MAX_SHIFT, MAX_SHIFT) for _ in range(2))
     x = middle + shift_x + step * (angle.cos() * across - angle.sin() * down)
     y = middle + shift_y + step * (angle.sin() * across + angle.cos() * down)
     return x, y
+
+
+def _from_centre(size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the distances y (1, H, 1) and x (1, 1, W) of pixels from the centre of a crop."""
+    y, x = (torch.arange(length, device=device) + 0.5 - length / 2 for length in size)
+    return y[None, :, None], x[None, None, :]
 
 
 def _reshape(
@@ -235,13 +241,27 @@ def _crossing(values: Tensor) -> Tensor:
     return torch.where(change.any(-1, keepdim=True), place, torch.nan)[..., 0]
 
 
-def _find_points(points: Tensor, x: Tensor, y: Tensor, displaced: Tensor) -> Tensor:
-    """Return the pixels (N, K, 2) of the crops that show points (N, K, 2) of the maps."""
+def find_points(points: Tensor, x: Tensor, y: Tensor, displaced: Tensor) -> Tensor:
+    """Return where crops show points (N, K, 2) of the maps, in pixels (N, K, 2).
+
+    Args:
+        points: (x, y) in pixels of the maps.
+        x: (N, H, W) of each pixel of the crops in pixels of the maps.
+        y: the same.
+        displaced: y, changed by moving the borders, which hardly bends a pixel.
+    """
+    axes = [[each[:, i, j] - each[:, 0, 0] for each in (x, y)] for i, j in ((0, 1), (1, 0))]
     found = []
     for point in points.unbind(1):
-        distance = (x - point[:, :1, None]).square() + (displaced - point[:, 1:, None]).square()
-        nearest, size = distance.flatten(1).argmin(1), x.shape[-1]
-        found.append(torch.stack([nearest % size, nearest // size], -1) + 0.5)
+        off_x, off_y = point[:, :1, None] - x, point[:, 1:, None] - displaced
+        nearest = (off_x.square() + off_y.square()).flatten(1).argmin(1, keepdim=True)
+        off_x, off_y = (off.flatten(1).gather(1, nearest)[:, 0] for off in (off_x, off_y))
+        pixel = nearest[:, 0] % x.shape[-1], nearest[:, 0] // x.shape[-1]
+        places = [
+            at + 0.5 + (off_x * dx + off_y * dy) / (dx.square() + dy.square())
+            for at, (dx, dy) in zip(pixel, axes, strict=True)
+        ]
+        found.append(torch.stack(places, -1))
     return torch.stack(found, 1)
 
 
@@ -250,7 +270,7 @@ def expose(draw: Draw, attenuation: Tensor, px: float) -> Tensor:
 
     `px` are the pixels per plateau width.
     """
-    size = attenuation.shape[-1]
+    size = attenuation.shape[-2], attenuation.shape[-1]
     attenuation = attenuation * draw.uniform(0.5, 1.3) + _clutter(draw, size, px)
     light = (-attenuation).exp()
     scatter = _blur(light, 0.3 * px).mean((-2, -1), keepdim=True) * draw.uniform(0, 0.15)
@@ -263,8 +283,7 @@ def expose(draw: Draw, attenuation: Tensor, px: float) -> Tensor:
     grey = grey + draw.log_uniform(0.002, 0.05) * grain
     soft = torch.where(draw.happens(0.5), _blur(grey, 0.7), _blur(grey, 1.6))
     grey = grey + draw.uniform(0, 1) * (soft - grey)
-    ramp = torch.linspace(-1, 1, size, device=grey.device)
-    grey = grey + draw.normal(0.1) * ramp + draw.normal(0.1) * ramp[:, None]
+    grey = grey + _ramps(draw, size, 0.1)
     levels = torch.tensor([0.03, 0.97], device=grey.device)
     low, high = grey[:, ::4, ::4].flatten(1).quantile(levels, dim=1)[..., None, None].unbind()
     black = low + (high - low) * draw.uniform(-0.3, 0.3)
@@ -280,18 +299,22 @@ def expose_again(draw: Draw, grey: Tensor) -> Tensor:
     """Change contrast, brightness, noise and blur of real crops (N, H, W) in [0, 1]."""
     soft = _blur(grey, 1.2)
     grey = grey + draw.uniform(-0.8, 0.8) * (soft - grey)
-    grey = grey + draw.log_uniform(0.001, 0.03) * draw.noise(grey.shape[-1])
-    ramp = torch.linspace(-1, 1, grey.shape[-1], device=grey.device)
-    grey = grey + draw.normal(0.05) * ramp + draw.normal(0.05) * ramp[:, None]
+    size = grey.shape[-2], grey.shape[-1]
+    grey = grey + draw.log_uniform(0.001, 0.03) * draw.noise(size) + _ramps(draw, size, 0.05)
     grey = (grey * draw.uniform(0.8, 1.15) + draw.normal(0.05)).clamp(1e-3, 1)
     return grey.pow(draw.log_uniform(0.6, 1.7))
 
 
-def _clutter(draw: Draw, size: int, px: float) -> Tensor:
-    """Return faint discs and lines (N, size, size) that are no borders of the joint space."""
-    place = (torch.arange(size, device=draw.generator.device) + 0.5 - size / 2) / px
-    x, y = place[None, None, :], place[None, :, None]
-    total = torch.zeros(draw.count, size, size, device=place.device)
+def _ramps(draw: Draw, size: tuple[int, int], deviation: float) -> Tensor:
+    """Return brightness (N, H, W) that rises or falls across and down a crop."""
+    y, x = _from_centre(size, draw.generator.device)
+    return draw.normal(2 * deviation / size[1]) * x + draw.normal(2 * deviation / size[0]) * y
+
+
+def _clutter(draw: Draw, size: tuple[int, int], px: float) -> Tensor:
+    """Return faint discs and lines (N, H, W) that are no borders of the joint space."""
+    y, x = (places / px for places in _from_centre(size, draw.generator.device))
+    total = torch.zeros(draw.count, *size, device=x.device)
     for _ in range(3):
         angle, bend = draw.uniform(0, torch.pi), draw.normal(1.0)
         along = x * angle.cos() + y * angle.sin() - draw.uniform(-0.6, 0.6)

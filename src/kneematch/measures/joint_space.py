@@ -23,7 +23,7 @@ STEPS: Final = 101  # places at which a compartment is measured
 # The part of a shaft whose axis is taken, as distances from the plateau in plateau widths, and how
 # much of it a film must show.
 SHAFT: Final = (0.8, 1.5)
-SHORTEST_SHAFT: Final = 0.4
+SHORTEST_SHAFT: Final = 0.6
 
 PERCENT: Final = 100.0
 
@@ -59,13 +59,13 @@ def orthogonal_minimum_width(outlines: Outlines, compartment: str) -> float:
     In any direction, so it is at most the minimum width.
     """
     x = _places(compartment)
-    femur = np.stack([x, _height_at(outlines, outlines.femur, x)], axis=1)
-    tibia = outlines.in_plateau_widths(outlines.tibia)
-    start, step = tibia[:-1], np.diff(tibia, axis=0)
-    length2 = np.maximum((step**2).sum(1), 1e-12)
-    away = femur[:, None] - start  # (K, M - 1, 2)
-    along = ((away * step).sum(-1) / length2).clip(0, 1)
-    distance = np.linalg.norm(away - along[..., None] * step, axis=-1).min()
+    # Points are complex numbers: the real part of a * conj(b) is the inner product.
+    femur = x + 1j * _height_at(outlines, outlines.femur, x)
+    tibia = outlines.in_plateau_widths(outlines.tibia) @ np.array([1, 1j])
+    start, step = tibia[:-1], np.diff(tibia)
+    away = femur[:, None] - start  # (K, M - 1)
+    along = ((away * step.conj()).real / np.maximum(np.abs(step) ** 2, 1e-12)).clip(0, 1)
+    distance = np.abs(away - along * step).min()
     crossed = minimum_width(outlines, compartment) < 0
     return PERCENT * float(-distance if crossed else distance)
 

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from kneematch.measures.augmentation import Views, draw_views
 from kneematch.measures.network import (
-    JOINT_PX,
-    JOINT_WIDTH,
-    LEG_PX,
-    LEG_WIDTH,
+    JOINT_FRAME,
+    LEG_FRAME,
     OutlineNetwork,
     split_logits,
     standardize,
@@ -22,7 +20,7 @@ from kneematch.measures.phantom_crops import KneeMaps
 
 WARM_UP: Final = 0.1  # share of the steps during which the learning rate rises
 TARGET_SD: Final = 1.0  # of the distribution that is learnt, in pixels
-SIDE_WEIGHT: Final = 0.3  # of the sides and the margins in the loss
+SIDE_WEIGHT: Final = 0.3  # of the sides, and of each coordinate of the margins, in the loss
 DISTANCE_WEIGHT: Final = 0.2  # of the mean's error in pixels
 
 
@@ -62,7 +60,6 @@ def train_outlines(
     optimiser = torch.optim.AdamW(network.parameters(), weight_decay=0.02)
     network.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     counts = config.batch, max(1, round(config.leg_share * config.batch))
-    frames = (JOINT_PX, JOINT_WIDTH), (LEG_PX, LEG_WIDTH)
     for step in range(config.steps):
         done = step / config.steps
         if done >= config.frozen_from:
@@ -71,7 +68,7 @@ def train_outlines(
             group["lr"] = config.rate * _rate(done)
         views = [
             draw_views(each, choose(each, count, generator), frame, generator)
-            for each, count, frame in zip(maps, counts, frames, strict=False)
+            for each, count, frame in zip(maps, counts, (JOINT_FRAME, LEG_FRAME), strict=False)
         ]
         if more is not None:
             views.append(more(generator))
@@ -110,7 +107,7 @@ def outline_loss(network: OutlineNetwork, views: Views) -> Tensor:
     borders, sides, margins = split_logits(logits.float())
     ends = margins.logsumexp(-2), margins.logsumexp(-1)  # over x, over y
     at_ends = (_line_loss(each, views.margins[..., k]) for k, each in enumerate(ends))
-    around = _line_loss(sides, views.sides) + 0.5 * torch.stack(list(at_ends)).sum()
+    around = _line_loss(sides, views.sides) + torch.stack(list(at_ends)).sum()
     return _line_loss(borders, views.borders) + SIDE_WEIGHT * around
 
 

@@ -34,9 +34,6 @@ UNITS: Final = {  # of every measure, by name
     "tibiofemoral_angle": ANGLE,
 }
 
-# Standard deviations that the network states are too small or too large by these factors, by unit;
-# measured on phantoms that were not seen in training (benchmarks/measure.py).
-CALIBRATION: Final = {WIDTH: 1.0, AREA: 1.0, ANGLE: 1.0}
 SHAFT_SD: Final = 0.3  # of the tibiofemoral angle, in degrees
 
 CROSSING: Final = "outlines cross"
@@ -72,9 +69,10 @@ def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
             found[f"jsw_{name}_{kind}"] = _checked(function(outlines, name), sd)
         share = ends[1] - ends[0]
         found[f"joint_space_{name}_area"] = _checked(area(outlines, name), share * sd, AREA)
-    for x, width in zip(FIXED, widths_at(outlines, np.array(FIXED)), strict=True):
-        sd = _sd(outlines, np.array([x]))
-        found[f"jsw_x{round(1000 * x):03d}"] = _checked(float(width), sd)
+    fixed = np.array(FIXED)
+    widths_and_sds = widths_at(outlines, fixed).tolist(), _deviations(outlines, fixed).tolist()
+    for x, width, sd in zip(FIXED, *widths_and_sds, strict=True):
+        found[f"jsw_x{round(1000 * x):03d}"] = _checked(width, sd)
     found["joint_line_angle"] = Measure(joint_line_angle(outlines), _angle_sd(outlines), ANGLE)
     shafts = tibiofemoral_angle(outlines)
     found["tibiofemoral_angle"] = (
@@ -97,7 +95,7 @@ def doubts(outlines: Outlines, detected_px: float) -> list[str]:
     reasons = {
         WRONG_SIZE: not fits,
         CROSSING: np.median(widths_at(outlines, x)) < 0,
-        UNCLEAR: CALIBRATION[WIDTH] * np.median(_deviations(outlines, x)) > MAX_SD,
+        UNCLEAR: np.median(_deviations(outlines, x)) > MAX_SD,
     }
     return [reason for reason, applies in reasons.items() if applies]
 
@@ -106,11 +104,10 @@ def _angle_sd(outlines: Outlines) -> float:
     """Return the standard deviation of the joint-line angle, in degrees."""
     medial, lateral = (float(np.mean(ends)) for ends in COMPARTMENTS.values())
     sd = _sd(outlines, np.array([medial, lateral]))
-    return CALIBRATION[ANGLE] * math.degrees(sd / PERCENT / (lateral - medial))
+    return math.degrees(sd / PERCENT / (lateral - medial))
 
 
 def _checked(value: float, sd: float, unit: str = WIDTH) -> Measure:
-    sd = sd * CALIBRATION[unit]
     if value < CROSSED:
         return Measure(None, None, unit, CROSSING)
     if sd > MAX_SD:

@@ -13,15 +13,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Crops: their side in pixels and in plateau widths, around the joint and to show the shafts
-JOINT_PX, JOINT_WIDTH = 256, 1.25
-LEG_PX, LEG_WIDTH = 128, 3.2
-CHANNELS: Final = (32, 48, 64, 96, 128)  # from half of the crop's resolution down
+CHANNELS: Final = (24, 48, 64, 96, 128)  # from half of the crop's resolution down
 BORDERS: Final = 2  # lower border of the femur, upper border of the tibia
 SIDES: Final = 2  # left and right side of the bones, femur above the joint and tibia below it
 MARGINS: Final = 2  # left and right end of the tibial plateau
 OUTPUTS: Final = BORDERS + SIDES + MARGINS
 WINDOW: Final = 6  # pixels to either side of the most probable one that enter a mean
+
+
+class Frame(NamedTuple):
+    """The extent of a crop."""
+
+    size: tuple[int, int]  # (height, width) in pixels
+    px: float  # pixels per plateau width
+
+
+JOINT_FRAME: Final = Frame((160, 256), 204.8)  # 0.78 x 1.25 plateau widths
+LEG_FRAME: Final = Frame((128, 64), 40.0)  # 3.2 x 1.6, to show the shafts
 
 
 class Located(NamedTuple):

@@ -16,7 +16,7 @@ from kneematch.io.atomic import check_suffix, refuse_existing
 from kneematch.measures.augmentation import Views, draw_views
 from kneematch.measures.drawn_knees import DrawnKnee, read_corrected, read_masks
 from kneematch.measures.learning import LearningConfig, choose, train_outlines
-from kneematch.measures.network import JOINT_PX, JOINT_WIDTH, OutlineNetwork
+from kneematch.measures.network import JOINT_FRAME, OutlineNetwork
 from kneematch.measures.outline_file import load_network, save_network
 from kneematch.measures.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
 from kneematch.progress import Progress, no_progress
@@ -90,7 +90,7 @@ def tune_network(
 
     def real_views(generator: torch.Generator) -> Views:
         rows = choose(real, config.batch, generator)
-        return draw_views(real, rows, (JOINT_PX, JOINT_WIDTH), generator, real=True)
+        return draw_views(real, rows, JOINT_FRAME, generator, real=True)
 
     settings = LearningConfig(config.steps, config.batch, config.rate, config.seed, frozen_from=0.0)
     with progress("tuning", config.steps) as advance:
