@@ -94,10 +94,10 @@ def phantoms(args: argparse.Namespace) -> None:
             for name, each in measure_outlines(found).items():
                 true = known[name].value
                 if each.value is None or true is None:
-                    left_out[f"{name}, {each.reason or known[name].reason}"] += 1
+                    left_out[each.reason or known[name].reason] += 1
                 else:
                     errors[name].append((each.value - true, each.sd))
-    reasons = "; ".join(f"{count} {name}" for name, count in left_out.most_common())
+    reasons = ", ".join(f"{count} ({reason})" for reason, count in left_out.most_common())
     print(
         f"{len(errors['joint_line_angle'])} knees of phantoms; left out: {reasons or 'nothing'}.\n"
     )

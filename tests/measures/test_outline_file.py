@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from kneematch.errors import SettingsError
 from kneematch.measures.network import OutlineNetwork
-from kneematch.measures.outline_file import fold_normalization, load_network, save_network
+from kneematch.measures.outline_file import load_network, prepare_for_cpu, save_network
 
 
 @pytest.fixture
@@ -23,7 +23,9 @@ def test_load_network_returns_what_was_saved(network: OutlineNetwork, tmp_path: 
     crops = torch.randn(1, 1, 64, 64)
     again = load_network(path)
     assert torch.allclose(again(crops), network(crops), atol=0.02)  # half precision
-    assert torch.allclose(fold_normalization(again)(crops), network(crops), atol=0.02)
+    quick = prepare_for_cpu(again)
+    found = quick(crops.to(quick.head.weight.dtype)).float()
+    assert torch.allclose(found, network(crops), atol=0.05)  # bfloat16, where the CPU has it
 
 
 def test_load_network_refuses_other_files(network: OutlineNetwork, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from kneematch.measures.network import (
     locate,
     standardize,
 )
-from kneematch.measures.outline_file import fold_normalization, load_network
+from kneematch.measures.outline_file import load_network, prepare_for_cpu
 from kneematch.measures.outlines import Array, Outlines
 from kneematch.measures.smoothing import smooth
 
@@ -45,7 +45,7 @@ MAX_SIDE_SD: Final = 0.03  # in plateau widths; a side that is less certain ends
 @cache
 def outline_network(path: str | None = None) -> OutlineNetwork:
     """Return the outline network of a file, or the built-in one, ready for a CPU."""
-    return fold_normalization(load_network(path))
+    return prepare_for_cpu(load_network(path))
 
 
 def measure_knees(
@@ -176,7 +176,7 @@ def _place(centre: Array, across: Array, frame: Frame) -> Placed:
 
 def _locate(film: Radiograph, placed: Placed, network: OutlineNetwork) -> Located:
     crop = torch.from_numpy(cut(*_reduce(film, placed)))
-    return locate(network(standardize(crop[None])))
+    return locate(network(standardize(crop[None]).to(network.head.weight.dtype)))
 
 
 def _reduce(film: Radiograph, placed: Placed) -> tuple[Radiograph, Placed]:

@@ -34,7 +34,7 @@ UNITS: Final = {  # of every measure, by name
     "tibiofemoral_angle": ANGLE,
 }
 
-SHAFT_SD: Final = 0.3  # of the tibiofemoral angle, in degrees
+SHAFT_SD: Final = 0.4  # of the tibiofemoral angle, in degrees; that of phantoms
 
 CROSSING: Final = "outlines cross"
 UNCLEAR: Final = "outline not clear"

