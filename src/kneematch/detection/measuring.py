@@ -29,7 +29,7 @@ from kneematch.measures.network import (
 )
 from kneematch.measures.outline_file import load_network, prepare_for_cpu
 from kneematch.measures.outlines import Array, Outlines
-from kneematch.measures.smoothing import smooth
+from kneematch.measures.refinement import move_to_edge, smooth
 
 POINTS: Final = 101  # of a border, so that they lie a hundredth of the plateau's width apart
 OBSTACLES: Final = (NO_KNEE, CUT, METAL)  # reasons to review that forbid to measure
@@ -151,9 +151,12 @@ def find_outlines(
     columns = np.arange(joint.size[1]) + 0.5
     x = np.linspace(left, right, POINTS)
     lines, deviations = [], []
-    for y, sd in zip(near.borders[0].numpy(), near.border_sd[0].numpy(), strict=True):
+    positions = near.borders[0].numpy(), near.border_sd[0].numpy()
+    for y, sd, bone_above in zip(*positions, (True, False), strict=True):
         smoothed = smooth(y, sd, between=(left, right))
-        lines.append(_to_film(joint, np.stack([x, np.interp(x, columns, smoothed)], axis=1)))
+        line = _to_film(joint, np.stack([x, np.interp(x, columns, smoothed)], axis=1))
+        width = joint.step_px * (right - left)
+        lines.append(move_to_edge(film.pixels, line, width, bone_above=bone_above))
         deviations.append(joint.step_px * np.interp(x, columns, sd))
     (femur_line, tibia_line), (femur_sd, tibia_sd) = lines, deviations
     outlines = Outlines(

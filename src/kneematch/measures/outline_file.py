@@ -78,6 +78,7 @@ def prepare_for_cpu(network: OutlineNetwork) -> OutlineNetwork:
         for k in (0, 3):
             block[k] = fuse_conv_bn_eval(block[k], block[k + 1])
             block[k + 1] = nn.Identity()
-    dtype = torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+    has_bfloat16 = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
+    dtype = torch.bfloat16 if has_bfloat16 else torch.float32
     network.to(dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network
