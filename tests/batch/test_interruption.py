@@ -15,7 +15,7 @@ import pytest
 from kneematch.export.tables import TABLES
 
 RESULTS = [*TABLES, "failures.csv"]
-COUNT = 14  # more films than are searched at once, three times over
+COUNT = 24  # more films than are searched at once, three times over
 # Run at the start of every Python process: it dies on opening a certain file.
 DEADLY = """
 import os, signal, sys
