@@ -1,12 +1,15 @@
 """Sample patches u(theta) of images (paper, Sect. 3), and resize images with anti-aliasing."""
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.sparse import csr_array
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 def sample(images: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor:
@@ -93,8 +96,10 @@ def stretch(
 
 def _tent_weights(
     span: tuple[int, int], count: int, lit: tuple[int, int], length: int
-) -> csr_array:
+) -> "csr_array":
     """Return the weights (count, length) of a tent filter, the anti-aliasing one of `resize`."""
+    from scipy.sparse import csr_array  # takes 0.2 s
+
     scale = (span[1] - span[0]) / count
     reach = max(scale, 1.0)
     centres = scale * (np.arange(count)[:, None] + 0.5)
