@@ -151,6 +151,12 @@ def test_check_picture_path_takes_new_names_and_own_pictures(tmp_path: Path) -> 
     check_picture_path(path)
     save_picture(Image.new("RGB", (4, 4)), path)
     check_picture_path(path)
+    check_picture_path(tmp_path / "out" / "a.png", out=tmp_path / "out")
+
+
+def test_check_picture_path_refuses_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="its folder is not there"):
+        check_picture_path(tmp_path / "gone" / "a.png", out=tmp_path / "out")
 
 
 @pytest.mark.parametrize(

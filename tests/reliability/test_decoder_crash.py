@@ -70,7 +70,7 @@ def test_detect_survives_a_crash_of_a_decoder(
 
 def test_info_survives_a_crash_of_a_decoder(folder: Path, run: Run, crash: dict[str, str]) -> None:
     done = run("info", "crash.dcm", "phantom-00000.dcm", **crash)
-    assert done.returncode == 2
+    assert done.returncode == 1  # the other film can be read
     assert done.stderr.startswith(f"kneematch: crash.dcm: {DIED}")
     assert done.stderr.count("\n") == 1
     assert "phantom-00000.dcm\tDICOM" in done.stdout

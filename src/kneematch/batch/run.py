@@ -178,7 +178,7 @@ def _plan(
     if config.sheet is not None:
         from kneematch.io.write import check_picture_path
 
-        check_picture_path(config.sheet, films)
+        check_picture_path(config.sheet, films, out=out)
     source = config.source()
     if cluster is None:
         detector = source.load()

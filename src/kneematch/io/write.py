@@ -83,15 +83,18 @@ def save_picture(picture: Image.Image, path: str | os.PathLike[str]) -> None:
         picture.save(aside, format="PNG", compress_level=PNG_LEVEL, pnginfo=about)
 
 
-def check_picture_path(path: Path, films: Iterable[str | os.PathLike[str]] = ()) -> None:
+def check_picture_path(
+    path: Path, films: Iterable[str | os.PathLike[str]] = (), *, out: Path | None = None
+) -> None:
     """Raise SettingsError unless a picture may be written to a path.
 
     Args:
         path: its name ends in .png; a file that is there must be a picture that kneematch drew.
         films: files that are read, and so must not be replaced.
+        out: a folder that will be made before the picture.
     """
     check_suffix(path, PNG, "a picture")
-    if not path.parent.is_dir():
+    if not path.parent.is_dir() and (out is None or path.parent.absolute() != out.absolute()):
         raise SettingsError(
             f"{path}: its folder is not there; expected one to write to; make it, or choose another"
         )
