@@ -93,6 +93,16 @@ def draw(monkeypatch: pytest.MonkeyPatch) -> Callable:
     return use
 
 
+@pytest.fixture
+def offset(monkeypatch: pytest.MonkeyPatch) -> Tensor:
+    """Where any drawn template lies in the networks' own."""
+    pose = torch.tensor([0.5, 0.2, 0.0, 0.0])
+    monkeypatch.setattr(
+        methods, "transfer_template", lambda networks, *drawn: TransferredTemplate(networks, pose)
+    )
+    return pose
+
+
 def test_check_method_refuses_unknown_names() -> None:
     for name in ("auto", *NEURAL, *SEARCHES):
         check_method(name)
@@ -150,12 +160,8 @@ def test_choose_solver_transfers_only_a_drawn_template(
     asked: tuple[Any, Template],
     clouds: Callable,
     draw: Callable,
-    monkeypatch: pytest.MonkeyPatch,
+    offset: Tensor,
 ) -> None:
-    offset = torch.tensor([0.5, 0.2, 0.0, 0.0])
-    monkeypatch.setattr(
-        methods, "transfer_template", lambda networks, *drawn: TransferredTemplate(networks, offset)
-    )
     question, template = asked
     model: Any = AModel(template)
     own = choose_solver("neural", None, model, paper=False, device="cpu")
@@ -175,12 +181,8 @@ def test_choose_solver_refines_what_it_locates_for_a_drawn_template(
     calls: list[str],
     clouds: Callable,
     draw: Callable,
-    monkeypatch: pytest.MonkeyPatch,
+    offset: Tensor,
 ) -> None:
-    offset = torch.tensor([0.5, 0.2, 0.0, 0.0])
-    monkeypatch.setattr(
-        methods, "transfer_template", lambda networks, *drawn: TransferredTemplate(networks, offset)
-    )
     question, template = asked
     model: Any = AModel(template)
     draw(TemplateSource(template, clouds(), torch.tensor([0.3, 0.0, 0.1, 0.0])))

@@ -152,7 +152,7 @@ def _located_solver(
     poses, check = _networks(source, model, device, located=True)
     if template is None and not paper:
         # In views of located knees a refinement does not help: with and without it the mean IoU is
-        # 0.967 on the labelled films and 0.982 on 40 phantoms (benchmarks/kinds.py).
+        # 0.967 on the labelled films and 0.982 on 40 bilateral phantoms.
         return ChosenSolver(source.template, LOCATOR, network_solver(poses), check)
     refiner = _refiner(settings, paper=paper, drawn=template is not None)
     return ChosenSolver(source.template, LOCATOR, refined_network_solver(poses, refiner), check)
