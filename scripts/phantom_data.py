@@ -7,7 +7,7 @@ from multiprocessing import get_context
 import torch
 from torch import Tensor
 
-from kneematch.geometry.sampling import resize, stretch
+from kneematch.geometry.sampling import resize, resize_part
 from kneematch.geometry.split import HALF_SIZE, ROOM, split
 from kneematch.geometry.view import transform
 from kneematch.io.radiograph import Radiograph
@@ -126,7 +126,7 @@ def crop_around(film: Tensor, knee: Knee) -> tuple[Tensor, Tensor]:
     (x, y), plateau = ends.mean(0).tolist(), float((ends[1] - ends[0]).norm())
     reach = CROP / CROP_PLATEAU / 2 * plateau
     x0, x1, y0, y1 = round(x - reach), round(x + reach), round(y - reach), round(y + reach)
-    crop = stretch(stretch(film, 0, (y0, y1), CROP), 1, (x0, x1), CROP)
+    crop = resize_part(film, (y0, y1), (x0, x1), (CROP, CROP))
     origin, extent = torch.tensor([x0, y0]), torch.tensor([x1 - x0, y1 - y0])
     margins = 2 * (ends - origin) / extent - 1
     if ends[1, 0] < ends[0, 0]:  # the lateral side points to the left

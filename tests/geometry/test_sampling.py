@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.geometry.sampling import resize, sample, stretch
+from kneematch.geometry.sampling import resize, resize_part, sample
 
 IDENTITY = torch.tensor([[1.0, 0, 0], [0, 1, 0]])
 
@@ -135,19 +135,27 @@ def test_sample_grid_equals_affine_grid() -> None:
     assert torch.allclose(sample(image, matrices, (5, 7)), wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize(("length", "count"), [(300, 100), (97, 40), (50, 90), (64, 64)])
-def test_stretch_equals_resize_of_a_padded_image(length: int, count: int) -> None:
-    image = picture(length, 30)
-    black = F.pad(image, (0, 0, 21, 8))
-    wanted = resize(black, (count, 30))
-    assert torch.allclose(stretch(image, 0, (-21, length + 8), count), wanted, atol=1e-4)
-    turned = stretch(image.mT.contiguous(), 1, (-21, length + 8), count)
-    assert torch.allclose(turned, wanted.mT, atol=1e-4)
+@pytest.mark.parametrize("size", [(100, 47), (290, 411), (329, 30), (400, 800)])
+def test_resize_part_equals_resize_of_a_padded_image(size: tuple[int, int]) -> None:
+    image = picture(300, 400)
+    wanted = resize(F.pad(image, (5, 6, 21, 8)), size)
+    found = resize_part(image, (-21, 308), (-5, 406), size)
+    assert torch.allclose(found, wanted, atol=1e-4)
 
 
-def test_stretch_repeats_the_outermost_column_where_it_is_lit() -> None:
+def test_resize_part_equals_resize_of_a_part() -> None:
+    image = picture(300, 400)
+    found = resize_part(image, (20, 220), (50, 350), (80, 90))
+    assert torch.allclose(found, resize(image[20:220, 50:350], (80, 90)), atol=1e-4)
+
+
+def test_resize_part_repeats_the_outermost_column_where_it_is_lit() -> None:
     image = picture(5, 80)
     lit = F.pad(image[None], (12, 0), mode="replicate")[0]
     wanted = resize(F.pad(lit[:, :60], (4, 0)), (5, 25))
-    found = stretch(image, 1, (-16, 48), 25, lit=(-12, 80))
+    found = resize_part(image, (0, 5), (-16, 48), (5, 25), lit=(-12, 80))
     assert torch.allclose(found, wanted, atol=1e-4)
+
+
+def test_resize_part_beyond_the_image_is_black() -> None:
+    assert torch.equal(resize_part(picture(5, 80), (9, 12), (-9, -3), (4, 7)), torch.zeros(4, 7))

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.geometry.sampling import sample, stretch
+from kneematch.geometry.sampling import resize_part, sample
 from kneematch.geometry.split import HALF_ASPECT, HALF_SIZE, ROOM
 from kneematch.geometry.view import View, compose, rectangle_to_film
 
@@ -91,11 +91,13 @@ def _upright_view(
     """Return what lies within reach (x, y) of a point, resized."""
     (x, y), (across, down) = centre, reach
     left, right, top, bottom = (round(v) for v in (x - across, x + across, y - down, y + down))
-    width = pixels.shape[1]
-    first, last = max(min(left, width - 1), 0), min(max(right, left + 1, 1), width)  # on the film
-    rows = stretch(pixels[:, first:last], 0, (top, max(bottom, top + 1)), size[0])
-    columns = left - first, max(right, left + 1) - first
-    extra = round(ROOM * width)
-    view = stretch(rows, 1, columns, size[1], lit=(-extra - first, width + extra - first))
+    extra = round(ROOM * pixels.shape[1])
+    view = resize_part(
+        pixels,
+        (top, max(bottom, top + 1)),
+        (left, max(right, left + 1)),
+        size,
+        lit=(-extra, pixels.shape[1] + extra),
+    )
     to_film = rectangle_to_film(left, top, right, bottom, mirrored=mirrored)
     return View(view.flip(1) if mirrored else view, to_film)

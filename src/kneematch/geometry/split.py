@@ -8,11 +8,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.errors import NotARadiograph
-from kneematch.geometry.sampling import resize, stretch
+from kneematch.geometry.sampling import Span, resize, resize_part
 from kneematch.geometry.view import View, rectangle_to_film
 from kneematch.io.radiograph import Radiograph
-
-Span = tuple[int, int]  # first column and the one after the last
 
 LEFT: Final = 0  # the left half of the picture, mirrored
 RIGHT: Final = 1
@@ -107,12 +105,12 @@ def _halves(pixels: Tensor, columns: list[Span], mirrored: list[bool]) -> View:
     frame_height = max(height, round(HALF_ASPECT * max(x1 - x0 for x0, x1 in columns)))
     frame_width = round(frame_height / HALF_ASPECT)
     top = -((frame_height - height) // 2)
-    rows = stretch(pixels, 0, (top, top + frame_height), HALF_SIZE[0])
+    rows = top, top + frame_height
     halves, maps = [], []
     for (x0, x1), flipped in zip(columns, mirrored, strict=True):
         spare = frame_width - (x1 - x0)
         left = x0 - (spare - spare // 2 if flipped else spare // 2)
-        half = stretch(rows, 1, (left, left + frame_width), HALF_SIZE[1], lit=(x0, x1))
+        half = resize_part(pixels, rows, (left, left + frame_width), HALF_SIZE, lit=(x0, x1))
         halves.append(half.flip(1) if flipped else half)
         corners = (left, top, left + frame_width, top + frame_height)
         maps.append(rectangle_to_film(*corners, mirrored=flipped))
