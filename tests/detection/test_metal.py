@@ -1,10 +1,12 @@
 """Metal in a knee: bright, even and sharp."""
 
+import numpy as np
 import pytest
 import torch
+from scipy import ndimage
 from torch import Tensor
 
-from kneematch.detection.metal import has_metal
+from kneematch.detection.metal import has_metal, number_regions
 from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.synthetic.phantom import phantom
 
@@ -66,3 +68,14 @@ def test_has_metal_ignores_soft_brightness(view: Tensor) -> None:
 def test_has_metal_sees_metal_on_a_negative(view: Tensor) -> None:
     assert not has_metal(1 - view)
     assert has_metal(1 - with_disc(view, 0.1, 0.3))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.6, 0.7, 1.0])
+def test_number_regions_equals_scipy(share: float) -> None:
+    masks = np.random.default_rng(0).random((3, 40, 30)) < share
+    cross = ndimage.generate_binary_structure(2, 1)[None]  # touches within a mask only
+    wanted, count = ndimage.label(masks, np.pad(cross, ((1, 1), (0, 0), (0, 0))))
+    found = number_regions(masks)
+    assert len(found) == masks.sum()
+    pairs = set(zip(found.tolist(), wanted[masks].tolist(), strict=True))
+    assert len(pairs) == count == len(set(found.tolist()))

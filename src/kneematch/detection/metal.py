@@ -5,12 +5,11 @@ abruptly. Bone may be as bright on the film, but fades over some millimetres, at
 of its outline.
 """
 
-from collections.abc import Iterator
+from functools import cache, reduce
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 from torch import Tensor
 
 from kneematch.geometry.knee_view import VIEW_WIDTH
@@ -22,6 +21,7 @@ Mask = NDArray[np.bool_]
 PLATEAU: Final = 100  # width of the plateau in the reduced view, in pixels
 HEIGHTS: Final = (-0.8, 1.0)  # of the part that is looked at, from the joint, in plateau widths
 ACROSS: Final = 0.7  # half the width of that part, in plateau widths
+SIZE: Final = (round(PLATEAU * (HEIGHTS[1] - HEIGHTS[0])), round(PLATEAU * 2 * ACROSS))
 REACH: Final = 0.5  # of the bones to either side at the joint, in plateau widths
 SHAFT_REACH: Final = 0.3  # and away from it
 SHAFT: Final = (0.3, 0.7)  # distances from the joint between which the bones narrow
@@ -33,8 +33,8 @@ SMALLEST: Final = 0.03  # area of a region, in squared plateau widths
 IN_BONES: Final = 0.6  # share of a region that lies in the bones
 NEARBY: Final = 5  # side of the square within which the brightness must fall, in pixels
 SHARP_SHARE: Final = 0.8  # of an outline that must be sharp
-UNEVENNESS: Final = 4.0  # standard deviations of the brightness that count against a region
-# Least fall of the brightness at an outline. Chosen on phantoms and real films with and without
+UNEVENNESS: Final = 4.0  # standard deviations of the brightness by which it must fall, too
+# Fall of the brightness at an outline. Chosen on phantoms and real films with and without
 # metal; benchmarks/kinds.py counts what is found on others.
 SHARPNESS: Final = 0.2
 
@@ -44,59 +44,79 @@ def has_metal(view: Tensor) -> bool:
     height, width = view.shape
     top, bottom = (round(height / 2 + edge * width / VIEW_WIDTH) for edge in HEIGHTS)
     left, right = (round(width / 2 + edge * width / VIEW_WIDTH) for edge in (-ACROSS, ACROSS))
-    size = round(PLATEAU * (HEIGHTS[1] - HEIGHTS[0])), round(PLATEAU * 2 * ACROSS)
-    region = resize(view[top:bottom, left:right], size).numpy()
-    bones = _bones(region.shape)
-    region = -region if _is_negative(region, bones) else region
-    low, high = np.percentile(region, QUANTILES)
-    return _sharpest(((region - low) / max(high - low, 1e-3)).clip(max=1.0), bones) > SHARPNESS
+    region = resize(view[top:bottom, left:right], SIZE).numpy()
+    bones, beside = _bones_and_beside()
+    if region[bones].mean() < region[:, beside].mean():  # a negative
+        region = -region
+    low, high = np.percentile(region, QUANTILES).astype(np.float32)
+    return _has_metal(((region - low) / max(high - low, 1e-3)).clip(max=1.0), bones)
 
 
-def _bones(shape: tuple[int, ...]) -> Mask:
-    """Return where bones lie: wide at the joint, narrow along the shafts."""
-    away = np.abs((np.arange(shape[0]) + 0.5) / PLATEAU + HEIGHTS[0])
-    across = np.abs((np.arange(shape[1]) + 0.5) / PLATEAU - ACROSS)
-    return np.asarray(across < np.interp(away, SHAFT, (REACH, SHAFT_REACH))[:, None])
+@cache
+def _bones_and_beside() -> tuple[Mask, Mask]:
+    """Return where bones lie (H, W), and which columns (W,) lie beside the leg."""
+    away = np.abs((np.arange(SIZE[0]) + 0.5) / PLATEAU + HEIGHTS[0])
+    across = np.abs((np.arange(SIZE[1]) + 0.5) / PLATEAU - ACROSS)
+    return across < np.interp(away, SHAFT, (REACH, SHAFT_REACH))[:, None], across > BESIDE
 
 
-def _is_negative(region: Grey, bones: Mask) -> bool:
-    """Return whether the bones in a region (H, W) are darker than what lies beside the leg."""
-    beside = np.abs((np.arange(region.shape[1]) + 0.5) / PLATEAU - ACROSS) > BESIDE
-    return bool(region[bones].mean() < region[:, beside].mean())
-
-
-def _sharpest(grey: Grey, bones: Mask) -> float:
-    """Return the sharpness of the sharpest region in the bones, of grey levels (H, W)."""
-    fall = ndimage.morphological_gradient(grey, NEARBY)
-    compact = ndimage.grey_opening(grey, THINNEST)
-    found = (
-        _sharpness(grey[around], fall[around], part)
-        for level in LEVELS
-        for around, part in _parts(compact > level, bones)
+def _has_metal(grey: Grey, bones: Mask) -> bool:
+    """Return whether a bright region of grey levels (H, W) in the bones is even and sharp."""
+    fall = _highest(grey, NEARBY) + _highest(-grey, NEARBY)
+    compact = _highest(-_highest(-grey, THINNEST), THINNEST)
+    bright = compact > np.array(LEVELS, np.float32)[:, None, None]
+    pixel = np.flatnonzero(bright) % grey.size  # of the bright ones at each level
+    region = number_regions(bright)
+    outline = (bright & ~_erode(bright))[bright]
+    edge, fall = region[outline], fall.ravel()[pixel[outline]]
+    area = np.bincount(region)
+    inside, length, sharp = (
+        np.bincount(numbers, minlength=len(area))
+        for numbers in (region[bones.ravel()[pixel]], edge, edge[fall > SHARPNESS])
     )
-    return max(found, default=0.0)
+    possible = (area >= SMALLEST * PLATEAU**2) & (inside > IN_BONES * area)
+    possible &= (length < area) & (sharp >= SHARP_SHARE * length.clip(min=1))
+    for number in np.flatnonzero(possible):
+        core = grey.ravel()[pixel[(region == number) & ~outline]]
+        least = SHARPNESS + UNEVENNESS * core.std()
+        if (fall[edge == number] > least).mean() >= SHARP_SHARE:
+            return True
+    return False
 
 
-def _parts(bright: Mask, bones: Mask) -> Iterator[tuple[tuple[slice, ...], Mask]]:
-    """Yield the large regions of bright pixels (H, W) that lie in the bones for the most part.
+def _highest(image: Grey, side: int) -> Grey:
+    """Return the largest value in the square around each pixel of an image (H, W)."""
+    for _ in range(2):
+        padded = np.pad(image, ((side // 2, side // 2), (0, 0)), mode="edge")
+        image = reduce(np.maximum, (padded[k : k + len(image)] for k in range(side))).T
+    return image
 
-    A region is a rectangle, one pixel larger, and which of its pixels are bright.
+
+def _erode(masks: Mask) -> Mask:
+    """Return which pixels of masks (N, H, W) have no neighbour outside their mask."""
+    padded = np.pad(masks, ((0, 0), (1, 1), (1, 1)), constant_values=True)
+    vertical = padded[:, :-2, 1:-1] & padded[:, 2:, 1:-1]
+    return masks & vertical & padded[:, 1:-1, :-2] & padded[:, 1:-1, 2:]
+
+
+def number_regions(masks: Mask) -> NDArray[np.int64]:
+    """Return the number of the connected region of each pixel that is set in masks (N, H, W).
+
+    SciPy's `ndimage.label` takes 0.2 s to import. Runs of pixels in a row are united with those
+    that they touch in the next row: all get the lowest number.
     """
-    labels, count = ndimage.label(bright)
-    areas, inside = (
-        np.bincount(numbers, minlength=count + 1) for numbers in (labels.ravel(), labels[bones])
-    )
-    chosen = (areas >= SMALLEST * PLATEAU**2) & (inside > IN_BONES * areas)
-    for number, slices in enumerate(ndimage.find_objects(labels), start=1):
-        if chosen[number]:
-            around = tuple(slice(max(each.start - 1, 0), each.stop + 1) for each in slices)
-            yield around, labels[around] == number
-
-
-def _sharpness(grey: Grey, fall: Grey, part: Mask) -> float:
-    """Return how much the brightness falls along the outline of a part, less its unevenness."""
-    core = ndimage.binary_erosion(part, border_value=1)
-    outline = part & ~core
-    if not core.any() or not outline.any():
-        return 0.0
-    return float(np.quantile(fall[outline], 1 - SHARP_SHARE) - UNEVENNESS * grey[core].std())
+    padded = np.pad(masks, ((0, 0), (0, 1), (0, 1)))  # so that a run ends with its row
+    changes = np.flatnonzero(np.diff(padded.ravel(), prepend=False))
+    starts, stops = changes[::2], changes[1::2]
+    below = padded.shape[2]
+    first = np.searchsorted(stops, starts + below, side="right")
+    touched = (np.searchsorted(starts, stops + below) - first).clip(min=0)
+    upper = np.repeat(np.arange(len(starts)), touched)
+    lower = np.arange(len(upper)) - np.repeat(np.cumsum(touched) - touched - first, touched)
+    number = np.arange(len(starts))
+    while (number[upper] != number[lower]).any():
+        roots = number[upper], number[lower]
+        for root in roots:
+            np.minimum.at(number, root, np.minimum(*roots))
+        number = number[number]
+    return np.repeat(np.unique(number, return_inverse=True)[1], stops - starts)

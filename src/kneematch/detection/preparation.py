@@ -13,6 +13,7 @@ from kneematch.detection.laterality import (
 )
 from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.detection.markers import read_markers
+from kneematch.detection.metal import has_metal
 from kneematch.errors import FilmError, NoFrontalKnee
 from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.geometry.split import ROOM, large_enough, single, split
@@ -90,8 +91,6 @@ def _facts(
 
 
 def _prepare_located(film: Radiograph, how: Preparation) -> PreparedFilm:
-    from kneematch.detection.metal import has_metal  # SciPy takes 0.2 s to import
-
     pixels = torch.from_numpy(large_enough(film))
     places = tuple(locate_knees(pixels, shipped_locator(), how.knees))
     if not places:
