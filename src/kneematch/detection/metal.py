@@ -65,9 +65,10 @@ def _has_metal(grey: Grey, bones: Mask) -> bool:
     fall = _highest(grey, NEARBY) + _highest(-grey, NEARBY)
     compact = _highest(-_highest(-grey, THINNEST), THINNEST)
     bright = compact > np.array(LEVELS, np.float32)[:, None, None]
-    pixel = np.flatnonzero(bright) % grey.size  # of the bright ones at each level
+    places = np.flatnonzero(bright)
+    pixel = places % grey.size  # of the bright ones at each level
     region = number_regions(bright)
-    outline = (bright & ~_erode(bright))[bright]
+    outline = ~_erode(bright).ravel()[places]
     edge, fall = region[outline], fall.ravel()[pixel[outline]]
     area = np.bincount(region)
     inside, length, sharp = (
@@ -86,10 +87,10 @@ def _has_metal(grey: Grey, bones: Mask) -> bool:
 
 def _highest(image: Grey, side: int) -> Grey:
     """Return the largest value in the square around each pixel of an image (H, W)."""
-    for _ in range(2):
-        padded = np.pad(image, ((side // 2, side // 2), (0, 0)), mode="edge")
-        image = reduce(np.maximum, (padded[k : k + len(image)] for k in range(side))).T
-    return image
+    height, width = image.shape
+    padded = np.pad(image, side // 2, mode="edge")
+    rows = reduce(np.maximum, (padded[k : k + height] for k in range(side)))
+    return reduce(np.maximum, (rows[:, k : k + width] for k in range(side)))
 
 
 def _erode(masks: Mask) -> Mask:
@@ -119,4 +120,5 @@ def number_regions(masks: Mask) -> NDArray[np.int64]:
         for root in roots:
             np.minimum.at(number, root, np.minimum(*roots))
         number = number[number]
-    return np.repeat(np.unique(number, return_inverse=True)[1], stops - starts)
+    rank = np.cumsum(number == np.arange(len(starts))) - 1  # of the lowest numbers
+    return np.repeat(rank[number], stops - starts)
