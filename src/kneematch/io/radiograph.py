@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kneematch.errors import NotARadiograph
 
 GREY_TOLERANCE: Final = 8 / 255  # of full scale: JPEG's chroma rounding in a grey picture
-ROWS_AT_ONCE: Final = 64  # where an operation needs several bytes per pixel
+ROWS_AT_ONCE: Final = 64  # where an operation needs several bytes or passes per pixel
 FLOAT32: Final = np.finfo(np.float32)
 
 
@@ -104,13 +104,15 @@ def unit_range(
             f"({FLOAT32.tiny:.0e} to {FLOAT32.max:.0e}); rescale the values and export it again"
         )
     dark, span = (high, low - high) if inverted else (low, high - low)
-    if pixels.dtype.itemsize <= 2:  # exact in float32; one subtraction of mixed types is slower
-        unit = pixels.astype(np.float32, order="C")
-        unit -= np.float32(dark)
-    else:  # subtracted before they are rounded
-        unit = np.empty(pixels.shape, np.float32)
-        np.subtract(pixels, dark, out=unit, dtype=np.float64, casting="same_kind")
-    unit /= np.float32(span)  # a division, so that the brightest is exactly 1
+    unit = np.empty(pixels.shape, np.float32)
+    for start in range(0, len(pixels), ROWS_AT_ONCE):  # in the CPU's cache: two thirds of the time
+        stored, band = (each[start : start + ROWS_AT_ONCE] for each in (pixels, unit))
+        if pixels.dtype.itemsize <= 2:  # exact in float32
+            band[:] = stored
+            band -= np.float32(dark)
+        else:  # subtracted before they are rounded
+            np.subtract(stored, dark, out=band, dtype=np.float64, casting="same_kind")
+        band /= np.float32(span)  # a division, so that the brightest is exactly 1
     if padding is not None:
         unit[padding] = 0
     return unit
