@@ -73,7 +73,7 @@ def score(name: str, cases: Iterable[Case]) -> list[str]:
             two, told, wrong = two + 1, told + bool(first.side), wrong + (first.side == "L")
     counts = [films, total, seen, seen - right]
     shares = [f"{right / max(seen, 1):.3f}", f"{right / max(total, 1):.3f}"]
-    milliseconds = f"{1000 * statistics.median(seconds):.0f}"
+    milliseconds = f"{1000 * statistics.median(seconds):.1f}"
     return [name, *map(str, counts), *shares, *map(str, (two, told, wrong)), milliseconds]
 
 

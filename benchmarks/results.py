@@ -51,6 +51,7 @@ COMMANDS = {
     "phantoms": "phantoms.py --films 40 --real REAL",
     "kinds": "kinds.py --real REAL --films 0",
     "kinds-phantoms": "kinds.py --films 40",
+    "markers": "markers.py --films 600",
     "expected-error": "expected_error.py --films 80 --seed 300 --real REAL",
     "review-flags": "review_flags.py --films 24 --real REAL",
     "inference": "inference.py --real REAL",

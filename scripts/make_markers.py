@@ -1,4 +1,4 @@
-"""Train the network that reads the markers R and L, on letters drawn on phantoms.
+"""Train the networks that spot and read the markers R and L, on letters drawn on phantoms.
 
     python scripts/make_markers.py -o src/kneematch/detection/markers.safetensors
 
@@ -20,9 +20,18 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from safetensors.torch import save_file
-from torch import nn
+from torch import Tensor, nn
 
-from kneematch.detection.markers import LETTERS, PATCH, STRIDE, marker_network, shrink
+from kneematch.detection.markers import (
+    FILM_PX,
+    LETTERS,
+    PATCH,
+    REDUCTION,
+    STRIDE,
+    marker_networks,
+    shrink,
+)
+from kneematch.geometry.sampling import resize
 from kneematch.synthetic.film_plan import plan_film
 from kneematch.synthetic.phantom import render
 
@@ -166,39 +175,51 @@ def font(name: str, size: int) -> ImageFont.ImageFont | ImageFont.FreeTypeFont:
 
 
 def phantoms(count: int) -> list[Patch]:
-    """Render phantoms of all framings without markers, as large as the network sees films."""
+    """Render phantoms of all framings without markers, as large as the reader sees films."""
     films = []
     for seed in range(FIRST_SEED, FIRST_SEED + count):
         plan = plan_film(seed, "any")
         plain = replace(plan, overlays=replace(plan.overlays, markers=()))
-        film = shrink(render(plain))
+        film = shrink(render(plain), FILM_PX)
         if min(film.shape) >= PATCH:
             films.append(film.numpy())
     return films
 
 
+def reduced(images: Tensor, reduction: int) -> Tensor:
+    """Reduce images (..., H, W) to what the spotter (2) or the reader (1) sees of them."""
+    height, width = (length // reduction for length in images.shape[-2:])
+    return resize(images, (height, width))
+
+
 @torch.no_grad()
-def mistakes(network: nn.Module, films: list[Patch], least: float = 0.1) -> list[Patch]:
+def mistakes(
+    network: nn.Module, films: list[Patch], reduction: int, least: float = 0.1
+) -> list[Patch]:
     """Return the patches of films without letters that a network takes for one."""
     found = []
     for film in films:
-        likely = network(torch.from_numpy(film)[None, None]).softmax(1)[0, 1:].amax(0)
-        for y, x in (STRIDE * (likely > least).nonzero()).tolist():
+        seen = reduced(torch.from_numpy(film), reduction)
+        likely = network(seen[None, None]).softmax(1)[0, 1:].amax(0)
+        for place in (STRIDE * (likely > least).nonzero()).tolist():
+            y, x = (min(at, side - PATCH) for at, side in zip(place, film.shape, strict=True))
             found.append(film[y : y + PATCH, x : x + PATCH])
     return found
 
 
-def train(network: nn.Module, painter: Painter, args: argparse.Namespace) -> None:
+def train(
+    network: nn.Module, painter: Painter, reduction: int, steps: int, args: argparse.Namespace
+) -> None:
     """Train on newly drawn patches with AdamW and a one-cycle schedule."""
     drawn = [painter.patch() for _ in range(args.patches)]
-    images = torch.from_numpy(np.stack([image for image, _ in drawn]))[:, None]
+    images = reduced(torch.from_numpy(np.stack([image for image, _ in drawn]))[:, None], reduction)
     targets = torch.tensor([target for _, target in drawn])
     optimiser = torch.optim.AdamW(network.parameters(), weight_decay=0.02)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, 4e-3, total_steps=args.steps, pct_start=0.1
+        optimiser, 4e-3, total_steps=steps, pct_start=0.1
     )
     network.train()
-    for step in range(args.steps):
+    for step in range(steps):
         rows = torch.randint(len(images), (args.batch,))
         logits = network(images[rows])[..., 0, 0]
         loss = nn.functional.cross_entropy(logits, targets[rows], label_smoothing=0.005)
@@ -206,7 +227,7 @@ def train(network: nn.Module, painter: Painter, args: argparse.Namespace) -> Non
         loss.backward()
         optimiser.step()
         schedule.step()
-        if step % 400 == 0 or step == args.steps - 1:
+        if step % 400 == 0 or step == steps - 1:
             print(f"step {step} loss {loss:.3f}", flush=True)
     network.eval()
 
@@ -214,9 +235,12 @@ def train(network: nn.Module, painter: Painter, args: argparse.Namespace) -> Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--out", type=Path, required=True, help="file to write")
-    parser.add_argument("--films", type=int, default=60, help="number of phantoms")
-    parser.add_argument("--patches", type=int, default=30_000, help="patches of each round")
-    parser.add_argument("--steps", type=int, default=1_700, help="training steps of each round")
+    parser.add_argument("--films", type=int, default=100, help="number of phantoms")
+    parser.add_argument("--patches", type=int, default=60_000, help="patches of each round")
+    parser.add_argument("--steps", type=int, default=1_700, help="of the reader, in each round")
+    parser.add_argument(
+        "--spotter-steps", type=int, default=6_000, help="of the spotter, in each round"
+    )
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -224,15 +248,19 @@ def main() -> None:
     started = time.perf_counter()
     painter = Painter(phantoms(args.films), np.random.default_rng(args.seed))
     print(f"{len(painter.films)} phantoms in {time.perf_counter() - started:.0f} s", flush=True)
-    network = marker_network()
-    for _ in range(2):
-        train(network, painter, args)
-        painter.mistaken = mistakes(network, painter.films)
-        print(
-            f"{len(painter.mistaken)} mistakes, {time.perf_counter() - started:.0f} s", flush=True
-        )
-    weights = {name: tensor.contiguous() for name, tensor in network.state_dict().items()}
-    save_file(weights, args.out, {"format": "kneematch-markers/1"})
+    networks = marker_networks()
+    for name, reduction, steps in (
+        ("reader", 1, args.steps),
+        ("spotter", REDUCTION, args.spotter_steps),
+    ):
+        painter.mistaken = []
+        for _ in range(2):
+            train(networks[name], painter, reduction, steps, args)
+            painter.mistaken = mistakes(networks[name], painter.films, reduction)
+            seconds = time.perf_counter() - started
+            print(f"{name}: {len(painter.mistaken)} mistakes, {seconds:.0f} s", flush=True)
+    weights = {name: tensor.contiguous() for name, tensor in networks.state_dict().items()}
+    save_file(weights, args.out, {"format": "kneematch-markers/2"})
 
 
 if __name__ == "__main__":

@@ -7,18 +7,19 @@ from PIL import Image, ImageDraw, ImageFont
 
 from kneematch.detection import markers
 from kneematch.detection.markers import (
-    FILM_PX,
     PATCH,
+    REDUCTION,
+    SPOTTER_PATCH,
     STRIDE,
     find_letters,
-    marker_network,
+    marker_networks,
     read_markers,
     shrink,
 )
 from kneematch.synthetic.phantom import phantom
 
 needs_network = pytest.mark.skipif(
-    markers._installed_network() is None, reason="no network is installed"
+    markers._installed_networks() is None, reason="no networks are installed"
 )
 
 
@@ -32,23 +33,45 @@ def lettered(letters: dict[str, tuple[int, int]], size: int = 30) -> np.ndarray:
     return np.asarray(film, np.float32) / 255
 
 
-def test_marker_network_answers_once_per_patch_and_stride() -> None:
-    network = marker_network().eval()
-    assert network(torch.zeros(2, 1, PATCH, PATCH)).shape == (2, 3, 1, 1)
-    assert network(torch.zeros(1, 1, PATCH + 2 * STRIDE, PATCH + STRIDE)).shape == (1, 3, 3, 2)
+@pytest.mark.parametrize(
+    ("name", "patch", "stride"),
+    [("reader", PATCH, STRIDE), ("spotter", SPOTTER_PATCH, STRIDE // REDUCTION)],
+)
+def test_marker_networks_answer_once_per_patch_and_stride(
+    name: str, patch: int, stride: int
+) -> None:
+    network = marker_networks().eval()[name]
+    assert network(torch.zeros(2, 1, patch, patch)).shape == (2, 3, 1, 1)
+    assert network(torch.zeros(1, 1, patch + 2 * stride, patch + stride)).shape == (1, 3, 3, 2)
 
 
 @pytest.mark.parametrize("size", [(2000, 1000), (300, 400), (2, 900)])
-def test_shrink_makes_the_longest_side_as_the_network_sees_it(size: tuple[int, int]) -> None:
-    assert max(shrink(torch.zeros(size)).shape) == FILM_PX
+def test_shrink_makes_the_longest_side_as_long_as_asked(size: tuple[int, int]) -> None:
+    assert max(shrink(torch.zeros(size), 384).shape) == 384
 
 
-def test_find_letters_sees_none_where_the_network_is_not_sure() -> None:
-    network = marker_network().eval()
+def networks_that_answer(spotter: list[float], reader: list[float]) -> torch.nn.ModuleDict:
+    """Networks with the same logits everywhere."""
+    networks = marker_networks().eval()
     with torch.no_grad():
-        network[-1].weight.zero_()
-        network[-1].bias.copy_(torch.tensor([0.0, 0.5, 0.2]))
-    assert find_letters(network, torch.rand(300, 200)) == ()
+        for name, logits in (("spotter", spotter), ("reader", reader)):
+            networks[name][-1].weight.zero_()
+            networks[name][-1].bias.copy_(torch.tensor(logits))
+    return networks
+
+
+def test_find_letters_sees_none_where_a_network_is_not_sure() -> None:
+    film = torch.rand(300, 200)
+    sure, unsure, other = [0.0, 9.0, 0.0], [0.0, 0.5, 0.2], [9.0, 0.0, 0.0]
+    assert find_letters(networks_that_answer(sure, unsure), film) == ()
+    assert find_letters(networks_that_answer(other, sure), film) == ()
+
+
+@pytest.mark.parametrize("size", [(300, 200), (1, 1), (3, 5), (2, 900), (900, 2)])
+def test_find_letters_looks_at_films_of_any_size_up_to_their_edges(size: tuple[int, int]) -> None:
+    networks = networks_that_answer([0.0, 9.0, 0.0], [0.0, 0.0, 9.0])
+    found = find_letters(networks, torch.rand(size))
+    assert {marker.letter for marker in found} == {"L"}
 
 
 @needs_network
@@ -63,6 +86,14 @@ def test_read_markers_reads_letters_and_where_they_are() -> None:
 def test_read_markers_takes_nothing_else_for_a_letter(letters: str) -> None:
     film = lettered({sign: (100 + 150 * k, 60) for k, sign in enumerate(letters)})
     assert [marker for marker in read_markers(film) if marker.x < 0.8] == []
+
+
+@needs_network
+@pytest.mark.parametrize("x", [16, 200, 202, 204, 206, 624])
+def test_read_markers_reads_a_letter_anywhere(x: int) -> None:
+    (found,) = read_markers(lettered({"R": (x, 16)}))
+    assert found.letter == "R"
+    assert found.x == pytest.approx(x / 640, abs=0.01)
 
 
 @needs_network

@@ -1,11 +1,14 @@
 """Read the letters R and L that mark the patient's sides on films.
 
-A small fully convolutional network sees the film at 768 pixels. What it takes for a letter is
-looked at again in views that are shifted and enlarged; only what is a letter in nearly all of them
-counts.
-The network is trained on letters drawn on phantoms (scripts/make_markers.py).
+A cascade of two small fully convolutional networks. The spotter sees the film at 384 pixels and
+tells where a letter may be; the reader sees those places twice as large. What it takes for a letter
+is looked at again in views that are shifted and enlarged; only what is a letter in nearly all of
+them counts. For films of 2048 x 2494 this takes about 7 ms on one CPU core, against 23 ms for the
+reader on the whole film.
+The networks are trained on letters drawn on phantoms (scripts/make_markers.py).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -19,20 +22,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kneematch.geometry.sampling import resize, sample
-from kneematch.geometry.view import compose, rectangle_to_film
 from kneematch.networks.cpu_inference import fold_batchnorm
 from kneematch.networks.model_file import read_safetensors
 
-LETTERS: Final = ("R", "L")  # classes 1 and 2 of the network; 0 is anything else
+LETTERS: Final = ("R", "L")  # classes 1 and 2 of the networks; 0 is anything else
 FILE: Final = "markers.safetensors"  # beside this file
-FILM_PX: Final = 768  # longest side of the film that the network sees
-PATCH: Final = 41  # pixels a side that one answer of the network depends on
+FILM_PX: Final = 768  # longest side of the film that the reader sees parts of
+PATCH: Final = 41  # pixels a side that one answer of the reader depends on
 STRIDE: Final = 8  # pixels between its answers
-PADDING: Final = 28  # pixels of black around the film, for letters at its edge
-CANDIDATE: Final = 0.8  # probability at which a place is looked at again
-CERTAIN: Final = 0.92  # mean probability over the views that counts as a letter
+PART: Final = PATCH + 2 * STRIDE  # pixels a side of a part, for 3 x 3 answers
+REDUCTION: Final = 2  # by which the spotter's film is smaller
+SPOTTER_PATCH: Final = 20  # pixels a side that one answer of the spotter depends on
+SPOTTER_PADDING: Final = 14  # pixels of black around its film, for letters at the edge
+POSSIBLE: Final = -1.0  # log odds of a letter, for the spotter, at which the reader looks
+CANDIDATE: Final = 0.8  # probability of the reader at which a place is looked at again
+CERTAIN: Final = 0.95  # mean probability over the views that counts as a letter
 VIEW_SCALES: Final = (0.88, 1.0, 1.14)
 VIEW_SHIFTS: Final = ((0.0, 0.0), (1.5, 0.0), (-1.5, 0.0), (0.0, 1.5), (0.0, -1.5))  # pixels
+VIEWS: Final = torch.tensor(  # (V, 2, 3), from a view's [-1, 1]^2 into the part's
+    [
+        [[scale * PATCH / PART, 0, 2 * dx / PART], [0, scale * PATCH / PART, 2 * dy / PART]]
+        for scale in VIEW_SCALES
+        for dx, dy in VIEW_SHIFTS
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,75 +56,100 @@ class Marker:
     x: float  # of its centre, as a share of the film's width
 
 
-def marker_network() -> nn.Sequential:
-    """Return a network from images (N, 1, H, W) to logits (N, 3, h, w); 41 pixels give one."""
+def marker_networks() -> nn.ModuleDict:
+    """Return the spotter and the reader, both for images (N, 1, H, W).
 
-    def layer(inputs: int, outputs: int, size: int, stride: int) -> list[nn.Module]:
-        convolution = nn.Conv2d(inputs, outputs, size, stride, bias=False)
-        return [convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+    Their logits are (N, 3, h, w): the spotter has one for each 20 x 20 pixels at steps of 4, the
+    reader one for each 41 x 41 pixels at steps of 8.
+    """
+    spotter = _network((1, 16, 4, 2), (16, 16, 3, 2), (16, 16, 3, 1), (16, 32, 2, 1))
+    reader = _network((1, 12, 5, 2), (12, 20, 3, 2), (20, 24, 3, 1), (24, 32, 3, 2), (32, 64, 3, 1))
+    return nn.ModuleDict({"spotter": spotter, "reader": reader})
 
-    return nn.Sequential(
-        *layer(1, 12, 5, 2),
-        *layer(12, 20, 3, 2),
-        *layer(20, 24, 3, 1),
-        *layer(24, 32, 3, 2),
-        *layer(32, 64, 3, 1),
-        nn.Conv2d(64, 1 + len(LETTERS), 1),
-    )
+
+def _network(*layers: tuple[int, int, int, int]) -> nn.Sequential:
+    """Return convolutions, each of (inputs, outputs, kernel size, stride), and a linear layer."""
+    modules: list[nn.Module] = []
+    for inputs, channels, size, stride in layers:
+        convolution = nn.Conv2d(inputs, channels, size, stride, bias=False)
+        modules += [convolution, nn.BatchNorm2d(channels), nn.ReLU(inplace=True)]
+    return nn.Sequential(*modules, nn.Conv2d(channels, 1 + len(LETTERS), 1))
 
 
 def read_markers(pixels: NDArray[np.float32]) -> tuple[Marker, ...]:
-    """Return the letters on a film (H, W) in [0, 1]; none if no network is installed."""
-    network = _installed_network()
-    return () if network is None else find_letters(network, torch.from_numpy(pixels))
+    """Return the letters on a film (H, W) in [0, 1]; none if no networks are installed."""
+    networks = _installed_networks()
+    return () if networks is None else find_letters(networks, torch.from_numpy(pixels))
 
 
 @torch.no_grad()
-def find_letters(network: nn.Module, pixels: Tensor) -> tuple[Marker, ...]:
-    """Return the letters that a network sees on a film (H, W)."""
-    film = shrink(pixels)
-    width = film.shape[1]
-    film = F.pad(film, (PADDING,) * 4)
-    likely = network(film[None, None]).softmax(1)[0, 1:].amax(0)  # (h, w)
-    markers = []
-    while likely.max() > CANDIDATE:
-        row, column = divmod(int(likely.argmax()), likely.shape[1])
-        likely[max(row - 2, 0) : row + 3, max(column - 2, 0) : column + 3] = 0
-        x, y = STRIDE * column + PATCH / 2, STRIDE * row + PATCH / 2
-        mean = network(_views(film, x, y)).softmax(1)[..., 0, 0].mean(0)[1:]  # (2,)
-        if mean.max() > CERTAIN:
-            markers.append(Marker(LETTERS[int(mean.argmax())], (x - PADDING) / width))
+def find_letters(networks: nn.ModuleDict, pixels: Tensor) -> tuple[Marker, ...]:
+    """Return the letters that the networks see on a film (H, W)."""
+    spots = list(_spots(networks["spotter"], pixels))
+    if not spots:
+        return ()
+    reader, markers = networks["reader"], []
+    parts = torch.stack([_cut(pixels, x, y) for x, y in spots])[:, None]
+    answers = reader(parts).softmax(1)[:, 1:].amax(1)  # (K, 3, 3)
+    for (x, y), answer in zip(spots, answers, strict=True):
+        if answer.max() > CANDIDATE:
+            dx, dy = _centroid(answer)
+            part = _cut(pixels, x + STRIDE * dx, y + STRIDE * dy)
+            views = sample(part, VIEWS, (PATCH, PATCH))[:, None]
+            mean = reader(views).softmax(1)[..., 0, 0].mean(0)[1:]  # (2,)
+            if mean.max() > CERTAIN:
+                share = (x + STRIDE * dx) / FILM_PX * max(pixels.shape) / pixels.shape[1]
+                markers.append(Marker(LETTERS[int(mean.argmax())], share))
     return tuple(markers)
 
 
-def shrink(pixels: Tensor) -> Tensor:
-    """Resize a film (H, W) so that its longest side has FILM_PX pixels."""
-    scale = FILM_PX / max(pixels.shape)
+def _centroid(answer: Tensor) -> tuple[float, float]:
+    """Return the centroid (x, y) of probabilities (3, 3), from the middle one."""
+    weights = answer / answer.sum()
+    across, down = weights.sum(0), weights.sum(1)
+    return float(across[2] - across[0]), float(down[2] - down[0])
+
+
+def _spots(spotter: nn.Module, pixels: Tensor) -> Iterator[tuple[float, float]]:
+    """Yield where letters may be on a film (H, W), most likely first, in pixels of FILM_PX."""
+    film = F.pad(shrink(pixels, FILM_PX // REDUCTION), (SPOTTER_PADDING,) * 4)
+    other, *letters = spotter(film[None, None])[0]  # (h, w) each
+    scores = torch.maximum(*letters) - other
+    first = REDUCTION * (SPOTTER_PATCH / 2 - SPOTTER_PADDING)
+    while scores.max() > POSSIBLE:
+        row, column = divmod(int(scores.argmax()), scores.shape[1])
+        scores[max(row - 2, 0) : row + 3, max(column - 2, 0) : column + 3] = -torch.inf
+        yield first + STRIDE * column, first + STRIDE * row
+
+
+def shrink(pixels: Tensor, longest: int) -> Tensor:
+    """Resize a film (H, W) so that its longest side has a number of pixels."""
+    scale = longest / max(pixels.shape)
     height, width = (max(1, round(scale * length)) for length in pixels.shape)
-    return resize(pixels, (height, width))
+    rows = pixels[:: max(1, int(1 / scale))]  # one for each row of the copy is enough
+    return resize(resize(rows, (len(rows), width)), (height, width))
 
 
-def _views(film: Tensor, x: float, y: float) -> Tensor:
-    """Return views (V, 1, PATCH, PATCH) around a place of a film (H, W)."""
-    height, width = film.shape
-    from_film = torch.linalg.inv(rectangle_to_film(0, 0, width, height))
-    matrices = []
-    for scale in VIEW_SCALES:
-        reach = scale * PATCH / 2
-        for dx, dy in VIEW_SHIFTS:
-            box = x + dx - reach, y + dy - reach, x + dx + reach, y + dy + reach
-            matrices.append(compose(from_film, rectangle_to_film(*box))[:2])
-    stacked = torch.stack(matrices).to(film)
-    return sample(film.expand(len(stacked), -1, -1), stacked, (PATCH, PATCH))[:, None]
+def _cut(pixels: Tensor, x: float, y: float) -> Tensor:
+    """Return the part (PART, PART) around a point of a film (H, W); black outside.
+
+    The point and the part are in pixels of a film of FILM_PX.
+    """
+    height, width = pixels.shape
+    scale = max(pixels.shape) / FILM_PX
+    side = max(1, round(scale * PART))
+    left, top = (round(scale * centre - side / 2) for centre in (x, y))
+    around = (-left, left + side - width, -top, top + side - height)  # what is negative is cut off
+    return resize(F.pad(pixels, around), (PART, PART))
 
 
 @lru_cache(1)
-def _installed_network() -> nn.Sequential | None:
+def _installed_networks() -> nn.ModuleDict | None:
     path = Path(str(files("kneematch.detection") / FILE))
     if not path.exists():
         return None
     tensors, _ = read_safetensors(path)
-    network = marker_network()
-    network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
-    fold_batchnorm(network.eval())
-    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    networks = marker_networks()
+    networks.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
+    fold_batchnorm(networks.eval())
+    return networks.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
