@@ -1,8 +1,6 @@
-"""Measure `kneematch detect` end to end: time per film and its parts, memory, many films, and Ray.
+"""Measure `kneematch detect` end to end: time per film, its parts, and memory.
 
-    python benchmarks/detect.py [--films N] [--method METHOD]   # parts against the whole
-    python benchmarks/detect.py --scale 5000                    # few films against many
-    python benchmarks/detect.py --ray                           # Ray against the local engine
+    python benchmarks/detect.py [--films N] [--method METHOD]
 
 Films are phantom DICOMs of 2494 x 2048 pixels, written once to a temporary folder. "decode",
 "split" and "find" are medians of single calls on one core; "overlapped" is their sum divided by the
@@ -28,11 +26,10 @@ from kneematch.detection.preparation import prepare
 from kneematch.io.read import read
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
-from scaling import kilobytes, links, run_watched
+from memory import run_watched
 
 SIZE = (2494, 2048)
 MEASURED = 24  # films whose parts are timed
-FEW = 100  # films that --scale compares with
 OVERHEAD = 1.15  # target of end to end over the overlapped parts
 
 
@@ -54,12 +51,8 @@ def run(films: Path, settings: Sequence[str]) -> tuple[float, float]:
     """Run the program; return its seconds and the peak memory of all processes, in MB."""
     with tempfile.TemporaryDirectory() as out:
         command = [sys.executable, "-m", "kneematch", "detect", str(films), "-o", f"{out}/out"]
-        return run_watched([*command, "--quiet", *settings], _total_mb)
-
-
-def _total_mb(processes: list[int]) -> float:
-    """Return the memory of processes; shared pages (PSS) are divided among their users."""
-    return sum(kilobytes(process, "smaps_rollup", "Pss") for process in processes) / 1000
+        seconds, memory = run_watched([*command, "--quiet", *settings])
+    return seconds, memory.total
 
 
 def end_to_end(paths: Sequence[Path], method: str, settings: Sequence[str]) -> None:
@@ -87,41 +80,11 @@ def end_to_end(paths: Sequence[Path], method: str, settings: Sequence[str]) -> N
     )
 
 
-def scale(folder: Path, many: int, settings: Sequence[str]) -> None:
-    """Compare few films with many, which are links to the few."""
-    rows = []
-    for count in (min(FEW, many), many):
-        seconds, peak_mb = run(links(folder, count), settings)
-        rows.append([str(count), f"{1000 * seconds / count:.1f}", f"{peak_mb:.0f}"])
-    table(["films", "ms per film", "peak memory, MB"], rows)
-
-
-def with_ray(folder: Path, count: int, settings: Sequence[str]) -> None:
-    """Compare the local engine with Ray on 1 and 2 CPUs, one thread per process."""
-    from ray.cluster_utils import Cluster
-
-    rows = []
-    for workers in (1, 2):
-        seconds, _ = run(folder, [*settings, "--workers", str(workers)])
-        rows.append([f"local, {workers} workers", f"{1000 * seconds / count:.1f}"])
-    for cpus in (1, 2):
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cpus})
-        try:
-            engine = ["--engine", "ray", "--ray-address", cluster.address]
-            seconds, _ = run(folder, [*settings, *engine])
-        finally:
-            cluster.shutdown()
-        rows.append([f"Ray, {cpus} CPUs", f"{1000 * seconds / count:.1f}"])
-    table(["engine", "ms per film"], rows)
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--films", type=int, default=200)
     parser.add_argument("--method", default="neural+sharpen")
-    parser.add_argument("--scale", type=int, metavar="N", help=f"compare {FEW} with N films")
-    parser.add_argument("--ray", action="store_true", help="compare Ray with the local engine")
     args = parser.parse_args()
     folder = Path(tempfile.gettempdir()) / f"kneematch-{args.films}-films-{SIZE[0]}x{SIZE[1]}"
     if not (folder / "truth.csv").exists():
@@ -129,13 +92,7 @@ def main() -> None:
     settings = ["--method", args.method]
     if args.method not in NEURAL:  # the networks bring their own template
         settings += ["--template", str(folder / "template.json")]
-    if args.scale:
-        scale(folder, args.scale, settings)
-    elif args.ray:
-        os.environ["OMP_NUM_THREADS"] = "1"
-        with_ray(folder, args.films, settings)
-    else:
-        end_to_end(sorted(folder.glob("*.dcm")), args.method, settings)
+    end_to_end(sorted(folder.glob("*.dcm")), args.method, settings)
 
 
 if __name__ == "__main__":

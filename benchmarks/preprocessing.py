@@ -29,7 +29,7 @@ from kneematch.geometry.split import split
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom
 from kneematch.synthetic.phantom import phantom
-from scaling import kilobytes
+from memory import kilobytes
 
 FASTER = 5.0  # target: times faster than the plain script
 MEMORY = 8.0  # target: at most this multiple of the film's own bytes
@@ -121,9 +121,9 @@ def _measure(out: Connection, method: Prepare, small: Path, path: Path) -> None:
     torch.set_num_threads(1)
     method(small)  # to load what is loaded on first use
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    before = kilobytes(os.getpid(), "status", "VmRSS")
+    before = kilobytes(os.getpid(), "status")["VmRSS"]
     method(path)
-    out.send(1024 * (kilobytes(os.getpid(), "status", "VmHWM") - before))
+    out.send(1024 * (kilobytes(os.getpid(), "status")["VmHWM"] - before))
 
 
 def main() -> None:

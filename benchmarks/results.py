@@ -1,12 +1,13 @@
 """Write docs/results.md and docs/model-card.md from what the benchmarks printed.
 
-    python benchmarks/results.py measure NAME... [--real FOLDER] [--work FOLDER]
+    python benchmarks/results.py measure NAME... [--real FOLDER] [--work FOLDER] [--other PYTHON]
     python benchmarks/results.py write
 
-`measure` runs benchmarks and stores what they print, with command, date, hardware and commit, in
-docs/measured/NAME.md. `write` inserts these into docs/PAGE.in.md, where a line `{{NAME}}` stands
-for one of them, and writes docs/PAGE.md. Every figure in the results was thus printed by a command
-in this folder, and each part can be measured again, on a suitable machine, without the others.
+`measure` runs benchmarks and stores what they print, with command, date, hardware, load before and
+after, and commit, in docs/measured/NAME.md. `write` inserts these into docs/PAGE.in.md, where a
+line `{{NAME}}` stands for one of them, and writes docs/PAGE.md. Every figure in the results was
+thus printed by a command in this folder, and each part can be measured again, on a suitable
+machine, without the others.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,6 +25,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "docs" / "measured"
+LOAD_S = 5.0
 PAGES = ("results", "model-card")
 PAPER = "evaluate.py --work WORK --model WORK/paper.safetensors --paper"
 DEFAULT = "evaluate.py --work WORK --model WORK/default.safetensors"
@@ -58,13 +61,18 @@ COMMANDS = {
     "parts": "parts.py --other OTHER",
     "startup": "startup.py --other OTHER",
     "scaling": "scaling.py --cores 1 2 --size 2048x2494 --films 160 --fewest 80 --work WORK",
+    "scaling-jpeg2000": "scaling.py --cores 1 2 --size 2048x2494 --films 120 --fewest 60 "
+    "--turns 3 --jpeg2000 --work WORK",
+    "scaling-ray": "scaling.py --cores 1 2 --films 400 --fewest 200 --turns 3 --engine ray "
+    "--work WORK",
+    "peers": "peers.py --work WORK",
+    "memory": "memory.py --work WORK",
+    "memory-versions": "memory.py --films 100 --size 2048x2494 --turns 3 --other OTHER --work WORK",
     "scaling-16": "scaling.py --cores 1 2 4 8 16 --size 2048x2494 --films 1600 --fewest 100 "
     "--distinct 160 --work WORK",
     "scaling-gpu": "scaling.py --cores 16 --size 2048x2494 --films 4096 --distinct 160 "
     "--device cuda --work WORK",
     "detect": "detect.py",
-    "detect-scale": "detect.py --scale 2000",
-    "detect-ray": "detect.py --ray --films 100",
     "gpu": "gpu.py --robust --repeats 3",
     "web": "web.py",
     "search-real": "accuracy.py --films 0 --real REAL --threads 2 --other-templates 5",
@@ -89,6 +97,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", choices=[*COMMANDS, []], metavar="NAME")
     parser.add_argument("--real", default="REAL", help="folder of labelled real films")
     parser.add_argument("--work", default="WORK", help="folder for films and models")
+    parser.add_argument("--other", default="OTHER", help="Python with version 0.1.0")
     parser.add_argument("--out", type=Path, default=MEASURED, help="folder for the output")
     args = parser.parse_args()
     if args.what == "write":
@@ -97,25 +106,45 @@ def main() -> None:
             (ROOT / "docs" / f"{page}.md").write_text(assembled(text), "utf-8")
         return
     args.out.mkdir(parents=True, exist_ok=True)
+    folders = {"REAL": args.real, "WORK": args.work, "OTHER": args.other}
     for name in args.names:
-        printed = run(COMMANDS[name], args.real, args.work)
-        (args.out / f"{name}.md").write_text(with_provenance(COMMANDS[name], printed), "utf-8")
+        before = busy_cores()
+        printed = run(COMMANDS[name], folders)
+        load = f"{before:.1f} and {busy_cores():.1f} cores busy before and after"
+        text = with_provenance(COMMANDS[name], load, printed)
+        (args.out / f"{name}.md").write_text(text, "utf-8")
 
 
-def run(command: str, real: str, work: str) -> str:
+def run(command: str, folders: dict[str, str]) -> str:
     """Run a benchmark and return its output, with the folders' names replaced."""
     script, *options = shlex.split(command)
-    given = [option.replace("REAL", real).replace("WORK", work) for option in options]
+    names = re.compile("|".join(folders))
+    given = [names.sub(lambda found: folders[found[0]], option) for option in options]
     started = [sys.executable, str(Path(__file__).with_name(script)), *given]
     printed = subprocess.run(started, stdout=subprocess.PIPE, text=True, check=True).stdout
-    return printed.replace(work, "WORK").replace(real, "REAL")
+    for name, folder in folders.items():
+        printed = printed.replace(folder, name)
+    return printed
 
 
-def with_provenance(command: str, printed: str) -> str:
-    """Return the output below its command, date, hardware and commit."""
+def busy_cores() -> float:
+    """Return how many cores programs use at present: their mean over a few seconds."""
+    first = _cpu_seconds()
+    time.sleep(LOAD_S)
+    return (_cpu_seconds() - first) / LOAD_S
+
+
+def _cpu_seconds() -> float:
+    user, nice, system = Path("/proc/stat").read_text("ascii").split()[1:4]
+    return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def with_provenance(command: str, load: str, printed: str) -> str:
+    """Return the output below its command, date, hardware, load and commit."""
     cuda = "--device cuda" in command or command.startswith("gpu.py")
     facts = (
-        f"{datetime.now(UTC):%Y-%m-%d}, {hardware(cuda)}, PyTorch {torch.__version__}, {commit()}"
+        f"{datetime.now(UTC):%Y-%m-%d}, {hardware(cuda)}, {load}, "
+        f"PyTorch {torch.__version__}, {commit()}"
     )
     return f"`python benchmarks/{command}`; {facts}.\n\n{printed.strip()}\n"
 

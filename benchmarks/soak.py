@@ -32,7 +32,7 @@ from films import table
 from kneematch.io.write import write_png16
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
-from scaling import kilobytes
+from memory import kilobytes
 
 FAULTY_SHARE = 0.05
 PARTS = 20
@@ -110,8 +110,8 @@ def family(pid: int) -> list[int]:
 
 def megabytes(pids: list[int]) -> float:
     """Return the memory of processes."""
-    shared_once = sum(kilobytes(pid, "smaps_rollup", "Pss") for pid in pids)
-    return (shared_once or sum(kilobytes(pid, "status", "VmRSS") for pid in pids)) / 1000
+    shared_once = sum(kilobytes(pid, "smaps_rollup")["Pss"] for pid in pids)
+    return (shared_once or sum(kilobytes(pid, "status")["VmRSS"] for pid in pids)) / 1000
 
 
 def cpu_seconds(pid: int) -> float:

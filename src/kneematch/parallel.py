@@ -336,3 +336,9 @@ def keep_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         for option, value in MALLOC_OPTIONS.items():
             mallopt(option, value)
+
+
+def release_memory() -> None:
+    """Return freed memory to the system. Does nothing where malloc is not glibc's."""
+    with suppress(OSError, TypeError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

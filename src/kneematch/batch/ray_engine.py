@@ -18,6 +18,7 @@ from kneematch.batch.local_engine import chunks, detect_rows
 from kneematch.batch.row import Row
 from kneematch.batch.workers import NumberedFilms
 from kneematch.errors import SettingsError, missing_extra
+from kneematch.parallel import keep_memory
 
 MAX_BLOCKS: Final = 10_000  # tasks that Ray keeps track of; each holds one batch or more
 FILMS_PER_GPU_TASK: Final = 512  # so that films are read while others are searched
@@ -80,6 +81,7 @@ class _Actor:
         with suppress(OSError):
             os.chdir(folder)
         torch.set_num_threads(1)
+        keep_memory()
         self.source, self.readers, self.detector = source, readers, source.load()
 
     def __call__(self, item: dict[str, Any]) -> dict[str, Any]:

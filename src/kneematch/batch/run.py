@@ -22,7 +22,7 @@ from kneematch.io.discovery import select_films
 from kneematch.io.file_version import file_versions
 from kneematch.io.read import is_uncompressed
 from kneematch.io.run_folder import FOLDERS, JOURNAL, OLD_JOURNAL
-from kneematch.parallel import default_workers, keep_memory, start_early
+from kneematch.parallel import default_workers, keep_memory, release_memory, start_early
 from kneematch.progress import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def detect_files(
 
     with _connect(config) as cluster:
         plan = _plan(films, out, config, cluster)
+        if plan.workers:
+            release_memory()  # this process does not search
         with _open_journal(plan) as journal:
             work = compare_films(journal, films, versions)
             remove_artifacts(out, [journal.names[k] for k in work.changed])

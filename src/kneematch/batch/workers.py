@@ -10,6 +10,7 @@ from kneematch.batch.config import PRELOAD, DetectorSource
 from kneematch.batch.row import Row
 from kneematch.detection.detector import Detector, FilmResult
 from kneematch.errors import NoFrontalKnee
+from kneematch.parallel import release_memory
 
 NumberedFilms = Sequence[tuple[int, str]]  # indices in the list of films, and paths
 
@@ -52,3 +53,4 @@ def _row(index: int, film: str, result: FilmResult) -> Row:
 
 if PRELOAD in os.environ:  # in the process that workers are forked from
     load_worker(DetectorSource(**json.loads(os.environ[PRELOAD])))
+    release_memory()  # or workers would inherit what loading has freed
