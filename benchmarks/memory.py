@@ -3,10 +3,12 @@
     python benchmarks/memory.py [--films 100 1000 5000] [--size 512x640] [--work FOLDER]
     python benchmarks/memory.py --films 100 --size 2048x2494 --other PYTHON [--turns N]
 
-`--other` is the Python of another environment with kneematch in it; both versions take turns. Every
-run is the real command with its defaults (a worker process per core) and one thread per process.
-The films are links to `--distinct` phantoms. Ten times a second, the memory of all processes is
-read from /proc. Columns, each a peak in MB, the median over the turns:
+`--films 100 1000 5000` is one run of 5,000 films; its rows are the peaks until 100, 1,000 and all
+films were done, since runs differ more among each other than memory grows during one. `--other` is
+the Python of another environment with kneematch in it; both versions take turns, with one
+number of films. Every run is the real command with its defaults (a worker process per core) and one
+thread per process. The films are links to `--distinct` phantoms. Ten times a second, the memory of
+all processes is read from /proc. Columns, each a peak in MB, the median over the turns:
     worker   largest private memory of a worker process, which a process that the main one
              started has forked; private pages are those that a process shares with no other.
     largest  largest private memory of any process.
@@ -17,12 +19,13 @@ read from /proc. Columns, each a peak in MB, the median over the turns:
 
 import argparse
 import os
+import shutil
 import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -50,15 +53,15 @@ def main() -> None:
     pythons = {_version(python): python for python in (options.other, sys.executable) if python}
     print(f"| version | films | {' | '.join(Memory._fields)} |")
     print(f"|---|{'---:|' * (1 + len(Memory._fields))}")
-    for count in options.films:
-        films = links(folder, count)
-        turns: dict[str, list[Memory]] = {name: [] for name in pythons}
-        for _ in range(options.turns):
-            for name, python in pythons.items():
-                turns[name].append(_detect(python, films, options.work / "out"))
-        for name, peaks in turns.items():
+    films = links(folder, options.films[-1])
+    turns: dict[str, list[list[Memory]]] = {version: [] for version in pythons}
+    for _ in range(options.turns):
+        for version, python in pythons.items():
+            turns[version].append(_detect(python, films, options.work / "out", options.films))
+    for version, runs in turns.items():
+        for count, peaks in zip(options.films, zip(*runs, strict=True), strict=True):
             medians = map(statistics.median, zip(*peaks, strict=True))
-            print(f"| {name} | {count} | {' | '.join(f'{mb:.0f}' for mb in medians)} |", flush=True)
+            print(f"| {version} | {count} | {' | '.join(f'{mb:.0f}' for mb in medians)} |")
 
 
 def _options() -> argparse.Namespace:
@@ -78,9 +81,19 @@ def _version(python: str) -> str:
     return printed.split()[1]
 
 
-def _detect(python: str, films: Path, out: Path) -> Memory:
+def _detect(python: str, films: Path, out: Path, counts: Sequence[int]) -> list[Memory]:
+    """Return the peak memory of a run until each number of films is done."""
+    shutil.rmtree(out, ignore_errors=True)
+    journal, peaks = out / "journal.jsonl", list[Memory]()
+
+    def notice(peak: Memory) -> None:
+        done = journal.read_bytes().count(b'{"index"') if journal.exists() else 0
+        peaks.extend(peak for count in counts[len(peaks) : -1] if count <= done)
+
     command = [python, "-m", "kneematch", "detect", str(films), "-o", str(out)]
-    return run_watched([*command, "--force", "--quiet", "--device", "cpu"], _environment(python))[1]
+    command += ["--quiet", "--device", "cpu"]
+    _, whole = run_watched(command, _environment(python), notice)
+    return [*peaks, whole]
 
 
 def _environment(python: str) -> dict[str, str]:
@@ -90,13 +103,25 @@ def _environment(python: str) -> dict[str, str]:
 
 
 def run_watched(
-    command: Sequence[str], environment: Mapping[str, str] = os.environ
+    command: Sequence[str],
+    environment: Mapping[str, str] = os.environ,
+    notice: Callable[[Memory], object] = lambda peak: None,
 ) -> tuple[float, Memory]:
-    """Run a command with one thread per process; return its seconds and its peak memory."""
+    """Run a command with one thread per process.
+
+    Args:
+        command: the program and its arguments.
+        environment: its environment.
+        notice: is called with the peak so far, some times a second.
+
+    Returns:
+        The seconds, and the peak memory.
+    """
     started, peak = time.perf_counter(), Memory()
     process = subprocess.Popen(command, env={**environment, "OMP_NUM_THREADS": "1"})
     while process.poll() is None:
         peak = Memory(*map(max, peak, _memory(process.pid)))
+        notice(peak)
         with suppress(subprocess.TimeoutExpired):
             process.wait(SAMPLE_S)
     if process.returncode != 0:

@@ -3,10 +3,12 @@
     pip install '.[benchmark]'; python benchmarks/peers.py [--films N] [--turns N] [--work FOLDER]
 
 KneeLocalizer (A. Tiulpin et al., "A novel method for automatic localization of joint area on knee
-plain radiographs", SCIA 2017; github.com/Oulu-IMEDS/KneeLocalizer) is in no package index, and its
-code needs NumPy before 1.24. So the same amount of work is written here anew, with OpenCV, from its
-description: the same preparation, windows and descriptors. The SVM's weights are random: **only the
-time means anything, the knees that it finds do not.** OpenCV 5 has no HOG descriptor.
+plain radiographs", SCIA 2017; github.com/Oulu-IMEDS/KneeLocalizer) is not packaged for pip, and its
+code needs NumPy before 1.24. So a program that does the same amount of work is written here anew
+with OpenCV: the same preparation of films, the same number and sizes of windows (759 on a film of
+2048 x 2494) and the same descriptors. None of its code is used. The SVM's weights are random: only
+the time means anything, not where this program sees knees. OpenCV must be older than 5, which has
+no HOG descriptor.
 
 Both tools work on the same phantoms (uncompressed DICOM) with two processes of one thread each, and
 take turns. The time per film is the difference between a run on all films and a run on two, divided
