@@ -21,7 +21,7 @@ from scipy.optimize import isotonic_regression
 from films import benchmark_parser, table
 from kinds import KNEE_FRAMINGS, Case, labelled_cases, metal_cases, phantom_case
 from kneematch import Detector
-from kneematch.detection.quality import EXPECTED_ERROR, measure_quality
+from kneematch.detection.quality import measure_quality
 from kneematch.errors import FilmError
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
 from kneematch.geometry.view import compose
@@ -31,7 +31,8 @@ COVERAGE = 0.9
 NEAR = 0.75  # widths of the plateau; a knee that is farther from the true one is another knee
 METAL_STEP = 100  # between the seeds of phantoms with metal, many of which are passed over
 GROUPS = 6  # of knees with similar mismatches
-Knees = NDArray[np.float64]  # (K, 2): mismatch and margin error, in widths of the area
+# (K, 3): mismatch, margin error and the expected one, in widths of the area
+Knees = NDArray[np.float64]
 Curve = tuple[Sequence[float], Sequence[float]]  # mismatches and errors
 
 
@@ -83,24 +84,24 @@ COLUMNS = (
 
 def cells(name: str, knees: Knees, curve: Curve, with_factor: NDArray[np.bool_]) -> list[str]:
     """Return a row of the second table."""
-    shares = (below(knees, EXPECTED_ERROR), below(knees, curve), with_factor)
+    shares = (knees[:, 1] <= knees[:, 2], below(knees, curve), with_factor)
     return [name, str(len(knees)), *(f"{share.mean():.3f}" for share in shares)]
 
 
 def gather(detector: Detector, cases: Iterable[Case]) -> Knees:
     """Return the knees that are found on films and whose margins are known."""
     knees = [knee for case in cases for knee in find_knees(detector, case)]
-    return np.array(knees).reshape(-1, 2)
+    return np.array(knees).reshape(-1, 3)
 
 
-def find_knees(detector: Detector, case: Case) -> Iterator[tuple[float, float]]:
-    """Yield the mismatch and the margin error of the knees of a film."""
+def find_knees(detector: Detector, case: Case) -> Iterator[tuple[float, float, float]]:
+    """Yield mismatch, margin error and expected error of the knees of a film."""
     film = detector.prepare(case.film)
     if isinstance(film, FilmError) or case.margins is None:
         return
     posed = make_problem(film.views.pixels[None], detector.template)
     theta = pose_from_vector(detector.solver(posed).v.double(), posed.height_ratio)
-    quality = measure_quality(posed, theta, None, neural=True)
+    quality = measure_quality(posed, theta, detector.check, neural=True)
     matrices = pose_matrix(theta, detector.template.aspect, posed.image_aspect)
     to_film = compose(film.views.to_film, matrices[0]).numpy()  # (S, 3, 3)
     landmarks = np.array(list(detector.template.landmarks.values()))
@@ -111,7 +112,8 @@ def find_knees(detector: Detector, case: Case) -> Iterator[tuple[float, float]]:
         side = int(errors.argmin())
         if errors[side] < NEAR * np.linalg.norm(ends[1] - ends[0]):
             width = 2 * np.linalg.norm(to_film[side, :2, 0])
-            yield float(quality.mismatch[0, side]), float(errors[side] / width)
+            error, expected = float(errors[side] / width), quality.expected_error(0, side)
+            yield float(quality.mismatch[0, side]), error, expected
 
 
 def calibrate(knees: Knees) -> Curve:
@@ -131,7 +133,7 @@ def conformal_quantile(errors: NDArray[np.float64]) -> float:
 
 def real_factor(films: Sequence[Knees], curve: Curve) -> float:
     """Return what a curve must be multiplied by, so that the knees of real films stay below it."""
-    mismatches, errors = np.concatenate(films).T
+    mismatches, errors, _ = np.concatenate(films).T
     return conformal_quantile(errors / np.interp(mismatches, *curve))
 
 

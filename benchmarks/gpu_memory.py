@@ -86,7 +86,7 @@ def free_memory() -> None:
 
 
 def run(films: Path, out: Path, batch_size: int, workers: int) -> tuple[Rows, list[str], int]:
-    """Detect; return rows, messages and the most memory that PyTorch took."""
+    """Detect; return rows, messages and the most memory that tensors took."""
     messages = Messages()
     logger = logging.getLogger("kneematch")
     logger.addHandler(messages)
@@ -95,7 +95,7 @@ def run(films: Path, out: Path, batch_size: int, workers: int) -> tuple[Rows, li
         detect_folder(films, out, config)
     finally:
         logger.removeHandler(messages)
-    peak = torch.cuda.max_memory_reserved()
+    peak = torch.cuda.max_memory_allocated()
     free_memory()
     return read_rows(out), messages.lines, peak
 
@@ -121,7 +121,7 @@ def distance(rows: Rows, expected: Rows) -> float:
 def memory_of_networks() -> int:
     """Return the memory that is taken before the first film."""
     detector = Detector.load(device=DEVICE)
-    taken = torch.cuda.max_memory_reserved()
+    taken = torch.cuda.max_memory_allocated()
     del detector
     free_memory()
     return taken

@@ -73,7 +73,6 @@ COMMANDS = {
     "scaling-gpu": "scaling.py --cores 16 --size 2048x2494 --films 4096 --distinct 160 "
     "--device cuda --work WORK",
     "detect": "detect.py",
-    "gpu": "gpu.py --robust --repeats 3",
     "web": "web.py",
     "search-real": "accuracy.py --films 0 --real REAL --threads 2 --other-templates 5",
     "search-phantoms": "accuracy.py --films 500 --device cuda --batch 64",
@@ -141,7 +140,7 @@ def _cpu_seconds() -> float:
 
 def with_provenance(command: str, load: str, printed: str) -> str:
     """Return the output below its command, date, hardware, load and commit."""
-    cuda = "--device cuda" in command or command.startswith("gpu.py")
+    cuda = "--device cuda" in command
     facts = (
         f"{datetime.now(UTC):%Y-%m-%d}, {hardware(cuda)}, {load}, "
         f"PyTorch {torch.__version__}, {commit()}"

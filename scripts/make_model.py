@@ -4,8 +4,8 @@
 
 Where the knees of a phantom lie is known, so the networks are trained with supervision. No real
 film is used. Each network is written to OUT as soon as it is trained, so that they can be trained
-one at a time: locator.safetensors, coarse.safetensors, fine.safetensors; and, once both pose
-networks are there, synthetic.safetensors, the model.
+one at a time: locator.safetensors, coarse.safetensors, fine.safetensors; and synthetic.safetensors,
+the model, in which a pose network that is not in OUT is the built-in one.
 """
 
 import argparse
@@ -15,7 +15,15 @@ from pathlib import Path
 
 import torch
 from locator_training import train_locator
-from phantom_data import CROP_PLATEAU, HEALTHY, PhantomData, knees_of, render_phantoms
+from phantom_data import (
+    CROP,
+    CROP_PLATEAU,
+    HEALTHY,
+    PhantomData,
+    knees_of,
+    render_phantoms,
+    to_bytes,
+)
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -27,6 +35,7 @@ from kneematch.geometry.frames import (
     jitter_pose,
     relative_pose,
 )
+from kneematch.geometry.knee_view import VIEW_SIZE, VIEW_WIDTH
 from kneematch.geometry.pose import (
     corner_distance,
     pose_from_points,
@@ -39,14 +48,18 @@ from kneematch.matching.annotation import COARSE, FINE, GREEN, PLATEAU_MARGINS, 
 from kneematch.matching.local_contrast import normalize_local_contrast
 from kneematch.matching.template import Template, Window
 from kneematch.networks.cpu_inference import measured_ranges
-from kneematch.networks.model_file import Model, save_model
+from kneematch.networks.model_file import Model, load_model, save_model, shipped_model
 from kneematch.networks.pose_network import INPUT, PoseNetwork, crop_views
+from kneematch.networks.resnet import WIDTH
 from kneematch.networks.two_stage import ENLARGE
 from kneematch.training.losses import apply_exposures, draw_exposures
 
 AVERAGED = 2000  # healthy knees in a mean template
 LOCATED_JITTER = PoseJitter(0.22, 0.2, 0.10)  # of knees that the locator found
-POSE_NETWORKS = ("coarse", "fine")
+POSE_NETWORKS = {"coarse": WIDTH, "fine": WIDTH // 2}  # and the widths of their ResNet18
+VIEW_REDUCTION = round(
+    CROP_PLATEAU * VIEW_WIDTH / VIEW_SIZE[1]
+)  # of crops to what the detector sees
 RANGED = 200  # views on which the ranges of activations are measured
 SOFT = (0.3, 4.0)  # share of the views of low resolution, and how much lower at most
 
@@ -68,16 +81,19 @@ def main() -> None:
             weights = train_pose_network(name, views_of(name, data), steps, args).state_dict()
         kept = {key: value.cpu().contiguous() for key, value in weights.items()}
         save_file(kept, args.out / f"{name}.safetensors")
-    trained = set(args.networks) & set(POSE_NETWORKS)
-    if trained and all((args.out / f"{name}.safetensors").exists() for name in POSE_NETWORKS):
-        save_pose_networks(data, args)
+        if name in POSE_NETWORKS:
+            save_pose_networks(data, args)
 
 
 def save_pose_networks(data: PhantomData, args: argparse.Namespace) -> None:
     """Write both pose networks, their templates and the ranges of their activations as a model."""
-    weights, ranges = {}, {}
+    built_in = load_model(shipped_model())
+    weights = {"coarse": built_in.coarse, "fine": built_in.fine}
+    ranges = dict(built_in.ranges)
     generator = torch.Generator(args.device).manual_seed(args.seed)
     for name in POSE_NETWORKS:
+        if not (args.out / f"{name}.safetensors").exists():
+            continue
         weights[name] = load_file(args.out / f"{name}.safetensors")
         views = views_of(name, data)
         rows = torch.arange(min(RANGED, len(views.images)), device=args.device)
@@ -183,6 +199,8 @@ def views_of(name: str, data: PhantomData) -> Views:
 
 def fine_views(crops: Tensor, margins: Tensor) -> Views:
     """Return what the fine network sees: the enlarged coarse box around knees in crops."""
+    size = CROP // VIEW_REDUCTION, CROP // VIEW_REDUCTION
+    crops = torch.cat([to_bytes(resize(part / 255, size)) for part in crops.split(500)])
     frames = enlarge_pose(pose(margins, COARSE, 1.0), ENLARGE)
     targets = pose(margins, FINE, 1.0)
     return Views(crops, targets, frames, aspect(COARSE), aspect(FINE), LOCATED_JITTER)
@@ -202,7 +220,7 @@ def train_pose_network(
 ) -> PoseNetwork:
     """Train a pose network with AdamW and a one-cycle schedule."""
     device = views.images.device
-    network = PoseNetwork().to(device, memory_format=torch.channels_last).train()
+    network = PoseNetwork(POSE_NETWORKS[name]).to(device, memory_format=torch.channels_last).train()
     optimiser = torch.optim.AdamW(network.parameters(), weight_decay=0.02, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, args.rate, total_steps=steps, pct_start=0.1

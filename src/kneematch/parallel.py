@@ -72,6 +72,7 @@ def map_in_workers(
     items: Iterable[Item],
     *,
     workers: int,
+    queued: int = QUEUED,
     initializer: Callable[..., None] | None = None,
     initargs: tuple[Any, ...] = (),
 ) -> Generator[tuple[Item, Result | WorkerDied]]:
@@ -83,6 +84,7 @@ def map_in_workers(
         function: is called in a worker process with one item.
         items: are taken from the iterable as workers become free.
         workers: number of processes; 0 calls the function in this process.
+        queued: items that a worker holds at most; it works on the first.
         initializer: is called once in each worker, with `initargs`, before the first item.
     """
     if workers == 0:
@@ -90,7 +92,7 @@ def map_in_workers(
             initializer(*initargs)
         yield from ((item, function(item)) for item in items)
         return
-    pool = _Pool(function, iter(items), workers, initializer, initargs)
+    pool = _Pool((function, initializer, initargs), iter(items), workers, queued)
     try:
         yield from pool.results()
     finally:
@@ -133,14 +135,12 @@ class _Pool:
 
     def __init__(
         self,
-        function: Callable[[Any], Any],
+        work: tuple[Callable[[Any], Any], Callable[..., None] | None, tuple[Any, ...]],
         items: Iterator[Any],
         size: int,
-        initializer: Callable[..., None] | None,
-        initargs: tuple[Any, ...],
+        queued: int,
     ) -> None:
-        self._work = function, initializer, initargs
-        self._items, self._size = items, size
+        self._work, self._items, self._size, self._queued = work, items, size, queued
         self._again: deque[_Task] = deque()  # those whose worker died
         self._workers: list[_Worker] = []
         self._failed_starts = 0
@@ -160,8 +160,8 @@ class _Pool:
             worker.end()
 
     def _hand_out(self) -> None:
-        """Give every worker one task, then a second; start workers as they are needed."""
-        for most in range(1, QUEUED + 1):
+        """Give every worker one task, then a second, and so on; start workers as needed."""
+        for most in range(1, self._queued + 1):
             for number in range(self._size):
                 if number < len(self._workers) and len(self._workers[number].tasks) >= most:
                     continue

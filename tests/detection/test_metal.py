@@ -7,7 +7,7 @@ from scipy import ndimage
 from torch import Tensor
 
 from kneematch.detection.metal import has_metal, number_regions
-from kneematch.geometry.knee_view import KneePlace, cut_views
+from kneematch.geometry.knee_view import VIEW_SIZE, KneePlace, cut_views
 from kneematch.synthetic.phantom import phantom
 
 
@@ -22,21 +22,21 @@ def view() -> Tensor:
 
 
 def with_disc(
-    view: Tensor, x: float, y: float, softness: float = 1.0, brightness: float = 1.6
+    view: Tensor, x: float, y: float, softness: float = 0.5, brightness: float = 1.6
 ) -> Tensor:
     """A view with a bright disc, x and y plateau widths from the joint's middle.
 
     Its brightness is relative to the brightest bone.
     """
     rows, columns = (torch.arange(side) + 0.5 for side in view.shape)
-    away = torch.hypot(columns - 250 - 200 * x, (rows - 400 - 200 * y)[:, None])
-    inside = ((30 - away) / softness + 0.5).clamp(0, 1)
+    away = torch.hypot(columns - 125 - 100 * x, (rows - 200 - 100 * y)[:, None])
+    inside = ((15 - away) / softness + 0.5).clamp(0, 1)
     return view + inside * (brightness * view.max() - view)
 
 
 def test_has_metal_sees_none_in_a_knee(view: Tensor) -> None:
     assert not has_metal(view)
-    assert not has_metal(torch.zeros(800, 500))
+    assert not has_metal(torch.zeros(VIEW_SIZE))
 
 
 def test_has_metal_sees_metal_in_the_bones(view: Tensor) -> None:
@@ -48,7 +48,7 @@ def test_has_metal_sees_metal_in_white_bones(view: Tensor) -> None:
     white = (view / view.quantile(0.9)).clamp(max=1.0)
     assert not has_metal(white)
     assert has_metal(with_disc(white, 0.1, 0.3, brightness=1.2))
-    assert not has_metal(with_disc(white, 0.1, 0.3, softness=30.0, brightness=1.2))
+    assert not has_metal(with_disc(white, 0.1, 0.3, softness=15.0, brightness=1.2))
 
 
 def test_has_metal_sees_metal_near_a_brighter_ball(view: Tensor) -> None:
@@ -62,7 +62,7 @@ def test_has_metal_ignores_what_lies_beside_the_bones(view: Tensor) -> None:
 
 
 def test_has_metal_ignores_soft_brightness(view: Tensor) -> None:
-    assert not has_metal(with_disc(view, 0.1, 0.3, softness=60.0))
+    assert not has_metal(with_disc(view, 0.1, 0.3, softness=30.0))
 
 
 def test_has_metal_sees_metal_on_a_negative(view: Tensor) -> None:

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from kneematch.detection import methods
-from kneematch.detection.detector import CAPTURABLE
 from kneematch.detection.methods import (
     NEURAL,
     SEARCHES,
@@ -21,12 +19,12 @@ from kneematch.detection.methods import (
     choose_solver,
     read_template,
 )
+from kneematch.detection.preparation import Preparation
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector
 from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import annotate
 from kneematch.matching.template import Template
-from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.template_transfer import TransferredTemplate
 from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.solvers.grid_search import grid_search
@@ -220,7 +218,7 @@ def test_read_template_knows_where_it_was_drawn(tmp_path: Path, located: bool) -
     sought = read_template(boxes, located=located)
     assert sought.view is not None
     assert sought.theta is not None
-    assert sought.view.shape == (800, 500)
+    assert sought.view.shape == Preparation(locate=located).size
     assert set(sought.template.landmarks) == {"plateau_medial", "plateau_lateral"}
     question = make_problem(sought.view[None, None], sought.template)
     energy = methods.network_solver(
@@ -237,33 +235,3 @@ def test_choose_solver_passes_the_papers_settings_on(asked: Any, draw: Callable)
     chosen = choose_solver("grid", "drawn", None, paper=True, device="cpu", settings=settings)
     assert isinstance(chosen.solver, partial)
     assert chosen.solver.keywords == {"n_scales": 3, "stride": 0.5, "steps": 7, "rate": 0.2}
-
-
-class NoTransfer(TorchFunctionMode):
-    """Refuse what a CUDA graph cannot hold: values that come from the CPU or go there."""
-
-    refused = (
-        *(torch.tensor, torch.as_tensor, torch.from_numpy, Tensor.new_tensor),
-        *(Tensor.item, Tensor.tolist, Tensor.cpu, Tensor.numpy),
-        *(Tensor.__bool__, Tensor.__float__, Tensor.__int__),
-    )
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        assert function not in self.refused, f"{function.__name__} in what a CUDA graph records"
-        return function(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("method", CAPTURABLE)
-def test_choose_solver_gives_solvers_that_a_cuda_graph_can_hold(
-    method: str, clouds: Callable
-) -> None:
-    model = load_model(shipped_model())
-    device = "cpu:0"  # by this name, the networks are those of a GPU
-    chosen = choose_solver(method, None, model, paper=False, device=device)
-    halves = clouds(1, 2)
-    template = chosen.template.to(halves)
-    chosen.solver(make_problem(halves, template))  # libraries may cache what they need
-    with NoTransfer():
-        chosen.solver(make_problem(halves, template))

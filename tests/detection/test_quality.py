@@ -22,6 +22,7 @@ from kneematch.detection.quality import (
     WRONG_TAG,
     Quality,
     cut_by_edge,
+    exposed_field,
     measure_quality,
     sides_differ,
 )
@@ -141,8 +142,18 @@ def test_review_names_knees_that_differ() -> None:
 
 
 def test_expected_error_grows_with_the_mismatch() -> None:
-    low, high = (quality(mismatch=value).expected_error(0, 0) for value in (0.1, 0.6))
+    low, high = (
+        quality(mismatch=value, network_distance=0.0).expected_error(0, 0) for value in (0.1, 0.6)
+    )
     assert 0 < low < high
+
+
+def test_expected_error_of_a_bad_match_is_known_from_the_network() -> None:
+    near, far = (
+        quality(mismatch=0.9, network_distance=value).expected_error(0, 0) for value in (0.0, 0.05)
+    )
+    unknown = replace(quality(mismatch=0.9), network_distance=None).expected_error(0, 0)
+    assert near < far < unknown
 
 
 @pytest.mark.parametrize(
@@ -165,9 +176,28 @@ def test_sides_differ_compares_size_and_height(
 def test_cut_by_edge_is_true_when_the_inner_part_leaves_the_film() -> None:
     boxes = [(10, 10, 90, 90), (-5, 10, 75, 90), (-20, 10, 60, 90), (10, 40, 90, 120)]
     to_film = torch.stack([rectangle_to_film(*box) for box in boxes])[:, None].numpy()
-    sizes = np.tile([100.0, 200.0], (4, 1))
+    fields = np.tile([0, 0, 200, 100], (4, 1))
     # The second box leaves the film only with what surrounds the joint.
-    assert cut_by_edge(to_film, sizes).tolist() == [[False], [False], [True], [True]]
+    assert cut_by_edge(to_film, fields).tolist() == [[False], [False], [True], [True]]
+
+
+def test_exposed_field_leaves_even_borders_out() -> None:
+    film = np.zeros((120, 200), np.float32)
+    assert exposed_field(film) == (0, 0, 200, 120)
+    film[16:100, 40:180] = np.random.default_rng(0).random((84, 140))
+    assert exposed_field(film) == (40, 16, 180, 100)
+    assert exposed_field(1 - film) == (40, 16, 180, 100)
+    film[:, 190] = 1  # a line of annotation; it may lie on a place that is not looked at
+    assert exposed_field(film)[:2] == (40, 16)
+
+
+def test_detector_flags_a_joint_that_was_collimated_away(detector: Detector) -> None:
+    film = phantom(22, size=(600, 720))
+    x, _ = film.knees[1].plateau_lateral
+    pixels = film.radiograph.pixels.copy()
+    pixels[:, round(x) - 3 :] = 0
+    _, cut = detector.detect(Radiograph(pixels=pixels))
+    assert CUT in cut.review_reasons
 
 
 def test_detector_flags_noise_and_not_phantoms(detector: Detector) -> None:

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.geometry.knee_view import KneePlace, cut_views, turn_upright
-from kneematch.geometry.split import HALF_SIZE
+from kneematch.geometry.knee_view import VIEW_SIZE, KneePlace, cut_views, turn_upright
 from kneematch.geometry.view import transform
 
 
@@ -46,13 +45,13 @@ def test_cut_views_shows_what_to_film_says(mirrored: bool, degrees: float, turns
     film = film_with_dots(500, 600, [dot])
     place = KneePlace(300.0, 240.0, 120.0, math.radians(degrees), mirrored, turns)
     view = cut_views(film, [place])
-    assert view.pixels.shape == (1, *HALF_SIZE)
+    assert view.pixels.shape == (1, *VIEW_SIZE)
     found = transform(view.to_film[0], brightest(view.pixels[0])[None])[0]
-    assert found.tolist() == pytest.approx(dot, abs=1.0)
+    assert found.tolist() == pytest.approx(dot, abs=1.5)
     assert (torch.linalg.det(view.to_film[0][:2, :2]) < 0) == mirrored
 
 
-def test_cut_views_has_plateaus_of_200_pixels_in_the_middle() -> None:
+def test_cut_views_has_plateaus_of_100_pixels_in_the_middle() -> None:
     ends = torch.tensor([[250.0, 240.0], [350.0, 240.0]]).double()
     view = cut_views(film_with_dots(500, 600, []), [KneePlace(300, 240, 100, 0.0, mirrored=False)])
     inside = transform(torch.linalg.inv(view.to_film[0]), ends)
@@ -62,4 +61,4 @@ def test_cut_views_has_plateaus_of_200_pixels_in_the_middle() -> None:
 def test_cut_views_is_black_below_the_film() -> None:
     view = cut_views(torch.ones(200, 300), [KneePlace(150, 190, 100, 0.0, mirrored=False)])
     assert view.pixels[0, -1].max() == 0
-    assert view.pixels[0, 300, 250] == pytest.approx(1)
+    assert view.pixels[0, 150, 125] == pytest.approx(1)

@@ -15,7 +15,7 @@ from kneematch.measures.phantom_crops import (
     draw_maps,
     true_outlines,
 )
-from kneematch.synthetic.anatomy import KneeShape, plateau_margins
+from kneematch.synthetic.anatomy import KneeShape, surface_ends
 from kneematch.synthetic.film_plan import plan_film
 from kneematch.synthetic.phantom import true_knees
 
@@ -39,7 +39,7 @@ def test_borders_of_the_mean_knee() -> None:
     gap = 100 * (tibia - femur)
     assert (gap > 2).all()
     assert 6 < np.median(gap[np.abs(u) > 0.2]) < 12  # in % of the plateau's width
-    (left, _), (right, _) = plateau_margins(KneeShape())
+    (left, _), (right, _) = surface_ends(KneeShape())
     assert right - left == pytest.approx(1, abs=0.02)
 
 

@@ -1,5 +1,6 @@
-"""Detect on a GPU: processes read and split films, this one searches them in batches."""
+"""Detect on a GPU: processes read films and cut out the knees, this one finds them in batches."""
 
+import math
 import mmap
 import os
 from collections.abc import Generator, Iterator
@@ -16,15 +17,15 @@ from kneematch.batch.workers import NumberedFilms, detect_chunk, to_rows
 from kneematch.detection.detector import Detector
 from kneematch.detection.preparation import FilmFacts, Preparation, PreparedFilm, prepare_file
 from kneematch.errors import FilmError
-from kneematch.geometry.split import HALF_SIZE, SIDES
+from kneematch.geometry.split import SIDES
 from kneematch.geometry.view import View
-from kneematch.parallel import QUEUED, WorkerDied, map_in_workers
+from kneematch.parallel import WorkerDied, map_in_workers
 
-SHAPE: Final = (len(SIDES), *HALF_SIZE)
-SLOT_BYTES: Final = 2 * len(SIDES) * HALF_SIZE[0] * HALF_SIZE[1]  # 16 bits a pixel
+BYTES: Final = 2  # of a pixel
+QUEUED: Final = 6  # films that a reader holds, to go on while the GPU searches a batch
 WHITE: Final = 65535
 
-Item = tuple[int, str, int]  # index and path of a film, and the slot for its half images
+Item = tuple[int, str, int]  # index and path of a film, and the slot for its images
 Facts = tuple[list[list[list[float]]], FilmFacts]  # all of a PreparedFilm but its pixels
 
 
@@ -36,12 +37,12 @@ def detect_on_gpu(detector: Detector, films: NumberedFilms, workers: int) -> Gen
             yield detect_chunk(detector, films[first : first + size])
         return
     # A batch, what workers hold, and what has arrived from them but is not in the batch yet.
-    memory = SharedHalves(size + workers * (QUEUED + 1))
+    memory = SharedImages(size + workers * (QUEUED + 1), detector.preparation.size)
     prepare = partial(_prepare_in_worker, memory.address, detector.preparation)
     items = ((index, film, memory.free.pop()) for index, film in films)
     batch: list[tuple[Item, PreparedFilm | FilmError]] = []
     try:
-        with closing(map_in_workers(prepare, items, workers=workers)) as results:
+        with closing(map_in_workers(prepare, items, workers=workers, queued=QUEUED)) as results:
             for item, film in _received(results, memory):
                 batch.append((item, film))
                 if len(batch) == size:
@@ -53,22 +54,22 @@ def detect_on_gpu(detector: Detector, films: NumberedFilms, workers: int) -> Gen
         memory.close()
 
 
-class SharedHalves:
-    """Half images in memory that processes share: a slot per film, 16 bits a pixel.
+class SharedImages:
+    """Images of knees in memory that processes share: a slot per film, 16 bits a pixel.
 
     It is an anonymous file, since a container's /dev/shm holds no more than 64 MB, and known to
     CUDA, so that the GPU copies from it directly.
     """
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, size: tuple[int, int]) -> None:
         self._file = os.memfd_create("kneematch")
-        os.truncate(self._file, slots * SLOT_BYTES)
+        os.truncate(self._file, slots * len(SIDES) * math.prod(size) * BYTES)
         self.address = f"/proc/{os.getpid()}/fd/{self._file}"
-        self.pixels = open_halves(self.address)
+        self.pixels = open_images(self.address, size)
         self.free = list(range(slots))
         if torch.cuda.is_available():
             cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            cuda.cudaHostRegister(self.pixels.data_ptr(), slots * SLOT_BYTES, 0)
+            cuda.cudaHostRegister(self.pixels.data_ptr(), self.pixels.nbytes, 0)
 
     def close(self) -> None:
         """Let go of the file; its memory goes with the last tensor."""
@@ -79,23 +80,23 @@ class SharedHalves:
         os.close(self._file)
 
 
-def open_halves(address: str) -> Tensor:
-    """Map shared half images into this process: (slots, 2, 800, 500) of 16-bit integers."""
+def open_images(address: str, size: tuple[int, int]) -> Tensor:
+    """Map shared images into this process: (slots, 2, *size) of 16-bit integers."""
     with Path(address).open("r+b") as file:
         memory = mmap.mmap(file.fileno(), 0)
-    return torch.frombuffer(memory, dtype=torch.uint16).reshape(-1, *SHAPE)
+    return torch.frombuffer(memory, dtype=torch.uint16).reshape(-1, len(SIDES), *size)
 
 
 _opened: dict[str, Tensor] = {}  # in a reader process: its view of the shared memory
 
 
 def _prepare_in_worker(address: str, how: Preparation, item: Item) -> Facts | FilmError:
-    """Read and split a film; its half images stay behind in their slot.
+    """Read a film and cut out its knees; their images stay behind in their slot.
 
     The result holds no tensor: torch would open a socket to send one.
     """
     if address not in _opened:
-        _opened[address] = open_halves(address)
+        _opened[address] = open_images(address, how.size)
     _, path, slot = item
     film = prepare_file(path, how)
     if isinstance(film, FilmError):
@@ -107,9 +108,9 @@ def _prepare_in_worker(address: str, how: Preparation, item: Item) -> Facts | Fi
 
 
 def _received(
-    results: Iterator[tuple[Item, Facts | FilmError | WorkerDied]], memory: SharedHalves
+    results: Iterator[tuple[Item, Facts | FilmError | WorkerDied]], memory: SharedImages
 ) -> Iterator[tuple[Item, PreparedFilm | FilmError]]:
-    """Yield films with the half images that their reader left in shared memory."""
+    """Yield films with the images that their reader left in shared memory."""
     for item, result in results:
         if isinstance(result, WorkerDied):
             yield item, FilmError(f"{item[1]}: {result}")
@@ -125,7 +126,7 @@ def _received(
 def _detect(
     detector: Detector,
     batch: list[tuple[Item, PreparedFilm | FilmError]],
-    memory: SharedHalves,
+    memory: SharedImages,
 ) -> list[Row]:
     films = [(index, path) for (index, path, _), _ in batch]
     rows = to_rows(films, detector.results([film for _, film in batch]))

@@ -27,6 +27,7 @@ OUT_OF_MEMORY: Final = (
     "failed to map segment",
     "can't start new thread",
     "Failed to launch worker thread",
+    "could not create a primitive",  # of oneDNN
 )
 GPU_OUT_OF_MEMORY: Final = ("CUDA out of memory", "CUDA error: out of memory", "_ALLOC_FAILED")
 

@@ -39,9 +39,8 @@ from kneematch.io.read import is_dataset, radiograph_from_array, radiograph_from
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import Template
 from kneematch.networks.consistency_check import ConsistencyCheck
-from kneematch.networks.cuda_graph import SolverGraph, solve_with_graph
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.solvers.problem import Problem, Solution, Solver, make_problem
+from kneematch.solvers.problem import Solver, make_problem
 from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
 
 if TYPE_CHECKING:
@@ -51,8 +50,6 @@ Film = Union[Radiograph, str, os.PathLike[str], NDArray[Any], "Dataset"]
 
 logger = logging.getLogger("kneematch")
 
-# Methods that a CUDA graph can hold.
-CAPTURABLE: Final = ("locator", "search", "neural", "neural+sharpen")
 GPU_BATCH: Final = 64  # films
 
 
@@ -77,7 +74,6 @@ class Detector:
     batch_size: int = 1  # films that are searched together; on a CPU this changes nothing
     check: ConsistencyCheck | None = None  # consistency check with the networks
     preparation: Preparation = field(default_factory=Preparation)
-    _graphs: dict[torch.Size, SolverGraph | None] = field(default_factory=dict, repr=False)
     _too_large: list[int] = field(default_factory=list, repr=False)  # batches that did not fit
 
     @classmethod
@@ -257,7 +253,6 @@ class Detector:
                 len(batch) // 2,
             )
             self._too_large.append(len(batch))
-            self._graphs.clear()  # they hold memory
             torch.cuda.empty_cache()
         return found
 
@@ -265,20 +260,12 @@ class Detector:
         """Find the knees of films that have as many sides each."""
         views = _to_device([film.views.pixels for film in films], self.device)
         posed = make_problem(views, self.template, paper=self.paper)
-        theta = pose_from_vector(self._solve(posed).v.double(), posed.height_ratio)  # (N, S, 4)
+        theta = pose_from_vector(self.solver(posed).v.double(), posed.height_ratio)  # (N, S, 4)
         quality = measure_quality(posed, theta, self.check, neural=self.method in NEURAL)
         matrices = pose_matrix(theta, self.template.aspect, posed.image_aspect).cpu()
         to_film = compose(torch.stack([film.views.to_film for film in films]), matrices)
         facts = [film.facts for film in films]
         return self._detections(facts, to_film.numpy(), quality)
-
-    def _solve(self, posed: Problem) -> Solution:
-        def solve(halves: Tensor) -> Solution:
-            return self.solver(make_problem(halves, self.template, paper=self.paper))
-
-        if posed.halves.is_cuda and self.method in CAPTURABLE and not self.paper:
-            return solve_with_graph(solve, posed.halves, self._graphs)
-        return self.solver(posed)
 
     def _detections(
         self, films: list[FilmFacts], to_film: NDArray[np.float64], quality: Quality
@@ -287,7 +274,7 @@ class Detector:
         names = list(self.template.landmarks)
         points = np.array([*CORNERS, *self.template.landmarks.values()])  # (4 + L, 2)
         placed = points @ to_film[..., :2, :2].swapaxes(-1, -2) + to_film[..., None, :2, 2]
-        cut = cut_by_edge(to_film, np.array([film.size for film in films]))
+        cut = cut_by_edge(to_film, np.array([film.field for film in films]))
         differ = sides_differ(to_film)
         shown = [self._shown_sides(n, film, quality) for n, film in enumerate(films)]
 

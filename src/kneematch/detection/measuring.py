@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from kneematch.detection.crop import Placed, cut
 from kneematch.detection.detection import Detection
 from kneematch.detection.metal import has_metal
-from kneematch.detection.quality import CUT, METAL, NO_KNEE, cut_by_edge
+from kneematch.detection.quality import CUT, METAL, NO_KNEE, cut_by_edge, exposed_field
 from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import PLATEAU_MARGINS
@@ -81,7 +81,7 @@ def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
     to_film = np.eye(3)
     to_film[:2, :2] = ((knee.corners[[1, 3]] - knee.corners[0]) / 2).T
     to_film[:2, 2] = knee.corners.mean(0)
-    cut = cut_by_edge(to_film[None, None], np.array([film.size], np.float64))
+    cut = cut_by_edge(to_film[None, None], np.array([exposed_field(film.pixels)]))
     (x, y), across = _plateau(knee)
     width, angle = float(np.linalg.norm(across)), math.atan2(across[1], across[0])
     turns = -round(angle / (math.pi / 2))

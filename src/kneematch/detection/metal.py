@@ -40,7 +40,7 @@ SHARPNESS: Final = 0.2
 
 
 def has_metal(view: Tensor) -> bool:
-    """Return whether the knee in a view (800, 500), as `cut_views` makes it, has metal in it."""
+    """Return whether the knee in a view (400, 250), as `cut_views` makes it, has metal in it."""
     height, width = view.shape
     top, bottom = (round(height / 2 + edge * width / VIEW_WIDTH) for edge in HEIGHTS)
     left, right = (round(width / 2 + edge * width / VIEW_WIDTH) for edge in (-ACROSS, ACROSS))

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.geometry.knee_view import cut_views
-from kneematch.geometry.split import LEFT, SIDES, large_enough
+from kneematch.geometry.knee_view import VIEW_SIZE, cut_views
+from kneematch.geometry.split import HALF_SIZE, LEFT, SIDES, large_enough
 from kneematch.geometry.view import View
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
@@ -23,7 +23,7 @@ from kneematch.networks.template_transfer import transfer_template
 from kneematch.networks.two_stage import PosePredictor, network_solver, refined_network_solver
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import QUICK_LEVELS, TRUST, refine_anchored
-from kneematch.solvers.problem import Refiner, Solver
+from kneematch.solvers.problem import Refiner, Solver, resize_template
 from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
 
 AUTO: Final = "auto"
@@ -34,6 +34,7 @@ SEARCHES: Final = ("search", "grid", "sliding")  # need no network
 # trained for. With TRUST the margins' median error is 1.25 instead of 1.05 % on 30 phantoms, and
 # 1.80 instead of 1.65 % on the labelled films.
 OWN_TRUST: Final = 400.0
+REDUCTION: Final = VIEW_SIZE[0] / HALF_SIZE[0]  # of a model's template for views
 
 DrawnTemplate = str | os.PathLike[str] | Annotation
 
@@ -176,7 +177,13 @@ def _source(
         return read_template(template, located=located)
     if model is None:
         raise SettingsError("no template; expected a model or an annotation; give one")
-    return TemplateSource(model.fine_template)
+    return TemplateSource(template_for_views(model) if located else model.fine_template)
+
+
+def template_for_views(model: Model) -> Template:
+    """Return a model's template at the resolution of views, which is lower than that of halves."""
+    rows, columns = (max(round(REDUCTION * side), 1) for side in model.fine_template.size)
+    return resize_template(model.fine_template, (rows, columns))
 
 
 def _search(name: str, settings: PaperSettings) -> Solver:

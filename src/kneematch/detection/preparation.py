@@ -14,9 +14,10 @@ from kneematch.detection.laterality import (
 from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.detection.markers import read_markers
 from kneematch.detection.metal import has_metal
+from kneematch.detection.quality import exposed_field
 from kneematch.errors import FilmError, NoFrontalKnee
-from kneematch.geometry.knee_view import KneePlace, cut_views
-from kneematch.geometry.split import ROOM, large_enough, single, split
+from kneematch.geometry.knee_view import VIEW_SIZE, KneePlace, cut_views
+from kneematch.geometry.split import HALF_SIZE, ROOM, large_enough, single, split
 from kneematch.geometry.view import View
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated, unexpected
@@ -31,12 +32,18 @@ class Preparation:
     margin: float = ROOM  # how far halves go past the film, as a share of its width
     left_is: str | None = None  # the patient's side at the picture's left, stated by the user
 
+    @property
+    def size(self) -> tuple[int, int]:
+        """Return the (height, width) of the images."""
+        return VIEW_SIZE if self.locate else HALF_SIZE
+
 
 @dataclass(frozen=True, slots=True)
 class FilmFacts:
     """What a detection needs of a film besides its pixels; S knees."""
 
     size: tuple[int, int]  # (height, width)
+    field: tuple[int, int, int, int]  # its exposed part (x0, y0, x1, y1)
     mm_per_px: float | None
     mirrored: tuple[bool, ...]  # where the lateral side points to the picture's left
     lateralities: tuple[Laterality, ...]
@@ -54,7 +61,7 @@ class FilmFacts:
 class PreparedFilm:
     """Images of the S knees of a film, lateral side to the right."""
 
-    views: View  # pixels (S, 800, 500), to_film (S, 3, 3)
+    views: View  # pixels (S, H, W), to_film (S, 3, 3)
     facts: FilmFacts
 
 
@@ -82,6 +89,7 @@ def _facts(
 ) -> FilmFacts:
     return FilmFacts(
         film.size,
+        exposed_field(film.pixels),
         film.mm_per_px,
         mirrored,
         resolve_laterality(film, mirrored, how.left_is, read_markers(film.pixels)),

@@ -36,22 +36,27 @@ MAX_SEARCH_DISTANCE: Final = 0.08
 # Where the locator saw a frontal knee, an unusual one is believed, but the worse it matches, the
 # more closely must the network agree: by mismatch, the largest distance. Chosen on the real films
 # of benchmarks/kinds.py, and on areas looked for in wrong places on the same films.
-MAX_LOCATED_DISTANCE: Final = ((0.65, 0.8), (0.05, 0.02))
+MAX_LOCATED_DISTANCE: Final = ((0.55, 0.7), (0.05, 0.025))
 WORST_LOCATED_MISMATCH: Final = 0.95  # above it there is no frontal knee
 CERTAIN_SCORE: Final = 0.5  # of the locator
 MAX_SCALE_DIFFERENCE: Final = 0.15  # logarithm of the ratio of the two sides' scales
 MAX_HEIGHT_DIFFERENCE: Final = 0.6  # in widths of the area
 MAX_BRIGHTNESS: Final = 0.38  # the brightest 2 % over the brightest 10 %, per contrast of the area
-JOINT_SHARE: Final = 0.75  # inner part of an area that must lie on the film
+JOINT_SHARE: Final = 0.75  # inner part of an area that must lie on the exposed part of the film
+FIELD_STEP: Final = 4  # pixels between those that are looked at for the exposed part
+EVEN: Final = 0.02  # range of grey levels, of 1, in a row or column that was not exposed
 MIN_CONTRAST: Final = 1e-3  # anything below is rounding
 HISTOGRAM_SIZE: Final = (96, 96)  # an area is resized to this before its grey levels are counted
 # 90 % of the margin errors lie below these shares of the area's width, by mismatch: calibrated on
-# phantoms and multiplied by 1.5, which labelled real films need (benchmarks/expected_error.py). A
-# guess above a mismatch of 0.6, since few knees match so badly.
+# phantoms and multiplied by 2.71, which labelled real films need (benchmarks/expected_error.py).
+# Few knees match worse than 0.6. What is said of them is a guess, unless the network was asked
+# again: then its distance tells, of which most errors are less than 3 times.
 EXPECTED_ERROR: Final = (
-    (0.23, 0.28, 0.41, 0.6, 0.7, 0.95),
-    (0.021, 0.022, 0.030, 0.030, 0.08, 0.4),
+    (0.20, 0.24, 0.29, 0.42, 0.6, 0.7, 0.95),
+    (0.014, 0.017, 0.022, 0.041, 0.041, 0.08, 0.4),
 )
+COMMON_MISMATCH: Final = 0.6
+ERROR_PER_DISTANCE: Final = 3.0
 
 ATYPICAL: Final = "atypical or poorly visible knee"
 NO_KNEE: Final = "no frontal knee"
@@ -138,7 +143,11 @@ class Quality:
 
     def expected_error(self, film: int, side: int) -> float:
         """Return a margin error that 9 of 10 such areas stay below, in widths of the area."""
-        return float(np.interp(self.mismatch[film, side], *EXPECTED_ERROR))
+        mismatch, least = self.mismatch[film, side], 0.0
+        if self.network_distance is not None:
+            mismatch = np.minimum(mismatch, COMMON_MISMATCH)
+            least = ERROR_PER_DISTANCE * self.network_distance[film, side]
+        return float(np.maximum(np.interp(mismatch, *EXPECTED_ERROR), least))
 
 
 @torch.no_grad()
@@ -177,17 +186,28 @@ def measure_quality(
     )
 
 
-def cut_by_edge(to_film: NDArray[np.float64], film_sizes: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return which joints leave their film, (N, S).
+def exposed_field(pixels: NDArray[np.float32]) -> tuple[int, int, int, int]:
+    """Return the exposed part (x0, y0, x1, y1) of a film (H, W): all but even borders."""
+    height, width = pixels.shape
+    few = pixels[::FIELD_STEP, ::FIELD_STEP]
+    rows, columns = (np.flatnonzero(np.ptp(few, axis) > EVEN) for axis in (1, 0))
+    if not rows.size:
+        return 0, 0, width, height
+    x0, y0, x1, y1 = (FIELD_STEP * int(k) for k in (columns[0], rows[0], columns[-1], rows[-1]))
+    return x0, y0, min(x1 + FIELD_STEP, width), min(y1 + FIELD_STEP, height)
+
+
+def cut_by_edge(to_film: NDArray[np.float64], fields: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which joints leave the exposed part of their film, (N, S).
 
     Args:
         to_film: (N, S, 3, 3), from the template's [-1, 1]^2 to film pixels.
-        film_sizes: (N, 2), (height, width) of the films.
+        fields: (N, 4), exposed parts (x0, y0, x1, y1) of the films.
     """
     corners = JOINT_SHARE * np.array(CORNERS)
     points = corners @ to_film[..., :2, :2].swapaxes(-1, -2) + to_film[..., None, :2, 2]
-    largest = film_sizes[:, None, None, ::-1]  # (x, y)
-    return np.asarray(((points < 0) | (points > largest)).any((-2, -1)))
+    lowest, highest = fields[:, None, None, :2], fields[:, None, None, 2:]
+    return np.asarray(((points < lowest) | (points > highest)).any((-2, -1)))
 
 
 def sides_differ(to_film: NDArray[np.float64]) -> NDArray[np.bool_]:

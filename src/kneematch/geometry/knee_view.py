@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.sampling import resize_part, sample
-from kneematch.geometry.split import HALF_ASPECT, HALF_SIZE, ROOM
+from kneematch.geometry.split import HALF_ASPECT, ROOM
 from kneematch.geometry.view import View, compose, rectangle_to_film
 
 VIEW_WIDTH: Final = 2.5  # of a view, in widths of the tibial plateau
+VIEW_SIZE: Final = (400, 250)  # so that the plateau is 100 pixels wide; the network sees no more
 SMALLEST_ROTATION: Final = 0.05  # radians; networks and refinement follow smaller ones themselves
 
 
@@ -44,10 +45,10 @@ def turn_upright(pixels: Tensor, quarter_turns: int) -> tuple[Tensor, Tensor]:
 
 
 def cut_views(pixels: Tensor, knees: Sequence[KneePlace]) -> View:
-    """Cut a view of the same scale around each knee: pixels (S, 800, 500), to_film (S, 3, 3).
+    """Cut a view of the same scale around each knee: pixels (S, 400, 250), to_film (S, 3, 3).
 
     The knee is upright in the middle of its view, its lateral side to the right; the plateau is
-    200 pixels wide.
+    100 pixels wide.
 
     Args:
         pixels: (H, W), the film.
@@ -65,11 +66,11 @@ def _cut_view(pixels: Tensor, from_film: Tensor, knee: KneePlace) -> View:
     rotated = abs(knee.rotation) > SMALLEST_ROTATION
     across, down = VIEW_WIDTH * knee.width / 2, HALF_ASPECT * VIEW_WIDTH * knee.width / 2
     if not rotated:
-        return _upright_view(pixels, (x, y), (across, down), HALF_SIZE, mirrored=knee.mirrored)
+        return _upright_view(pixels, (x, y), (across, down), VIEW_SIZE, mirrored=knee.mirrored)
     # A view that holds the rotated one, of the same resolution.
     cos, sin = math.cos(knee.rotation), math.sin(knee.rotation)
     reach = across * cos + down * abs(sin), across * abs(sin) + down * cos
-    size = round(HALF_SIZE[0] * reach[1] / down), round(HALF_SIZE[1] * reach[0] / across)
+    size = round(VIEW_SIZE[0] * reach[1] / down), round(VIEW_SIZE[1] * reach[0] / across)
     large = _upright_view(pixels, (x, y), reach, size, mirrored=False)
     flip = -1.0 if knee.mirrored else 1.0
     wanted = torch.tensor(
@@ -77,7 +78,7 @@ def _cut_view(pixels: Tensor, from_film: Tensor, knee: KneePlace) -> View:
         dtype=torch.float64,
     )
     inside = torch.linalg.inv(large.to_film) @ wanted
-    return View(sample(large.pixels, inside[:2].to(pixels), HALF_SIZE), wanted)
+    return View(sample(large.pixels, inside[:2].to(pixels), VIEW_SIZE), wanted)
 
 
 def _upright_view(

@@ -15,7 +15,7 @@ from kneematch.synthetic.anatomy import (
     KneeShape,
     femur_border,
     femur_outline,
-    plateau_margins,
+    surface_ends,
     tibia_border,
     tibia_outline,
 )
@@ -106,7 +106,7 @@ def _draw(job: tuple[int, Extent]) -> tuple[NDArray[Any], ...]:
     outlines = (
         *borders(shape, places),
         bone_sides(shape, places),
-        np.array(plateau_margins(shape)),
+        np.array(surface_ends(shape)),
     )
     return drawn.half().numpy(), *((outline - corner) * extent.px for outline in outlines)
 
@@ -132,7 +132,7 @@ def _true_outlines(plan: FilmPlan, leg: Leg) -> Outlines:
     def in_picture(u: Array, v: Array) -> Array:
         return np.array([to_picture(plan, leg, point) for point in zip(u, v, strict=True)])
 
-    (lateral, _), (medial, _) = plateau_margins(leg.shape)
+    (lateral, _), (medial, _) = surface_ends(leg.shape)
     u = np.linspace(lateral, medial, 401)
     femur, tibia = (in_picture(u, line) for line in borders(leg.shape, u))
     order = slice(None) if tibia[0, 0] < tibia[-1, 0] else slice(None, None, -1)

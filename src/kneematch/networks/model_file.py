@@ -25,7 +25,8 @@ from kneematch.io.atomic import write_aside
 from kneematch.matching.annotation import PLATEAU_MARGINS, Point
 from kneematch.matching.template import Template, Window
 from kneematch.networks.cpu_inference import Ranges, cpu_network
-from kneematch.networks.pose_network import network_from_weights, weight_shapes
+from kneematch.networks.pose_network import FIRST, network_from_weights, weight_shapes
+from kneematch.networks.resnet import WIDTH
 from kneematch.networks.two_stage import ENLARGE, Network, TwoStageNetworks
 
 FORMAT: Final = "kneematch-model/2"
@@ -193,7 +194,10 @@ def read_safetensors(
 def _weights(tensors: Mapping[str, Tensor], phase: str) -> Weights:
     """Return the weights of one network, if they are complete and finite."""
     weights = {}
-    for name, shape in weight_shapes().items():
+    width = len(tensors[f"{phase}.{FIRST}"])
+    if width not in range(1, WIDTH + 1):
+        raise ValueError(f"{phase}.{FIRST} has {width} channels instead of 1 to {WIDTH}")
+    for name, shape in weight_shapes(width).items():
         tensor = tensors[f"{phase}.{name}"]
         if tensor.dtype == torch.int8:
             tensor = tensor * tensors[f"{phase}.{name}{STEPS}"][:, None, None, None]

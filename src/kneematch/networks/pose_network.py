@@ -9,22 +9,24 @@ from torch import Tensor, nn
 
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.sampling import resize, sample
-from kneematch.networks.resnet import ResNet18
+from kneematch.networks.resnet import WIDTH, ResNet18
 
 INPUT: Final = (224, 224)  # for which ResNet18 returns the paper's maps of 7 x 7
-OVERSAMPLING: Final = 2  # a view is sampled at this many times INPUT, then reduced
+OVERSAMPLING: Final = 2  # a view of a wide image is sampled at this many times INPUT, then reduced
+WIDE: Final = 400  # pixels; narrower images have hardly more pixels than the view
 RANGE: Final = 6.0  # outputs lie in (-3, 3)
+FIRST: Final = "backbone.conv1.weight"  # whose first axis is the network's width
 DARK: Final = 1e-3  # added to the deviation of an image, for black images
 
 
 class PoseNetwork(nn.Module):
     """Predict the vector v of the template in an image; the left half of a film is mirrored."""
 
-    def __init__(self, backbone: nn.Module | None = None) -> None:
+    def __init__(self, width: int = WIDTH, backbone: nn.Module | None = None) -> None:
         super().__init__()
-        self.backbone = ResNet18() if backbone is None else backbone
+        self.backbone = ResNet18(width) if backbone is None else backbone
         self.reduce = nn.Sequential(
-            nn.Conv2d(512, 128, 1), nn.ReLU(), nn.Conv2d(128, 32, 1), nn.ReLU()
+            nn.Conv2d(8 * width, 128, 1), nn.ReLU(), nn.Conv2d(128, 32, 1), nn.ReLU()
         )
         self.regress = nn.Sequential(
             nn.Linear(32 * 7 * 7, 512),
@@ -41,27 +43,27 @@ class PoseNetwork(nn.Module):
         return v.reshape(*images.shape[:-2], 4)
 
     def head(self, maps: Tensor) -> Tensor:
-        """Return vectors v (K, 4) of the backbone's feature maps (K, 512, 7, 7)."""
+        """Return vectors v (K, 4) of the backbone's feature maps (K, 8 width, 7, 7)."""
         flat = F.normalize(self.reduce(maps), dim=1).flatten(1)  # (K, 32 * 7 * 7)
         return RANGE * (torch.sigmoid(self.regress(flat).float()) - 0.5)
 
 
 def network_from_weights(weights: Mapping[str, Tensor]) -> PoseNetwork:
     """Return a network with a copy of the given weights, in evaluation mode."""
-    network = _uninitialized().eval()
+    network = _uninitialized(weights[FIRST].shape[0]).eval()
     copies = {name: tensor.clone() for name, tensor in weights.items()}
     network.load_state_dict(copies, assign=True)
     return network
 
 
-def weight_shapes() -> dict[str, torch.Size]:
+def weight_shapes(width: int) -> dict[str, torch.Size]:
     """Return the names and shapes of a PoseNetwork's weights."""
-    return {name: tensor.shape for name, tensor in _uninitialized().state_dict().items()}
+    return {name: tensor.shape for name, tensor in _uninitialized(width).state_dict().items()}
 
 
-def _uninitialized() -> PoseNetwork:
+def _uninitialized(width: int) -> PoseNetwork:
     with torch.device("meta"):
-        return PoseNetwork()
+        return PoseNetwork(width)
 
 
 def standardize(images: Tensor) -> Tensor:
@@ -82,6 +84,8 @@ def crop_views(halves: Tensor, frames: Tensor, aspect: float) -> Tensor:
         aspect: height over width of the views, which are squeezed into the network's square.
     """
     matrices = pose_matrix(frames, aspect, halves.shape[-2] / halves.shape[-1])
+    if halves.shape[-1] < WIDE:
+        return sample(halves, matrices.to(halves), INPUT)
     height, width = INPUT
     large = OVERSAMPLING * height, OVERSAMPLING * width
     return resize(sample(halves, matrices.to(halves), large), INPUT)

@@ -114,6 +114,7 @@ def resize_template(template: Template, size: tuple[int, int]) -> Template:
     return replace(
         template,
         image=resize(template.image, size),
+        local_contrast=resize(template.local_contrast, size),
         red=window(template.red),
         green=window(template.green),
     )

@@ -49,7 +49,8 @@ FLOOR: Final = 0.7  # depth of the plateau's floor under its upper rim, over the
 CONDYLE_ENDS: Final = (-0.43, 0.43)  # u beyond which the joint space is open
 OPENING: Final = 0.25  # how fast it opens there, v per u
 MARGIN_SLOPE: Final = 0.7  # by which the direction to a plateau's margin points up
-MARGIN_REACH: Final = 0.02  # how far below the end of the joint surface a margin may lie
+MARGIN_REACH: Final = 0.1  # how far below the end of the joint surface a margin may lie
+SURFACE_REACH: Final = 0.02  # the same of an end of the joint surface itself
 MARGIN_SOFTNESS: Final = 0.004  # of the average that locates it, in plateau widths
 
 
@@ -287,23 +288,36 @@ def fibula_outline(shape: KneeShape, v: Array) -> Array:
 
 
 def plateau_margins(shape: KneeShape) -> list[tuple[float, float]]:
-    """Return the margins (u, v) of the tibial plateau: lateral, medial.
+    """Return the margins (u, v) of the tibial plateau, as readers mark them: lateral, medial.
 
-    A margin is the corner between the joint surface and the side of the bone, which is where
-    readers mark it. Below it the bone often bulges further out, so that the corner is taken as the
-    furthest point in a direction that points outwards and slightly up. Readers put it half way
-    between the base of an osteophyte and its tip.
+    A margin is the outermost point below the joint surface. Further down the bone often bulges even
+    more, so that it is sought in a direction that points outwards and slightly up. At the medial
+    side this is the end of the joint surface; the lateral side is rounded, and on average 0.5 % of
+    the width further out and 0.7 % lower, where it is labelled on real films.
+    """
+    return _corners(shape, MARGIN_REACH)
+
+
+def surface_ends(shape: KneeShape) -> list[tuple[float, float]]:
+    """Return the ends (u, v) of the tibial joint surface: lateral, medial."""
+    return _corners(shape, SURFACE_REACH)
+
+
+def _corners(shape: KneeShape, reach: float) -> list[tuple[float, float]]:
+    """Return the outermost points of the tibia, lateral and medial, near its joint surface.
+
+    Readers put a corner half way between the base of an osteophyte and its tip.
     """
     v = np.linspace(-0.04, 0.12, 161)
     half_grown = replace(shape, osteophytes=0.5 * shape.osteophytes)
-    margins = []
+    corners = []
     for side, sign in zip(tibia_outline(half_grown, v), OUTWARDS, strict=True):
         top = v[np.argmax(v >= plateau_line(shape, side))]  # where the joint surface ends
         out = sign * side - MARGIN_SLOPE * v
-        out[(v < top) | (v > top + MARGIN_REACH)] = -np.inf
+        out[(v < top) | (v > top + reach)] = -np.inf
         at = float(np.average(v, weights=np.exp((out - out.max()) / MARGIN_SOFTNESS)))
-        margins.append((float(np.interp(at, v, side)), at))
-    return margins
+        corners.append((float(np.interp(at, v, side)), at))
+    return corners
 
 
 def catmull_rom(x: Array, knots: Array, values: Array) -> Array:
