@@ -25,6 +25,7 @@ def test_locate_finds_places_between_pixels() -> None:
     generator = torch.Generator().manual_seed(0)
     size, sd = 64, 1.3
     borders, sides = 15 + 30 * torch.rand(2, 1, 2, size, generator=generator)
+    borders[:, 1] = 30 + 14 * torch.sin(torch.arange(size) / 10)  # one line, unlike the femur's
     margins = torch.tensor([[[10.3, 40.7], [50.9, 31.2]]])
     places = (
         peaks(margins[..., 0], size, sd)[..., None, :] + peaks(margins[..., 1], size, sd)[..., None]
@@ -43,3 +44,17 @@ def test_locate_takes_the_better_of_two_candidates_and_says_that_it_doubts() -> 
     found = locate(torch.logaddexp(near, far - 1.0).mT)
     assert (found.borders - 20.25).abs().max() < 0.05
     assert found.border_sd.min() > 5
+
+
+def test_locate_follows_the_tibia_past_another_edge() -> None:
+    """Some columns prefer another edge, to which no continuous line leads and back."""
+    size = 64
+    logits = peaks(torch.full((1, OUTPUTS, size), 45.25), size, 1.0)
+    logits[..., 30:36, :] = torch.logaddexp(
+        logits[..., 30:36, :], peaks(torch.tensor(20.0), size, 1.0) + 1.0
+    )
+    found = locate(logits.mT)
+    femur, tibia = found.borders[0, :, 33]
+    assert abs(femur - 20.0) < 0.05
+    assert abs(tibia - 45.25) < 0.05
+    assert found.border_sd[0, 1, 33] > 10

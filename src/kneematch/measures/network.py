@@ -19,6 +19,10 @@ SIDES: Final = 2  # left and right side of the bones, femur above the joint and 
 MARGINS: Final = 2  # left and right end of the tibial plateau
 OUTPUTS: Final = BORDERS + SIDES + MARGINS
 WINDOW: Final = 6  # pixels to either side of the most probable one that enter a mean
+# The tibial border is followed over groups of columns, at most so many rows up or down each.
+GROUP: Final = 4
+STEEPEST: Final = 6
+LEAST: Final = -12.0  # natural logarithm of a probability; less counts as much
 
 
 class Frame(NamedTuple):
@@ -98,7 +102,10 @@ def split_logits(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def locate(logits: Tensor) -> Located:
     """Return the positions that logits (N, OUTPUTS, H, W) stand for."""
     borders, sides, margins = split_logits(logits.float())
-    y, y_sd = _mean_near_mode(borders)
+    femur, tibia = borders.unbind(1)
+    # The femoral border has no such limit: the sides of its notch are steep.
+    modes = torch.stack([femur.argmax(-1), _continuous_mode(tibia)], dim=1)
+    y, y_sd = _mean_near_mode(borders, modes)
     x, x_sd = _mean_near_mode(sides)
     ends = torch.stack(
         [
@@ -110,12 +117,40 @@ def locate(logits: Tensor) -> Located:
     return Located(y, y_sd, x, x_sd, ends)
 
 
-def _mean_near_mode(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and standard deviation of softmax(logits) near its mode, along the last axis."""
+def _continuous_mode(logits: Tensor) -> Tensor:
+    """Return rows (N, W), each a mode of softmax(logits), (N, W, H), that form one line.
+
+    The most probable line whose steps are at most STEEPEST, by Viterbi's algorithm. Without it,
+    single columns jump to another edge and back.
+    """
+    columns = F.avg_pool1d(logits.log_softmax(-1).clamp(min=LEAST).mT, GROUP).mT  # (N, W / 4, H)
+    best = [columns[:, 0]]
+    for column in columns.unbind(1)[1:]:
+        best.append(column + F.max_pool1d(best[-1], 2 * STEEPEST + 1, 1, STEEPEST))
+    line = [best.pop().argmax(-1, keepdim=True)]
+    for sums in reversed(best):
+        line.append(_best_near(sums, line[-1], STEEPEST))
+    rows = torch.cat(line[::-1], dim=1).repeat_interleave(GROUP, 1)
+    return _best_near(logits, rows[..., None], GROUP)[..., 0]
+
+
+def _best_near(values: Tensor, rows: Tensor, reach: int) -> Tensor:
+    """Return the index of the largest of values (..., H) within a reach of rows (..., 1)."""
+    window = torch.arange(-reach, reach + 1, device=values.device)
+    near = (rows + window).clamp(0, values.shape[-1] - 1)
+    return near.gather(-1, values.gather(-1, near).argmax(-1, keepdim=True))
+
+
+def _mean_near_mode(logits: Tensor, modes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation of softmax(logits) near its mode, along the last axis.
+
+    `modes` (...) are indices to take for the modes; default: those of the largest logits.
+    """
     length = logits.shape[-1]
     share = logits.softmax(-1)
+    modes = share.argmax(-1) if modes is None else modes
     window = torch.arange(-WINDOW, WINDOW + 1, device=logits.device)
-    near = (share.argmax(-1, keepdim=True) + window).clamp(0, length - 1)
+    near = (modes[..., None] + window).clamp(0, length - 1)
     weight = share.gather(-1, near)
     mean = (weight * (near + 0.5)).sum(-1) / weight.sum(-1)
     # The spread is that of the whole distribution: a second candidate far away is doubt.
