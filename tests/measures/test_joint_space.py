@@ -10,6 +10,7 @@ from kneematch.measures.joint_space import (
     joint_line_angle,
     mean_width,
     minimum_width,
+    narrowest_place,
     orthogonal_minimum_width,
     tibiofemoral_angle,
     widths_at,
@@ -52,14 +53,19 @@ def test_widths_at_of_a_wedge(turn_deg: float) -> None:
 
 def test_minimum_and_mean_width_of_a_wedge() -> None:
     assert minimum_width(wedge(), MEDIAL) == pytest.approx(4.8)  # at x = 0.10
-    assert minimum_width(wedge(), LATERAL) == pytest.approx(9.2)  # at x = 0.65
-    assert minimum_width(wedge("right"), MEDIAL) == pytest.approx(9.2)  # at x = 0.35
-    assert mean_width(wedge(), MEDIAL) == pytest.approx(5.8)
-    assert mean_width(wedge(), LATERAL) == pytest.approx(10.2)
+    assert minimum_width(wedge(), LATERAL) == pytest.approx(9.6)  # at x = 0.70
+    assert minimum_width(wedge("right"), MEDIAL) == pytest.approx(9.6)  # at x = 0.30
+    assert mean_width(wedge(), MEDIAL) == pytest.approx(5.6)
+    assert mean_width(wedge(), LATERAL) == pytest.approx(10.4)
+
+
+def test_narrowest_place_of_a_wedge() -> None:
+    assert narrowest_place(wedge(), MEDIAL) == pytest.approx(0.10)
+    assert narrowest_place(wedge("right"), MEDIAL) == pytest.approx(0.30)
 
 
 def test_area_is_width_times_mean() -> None:
-    assert area(wedge(), MEDIAL) == pytest.approx(0.25 * 5.8)
+    assert area(wedge(), MEDIAL) == pytest.approx(0.20 * 5.6)
 
 
 def test_area_does_not_count_crossed_borders() -> None:
@@ -70,7 +76,7 @@ def test_area_does_not_count_crossed_borders() -> None:
 
 
 def test_orthogonal_minimum_width_is_the_shortest_distance() -> None:
-    # Between x = 0.1 and 0.35 the tibia falls by 45 degrees, 20 pixels below the femur vertically.
+    # Between x = 0.05 and 0.45 the tibia falls by 45 degrees, 20 pixels below the femur vertically.
     tibia = line((100, 300), (110, 280), (190, 360), (290, 300), (300, 300))
     femur = line((100, 250), (190, 340), (300, 340))
     outlines = Outlines(femur, tibia, "left")

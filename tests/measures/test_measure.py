@@ -37,7 +37,7 @@ def test_measure_outlines_of_an_even_joint_space() -> None:
             assert each.value == pytest.approx(5), name
             known = 100 * np.hypot(0.2, 0.2) / 200
             assert each.sd == pytest.approx(known), name
-    assert found["joint_space_medial_area"].value == pytest.approx(0.25 * 5)
+    assert found["joint_space_medial_area"].value == pytest.approx(0.20 * 5)
     assert found["joint_line_angle"].value == pytest.approx(0)
     assert found["tibiofemoral_angle"] == Measure(None, None, "deg", SHORT_SHAFT)
 
@@ -46,6 +46,19 @@ def test_measure_outlines_leaves_out_what_is_not_credible() -> None:
     assert measure_outlines(flat(-3))["jsw_x250"] == Measure(None, None, WIDTH, CROSSING)
     assert measure_outlines(flat(10, sd_px=40))["jsw_x250"] == Measure(None, None, WIDTH, UNCLEAR)
     assert measure_outlines(flat(-0.2))["jsw_x250"].value == 0  # bone on bone
+
+
+def test_measure_outlines_doubts_a_minimum_where_it_lies() -> None:
+    """An unclear place spoils the mean and the area, but only a minimum that lies there."""
+    for narrow, credible in ((5, False), (2, True)):  # points at x = 0.25 and 0.10
+        outlines = flat(10)
+        outlines.femur_sd[5] = 20
+        outlines.femur[narrow, 1] += 4
+        found = measure_outlines(outlines)
+        assert (found["jsw_medial_minimum"].value is not None) == credible
+        assert found["jsw_medial_mean"].reason == UNCLEAR
+        assert found["joint_space_medial_area"].reason == UNCLEAR
+        assert found["jsw_lateral_mean"].value == pytest.approx(5)
 
 
 def test_doubts_names_every_reason() -> None:
@@ -59,7 +72,7 @@ def test_in_mm_divides_by_the_magnification() -> None:
     found = measure_outlines(outlines)
     assert in_mm(found["jsw_x250"], outlines) == pytest.approx(4)
     assert in_mm(found["jsw_x250"], outlines, 1.25) == pytest.approx(3.2)
-    assert in_mm(found["joint_space_medial_area"], outlines) == pytest.approx(20 * 4)
+    assert in_mm(found["joint_space_medial_area"], outlines) == pytest.approx(16 * 4)
     assert in_mm(found["joint_line_angle"], outlines) is None
     assert in_mm(found["jsw_x250"], flat(10)) is None
 

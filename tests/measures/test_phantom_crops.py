@@ -71,6 +71,23 @@ def test_draw_maps_show_bone_beyond_the_borders(maps: KneeMaps) -> None:
         assert femur > space + 0.02
 
 
+def test_draw_maps_are_steepest_at_the_femoral_border(maps: KneeMaps) -> None:
+    """Along profiles across both condyles, to a fifth of a pixel on average."""
+    columns = torch.cat([torch.arange(100, 160), torch.arange(224, 284)])
+    offsets = torch.arange(-4.0, 4.01, 0.25)
+    peaks = []
+    for knee in range(COUNT):
+        y = (maps.femur[knee, columns, None] + offsets - 0.5).clamp(0, JOINT.size - 1.001)
+        low = y.long()
+        picture = maps.attenuation[knee].float().T[columns]
+        above, below = picture.gather(1, low), picture.gather(1, low + 1)
+        profile = (above + (y - low) * (below - above)).mean(0)
+        fall = (profile[:-4] - profile[4:]).numpy()  # over one pixel
+        weights = np.clip(fall - 0.8 * fall.max(), 0, None)
+        peaks.append(np.average(offsets[2:-2], weights=weights))
+    assert abs(np.mean(peaks)) < 0.2
+
+
 def test_draw_views_has_outlines_where_the_picture_changes(views: Views) -> None:
     """The network can learn nothing from outlines that do not fit their picture."""
     count, height, width = views.crops.shape

@@ -14,7 +14,8 @@ from kneematch.measures.outlines import Array, Outlines
 
 MEDIAL: Final = "medial"
 LATERAL: Final = "lateral"
-COMPARTMENTS: Final = {MEDIAL: (0.10, 0.35), LATERAL: (0.65, 0.90)}  # x, from the medial margin
+# x, from the medial margin; nearer the middle, the tibial border climbs to the spines.
+COMPARTMENTS: Final = {MEDIAL: (0.10, 0.30), LATERAL: (0.70, 0.90)}
 FIXED: Final = (
     *(0.15, 0.175, 0.20, 0.225, 0.25, 0.275, 0.30),
     *(0.70, 0.725, 0.75, 0.775, 0.80, 0.825, 0.85),
@@ -40,6 +41,12 @@ def widths_at(outlines: Outlines, x: Array) -> Array:
 def minimum_width(outlines: Outlines, compartment: str) -> float:
     """Return the smallest width of a compartment, perpendicular to the plateau's line."""
     return float(widths_at(outlines, _places(compartment)).min())
+
+
+def narrowest_place(outlines: Outlines, compartment: str) -> float:
+    """Return x of the smallest width of a compartment."""
+    x = _places(compartment)
+    return float(x[widths_at(outlines, x).argmin()])
 
 
 def mean_width(outlines: Outlines, compartment: str) -> float:

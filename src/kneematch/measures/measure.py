@@ -15,6 +15,7 @@ from kneematch.measures.joint_space import (
     joint_line_angle,
     mean_width,
     minimum_width,
+    narrowest_place,
     orthogonal_minimum_width,
     tibiofemoral_angle,
     widths_at,
@@ -43,6 +44,7 @@ SHORT_SHAFT: Final = "shaft too short"
 
 MAX_SD: Final = 2.0  # of a width that is still reported, in percent of the plateau's width
 CROSSED: Final = -0.5  # a width below this is a mistake, and not bone on bone
+NEAR: Final = 0.025  # x to either side of a minimum that its standard deviation is taken over
 PLAUSIBLE: Final = (0.8, 1.25)  # width of the outlined plateau over that of the detected one
 
 
@@ -64,11 +66,19 @@ def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
     found: dict[str, Measure] = {}
     for name, ends in COMPARTMENTS.items():
         sd = _sd(outlines, np.linspace(*ends, 11))
-        widths = minimum_width, orthogonal_minimum_width, mean_width
-        for kind, function in zip(LENGTHS, widths, strict=True):
-            found[f"jsw_{name}_{kind}"] = _checked(function(outlines, name), sd)
-        share = ends[1] - ends[0]
-        found[f"joint_space_{name}_area"] = _checked(area(outlines, name), share * sd, AREA)
+        at_minimum = _sd(outlines, narrowest_place(outlines, name) + np.linspace(-NEAR, NEAR, 5))
+        for kind, function, own_sd in (
+            ("minimum", minimum_width, at_minimum),
+            ("orthogonal_minimum", orthogonal_minimum_width, at_minimum),
+            ("mean", mean_width, sd),
+        ):
+            found[f"jsw_{name}_{kind}"] = _checked(function(outlines, name), own_sd)
+        mean, share = found[f"jsw_{name}_mean"], ends[1] - ends[0]
+        found[f"joint_space_{name}_area"] = (
+            Measure(None, None, AREA, mean.reason)
+            if mean.value is None
+            else Measure(area(outlines, name), share * sd, AREA)
+        )
     fixed = np.array(FIXED)
     widths_and_sds = widths_at(outlines, fixed).tolist(), _deviations(outlines, fixed).tolist()
     for x, width, sd in zip(FIXED, *widths_and_sds, strict=True):
@@ -107,12 +117,12 @@ def _angle_sd(outlines: Outlines) -> float:
     return math.degrees(sd / PERCENT / (lateral - medial))
 
 
-def _checked(value: float, sd: float, unit: str = WIDTH) -> Measure:
-    if value < CROSSED:
-        return Measure(None, None, unit, CROSSING)
+def _checked(width: float, sd: float) -> Measure:
+    if width < CROSSED:
+        return Measure(None, None, WIDTH, CROSSING)
     if sd > MAX_SD:
-        return Measure(None, None, unit, UNCLEAR)
-    return Measure(max(value, 0.0), sd, unit)
+        return Measure(None, None, WIDTH, UNCLEAR)
+    return Measure(max(width, 0.0), sd, WIDTH)
 
 
 def _sd(outlines: Outlines, x: Array) -> float:

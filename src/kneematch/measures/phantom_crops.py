@@ -26,9 +26,10 @@ from kneematch.synthetic.phantom import exposed_legs, to_picture
 Array = NDArray[np.float64]
 
 # Readers draw borders where the film is steepest: a little inside the femur, whose edge is thin,
-# and on the upper edge of the tibia's bright subchondral line. In plateau widths; chosen on the 43
-# real crops of benchmarks/measure.py.
-FEMUR_EDGE: Final = 0.0035
+# and on the upper edge of the tibia's bright subchondral line. In plateau widths. The femur's is
+# where profiles across it on phantom films are steepest; the tibia's, whose edge is less sharp in
+# phantoms, was chosen on the 43 real crops of benchmarks/measure.py.
+FEMUR_EDGE: Final = 0.0026
 TIBIA_EDGE: Final = 0.0045
 FEMUR_ENDS_V: Final = -0.13  # the sides of the femur are known above it
 TIBIA_STARTS_V: Final = 0.04  # and those of the tibia below it
