@@ -103,18 +103,13 @@ def locate(logits: Tensor) -> Located:
     """Return the positions that logits (N, OUTPUTS, H, W) stand for."""
     borders, sides, margins = split_logits(logits.float())
     femur, tibia = borders.unbind(1)
-    # The femoral border has no such limit: the sides of its notch are steep.
+    # Only the tibial border is followed as one line: the sides of the femoral notch are too steep.
     modes = torch.stack([femur.argmax(-1), _continuous_mode(tibia)], dim=1)
     y, y_sd = _mean_near_mode(borders, modes)
     x, x_sd = _mean_near_mode(sides)
-    ends = torch.stack(
-        [
-            _mean_near_mode(margins.logsumexp(-2))[0],
-            _mean_near_mode(margins.logsumexp(-1))[0],
-        ],
-        dim=-1,
-    )
-    return Located(y, y_sd, x, x_sd, ends)
+    share = margins.flatten(-2).softmax(-1).view_as(margins)
+    ends = [_mean_near_mode(share.sum(axis).log())[0] for axis in (-2, -1)]
+    return Located(y, y_sd, x, x_sd, torch.stack(ends, dim=-1))
 
 
 def _continuous_mode(logits: Tensor) -> Tensor:
