@@ -17,7 +17,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +24,6 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "docs" / "measured"
-LOAD_S = 5.0
 PAGES = ("results", "model-card")
 PAPER = "evaluate.py --work WORK --model WORK/paper.safetensors --paper"
 DEFAULT = "evaluate.py --work WORK --model WORK/default.safetensors"
@@ -107,9 +105,9 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     folders = {"REAL": args.real, "WORK": args.work, "OTHER": args.other}
     for name in args.names:
-        before = busy_cores()
+        before = os.getloadavg()[0]
         printed = run(COMMANDS[name], folders)
-        load = f"{before:.1f} and {busy_cores():.1f} cores busy before and after"
+        load = f"load average {before:.1f} before and {os.getloadavg()[0]:.1f} after"
         text = with_provenance(COMMANDS[name], load, printed)
         (args.out / f"{name}.md").write_text(text, "utf-8")
 
@@ -124,18 +122,6 @@ def run(command: str, folders: dict[str, str]) -> str:
     for name, folder in folders.items():
         printed = printed.replace(folder, name)
     return printed
-
-
-def busy_cores() -> float:
-    """Return how many cores programs use at present: their mean over a few seconds."""
-    first = _cpu_seconds()
-    time.sleep(LOAD_S)
-    return (_cpu_seconds() - first) / LOAD_S
-
-
-def _cpu_seconds() -> float:
-    user, nice, system = Path("/proc/stat").read_text("ascii").split()[1:4]
-    return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def with_provenance(command: str, load: str, printed: str) -> str:

@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from kneematch.detection.detector import Detector
-from kneematch.detection.locate import choose_knees, is_pair, locate_knees, shipped_locator
+from kneematch.detection.locate import (
+    choose_knees,
+    is_pair,
+    is_plausible,
+    locate_knees,
+    shipped_locator,
+)
 from kneematch.errors import NoFrontalKnee
 from kneematch.io.radiograph import Radiograph
 from kneematch.networks.locator import Knee
@@ -97,3 +103,14 @@ def test_detector_takes_the_number_of_knees_from_the_user(film: Phantom) -> None
     assert len(one) == 1
     two = Detector.load(device="cpu", knees=2).detect(film.radiograph)
     assert [knee.side for knee in two] == ["left", "right"]
+
+
+@pytest.mark.parametrize(
+    ("x", "width", "plausible"),
+    [(100, 30, True), (5, 30, False), (195, 30, False), (100, 5, False)],
+)
+def test_is_plausible_wants_a_plateau_on_the_film_and_large_enough(
+    x: float, width: float, plausible: bool
+) -> None:
+    knee = Knee(0.9, x, 50.0, width, 0.0, 0.0)
+    assert is_plausible(knee, (100, 200)) == plausible

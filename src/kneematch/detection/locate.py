@@ -22,6 +22,9 @@ LEAST: Final = 0.3  # score of a knee
 SECOND: Final = 0.2  # score of the other knee of a pair
 MIN_ENLARGEMENT: Final = 1.2  # by which a second look at a larger copy must enlarge the first
 INSIDE: Final = 0.7  # share of a plateau that lies on the film
+SMALLEST: Final = (
+    0.03  # plateau width, as a share of the film's; on full-leg films it is 0.04 and more
+)
 MAX_WIDTH_RATIO: Final = 1.5  # of the two knees of a pair
 MIN_DISTANCE: Final = 0.9  # of the two knees of a pair, in plateau widths
 MAX_STEP: Final = 2.5  # between the heights of the two knees, in plateau widths
@@ -72,7 +75,7 @@ def _look(
     size = max(round(height * factor), 1), max(round(width * factor), 1)
     # Two rows of a large film for each row of the copy are enough.
     small = resize(pixels[:: max(1, math.floor(0.5 / factor))], size)
-    seen = [knee for knee in find_knees(network, small) if _is_inside(knee, size)]
+    seen = [knee for knee in find_knees(network, small) if is_plausible(knee, size)]
     chosen = choose_knees(seen, knees)
     places = []
     for knee in sorted(chosen, key=lambda each: each.x):
@@ -87,10 +90,11 @@ def _look(
     return places
 
 
-def _is_inside(knee: Knee, size: tuple[int, int]) -> bool:
-    """Return whether most of a plateau lies on a picture of a size (height, width)."""
+def is_plausible(knee: Knee, size: tuple[int, int]) -> bool:
+    """Return whether a plateau is not too small for a picture (height, width), and mostly on it."""
     reach = INSIDE * knee.width / 2
-    return reach <= knee.x <= size[1] - reach and 0 <= knee.y <= size[0]
+    inside = reach <= knee.x <= size[1] - reach and 0 <= knee.y <= size[0]
+    return inside and knee.width >= SMALLEST * size[1]
 
 
 def choose_knees(seen: Sequence[Knee], knees: int | None = None) -> list[Knee]:
