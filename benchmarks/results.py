@@ -70,6 +70,7 @@ COMMANDS = {
     "--distinct 160 --work WORK",
     "scaling-gpu": "scaling.py --cores 16 --size 2048x2494 --films 4096 --distinct 160 "
     "--device cuda --work WORK",
+    "gpu-memory": "gpu_memory.py",
     "detect": "detect.py",
     "web": "web.py",
     "search-real": "accuracy.py --films 0 --real REAL --threads 2 --other-templates 5",
@@ -126,7 +127,7 @@ def run(command: str, folders: dict[str, str]) -> str:
 
 def with_provenance(command: str, load: str, printed: str) -> str:
     """Return the output below its command, date, hardware, load and commit."""
-    cuda = "--device cuda" in command
+    cuda = "--device cuda" in command or command.startswith("gpu")
     facts = (
         f"{datetime.now(UTC):%Y-%m-%d}, {hardware(cuda)}, {load}, "
         f"PyTorch {torch.__version__}, {commit()}"
