@@ -53,6 +53,7 @@ def main() -> None:
     pythons = {_version(python): python for python in (options.other, sys.executable) if python}
     print(f"| version | films | {' | '.join(Memory._fields)} |")
     print(f"|---|{'---:|' * (1 + len(Memory._fields))}")
+    options.films.sort()
     films = links(folder, options.films[-1])
     turns: dict[str, list[list[Memory]]] = {version: [] for version in pythons}
     for _ in range(options.turns):
@@ -93,7 +94,7 @@ def _detect(python: str, films: Path, out: Path, counts: Sequence[int]) -> list[
     command = [python, "-m", "kneematch", "detect", str(films), "-o", str(out)]
     command += ["--quiet", "--device", "cpu"]
     _, whole = run_watched(command, _environment(python), notice)
-    return [*peaks, whole]
+    return [*peaks, *[whole] * (len(counts) - len(peaks))]
 
 
 def _environment(python: str) -> dict[str, str]:

@@ -104,7 +104,7 @@ def detect_files(
     with _connect(config) as cluster:
         plan = _plan(films, out, config, cluster)
         if plan.workers:
-            release_memory()  # this process does not search
+            release_memory()  # what loading has freed
         with _open_journal(plan) as journal:
             work = compare_films(journal, films, versions)
             remove_artifacts(out, [journal.names[k] for k in work.changed])

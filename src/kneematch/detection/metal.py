@@ -18,7 +18,7 @@ from kneematch.geometry.sampling import resize
 Grey = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
-PLATEAU: Final = 100  # width of the plateau in the reduced view, in pixels
+PLATEAU: Final = 100  # width of the plateau in what is looked at, in pixels
 HEIGHTS: Final = (-0.8, 1.0)  # of the part that is looked at, from the joint, in plateau widths
 ACROSS: Final = 0.7  # half the width of that part, in plateau widths
 SIZE: Final = (round(PLATEAU * (HEIGHTS[1] - HEIGHTS[0])), round(PLATEAU * 2 * ACROSS))
@@ -33,7 +33,7 @@ SMALLEST: Final = 0.03  # area of a region, in squared plateau widths
 IN_BONES: Final = 0.6  # share of a region that lies in the bones
 NEARBY: Final = 5  # side of the square within which the brightness must fall, in pixels
 SHARP_SHARE: Final = 0.8  # of an outline that must be sharp
-UNEVENNESS: Final = 4.0  # standard deviations of the brightness by which it must fall, too
+UNEVENNESS: Final = 4.0  # standard deviations of a region's inside that the fall must exceed, too
 # Fall of the brightness at an outline. Chosen on phantoms and real films with and without
 # metal; benchmarks/kinds.py counts what is found on others.
 SHARPNESS: Final = 0.2

@@ -31,10 +31,10 @@ LOCATOR: Final = "locator"  # networks and refinement around the knees that the 
 NEURAL: Final = (LOCATOR, "neural+sharpen", "neural")
 SEARCHES: Final = ("search", "grid", "sliding")  # need no network
 # Weight of leaving the networks' pose (see `TRUST`) where they find the template that they were
-# trained for. With TRUST the margins' median error is 1.25 instead of 1.05 % on 30 phantoms, and
-# 1.80 instead of 1.65 % on the labelled films.
+# trained for. Chosen with the networks of version 0.1: with TRUST the margins' median error was
+# 1.25 instead of 1.05 % on 30 phantoms, and 1.80 instead of 1.65 % on the labelled films.
 OWN_TRUST: Final = 400.0
-REDUCTION: Final = VIEW_SIZE[0] / HALF_SIZE[0]  # of a model's template for views
+REDUCTION: Final = VIEW_SIZE[0] / HALF_SIZE[0]  # of templates, for views; only speed depends on it
 
 DrawnTemplate = str | os.PathLike[str] | Annotation
 
@@ -152,8 +152,8 @@ def _located_solver(
     source = _source(template, model, located=True)
     poses, check = _networks(source, model, device, located=True)
     if template is None and not paper:
-        # In views of located knees a refinement does not help: with and without it the mean IoU is
-        # 0.967 on the labelled films and 0.982 on 40 bilateral phantoms.
+        # In views of located knees a refinement did not help: with earlier networks, the mean IoU
+        # was 0.967 on the labelled films and 0.982 on 40 bilateral phantoms with and without it.
         return ChosenSolver(source.template, LOCATOR, network_solver(poses), check)
     refiner = _refiner(settings, paper=paper, drawn=template is not None)
     return ChosenSolver(source.template, LOCATOR, refined_network_solver(poses, refiner), check)
@@ -177,13 +177,15 @@ def _source(
         return read_template(template, located=located)
     if model is None:
         raise SettingsError("no template; expected a model or an annotation; give one")
-    return TemplateSource(template_for_views(model) if located else model.fine_template)
+    return TemplateSource(
+        template_for_views(model.fine_template) if located else model.fine_template
+    )
 
 
-def template_for_views(model: Model) -> Template:
-    """Return a model's template at the resolution of views, which is lower than that of halves."""
-    rows, columns = (max(round(REDUCTION * side), 1) for side in model.fine_template.size)
-    return resize_template(model.fine_template, (rows, columns))
+def template_for_views(template: Template) -> Template:
+    """Return a template of halves at the resolution of views, which is lower."""
+    rows, columns = (max(round(REDUCTION * side), 1) for side in template.size)
+    return resize_template(template, (rows, columns))
 
 
 def _search(name: str, settings: PaperSettings) -> Solver:

@@ -44,13 +44,14 @@ MAX_HEIGHT_DIFFERENCE: Final = 0.6  # in widths of the area
 MAX_BRIGHTNESS: Final = 0.38  # the brightest 2 % over the brightest 10 %, per contrast of the area
 JOINT_SHARE: Final = 0.75  # inner part of an area that must lie on the exposed part of the film
 FIELD_STEP: Final = 4  # pixels between those that are looked at for the exposed part
-EVEN: Final = 0.02  # range of grey levels, of 1, in a row or column that was not exposed
+EVEN: Final = 0.02  # range of an unexposed row or column, as a share of the film's
 MIN_CONTRAST: Final = 1e-3  # anything below is rounding
 HISTOGRAM_SIZE: Final = (96, 96)  # an area is resized to this before its grey levels are counted
 # 90 % of the margin errors lie below these shares of the area's width, by mismatch: calibrated on
 # phantoms and multiplied by 2.71, which labelled real films need (benchmarks/expected_error.py).
-# Few knees match worse than 0.6. What is said of them is a guess, unless the network was asked
-# again: then its distance tells, of which most errors are less than 3 times.
+# Above COMMON_MISMATCH there are too few knees to calibrate, and the values are a guess. Where the
+# consistency check ran, the mismatch is capped there, and the error is at least ERROR_PER_DISTANCE
+# times the distance from what the network saw.
 EXPECTED_ERROR: Final = (
     (0.20, 0.24, 0.29, 0.42, 0.6, 0.7, 0.95),
     (0.014, 0.017, 0.022, 0.041, 0.041, 0.08, 0.4),
@@ -128,7 +129,7 @@ class Quality:
             side: number of the knee on it.
             score: how certain the locator is; None if it was not used.
             metal: there is metal in the knee; None judges by the brightness of the area.
-            cut: the joint leaves the film.
+            cut: the joint leaves the exposed part of the film.
             uneven: the two knees of the film differ too much, and this may be the wrong one.
             tagged: the film has a tag that says whether bones are bright.
         """
@@ -190,8 +191,9 @@ def exposed_field(pixels: NDArray[np.float32]) -> tuple[int, int, int, int]:
     """Return the exposed part (x0, y0, x1, y1) of a film (H, W): all but even borders."""
     height, width = pixels.shape
     few = pixels[::FIELD_STEP, ::FIELD_STEP]
-    rows, columns = (np.flatnonzero(np.ptp(few, axis) > EVEN) for axis in (1, 0))
-    if not rows.size:
+    dark, bright = np.percentile(few[::FIELD_STEP, ::FIELD_STEP], (1, 99))
+    rows, columns = (np.flatnonzero(np.ptp(few, k) > EVEN * (bright - dark)) for k in (1, 0))
+    if not rows.size or not columns.size:
         return 0, 0, width, height
     x0, y0, x1, y1 = (FIELD_STEP * int(k) for k in (columns[0], rows[0], columns[-1], rows[-1]))
     return x0, y0, min(x1 + FIELD_STEP, width), min(y1 + FIELD_STEP, height)

@@ -13,7 +13,7 @@ from kneematch.geometry.split import HALF_ASPECT, ROOM
 from kneematch.geometry.view import View, compose, rectangle_to_film
 
 VIEW_WIDTH: Final = 2.5  # of a view, in widths of the tibial plateau
-VIEW_SIZE: Final = (400, 250)  # so that the plateau is 100 pixels wide; the network sees no more
+VIEW_SIZE: Final = (400, 250)  # the plateau has 100 pixels, about as in the network's input
 SMALLEST_ROTATION: Final = 0.05  # radians; networks and refinement follow smaller ones themselves
 
 

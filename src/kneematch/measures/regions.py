@@ -13,7 +13,7 @@ HEIGHT: Final = 0.12
 
 
 def texture_regions(outlines: Outlines) -> dict[str, Array]:
-    """Return the corners (4, 2) of a box under each compartment, in film pixels.
+    """Return the corners (4, 2) of a box under each side of the plateau, in film pixels.
 
     Parallel to the plateau's line: the upper medial corner, the upper lateral one, and on around.
     """

@@ -1,10 +1,10 @@
 """The pose network for inference on a CPU: BatchNorm folded, convolutions in 8-bit integers.
 
 The 8-bit convolutions are oneDNN's, called through operators that PyTorch has but does not
-document. For the two halves of a film one network takes about 24 ms with one thread (AMD EPYC, a
-busy machine), against 78 ms in float32 with BatchNorm folded and 96 ms without. ONNX Runtime in 8
-bits is about as fast (29 ms untuned; 21 against 22 ms in an earlier comparison), but would add two
-dependencies and 0.2 s of imports.
+document. For the two halves of a film one network of full width takes about 24 ms with one thread
+(AMD EPYC, a busy machine), against 78 ms in float32 with BatchNorm folded and 96 ms without. ONNX
+Runtime in 8 bits is about as fast (29 ms untuned; 21 against 22 ms in an earlier comparison), but
+would add two dependencies and 0.2 s of imports.
 """
 
 import math

@@ -13,7 +13,7 @@ from kneematch.networks.resnet import WIDTH, ResNet18
 
 INPUT: Final = (224, 224)  # for which ResNet18 returns the paper's maps of 7 x 7
 OVERSAMPLING: Final = 2  # a view of a wide image is sampled at this many times INPUT, then reduced
-WIDE: Final = 400  # pixels; narrower images have hardly more pixels than the view
+WIDE: Final = 400  # pixels; of narrower images, views are sampled directly
 RANGE: Final = 6.0  # outputs lie in (-3, 3)
 FIRST: Final = "backbone.conv1.weight"  # whose first axis is the network's width
 DARK: Final = 1e-3  # added to the deviation of an image, for black images

@@ -11,13 +11,13 @@ from kneematch.geometry.frames import compose_pose
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.template import Template
-from kneematch.networks.cuda_graph import StepGraphs
 from kneematch.networks.pose_network import PoseNetwork, crop_views
 from kneematch.networks.two_stage import Network
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import refine_anchored
 from kneematch.solvers.problem import make_problem
 from kneematch.training.config import Recipe
+from kneematch.training.cuda_graph import StepGraphs
 from kneematch.training.dataset import Films, FilmsInMemory
 from kneematch.training.distributed import Group
 

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.methods import template_for_views
+from kneematch.detection.methods import LOCATOR, read_template, template_for_views
 from kneematch.errors import KneematchError
 from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.geometry.sampling import sample
@@ -59,8 +59,10 @@ def load_run_template(out: Path) -> tuple[Template | None, str]:
         if any(content_hash(file) != hashes[name] for name, file in files.items()):
             return None, "the run's template has changed since"
         if drawn is None:
-            return template_for_views(load_model(files["model"])), ""
-        return cut_template(read_film(drawn.film), drawn)[0], ""
+            return template_for_views(load_model(files["model"]).fine_template), ""
+        if settings.get("method") == LOCATOR:
+            return read_template(drawn, located=True).template, ""
+        return template_for_views(cut_template(read_film(drawn.film), drawn)[0]), ""
     except KneematchError as error:
         return None, str(error)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
