@@ -164,10 +164,13 @@ class RunFolder:
         return path
 
     def loss(self, row: int, area: Area, side: str | None = None) -> float | None:
-        """Return the loss of the run's template at another place, or None if it is unknown."""
+        """Return the loss of the run's template at a place, or None if it is unknown."""
+        start = self._start(row, side)
+        if side is None and area == area_of(start):
+            return start.loss
         if self.template is None:
             return None
-        return loss_at(move_detection(self._start(row, side), area), self.film(row), self.template)
+        return loss_at(move_detection(start, area), self.film(row), self.template)
 
     def free_sides(self, row: int) -> list[str]:
         """Return the halves of a row's film to which a knee can be added."""
