@@ -36,7 +36,7 @@ from kneematch.errors import KneematchError
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 
-SHARES = (0.2, 0.35, 0.5, 0.7)  # of the way from the memory of one film to a batch's
+SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)  # of the way from the memory of one film to a batch's
 LARGEST_PX = 0.05
 TOO_MANY = re.compile(r"^(\d+) films do not fit into the memory")
 MEGABYTE = 1 << 20
