@@ -22,9 +22,7 @@ LEAST: Final = 0.3  # score of a knee
 SECOND: Final = 0.2  # score of the other knee of a pair
 MIN_ENLARGEMENT: Final = 1.2  # by which a second look at a larger copy must enlarge the first
 INSIDE: Final = 0.7  # share of a plateau that lies on the film
-SMALLEST: Final = (
-    0.03  # plateau width, as a share of the film's; on full-leg films it is 0.04 and more
-)
+SMALLEST: Final = 0.03  # plateau's width over the film's; full-leg films have 0.04 and more
 MAX_WIDTH_RATIO: Final = 1.5  # of the two knees of a pair
 MIN_DISTANCE: Final = 0.9  # of the two knees of a pair, in plateau widths
 MAX_STEP: Final = 2.5  # between the heights of the two knees, in plateau widths

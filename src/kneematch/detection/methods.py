@@ -34,7 +34,7 @@ SEARCHES: Final = ("search", "grid", "sliding")  # need no network
 # trained for. Chosen with the networks of version 0.1: with TRUST the margins' median error was
 # 1.25 instead of 1.05 % on 30 phantoms, and 1.80 instead of 1.65 % on the labelled films.
 OWN_TRUST: Final = 400.0
-REDUCTION: Final = VIEW_SIZE[0] / HALF_SIZE[0]  # of templates, for views; only speed depends on it
+REDUCTION: Final = VIEW_SIZE[0] / HALF_SIZE[0]  # of the size of a template, for views
 
 DrawnTemplate = str | os.PathLike[str] | Annotation
 
