@@ -2,9 +2,10 @@
 
     python benchmarks/gpu_memory.py [--films N] [--batch-size B] [--workers W]
 
-The memory that a batch of B films and one of a single film take is measured first. Then the same
-films are searched with limits in between: "limit" by PyTorch's own limit, "full card" by a tensor
-that leaves no more than that free. Columns: the memory, how the batches were halved (by the
+The memory that a batch of B films and one of a single film take is measured first, as PyTorch
+reserves it on the card: with what lies between its tensors, which limits count as well. Then the
+same films are searched with limits in between: "limit" by PyTorch's own limit, "full card" by a
+tensor that leaves no more than that free. Columns: the memory, how the batches were halved (by the
 messages of the run), rows of detections.csv, and their largest distance from the undisturbed run's,
 in pixels. At last one film does not fit: the command must end with one line, and its repetition
 without a limit with the same rows. Exits with 1 if a row is missing or differs by more than 0.05
@@ -86,7 +87,7 @@ def free_memory() -> None:
 
 
 def run(films: Path, out: Path, batch_size: int, workers: int) -> tuple[Rows, list[str], int]:
-    """Detect; return rows, messages and the most memory that tensors took."""
+    """Detect; return rows, messages and the most memory that PyTorch reserved."""
     messages = Messages()
     logger = logging.getLogger("kneematch")
     logger.addHandler(messages)
@@ -95,7 +96,7 @@ def run(films: Path, out: Path, batch_size: int, workers: int) -> tuple[Rows, li
         detect_folder(films, out, config)
     finally:
         logger.removeHandler(messages)
-    peak = torch.cuda.max_memory_allocated()
+    peak = torch.cuda.max_memory_reserved()
     free_memory()
     return read_rows(out), messages.lines, peak
 
@@ -121,7 +122,7 @@ def distance(rows: Rows, expected: Rows) -> float:
 def memory_of_networks() -> int:
     """Return the memory that is taken before the first film."""
     detector = Detector.load(device=DEVICE)
-    taken = torch.cuda.max_memory_allocated()
+    taken = torch.cuda.max_memory_reserved()
     del detector
     free_memory()
     return taken

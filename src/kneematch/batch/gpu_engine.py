@@ -7,13 +7,14 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from kneematch.batch.row import Row
-from kneematch.batch.workers import NumberedFilms, detect_chunk, to_rows
+from kneematch.batch.workers import NumberedFilms, to_rows
 from kneematch.detection.detector import Detector
 from kneematch.detection.preparation import FilmFacts, Preparation, PreparedFilm, prepare_file
 from kneematch.errors import FilmError
@@ -32,9 +33,14 @@ Facts = tuple[list[list[list[float]]], FilmFacts]  # all of a PreparedFilm but i
 def detect_on_gpu(detector: Detector, films: NumberedFilms, workers: int) -> Generator[list[Row]]:
     """Yield the rows of films, a batch at a time; later films are read while one is searched."""
     size = detector.batch_size
+    warm_up = Thread(target=detector.warm_up, daemon=True)
+    warm_up.start()
     if workers == 0:
         for first in range(0, len(films), size):
-            yield detect_chunk(detector, films[first : first + size])
+            chunk = films[first : first + size]
+            prepared = [detector.prepare(path) for _, path in chunk]
+            warm_up.join()
+            yield to_rows(chunk, detector.results(prepared))
         return
     # A batch, what workers hold, and what has arrived from them but is not in the batch yet.
     memory = SharedImages(size + workers * (QUEUED + 1), detector.preparation.size)
@@ -46,9 +52,11 @@ def detect_on_gpu(detector: Detector, films: NumberedFilms, workers: int) -> Gen
             for item, film in _received(results, memory):
                 batch.append((item, film))
                 if len(batch) == size:
+                    warm_up.join()
                     yield _detect(detector, batch, memory)
                     batch = []
         if batch:
+            warm_up.join()
             yield _detect(detector, batch, memory)
     finally:
         memory.close()

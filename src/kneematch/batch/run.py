@@ -172,7 +172,6 @@ def _plan(
     films: Sequence[str], out: Path, config: DetectConfig, cluster: "Cluster | None"
 ) -> _Plan:
     from kneematch.batch.artifacts import crop_size
-    from kneematch.batch.measuring import outline_hash
     from kneematch.export.run_file import device_name
 
     if config.crops:
@@ -192,6 +191,8 @@ def _plan(
     source = replace(source, device=device)
     hashes = source.hashes()
     if config.measure:
+        from kneematch.batch.measuring import outline_hash  # imports SciPy, which is slow
+
         hashes |= outline_hash(config.outlines)
     fingerprint: dict[str, str | int | bool] = {
         "version": __version__,

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Union, overload
@@ -259,13 +260,22 @@ class Detector:
     def _find(self, films: list[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that have as many sides each."""
         views = _to_device([film.views.pixels for film in films], self.device)
-        posed = make_problem(views, self.template, paper=self.paper)
-        theta = pose_from_vector(self.solver(posed).v.double(), posed.height_ratio)  # (N, S, 4)
-        quality = measure_quality(posed, theta, self.check, neural=self.method in NEURAL)
-        matrices = pose_matrix(theta, self.template.aspect, posed.image_aspect).cpu()
+        matrices, quality = self._search(views)
         to_film = compose(torch.stack([film.views.to_film for film in films]), matrices)
         facts = [film.facts for film in films]
         return self._detections(facts, to_film.numpy(), quality)
+
+    def _search(self, views: Tensor) -> tuple[Tensor, Quality]:
+        """Find the template in views (N, S, H, W); return maps (N, S, 2, 3) into them."""
+        posed = make_problem(views, self.template, paper=self.paper)
+        theta = pose_from_vector(self.solver(posed).v.double(), posed.height_ratio)  # (N, S, 4)
+        quality = measure_quality(posed, theta, self.check, neural=self.method in NEURAL)
+        return pose_matrix(theta, self.template.aspect, posed.image_aspect).cpu(), quality
+
+    def warm_up(self) -> None:
+        """Search empty images, so that a GPU loads its code, which takes a second, beforehand."""
+        with suppress(RuntimeError):  # such as too little memory, which the first film will meet
+            self._search(torch.zeros(1, len(SIDES), *self.preparation.size, device=self.device))
 
     def _detections(
         self, films: list[FilmFacts], to_film: NDArray[np.float64], quality: Quality

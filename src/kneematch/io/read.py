@@ -170,12 +170,14 @@ def is_dicom(path: str | os.PathLike[str]) -> bool:
 
 def is_uncompressed(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is DICOM with plain pixels, which need no decoder."""
-    from pydicom.filereader import read_file_meta_info
-    from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
-
-    plain = (ExplicitVRLittleEndian, ImplicitVRLittleEndian, ExplicitVRBigEndian)
     try:
-        return is_dicom(path) and read_file_meta_info(path).get("TransferSyntaxUID") in plain
+        if not is_dicom(path):
+            return False
+        from pydicom.filereader import read_file_meta_info
+        from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
+
+        plain = (ExplicitVRLittleEndian, ImplicitVRLittleEndian, ExplicitVRBigEndian)
+        return read_file_meta_info(path).get("TransferSyntaxUID") in plain
     except Exception:  # noqa: BLE001 - pydicom raises nearly everything on broken headers
         return False
 

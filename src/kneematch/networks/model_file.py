@@ -4,7 +4,7 @@ import json
 import math
 import operator
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -129,7 +129,7 @@ def _stored(name: str, tensor: Tensor, *, compact: bool) -> dict[str, Tensor]:
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
-    """Read a model; its weights are in float32 on the CPU.
+    """Read a model; its weights are on the CPU.
 
     Raises:
         SettingsError: the file is missing, is not a kneematch model, or holds unusable values.
@@ -191,21 +191,43 @@ def read_safetensors(
         raise SettingsError(f"{path}: cannot be read as safetensors ({error}); {broken}") from error
 
 
+class StoredWeights(Mapping[str, Tensor]):
+    """The weights of one network as a file holds them; each is made float32 when it is used.
+
+    A model holds two networks, and most films need only one.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], phase: str, names: Iterable[str]) -> None:
+        self._tensors, self._phase, self._names = tensors, phase, tuple(names)
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self._tensors[f"{self._phase}.{name}"]
+        if tensor.dtype == torch.int8:
+            return tensor * self._tensors[f"{self._phase}.{name}{STEPS}"][:, None, None, None]
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def _weights(tensors: Mapping[str, Tensor], phase: str) -> Weights:
     """Return the weights of one network, if they are complete and finite."""
-    weights = {}
     width = len(tensors[f"{phase}.{FIRST}"])
     if width not in range(1, WIDTH + 1):
         raise ValueError(f"{phase}.{FIRST} has {width} channels instead of 1 to {WIDTH}")
-    for name, shape in weight_shapes(width).items():
-        tensor = tensors[f"{phase}.{name}"]
-        if tensor.dtype == torch.int8:
-            tensor = tensor * tensors[f"{phase}.{name}{STEPS}"][:, None, None, None]
+    shapes = weight_shapes(width)
+    for name, shape in shapes.items():
+        tensor, label = tensors[f"{phase}.{name}"], f"{phase}.{name}"
         if tensor.shape != shape:
             found = tuple(tensor.shape)
-            raise ValueError(f"{phase}.{name} has shape {found} instead of {tuple(shape)}")
-        weights[name] = _finite(tensor, f"{phase}.{name}")
-    return weights
+            raise ValueError(f"{label} has shape {found} instead of {tuple(shape)}")
+        if tensor.dtype == torch.int8:
+            tensor = WEIGHT_MAX * tensors[f"{label}{STEPS}"].reshape(len(tensor))
+        _finite(tensor, label)
+    return StoredWeights(tensors, phase, shapes)
 
 
 def _finite(tensor: Tensor, name: str) -> Tensor:
