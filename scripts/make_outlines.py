@@ -41,9 +41,10 @@ def main() -> None:
     network = OutlineNetwork(tuple(args.channels)).to(args.device)
     config = LearningConfig(args.steps, args.batch, args.rate, args.seed)
 
-    def report(step: int, loss: float) -> None:
-        seconds = time.perf_counter() - started
-        print(f"{args.out.name} step {step} loss {loss:.3f} {seconds:.0f} s", flush=True)
+    def report(step: int, loss: torch.Tensor) -> None:
+        if step % 250 == 0 or step == args.steps - 1:
+            seconds = time.perf_counter() - started
+            print(f"{args.out.name} step {step} loss {loss:.3f} {seconds:.0f} s", flush=True)
 
     train_outlines(network, [each.to(args.device) for each in maps], config, report=report)
     about = {"trained_on": f"{args.knees} phantom knees", "steps": args.steps, "batch": args.batch}

@@ -21,7 +21,8 @@ from kneematch.evaluation.scores import (
     reliability_tables,
     score_knees,
 )
-from kneematch.evaluation.tables import Cell, Table
+from kneematch.evaluation.tables import Table
+from kneematch.io.csv_text import Cell
 
 Margins = tuple[float, float, float, float]  # x1, y1, x2, y2
 

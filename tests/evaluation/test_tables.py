@@ -39,6 +39,11 @@ def test_to_csv_writes_all_digits_and_nothing_for_none() -> None:
     assert rows[2] == ["a|b", "", "0.25"]
 
 
+def test_to_csv_neutralises_formulas_but_not_numbers() -> None:
+    table = Table("failures", "", columns("film", "loss:2"), (("=cmd.png", -1e-9), ("a\rb", -2)))
+    assert to_csv(table) == 'film,loss\n\'=cmd.png,-1e-09\n"a\rb",-2\n'
+
+
 def test_to_markdown_has_as_many_cells_in_every_row() -> None:
     lines = to_markdown(TABLE).splitlines()
     assert lines[1] == "| --- | ---: | ---: |"

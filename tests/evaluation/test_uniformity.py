@@ -11,7 +11,6 @@ import pytest
 
 from kneematch.detection.detection import Detection
 from kneematch.evaluation.method_run import MethodRun
-from kneematch.evaluation.tables import Cell
 from kneematch.evaluation.uniformity import (
     REACH,
     ROWS,
@@ -19,6 +18,7 @@ from kneematch.evaluation.uniformity import (
     profile_shifts,
     uniformity_table,
 )
+from kneematch.io.csv_text import Cell
 from kneematch.io.write import write_png16
 from kneematch.synthetic.phantom import Knee, Phantom, phantom
 

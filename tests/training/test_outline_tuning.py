@@ -1,3 +1,5 @@
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +50,17 @@ def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) ->
     start, out = tmp_path / "start.safetensors", tmp_path / "tuned.safetensors"
     torch.manual_seed(0)
     save_network(start, OutlineNetwork((4, 4, 4, 4, 4)), {"trained_on": "nothing"})
-    config = TuneConfig(steps=2, batch=2, phantoms=2, device="cpu")
-    assert tune_outlines(out, config, masks=tmp_path, start=start) == 2
+    config = TuneConfig(steps=4, batch=2, phantoms=2, device="cpu")
+    shown: list[str] = []
+
+    @contextmanager
+    def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[str], None]]:
+        assert (title, total, done) == ("tuning", 4, 0)
+        yield shown.append
+
+    assert tune_outlines(out, config, masks=tmp_path, start=start, progress=progress) == 2
+    assert len(shown) == config.steps
+    assert all(text.startswith("loss ") for text in shown)
     assert b"phantoms and 2 drawn knees" in out.read_bytes()
     with pytest.raises(SettingsError, match=r"there is a file already; .*--force"):
         tune_outlines(out, config, masks=tmp_path, start=start)

@@ -19,7 +19,8 @@ from kneematch.evaluation.statistics import (
     quantile_groups,
     wilcoxon_p,
 )
-from kneematch.evaluation.tables import Cell, Table, columns
+from kneematch.evaluation.tables import Table, columns
+from kneematch.io.csv_text import Cell
 
 FEWEST_KNEES: Final = 3  # for a correlation
 FIFTHS: Final = ("lowest", "low", "middle", "high", "highest")

@@ -17,7 +17,6 @@ from kneematch.evaluation.run import EvaluateResult, evaluate
 from kneematch.evaluation.scores import plateau_margins
 from kneematch.evaluation.statistics import mean_and_error
 from kneematch.evaluation.tables import (
-    Cell,
     Table,
     columns,
     to_csv,
@@ -26,6 +25,7 @@ from kneematch.evaluation.tables import (
     write_text,
 )
 from kneematch.io.atomic import make_folder, refuse_existing, write_aside
+from kneematch.io.csv_text import Cell
 from kneematch.matching.annotation import load_annotation
 from kneematch.networks.model_file import load_model
 from kneematch.progress import Progress, no_progress

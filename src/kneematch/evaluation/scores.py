@@ -12,7 +12,8 @@ from kneematch.errors import SettingsError
 from kneematch.evaluation.ground_truth import AREA, GroundTruth, LabelledKnee
 from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.statistics import bootstrap_mean, mean
-from kneematch.evaluation.tables import Cell, Table, columns
+from kneematch.evaluation.tables import Table, columns
+from kneematch.io.csv_text import Cell
 from kneematch.matching.annotation import PLATEAU_MARGINS
 
 GOOD_IOU: Final = 0.75

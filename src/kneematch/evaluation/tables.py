@@ -1,7 +1,5 @@
 """Tables of results, and the files of an evaluation: evaluation.md, .json, tables.tex, *.csv."""
 
-import csv
-import io
 import json
 import math
 import re
@@ -16,13 +14,12 @@ from kneematch import __version__
 from kneematch.evaluation.config import GRID, EvaluateConfig
 from kneematch.export.run_file import device_name, versions
 from kneematch.io.atomic import make_folder, write_aside
+from kneematch.io.csv_text import Cell, csv_line
 
 FORMAT: Final = "kneematch-evaluation/1"
 PAGE: Final = "evaluation.md"
 TABLES: Final = "tables.tex"
 NUMBERS: Final = "evaluation.json"
-
-Cell = str | int | float | None
 
 LATEX: Final = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX_SPECIAL: Final = re.compile(r"[\\~^&%$#_{}]")
@@ -74,11 +71,8 @@ class Table:
 
 def to_csv(table: Table) -> str:
     """Write a table as CSV, numbers with all digits, None as an empty field."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(column.title for column in table.columns)
-    writer.writerows(table.rows)
-    return file.getvalue()
+    titles = tuple(column.title for column in table.columns)
+    return "".join(map(csv_line, (titles, *table.rows)))
 
 
 def to_markdown(table: Table) -> str:

@@ -21,8 +21,9 @@ from kneematch.evaluation.scores import (
     score_knees,
 )
 from kneematch.evaluation.statistics import Floats, mean
-from kneematch.evaluation.tables import Cell, Column, Table, columns
+from kneematch.evaluation.tables import Column, Table, columns
 from kneematch.geometry.view import rectangle_to_film
+from kneematch.io.csv_text import Cell
 from kneematch.matching.annotation import Annotation, load_annotation
 
 METHOD: Final = "search"  # it uses nothing but the template

@@ -13,7 +13,8 @@ from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
 from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.statistics import Floats, deviation, mean
-from kneematch.evaluation.tables import Cell, Table, columns
+from kneematch.evaluation.tables import Table, columns
+from kneematch.io.csv_text import Cell
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
 from kneematch.parallel import WorkerDied, map_in_workers

@@ -20,6 +20,7 @@ _SIGNS: Final = frozenset("=+-@\t\r\n＝＋－＠")  # spreadsheets also know th
 _STARTS: Final = _SIGNS | {"'"}
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 
+Cell = str | int | float | None
 AddRow = Callable[[Iterable[str]], None]
 
 
@@ -41,11 +42,12 @@ def write_csv(path: str | os.PathLike[str], columns: Iterable[str]) -> Iterator[
         yield add
 
 
-def csv_line(cells: Iterable[str]) -> str:
-    """Return one row as text, ended by a line feed."""
+def csv_line(cells: Iterable[Cell]) -> str:
+    """Return one row as text, ended by a line feed; numbers have all digits, None is empty."""
     text = io.StringIO(newline="")
+    safe = (neutralise(cell) if isinstance(cell, str) else cell for cell in cells)
     # csv quotes only the line breaks of its own line ending, so both of them have to be in it.
-    csv.writer(text, lineterminator="\r\n").writerow(map(neutralise, cells))
+    csv.writer(text, lineterminator="\r\n").writerow(safe)
     return text.getvalue().removesuffix("\r\n") + "\n"
 
 

@@ -43,7 +43,7 @@ def train_outlines(
     maps: Sequence[KneeMaps],
     config: LearningConfig,
     *,
-    report: Callable[[int, float], None] | None = None,
+    report: Callable[[int, Tensor], None] | None = None,
     more: Callable[[torch.Generator], Views] | None = None,
 ) -> OutlineNetwork:
     """Train with AdamW and a cosine schedule; return the network in evaluation mode.
@@ -52,7 +52,7 @@ def train_outlines(
         network: on the maps' device.
         maps: knees around the joint and, second, whole legs.
         config: settings.
-        report: called with the step and the loss, every 250 steps.
+        report: called after every step with its number, from 0, and its loss, a scalar tensor.
         more: draws further views, such as corrected outlines, for every step.
     """
     device = maps[0].attenuation.device
@@ -77,8 +77,8 @@ def train_outlines(
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimiser.step()
-        if report is not None and (step % 250 == 0 or step == config.steps - 1):
-            report(step, loss.item())
+        if report is not None:
+            report(step, loss.detach())
     return network.eval()
 
 
