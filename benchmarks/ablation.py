@@ -72,7 +72,7 @@ def poses(films: list[Film], template: Template, build: Build, args: argparse.Na
     for first in range(0, len(films), args.batch):
         halves = halves_of(films[first : first + args.batch], args.device)
         problem = Problem(build(halves, template.to(halves)))
-        found.append(pose_from_vector(exhaustive_search(problem).v, problem.height_ratio))
+        found.append(pose_from_vector(exhaustive_search(problem), problem.height_ratio))
     return torch.cat(found).cpu()
 
 

@@ -100,7 +100,7 @@ def find_knees(detector: Detector, case: Case) -> Iterator[tuple[float, float, f
     if isinstance(film, FilmError) or case.margins is None:
         return
     posed = make_problem(film.views.pixels[None], detector.template)
-    theta = pose_from_vector(detector.solver(posed).v.double(), posed.height_ratio)
+    theta = pose_from_vector(detector.solver(posed).double(), posed.height_ratio)
     quality = measure_quality(posed, theta, detector.check, neural=True)
     matrices = pose_matrix(theta, detector.template.aspect, posed.image_aspect)
     to_film = compose(film.views.to_film, matrices[0]).numpy()  # (S, 3, 3)

@@ -37,7 +37,7 @@ from kneematch.io.read import read
 from kneematch.matching.annotation import annotate, load_annotation
 from kneematch.matching.energy import losses, paper_terms, symmetry_penalty
 from kneematch.matching.template import Template, cut_from_half, cut_template
-from kneematch.solvers.problem import Problem, Solution, make_problem
+from kneematch.solvers.problem import Solver, make_problem
 from kneematch.synthetic.phantom import Phantom, phantom
 
 Result = TypeVar("Result")
@@ -275,7 +275,7 @@ def area_iou(one: Tensor, other: Tensor) -> Tensor:
 
 
 def find(
-    method: Callable[[Problem], Solution],
+    method: Solver,
     films: Sequence[Film],
     template: Template,
     args: argparse.Namespace,
@@ -287,7 +287,7 @@ def find(
 
     def poses(some: Sequence[Film]) -> Tensor:
         problem = make_problem(halves_of(some, args.device), template, paper=paper)
-        return pose_from_vector(method(problem).v, ratio)
+        return pose_from_vector(method(problem), ratio)
 
     poses(films[: args.batch])
     theta, seconds = [], 0.0

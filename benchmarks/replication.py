@@ -51,7 +51,7 @@ from kneematch.networks.pose_network import crop_views, full_frames
 from kneematch.networks.two_stage import TwoStageNetworks
 from kneematch.solvers.adam import adam
 from kneematch.solvers.exhaustive_search import exhaustive_search
-from kneematch.solvers.problem import Problem, Solution, make_problem, pyramid
+from kneematch.solvers.problem import Problem, make_problem, pyramid
 from kneematch.solvers.sliding_window import sliding_window
 from kneematch.training import distributed
 from kneematch.training.config import PAPER
@@ -415,20 +415,19 @@ def references(setting: Setting, name: str, pool: ProcessPoolExecutor) -> Iterab
         yield Result(name, title, scores=scores, theta=theta.tolist())
 
 
-def descend_from_middle(problem: Problem, shrinks: tuple[int, ...] = (1,)) -> Solution:
+def descend_from_middle(problem: Problem, shrinks: tuple[int, ...] = (1,)) -> Tensor:
     """Descend by Adam from v = 0, where untrained networks begin, on images of growing size."""
     n, sides = problem.halves.shape[:2]
     v = problem.halves.new_zeros(n, sides, 4)
     for shrink in shrinks:
-        solution = adam(pyramid(problem, (shrink,))[shrink], v)
-        v = solution.v
-    return solution
+        v = adam(pyramid(problem, (shrink,))[shrink], v).v
+    return v
 
 
 def solved(method: Any, template: Template, film: Film) -> Tensor:
     torch.set_num_threads(1)
     problem = make_problem(halves_of([film], "cpu"), template, paper=True)
-    return pose_from_vector(method(problem).v, problem.height_ratio)
+    return pose_from_vector(method(problem), problem.height_ratio)
 
 
 def save(results: Sequence[Result], out: Path, started: float) -> None:

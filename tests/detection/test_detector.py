@@ -23,7 +23,7 @@ from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import Annotation, annotate, save_annotation
 from kneematch.matching.energy import energy, paper_terms
 from kneematch.matching.template import cut_template
-from kneematch.solvers.problem import Problem, Solution, Solver
+from kneematch.solvers.problem import Problem, Solver
 from kneematch.synthetic.phantom import phantom
 
 SIZE = (480, 600)
@@ -48,10 +48,9 @@ def film(annotation: Annotation) -> Radiograph:
 def always(theta: Tensor) -> Solver:
     """Claims to have found the same pose on every side of every film."""
 
-    def find(problem: Problem) -> Solution:
+    def find(problem: Problem) -> Tensor:
         n, sides = problem.halves.shape[:2]
-        v = vector_from_pose(theta.to(problem.halves), problem.height_ratio).expand(n, sides, 4)
-        return Solution(v, torch.zeros(n))
+        return vector_from_pose(theta.to(problem.halves), problem.height_ratio).expand(n, sides, 4)
 
     return find
 
@@ -145,7 +144,7 @@ def test_detection_energy_is_the_papers_in_both_rows(
     detector = detector_at(annotation)
     left, right = detector.detect(film)
     halves = split(film).pixels[None]
-    v = detector.solver(Problem(paper_terms(halves, detector.template))).v
+    v = detector.solver(Problem(paper_terms(halves, detector.template)))
     height_ratio = detector.template.aspect / 1.6
     expected = energy(paper_terms(halves, detector.template), pose_from_vector(v, height_ratio))
     assert left.energy == right.energy == pytest.approx(expected.item(), abs=1e-5)
@@ -326,7 +325,7 @@ def test_detector_halves_a_batch_that_does_not_fit_into_memory(
 ) -> None:
     roomy, tried = detector_at(annotation), list[int]()
 
-    def short_of_memory(problem: Problem) -> Solution:
+    def short_of_memory(problem: Problem) -> Tensor:
         tried.append(len(problem.halves))
         if len(problem.halves) > 2:
             raise torch.OutOfMemoryError
@@ -343,7 +342,7 @@ def test_detector_halves_a_batch_that_does_not_fit_into_memory(
 
 
 def test_detector_says_when_not_even_one_film_fits_into_memory(annotation: Annotation) -> None:
-    def without_memory(problem: Problem) -> Solution:
+    def without_memory(problem: Problem) -> Tensor:
         raise torch.OutOfMemoryError
 
     detector = replace(detector_at(annotation), solver=without_memory, device="cpu:0", batch_size=2)

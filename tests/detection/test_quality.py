@@ -239,7 +239,7 @@ def test_measure_quality_checks_only_films_whose_match_is_doubtful() -> None:
     films = [phantom(6, size=(600, 720)).radiograph, noise]
     halves = torch.stack([prepare(film, Preparation(locate=False)).views.pixels for film in films])
     posed = make_problem(halves, detector.template)
-    theta = pose_from_vector(detector.solver(posed).v, posed.height_ratio)
+    theta = pose_from_vector(detector.solver(posed), posed.height_ratio)
     found = measure_quality(posed, theta, check, neural=True)  # type: ignore[arg-type]
     assert found.mismatch[0].max() < CERTAIN_MISMATCH < found.mismatch[1].max()
     assert checked == [1]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from kneematch.detection.detector import Detector
 from kneematch.detection.preparation import Preparation, PreparedFilm, prepare
@@ -27,7 +28,7 @@ from kneematch.io.write import write_png16
 from kneematch.matching.annotation import annotate
 from kneematch.matching.template import Template, cut_template
 from kneematch.progress import Advance, no_progress
-from kneematch.solvers.problem import Problem, Solution
+from kneematch.solvers.problem import Problem
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 from kneematch.synthetic.phantom import phantom
@@ -197,11 +198,11 @@ class Sleeper:
         self.asked: list[int] = []
         self.start_ms = start_ms
 
-    def __call__(self, problem: Problem) -> Solution:
+    def __call__(self, problem: Problem) -> Tensor:
         n, sides = problem.halves.shape[:2]
         time.sleep((n * SLEEP_MS + (0 if self.asked else self.start_ms)) / 1000)
         self.asked.append(n)
-        return Solution(torch.zeros(n, sides, 4), torch.zeros(n))
+        return torch.zeros(n, sides, 4)
 
 
 def of(template: Template, sleeper: Sleeper, method: str, batch_size: int = 3) -> Detector:

@@ -268,8 +268,14 @@ class Detector:
     def _search(self, views: Tensor) -> tuple[Tensor, Quality]:
         """Find the template in views (N, S, H, W); return maps (N, S, 2, 3) into them."""
         posed = make_problem(views, self.template, paper=self.paper)
-        theta = pose_from_vector(self.solver(posed).v.double(), posed.height_ratio)  # (N, S, 4)
-        quality = measure_quality(posed, theta, self.check, neural=self.method in NEURAL)
+        theta = pose_from_vector(self.solver(posed).double(), posed.height_ratio)  # (N, S, 4)
+        quality = measure_quality(
+            posed,
+            theta,
+            self.check,
+            neural=self.method in NEURAL,
+            located=self.preparation.locate,
+        )
         return pose_matrix(theta, self.template.aspect, posed.image_aspect).cpu(), quality
 
     def warm_up(self) -> None:

@@ -13,11 +13,10 @@ from kneematch.geometry.knee_view import KneePlace
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.sampling import resize, sample
 from kneematch.matching.energy import (
-    Term,
-    correlation,
     losses,
     one_sided_loss,
     paper_terms,
+    polarity_losses,
     symmetry_penalty,
 )
 from kneematch.networks.consistency_check import ConsistencyCheck
@@ -80,7 +79,7 @@ class Quality:
     negative: NDArray[np.bool_]  # bright and dark are swapped against the template
     mismatch: NDArray[np.float64]  # one-sided loss of the energy that was minimised
     network_distance: NDArray[np.float64] | None  # 0 where the check was skipped
-    brightness: NDArray[np.float64]
+    brightness: NDArray[np.float64] | None  # how far its brightest parts stand out from bone
     neural: bool  # the poses come from networks
 
     def is_knee(self, film: int, side: int, place: KneePlace) -> bool:
@@ -136,11 +135,14 @@ class Quality:
         doubts = self.doubts(film, side, score) | {
             SIDES_DIFFER: uneven,
             CUT: cut,
-            METAL: self.brightness[film, side] > MAX_BRIGHTNESS if metal is None else metal,
+            METAL: self._is_bright(film, side) if metal is None else metal,
         }
         reasons = [reason for reason, doubtful in doubts.items() if doubtful]
         notes = [WRONG_TAG if tagged else NEGATIVE] if self.negative[film, side] else []
         return YES if reasons else "", "; ".join(reasons + notes)
+
+    def _is_bright(self, film: int, side: int) -> bool:
+        return self.brightness is not None and bool(self.brightness[film, side] > MAX_BRIGHTNESS)
 
     def expected_error(self, film: int, side: int) -> float:
         """Return a margin error that 9 of 10 such areas stay below, in widths of the area."""
@@ -153,7 +155,12 @@ class Quality:
 
 @torch.no_grad()
 def measure_quality(
-    problem: Problem, theta: Tensor, check: ConsistencyCheck | None, *, neural: bool
+    problem: Problem,
+    theta: Tensor,
+    check: ConsistencyCheck | None,
+    *,
+    neural: bool,
+    located: bool = False,
 ) -> Quality:
     """Measure the areas at poses theta (N, S, 4).
 
@@ -162,17 +169,21 @@ def measure_quality(
         theta: poses in the half images.
         check: the consistency check; None leaves it out.
         neural: whether networks found the poses.
+        located: whether the images are views of located knees, in which `has_metal` looks for
+            metal, so that the brightness is not needed.
     """
     term, *others = problem.terms
     template, image_aspect = term.template, problem.image_aspect
     matrices = pose_matrix(theta, template.aspect, image_aspect).to(term.halves)
     patches = sample(term.halves, matrices, template.size)
     (paper,) = paper_terms(term.halves, template)
-    loss = one_sided_loss(patches, template, paper.floor)
+    as_film, as_negative = polarity_losses(patches, template, paper.floor)
+    loss, negative = torch.minimum(as_film, as_negative), as_negative < as_film
     mismatch = term.weight * one_sided_loss(patches, template, term.floor)
     mismatch = mismatch + losses(tuple(others), theta.to(term.halves))
-    negative = _is_negative(patches, paper)
-    positive = torch.where(negative[..., None, None], -patches, patches)
+    brightness = None
+    if not located:
+        brightness = _highlight(torch.where(negative[..., None, None], -patches, patches))
     distance = None
     if check is not None:
         distance = _network_distance(check, term.halves, theta, mismatch, neural=neural)
@@ -182,7 +193,7 @@ def measure_quality(
         negative=_array(negative),
         mismatch=_array(mismatch),
         network_distance=None if distance is None else _array(distance),
-        brightness=_array(_highlight(resize(positive, HISTOGRAM_SIZE))),
+        brightness=None if brightness is None else _array(brightness),
         neural=neural,
     )
 
@@ -248,19 +259,8 @@ def _network_distance(
     return distance
 
 
-def _is_negative(patches: Tensor, paper: Term) -> Tensor:
-    """Return where the loss is that of the image negative, (N, S)."""
-    image = paper.template.image
-    whole, red, green = (
-        correlation(patches[window], image[window], paper.floor)
-        for window in (..., paper.template.red, paper.template.green)
-    )
-    # cost(-1) < cost(+1) in one_sided_loss: min and max of two numbers add up to their sum.
-    return 2 * whole + red + green < 0
-
-
 def _highlight(patches: Tensor) -> Tensor:
     """Return how far the brightest 2 % of patches (N, S, h, w) stand out from bone, (N, S)."""
     levels = torch.tensor([0.1, 0.9, 0.98], device=patches.device)
-    low, high, brightest = patches.flatten(-2).quantile(levels, dim=-1)
+    low, high, brightest = resize(patches, HISTOGRAM_SIZE).flatten(-2).quantile(levels, dim=-1)
     return (brightest - high) / (high - low).clamp(min=MIN_CONTRAST)  # type: ignore[no-any-return]

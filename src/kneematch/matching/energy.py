@@ -76,14 +76,21 @@ def losses(terms: Terms, theta: Tensor) -> Tensor:
 
 def one_sided_loss(patch: Tensor, template: Template, floor: Tensor | float = 0.0) -> Tensor:
     """Return L (...), the mismatch of patches (..., H, W); an image negative matches as well."""
+    return minimum(*polarity_losses(patch, template, floor))
+
+
+def polarity_losses(
+    patch: Tensor, template: Template, floor: Tensor | float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Return the mismatches (...) of patches (..., H, W) and of their negatives."""
     whole = correlation(patch, template.image, floor)
     red = correlation(patch[template.red], template.image[template.red], floor)
     green = correlation(patch[template.green], template.image[template.green], floor)
 
-    def cost(sign: int) -> Tensor:  # the worse of the two windows counts
+    def loss(sign: int) -> Tensor:  # the worse of the two windows counts
         return 1 - (sign * whole + minimum(sign * red, sign * green)) / 2
 
-    return minimum(cost(+1), cost(-1))
+    return loss(+1), loss(-1)
 
 
 def correlation(patch: Tensor, image: Tensor, floor: Tensor | float = 0.0) -> Tensor:

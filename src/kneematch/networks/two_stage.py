@@ -10,7 +10,7 @@ from torch import Tensor
 from kneematch.geometry.frames import compose_pose, enlarge_pose
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.networks.pose_network import crop_views, full_frames
-from kneematch.solvers.problem import Problem, Refiner, Solution, Solver
+from kneematch.solvers.problem import Problem, Refiner, Solver
 
 ENLARGE: Final = 1.2  # factor of the coarse patch, in which the fine network looks
 
@@ -55,18 +55,12 @@ class PosePredictor(Protocol):
 
 def network_solver(networks: PosePredictor) -> Solver:
     """Return a solver that takes the pose of the networks as it is."""
-
-    @torch.no_grad()
-    def solve(problem: Problem) -> Solution:
-        v = _vector(networks, problem)
-        return Solution(v, problem.energy(v))
-
-    return solve
+    return lambda problem: _vector(networks, problem)
 
 
 def refined_network_solver(networks: PosePredictor, refine: Refiner) -> Solver:
     """Return a solver that starts a refinement at the pose of the networks."""
-    return lambda problem: refine(problem, _vector(networks, problem))
+    return lambda problem: refine(problem, _vector(networks, problem)).v
 
 
 @torch.no_grad()

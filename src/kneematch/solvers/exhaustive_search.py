@@ -13,7 +13,7 @@ from kneematch.geometry.pose import vector_from_pose
 from kneematch.matching.energy import energy, losses, symmetry_penalty
 from kneematch.solvers.gauss_newton import Level, descend
 from kneematch.solvers.ncc_bank import bank_minima
-from kneematch.solvers.problem import Problem, Solution, pyramid
+from kneematch.solvers.problem import Problem, pyramid
 
 CANDIDATES: Final = 24  # minima of each side that are refined
 SIDE_LEVEL: Final = Level(8, 5, 0.1)
@@ -28,14 +28,13 @@ PAIR_LEVELS: Final = (
 
 
 @torch.no_grad()
-def exhaustive_search(problem: Problem) -> Solution:
-    """Return the lowest energy over the whole range of poses."""
+def exhaustive_search(problem: Problem) -> Tensor:
+    """Return the vectors v (N, S, 4) of lowest energy over the whole range of poses."""
     sizes = pyramid(problem, (SIDE_LEVEL.shrink, *(level.shrink for level, _ in PAIR_LEVELS)))
     theta = _best_pairs(sizes[SIDE_LEVEL.shrink], bank_minima(problem, CANDIDATES))
     for level, keep in PAIR_LEVELS:
         theta = _descend_pairs(sizes[level.shrink], theta, level, keep)
-    v = vector_from_pose(theta[:, 0], problem.height_ratio)
-    return Solution(v, problem.energy(v))
+    return vector_from_pose(theta[:, 0], problem.height_ratio)
 
 
 def _best_pairs(problem: Problem, theta: Tensor) -> Tensor:

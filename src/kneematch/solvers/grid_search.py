@@ -1,7 +1,6 @@
 """The grid initialized search: Adam from thousands of starts per radiograph (paper, Appendix)."""
 
 import math
-from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -9,14 +8,12 @@ from torch import Tensor
 
 from kneematch.geometry.pose import SCALE_MIN, SCALE_RANGE, vector_from_pose
 from kneematch.solvers.adam import adam
-from kneematch.solvers.problem import Problem, Solution
+from kneematch.solvers.problem import Problem
 from kneematch.solvers.settings import N_SCALES, RATE, STEPS, STRIDE
 
 ACROSS: Final = 1 / 3  # largest horizontal distance of the right start's centre from the left one's
 CHUNK: Final = 256  # starts at once; each takes some 8 MB with a template of 280 x 280
 ROUNDING: Final = 1e-9  # so that 16.000000000000004 counts as 16
-
-Progress = Callable[[int, int], None]  # starts done, starts in all
 
 
 def grid_search(
@@ -26,11 +23,8 @@ def grid_search(
     stride: float = STRIDE,
     steps: int = STEPS,
     rate: float = RATE,
-    chunk: int = CHUNK,
-    progress: Progress = lambda done, total: None,
-    starts: Tensor | None = None,
-) -> Solution:
-    """Return the lowest energy met on the way down from every start of the grid, film by film.
+) -> Tensor:
+    """Return the vectors v (N, S, 4) of lowest energy on the way down from every start of the grid.
 
     Args:
         problem: the problem.
@@ -38,25 +32,28 @@ def grid_search(
         stride: r, the distance of neighbouring patches as a share of their size.
         steps: steps of Adam from every start.
         rate: learning rate of Adam.
-        chunk: number of starts that are descended from together.
-        progress: called after every chunk.
-        starts: (M, S, 4), vectors to start from instead of the grid's.
     """
-    if starts is None:
-        starts = grid_starts(problem, n_scales, stride)
-    films, done = len(problem.halves), 0
-    vectors, energies = [], []
-    for film in range(films):
-        found = []
-        for some in torch.split(starts, chunk):
-            found.append(adam(_copies(problem, film, len(some)), some, steps=steps, rate=rate))
-            done += len(some)
-            progress(done, films * len(starts))
-        energy = torch.cat([solution.energy for solution in found])
-        best = energy.argmin()
+    return lowest_descent(problem, grid_starts(problem, n_scales, stride), steps=steps, rate=rate)
+
+
+def lowest_descent(
+    problem: Problem,
+    starts: Tensor,
+    *,
+    steps: int = STEPS,
+    rate: float = RATE,
+    chunk: int = CHUNK,
+) -> Tensor:
+    """Descend from starts (M, S, 4), `chunk` at once; return each film's best vectors (N, S, 4)."""
+    vectors = []
+    for film in range(len(problem.halves)):
+        found = [
+            adam(_copies(problem, film, len(some)), some, steps=steps, rate=rate)
+            for some in torch.split(starts, chunk)
+        ]
+        best = torch.cat([solution.energy for solution in found]).argmin()
         vectors.append(torch.cat([solution.v for solution in found])[best])
-        energies.append(energy[best])
-    return Solution(torch.stack(vectors), torch.stack(energies))
+    return torch.stack(vectors)
 
 
 def grid_starts(problem: Problem, n_scales: int, stride: float) -> Tensor:

@@ -60,13 +60,13 @@ def make_problem(halves: Tensor, template: Template, *, paper: bool = False) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """The vectors of lowest energy that a solver met, one per radiograph."""
+    """The vectors of lowest energy that a refinement met, one per radiograph."""
 
     v: Tensor  # (N, S, 4)
     energy: Tensor  # (N,)
 
 
-Solver = Callable[[Problem], Solution]
+Solver = Callable[[Problem], Tensor]  # vectors v (N, S, 4) of low energy
 Refiner = Callable[[Problem, Tensor], Solution]  # from a start (N, S, 4)
 
 

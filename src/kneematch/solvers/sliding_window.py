@@ -10,7 +10,7 @@ from torch import Tensor
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.sampling import resize
 from kneematch.matching.energy import losses
-from kneematch.solvers.problem import Problem, Solution
+from kneematch.solvers.problem import Problem
 
 # Width of the patch over that of the half. The paper gives only the number of scales. Five scales
 # over the whole range of D, 0.15 to 0.95, would be a factor 1.6 apart and miss most knees; joint
@@ -18,8 +18,8 @@ from kneematch.solvers.problem import Problem, Solution
 SCALES: Final = (0.30, 0.38, 0.48, 0.60, 0.75)
 
 
-def sliding_window(problem: Problem, *, scales: tuple[float, ...] = SCALES) -> Solution:
-    """Return each side's best position at the scale of the lowest left + right loss.
+def sliding_window(problem: Problem, *, scales: tuple[float, ...] = SCALES) -> Tensor:
+    """Return each side's best position at the scale of the lowest left + right loss, v (N, S, 4).
 
     As in the paper, there is no regularisation and no rotation. The best position is that of the
     highest or, on an image negative, the lowest correlation with the whole template, whichever has
@@ -32,8 +32,7 @@ def sliding_window(problem: Problem, *, scales: tuple[float, ...] = SCALES) -> S
     loss, polarity = loss.min(1)
     v = v.gather(1, polarity[:, None, ..., None].expand(-1, -1, -1, -1, 4))[:, 0]
     best = loss.sum(-1).argmin(0)  # (N,)
-    v = v[best, torch.arange(len(best), device=best.device)]
-    return Solution(v, problem.energy(v))
+    return v[best, torch.arange(len(best), device=best.device)]
 
 
 def _best_positions(problem: Problem, scale: float) -> Tensor:

@@ -78,12 +78,12 @@ def find_poses(
         halves = films.halves(rows)
         problem = make_problem(halves, template)
         if networks is None:
-            solution = exhaustive_search(problem)
+            v = exhaustive_search(problem)
         else:
             with torch.no_grad():
                 predicted = networks.poses(halves)
-            solution = refine_anchored(problem, vector_from_pose(predicted, problem.height_ratio))
-        return pose_from_vector(solution.v, problem.height_ratio)
+            v = refine_anchored(problem, vector_from_pose(predicted, problem.height_ratio)).v
+        return pose_from_vector(v, problem.height_ratio)
 
     like = films.halves(torch.zeros(1, dtype=torch.long)).new_zeros(2, 4)
     return group.map_films(len(films), find, like)

@@ -164,7 +164,7 @@ def compare_with_built_in(model: Path, drawn: Annotation, halves: Tensor) -> lis
 def _measure(detector: Detector, drawn: Detector, halves: Tensor) -> dict[str, Tensor]:
     """Return the measures (N,) of a detector's areas against the template as it was drawn."""
     problem = make_problem(halves, detector.template)
-    theta = pose_from_vector(detector.solver(problem).v, problem.height_ratio)  # (N, 2, 4)
+    theta = pose_from_vector(detector.solver(problem), problem.height_ratio)  # (N, 2, 4)
     left, right = theta.unbind(1)
     apart = problem.image_aspect * (left[:, 2] - right[:, 2]).abs() / (left[:, 0] + right[:, 0])
     return {
