@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import count, islice
 from multiprocessing import active_children
@@ -108,6 +109,7 @@ def test_call_in_child_survives_a_crash_and_keeps_its_process() -> None:
 
 def test_start_early_starts_the_process_that_workers_are_forked_from() -> None:
     code = """
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from multiprocessing import forkserver
 from kneematch.parallel import start_early
@@ -166,3 +168,22 @@ def test_call_in_child_works_in_the_present_folder(
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         assert call_in_child(os.path.realpath, ".") == os.path.realpath(tmp_path / name)
+
+
+def test_call_in_child_gives_every_thread_its_own_result() -> None:
+    def call(number: int) -> bool:
+        return call_in_child(operator.neg, number) == -number
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(call, range(200)))
+
+
+def test_call_in_child_forgets_a_call_that_was_interrupted() -> None:
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(KeyboardInterrupt):
+            call_in_child(time.sleep, 10)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert call_in_child(operator.neg, 1) == -1

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -208,24 +209,32 @@ class _Pool:
 
 
 _child: _Worker | None = None
+_calling = threading.Lock()  # one call at a time: answers carry no name
+_starting = threading.Lock()  # a start changes sys.modules for a moment
 
 
 def call_in_child(function: Callable[[Item], Result], item: Item) -> Result | WorkerDied:
     """Call a function in another process, which is kept for the next call unless it dies.
 
-    It works in this process's working directory, so that relative paths mean the same.
+    It works in this process's working directory, so that relative paths mean the same. Calls from
+    several threads are made one after the other.
     """
     global _child
-    if _child is None:
-        _child = _start(_apply, None, ())
-        _child.pipe.recv()  # it has started
-    try:
-        _child.pipe.send((function, item, Path.cwd()))
-        result: Result = _child.pipe.recv()
-    except (EOFError, OSError):
-        died, _child = WorkerDied(_child.end()), None
-        return died
-    return result
+    with _calling:
+        if _child is None:
+            _child = _start(_apply, None, ())
+        try:
+            if not _child.ready:
+                _child.pipe.recv()  # it has started
+                _child.ready = True
+            _child.pipe.send((function, item, Path.cwd()))
+            result: Result = _child.pipe.recv()
+        except BaseException as error:  # after Ctrl-C, too, or the next call would get this answer
+            died, _child = WorkerDied(_child.end()), None
+            if isinstance(error, EOFError | OSError):
+                return died
+            raise
+        return result
 
 
 def _apply(call: tuple[Callable[[Any], Any], Any, Path]) -> Any:
@@ -243,7 +252,7 @@ def _start(
     ours, theirs = processes.Pipe()
     arguments = function, initializer, initargs, theirs
     process = processes.Process(target=_work, args=arguments, daemon=True)  # type: ignore[attr-defined]
-    with _signals_blocked(), _main_module_hidden():
+    with _starting, _signals_blocked(), _main_module_hidden():
         process.start()
     theirs.close()
     return _Worker(process, ours)
@@ -324,6 +333,19 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, so that the last digits do not depend on the number of cores."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def keep_memory() -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from kneematch.batch.apply import apply_review, check_ended, run_config
@@ -88,7 +89,12 @@ def test_apply_review_measures_corrected_knees_again(tmp_path: Path) -> None:
     log = ReviewLog(out / "review.csv")
     log.add(Decision(film, "left", "corrected", Area(**moved)))
     log.close()
-    assert apply_review(out, workers=0).problems == ()
+    torch.set_num_threads(2)
+    try:
+        assert apply_review(out, workers=0).problems == ()
+        assert torch.get_num_threads() == 2  # as before
+    finally:
+        torch.set_num_threads(1)
     log = ReviewLog(out / "review.csv")
     off = Area(4.0, *(float(right[name]) for name in AREA_COLUMNS[1:]))
     log.add(Decision(film, "right", "corrected", off))

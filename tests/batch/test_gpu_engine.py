@@ -1,5 +1,6 @@
 """The engine for GPUs, here with a detector on the CPU: readers, shared memory and batches."""
 
+import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -30,3 +31,12 @@ def test_detect_on_gpu_finds_what_one_process_finds(
         for knee, true in zip(rows[row.index].detections, row.detections, strict=True):
             assert np.abs(knee.corners - true.corners).max() < 0.4  # 0.3 % of the width
             assert (knee.side, knee.review) == (true.side, true.review)
+
+
+def test_detect_on_gpu_works_without_shared_memory(
+    films: Path, detector: Detector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "memfd_create")  # as on a Mac
+    numbered = list(enumerate(str(path) for path in sorted(films.glob("*.dcm"))))
+    with closing(detect_on_gpu(detector, numbered, workers=2)) as found:
+        assert [row.index for some in found for row in some] == list(range(len(numbered)))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kneematch.export.tables import TABLES
+from kneematch.io.atomic import ASIDE
 
 RESULTS = [*TABLES, "failures.csv"]
 COUNT = 24  # more films than are searched at once, three times over
@@ -120,6 +121,7 @@ def test_detect_stopped_thrice_ends_with_the_same_bytes(archive: Path, undisturb
         before, stop = said.splitlines()
         assert " done before, " in before
         assert stop.startswith("kneematch: stopped; ")
+        assert stop.endswith("; continue with the same command")
         entered.append(journal.read_bytes())
     assert not (archive / "stopped" / "detections.csv").exists()
     last = run(archive, command("stopped", "--workers", "1", "--resume"))
@@ -182,7 +184,7 @@ def test_detect_removes_what_a_killed_run_left(archive: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     out = archive / "leftovers"
-    names = f".kneematch-{process.pid}-a.csv", f"crops/.kneematch-{process.pid}-b.png"
+    names = f"{ASIDE}{process.pid}-a.csv", f"crops/{ASIDE}{process.pid}-b.png"
     left = [out / name for name in names]
     (out / "crops").mkdir(parents=True)
     for path in left:

@@ -132,3 +132,19 @@ with write_aside("{tmp_path}/killed.txt"):
     with write_aside(tmp_path / "mine.txt") as mine:
         remove_leftovers(tmp_path, tmp_path / "missing")
         assert {path.name for path in tmp_path.iterdir()} == {".kneematch-notes", mine.name}
+
+
+def test_remove_leftovers_keeps_files_of_other_machines(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    code = f"""
+import platform
+platform.node = lambda: "another-machine"
+from kneematch.io.atomic import ASIDE
+open(f"{tmp_path}/{{ASIDE}}{process.pid}-a.csv", "w")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    (name,) = (path.name for path in tmp_path.iterdir())
+    assert "another" not in name
+    remove_leftovers(tmp_path)
+    assert (tmp_path / name).exists()

@@ -45,6 +45,11 @@ def test_file_versions_has_none_for_missing_files(tmp_path: Path) -> None:
     assert [k for k, each in enumerate(found) if each] == [700]
 
 
+def test_file_versions_does_not_wait_for_a_pipe_to_hash(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert version(tmp_path / "pipe", hashed=True).sha256 == ""
+
+
 @pytest.mark.parametrize("size", [0, 5, 3 << 20])
 def test_content_hash_is_that_of_the_content(tmp_path: Path, size: int) -> None:
     content = bytes(range(256)) * (size // 256 + 1)

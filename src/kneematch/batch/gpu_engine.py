@@ -35,7 +35,7 @@ def detect_on_gpu(detector: Detector, films: NumberedFilms, workers: int) -> Gen
     size = detector.batch_size
     warm_up = Thread(target=detector.warm_up, daemon=True)
     warm_up.start()
-    if workers == 0:
+    if workers == 0 or not hasattr(os, "memfd_create"):  # Linux has it
         for first in range(0, len(films), size):
             chunk = films[first : first + size]
             prepared = [detector.prepare(path) for _, path in chunk]

@@ -5,8 +5,6 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 
-import torch
-
 from kneematch.batch.journal import Journal
 from kneematch.batch.row import Row
 from kneematch.detection.detection import Detection
@@ -17,7 +15,7 @@ from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated, unexpected
 from kneematch.measures.network import OutlineNetwork
 from kneematch.measures.outline_file import shipped_network
-from kneematch.parallel import WorkerDied, map_in_workers
+from kneematch.parallel import WorkerDied, map_in_workers, one_thread
 from kneematch.progress import Progress
 from kneematch.review.log import CORRECTED
 
@@ -59,7 +57,11 @@ def measure_reviewed(
     problems: list[str] = []
     films = [replace(row, film=str(journal.root / row.film)) for row in rows]
     measured = _in_workers(measure_placed_knees, network, films, workers)
-    with progress("measuring", len(films)) as advance, closing(measured) as results:
+    with (
+        progress("measuring", len(films)) as advance,
+        one_thread(),
+        closing(measured) as results,
+    ):
         for row, result in results:
             if isinstance(result, Row):
                 journal.note_measured(replace(result, film=journal.films[row.index]))
@@ -80,14 +82,8 @@ def _to_measure(row: Row) -> Row:
 def _in_workers(
     measure: Measuring, network: str | None, rows: Iterable[Row], workers: int
 ) -> Generator[tuple[Row, Row | str | WorkerDied]]:
-    """Yield rows, and the same measured or why it cannot be done; one thread per worker."""
-    return map_in_workers(
-        partial(_measure, measure, network),
-        rows,
-        workers=workers,
-        initializer=torch.set_num_threads,
-        initargs=(1,),
-    )
+    """Yield rows, and the same measured or why it cannot be done."""
+    return map_in_workers(partial(_measure, measure, network), rows, workers=workers)
 
 
 def _measure(measure: Measuring, network: str | None, row: Row) -> Row | str:

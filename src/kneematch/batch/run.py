@@ -3,8 +3,8 @@
 import logging
 import os
 import sys
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,7 +22,13 @@ from kneematch.io.discovery import select_films
 from kneematch.io.file_version import file_versions
 from kneematch.io.read import is_uncompressed
 from kneematch.io.run_folder import FOLDERS, JOURNAL, OLD_JOURNAL
-from kneematch.parallel import default_workers, keep_memory, release_memory, start_early
+from kneematch.parallel import (
+    default_workers,
+    keep_memory,
+    one_thread,
+    release_memory,
+    start_early,
+)
 from kneematch.progress import Progress, no_progress
 
 if TYPE_CHECKING:
@@ -272,19 +278,6 @@ def _detect(
             journal.append(replace(row, version=work.versions[row.index]) for row in rows)
             for _ in rows:
                 advance("")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, so that the last digits do not depend on the number of cores."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _write(plan: _Plan, journal: "Journal", clock: _Clock, progress: Progress) -> DetectResult:

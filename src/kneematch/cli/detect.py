@@ -56,7 +56,7 @@ def detect(
         f"a folder that is there, writable and not full; what is done is safe in {journal}: make "
         "room, then give the same command again"
     )
-    with stopping_cleanly(journal), writing(out, safe):
+    with stopping_cleanly(journal, "continue with the same command"), writing(out, safe):
         result = detect_folder(films, out, config, progress=progress)
     _print_result(result, quiet=quiet or as_json)
     if as_json:

@@ -164,7 +164,9 @@ def progress_bar(label: str, total: int, done: int = 0) -> Iterator["Advance"]:
 
 
 @contextmanager
-def stopping_cleanly(kept: Path) -> Iterator[None]:
+def stopping_cleanly(
+    kept: Path, advice: str = "continue with the same command and --resume"
+) -> Iterator[None]:
     """Treat SIGTERM like Ctrl-C; after either, say how to continue from the file that is kept."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -175,10 +177,7 @@ def stopping_cleanly(kept: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if kept.exists():
-            complain(
-                f"stopped; what is done is in {shown(kept)}; continue with the same command and "
-                "--resume"
-            )
+            complain(f"stopped; what is done is in {shown(kept)}; {advice}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -69,10 +69,7 @@ def run_methods(
 ) -> list[MethodRun]:
     """Run each method as `kneematch detect` does, and the grid search on the first films only.
 
-    The runs are written to out/runs/METHOD.
-
-    Raises:
-        SettingsError: there are runs that are neither to be resumed nor replaced.
+    The runs are written to out/runs/METHOD, and continued where there are some.
     """
     runs = []
     for method, count in films_per_method(config, len(films)).items():

@@ -4,7 +4,9 @@ Files are created with mode 0600 and folders with 0700, or less where the umask 
 that replaces another one keeps its mode, so a file that was shared stays shared.
 """
 
+import hashlib
 import os
+import platform
 import re
 import secrets
 from collections.abc import Iterator
@@ -14,7 +16,9 @@ from typing import BinaryIO, Final
 
 from kneematch.errors import SettingsError
 
-ASIDE: Final = ".kneematch-"  # beginning of the names of temporary files; their process follows
+# Names of temporary files begin so, and their process follows. A hash stands for the machine, since
+# others may write to the same disk.
+ASIDE: Final = f".kneematch-{hashlib.sha256(os.fsencode(platform.node())).hexdigest()[:8]}-"
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -49,7 +50,7 @@ def _version(path: str, *, hashed: bool) -> FileVersion | None:
     except (OSError, ValueError):
         return None
     digest = ""
-    if hashed:
+    if hashed and stat.S_ISREG(state.st_mode):  # a pipe would block, a device never end
         with suppress(OSError):
             digest = content_hash(path)
     return FileVersion(state.st_size, state.st_mtime_ns, digest)
