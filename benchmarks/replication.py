@@ -56,10 +56,11 @@ from kneematch.solvers.sliding_window import sliding_window
 from kneematch.training import distributed
 from kneematch.training.config import PAPER
 from kneematch.training.dataset import FilmsInMemory
-from kneematch.training.initial_weights import Networks, initial_networks, unfold_batchnorm
+from kneematch.training.initial_weights import RANDOM, Networks, initial_networks
 from kneematch.training.phase import PhaseState, predict_poses, train_phase
 from kneematch.training.trainer import cut_templates
 from kneematch.training.two_phases import Task, TemplatePair, coarse_phase, fine_phase
+from partial_weights import learn_at_the_heads_rate, partial_networks, unfold_batchnorm
 from train import TRAINED_FROM, annotate_a_phantom
 
 TESTED_FROM = 700_000  # seed of the first phantom to test on
@@ -184,7 +185,11 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--start", required=True, help="weights of a ResNet18, or some of them")
+    parser.add_argument(
+        "--start",
+        required=True,
+        help="safetensors file with weights of a ResNet18, or some of them",
+    )
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--films", type=int, default=500, help="number of phantoms")
     parser.add_argument("--test", type=int, default=100, help="number of phantoms to test on")
@@ -290,10 +295,13 @@ def trained(setting: Setting, job: Job) -> Result:
     films, group = load(setting, job.films), distributed.Group(device=setting.device)
     pixels = torch.from_numpy(films.train.astype(np.float32) / WHITE).to(setting.device)
     templates, _ = cut_templates(films.annotation, setting.device)
-    start = initial_networks(job.start)
-    recipe = replace(PAPER, **job.changes)
-    task = Task(FilmsInMemory(pixels), templates, recipe, None, random=start.random)
-    networks = start.networks[0].to(setting.device), start.networks[1].to(setting.device)
+    recipe, drawn = replace(PAPER, **job.changes), frozenset[str]()
+    if Path(job.start).is_file():
+        started, drawn = partial_networks(job.start)
+    else:
+        started = initial_networks(job.start).networks
+    task = Task(FilmsInMemory(pixels), templates, recipe, None, random=job.start == RANDOM)
+    networks = started[0].to(setting.device), started[1].to(setting.device)
     result = Result(job.films, job.name, job.changes, Path(job.start).name)
     test, began = halves_of(films.test, setting.device), time.time()
     for number, phase in enumerate(job.phases):
@@ -301,8 +309,10 @@ def trained(setting: Setting, job: Job) -> Result:
             networks[0].load_state_dict(torch.load(job.coarse, weights_only=True))
             continue
         data, loss = coarse_phase(task) if number == 0 else fine_phase(task, networks[0], group)
-        unfold_batchnorm(networks[number], data, task.random, group)
         state = PhaseState(networks[number], len(pixels), number, task.random)
+        if Path(job.start).is_file():
+            unfold_batchnorm(networks[number], data, drawn, group)
+            learn_at_the_heads_rate(state, drawn)
         result.tests.append(tested(films, test, templates, networks, phase, 0))
         for _ in train_phase(state, data, loss, recipe, group):
             done = state.round * recipe.epochs + state.epoch

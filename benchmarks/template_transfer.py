@@ -4,10 +4,12 @@
 
 Rows: the built-in networks' poses transferred to the new template, alone, refined near these poses
 (anchored refinement, as in the method neural+sharpen) and refined freely (Gauss-Newton); the
-exhaustive search; and a mean template, averaged over the knees found, for one and two rounds.
+exhaustive search; and a mean template, averaged over the knees found, for one and two rounds, which
+has less individual anatomy.
 Columns: the scores of films.py and the paper's loss of the row's own template, sum of both sides.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -22,18 +24,28 @@ from films import (
     score,
     table,
 )
-from kneematch.geometry.pose import pose_from_vector, vector_from_pose
+from kneematch.geometry.frames import compose_pose, relative_pose
+from kneematch.geometry.pose import pose_from_vector, pose_matrix, vector_from_pose
+from kneematch.geometry.sampling import sample
+from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.annotation import load_annotation
+from kneematch.matching.local_contrast import normalize_local_contrast
+from kneematch.matching.template import Template
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.template_transfer import transfer_template
-from kneematch.solvers.anchored_refinement import refine_anchored
+from kneematch.solvers.anchored_refinement import LEVELS, refine_anchored
+from kneematch.solvers.gauss_newton import Level
 from kneematch.solvers.problem import make_problem
-from kneematch.training.dataset import FilmsInMemory
+from kneematch.training.dataset import Films, FilmsInMemory
 from kneematch.training.distributed import Group
-from kneematch.training.pseudo_labels import find_poses, mean_template, undo_drift
+from kneematch.training.pseudo_labels import find_poses
 from kneematch.training.trainer import cut_templates
 
 ROUNDS = 2  # of averaging
+AVERAGED = 0.5  # fraction of the patches, the best matches, that enter the mean
+FILMS_AT_ONCE = 16
+FULL_SIZE = Level(1, 3, 0.01)  # the last level of the search for a drift, which is small
+EPSILON = 1e-6  # added to the standard deviation of a patch
 
 
 @torch.no_grad()
@@ -74,6 +86,62 @@ def main() -> None:
         ("template", *SCORE_COLUMNS, "left + right loss of the row's template"),
         [row(name, template, theta) for name, (template, theta) in ways.items()],
     )
+
+
+@torch.no_grad()
+def mean_template(films: Films, template: Template, poses: Tensor) -> Template:
+    """Return the mean of the best-matching patches at poses (N, 2, 4), with the same windows."""
+    batches = torch.split(torch.arange(len(films)), FILMS_AT_ONCE)
+    standard = _standardise(template.image)
+    correlation = torch.cat(
+        [(_patches(films, template, poses, rows)[0] * standard).mean((-2, -1)) for rows in batches]
+    )  # (N, 2)
+    least = correlation.abs().flatten().quantile(1 - AVERAGED)
+    weights = correlation.sign() * (correlation.abs() >= least)  # inverts negatives
+    sums = torch.zeros_like(template.image), torch.zeros_like(template.image)
+    for rows in batches:
+        weight = weights[rows.to(weights.device)][..., None, None]
+        for total, patches in zip(sums, _patches(films, template, poses, rows), strict=True):
+            total += (weight * patches).sum((0, 1))
+    image, contrast = (total / weights.abs().sum() for total in sums)
+    return replace(template, image=image, local_contrast=contrast)
+
+
+@torch.no_grad()
+def undo_drift(template: Template, half: Tensor, annotated: Tensor, poses: Tensor) -> Tensor:
+    """Correct the poses of a mean template, whose frame drifts away from the annotated boxes.
+
+    The drift is measured on the annotated knee, by finding the mean template there.
+
+    Args:
+        template: the mean template.
+        half: (H, W), the half image that was annotated.
+        annotated: (4,), the pose of the annotated box in it.
+        poses: (N, 2, 4), where the mean template was found.
+    """
+    problem = make_problem(half[None, None], template)
+    start = vector_from_pose(annotated.to(half)[None, None], problem.height_ratio)
+    v = refine_anchored(problem, start, trust=0.0, levels=(*LEVELS, FULL_SIZE)).v[0, 0]
+    found = pose_from_vector(v, problem.height_ratio)
+    drift = relative_pose(found, annotated.to(found), template.aspect, HALF_ASPECT)
+    return compose_pose(poses, drift.expand_as(poses), template.aspect, HALF_ASPECT)
+
+
+def _patches(
+    films: Films, template: Template, poses: Tensor, rows: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return standardised patches (K, 2, h, w) of some films (K,), and of their local contrast."""
+    halves = films.halves(rows)
+    theta = poses[rows.to(poses.device)]
+    matrices = pose_matrix(theta, template.aspect, HALF_ASPECT).to(halves)
+    pictures = halves, normalize_local_contrast(halves)
+    image, contrast = (_standardise(sample(each, matrices, template.size)) for each in pictures)
+    return image, contrast
+
+
+def _standardise(patches: Tensor) -> Tensor:
+    deviation, mean = torch.std_mean(patches, dim=(-2, -1), keepdim=True)
+    return (patches - mean) / (deviation + EPSILON)
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ import time
 
 import torch
 import torch.nn.functional as F
-from phantom_data import PhantomData
 from torch import Tensor
 
 from kneematch.networks.locator import CHANNELS, STRIDE, UNIT_PX, Locator, prepare_input
 from kneematch.training.losses import apply_exposures, draw_exposures
+from phantom_data import PhantomData
 
 VIEW = 256  # side of the views
 SEEN = (12.0, 150.0)  # plateau widths in a view that the locator learns to find

@@ -14,16 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from locator_training import train_locator
-from phantom_data import (
-    CROP,
-    CROP_PLATEAU,
-    HEALTHY,
-    PhantomData,
-    knees_of,
-    render_phantoms,
-    to_bytes,
-)
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -53,6 +43,16 @@ from kneematch.networks.pose_network import INPUT, PoseNetwork, crop_views
 from kneematch.networks.resnet import WIDTH
 from kneematch.networks.two_stage import ENLARGE
 from kneematch.training.losses import apply_exposures, draw_exposures
+from locator_training import train_locator
+from phantom_data import (
+    CROP,
+    CROP_PLATEAU,
+    HEALTHY,
+    PhantomData,
+    knees_of,
+    render_phantoms,
+    to_bytes,
+)
 
 AVERAGED = 2000  # healthy knees in a mean template
 LOCATED_JITTER = PoseJitter(0.22, 0.2, 0.10)  # of knees that the locator found

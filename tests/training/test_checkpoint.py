@@ -180,16 +180,6 @@ def rewrite(path: Path, about: Any = None, tensors: dict[str, Tensor | None] | N
     save_file({name: value for name, value in kept.items() if value is not None}, path, metadata)
 
 
-def test_load_checkpoint_reads_the_recipe_of_version_0_1_0(stopped: Path) -> None:
-    recipe = asdict(RECIPES["default"])
-    old = {
-        {"minimise_energy": "energy", "paper_energy": "printed"}.get(name, name): value
-        for name, value in recipe.items()
-    }
-    rewrite(stopped, {"settings": {**SETTINGS, "recipe": old}})
-    assert load_checkpoint(stopped, SETTINGS, "cpu").epoch == 1
-
-
 @pytest.mark.parametrize("fraction", [0.0, 0.001, 0.5, 0.999])
 def test_load_checkpoint_refuses_a_truncated_file(stopped: Path, fraction: float) -> None:
     content = stopped.read_bytes()
@@ -205,7 +195,9 @@ def test_load_checkpoint_refuses_other_files(tmp_path: Path) -> None:
         load_checkpoint(tmp_path, SETTINGS, "cpu")
     other = tmp_path / "other.safetensors"
     save_file({"x": torch.zeros(1)}, other, {"format": "kneematch-model/1", "about": "{}"})
-    with pytest.raises(SettingsError, match="not a checkpoint"):
+    with pytest.raises(
+        SettingsError, match=r"format 'kneematch-model/1'; expected .*; finish .* or start over"
+    ):
         load_checkpoint(other, SETTINGS, "cpu")
 
 
@@ -219,8 +211,7 @@ def test_load_checkpoint_refuses_other_files(tmp_path: Path) -> None:
         {"position": {"round": "first", "epoch": 1}},
         {"position": {"round": 1, "epoch": math.inf}},
         {"position": None},
-        {"settings": []},
-        {"settings": {"recipe": 3}},
+        {"settings": 3},
     ],
 )
 def test_load_checkpoint_refuses_malformed_metadata_in_one_line(stopped: Path, about: Any) -> None:

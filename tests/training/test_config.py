@@ -1,13 +1,13 @@
 """Tests of the recipes and of the configuration that selects one."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.networks.two_stage import ENLARGE
-from kneematch.training.config import DEFAULT, PAPER, TrainConfig, cache_folder, recipe_from_json
+from kneematch.training.config import DEFAULT, PAPER, TrainConfig, cache_folder
 
 
 def test_paper_recipe_has_the_papers_values() -> None:
@@ -18,7 +18,6 @@ def test_paper_recipe_has_the_papers_values() -> None:
     assert PAPER.paper_energy
     assert not PAPER.cosine
     assert not PAPER.frozen_statistics
-    assert PAPER.mean_template == 0
     assert not PAPER.bfloat16
     assert (PAPER.zoom, PAPER.shrink) == (0, 1)
 
@@ -34,8 +33,7 @@ def test_hyperparameters_replace_only_the_values_that_are_given() -> None:
 
     assert changed(rounds=1, epochs=2) == replace(PAPER, rounds=1, epochs=2)
     assert changed(batch_size=5) == replace(PAPER, batch_size=5)
-    assert changed(mean_template=2) == replace(PAPER, mean_template=2)
-    assert changed(mean_template=0) == PAPER
+    assert changed(shift=0.0) == replace(PAPER, shift=0.0)
     assert changed(shift=0.1, zoom=0.2, shrink=16) == replace(PAPER, shift=0.1, zoom=0.2, shrink=16)
     assert changed(bfloat16=True) == replace(PAPER, bfloat16=True)
 
@@ -47,7 +45,6 @@ def test_hyperparameters_replace_only_the_values_that_are_given() -> None:
         ({"rounds": 0}, "rounds 0; expected 1 or more"),
         ({"epochs": -1}, "epochs -1; expected 1 or more"),
         ({"batch_size": 0}, "--batch-size 0; expected 1 or more"),
-        ({"mean_template": -1}, "--mean-template -1; expected 0 or more"),
         ({"shift": -0.1}, "shift -0.1; expected 0 or more"),
         ({"shrink": 0}, "shrink 0; expected 1 or more"),
         ({"workers": -1}, "workers -1; expected 0 or more"),
@@ -56,15 +53,6 @@ def test_hyperparameters_replace_only_the_values_that_are_given() -> None:
 def test_train_config_refuses_impossible_values(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         TrainConfig(**wrong)  # type: ignore[arg-type]
-
-
-def test_recipe_from_json_translates_what_version_0_1_0_stored() -> None:
-    added = {"zoom", "shrink", "bfloat16"}
-    names = {"minimise_energy": "energy", "paper_energy": "printed"}
-    now = asdict(DEFAULT)
-    old = {names.get(name, name): now[name] for name in now if name not in added}
-    assert recipe_from_json(old) == now
-    assert recipe_from_json(asdict(PAPER)) == asdict(PAPER)
 
 
 def test_cache_folder_is_the_users_unless_the_variable_names_one(

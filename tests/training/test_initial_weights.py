@@ -211,26 +211,20 @@ def test_initial_networks_refuse_weights_that_do_not_fit(
         start_networks(str(tmp_path / "wrong.safetensors"))
 
 
-def test_initial_networks_draw_the_weights_that_a_file_does_not_have(
-    weights: dict[str, Tensor], tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("missing", ["layer4.1.bn2.running_var", ""])
+def test_initial_networks_refuse_a_file_that_lacks_weights(
+    weights: dict[str, Tensor], tmp_path: Path, missing: str
 ) -> None:
-    partial = {name: value for name, value in weights.items() if not name.startswith("layer4")}
-    save_file(partial, tmp_path / "partial.safetensors")
-    start = initial_networks(str(tmp_path / "partial.safetensors"), seed=5)
-    assert_backbones(start.networks, partial)
-    drawn = initial_networks("none", seed=5)
-    assert same(start.networks[0].backbone.layer4, drawn.networks[0].backbone.layer4)
-    names = {name for name, _ in start.networks[0].backbone.named_parameters()}
-    assert start.random == {name for name in names if name.startswith("layer4")}
-    assert drawn.random == names
-    assert initial_networks("synthetic").random == frozenset()
-    assert "has no weights for layer4, which begin at random" in caplog.text
+    kept = {name: value for name, value in weights.items() if not name.startswith(missing)}
+    save_file({**kept, "fc.bias": weights["fc.bias"]}, tmp_path / "some.safetensors")
+    with pytest.raises(SettingsError, match=rf"nothing under the name {missing or 'bn1.bias'}; "):
+        start_networks(str(tmp_path / "some.safetensors"))
 
 
-def test_initial_networks_refuse_a_file_without_any_weight_of_a_resnet18(tmp_path: Path) -> None:
-    save_file({"fc.bias": torch.zeros(1000)}, tmp_path / "other.safetensors")
-    with pytest.raises(SettingsError, match=r"no weights of a ResNet18; expected .*conv1\.weight"):
-        start_networks(str(tmp_path / "other.safetensors"))
+def test_initial_networks_know_which_backbones_are_random(file: Path) -> None:
+    assert initial_networks("none").random
+    assert not initial_networks("synthetic").random
+    assert not initial_networks(str(file)).random
 
 
 def test_initial_networks_refuse_an_unknown_name_and_a_broken_file(file: Path) -> None:

@@ -30,7 +30,7 @@ from kneematch.matching.annotation import load_annotation
 from kneematch.networks.model_file import load_model
 from kneematch.progress import Progress, no_progress
 from kneematch.solvers.settings import PaperSettings
-from kneematch.training.config import RECIPES, TrainConfig, recipe_from_json
+from kneematch.training.config import RECIPES, TrainConfig
 from kneematch.training.trainer import checkpoint_path, train, training_settings
 
 MODEL: Final = "model.safetensors"
@@ -207,8 +207,7 @@ def _train(
 
 def _check_model(model: Path, training: TrainConfig, template: Path) -> None:
     """Refuse to resume with a model that was trained with other settings."""
-    stored = dict(load_model(model).settings)
-    stored["recipe"] = recipe_from_json(stored.get("recipe", {}))
+    stored = load_model(model).settings
     for name, value in training_settings(training, template).items():
         if stored.get(name) != value:
             raise SettingsError(

@@ -14,10 +14,10 @@ from kneematch.errors import SettingsError
 from kneematch.io.atomic import write_aside
 from kneematch.networks.model_file import PHASES, read_safetensors
 from kneematch.networks.pose_network import PoseNetwork
-from kneematch.training.config import Recipe, recipe_from_json
+from kneematch.training.config import Recipe
 from kneematch.training.phase import PhaseState
 
-FORMAT: Final = "kneematch-checkpoint/1"
+FORMAT: Final = "kneematch-checkpoint/2"
 ADAM_STATE: Final = {"step", "exp_avg", "exp_avg_sq"}
 MALFORMED: Final = (KeyError, ValueError, TypeError, AttributeError, RuntimeError, OverflowError)
 
@@ -132,11 +132,13 @@ def load_checkpoint(
         device=device,
     )
     if metadata.get("format") != FORMAT:
-        raise SettingsError(f"{path}: not a checkpoint; expected {FORMAT!r}; start over")
+        raise SettingsError(
+            f"{path}: format {metadata.get('format')!r}; expected {FORMAT!r}; finish the training "
+            "with the version of kneematch that began it, or start over with --force"
+        )
     try:
         about = json.loads(metadata["about"])
-        stored = about["settings"]
-        stored["recipe"] = recipe_from_json(stored["recipe"])
+        stored = dict(about["settings"])
         done, phase = about["position"], about["phase"]
         PHASES.index(phase)
         checkpoint = Checkpoint(Path(path), phase, int(done["round"]), int(done["epoch"]), tensors)

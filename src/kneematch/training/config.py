@@ -1,7 +1,6 @@
 """Configuration of a training: `TrainConfig`, and the hyperparameters (`Recipe`) it selects."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +31,6 @@ class Recipe:
     shrink: int = 1  # of the energy's images in the first round; a quarter of it in each further
     bfloat16: bool = False  # precision of the networks on a GPU; otherwise float32
     frozen_statistics: bool = False  # keep BatchNorm's statistics: a few films are no sample
-    mean_template: int = 0  # how often the template is replaced by the mean of its matches
 
     def shrink_in(self, number: int) -> int:
         """Return how many times smaller the energy's images are in a round, from 0."""
@@ -53,7 +51,6 @@ DEFAULT: Final = Recipe(
     bfloat16=True,
     frozen_statistics=True,
 )
-RENAMED: Final = {"energy": "minimise_energy", "printed": "paper_energy"}  # since version 0.1.0
 RECIPES: Final = {recipe.name: recipe for recipe in (DEFAULT, PAPER)}
 
 
@@ -75,7 +72,7 @@ class TrainConfig:
     start: str = option(
         "synthetic",
         help="Initial weights: synthetic (the built-in model), imagenet (downloaded), none "
-        "(random), or a file with all or some of the weights of a ResNet18.",
+        "(random), or a file with the weights of a ResNet18.",
         group=METHOD,
         metavar="NAME|FILE",
     )
@@ -102,10 +99,6 @@ class TrainConfig:
         metavar="",
         flags=("--bfloat16/--float32",),
     )
-    mean_template: int | None = _override(
-        help="How often to replace the template by the mean of the knees that it matches.",
-        minimum=0,
-    )
     seed: int = options.seed_option()
     device: str = options.device_option()
     workers: int | None = options.workers_option()
@@ -128,15 +121,6 @@ class TrainConfig:
         named = RECIPES[self.recipe]
         given = ((item.name, getattr(self, item.name, None)) for item in fields(Recipe))
         return replace(named, **{name: value for name, value in given if value is not None})
-
-
-def recipe_from_json(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a recipe that was stored by this version or by 0.1.0.
-
-    Fields that the older version did not have get the values that it used.
-    """
-    stored = {RENAMED.get(name, name): value for name, value in values.items()}
-    return {"zoom": 0.0, "shrink": 1, "bfloat16": True, **stored}
 
 
 def cache_folder() -> Path:

@@ -1,9 +1,5 @@
-"""Initial weights of both networks: the built-in model, ImageNet, random numbers, or a file.
+"""Initial weights of both networks: the built-in model, ImageNet, random numbers, or a file."""
 
-Stored weights may have their BatchNorm layers folded; these get the statistics of the films.
-"""
-
-import logging
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -12,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.io.file_version import content_hash
@@ -25,8 +21,6 @@ from kneematch.networks.model_file import (
 )
 from kneematch.networks.pose_network import PoseNetwork, network_from_weights
 from kneematch.training.config import cache_folder
-from kneematch.training.distributed import Group
-from kneematch.training.phase import PhaseData
 
 SYNTHETIC: Final = "synthetic"  # the built-in model
 IMAGENET: Final = "imagenet"
@@ -35,11 +29,9 @@ IMAGENET_FILE: Final = "resnet18-f37072fd.pth"  # torchvision's official weights
 IMAGENET_URL: Final = f"https://download.pytorch.org/models/{IMAGENET_FILE}"
 IMAGENET_SHA256: Final = "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"
 CLASSIFIER: Final = "fc."  # torchvision's last layer, which the networks do not have
-MOST_FILMS: Final = 512  # whose views the statistics of BatchNorm layers are computed from
+COUNTER: Final = ".num_batches_tracked"
 
 Networks = tuple[PoseNetwork, PoseNetwork]  # coarse, fine
-
-log = logging.getLogger("kneematch")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +40,7 @@ class InitialNetworks:
 
     networks: Networks
     model: Model | None = None  # that they belong to
-    random: frozenset[str] = frozenset()  # names of the backbone's parameters drawn at random
+    random: bool = False  # the backbones, too, are drawn at random
 
 
 def initial_networks(start: str, *, seed: int = 0) -> InitialNetworks:
@@ -56,15 +48,14 @@ def initial_networks(start: str, *, seed: int = 0) -> InitialNetworks:
 
     Args:
         start: "synthetic", "imagenet" (downloaded once), "none", or a file: a model of kneematch,
-            or weights of a ResNet18, all or some of them, under torchvision's names (safetensors
-            or torch.save).
+            or the weights of a ResNet18 under torchvision's names (safetensors or torch.save).
         seed: random seed of the layers that these weights leave open.
 
     Raises:
         SettingsError: there is no such start, or its weights do not fit.
     """
     if start == RANDOM:
-        return _with_backbone({}, start, seed)
+        return _with_backbone(None, start, seed)
     if start == IMAGENET:
         return _with_backbone(_torch_weights(imagenet_file()), start, seed)
     path = shipped_model() if start == SYNTHETIC else Path(start)
@@ -110,38 +101,34 @@ def imagenet_file() -> Path:
     return path
 
 
-def _with_backbone(weights: Mapping[str, Tensor], start: str, seed: int) -> InitialNetworks:
-    """Return random networks whose backbones both have the given weights of a ResNet18."""
+def _with_backbone(weights: Mapping[str, Tensor] | None, start: str, seed: int) -> InitialNetworks:
+    """Return random networks whose backbones both have the weights of a ResNet18, if given."""
     with torch.random.fork_rng(devices=[]):  # initialisation draws from the global generator
         torch.manual_seed(seed)
         networks = PoseNetwork().eval(), PoseNetwork().eval()
-    given = {key: value for key, value in weights.items() if not key.startswith(CLASSIFIER)}
-    for network in networks:
-        state = network.backbone.state_dict()
-        _check_shapes(given, state, start)
-        network.backbone.load_state_dict({**state, **given})
-    names = [name for name, _ in networks[0].backbone.named_parameters()]
-    random = [name for name in names if name not in given]
-    if start != RANDOM and random:
-        if len(random) == len(names):
-            raise SettingsError(
-                f"{start}: no weights of a ResNet18; expected torchvision's names, as "
-                f"{names[0]}; give another file"
-            )
-        parts = ", ".join(dict.fromkeys(name.split(".")[0] for name in random))
-        log.warning("%s: has no weights for %s, which begin at random", start, parts)
-    return InitialNetworks(networks, random=frozenset(random))
+    if weights is not None:
+        given = {key: value for key, value in weights.items() if not key.startswith(CLASSIFIER)}
+        for network in networks:
+            state = network.backbone.state_dict()
+            _check_shapes(given, state, start)
+            network.backbone.load_state_dict({**state, **given})
+    return InitialNetworks(networks, random=weights is None)
 
 
 def _check_shapes(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], start: str) -> None:
-    """Raise SettingsError unless every given weight has a place of its shape."""
-    for key, value in sorted(given.items()):
-        found = tuple(value.shape)
-        expected = f"shape {tuple(wanted[key].shape)}" if key in wanted else "nothing"
-        if f"shape {found}" != expected:
+    """Raise SettingsError unless the weights have the wanted names and shapes.
+
+    The counters of BatchNorm layers, which older files lack, may be missing.
+    """
+    for key in sorted({*given, *wanted}):
+        found, expected = (
+            f"shape {tuple(each[key].shape)}" if key in each else "nothing"
+            for each in (given, wanted)
+        )
+        if found != expected and (key in given or not key.endswith(COUNTER)):
             raise SettingsError(
-                f"{start}: shape {found} under the name {key}; expected {expected}; give the "
-                "weights of a ResNet18 under torchvision's names"
+                f"{start}: {found} under the name {key}; expected {expected}; give the weights of "
+                "a ResNet18 under torchvision's names"
             )
 
 
@@ -161,69 +148,3 @@ def _torch_weights(path: Path) -> dict[str, Tensor]:
             "writes them; nothing in it was run; download it again"
         ) from error
     return {str(name): value.detach() for name, value in weights.items()}
-
-
-@torch.no_grad()
-def unfold_batchnorm(
-    network: PoseNetwork, data: PhaseData, random: frozenset[str], group: Group
-) -> None:
-    """Give folded BatchNorm layers of a backbone the statistics of the films, in place.
-
-    Where BatchNorm was folded into the convolutions, the layer is left with mean 0 and variance 1.
-    In training mode it would normalise by the batch what ought not to be normalised. Its mean and
-    variance are therefore set to those of one pass over the films, and its weight and bias such
-    that it returns in evaluation mode what it returned before. Parameters that begin at random,
-    given by name, are not folded.
-    """
-    folded = [
-        layer
-        for name, layer in network.backbone.named_modules()
-        if isinstance(layer, nn.BatchNorm2d)
-        and f"{name}.weight" not in random
-        and _is_folded(layer)
-    ]
-    if not folded:
-        return
-    moments = group.map_films(
-        min(len(data.films), MOST_FILMS),
-        lambda rows: _input_moments(network, folded, data, rows),
-        like=data.frames.new_zeros(2, sum(layer.num_features for layer in folded)),
-    ).mean(0)
-    sizes = [layer.num_features for layer in folded]
-    for layer, mean, square in zip(folded, *(each.split(sizes) for each in moments), strict=True):
-        variance = (square - mean.square()).clamp(min=0)
-        scale = layer.weight / (layer.running_var + layer.eps).sqrt()
-        layer.bias += scale * mean
-        layer.weight.copy_(scale * (variance + layer.eps).sqrt())
-        layer.running_mean.copy_(mean)
-        layer.running_var.copy_(variance)
-
-
-def _is_folded(layer: nn.BatchNorm2d) -> bool:
-    mean, variance = layer.get_buffer("running_mean"), layer.get_buffer("running_var")
-    return torch.equal(mean, torch.zeros_like(mean)) and torch.equal(
-        variance, torch.ones_like(variance)
-    )
-
-
-def _input_moments(
-    network: PoseNetwork, layers: list[nn.BatchNorm2d], data: PhaseData, rows: Tensor
-) -> Tensor:
-    """Return the mean and mean square (K, 2, C) of what enters layers of C channels, on films (K,).
-
-    The network is set to evaluation mode.
-    """
-    found: dict[nn.Module, Tensor] = {}
-
-    def keep(layer: nn.Module, inputs: tuple[Tensor]) -> None:
-        maps = inputs[0].reshape(len(rows), -1, *inputs[0].shape[1:])  # (K, S, channels, H, W)
-        found[layer] = torch.stack([maps.mean((1, 3, 4)), maps.square().mean((1, 3, 4))], dim=1)
-
-    network.eval()
-    hooks = [layer.register_forward_pre_hook(keep) for layer in layers]
-    try:
-        data.predict(network, data.films.halves(rows), data.frames_of(rows))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return torch.cat([found[layer] for layer in layers], dim=-1)

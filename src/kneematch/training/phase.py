@@ -62,14 +62,12 @@ Loss = Callable[[Network, PhaseData, Tensor, Tensor, torch.Generator], Tensor]
 class PhaseState:
     """Everything that changes from epoch to epoch, which a checkpoint stores."""
 
-    def __init__(
-        self, network: PoseNetwork, films: int, seed: int, random: frozenset[str] = frozenset()
-    ) -> None:
-        """Start a phase; parameters of the backbone in `random` learn at the head's rate."""
-        parameters = dict(network.backbone.named_parameters())
-        backbone = [each for name, each in parameters.items() if name not in random]
-        head = [each for name, each in parameters.items() if name in random]
-        head += [*network.reduce.parameters(), *network.regress.parameters()]
+    def __init__(self, network: PoseNetwork, films: int, seed: int, random: bool = False) -> None:
+        """Start a phase; a backbone that begins at random learns at the head's rate."""
+        backbone = list(network.backbone.parameters())
+        head = [*network.reduce.parameters(), *network.regress.parameters()]
+        if random:
+            backbone, head = [], [*backbone, *head]
         device = head[0].device
         self.network = network  # G(.; phi)
         # Learning rates are tensors, because a CUDA graph reads them again at every replay.

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -178,10 +178,8 @@ def _train(
         epochs = read_metrics(_beside(out, METRICS))[:finished]
     started = time.monotonic() - (epochs[-1].seconds if epochs else 0.0)
     total = len(PHASES) * recipe.rounds * recipe.epochs
-    fine, labels = task.templates.fine, task.pseudo_labels
-    fixed = {"template.image": fine.image, "template.detail": fine.local_contrast}
-    if labels is not None:
-        fixed["targets"] = labels
+    labels = task.pseudo_labels
+    fixed = {} if labels is None else {"targets": labels}
     with progress("training", total, len(epochs)) as advance:
         for phase, state in train_two_phases(task, networks, group, checkpoint):
             if not group.is_main:
@@ -249,18 +247,11 @@ def _make_task(
     """Cut the templates and, if the recipe uses them, make pseudo-labels or restore them."""
     recipe, films, labels = config.hyperparameters(), to_device(cached, group.device), None
     templates, half = cut_templates(load_annotation(template), group.device)
-    if checkpoint is not None:
-        shape = tuple(templates.fine.image.shape)
-        image = checkpoint.tensor("template.image", shape)
-        detail = checkpoint.tensor("template.detail", shape)
-        fine = replace(templates.fine, image=image, local_contrast=detail)
-        templates = replace(templates, fine=fine)
-        if not recipe.minimise_energy:
+    if not recipe.minimise_energy:
+        if checkpoint is not None:
             labels = checkpoint.tensor("targets", (len(films), len(SIDES), 4))
-    elif not recipe.minimise_energy:
-        templates, labels = make_pseudo_labels(
-            films, templates, half, start.model, group, repeats=recipe.mean_template
-        )
+        else:
+            labels = make_pseudo_labels(films, templates, half, start.model, group)
     return Task(films, templates, recipe, labels, config.seed, start.random)
 
 

@@ -24,7 +24,7 @@ from kneematch.training.checkpoint import Checkpoint
 from kneematch.training.config import Recipe
 from kneematch.training.dataset import Films
 from kneematch.training.distributed import Group
-from kneematch.training.initial_weights import Networks, unfold_batchnorm
+from kneematch.training.initial_weights import Networks
 from kneematch.training.losses import energy_loss, pose_loss
 from kneematch.training.phase import Loss, PhaseData, PhaseState, predict_poses, train_phase
 
@@ -50,7 +50,7 @@ class Task:
     recipe: Recipe
     pseudo_labels: Tensor | None  # (N, 2, 4), poses of the fine template, if the recipe uses them
     seed: int = 0
-    random: frozenset[str] = frozenset()  # parameters of the backbones that begin at random
+    random: bool = False  # the backbones begin at random
 
 
 def coarse_phase(task: Task) -> tuple[PhaseData, Loss]:
@@ -98,7 +98,6 @@ def train_two_phases(
     """
     for number, phase in enumerate(PHASES):
         data, loss = coarse_phase(task) if number == 0 else fine_phase(task, networks[0], group)
-        unfold_batchnorm(networks[number], data, task.random, group)
         state = PhaseState(networks[number], len(task.films), task.seed + number, task.random)
         if checkpoint is None or not checkpoint.restore(phase, state, task.recipe.rounds):
             yield phase, state
