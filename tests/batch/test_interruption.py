@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kneematch.export.tables import TABLES
-from kneematch.io.atomic import ASIDE
+from kneematch.io.files import TEMPORARY
 
 RESULTS = [*TABLES, "failures.csv"]
 COUNT = 24  # more films than are searched at once, three times over
@@ -184,7 +184,7 @@ def test_detect_removes_what_a_killed_run_left(archive: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     out = archive / "leftovers"
-    names = f"{ASIDE}{process.pid}-a.csv", f"crops/{ASIDE}{process.pid}-b.png"
+    names = f"{TEMPORARY}{process.pid}-a.csv", f"crops/{TEMPORARY}{process.pid}-b.png"
     left = [out / name for name in names]
     (out / "crops").mkdir(parents=True)
     for path in left:

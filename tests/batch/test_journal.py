@@ -14,7 +14,7 @@ from kneematch.batch.journal import Journal
 from kneematch.batch.row import Row
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
-from kneematch.io.file_version import FileVersion
+from kneematch.io.files import FileVersion
 
 SETTINGS = {"method": "search", "paper": False}
 FILMS = [f"film-{k}" for k in range(7)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kneematch.io.file_version import content_hash
+from kneematch.io.files import content_hash
 from kneematch.io.read import read
 from kneematch.networks.model_file import shipped_model
 from kneematch.review.correction import area_of, move_detection

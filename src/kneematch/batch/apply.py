@@ -18,8 +18,8 @@ from kneematch.batch.row import row_reviser
 from kneematch.errors import SettingsError
 from kneematch.export.run_file import Counts, Run, read_run
 from kneematch.export.tables import TABLES, landmark_names
-from kneematch.io.atomic import remove_leftovers
 from kneematch.io.csv_text import read_csv
+from kneematch.io.files import remove_leftovers
 from kneematch.io.run_folder import JOURNAL, RUN
 from kneematch.io.write import is_own_picture
 from kneematch.parallel import default_workers

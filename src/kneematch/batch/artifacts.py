@@ -17,7 +17,7 @@ from kneematch.errors import FilmError
 from kneematch.export.annotations import landmark_files
 from kneematch.export.tables import crop_name
 from kneematch.geometry.split import SIDES
-from kneematch.io.atomic import make_folder
+from kneematch.io.files import make_folder
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import is_dicom, read_isolated, unexpected
 from kneematch.io.run_folder import CROPS, DICOM, LANDMARKS, OVERLAYS

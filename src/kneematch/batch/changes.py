@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kneematch.io.file_version import FileVersion, file_versions
+from kneematch.io.files import FileVersion, file_versions
 
 if TYPE_CHECKING:
     from kneematch.batch.journal import Journal

@@ -180,7 +180,7 @@ class DetectorSource:
         """Return the SHA-256 of the files that rows depend on; a template's film is one."""
         from kneematch.detection.detector import needs_model
         from kneematch.detection.locate import LOCATOR_FILE
-        from kneematch.io.file_version import content_hash
+        from kneematch.io.files import content_hash
         from kneematch.matching.annotation import load_annotation
         from kneematch.networks.model_file import shipped_model
 

@@ -24,8 +24,7 @@ from kneematch.batch.film_names import film_names, is_film_name
 from kneematch.batch.row import Row
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
-from kneematch.io.atomic import FILE_MODE, lock
-from kneematch.io.file_version import FileVersion
+from kneematch.io.files import FILE_MODE, FileVersion, lock
 from kneematch.io.run_folder import START
 
 FORMAT: Final = "kneematch-journal/1"

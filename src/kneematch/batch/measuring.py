@@ -10,7 +10,7 @@ from kneematch.batch.row import Row
 from kneematch.detection.detection import Detection
 from kneematch.detection.measuring import measure_knees, measure_placed_knees, outline_network
 from kneematch.errors import FilmError
-from kneematch.io.file_version import content_hash
+from kneematch.io.files import content_hash
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated, unexpected
 from kneematch.measures.network import OutlineNetwork

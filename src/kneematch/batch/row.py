@@ -10,7 +10,7 @@ from typing import Any
 
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError, SettingsError
-from kneematch.io.file_version import FileVersion
+from kneematch.io.files import FileVersion
 from kneematch.io.read import read_isolated
 from kneematch.review.correction import is_added, review_detections
 from kneematch.review.log import FILE_NAME, REJECTED, Decision, read_decisions

@@ -17,9 +17,8 @@ from kneematch import __version__
 from kneematch.batch.changes import Work, compare_films
 from kneematch.batch.config import DetectConfig, DetectorSource
 from kneematch.errors import SettingsError
-from kneematch.io.atomic import make_folder, refuse_existing, remove_leftovers
 from kneematch.io.discovery import select_films
-from kneematch.io.file_version import file_versions
+from kneematch.io.files import file_versions, make_folder, refuse_existing, remove_leftovers
 from kneematch.io.read import is_uncompressed
 from kneematch.io.run_folder import FOLDERS, JOURNAL, OLD_JOURNAL
 from kneematch.parallel import (

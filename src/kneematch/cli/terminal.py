@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from kneematch.errors import SettingsError
-from kneematch.io.atomic import FILE_MODE, check_suffix
-from kneematch.io.atomic import writing as writing
+from kneematch.io.files import FILE_MODE, check_suffix
+from kneematch.io.files import writing as writing
 
 if TYPE_CHECKING:
     from kneematch.evaluation.tables import Table

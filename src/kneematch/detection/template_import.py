@@ -9,7 +9,7 @@ from typing import Final
 from kneematch.detection.config import ImportConfig
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.split import SIDES
-from kneematch.io.atomic import check_suffix, refuse_existing
+from kneematch.io.files import check_suffix, refuse_existing
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
 from kneematch.io.shapes import Shape, read_shapes

@@ -30,8 +30,8 @@ from kneematch.evaluation.method_run import MethodRun, common_films
 from kneematch.evaluation.scores import Scores
 from kneematch.evaluation.statistics import Floats, Indices, quantile_groups
 from kneematch.geometry.split import SIDES
-from kneematch.io.atomic import write_aside
 from kneematch.io.display import to_grey8
+from kneematch.io.files import atomic_write
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
 
@@ -110,8 +110,8 @@ def save_figure(figure: Figure, path: Path) -> list[Path]:
     written = []
     for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
         target = path.with_name(f"{path.name}.{kind}")
-        with write_aside(target) as aside:
-            figure.savefig(aside, format=kind, dpi=DPI, metadata=metadata)
+        with atomic_write(target) as temp:
+            figure.savefig(temp, format=kind, dpi=DPI, metadata=metadata)
         written.append(target)
     return written
 

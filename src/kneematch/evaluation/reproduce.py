@@ -24,8 +24,8 @@ from kneematch.evaluation.tables import (
     to_markdown,
     write_text,
 )
-from kneematch.io.atomic import make_folder, refuse_existing, write_aside
 from kneematch.io.csv_text import Cell
+from kneematch.io.files import make_folder, refuse_existing, write_file
 from kneematch.matching.annotation import load_annotation
 from kneematch.networks.model_file import load_model
 from kneematch.progress import Progress, no_progress
@@ -184,8 +184,7 @@ def _write_split(split: Split, root: Path, out: Path, config: ReproduceConfig) -
                 "options it began with, or start over with --force"
             )
         if films:
-            with write_aside(path) as aside:
-                aside.write_bytes(text)
+            write_file(path, text)
 
 
 def _train(

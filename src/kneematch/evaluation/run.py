@@ -33,8 +33,8 @@ from kneematch.evaluation.scores import (
 from kneematch.evaluation.tables import PAGE, Table, columns, remove_report, write_report
 from kneematch.evaluation.template_ranking import METHOD, rank_templates
 from kneematch.evaluation.uniformity import find_joint_lines, uniformity_table
-from kneematch.io.atomic import refuse_existing
 from kneematch.io.discovery import select_films
+from kneematch.io.files import refuse_existing
 from kneematch.io.run_folder import JOURNAL
 from kneematch.matching.annotation import load_annotation
 from kneematch.parallel import default_workers

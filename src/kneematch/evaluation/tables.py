@@ -13,8 +13,8 @@ from typing import Final
 from kneematch import __version__
 from kneematch.evaluation.config import GRID, EvaluateConfig
 from kneematch.export.run_file import device_name, versions
-from kneematch.io.atomic import make_folder, write_aside
 from kneematch.io.csv_text import Cell, csv_line
+from kneematch.io.files import make_folder, write_file
 
 FORMAT: Final = "kneematch-evaluation/1"
 PAGE: Final = "evaluation.md"
@@ -169,8 +169,7 @@ def write_report(
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file at once; names of films in it need not be UTF-8."""
-    with write_aside(path) as aside:
-        aside.write_text(text, encoding="utf-8", errors="surrogateescape")
+    write_file(path, text.encode("utf-8", "surrogateescape"))
 
 
 def _rows(table: Table) -> list[dict[str, Cell]]:

@@ -13,8 +13,8 @@ from kneematch.errors import SettingsError
 from kneematch.evaluation.statistics import deviation
 from kneematch.export.measurements import MEASUREMENTS, MM
 from kneematch.export.tables import Cell, Columns, write_rows
-from kneematch.io.atomic import check_suffix, refuse_existing
 from kneematch.io.csv_text import read_csv_file
+from kneematch.io.files import check_suffix, refuse_existing
 from kneematch.measures.measure import UNITS
 
 BEFORE, AFTER = "before", "after"

@@ -14,7 +14,7 @@ import numpy as np
 from kneematch.detection.detection import Detection
 from kneematch.export.tables import json_list
 from kneematch.geometry.split import SIDES
-from kneematch.io.atomic import make_folder, write_aside
+from kneematch.io.files import atomic_write, make_folder
 from kneematch.io.shapes import MARKUPS, POINTS, write_markups, write_points
 
 LANDMARK_EXPORTS: Final = ("markups", "pts")
@@ -43,8 +43,8 @@ def write_coco(
         "skeleton": [],
     }
     with (
-        write_aside(path) as aside,
-        aside.open("w", encoding="ascii", newline="\n") as file,
+        atomic_write(path) as temp,
+        temp.open("w", encoding="ascii", newline="\n") as file,
         # The annotations follow all images in the JSON, so they are kept on disk meanwhile.
         tempfile.TemporaryFile("w+", encoding="ascii", newline="\n") as annotations,
     ):

@@ -16,8 +16,8 @@ from pydicom.valuerep import DA, TM
 
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
-from kneematch.io.atomic import write_aside
 from kneematch.io.dicom_header import BAD_ELEMENT, PATIENT_AND_STUDY, header_text, header_value
+from kneematch.io.files import atomic_write
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_header
 
@@ -51,8 +51,8 @@ def export_dicom(
         try:
             objects, reason = _objects(_source_header(source), film, detections)
             for ending, dataset in objects.items():
-                with write_aside(Path(folder) / f"{name}-{ending}.dcm") as aside:
-                    dataset.save_as(aside, enforce_file_format=True)
+                with atomic_write(Path(folder) / f"{name}-{ending}.dcm") as temp:
+                    dataset.save_as(temp, enforce_file_format=True)
         except FilmError as error:
             return str(error)
         except BAD_ELEMENT as error:  # its text may quote the header, so it is not shown

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from kneematch.detection.detection import Detection
 from kneematch.export.tables import DEGREE, PIXEL, SPACING, Cell, Columns, json_list, write_rows
-from kneematch.io.atomic import write_aside
+from kneematch.io.files import atomic_write
 from kneematch.measures.drawn_knees import OUTLINES
 from kneematch.measures.landmarks import landmarks
 from kneematch.measures.measure import ANGLE, UNITS, in_mm
@@ -51,7 +51,7 @@ def write_measurements(
     rows = (measurement_values(film, knee, magnification) for film, knee in knees())
     write_rows(rows, [folder / name for name in MEASUREMENTS], COLUMNS)
     path = folder / OUTLINES
-    with write_aside(path) as aside, aside.open("w", encoding="ascii", newline="\n") as file:
+    with atomic_write(path) as temp, temp.open("w", encoding="ascii", newline="\n") as file:
         file.write(f'{{"format": {json.dumps(FORMAT)}, "knees": [')
         add = json_list(file)
         for film, knee in knees():

@@ -24,9 +24,9 @@ from PIL import Image
 from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import COLOURS
 from kneematch.export.run_file import Run, versions
-from kneematch.io.atomic import write_aside
 from kneematch.io.discovery import common_folder
 from kneematch.io.display import data_url
+from kneematch.io.files import atomic_write
 
 PICTURE_PX: Final = 640  # longest side of a picture when enlarged; the page shows it smaller
 WEBP_QUALITY: Final = 70
@@ -129,7 +129,7 @@ def write_report(
         provenance=_provenance(run),
         short_name=lambda film: film.removeprefix(folder),
     )
-    with write_aside(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
+    with atomic_write(path) as temp, temp.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(page)
 
 

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from kneematch import __version__
 from kneematch.errors import SettingsError
-from kneematch.io.atomic import write_aside
-from kneematch.io.file_version import content_hash
+from kneematch.io.files import content_hash, write_file
 
 FORMAT: Final = "kneematch-run/1"
 INFO_FORMAT: Final = "kneematch-info/1"
@@ -72,9 +71,8 @@ def write_run(run: Run, path: str | os.PathLike[str]) -> None:
         "timings_s": {stage: round(seconds, 3) for stage, seconds in run.timings_s.items()},
         "counts": asdict(run.counts),
     }
-    with write_aside(path) as aside:
-        # Paths become text; ASCII with escapes holds file names that are not UTF-8, too.
-        aside.write_text(json.dumps(content, indent=1, default=str) + "\n", encoding="ascii")
+    # Paths become text; ASCII with escapes holds file names that are not UTF-8, too.
+    write_file(path, f"{json.dumps(content, indent=1, default=str)}\n".encode("ascii"))
 
 
 def read_run(path: str | os.PathLike[str]) -> Run:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from kneematch.detection.detection import Detection
-from kneematch.io.atomic import write_aside
 from kneematch.io.csv_text import write_csv
+from kneematch.io.files import atomic_write
 from kneematch.io.run_folder import DETECTIONS
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def _csv(path: Path, columns: Columns) -> Iterator[AddRow]:
 @contextmanager
 def _json(path: Path, columns: Columns) -> Iterator[AddRow]:
     """Write a list of objects, one per line."""
-    with write_aside(path) as aside, aside.open("w", encoding="ascii", newline="\n") as file:
+    with atomic_write(path) as temp, temp.open("w", encoding="ascii", newline="\n") as file:
         file.write("[")
         yield json_list(file)
         file.write("\n]\n" if file.tell() > 1 else "]\n")
@@ -227,8 +227,8 @@ def _parquet(path: Path, columns: Columns) -> Iterator[AddRow]:
 
     # An open file, since pyarrow reads some paths as addresses, and refuses names not in UTF-8.
     with (
-        write_aside(path) as aside,
-        aside.open("wb") as file,
+        atomic_write(path) as temp,
+        temp.open("wb") as file,
         parquet.ParquetWriter(file, schema) as writer,
     ):
         yield add

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from kneematch.io.atomic import write_aside
+from kneematch.io.files import atomic_write
 
 _SIGNS: Final = frozenset("=+-@\t\r\n＝＋－＠")  # spreadsheets also know the full-width forms
 _STARTS: Final = _SIGNS | {"'"}
@@ -31,8 +31,8 @@ def write_csv(path: str | os.PathLike[str], columns: Iterable[str]) -> Iterator[
     Names that are not UTF-8 are written as the bytes they are.
     """
     with (
-        write_aside(path) as aside,
-        aside.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+        atomic_write(path) as temp,
+        temp.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
     ):
 
         def add(cells: Iterable[str]) -> None:

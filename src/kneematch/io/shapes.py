@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from kneematch.errors import TemplateError
-from kneematch.io.atomic import write_private
+from kneematch.io.files import write_file
 from kneematch.io.limits import read_text_bytes
 
 MARKUPS, POINTS = ".mrk.json", ".pts"  # suffixes
@@ -118,7 +118,7 @@ def _write(path: Path, text: str) -> None:
     """Write a text, unless the file holds it already: its date tells when it changed."""
     content = f"{text}\n".encode()
     if not path.exists() or path.read_bytes() != content:
-        write_private(path, content)
+        write_file(path, content)
 
 
 def _from_json(data: Any, film: str, spacing: float) -> Iterator[Shape]:

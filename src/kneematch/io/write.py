@@ -15,8 +15,8 @@ from pydicom.uid import DigitalXRayImageStorageForPresentation, ExplicitVRLittle
 from pydicom.valuerep import DSfloat
 
 from kneematch.errors import SettingsError
-from kneematch.io.atomic import check_suffix, write_aside
 from kneematch.io.dicom_header import PATIENT_AND_STUDY
+from kneematch.io.files import atomic_write, check_suffix
 
 PNG: Final = ".png"
 PNG_LEVEL: Final = 2  # of compression: files a tenth larger, written three times as fast
@@ -65,22 +65,22 @@ def write_dicom(
     if mm_per_px is not None:
         dataset.ImagerPixelSpacing = [DSfloat(mm_per_px, auto_format=True)] * 2
     _store(dataset, pixels, bits, monochrome1)
-    with write_aside(path) as aside:
-        dataset.save_as(aside, enforce_file_format=True)
+    with atomic_write(path) as temp:
+        dataset.save_as(temp, enforce_file_format=True)
 
 
 def write_png16(path: str | os.PathLike[str], pixels: NDArray[np.float32]) -> None:
     """Write pixels (H, W) in [0, 1] as a grey PNG of 16 bits."""
-    with write_aside(path) as aside:
-        Image.fromarray(_levels(pixels, 16)).save(aside, format="PNG")
+    with atomic_write(path) as temp:
+        Image.fromarray(_levels(pixels, 16)).save(temp, format="PNG")
 
 
 def save_picture(picture: Image.Image, path: str | os.PathLike[str]) -> None:
     """Write a picture that was drawn as PNG, marked as made by kneematch."""
     about = PngInfo()
     about.add_text("Software", SOFTWARE)
-    with write_aside(path) as aside:
-        picture.save(aside, format="PNG", compress_level=PNG_LEVEL, pnginfo=about)
+    with atomic_write(path) as temp:
+        picture.save(temp, format="PNG", compress_level=PNG_LEVEL, pnginfo=about)
 
 
 def check_picture_path(

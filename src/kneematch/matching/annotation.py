@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kneematch.errors import TemplateError
 from kneematch.geometry.split import SIDES
-from kneematch.io.atomic import write_aside
+from kneematch.io.files import write_file
 from kneematch.io.limits import read_text_bytes
 
 FORMAT: Final = "kneematch-template/1"
@@ -96,8 +96,7 @@ def save_annotation(annotation: Annotation, path: str | Path) -> None:
         "boxes": boxes,
         "landmarks": {name: list(point) for name, point in annotation.landmarks.items()},
     }
-    with write_aside(path) as aside:
-        aside.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    write_file(path, f"{json.dumps(data, indent=1)}\n".encode())
 
 
 def annotation_problems(annotation: Annotation) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from kneematch.devices import cpu_has_bfloat16
 from kneematch.errors import SettingsError
-from kneematch.io.atomic import write_aside
+from kneematch.io.files import write_file
 from kneematch.measures.network import OutlineNetwork
 from kneematch.networks.model_file import read_safetensors
 
@@ -36,8 +36,7 @@ def save_network(
         for name, tensor in network.state_dict().items()
     }
     described = {"format": FORMAT, "about": json.dumps({**about, "channels": network.channels})}
-    with write_aside(path) as aside:
-        aside.write_bytes(save(tensors, described))
+    write_file(path, save(tensors, described))
 
 
 def load_network(path: str | os.PathLike[str] | None = None) -> OutlineNetwork:

@@ -21,7 +21,7 @@ from kneematch.geometry.frames import enlarge_pose
 from kneematch.geometry.knee_view import VIEW_WIDTH
 from kneematch.geometry.pose import pose_from_points
 from kneematch.geometry.split import HALF_ASPECT
-from kneematch.io.atomic import write_aside
+from kneematch.io.files import write_file
 from kneematch.matching.annotation import PLATEAU_MARGINS, Point
 from kneematch.matching.template import Template, Window
 from kneematch.networks.cpu_inference import Ranges, cpu_network
@@ -112,8 +112,7 @@ def save_model(path: str | os.PathLike[str], model: Model, *, compact: bool = Fa
         "settings": dict(model.settings),
         "ranges": model.ranges,
     }
-    with write_aside(path) as aside:
-        aside.write_bytes(save(tensors, {"format": FORMAT, "about": json.dumps(about)}))
+    write_file(path, save(tensors, {"format": FORMAT, "about": json.dumps(about)}))
 
 
 def _stored(name: str, tensor: Tensor, *, compact: bool) -> dict[str, Tensor]:

@@ -15,8 +15,8 @@ from typing import BinaryIO, Final
 
 from kneematch.errors import SettingsError
 from kneematch.geometry.split import SIDES
-from kneematch.io.atomic import lock, write_private
 from kneematch.io.csv_text import csv_line, restore
+from kneematch.io.files import lock, write_file
 
 FILE_NAME: Final = "review.csv"
 ACCEPTED, REJECTED, CORRECTED = DECISIONS = ("accepted", "rejected", "corrected")
@@ -159,7 +159,7 @@ def _open_log(path: Path) -> tuple[BinaryIO, list[Decision], str]:
         if faulty:
             warning = _back_up(path, content, faulty)
         if b"".join(lines) != content:
-            write_private(path, b"".join(lines))
+            write_file(path, b"".join(lines))
             file.close()
             file = _open_locked(path)
         if not any(lines):
@@ -201,7 +201,7 @@ def _back_up(path: Path, content: bytes, faulty: Sequence[int]) -> str:
     """Copy the file before its unreadable lines are removed; return a warning."""
     now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     backup = path.with_name(f"{path.name}.{now}.bak")
-    write_private(backup, content)
+    write_file(backup, content)
     shown = ", ".join(map(str, faulty[:5])) + (", ..." if len(faulty) > 5 else "")
     return (
         f"{path}: cannot read line {shown}; expected a decision on each line; all other lines are "

@@ -11,8 +11,8 @@ from typing import Final
 
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.split import SMALLEST_FILM
-from kneematch.io.atomic import make_folder, refuse_existing
 from kneematch.io.csv_text import write_csv
+from kneematch.io.files import make_folder, refuse_existing
 from kneematch.io.limits import MAX_PIXELS
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16

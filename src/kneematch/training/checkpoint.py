@@ -11,7 +11,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.io.atomic import write_aside
+from kneematch.io.files import write_file
 from kneematch.networks.model_file import PHASES, read_safetensors
 from kneematch.networks.pose_network import PoseNetwork
 from kneematch.training.config import Recipe
@@ -113,8 +113,7 @@ def save_checkpoint(
         "position": {"round": state.round, "epoch": state.epoch},
     }
     stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    with write_aside(path) as aside:
-        aside.write_bytes(save(stored, {"format": FORMAT, "about": json.dumps(about)}))
+    write_file(path, save(stored, {"format": FORMAT, "about": json.dumps(about)}))
 
 
 def load_checkpoint(

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadable
 from kneematch.geometry.split import HALF_SIZE, SIDES, split
-from kneematch.io.atomic import make_folder, write_aside, writing
-from kneematch.io.file_version import content_hash
+from kneematch.io.files import content_hash, make_folder, write_file, writing
 from kneematch.io.read import is_dicom, read_isolated, unexpected
 from kneematch.parallel import WorkerDied, map_in_workers
 from kneematch.training.config import CACHE_VARIABLE, cache_folder
@@ -217,12 +216,10 @@ def _store(own: Path, key: str, halves: Tensor | str) -> None:
     with writing(own, ROOM_NEEDED):
         make_folder(path.parent)
         if isinstance(halves, str):
-            with write_aside(path.with_suffix(REASON_SUFFIX)) as aside:
-                aside.write_text(halves, encoding="utf-8")
+            write_file(path.with_suffix(REASON_SUFFIX), halves.encode())
         else:
-            with write_aside(path) as aside:
-                levels = np.rint(halves.clamp(0, 1).numpy() * WHITE)
-                aside.write_bytes(levels.astype(DTYPE).tobytes())
+            levels = np.rint(halves.clamp(0, 1).numpy() * WHITE)
+            write_file(path, levels.astype(DTYPE).tobytes())
 
 
 def _find_entry(own: Path, path: str, key: str | None) -> _Entry | None:

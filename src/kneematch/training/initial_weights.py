@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.io.file_version import content_hash
+from kneematch.io.files import content_hash
 from kneematch.networks.model_file import (
     READABLE,
     Model,

@@ -12,7 +12,7 @@ from scipy.ndimage import map_coordinates
 from torch import Tensor
 
 from kneematch.devices import resolve_device
-from kneematch.io.atomic import check_suffix, refuse_existing
+from kneematch.io.files import check_suffix, refuse_existing
 from kneematch.measures.augmentation import Views, draw_views
 from kneematch.measures.drawn_knees import DrawnKnee, read_corrected, read_masks
 from kneematch.measures.learning import LearningConfig, choose, train_outlines

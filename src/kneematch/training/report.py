@@ -18,9 +18,9 @@ from kneematch.detection.detector import Detector
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
 from kneematch.geometry.view import transform
-from kneematch.io.atomic import write_aside
 from kneematch.io.csv_text import write_csv
 from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
+from kneematch.io.files import atomic_write
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.energy import losses, robust_terms
 from kneematch.networks.model_file import PHASES
@@ -92,8 +92,8 @@ def plot_losses(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:
     axes.grid(alpha=0.3)
     if epochs:
         axes.legend(loc="upper right")
-    with write_aside(path) as aside:
-        figure.savefig(aside, format="png")
+    with atomic_write(path) as temp:
+        figure.savefig(temp, format="png")
 
 
 def draw_preview(task: Task, networks: Networks, phase: str) -> Image.Image:

@@ -15,15 +15,15 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.geometry.split import ROOM, SIDES
-from kneematch.io.atomic import (
+from kneematch.io.discovery import find_films
+from kneematch.io.files import (
+    atomic_write,
     check_suffix,
     make_folder,
     refuse_existing,
     remove_leftovers,
-    write_aside,
     writing,
 )
-from kneematch.io.discovery import find_films
 from kneematch.io.read import read_isolated
 from kneematch.matching.annotation import Annotation, load_annotation
 from kneematch.matching.template import annotated_half, cut_from_half
@@ -190,8 +190,8 @@ def _train(
                     epochs.append(Epoch(phase, state.round, state.epoch, state.loss, seconds))
                     write_metrics(epochs, _beside(out, METRICS))
                     plot_losses(epochs, _beside(out, CURVES))
-                    with write_aside(_beside(out, PREVIEW)) as aside:
-                        draw_preview(task, networks, phase).save(aside, format="PNG")
+                    with atomic_write(_beside(out, PREVIEW)) as temp:
+                        draw_preview(task, networks, phase).save(temp, format="PNG")
                 # Last, so that no finished epoch lacks its metrics; those of others are dropped.
                 save_checkpoint(checkpoint_path(out), phase, state, networks, fixed, settings)
             if state.epoch > 0:

@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from kneematch.detection.detector import Detector
 from kneematch.detection.overlay import draw_detections
 from kneematch.errors import FilmError, TemplateError
-from kneematch.io.atomic import check_suffix
 from kneematch.io.display import data_url
+from kneematch.io.files import check_suffix
 from kneematch.matching.annotation import SUFFIX, Annotation, save_annotation
 from kneematch.matching.template import Template, cut_from_half
 from kneematch.solvers.exhaustive_search import exhaustive_search

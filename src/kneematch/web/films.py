@@ -12,8 +12,8 @@ from PIL import Image
 
 from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import draw_detections
-from kneematch.io.atomic import make_folder, write_private
 from kneematch.io.display import encode, to_grey8
+from kneematch.io.files import make_folder, write_file
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
 
@@ -63,7 +63,7 @@ def make_thumbnail(path: Path, film: Radiograph, knee: Detection | None) -> None
     picture = draw_detections(part, shown, longest_px=THUMBNAIL_PX, thumbnail=True, reasons=False)
     make_folder(path.parent)
     path.parent.chmod(0o700)  # also where an earlier version made it
-    write_private(path, encode(picture, "jpeg", quality=THUMBNAIL_QUALITY))
+    write_file(path, encode(picture, "jpeg", quality=THUMBNAIL_QUALITY))
 
 
 def _around(film: Radiograph, knee: Detection) -> tuple[Radiograph, list[Detection]]:

@@ -12,7 +12,7 @@ from kneematch.errors import KneematchError
 from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.geometry.sampling import sample
 from kneematch.geometry.view import compose
-from kneematch.io.file_version import content_hash
+from kneematch.io.files import content_hash
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.run_folder import RUN
 from kneematch.matching.annotation import load_annotation

@@ -1,4 +1,4 @@
-"""Write files atomically and for the owner's eyes only; lock files; refuse to replace others.
+"""Write files atomically and for the owner's eyes only, lock them, and tell their versions apart.
 
 Files are created with mode 0600 and folders with 0700, or less where the umask is stricter. A file
 that replaces another one keeps its mode, so a file that was shared stays shared.
@@ -9,8 +9,12 @@ import os
 import platform
 import re
 import secrets
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -18,39 +22,41 @@ from kneematch.errors import SettingsError
 
 # Names of temporary files begin so, and their process follows. A hash stands for the machine, since
 # others may write to the same disk.
-ASIDE: Final = f".kneematch-{hashlib.sha256(os.fsencode(platform.node())).hexdigest()[:8]}-"
+TEMPORARY: Final = f".kneematch-{hashlib.sha256(os.fsencode(platform.node())).hexdigest()[:8]}-"
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
+READERS: Final = 8  # threads; most of the time they wait for the disk
+PER_TASK: Final = 256  # files
 
 
 @contextmanager
-def write_aside(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the same folder; the file written there replaces `path` on success.
 
     On failure the temporary file is removed, and a file that was at `path` before is untouched.
     """
     target = Path(path)
     # Writers may choose a format by the suffix.
-    aside = target.with_name(f"{ASIDE}{os.getpid()}-{secrets.token_hex(8)}{target.suffix}")
+    temp = target.with_name(f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}{target.suffix}")
     try:
-        aside.touch(FILE_MODE, exist_ok=False)
+        temp.touch(FILE_MODE, exist_ok=False)
         with suppress(FileNotFoundError):
-            aside.chmod(target.stat().st_mode & 0o777)
-        yield aside
-        _flush(aside)
-        aside.replace(target)
+            temp.chmod(target.stat().st_mode & 0o777)
+        yield temp
+        _flush(temp)
+        temp.replace(target)
     except OSError as error:
-        if error.filename in (None, aside, str(aside)):  # a name that says nothing to the user
+        if error.filename in (None, temp, str(temp)):  # a name that says nothing to the user
             error.filename = str(target)
         raise
     finally:
-        aside.unlink(missing_ok=True)
+        temp.unlink(missing_ok=True)
     _flush(target.parent)  # so that the new name survives a power cut
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file atomically that only its owner can read."""
-    with write_aside(path) as aside:
-        aside.write_bytes(content)
+def write_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write the whole content of a file atomically."""
+    with atomic_write(path) as temp:
+        temp.write_bytes(content)
 
 
 def make_folder(path: Path) -> None:
@@ -63,8 +69,8 @@ def remove_leftovers(*folders: Path) -> None:
     if os.name == "nt":  # where os.kill would not ask, but kill
         return
     for folder in folders:
-        for path in folder.glob(f"{ASIDE}*"):
-            process = re.match(rf"{re.escape(ASIDE)}(\d+)-", path.name)
+        for path in folder.glob(f"{TEMPORARY}*"):
+            process = re.match(rf"{re.escape(TEMPORARY)}(\d+)-", path.name)
             if process and not _is_running(int(process[1])):
                 path.unlink(missing_ok=True)
 
@@ -141,3 +147,44 @@ def writing(
         raise SettingsError(
             f"{error.filename or path}: cannot be written ({reason}); expected {expected}"
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class FileVersion:
+    """The state of a file."""
+
+    size: int  # bytes
+    modified_ns: int  # since the epoch
+    sha256: str = ""  # empty unless it was asked for
+
+    def is_same(self, other: "FileVersion") -> bool:
+        """Compare the hashes if both are known, or else sizes and dates."""
+        if self.sha256 and other.sha256:
+            return self.sha256 == other.sha256
+        return astuple(self)[:2] == astuple(other)[:2]
+
+
+def file_versions(paths: Sequence[str], *, hashed: bool = False) -> list[FileVersion | None]:
+    """Return the versions of files; None for those that are not there."""
+    parts = (paths[first : first + PER_TASK] for first in range(0, len(paths), PER_TASK))
+    with ThreadPoolExecutor(READERS) as readers:
+        found = readers.map(lambda part: [_version(path, hashed=hashed) for path in part], parts)
+        return list(chain.from_iterable(found))
+
+
+def content_hash(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _version(path: str, *, hashed: bool) -> FileVersion | None:
+    try:
+        state = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    digest = ""
+    if hashed and stat.S_ISREG(state.st_mode):  # a pipe would block, a device never end
+        with suppress(OSError):
+            digest = content_hash(path)
+    return FileVersion(state.st_size, state.st_mtime_ns, digest)
