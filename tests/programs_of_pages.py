@@ -20,25 +20,20 @@ MOST_FILMS = 4
 SMALLER = {
     "synth": {"--size": "600x500"},
     "train": {"--epochs": "1"},
-    "reproduce": {"--test": "2"},
 }
-SMALLER_TRAINING = {"--train": "2", "--epochs": "1", "--rounds": "1"}  # of reproduce
+REPRODUCTION = "scripts/reproduce_oai_most.py"
+SMALLER_TRAINING = {"--train": "2", "--epochs": "1", "--rounds": "1"}  # of the reproduction
 VALUES = {"docker": {"-v", "-w", "--tmpfs", "--network", "--user"}, "apptainer": {"--bind"}}
 
 
 def kneematch(arguments: list[str]) -> int:
     """Run kneematch; end a page when it has answered, and save a template for `annotate`."""
     name, *given = arguments
-    for option, value in NOT_HERE.items():
-        if option in given and given[given.index(option) + 1] == value:
-            del given[given.index(option) : given.index(option) + 2]
+    leave_out(given)
     if name == "synth" and "-n" in given:
         count = given.index("-n") + 1
         given[count] = str(min(int(given[count]), MOST_FILMS))
-    trains = name == "reproduce" and "most" not in given
-    for option, value in (SMALLER.get(name, {}) | (SMALLER_TRAINING if trains else {})).items():
-        if option not in given:
-            given += [option, value]
+    add(given, SMALLER.get(name, {}))
     if name == "train" and "--masks" in given:
         return tune(given)
     if name not in ("annotate", "review"):
@@ -47,6 +42,29 @@ def kneematch(arguments: list[str]) -> int:
     if name == "annotate":
         save_template(Path(given[0]), Path(given[given.index("-o") + 1]))
     return 0
+
+
+def leave_out(given: list[str]) -> None:
+    """Remove what cannot run here."""
+    for option, value in NOT_HERE.items():
+        if option in given and given[given.index(option) + 1] == value:
+            del given[given.index(option) : given.index(option) + 2]
+
+
+def add(given: list[str], options: dict[str, str]) -> None:
+    """Add options that are not given."""
+    for option, value in options.items():
+        if option not in given:
+            given += [option, value]
+
+
+def reproduce(given: list[str]) -> int:
+    """Run the reproduction on few films, and briefly."""
+    leave_out(given)
+    add(given, {"--test": "2"} | ({} if "most" in given else SMALLER_TRAINING))
+    return subprocess.run(
+        [sys.executable, str(ROOT / REPRODUCTION), *given], check=False
+    ).returncode
 
 
 def tune(given: list[str]) -> int:
@@ -108,6 +126,8 @@ def main() -> int:
         return subprocess.run(arguments, check=False).returncode
     if program == "torchrun":
         return kneematch(arguments[arguments.index("kneematch") + 1 :])
+    if program == "python" and arguments[0].endswith(REPRODUCTION):
+        return reproduce(arguments[1:])
     if program == "python" and arguments[0].startswith("benchmarks/"):
         return int(not (ROOT / arguments[0]).exists())
     if program == "python":

@@ -41,12 +41,6 @@ def option(default: Any = MISSING, **about: Any) -> Any:
     return field(default=default, metadata={KEY: Option(**about)})
 
 
-def option_like(config: type[Any], name: str, default: Any = MISSING) -> Any:
-    """Return a dataclass field with the option of another configuration's field of this name."""
-    other = next(item for item in fields(config) if item.name == name)
-    return field(default=other.default if default is MISSING else default, metadata=other.metadata)
-
-
 def parse_names(text: str) -> tuple[str, ...]:
     """Return names that are separated by commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,7 +1,4 @@
-"""Every command that writes, given a file or folder of the user as its target: it is refused.
-
-`reproduce` is tested in test_reproduce.py.
-"""
+"""Every command that writes, given a file or folder of the user as its target: it is refused."""
 
 import hashlib
 import json

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.config import EvaluateConfig, ReproduceConfig
+from kneematch.evaluation.config import EvaluateConfig
 from kneematch.solvers.settings import PaperSettings
 
 
@@ -27,20 +27,6 @@ def test_evaluate_config_refuses_contradictions(wrong: dict[str, Any], message: 
     with pytest.raises(SettingsError, match=message) as refused:
         EvaluateConfig(**wrong)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"participant": "("}, "expected a regular expression"),
-        ({"methods": ("grid",)}, "--grid N"),
-        ({"methods": ("locator",)}, "expected some of sliding"),
-        ({"resume": True, "force": True}, "one of them"),
-    ],
-)
-def test_reproduce_config_refuses_contradictions(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        ReproduceConfig(**wrong)
 
 
 def test_evaluate_config_gives_the_papers_settings_to_its_solvers() -> None:

@@ -1,8 +1,6 @@
-"""`kneematch evaluate` and `kneematch reproduce`: compare methods, on any films or the paper's."""
+"""`kneematch evaluate`: compare methods."""
 
 from collections.abc import Iterable
-from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -13,12 +11,11 @@ from kneematch.cli.terminal import (
     choose_messages,
     complain_first,
     print_table,
-    progress_bar,
     shown,
     stopping_cleanly,
     writing,
 )
-from kneematch.evaluation.config import EvaluateConfig, ReproduceConfig
+from kneematch.evaluation.config import EvaluateConfig
 
 if TYPE_CHECKING:
     from kneematch.evaluation.run import EvaluateResult
@@ -32,13 +29,6 @@ PRINTED: Final[dict[str, tuple[str, ...] | None]] = {
     "templates": ("template", "round trip, median %", "triangles, median %", "mean IoU"),
 }
 MOST_REASONS: Final = 10
-
-
-class StudyName(StrEnum):
-    """Studies that the paper used."""
-
-    OAI = "oai"
-    MOST = "most"
 
 
 @config_options(EvaluateConfig)
@@ -62,48 +52,21 @@ def evaluate(
     progress = choose_messages(quiet=quiet, log=log)
     with stopping_cleanly(out / RUNS), writing(out):
         result = run.evaluate(films or [], out, config, progress=progress)
-    _complain(result)
+    print_failures(result)
     if not quiet:
-        _print_tables(result, PRINTED)
+        print_tables(result, PRINTED)
         typer.echo(shown(result.page))
     if result.failed:
         raise typer.Exit(SOME_FAILED)
 
 
-@config_options(ReproduceConfig)
-def reproduce(
-    study: Annotated[StudyName, typer.Argument(help="oai: Table 1; most: Table 2.")],
-    root: Annotated[Path, typer.Option(metavar="FOLDER", help="The study's films, unpacked.")],
-    out: OutFolder,
-    config: ReproduceConfig,
-) -> None:
-    """Train and test on the paper's data, and print its table beside the new results.
-
-    Draw the template on a film of your choice first, since the paper's is not published. For MOST,
-    name with --model the model that was trained on OAI. docs/reproduce.md describes the layout of
-    the films.
-    """
-    from kneematch.evaluation import reproduce
-    from kneematch.evaluation.datasets import STUDIES
-
-    with stopping_cleanly(out), writing(out):
-        done = reproduce.reproduce(STUDIES[study], root, out, config, progress=progress_bar)
-    _complain(done.evaluation)  # train() has logged films that could not be trained on
-    print_table(done.table)
-    _print_tables(done.evaluation, ("accuracy", "distances"))
-    typer.echo(done.table.caption)
-    typer.echo(f"{shown(done.page)}, {shown(done.evaluation.page)}")
-    if done.evaluation.failed or done.left_out:
-        raise typer.Exit(SOME_FAILED)
-
-
-def _complain(result: "EvaluateResult") -> None:
+def print_failures(result: "EvaluateResult") -> None:
     """Print why films failed, and where the other reasons are."""
     reasons = list(result.failed.values())
     complain_first(reasons[:MOST_REASONS], len(reasons), f"failed: {shown(result.page)}")
 
 
-def _print_tables(result: "EvaluateResult", names: Iterable[str]) -> None:
+def print_tables(result: "EvaluateResult", names: Iterable[str]) -> None:
     """Print the named tables, where they were made."""
     for name in names:
         if table := result.table(name):

@@ -11,7 +11,7 @@ from typing import Annotated, Final, NoReturn, cast
 import typer
 
 from kneematch.cli.detect import detect
-from kneematch.cli.evaluate import evaluate, reproduce
+from kneematch.cli.evaluate import evaluate
 from kneematch.cli.films import import_template, info, synth
 from kneematch.cli.pages import annotate, review
 from kneematch.cli.runs import apply, compare
@@ -32,10 +32,13 @@ OUT_OF_MEMORY: Final = (
 )
 GPU_OUT_OF_MEMORY: Final = ("CUDA out of memory", "CUDA error: out of memory", "_ALLOC_FAILED")
 
+CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
+
 app = typer.Typer(
+    name="kneematch",
     help="Find the knee joint areas in knee radiographs.",
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
 )
 for command in (
     annotate,
@@ -45,7 +48,6 @@ for command in (
     evaluate,
     import_template,
     info,
-    reproduce,
     review,
     synth,
     train,
@@ -94,20 +96,21 @@ def run() -> NoReturn:
     os._exit(code)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, program: typer.Typer = app) -> int:
     """Run a command; an error that the user can correct is one line on stderr and exit code 2."""
     # Threads that wait for work by spinning would keep the processes that read films waiting.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments)
     with log_to_stderr():
-        return _main(given or ["--help"])
+        return _main(given or ["--help"], program)
 
 
-def _main(arguments: list[str]) -> int:
+def _main(arguments: list[str], program: typer.Typer) -> int:
+    name = program.info.name
     try:
-        return app(arguments, prog_name="kneematch", standalone_mode=False) or 0
+        return program(arguments, prog_name=name, standalone_mode=False) or 0
     except UsageError as error:
-        complain(f"{error.format_message()} See 'kneematch --help'.")
+        complain(f"{error.format_message()} See '{name} --help'.")
     except KneematchError as error:
         complain(str(error))
     except OSError as error:

@@ -1,7 +1,6 @@
-"""Settings of `kneematch evaluate` and `kneematch reproduce`; importing them is fast."""
+"""Settings of `kneematch evaluate`; importing them is fast."""
 
 import math
-import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any, Final
 
 from kneematch import options
 from kneematch.errors import SettingsError
-from kneematch.options import INPUT, METHOD, check_options, option, option_like, parse_names
+from kneematch.options import INPUT, METHOD, check_options, option, parse_names
 from kneematch.solvers.settings import N_SCALES, RATE, STEPS, STRIDE, PaperSettings
-from kneematch.training.config import PAPER, TrainConfig
 
 GRID: Final = "grid"
 PAPER_METHODS: Final = ("sliding", "neural", "neural+sharpen", "search")  # on two half images
@@ -67,7 +65,7 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
         check_options(self)
-        _check_methods(self.methods, METHODS)
+        check_methods(self.methods, METHODS)
         if not (0 < self.grid_stride < 1 and 0 < self.adam_rate < math.inf):
             raise SettingsError(
                 f"--grid-stride {self.grid_stride} and --adam-rate {self.adam_rate}; expected a "
@@ -86,77 +84,8 @@ class EvaluateConfig:
         return PaperSettings(*(getattr(self, name) for name in PaperSettings._fields))
 
 
-@dataclass(frozen=True, slots=True)
-class ReproduceConfig:
-    """Which films of a study are used, and how the model is trained and tested."""
-
-    visit: str | None = _input(
-        help="Name pattern of the visit's folders.",
-        metavar="PATTERN",
-        default_text="the study's baseline",
-    )
-    series: str | None = _input(
-        help="Only DICOM files whose SeriesDescription contains TEXT, whatever their folder.",
-        metavar="TEXT",
-        default_text="the study's bilateral PA films",
-    )
-    participant: str | None = _input(
-        help="Regular expression that matches the names of participants' folders.",
-        metavar="REGEX",
-        default_text="the study's",
-    )
-    films: Path | None = _input(
-        help="Choose among these films: one path per line, or a CSV with a column of paths.",
-        metavar="LIST",
-    )
-    train: int | None = _input(
-        help="Number of films to train on.", metavar="N", minimum=2, default_text="500 for OAI"
-    )
-    test: int | None = _input(
-        help="Number of films to test on.", metavar="N", minimum=1, default_text="400"
-    )
-    train_list: Path | None = _input(help="Train on exactly these films.", metavar="LIST")
-    test_list: Path | None = _input(help="Test on exactly these films.", metavar="LIST")
-    truth: Path | None = _input(
-        help="Labels of test films: KNEEL's landmarks or denizlab's boxes of OAI, or a CSV as "
-        "`kneematch evaluate` takes it.",
-        metavar="CSV",
-    )
-    template: Path | None = _method(None, help="Annotated knee to train on.", metavar="FILE")
-    model: Path | None = _method(
-        None, help="Model to test instead of training one.", metavar="FILE"
-    )
-    recipe: str = option_like(TrainConfig, "recipe", default=PAPER.name)
-    start: str = option_like(TrainConfig, "start")
-    rounds: int | None = option_like(TrainConfig, "rounds")
-    epochs: int | None = option_like(TrainConfig, "epochs")
-    methods: tuple[str, ...] = option_like(EvaluateConfig, "methods", PAPER_METHODS)
-    grid: int = option_like(EvaluateConfig, "grid")
-    grid_scales: int = option_like(EvaluateConfig, "grid_scales")
-    grid_stride: float = option_like(EvaluateConfig, "grid_stride")
-    adam_steps: int = option_like(EvaluateConfig, "adam_steps")
-    adam_rate: float = option_like(EvaluateConfig, "adam_rate")
-    seed: int = options.seed_option()
-    resume: bool = options.resume_option()
-    force: bool = options.force_option()
-    device: str = options.device_option()
-    workers: int | None = options.workers_option()
-    cache: Path | None = option_like(TrainConfig, "cache")
-
-    def __post_init__(self) -> None:
-        """Refuse settings that contradict each other."""
-        check_options(self)
-        _check_methods(self.methods, PAPER_METHODS)
-        try:
-            re.compile(self.participant or "")
-        except re.error as error:
-            raise SettingsError(
-                f"--participant {self.participant}: {error}; expected a regular expression of "
-                "folders' names; correct it"
-            ) from error
-
-
-def _check_methods(methods: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+def check_methods(methods: tuple[str, ...], allowed: tuple[str, ...]) -> None:
+    """Raise SettingsError unless there are methods, all of them allowed and each once."""
     expected = ", ".join(allowed)
     if not methods:
         raise SettingsError(f"no methods; expected some of {expected}; name one")

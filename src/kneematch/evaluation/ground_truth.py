@@ -1,24 +1,16 @@
-"""Labelled tibial plateaus: where the knees are known to be, from a CSV file.
-
-Two files that others have published, which are no part of kneematch, have labels of OAI's baseline:
-`annotations/bf_landmarks_1_0.3.csv` of KNEEL (Tiulpin et al., ICCVW 2019), with points on the
-outline of the plateau, of which the outermost are taken; and `data/detector/*.csv` of denizlab's
-OAI-KL-Grade-Classification, with boxes around the joints.
-"""
+"""Labelled tibial plateaus: where the knees are known to be, from a CSV file."""
 
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Final
 
 from kneematch.detection.detection import Point
-from kneematch.errors import FilmError, SettingsError
-from kneematch.io.dicom_header import header_value
+from kneematch.errors import SettingsError
 from kneematch.io.limits import read_text_bytes
-from kneematch.io.read import read_header
 from kneematch.matching.annotation import PLATEAU_MARGINS
 
 AREA: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau
@@ -33,12 +25,6 @@ PHANTOM_COLUMNS: Final = (
     "negative",
     "implant",
 )
-LANDMARK_COLUMNS: Final = ("subject_id", "side", "tibia", "bbox")
-BOX_COLUMNS: Final = tuple("012345678")
-SPACING_MM: Final = 0.3  # of KNEEL's pixels
-PADDING: Final = 100  # pixels that KNEEL added around the film
-HALVES: Final = {"R": "left", "L": "right"}  # where the patient's knees are in OAI's films
-SPACING: Final = ("ImagerPixelSpacing", "PixelSpacing")  # in KNEEL's order
 
 Row = Mapping[str, str]
 
@@ -180,72 +166,3 @@ def _knee(film: str, side: str, points: Sequence[str], source: str) -> LabelledK
     if side.strip().lower() not in SIDES:
         raise ValueError(f"side {side!r}")
     return LabelledKnee(PurePath(film).name, SIDES[side.strip().lower()], left, right, source)
-
-
-def load_oai_labels(path: Path, films: Sequence[str]) -> GroundTruth:
-    """Read labels of KNEEL or denizlab, or a file that `load_ground_truth` reads, for some films.
-
-    Paths of films have OAI's folders: release, participant, date, series, file.
-
-    Raises:
-        SettingsError: the file cannot be read, or none of the films is labelled.
-    """
-    names, rows = read_csv(path)
-    if set(LANDMARK_COLUMNS) <= names:
-        parse, of_film = _landmarks, {part: film for film in films for part in PurePath(film).parts}
-    elif set(BOX_COLUMNS) <= names:
-        parse, of_film = _boxes, {"_".join(PurePath(film).parts[-5:]): film for film in films}
-    else:
-        return load_ground_truth(path)
-    knees, left_out = list[LabelledKnee](), 0
-    for line, row in rows:
-        film = of_film.get(PurePath(row.get("subject_id") or row["0"]).name.removesuffix(".h5"))
-        if film is None:
-            continue
-        try:
-            found = list(parse(row, film))
-        except FilmError:  # the methods report it
-            found = []
-        except (KeyError, ValueError, TypeError) as error:
-            raise SettingsError(
-                f"{path}, line {line}: {error}; expected the layout of KNEEL's landmarks or "
-                "denizlab's boxes; download the file again"
-            ) from error
-        knees += found
-        left_out += not found
-    if not knees:
-        raise SettingsError(
-            f"{path}: none of {len(films)} test films is labelled in it; expected participants of "
-            "OAI's baseline; test on labelled films with --test-list"
-        )
-    return GroundTruth(path, tuple(knees), left_out)
-
-
-def _landmarks(row: Row, film: str) -> Iterator[LabelledKnee]:
-    """Yield the knee of a row of KNEEL: points in a crop, which is mirrored for left knees."""
-    header: Any = read_header(film, *SPACING)
-    spacing = next((value for name in SPACING if (value := header_value(header, name))), None)
-    if spacing is None:
-        return
-    scale = SPACING_MM / float(spacing[0])
-    x0, y0, x1, _ = map(float, row["bbox"].split(","))
-    numbers = list(map(float, row["tibia"].split(",")))
-    points = []
-    for x, y in zip(numbers[::2], numbers[1::2], strict=True):
-        across = x1 - x if row["side"] == "L" else x0 + x
-        points.append((scale * (across - PADDING), scale * (y0 + y - PADDING)))
-    yield LabelledKnee(film, HALVES[row["side"]], min(points), max(points), "KNEEL")
-
-
-def _boxes(row: Row, film: str) -> Iterator[LabelledKnee]:
-    """Yield the knees of a row of denizlab: two boxes x0, y0, x1, y1 as fractions of the film."""
-    header: Any = read_header(film, "Rows", "Columns")
-    height, width = float(header.Rows), float(header.Columns)
-    numbers = [float(row[name]) for name in BOX_COLUMNS[1:]]
-    boxes = sorted(box for box in (numbers[:4], numbers[4:]) if min(box) >= 0)
-    if len(boxes) < len(HALVES):
-        return
-    for side, (x0, y0, x1, y1) in zip(HALVES.values(), boxes, strict=True):
-        reach = width * (x1 - x0) / (2 * AREA)
-        x, y = width * (x0 + x1) / 2, height * (y0 + y1) / 2
-        yield LabelledKnee(film, side, (x - reach, y), (x + reach, y), "denizlab", is_box=True)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import BinaryIO, Final, NoReturn
 
 from kneematch.errors import FilmError, SettingsError, Unreadable
 from kneematch.io.csv_text import read_csv
@@ -149,7 +149,7 @@ def _films_of(name: str, stdin: BinaryIO | None, leave_out: Sequence[Path]) -> I
         source = Path(name[len(LIST_SIGN) :])
         names = _listed(_bytes(source), str(source), source.parent)
     elif path.suffix.lower() == CSV_SUFFIX and os.path.isfile(path):  # noqa: PTH113
-        names = [_located(entry, path.parent) for entry in _column(_bytes(path), path)]
+        names = [located(entry, path.parent) for entry in _column(_bytes(path), path)]
     elif glob.has_magic(name) and not os.path.lexists(path):
         matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - keeps the name as given
         names = list(_outside_runs(matches, name))
@@ -170,7 +170,7 @@ def _listed(text: bytes, source: str, folder: Path) -> list[str]:
         raise SettingsError(f"{source}: a film; expected a list of films; leave the @ out")
     lines = text.split(b"\0") if b"\0" in text else text.split(b"\n")
     names = [os.fsdecode(line.removesuffix(b"\r")) for line in lines]
-    names = [_located(name, folder) for name in names if name.strip()]
+    names = [located(name, folder) for name in names if name.strip()]
     if not names:
         raise SettingsError(f"{source}: an empty list; expected a path a line; check it")
     return names
@@ -199,26 +199,28 @@ def _column(text: bytes, path: Path) -> list[str]:
     return paths
 
 
-def _located(name: str, folder: Path) -> str:
+def located(name: str, folder: Path) -> str:
     """Return a listed path, relative to the current folder or else to the folder of its list."""
     beside = folder / name
     return str(beside) if not os.path.lexists(name) and os.path.lexists(beside) else name
 
 
+def refuse_unlistable(error: OSError) -> NoReturn:
+    """Raise SettingsError for a folder that os.walk cannot list."""
+    raise SettingsError(
+        f"{error.filename}: {error.strerror}; expected a folder that can be listed; check its "
+        "permissions, or leave it out"
+    ) from error
+
+
 def _inside(folder: str, leave_out: Sequence[Path]) -> list[str]:
     """Return the films of a folder, then of its folders, by name; links are not followed."""
-
-    def refuse(error: OSError) -> None:
-        raise SettingsError(
-            f"{error.filename}: {error.strerror}; expected a folder that can be listed; check its "
-            "permissions, or leave it out"
-        ) from error
 
     def is_left_out(path: Path) -> bool:
         return any(other.exists() and path.samefile(other) for other in leave_out)
 
     films = []
-    for parent, folders, files in os.walk(folder, onerror=refuse):
+    for parent, folders, files in os.walk(folder, onerror=refuse_unlistable):
         is_run = holds_run(parent)
         if is_run and parent != folder:
             _skip_run(parent)

@@ -1,19 +1,39 @@
-"""Reproduce the paper's Tables 1 and 2: train on a study's films, test on others, compare."""
+"""Reproduce the paper's Tables 1 and 2: train on a study's films, test on others, compare.
+
+    python scripts/reproduce_oai_most.py oai --root OAI --template template.json -o oai-out
+    python scripts/reproduce_oai_most.py most --root MOST --model oai-out/model.safetensors -o OUT
+
+docs/reproduce.md describes the films and the options.
+"""
 
 import logging
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Annotated
 
+import typer
+
+from kneematch import EvaluateConfig, TrainConfig, evaluate, train
+from kneematch.cli.evaluate import print_failures, print_tables
+from kneematch.cli.main import CONTEXT, main
+from kneematch.cli.options import OutFolder, config_options
+from kneematch.cli.terminal import (
+    SOME_FAILED,
+    print_table,
+    progress_bar,
+    shown,
+    stopping_cleanly,
+    writing,
+)
 from kneematch.errors import SettingsError
-from kneematch.evaluation.config import GRID, EvaluateConfig, ReproduceConfig
-from kneematch.evaluation.datasets import Split, Study, relative_path, split_films
-from kneematch.evaluation.ground_truth import load_oai_labels
+from kneematch.evaluation.config import GRID
 from kneematch.evaluation.losses import film_losses
 from kneematch.evaluation.method_run import RUNS, MethodRun
-from kneematch.evaluation.run import EvaluateResult, evaluate
+from kneematch.evaluation.run import EvaluateResult
 from kneematch.evaluation.scores import plateau_margins
 from kneematch.evaluation.statistics import mean_and_error
 from kneematch.evaluation.tables import (
@@ -30,29 +50,42 @@ from kneematch.matching.annotation import load_annotation
 from kneematch.networks.model_file import load_model
 from kneematch.progress import Progress, no_progress
 from kneematch.solvers.settings import PaperSettings
-from kneematch.training.config import RECIPES, TrainConfig
-from kneematch.training.trainer import checkpoint_path, train, training_settings
+from kneematch.training.config import RECIPES
+from kneematch.training.trainer import checkpoint_path, training_settings
+from reproduce_config import ReproduceConfig
+from study_films import STUDIES, Split, Study, relative_path, split_films
+from study_labels import load_oai_labels
 
-MODEL: Final = "model.safetensors"
-LISTS: Final = ("train.txt", "test.txt")
-TABLE: Final = "reproduction"
-TITLES: Final = {
+MODEL = "model.safetensors"
+LISTS = ("train.txt", "test.txt")
+TABLE = "reproduction"
+TITLES = {
     "sliding": "template matching",
     "neural": "neural method",
     "neural+sharpen": "neural method + sharpening step",
     "search": "search (not in the paper)",
     GRID: "grid initialized search",
 }
-COLUMNS: Final = columns("method", "printed:3", "here:3", "standard error:4", "difference:3")
+COLUMNS = columns("method", "printed:3", "here:3", "standard error:4", "difference:3")
 
 # Settings that the training and the evaluation take over.
-TRAINING: Final = "recipe", "start", "rounds", "epochs", "seed", "device", "workers", "cache"
-EVALUATION: Final = (
+TRAINING = "recipe", "start", "rounds", "epochs", "seed", "device", "workers", "cache"
+EVALUATION = (
     *("methods", "grid", *PaperSettings._fields),
     *("resume", "force", "device", "workers"),
 )
 
 logger = logging.getLogger("kneematch")
+app = typer.Typer(
+    name="reproduce_oai_most.py", pretty_exceptions_enable=False, context_settings=CONTEXT
+)
+
+
+class StudyName(StrEnum):
+    """Studies that the paper used."""
+
+    OAI = "oai"
+    MOST = "most"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,8 +181,8 @@ def _check(study: Study, config: ReproduceConfig) -> None:
     if not study.train and config.model is None:
         raise SettingsError(
             f"{study.name} without a model; expected one that was trained on OAI, as for the "
-            f"paper's {study.table}; name with --model the {MODEL} that `kneematch reproduce oai` "
-            "made"
+            f"paper's {study.table}; name with --model the {MODEL} that this script made "
+            "for oai"
         )
     if (config.model is None) == (config.template is None):
         found = "neither --template nor" if config.model is None else "both --template and"
@@ -213,3 +246,32 @@ def _check_model(model: Path, training: TrainConfig, template: Path) -> None:
                 f"{model}: trained with another {name}; expected the same; resume with the options "
                 "it began with, or start over with --force"
             )
+
+
+@app.command()
+@config_options(ReproduceConfig)
+def command(
+    study: Annotated[StudyName, typer.Argument(help="oai: Table 1; most: Table 2.")],
+    root: Annotated[Path, typer.Option(metavar="FOLDER", help="The study's films, unpacked.")],
+    out: OutFolder,
+    config: ReproduceConfig,
+) -> None:
+    """Train and test on the paper's data, and print its table beside the new results.
+
+    Draw the template on a film of your choice first, since the paper's is not published. For MOST,
+    name with --model the model that was trained on OAI. docs/reproduce.md describes the layout of
+    the films.
+    """
+    with stopping_cleanly(out), writing(out):
+        done = reproduce(STUDIES[study], root, out, config, progress=progress_bar)
+    print_failures(done.evaluation)  # train() has logged films that could not be trained on
+    print_table(done.table)
+    print_tables(done.evaluation, ("accuracy", "distances"))
+    typer.echo(done.table.caption)
+    typer.echo(f"{shown(done.page)}, {shown(done.evaluation.page)}")
+    if done.evaluation.failed or done.left_out:
+        raise typer.Exit(SOME_FAILED)
+
+
+if __name__ == "__main__":
+    sys.exit(main(program=app))

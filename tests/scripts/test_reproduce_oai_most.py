@@ -1,21 +1,24 @@
-"""`kneematch reproduce`, end to end, on phantoms laid out as OAI and MOST are."""
+"""scripts/reproduce_oai_most.py, end to end, on phantoms laid out as OAI and MOST are."""
 
 import contextlib
 import csv
 import io
 import json
 import math
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import typer
 
-from kneematch.cli.main import main
+from kneematch.cli import main as cli
 from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import annotate, save_annotation
 from kneematch.networks.model_file import load_model
 from kneematch.synthetic.phantom import Phantom, phantom
+from reproduce_oai_most import app
 
 FRONTAL = "Bilateral PA Fixed Flexion Knee"
 SIZE, FAMILY = (480, 480), 3
@@ -23,6 +26,10 @@ TRAIN, TEST = 3, 2
 QUICK = ["--rounds", "1", "--epochs", "1", "--device", "cpu", "--workers", "0"]
 PRINTED = ["--methods", "sliding,neural,neural+sharpen"]
 FEW = ["--train", str(TRAIN), "--test", str(TEST)]
+
+
+def main(arguments: list[str]) -> int:
+    return cli.main(arguments, app)
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Place:
     def command(self, study: str, out: str, *more: str) -> list[str]:
         root = str(self.path / study)
         cache = ["--cache", str(self.path / "cache")]
-        return ["reproduce", study, "--root", root, "-o", str(self.path / out), *cache, *more]
+        return [study, "--root", root, "-o", str(self.path / out), *cache, *more]
 
     def training(self, out: str, *more: str) -> list[str]:
         template = ["--template", str(self.path / "template.json")]
@@ -216,3 +223,11 @@ def test_reproduce_refuses_contradictions_in_one_line(
     assert "Traceback" not in said.err
     assert said.out == ""
     assert not (place.path / "none" / "model.safetensors").exists()
+
+
+def test_commands_of_the_page_parse() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if line.startswith("python scripts/reproduce")]
+    assert len(lines) == 3
+    for line in lines:
+        typer.main.get_command(app).make_context("reproduce", shlex.split(line)[2:])

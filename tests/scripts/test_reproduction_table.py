@@ -1,4 +1,4 @@
-"""The table of a reproduction; the rest is tested with the command."""
+"""The table of a reproduction; the rest is tested in test_reproduce_oai_most.py."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from kneematch.detection.detection import CORNERS, Detection
-from kneematch.evaluation.config import ReproduceConfig
-from kneematch.evaluation.datasets import MOST, OAI
 from kneematch.evaluation.method_run import MethodRun
-from kneematch.evaluation.reproduce import reproduction_table
+from reproduce_config import ReproduceConfig
+from reproduce_oai_most import reproduction_table
+from study_films import MOST, OAI
 
 CONFIG = ReproduceConfig(template=Path("t.json"))
 

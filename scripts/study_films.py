@@ -6,17 +6,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
 from kneematch.errors import FilmError, SettingsError
-from kneematch.evaluation.config import ReproduceConfig
-from kneematch.io.discovery import CSV_SUFFIX, LIST_SIGN, find_films, in_series
+from kneematch.io.discovery import (
+    CSV_SUFFIX,
+    LIST_SIGN,
+    find_films,
+    in_series,
+    located,
+    refuse_unlistable,
+)
 from kneematch.io.read import is_dicom
+from reproduce_config import ReproduceConfig
 
-ARCHIVE: Final = ".tar.gz"  # in which a series may be packed
-STACK: Final = 8  # files; a folder with more is an MRI series, of which only the first is looked at
+ARCHIVE = ".tar.gz"  # in which a series may be packed
+STACK = 8  # files; a folder with more is an MRI series, of which only the first is looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class Study:
     printed: Mapping[str, float] = field(hash=False)  # left + right loss by method
 
 
-OAI: Final = Study(
+OAI = Study(
     name="OAI",
     visits=("00m", "0.[A-E].*"),
     participant=r"9\d{6}",
@@ -47,7 +53,7 @@ OAI: Final = Study(
     table="Table 1",
     printed={"sliding": 0.221, "neural": 0.159, "neural+sharpen": 0.141},
 )
-MOST: Final = Study(
+MOST = Study(
     name="MOST",
     visits=("V0",),
     participant=r"(M[BI]?\d{4,5})(_\w+)?",
@@ -59,7 +65,7 @@ MOST: Final = Study(
     table="Table 2",
     printed={"sliding": 0.249, "neural": 0.224, "neural+sharpen": 0.157},
 )
-STUDIES: Final = {study.name.lower(): study for study in (OAI, MOST)}
+STUDIES = {study.name.lower(): study for study in (OAI, MOST)}
 
 
 Films = list[tuple[str, str]]  # participants and paths
@@ -187,15 +193,8 @@ def _search(study: Study, root: Path) -> list[str]:
 
 def _files(root: Path, visits: Sequence[str], skipped: str) -> Iterator[Path]:
     """Yield the files in folders of the visit; where one is found, its siblings are others'."""
-
-    def refuse(error: OSError) -> None:
-        raise SettingsError(
-            f"{error.filename}: {error.strerror}; expected a folder that can be listed; check its "
-            "permissions"
-        ) from error
-
     above = root.resolve().name
-    for folder, folders, files in os.walk(root, onerror=refuse):
+    for folder, folders, files in os.walk(root, onerror=refuse_unlistable):
         folders[:] = [
             name for name in folders if name[0] != "." and not re.fullmatch(skipped, name)
         ]
@@ -224,10 +223,7 @@ def _listed_films(path: Path, root: Path, study: Study) -> Films:
     A film of an unknown participant counts as a participant of its own.
     """
     sign = "" if path.suffix.lower() == CSV_SUFFIX else LIST_SIGN
-    films = [
-        str(root / name) if not os.path.lexists(name) and os.path.lexists(root / name) else name
-        for name in find_films([f"{sign}{path}"])
-    ]
+    films = [located(name, root) for name in find_films([f"{sign}{path}"])]
     return [(_participant(film, root, study) or film, film) for film in films]
 
 

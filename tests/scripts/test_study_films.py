@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.config import ReproduceConfig
-from kneematch.evaluation.datasets import (
+from kneematch.io.write import write_dicom
+from reproduce_config import ReproduceConfig
+from study_films import (
     MOST,
     OAI,
     Study,
@@ -21,7 +22,6 @@ from kneematch.evaluation.datasets import (
     relative_path,
     split_films,
 )
-from kneematch.io.write import write_dicom
 
 FRONTAL = "Bilateral PA Fixed Flexion Knee"
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.ground_truth import load_oai_labels
 from kneematch.io.write import write_dicom
+from study_labels import load_oai_labels
 
 SPACING = 0.2  # mm
 SIZE = (900, 1200)
