@@ -32,7 +32,7 @@ from films import (
     table,
 )
 from kneematch.geometry.pose import pose_from_vector
-from kneematch.geometry.split import ROOM
+from kneematch.geometry.view import SIDE_MARGIN
 from kneematch.matching.energy import (
     CONTRAST,
     LOCAL_CONTRAST_WEIGHT,
@@ -144,10 +144,12 @@ def on_cut_off_films(args: argparse.Namespace) -> None:
     rows = []
     for share in (0.35, 0.1, 0.03):
         cut = [cut_off(made, share) for made in whole]
-        for room in (0.0, ROOM):
-            films = [film_of_phantom(str(n), made, room=room) for n, made in enumerate(cut)]
+        for side_margin in (0.0, SIDE_MARGIN):
+            films = [
+                film_of_phantom(str(n), made, side_margin=side_margin) for n, made in enumerate(cut)
+            ]
             scores = score(films, template, poses(films, template, robust_terms, args))
-            rows.append([f"{share}", f"{room}", *scores.row(films)])
+            rows.append([f"{share}", f"{side_margin}", *scores.row(films)])
     print(f"{len(whole)} phantoms cropped beside the plateaus; the template reaches 0.17 beyond.\n")
     table(("film beside the plateau", "added margin", *SCORE_COLUMNS), rows)
 

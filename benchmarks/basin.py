@@ -12,7 +12,7 @@ import torch
 
 from films import benchmark_parser, halves_of, known, real_films, score, table, true_vectors
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.geometry.split import HALF_ASPECT
+from kneematch.geometry.view import HALF_ASPECT
 from kneematch.matching.annotation import load_annotation
 from kneematch.solvers.adam import adam
 from kneematch.solvers.problem import make_problem, pyramid
@@ -34,7 +34,7 @@ def main() -> None:
     sets = {"phantoms": ([rendered(seed) for seed in seeds], annotate_a_phantom("knee"))}
     if args.real:
         labelled = [
-            film for film in known(real_films(args.real, room=0.0)) if "leg" not in film.tags
+            film for film in known(real_films(args.real, side_margin=0.0)) if "leg" not in film.tags
         ]
         sets["real"] = labelled[: args.films], load_annotation(args.real / "template.json")
     for name, (films, annotation) in sets.items():

@@ -31,8 +31,8 @@ from kneematch.geometry.pose import (
     pose_matrix,
     vector_from_pose,
 )
-from kneematch.geometry.split import HALF_SIZE, ROOM, SIDES, split
-from kneematch.geometry.view import View, compose, transform
+from kneematch.geometry.split import HALF_SIZE, SIDES, split
+from kneematch.geometry.view import SIDE_MARGIN, View, compose, transform
 from kneematch.io.read import read
 from kneematch.matching.annotation import annotate, load_annotation
 from kneematch.matching.energy import losses, paper_terms, symmetry_penalty
@@ -150,20 +150,24 @@ def phantom_films(
     family: int | None = None,
     framing: str | None = None,
     *,
-    room: float = ROOM,
+    side_margin: float = SIDE_MARGIN,
 ) -> list[Film]:
     """Return phantoms; see `kneematch.synthetic.film_plan.plan_film` for family and framing."""
     return [
-        film_of_phantom(f"phantom {seed}", phantom(seed, family=family, framing=framing), room=room)
+        film_of_phantom(
+            f"phantom {seed}",
+            phantom(seed, family=family, framing=framing),
+            side_margin=side_margin,
+        )
         for seed in seeds
     ]
 
 
-def film_of_phantom(name: str, made: Phantom, *, room: float = ROOM) -> Film:
+def film_of_phantom(name: str, made: Phantom, *, side_margin: float = SIDE_MARGIN) -> Film:
     """Return a phantom's halves and true margins."""
     tags = ("implant",) * any(knee.implant for knee in made.knees) + ("negative",) * made.negative
     margins = [[knee.plateau_left, knee.plateau_right] for knee in made.knees]
-    halves = split(made.radiograph, room=room)
+    halves = split(made.radiograph, side_margin=side_margin)
     truth = torch.tensor(margins, dtype=torch.float64)
     return Film(name, tags or ("ordinary",), halves, truth)
 
@@ -185,7 +189,7 @@ def phantom_template(family: int) -> Template:
     raise RuntimeError("no phantom of this family can serve as a template")
 
 
-def real_films(folder: Path, *, room: float = ROOM) -> list[Film]:
+def real_films(folder: Path, *, side_margin: float = SIDE_MARGIN) -> list[Film]:
     """Return the labelled films of a folder."""
     known: dict[str, Tensor] = {}
     with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
@@ -196,7 +200,7 @@ def real_films(folder: Path, *, room: float = ROOM) -> list[Film]:
                 margins["LR".index(row["knee"])] = torch.tensor(corners, dtype=torch.float64)
     paths = {path.stem: path for path in sorted((folder / "films").iterdir())}
     return [
-        Film(name, (_source(name),), split(read(paths[name]), room=room), margins)
+        Film(name, (_source(name),), split(read(paths[name]), side_margin=side_margin), margins)
         for name, margins in known.items()
         if not margins.isnan().all()
     ]

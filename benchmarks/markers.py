@@ -19,8 +19,8 @@ from pathlib import Path
 import torch
 
 from films import table
-from kneematch.detection.laterality import resolve_laterality
 from kneematch.detection.markers import Marker, read_markers
+from kneematch.detection.preparation import resolve_laterality
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.synthetic.film_plan import plan_film

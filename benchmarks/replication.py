@@ -11,7 +11,7 @@ every training, curves-*.png and areas-*.png. Trainings run as parallel processe
 that are not done after --seconds are stopped and marked.
 
 Phantoms are tested on others of the same kind. Real films are tested on the labelled ones, which
-are among those trained on. The paper's energy is used throughout, with no room beside the film.
+are among those trained on. The paper's energy is used throughout, with no margin beside the film.
 """
 
 import argparse
@@ -37,11 +37,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from films import Film, evaluate_poses, halves_of, known, phantom_films, real_films, score, table
-from kneematch.geometry.frames import compose_pose, relative_pose
-from kneematch.geometry.pose import pose_from_vector, pose_matrix, vector_from_pose
+from kneematch.geometry.pose import (
+    compose_pose,
+    pose_from_vector,
+    pose_matrix,
+    relative_pose,
+    vector_from_pose,
+)
 from kneematch.geometry.sampling import sample
-from kneematch.geometry.split import HALF_ASPECT, split
-from kneematch.geometry.view import View
+from kneematch.geometry.split import split
+from kneematch.geometry.view import HALF_ASPECT, View
 from kneematch.io.read import read
 from kneematch.matching.annotation import Annotation, load_annotation, save_annotation
 from kneematch.matching.energy import energy, paper_terms
@@ -238,7 +243,7 @@ def phantoms(count: int, test: int, pool: ProcessPoolExecutor) -> FilmSet:
 
 def rendered(seed: int) -> Film:
     torch.set_num_threads(1)
-    return phantom_films([seed], framing="knee", room=0.0)[0]
+    return phantom_films([seed], framing="knee", side_margin=0.0)[0]
 
 
 def films_of_folder(folder: Path, limit: int | None) -> FilmSet:
@@ -246,7 +251,7 @@ def films_of_folder(folder: Path, limit: int | None) -> FilmSet:
     paths = sorted((folder / "films").iterdir())[:limit]
     train = [Film(path.stem, (), split(read(path)), torch.empty(0)) for path in paths]
     names = {path.stem for path in paths}
-    test = [film for film in known(real_films(folder, room=0.0)) if film.name in names]
+    test = [film for film in known(real_films(folder, side_margin=0.0)) if film.name in names]
     return FilmSet(to_integers(train), test, load_annotation(folder / "template.json"))
 
 

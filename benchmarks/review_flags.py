@@ -23,8 +23,8 @@ from films import benchmark_parser, table
 from kinds import Case, iou, labelled_cases, phantom_case
 from kneematch import Detection, Detector
 from kneematch.errors import FilmError
-from kneematch.geometry.knee_view import KneePlace, cut_views
-from kneematch.geometry.split import ROOM, SIDES, split
+from kneematch.geometry.split import SIDES, split
+from kneematch.geometry.view import SIDE_MARGIN, KneePlace, cut_views
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.matching.annotation import Annotation, annotate
@@ -178,7 +178,7 @@ def as_film(pixels: NDArray[np.floating]) -> Radiograph:
 
 def usable(film: Radiograph) -> bool:
     try:
-        split(film, room=ROOM)
+        split(film, side_margin=SIDE_MARGIN)
     except FilmError:
         return False
     return min(film.size) >= 64

@@ -24,13 +24,17 @@ from films import (
     score,
     table,
 )
-from kneematch.geometry.frames import compose_pose, relative_pose
-from kneematch.geometry.pose import pose_from_vector, pose_matrix, vector_from_pose
+from kneematch.geometry.pose import (
+    compose_pose,
+    pose_from_vector,
+    pose_matrix,
+    relative_pose,
+    vector_from_pose,
+)
 from kneematch.geometry.sampling import sample
 from kneematch.geometry.split import HALF_ASPECT
 from kneematch.matching.annotation import load_annotation
-from kneematch.matching.local_contrast import normalize_local_contrast
-from kneematch.matching.template import Template
+from kneematch.matching.template import Template, normalize_local_contrast
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.template_transfer import transfer_template
 from kneematch.solvers.anchored_refinement import LEVELS, refine_anchored

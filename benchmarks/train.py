@@ -22,7 +22,7 @@ from torch import Tensor
 
 from films import FAMILY, ordinary_phantoms, phantom_films
 from kneematch.errors import TemplateError
-from kneematch.geometry.split import ROOM
+from kneematch.geometry.view import SIDE_MARGIN
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import Annotation, annotate
@@ -65,9 +65,9 @@ def trained(config: TrainConfig, args: argparse.Namespace) -> tuple[Model, float
     """Run Algorithm 2 as `kneematch train` does; return the model and the seconds."""
     recipe = config.hyperparameters()
     seeds = range(TRAINED_FROM, TRAINED_FROM + args.films)
-    room = 0.0 if recipe.paper_energy else ROOM
+    side_margin = 0.0 if recipe.paper_energy else SIDE_MARGIN
     with ProcessPoolExecutor(args.workers) as pool:
-        made = list(pool.map(partial(halves, args.kind, room), seeds))
+        made = list(pool.map(partial(halves, args.kind, side_margin), seeds))
     templates, half = cut_templates(annotate_a_phantom(args.kind), config.device)
     start = initial_networks(config.start, seed=config.seed)
     networks = start.networks[0].to(config.device), start.networks[1].to(config.device)
@@ -89,10 +89,10 @@ def trained(config: TrainConfig, args: argparse.Namespace) -> tuple[Model, float
     return Model(*weights, templates.coarse, templates.fine, about), time.perf_counter() - started
 
 
-def halves(kind: str, room: float, seed: int) -> Tensor:
+def halves(kind: str, side_margin: float, seed: int) -> Tensor:
     """Return the halves (2, 800, 500) of a phantom."""
     torch.set_num_threads(1)
-    (film,) = phantom_films([seed], framing=kind, room=room)
+    (film,) = phantom_films([seed], framing=kind, side_margin=side_margin)
     return film.halves.pixels
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.networks.locator import CHANNELS, STRIDE, UNIT_PX, Locator, prepare_input
+from kneematch.detection.locate import CHANNELS, STRIDE, UNIT_PX, Locator, prepare_input
 from kneematch.training.losses import apply_exposures, draw_exposures
 from phantom_data import PhantomData
 

@@ -17,30 +17,25 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from kneematch.geometry.frames import (
+from kneematch.geometry.pose import (
     WIDE_JITTER,
     PoseJitter,
+    corner_distance,
     enlarge_pose,
     frame_from_poses,
     jitter_pose,
-    relative_pose,
-)
-from kneematch.geometry.knee_view import VIEW_SIZE, VIEW_WIDTH
-from kneematch.geometry.pose import (
-    corner_distance,
     pose_from_points,
     pose_from_vector,
     pose_matrix,
+    relative_pose,
 )
 from kneematch.geometry.sampling import resize, sample
-from kneematch.geometry.split import HALF_ASPECT
+from kneematch.geometry.view import HALF_ASPECT, VIEW_SIZE, VIEW_WIDTH
 from kneematch.matching.annotation import COARSE, FINE, GREEN, PLATEAU_MARGINS, RED, Box
-from kneematch.matching.local_contrast import normalize_local_contrast
-from kneematch.matching.template import Template, Window
+from kneematch.matching.template import Template, Window, normalize_local_contrast
 from kneematch.networks.cpu_inference import measured_ranges
 from kneematch.networks.model_file import Model, load_model, save_model, shipped_model
-from kneematch.networks.pose_network import INPUT, PoseNetwork, crop_views
-from kneematch.networks.resnet import WIDTH
+from kneematch.networks.pose_network import INPUT, WIDTH, PoseNetwork, crop_views
 from kneematch.networks.two_stage import ENLARGE
 from kneematch.training.losses import apply_exposures, draw_exposures
 from locator_training import train_locator

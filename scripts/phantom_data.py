@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kneematch.geometry.sampling import resize, resize_part
-from kneematch.geometry.split import HALF_SIZE, ROOM, split
-from kneematch.geometry.view import transform
+from kneematch.geometry.split import HALF_SIZE, split
+from kneematch.geometry.view import SIDE_MARGIN, transform
 from kneematch.io.radiograph import Radiograph
 from kneematch.synthetic.film_plan import plan_film
 from kneematch.synthetic.phantom import Knee, render, true_knees
@@ -112,7 +112,7 @@ def render_phantom(job: tuple[int, int, str]) -> None:
         shared.crops[row, place] = to_bytes(crop)
         shared.crop_margins[row, place] = margins
     if framing == "bilateral":
-        halves = split(Radiograph(pixels=film.numpy()), room=ROOM)
+        halves = split(Radiograph(pixels=film.numpy()), side_margin=SIDE_MARGIN)
         shared.halves[row] = to_bytes(halves.pixels)
         for side, knee in enumerate(knees):
             ends = torch.tensor([knee.plateau_medial, knee.plateau_lateral]).double()

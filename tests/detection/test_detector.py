@@ -61,7 +61,7 @@ def detector_at(
     """A detector that finds a pose of the paper's halves, or the annotated one, without search."""
     template, own = cut_template(read(annotation.film), annotation)
     theta = own if pose is None else torch.tensor(pose)
-    how = Preparation(locate=False, margin=0.0)
+    how = Preparation(locate=False, side_margin=0.0)
     return Detector(template, always(theta), "always", paper=True, preparation=how, **options)
 
 
@@ -81,7 +81,7 @@ def clockwise(found: Detection) -> bool:
 def test_detector_finds_a_template_where_it_was_drawn(
     annotation: Annotation, method: str, most: float, most_px: float
 ) -> None:
-    left, right = Detector.from_template(annotation, method=method).detect(annotation.film)
+    left, right = Detector.load(template=annotation, method=method).detect(annotation.film)
     assert np.abs(right.corners - box_corners(annotation.fine)).max() < most_px
     for name, point in annotation.landmarks.items():
         assert math.dist(right.landmarks[name], point) < 1
@@ -91,7 +91,7 @@ def test_detector_finds_a_template_where_it_was_drawn(
 
 
 def test_detector_finds_the_knee_on_the_mirrored_side(annotation: Annotation) -> None:
-    left, _ = Detector.from_template(annotation).detect(annotation.film)
+    left, _ = Detector.load(template=annotation).detect(annotation.film)
     knee = phantom(SEED, size=SIZE).knees[0]
     margins = sorted(left.landmarks.values())
     plateau = math.dist(knee.plateau_left, knee.plateau_right)
@@ -157,7 +157,7 @@ def test_detector_finds_areas_that_reach_past_the_edge(
     knee = max(x for x, _ in annotation.landmarks.values())
     cut = replace(film, pixels=np.ascontiguousarray(film.pixels[:, : math.ceil(knee) + 4]))
     assert annotation.fine[2] > cut.size[1]
-    _, right = Detector.from_template(annotation, device="cpu").detect(cut)
+    _, right = Detector.load(template=annotation, device="cpu").detect(cut)
     assert np.abs(right.corners - box_corners(annotation.fine)).max() < 6
     assert right.corners[:, 0].max() > cut.size[1]
 
@@ -178,12 +178,12 @@ def test_detector_finds_one_knee_where_the_header_says_so(
 ) -> None:
     half = film.pixels[:, : SIZE[1] // 2] if side == "left" else film.pixels[:, SIZE[1] // 2 :]
     one = Radiograph(np.ascontiguousarray(half), laterality=laterality)
-    (found,) = Detector.from_template(annotation).detect(one)
+    (found,) = Detector.load(template=annotation).detect(one)
     assert (found.side, found.laterality) == (side, laterality)
     assert clockwise(found) == (side == "right")
     assert found.energy == found.loss
     assert found.mm_per_px is None
-    (two,) = (d for d in Detector.from_template(annotation).detect(film) if d.side == side)
+    (two,) = (d for d in Detector.load(template=annotation).detect(film) if d.side == side)
     offset = 0 if side == "left" else SIZE[1] // 2
     assert math.dist((found.centre[0] + offset, found.centre[1]), two.centre) < 5
 
@@ -286,26 +286,26 @@ def test_detect_names_a_film_that_is_too_small(annotation: Annotation, tmp_path:
         detector_at(annotation).detect(tiny)
 
 
-def test_from_template_takes_a_file_or_an_annotation(
+def test_load_takes_the_template_of_a_file_or_an_annotation(
     annotation: Annotation, tmp_path: Path
 ) -> None:
     save_annotation(annotation, tmp_path / "template.json")
-    from_file = Detector.from_template(tmp_path / "template.json")
-    assert torch.equal(from_file.template.image, Detector.from_template(annotation).template.image)
+    from_file = Detector.load(template=tmp_path / "template.json")
+    assert torch.equal(from_file.template.image, Detector.load(template=annotation).template.image)
 
 
 def test_load_refuses_impossible_settings(annotation: Annotation) -> None:
     with pytest.raises(SettingsError, match="locator, neural\\+sharpen, neural, search"):
-        Detector.from_template(annotation, method="magic")
+        Detector.load(template=annotation, method="magic")
     with pytest.raises(SettingsError, match="auto, cpu, cuda"):
-        Detector.from_template(annotation, device="tpu")
+        Detector.load(template=annotation, device="tpu")
     with pytest.raises(SettingsError, match="expected 1"):
-        Detector.from_template(annotation, batch_size=0)
+        Detector.load(template=annotation, batch_size=0)
     if not torch.cuda.is_available():
         with pytest.raises(SettingsError, match="0 NVIDIA GPUs"):
-            Detector.from_template(annotation, device="cuda")
+            Detector.load(template=annotation, device="cuda")
     with pytest.raises(TemplateError, match="called centre"):
-        Detector.from_template(replace(annotation, landmarks={"centre": (1.0, 2.0)}))
+        Detector.load(template=replace(annotation, landmarks={"centre": (1.0, 2.0)}))
 
 
 def test_detector_finds_the_same_without_the_consistency_check(

@@ -1,6 +1,7 @@
 """How many knees a film shows, and where."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -9,19 +10,21 @@ import torch
 
 from kneematch.detection.detector import Detector
 from kneematch.detection.locate import (
+    Candidate,
     choose_knees,
+    find_knees,
     is_pair,
     is_plausible,
     locate_knees,
     shipped_locator,
 )
 from kneematch.errors import NoFrontalKnee
+from kneematch.geometry.sampling import resize
 from kneematch.io.radiograph import Radiograph
-from kneematch.networks.locator import Knee
 from kneematch.synthetic.phantom import Phantom, phantom
 
-LEFT = Knee(0.9, 60.0, 100.0, 50.0, 0.0, mirrored=0.9)
-RIGHT = Knee(0.8, 190.0, 105.0, 52.0, 0.0, mirrored=0.1)
+LEFT = Candidate(0.9, 60.0, 100.0, 50.0, 0.0, mirrored=0.9)
+RIGHT = Candidate(0.8, 190.0, 105.0, 52.0, 0.0, mirrored=0.1)
 
 
 def test_choose_knees_takes_a_pair_before_a_single_knee() -> None:
@@ -42,7 +45,7 @@ def test_choose_knees_takes_a_pair_before_a_single_knee() -> None:
         (replace(RIGHT, mirrored=1.0), True),  # one of the two may be misjudged
     ],
 )
-def test_is_pair_wants_knees_of_one_person(other: Knee, expected: bool) -> None:
+def test_is_pair_wants_knees_of_one_person(other: Candidate, expected: bool) -> None:
     assert is_pair(LEFT, other) == expected
 
 
@@ -112,5 +115,19 @@ def test_detector_takes_the_number_of_knees_from_the_user(film: Phantom) -> None
 def test_is_plausible_wants_a_plateau_on_the_film_and_large_enough(
     x: float, width: float, plausible: bool
 ) -> None:
-    knee = Knee(0.9, x, 50.0, width, 0.0, 0.0)
+    knee = Candidate(0.9, x, 50.0, width, 0.0, 0.0)
     assert is_plausible(knee, (100, 200)) == plausible
+
+
+def test_find_knees_sees_the_same_as_in_float32() -> None:
+    pixels = torch.from_numpy(phantom(1, framing="bilateral").radiograph.pixels)
+    image = resize(pixels, (224, 256))
+    network = shipped_locator()
+    found, wanted = (find_knees(each, image)[:2] for each in (network, deepcopy(network).float()))
+    assert len(found) == len(wanted) == 2
+    for one, other in zip(found, wanted, strict=True):
+        assert one.score == pytest.approx(other.score, abs=0.01)
+        assert one.x == pytest.approx(other.x, abs=0.005 * other.width)
+        assert one.y == pytest.approx(other.y, abs=0.005 * other.width)
+        assert one.width == pytest.approx(other.width, rel=0.005)
+        assert one.rotation == pytest.approx(other.rotation, abs=0.005)

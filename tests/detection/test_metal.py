@@ -7,7 +7,7 @@ from scipy import ndimage
 from torch import Tensor
 
 from kneematch.detection.metal import has_metal, number_regions
-from kneematch.geometry.knee_view import VIEW_SIZE, KneePlace, cut_views
+from kneematch.geometry.view import VIEW_SIZE, KneePlace, cut_views
 from kneematch.synthetic.phantom import phantom
 
 

@@ -27,9 +27,8 @@ from kneematch.detection.quality import (
     sides_differ,
 )
 from kneematch.errors import NoFrontalKnee
-from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.geometry.pose import pose_from_vector
-from kneematch.geometry.view import rectangle_to_film
+from kneematch.geometry.view import KneePlace, cut_views, rectangle_to_film
 from kneematch.io.radiograph import Radiograph
 from kneematch.solvers.problem import make_problem
 from kneematch.synthetic.phantom import phantom

@@ -188,7 +188,7 @@ def template(film: Path) -> Template:
 @pytest.fixture(scope="module")
 def prepared() -> list[PreparedFilm]:
     made = phantom(1, size=SIZE).radiograph
-    return [prepare(made, Preparation(locate=False, margin=0.0))] * 4
+    return [prepare(made, Preparation(locate=False, side_margin=0.0))] * 4
 
 
 class Sleeper:

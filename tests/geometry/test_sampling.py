@@ -151,9 +151,9 @@ def test_resize_part_equals_resize_of_a_part() -> None:
 
 def test_resize_part_repeats_the_outermost_column_where_it_is_lit() -> None:
     image = picture(5, 80)
-    lit = F.pad(image[None], (12, 0), mode="replicate")[0]
-    wanted = resize(F.pad(lit[:, :60], (4, 0)), (5, 25))
-    found = resize_part(image, (0, 5), (-16, 48), (5, 25), lit=(-12, 80))
+    wide = F.pad(image[None], (12, 0), mode="replicate")[0]
+    wanted = resize(F.pad(wide[:, :60], (4, 0)), (5, 25))
+    found = resize_part(image, (0, 5), (-16, 48), (5, 25), replicate=(-12, 80))
     assert torch.allclose(found, wanted, atol=1e-4)
 
 

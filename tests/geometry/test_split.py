@@ -201,13 +201,15 @@ def test_split_makes_a_fine_checkerboard_grey() -> None:
     assert (inner - 0.5).abs().max() < 0.05
 
 
-@pytest.mark.parametrize("room", [0.05, 0.2])
-def test_split_continues_the_film_by_its_outermost_columns(room: float) -> None:
+@pytest.mark.parametrize("side_margin", [0.05, 0.2])
+def test_split_continues_the_film_by_its_outermost_columns(side_margin: float) -> None:
     film = slope(640, 400)
-    by_hand = Radiograph(np.pad(film.pixels, ((0, 0), (round(400 * room),) * 2), mode="edge"))
+    by_hand = Radiograph(
+        np.pad(film.pixels, ((0, 0), (round(400 * side_margin),) * 2), mode="edge")
+    )
     axis = symmetry_axis(torch.from_numpy(film.pixels))
-    halves = split(film, room=room)
-    extra = round(room * 400)
+    halves = split(film, side_margin=side_margin)
+    extra = round(side_margin * 400)
     for side, (x0, x1) in zip((LEFT, RIGHT), spans(400, axis), strict=True):
         span = (x0 - extra, x1) if side == LEFT else (x0, x1 + extra)
         shifted = View(halves.pixels, halves.to_film.clone())
@@ -217,8 +219,8 @@ def test_split_continues_the_film_by_its_outermost_columns(room: float) -> None:
 
 def test_split_without_room_ends_where_the_film_ends() -> None:
     film = slope(640, 400)
-    assert torch.equal(split(film).pixels, split(film, room=0.0).pixels)
-    assert not torch.equal(split(film).pixels, split(film, room=0.1).pixels)
+    assert torch.equal(split(film).pixels, split(film, side_margin=0.0).pixels)
+    assert not torch.equal(split(film).pixels, split(film, side_margin=0.1).pixels)
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
@@ -235,7 +237,7 @@ def test_single_makes_one_half(mirrored: bool, size: tuple[int, int]) -> None:
 def test_single_has_room_on_both_sides() -> None:
     film = slope(500, 200)
     by_hand = Radiograph(np.pad(film.pixels, ((0, 0), (20, 20)), mode="edge"))
-    there, here = single(film, mirrored=True, room=0.1), single(by_hand, mirrored=True)
+    there, here = single(film, mirrored=True, side_margin=0.1), single(by_hand, mirrored=True)
     assert torch.allclose(there.pixels, here.pixels, atol=1e-6)
 
 
@@ -258,7 +260,7 @@ def test_split_takes_the_smallest_and_the_slimmest_films(size: tuple[int, int]) 
 def test_split_leaves_the_film_as_it_was() -> None:
     film = symmetric(300, 256, 120)
     before = film.pixels.copy()
-    split(film, room=0.1)
+    split(film, side_margin=0.1)
     assert np.array_equal(film.pixels, before)
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import enlarge_pose, relative_pose
-from kneematch.geometry.pose import pose_from_vector, vector_from_pose
+from kneematch.geometry.pose import enlarge_pose, pose_from_vector, relative_pose, vector_from_pose
 from kneematch.networks.two_stage import (
     ENLARGE,
     TwoStageNetworks,

@@ -32,7 +32,7 @@ from kneematch.training.dataset import (
     to_device,
 )
 
-ROOM = 0.08
+SIDE_MARGIN = 0.08
 COUNT = 4
 PINNED = [0.7323, 0.5787, 0.7115, 0.5578, 0.7679, 0.9216, 0.7471, 0.9008]  # of a picture's halves
 RUN = """
@@ -41,7 +41,7 @@ from pathlib import Path
 from kneematch.training.dataset import prepare_films
 if __name__ == "__main__":
     films = sorted(Path(sys.argv[1]).glob("*.dcm"))
-    made, failures = prepare_films(films, sys.argv[2], room=0.08, workers=int(sys.argv[3]))
+    made, failures = prepare_films(films, sys.argv[2], side_margin=0.08, workers=int(sys.argv[3]))
     print(len(made), len(failures), *(reason for _, reason in failures))
 """
 # Run at the start of every Python process: it dies on opening a certain film.
@@ -100,7 +100,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def wanted(films: list[Path]) -> Tensor:
-    return torch.stack([split(read(film), room=ROOM).pixels for film in films])
+    return torch.stack([split(read(film), side_margin=SIDE_MARGIN).pixels for film in films])
 
 
 def start(films: Path, folder: Path, workers: int) -> subprocess.Popen[str]:
@@ -110,7 +110,7 @@ def start(films: Path, folder: Path, workers: int) -> subprocess.Popen[str]:
 
 
 def test_cached_films_come_back_to_sixteen_bits(films: list[Path], tmp_path: Path) -> None:
-    made, failures = prepare_films(films, tmp_path / "cache", room=ROOM, workers=0)
+    made, failures = prepare_films(films, tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     assert failures == []
     assert len(made) == COUNT
     assert list(made.paths) == [str(film) for film in films]
@@ -124,7 +124,7 @@ def test_cached_films_come_back_to_sixteen_bits(films: list[Path], tmp_path: Pat
 
 def test_split_keeps_halves_between_black_and_white_but_for_rounding() -> None:
     for seed in range(3):
-        halves = split(phantom(seed, size=(900, 1100)).radiograph, room=ROOM).pixels
+        halves = split(phantom(seed, size=(900, 1100)).radiograph, side_margin=SIDE_MARGIN).pixels
         assert halves.min() >= -1e-6
         assert halves.max() <= 1 + 1e-6
 
@@ -133,7 +133,9 @@ def test_format_is_bumped_when_preprocessing_changes(tmp_path: Path) -> None:
     rows, columns = np.mgrid[:300, :400]
     ramp = (np.sin(rows / 20) ** 2 * 0.5 + columns / 800).astype(np.float32)
     write_png16(tmp_path / "ramp.png", (ramp - ramp.min()) / np.ptp(ramp))
-    made, _ = prepare_films([tmp_path / "ramp.png"], tmp_path / "cache", room=ROOM, workers=0)
+    made, _ = prepare_films(
+        [tmp_path / "ramp.png"], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0
+    )
     found = made.halves([0])[0, :, 300:500:100, 100:400:200]
     assert made.folder.name == "halves-1-0.08"
     # If this fails for a good reason, bump FORMAT and note the new numbers here and above.
@@ -143,9 +145,9 @@ def test_format_is_bumped_when_preprocessing_changes(tmp_path: Path) -> None:
 def test_prepare_films_opens_no_known_film(
     films: list[Path], tmp_path: Path, settled: None, noted: Callable[[], list[str]]
 ) -> None:
-    first, _ = prepare_films(films, tmp_path / "cache", room=ROOM, workers=0)
+    first, _ = prepare_films(films, tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     assert {str(film) for film in films} <= set(noted())
-    second, failures = prepare_films(films, tmp_path / "cache", room=ROOM, workers=0)
+    second, failures = prepare_films(films, tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     assert not {str(film) for film in films} & set(noted())
     assert failures == []
     assert second == first
@@ -154,10 +156,10 @@ def test_prepare_films_opens_no_known_film(
 def test_prepare_films_hashes_a_moved_film_and_does_not_split_it_again(
     films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, _ = prepare_films(films, tmp_path / "cache", room=ROOM, workers=0)
+    first, _ = prepare_films(films, tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     moved = [film.rename(film.with_name(f"moved-{film.name}")) for film in films]
     monkeypatch.delattr("kneematch.training.dataset.read_isolated")
-    second, failures = prepare_films(moved, tmp_path / "cache", room=ROOM, workers=0)
+    second, failures = prepare_films(moved, tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     assert failures == []
     assert second.keys == first.keys
     assert len(entries(tmp_path / "cache")) == COUNT
@@ -166,13 +168,13 @@ def test_prepare_films_hashes_a_moved_film_and_does_not_split_it_again(
 def test_prepare_films_notices_a_change_that_keeps_size_and_time(
     films: list[Path], tmp_path: Path, settled: None
 ) -> None:
-    first, _ = prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=0)
+    first, _ = prepare_films(films[:1], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     before, content = films[0].stat(), bytearray(films[0].read_bytes())
     content[-40_000:] = bytes(range(200)) * 200  # pixels
     time.sleep(0.02)  # more than a tick of the file system's clock
     films[0].write_bytes(content)
     os.utime(films[0], ns=(before.st_atime_ns, before.st_mtime_ns))
-    second, _ = prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=0)
+    second, _ = prepare_films(films[:1], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     assert second.keys != first.keys
     assert (second.halves([0]) - wanted(films[:1])).abs().max() < 1e-5
     assert not torch.equal(second.halves([0]), first.halves([0]))
@@ -182,13 +184,13 @@ def test_append_to_index_leaves_out_a_file_that_may_still_change(
     films: list[Path], tmp_path: Path
 ) -> None:
     films[0].touch()
-    prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=0)
+    prepare_films(films[:1], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     assert read_index(tmp_path / "cache" / "known.jsonl") == {}
 
 
 def test_prepare_films_keeps_rooms_apart(films: list[Path], tmp_path: Path) -> None:
-    some, _ = prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=0)
-    none, _ = prepare_films(films[:1], tmp_path / "cache", room=0.0, workers=0)
+    some, _ = prepare_films(films[:1], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
+    none, _ = prepare_films(films[:1], tmp_path / "cache", side_margin=0.0, workers=0)
     assert not torch.equal(some.halves([0]), none.halves([0]))
     assert (none.halves([0])[0] - split(read(films[0])).pixels).abs().max() < 1e-5
 
@@ -202,7 +204,9 @@ def test_prepare_films_gives_a_reason_for_films_of_one_knee_and_broken_ones(
     named = [knee, films[1], broken, tmp_path, films[0], gone, films[1]]
     for _ in range(2):
         noted()
-        made, failures = prepare_films(named, tmp_path / "cache", room=ROOM, workers=0)
+        made, failures = prepare_films(
+            named, tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0
+        )
         assert list(made.paths) == [str(films[1]), str(films[0])]
         assert [path for path, _ in failures] == [str(p) for p in (knee, broken, tmp_path, gone)]
         assert all(reason.startswith(f"{path}: ") for path, reason in failures)
@@ -221,7 +225,7 @@ def test_prepare_films_reports_every_film_once(
         prepare_films(
             [*films, broken, films[0]],
             tmp_path / "cache",
-            room=ROOM,
+            side_margin=SIDE_MARGIN,
             workers=0,
             report=lambda calls=calls: calls.append(1),  # type: ignore[misc]
         )
@@ -229,7 +233,7 @@ def test_prepare_films_reports_every_film_once(
 
 
 def test_cached_films_read_only_the_requested_ones(films: list[Path], tmp_path: Path) -> None:
-    made, _ = prepare_films(films, tmp_path / "cache", room=ROOM, workers=0)
+    made, _ = prepare_films(films, tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     kept = made.halves([1])
     for entry in entries(tmp_path / "cache"):
         if entry.stem != made.keys[1]:
@@ -243,16 +247,18 @@ def test_cached_films_read_only_the_requested_ones(films: list[Path], tmp_path: 
 def test_prepare_films_replaces_a_truncated_entry(
     films: list[Path], tmp_path: Path, settled: None, size: int
 ) -> None:
-    made, _ = prepare_films(films[:2], tmp_path / "cache", room=ROOM, workers=0)
+    made, _ = prepare_films(films[:2], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     whole = made.halves([0, 1])
     os.truncate(entries(tmp_path / "cache")[0], size)
-    again, failures = prepare_films(films[:2], tmp_path / "cache", room=ROOM, workers=0)
+    again, failures = prepare_films(
+        films[:2], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0
+    )
     assert failures == []
     assert torch.equal(again.halves([0, 1]), whole)
 
 
 def test_read_index_skips_torn_lines(films: list[Path], tmp_path: Path, settled: None) -> None:
-    made, _ = prepare_films(films[:2], tmp_path / "cache", room=ROOM, workers=0)
+    made, _ = prepare_films(films[:2], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     file = tmp_path / "cache" / "known.jsonl"
     first, second = file.read_bytes().splitlines()
     for torn in (
@@ -263,20 +269,20 @@ def test_read_index_skips_torn_lines(films: list[Path], tmp_path: Path, settled:
     ):
         file.write_bytes(torn)
         assert len(read_index(file)) <= 1
-        again, _ = prepare_films(films[:2], tmp_path / "cache", room=ROOM, workers=0)
+        again, _ = prepare_films(films[:2], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
         assert again == made
 
 
 def test_prepare_films_removes_temporary_files_of_killed_runs_after_a_day(
     films: list[Path], tmp_path: Path
 ) -> None:
-    prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=0)
+    prepare_films(films[:1], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     folder = entries(tmp_path / "cache")[0].parent
     old, new = folder / ".1.halves", folder / ".2.halves"
     old.touch()
     new.touch()
     os.utime(old, (0, 0))
-    prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=0)
+    prepare_films(films[:1], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     assert not old.exists()
     assert new.exists()
 
@@ -286,7 +292,7 @@ def test_prepare_films_refuses_a_folder_that_cannot_be_written(
 ) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match=r"cannot be written .*\$KNEEMATCH_CACHE"):
-        prepare_films(films, tmp_path / "file", room=ROOM, workers=0)
+        prepare_films(films, tmp_path / "file", side_margin=SIDE_MARGIN, workers=0)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -298,19 +304,19 @@ def test_prepare_films_stops_when_a_worker_cannot_write(
     own.mkdir(parents=True)
     (own / key[:2]).touch()  # where the folder of the entry should be
     with pytest.raises(SettingsError, match=r"halves-1-0.08.*: cannot be written .*--cache"):
-        prepare_films(films[:1], tmp_path / "cache", room=ROOM, workers=workers)
+        prepare_films(films[:1], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=workers)
 
 
 def test_prepare_films_uses_the_users_cache_unless_a_folder_is_named(
     films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KNEEMATCH_CACHE", str(tmp_path / "own"))
-    made, _ = prepare_films(films[:1], room=ROOM, workers=0)
+    made, _ = prepare_films(films[:1], side_margin=SIDE_MARGIN, workers=0)
     assert made.folder == tmp_path / "own" / "films" / "halves-1-0.08"
 
 
 def test_to_device_sends_batches_where_memory_is_short(films: list[Path], tmp_path: Path) -> None:
-    made, _ = prepare_films(films[:2], tmp_path / "cache", room=ROOM, workers=0)
+    made, _ = prepare_films(films[:2], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     sent = to_device(made, "meta")
     assert isinstance(sent, CachedFilms)
     assert len(sent) == 2
@@ -347,7 +353,7 @@ def test_prepare_films_continues_after_a_kill_with_complete_entries_only(
     assert all(entry.stat().st_size == BYTES for entry in left)
     times = [entry.stat().st_mtime_ns for entry in left]
     named = sorted((tmp_path / "films").iterdir())
-    made, failures = prepare_films(named, tmp_path / "cache", room=ROOM, workers=0)
+    made, failures = prepare_films(named, tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     assert failures == []
     assert [entry.stat().st_mtime_ns for entry in left] == times
     assert (made.halves(range(8)) - wanted(named[:8])).abs().max() < 1e-5
@@ -366,7 +372,7 @@ def test_prepare_films_shares_a_folder_between_two_runs(films: list[Path], tmp_p
     assert [run.communicate()[0].split() for run in both] == [[str(COUNT), "0"]] * 2
     assert len(entries(tmp_path / "cache")) == COUNT
     assert not list((tmp_path / "cache").glob("*/*/.*"))
-    made, _ = prepare_films(films, tmp_path / "cache", room=ROOM, workers=0)
+    made, _ = prepare_films(films, tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     assert (made.halves(range(COUNT)) - wanted(films)).abs().max() < 1e-5
 
 
@@ -379,7 +385,7 @@ def test_prepare_films_survives_a_film_that_kills_its_worker(
     told, _ = start(tmp_path / "films", tmp_path / "cache", workers=2).communicate()
     assert told.startswith(f"{COUNT - 1} 1 {deadly}: the process that read it ended (killed by")
     good = [film for film in films if film != films[1]]
-    made, failures = prepare_films(good, tmp_path / "cache", room=ROOM, workers=0)
+    made, failures = prepare_films(good, tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     assert failures == []
     assert len(entries(tmp_path / "cache")) == COUNT - 1
     assert (made.halves(range(COUNT - 1)) - wanted(good)).abs().max() < 1e-5

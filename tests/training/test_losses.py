@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import NARROW_JITTER, PoseJitter, relative_pose
-from kneematch.geometry.pose import vector_from_pose
+from kneematch.geometry.pose import NARROW_JITTER, PoseJitter, relative_pose, vector_from_pose
 from kneematch.networks.pose_network import crop_views, full_frames
 from kneematch.solvers.problem import make_problem, pyramid
 from kneematch.training import losses as module

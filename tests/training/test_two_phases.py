@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import compose_pose
-from kneematch.geometry.pose import pose_from_vector
+from kneematch.geometry.pose import compose_pose, pose_from_vector
 from kneematch.networks.pose_network import crop_views, full_frames
 from kneematch.training import two_phases
 from kneematch.training.config import DEFAULT, PAPER

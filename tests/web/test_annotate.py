@@ -109,7 +109,7 @@ def test_annotate_app_saves_drawn_boxes_that_find_the_knees(
     assert drawn.side == "left"
     for name in ("fine", "red", "green"):
         assert getattr(drawn, name) == pytest.approx(getattr(wanted, name), abs=1.5)
-    detector = Detector.from_template(template, method="search", device="cpu")
+    detector = Detector.load(template=template, method="search", device="cpu")
     for seed, path in zip((1, 10, 4), films[1:], strict=True):
         for found, knee in zip(detector.detect(path), phantom(seed, size=SIZE).knees, strict=True):
             assert found.side == knee.side

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.detection.detection import CORNERS, Detection
-from kneematch.detection.laterality import check_left_is
 from kneematch.detection.methods import AUTO, LOCATOR, NEURAL, check_method, choose_solver
 from kneematch.detection.preparation import (
     FilmFacts,
@@ -33,14 +32,14 @@ from kneematch.detection.quality import YES, Quality, cut_by_edge, measure_quali
 from kneematch.devices import resolve_device
 from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
-from kneematch.geometry.split import LEFT, RIGHT, ROOM, SIDES
-from kneematch.geometry.view import compose
+from kneematch.geometry.split import LEFT, RIGHT, SIDES
+from kneematch.geometry.view import SIDE_MARGIN, compose
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import is_dataset, radiograph_from_array, radiograph_from_dataset
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import Template
-from kneematch.networks.consistency_check import ConsistencyCheck
 from kneematch.networks.model_file import load_model, shipped_model
+from kneematch.networks.two_stage import ConsistencyCheck
 from kneematch.solvers.problem import Solver, make_problem
 from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
 
@@ -116,11 +115,8 @@ class Detector:
             TemplateError: the annotation cannot serve as a template.
         """
         check_method(method)
-        check_left_is(left_is)
         if batch_size is not None and batch_size < 1:
             raise SettingsError(f"a batch of {batch_size}; expected 1 film or more; raise it")
-        if knees not in (None, 1, 2):
-            raise SettingsError(f"{knees} knees a film; expected 1, 2 or None; choose one")
         device = resolve_device(device)
         loaded = None
         if needs_model(template is not None, method, paper=paper, check=check):
@@ -130,15 +126,8 @@ class Detector:
         )
         cut = chosen.template.to(torch.empty(0, device=device))
         films = batch_size or (1 if device == "cpu" else GPU_BATCH)
-        how = Preparation(chosen.method == LOCATOR, knees, 0.0 if paper else ROOM, left_is)
+        how = Preparation(chosen.method == LOCATOR, knees, 0.0 if paper else SIDE_MARGIN, left_is)
         return cls(cut, chosen.solver, chosen.method, paper, device, films, chosen.check, how)
-
-    @classmethod
-    def from_template(
-        cls, template: str | os.PathLike[str] | Annotation, **options: Any
-    ) -> "Detector":
-        """Load a detector for the fine box of an annotation; see `load` for the options."""
-        return cls.load(template=template, **options)
 
     @overload  # a str is an iterable of str, too; it is one film
     def detect(  # type: ignore[overload-overlap]

@@ -14,7 +14,7 @@ from kneematch.detection.crop import Placed, cut
 from kneematch.detection.detection import Detection
 from kneematch.detection.metal import has_metal
 from kneematch.detection.quality import CUT, METAL, NO_KNEE, cut_by_edge, exposed_field
-from kneematch.geometry.knee_view import KneePlace, cut_views
+from kneematch.geometry.view import KneePlace, cut_views
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import PLATEAU_MARGINS
 from kneematch.measures.measure import doubts, measure_outlines

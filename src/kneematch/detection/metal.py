@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kneematch.geometry.knee_view import VIEW_WIDTH
 from kneematch.geometry.sampling import resize
+from kneematch.geometry.view import VIEW_WIDTH
 
 Grey = NDArray[np.float32]
 Mask = NDArray[np.bool_]

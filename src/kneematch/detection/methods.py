@@ -10,17 +10,20 @@ from torch import Tensor
 
 from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.geometry.knee_view import VIEW_SIZE, cut_views
 from kneematch.geometry.split import HALF_SIZE, LEFT, SIDES, large_enough
-from kneematch.geometry.view import View
+from kneematch.geometry.view import VIEW_SIZE, View, cut_views
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
 from kneematch.matching.annotation import Annotation, load_annotation
 from kneematch.matching.template import Template, annotated_half, cut_from_half
-from kneematch.networks.consistency_check import ConsistencyCheck
 from kneematch.networks.model_file import Model
 from kneematch.networks.template_transfer import transfer_template
-from kneematch.networks.two_stage import PosePredictor, network_solver, refined_network_solver
+from kneematch.networks.two_stage import (
+    ConsistencyCheck,
+    PosePredictor,
+    network_solver,
+    refined_network_solver,
+)
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import QUICK_LEVELS, TRUST, refine_anchored
 from kneematch.solvers.problem import Refiner, Solver, resize_template

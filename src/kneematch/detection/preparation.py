@@ -1,26 +1,38 @@
-"""Prepare a film: read it, and cut out an upright image of each knee, or the paper's two halves."""
+"""Prepare a film: read it, and cut out an upright image of each knee, or the paper's two halves.
 
+The patient's side of each knee is told by the user, the header or markers on the film.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
-from kneematch.detection.laterality import (
-    LATERALITIES,
-    Laterality,
-    resolve_laterality,
-    usual_mirroring,
-)
 from kneematch.detection.locate import locate_knees, shipped_locator
-from kneematch.detection.markers import read_markers
+from kneematch.detection.markers import Marker, read_markers
 from kneematch.detection.metal import has_metal
 from kneematch.detection.quality import exposed_field
-from kneematch.errors import FilmError, NoFrontalKnee
-from kneematch.geometry.knee_view import VIEW_SIZE, KneePlace, cut_views
-from kneematch.geometry.split import HALF_SIZE, ROOM, large_enough, single, split
-from kneematch.geometry.view import View
+from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
+from kneematch.geometry.split import HALF_SIZE, large_enough, single, split
+from kneematch.geometry.view import SIDE_MARGIN, VIEW_SIZE, KneePlace, View, cut_views
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated, unexpected
+
+LATERALITIES: Final = ("R", "L")  # of the patient
+USER: Final = "user"
+HEADER: Final = "header"
+MARKER: Final = "marker"
+MIDDLE: Final = 0.15  # of the width: a single marker this near to the middle tells no side
+
+
+@dataclass(frozen=True, slots=True)
+class Laterality:
+    """The patient's side of one knee; empty if it is not known."""
+
+    side: str = ""  # "R" or "L"
+    source: str = ""  # "user", "header" or "marker"
+    conflict: str = ""  # a reason to review, where two sources disagree
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +41,22 @@ class Preparation:
 
     locate: bool = True  # around the knees that the locator finds; or in halves, by its symmetry
     knees: int | None = None  # how many knees a film shows; None: the locator finds out
-    margin: float = ROOM  # how far halves go past the film, as a share of its width
+    side_margin: float = SIDE_MARGIN  # how far halves go past the film, as a share of its width
     left_is: str | None = None  # the patient's side at the picture's left, stated by the user
+
+    def __post_init__(self) -> None:
+        """Check each setting.
+
+        Raises:
+            SettingsError: one of them cannot be used.
+        """
+        if self.knees not in (None, 1, 2):
+            raise SettingsError(f"{self.knees} knees a film; expected 1, 2 or None; choose one")
+        if self.left_is not in (None, *LATERALITIES):
+            raise SettingsError(
+                f"left_is {self.left_is!r}; expected 'R' or 'L', the patient's side at the "
+                "picture's left; correct it or leave it out"
+            )
 
     @property
     def size(self) -> tuple[int, int]:
@@ -75,10 +101,10 @@ def prepare(film: Radiograph, how: Preparation) -> PreparedFilm:
         return _prepare_located(film, how)
     if film.laterality in LATERALITIES:  # the header says that the film shows one knee
         mirrored = usual_mirroring(film, how.left_is)
-        halves = single(film, mirrored=mirrored, room=how.margin)
+        halves = single(film, mirrored=mirrored, side_margin=how.side_margin)
         return PreparedFilm(halves, _facts(film, how, (mirrored,)))
     facts = _facts(film, how, (True, False))
-    return PreparedFilm(split(film, room=how.margin), facts)
+    return PreparedFilm(split(film, side_margin=how.side_margin), facts)
 
 
 def _facts(
@@ -118,3 +144,83 @@ def prepare_file(path: str, how: Preparation) -> PreparedFilm | FilmError:
         return type(error)(named)
     except Exception as error:  # noqa: BLE001 - among 500,000 films one must not stop the others
         return unexpected(path, error)
+
+
+def resolve_laterality(
+    film: Radiograph,
+    mirrored: Sequence[bool],
+    left_is: str | None = None,
+    markers: Sequence[Marker] = (),
+) -> tuple[Laterality, ...]:
+    """Return the laterality of every knee found on a film.
+
+    The user's statement counts first, then the header's tag of a film of one knee, then the
+    header's orientation of the picture, then the markers on it.
+
+    Args:
+        film: the film.
+        mirrored: of each knee, whether its lateral side points to the picture's left when the knee
+            is upright, as the patient's right knee does on a film that is hung in the usual way.
+        left_is: the patient's side at the picture's left, "R" or "L", as stated by the user.
+        markers: the letters R and L on the film.
+    """
+    one = len(mirrored) == 1
+    tag = film.laterality if one and film.laterality in LATERALITIES else None
+    by_user = None if left_is is None else left_is == "R"
+    letters = {marker.letter for marker in markers}
+    letter = letters.pop() if one and len(letters) == 1 else None
+    by_markers = None if one else _from_front(markers)
+
+    def resolve(points_left: bool) -> Laterality:
+        return _first_of(
+            (USER, _side(by_user, points_left)),
+            (HEADER, tag),
+            (HEADER, _side(film.seen_from_front, points_left)),
+            (MARKER, letter or _side(by_markers, points_left)),
+        )
+
+    return tuple(map(resolve, mirrored))
+
+
+def usual_mirroring(film: Radiograph, left_is: str | None = None) -> bool:
+    """Return whether the only knee of a film tagged R or L is expected to be mirrored.
+
+    Where nothing is known about the picture's orientation, it is taken to be hung in the usual way.
+    """
+    from_front = film.seen_from_front if left_is is None else left_is == "R"
+    return (film.laterality == "R") == (from_front is not False)
+
+
+def _from_front(markers: Sequence[Marker]) -> bool | None:
+    """Return whether the markers of a film of two knees show the patient from the front.
+
+    R lies left of L then; a letter alone must lie well to one side, since both of them sometimes
+    lie between the legs. None if there are no such markers, or if they contradict each other.
+    """
+    right, left = (
+        [marker.x for marker in markers if marker.letter == side] for side in LATERALITIES
+    )
+    if right and left:
+        if max(right) < min(left):
+            return True
+        return False if max(left) < min(right) else None
+    alone = right or left
+    if alone and max(alone) < 0.5 - MIDDLE:
+        return bool(right)
+    return not right if alone and min(alone) > 0.5 + MIDDLE else None
+
+
+def _first_of(*statements: tuple[str, str | None]) -> Laterality:
+    """Return the first known side of (source, side), and whether another one contradicts it."""
+    known = [(source, side) for source, side in statements if side is not None]
+    if not known:
+        return Laterality()
+    source, side = known[0]
+    against = [other for other, stated in known if stated != side]
+    names = dict.fromkeys([source, *against])
+    return Laterality(side, source, f"sides disagree ({' and '.join(names)})" if against else "")
+
+
+def _side(from_front: bool | None, mirrored: bool) -> str | None:
+    """Return the side of a knee, given whether the picture shows the patient from the front."""
+    return None if from_front is None else LATERALITIES[from_front != mirrored]

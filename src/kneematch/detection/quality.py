@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.detection.detection import CORNERS
-from kneematch.geometry.knee_view import KneePlace
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.sampling import resize, sample
+from kneematch.geometry.view import KneePlace
 from kneematch.matching.energy import (
     losses,
     one_sided_loss,
@@ -19,7 +19,7 @@ from kneematch.matching.energy import (
     polarity_losses,
     symmetry_penalty,
 )
-from kneematch.networks.consistency_check import ConsistencyCheck
+from kneematch.networks.two_stage import ConsistencyCheck
 from kneematch.solvers.problem import Problem
 
 # Limits of the methods that work on halves, chosen on phantoms and on labelled real films;

@@ -75,7 +75,7 @@ def resize_part(
     rows: Span,
     columns: Span,
     size: tuple[int, int],
-    lit: Span | None = None,
+    replicate: Span | None = None,
 ) -> Tensor:
     """Resize a rectangle of an image (H, W) to (height, width), as `resize` does.
 
@@ -88,11 +88,11 @@ def resize_part(
         rows: the first row of the rectangle and the one after the last.
         columns: the same for its columns.
         size: (height, width) of the result.
-        lit: from and to where the image's outermost column is repeated; others are black.
+        replicate: from and to where the image's outermost column is repeated; others are black.
     """
     height, width = image.shape
     (top, bottom), *down = _tent_filter(rows, size[0], (0, height), height)
-    (left, right), *across = _tent_filter(columns, size[1], lit or (0, width), width)
+    (left, right), *across = _tent_filter(columns, size[1], replicate or (0, width), width)
     turned = image.new_empty(right - left, size[0])
     for start in range(left, right, STRIP):
         strip = image[top:bottom, start : min(start + STRIP, right)]
@@ -105,7 +105,9 @@ def _weighted_sums(lines: Tensor, places: Tensor, weights: Tensor) -> Tensor:
     return F.embedding_bag(places, lines, per_sample_weights=weights.to(lines), mode="sum")
 
 
-def _tent_filter(span: Span, count: int, lit: Span, length: int) -> tuple[Span, Tensor, Tensor]:
+def _tent_filter(
+    span: Span, count: int, replicate: Span, length: int
+) -> tuple[Span, Tensor, Tensor]:
     """Return the tent filter of `resize` that makes `count` lines of a span of them.
 
     Returns:
@@ -120,7 +122,7 @@ def _tent_filter(span: Span, count: int, lit: Span, length: int) -> tuple[Span, 
     weights[(taps < 0) | (taps >= span[1] - span[0])] = 0
     weights /= weights.sum(1, keepdims=True)
     places = taps + span[0]
-    weights[(places < lit[0]) | (places >= lit[1])] = 0
+    weights[(places < replicate[0]) | (places >= replicate[1])] = 0
     places = places.clip(0, length - 1)
     first = int(places[0, 0])
     needed = first, int(places[-1, -1]) + 1

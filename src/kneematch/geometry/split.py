@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kneematch.errors import NotARadiograph
 from kneematch.geometry.sampling import Span, resize, resize_part
-from kneematch.geometry.view import View, rectangle_to_film
+from kneematch.geometry.view import HALF_ASPECT, View, rectangle_to_film
 from kneematch.io.radiograph import Radiograph
 
 LEFT: Final = 0  # the left half of the picture, mirrored
@@ -17,21 +17,20 @@ RIGHT: Final = 1
 SIDES: Final = ("left", "right")
 
 HALF_SIZE: Final = (800, 500)
-HALF_ASPECT: Final = 1.6
 OVERLAP: Final = 1.1
 AXIS_SEARCH: Final = 0.125  # of the width, to either side of the middle
 AXIS_WIDTH: Final = 256  # of the down-sampled copy in which the axis is searched
-ROOM: Final = 0.08  # `room` of the robust search, about a fifth of a knee
 SMALLEST_FILM: Final = 32  # pixels a side
 
 
-def split(film: Radiograph, *, room: float = 0.0) -> View:
+def split(film: Radiograph, *, side_margin: float = 0.0) -> View:
     """Cut a bilateral film into its two halves and mirror the left one.
 
     Args:
         film: a bilateral radiograph.
-        room: how far the film is continued past its left and right edge by repeating its outermost
-            columns, as a share of its width, for joint areas that reach past it. The paper has 0.
+        side_margin: how far the film is continued past its left and right edge by repeating its
+            outermost columns, as a share of its width, for joint areas that reach past it. The
+            paper has 0.
 
     Returns:
         A view with pixels (2, 800, 500) and to_film (2, 3, 3).
@@ -39,18 +38,18 @@ def split(film: Radiograph, *, room: float = 0.0) -> View:
     pixels = torch.from_numpy(large_enough(film))
     width = pixels.shape[1]
     (left, inner_left), (inner_right, right) = spans(width, symmetry_axis(pixels))
-    extra = round(room * width)
+    extra = round(side_margin * width)
     both = [(left - extra, inner_left), (inner_right, right + extra)]
     return _halves(pixels, both, mirrored=[True, False])
 
 
-def single(film: Radiograph, *, mirrored: bool, room: float = 0.0) -> View:
+def single(film: Radiograph, *, mirrored: bool, side_margin: float = 0.0) -> View:
     """Return the half image of a film that shows one knee: pixels (1, 800, 500), to_film (1, 3, 3).
 
     Mirror a knee that would be in the left half of a bilateral film: the patient's right one.
     """
     pixels = torch.from_numpy(large_enough(film))
-    extra = round(room * pixels.shape[1])
+    extra = round(side_margin * pixels.shape[1])
     return _halves(pixels, [(-extra, pixels.shape[1] + extra)], mirrored=[mirrored])
 
 
@@ -110,7 +109,7 @@ def _halves(pixels: Tensor, columns: list[Span], mirrored: list[bool]) -> View:
     for (x0, x1), flipped in zip(columns, mirrored, strict=True):
         spare = frame_width - (x1 - x0)
         left = x0 - (spare - spare // 2 if flipped else spare // 2)
-        half = resize_part(pixels, rows, (left, left + frame_width), HALF_SIZE, lit=(x0, x1))
+        half = resize_part(pixels, rows, (left, left + frame_width), HALF_SIZE, replicate=(x0, x1))
         halves.append(half.flip(1) if flipped else half)
         corners = (left, top, left + frame_width, top + frame_height)
         maps.append(rectangle_to_film(*corners, mirrored=flipped))

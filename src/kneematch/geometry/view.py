@@ -1,9 +1,20 @@
-"""View: images cut from films, and the affine maps from their coordinates to film pixels."""
+"""View: images cut from films, upright around located knees, and their affine maps to the film."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
+
+from kneematch.geometry.sampling import resize_part, sample
+
+HALF_ASPECT: Final = 1.6  # height over width of half images and of views
+SIDE_MARGIN: Final = 0.08  # share of a film's width by which the robust search continues it
+VIEW_WIDTH: Final = 2.5  # of a view, in widths of the tibial plateau
+VIEW_SIZE: Final = (400, 250)  # the plateau has 100 pixels, about as in the network's input
+SMALLEST_ROTATION: Final = 0.05  # radians; networks and refinement follow smaller ones themselves
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,3 +62,90 @@ def transform(matrices: Tensor, points: Tensor) -> Tensor:
     """Apply affine maps (..., 3, 3) or (..., 2, 3) to points (..., K, 2)."""
     matrices = matrices[..., :2, :]
     return points.to(matrices) @ matrices[..., :2].mT + matrices[..., None, :, 2]
+
+
+@dataclass(frozen=True, slots=True)
+class KneePlace:
+    """Where a knee lies on a film."""
+
+    x: float  # middle of the tibial plateau, in film pixels
+    y: float
+    width: float  # of the plateau, in film pixels
+    rotation: float  # radians, clockwise positive, -0.7 to 0.7
+    mirrored: bool  # the lateral side points to the left of the upright picture
+    quarter_turns: int = 0  # clockwise, by which the film is to be turned to be upright
+    score: float = 1.0  # how certain it is that a frontal knee lies here, 0 to 1
+
+
+def turn_upright(pixels: Tensor, quarter_turns: int) -> tuple[Tensor, Tensor]:
+    """Turn a film (H, W) clockwise; return it and the map (3, 3) of its pixels to the film's."""
+    height, width = pixels.shape
+    back = {
+        0: [[1.0, 0, 0], [0, 1, 0]],
+        1: [[0, 1.0, 0], [-1, 0, height]],
+        2: [[-1.0, 0, width], [0, -1, height]],
+        3: [[0, -1.0, width], [1, 0, 0]],
+    }[quarter_turns]
+    # rot90 would copy a film that is upright.
+    turned = torch.rot90(pixels, -quarter_turns, (0, 1)) if quarter_turns else pixels
+    return turned, torch.tensor([*back, [0, 0, 1]], dtype=torch.float64)
+
+
+def cut_views(pixels: Tensor, knees: Sequence[KneePlace]) -> View:
+    """Cut a view of the same scale around each knee: pixels (S, 400, 250), to_film (S, 3, 3).
+
+    The knee is upright in the middle of its view, its lateral side to the right; the plateau is
+    100 pixels wide.
+
+    Args:
+        pixels: (H, W), the film.
+        knees: all of the same `quarter_turns`.
+    """
+    turned, to_film = turn_upright(pixels, knees[0].quarter_turns)
+    from_film = torch.linalg.inv(to_film)
+    views = [_cut_view(turned, from_film, knee) for knee in knees]
+    maps = compose(to_film, torch.stack([view.to_film for view in views]))
+    return View(torch.stack([view.pixels for view in views]), maps)
+
+
+def _cut_view(pixels: Tensor, from_film: Tensor, knee: KneePlace) -> View:
+    x, y = (from_film[:2, :2] @ from_film.new_tensor([knee.x, knee.y]) + from_film[:2, 2]).tolist()
+    rotated = abs(knee.rotation) > SMALLEST_ROTATION
+    across, down = VIEW_WIDTH * knee.width / 2, HALF_ASPECT * VIEW_WIDTH * knee.width / 2
+    if not rotated:
+        return _upright_view(pixels, (x, y), (across, down), VIEW_SIZE, mirrored=knee.mirrored)
+    # A view that holds the rotated one, of the same resolution.
+    cos, sin = math.cos(knee.rotation), math.sin(knee.rotation)
+    reach = across * cos + down * abs(sin), across * abs(sin) + down * cos
+    size = round(VIEW_SIZE[0] * reach[1] / down), round(VIEW_SIZE[1] * reach[0] / across)
+    large = _upright_view(pixels, (x, y), reach, size, mirrored=False)
+    flip = -1.0 if knee.mirrored else 1.0
+    wanted = torch.tensor(
+        [[flip * across * cos, -down * sin, x], [flip * across * sin, down * cos, y], [0, 0, 1]],
+        dtype=torch.float64,
+    )
+    inside = torch.linalg.inv(large.to_film) @ wanted
+    return View(sample(large.pixels, inside[:2].to(pixels), VIEW_SIZE), wanted)
+
+
+def _upright_view(
+    pixels: Tensor,
+    centre: tuple[float, float],
+    reach: tuple[float, float],
+    size: tuple[int, int],
+    *,
+    mirrored: bool,
+) -> View:
+    """Return what lies within reach (x, y) of a point, resized."""
+    (x, y), (across, down) = centre, reach
+    left, right, top, bottom = (round(v) for v in (x - across, x + across, y - down, y + down))
+    extra = round(SIDE_MARGIN * pixels.shape[1])
+    view = resize_part(
+        pixels,
+        (top, max(bottom, top + 1)),
+        (left, max(right, left + 1)),
+        size,
+        replicate=(-extra, pixels.shape[1] + extra),
+    )
+    to_film = rectangle_to_film(left, top, right, bottom, mirrored=mirrored)
+    return View(view.flip(1) if mirrored else view, to_film)

@@ -7,8 +7,7 @@ from torch import Tensor, minimum
 
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.sampling import sample
-from kneematch.matching.local_contrast import normalize_local_contrast
-from kneematch.matching.template import Template
+from kneematch.matching.template import Template, normalize_local_contrast
 
 # Patches whose deviation is below this share of the half's own count as constant: up to rounding in
 # the paper's energy, and up to noise, which correlates with anything, in the robust one.

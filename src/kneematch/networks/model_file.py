@@ -17,16 +17,13 @@ from torch import Tensor
 
 from kneematch import __version__
 from kneematch.errors import SettingsError
-from kneematch.geometry.frames import enlarge_pose
-from kneematch.geometry.knee_view import VIEW_WIDTH
-from kneematch.geometry.pose import pose_from_points
-from kneematch.geometry.split import HALF_ASPECT
+from kneematch.geometry.pose import enlarge_pose, pose_from_points
+from kneematch.geometry.view import HALF_ASPECT, VIEW_WIDTH
 from kneematch.io.files import write_file
 from kneematch.matching.annotation import PLATEAU_MARGINS, Point
 from kneematch.matching.template import Template, Window
 from kneematch.networks.cpu_inference import Ranges, cpu_network
-from kneematch.networks.pose_network import FIRST, network_from_weights, weight_shapes
-from kneematch.networks.resnet import WIDTH
+from kneematch.networks.pose_network import FIRST, WIDTH, network_from_weights, weight_shapes
 from kneematch.networks.two_stage import ENLARGE, Network, TwoStageNetworks
 
 FORMAT: Final = "kneematch-model/2"

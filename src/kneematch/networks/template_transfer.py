@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import TemplateError
-from kneematch.geometry.frames import (
+from kneematch.geometry.pose import (
     PoseJitter,
     compose_pose,
     frame_from_poses,
     jitter_pose,
+    pose_from_vector,
     relative_pose,
 )
-from kneematch.geometry.pose import pose_from_vector
 from kneematch.networks.pose_network import crop_views
 from kneematch.networks.two_stage import TwoStageNetworks
 

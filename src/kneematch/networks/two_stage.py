@@ -1,4 +1,7 @@
-"""The learnt solver: coarse G, enlarge, fine G, and a refinement (paper, Sect. 5)."""
+"""The learnt solver: coarse G, enlarge, fine G, and a refinement (paper, Sect. 5).
+
+The consistency check compares a detection with what the fine network finds in a view around it.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,12 +10,19 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import compose_pose, enlarge_pose
-from kneematch.geometry.pose import pose_from_vector, vector_from_pose
+from kneematch.geometry.pose import (
+    compose_pose,
+    corner_distance,
+    enlarge_pose,
+    frame_from_poses,
+    pose_from_vector,
+    vector_from_pose,
+)
 from kneematch.networks.pose_network import crop_views, full_frames
 from kneematch.solvers.problem import Problem, Refiner, Solver
 
 ENLARGE: Final = 1.2  # factor of the coarse patch, in which the fine network looks
+ZOOM: Final = 0.88  # of the consistency check's view relative to that one, so that they differ
 
 Network = Callable[[Tensor], Tensor]  # images (N, S, 224, 224) to vectors (N, S, 4)
 
@@ -67,3 +77,31 @@ def refined_network_solver(networks: PosePredictor, refine: Refiner) -> Solver:
 def _vector(networks: PosePredictor, problem: Problem) -> Tensor:
     """Return the vectors v (N, S, 4) of the networks' poses."""
     return vector_from_pose(networks.poses(problem.halves), problem.height_ratio)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConsistencyCheck:
+    """The fine network, and how a template relates to its own."""
+
+    networks: TwoStageNetworks
+    larger: float  # width of the coarse template over that of the fine one
+    offset: Tensor | None = None  # (4,), pose of a transferred template in the networks' own
+
+    @torch.no_grad()
+    def __call__(self, halves: Tensor, theta: Tensor) -> Tensor:
+        """Return the distances (N, S) of the network's poses from given ones, in template widths.
+
+        Args:
+            halves: (N, S, H, W).
+            theta: (N, S, 4), the poses to check.
+        """
+        image_aspect = halves.shape[-2] / halves.shape[-1]
+        networks, theta = self.networks, theta.to(halves)
+        if self.offset is not None:  # to the pose of the networks' own template
+            offset = self.offset.to(theta).expand_as(theta)
+            theta = frame_from_poses(theta, offset, networks.fine_aspect, image_aspect)
+        frames = enlarge_pose(theta, ZOOM * ENLARGE * self.larger)
+        v = networks.fine(crop_views(halves, frames, networks.coarse_aspect))
+        seen = pose_from_vector(v, networks.fine_aspect / networks.coarse_aspect)
+        seen = compose_pose(frames, seen, networks.coarse_aspect, image_aspect)
+        return corner_distance(seen, theta, networks.fine_aspect, image_aspect)

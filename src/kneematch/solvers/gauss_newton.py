@@ -19,7 +19,8 @@ from kneematch.matching.energy import TINY, Term, symmetry_penalty
 from kneematch.solvers.problem import Problem
 
 DAMPING: Final = 1e-2  # at the start of a level
-EASE, STIFFEN = 0.3, 5.0  # factors of the damping after a step that lowers the energy, or does not
+DAMPING_DECREASE: Final = 0.3  # factor after a step that lowers the energy
+DAMPING_INCREASE: Final = 5.0  # factor after one that does not
 FLAT: Final = 1e-6  # added to the diagonal, so that a featureless patch gives a regular matrix
 PATCH, IMAGE, ONE = 6, 7, 8  # rows of the Gram matrix; 0 to 5 are the affine derivatives
 
@@ -76,7 +77,7 @@ def descend(
         down = there.value < here.value
         theta = torch.where(down[:, None, None], next_theta, theta)
         here = here.where(down, there)
-        damping = torch.where(down, damping * EASE, damping * STIFFEN)
+        damping = torch.where(down, damping * DAMPING_DECREASE, damping * DAMPING_INCREASE)
     return theta
 
 

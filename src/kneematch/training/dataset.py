@@ -108,7 +108,7 @@ def prepare_films(
     films: Iterable[str | os.PathLike[str]],
     folder: str | os.PathLike[str] | None = None,
     *,
-    room: float,
+    side_margin: float,
     workers: int,
     report: Callable[[], None] = lambda: None,
 ) -> tuple[CachedFilms, list[tuple[str, str]]]:
@@ -119,7 +119,7 @@ def prepare_films(
     Args:
         films: their files; a file named twice counts once.
         folder: the cache, 1.6 MB per film; None is "films" in `cache_folder()`.
-        room: margin beside the film, as in `split`.
+        side_margin: margin beside the film, as in `split`.
         workers: number of worker processes; 0 works in this process.
         report: called after each film.
 
@@ -128,7 +128,7 @@ def prepare_films(
     """
     paths = list(dict.fromkeys(os.fspath(film) for film in films))
     shared = cache_folder() / "films" if folder is None else Path(folder)
-    own = shared / f"halves-{FORMAT}-{room}"
+    own = shared / f"halves-{FORMAT}-{side_margin}"
     _make_folder(own)
     index, hashes = shared / INDEX, read_index(shared / INDEX)
     entries: dict[str, _Entry] = {}
@@ -138,7 +138,7 @@ def prepare_films(
             entries[path] = entry
             report()
     unknown = [path for path in paths if path not in entries]
-    work = partial(_prepare, own, room)
+    work = partial(_prepare, own, side_margin)
     with closing(map_in_workers(work, unknown, workers=workers)) as results:
         for path, result in results:
             if isinstance(result, SettingsError):
@@ -164,7 +164,7 @@ class _Entry:
     stamp: Stamp | None = None  # of the file when it was hashed
 
 
-def _prepare(own: Path, room: float, path: str) -> _Entry | SettingsError:
+def _prepare(own: Path, side_margin: float, path: str) -> _Entry | SettingsError:
     """Hash a film and, unless the cache has its content, store its halves.
 
     An error of the cache is returned rather than raised, which would end a worker process.
@@ -175,7 +175,7 @@ def _prepare(own: Path, room: float, path: str) -> _Entry | SettingsError:
         key = content_hash(path)
         entry = _find_entry(own, path, key)
         if entry is None:
-            halves = _split(path, room)
+            halves = _split(path, side_margin)
             if _stamp(path) != stamp:
                 raise Unreadable(
                     f"{path}: changed while it was read; expected it to stay; run the command again"
@@ -191,7 +191,7 @@ def _prepare(own: Path, room: float, path: str) -> _Entry | SettingsError:
     return replace(entry or _Entry(key), stamp=stamp)
 
 
-def _split(path: str, room: float) -> Tensor | str:
+def _split(path: str, side_margin: float) -> Tensor | str:
     """Return the halves (2, 800, 500) of a film, or a lasting reason why it cannot be used."""
     try:
         radiograph = read_isolated(path)
@@ -200,7 +200,7 @@ def _split(path: str, room: float) -> Tensor | str:
                 f"a film of one knee (laterality {radiograph.laterality}); expected both, to train "
                 "on; leave it out"
             )
-        return split(radiograph, room=room).pixels
+        return split(radiograph, side_margin=side_margin).pixels
     except NotARadiograph as error:
         text = str(error)
         raise NotARadiograph(text if text.startswith(path) else f"{path}: {text}") from error

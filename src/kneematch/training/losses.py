@@ -12,15 +12,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.geometry.frames import (
+from kneematch.geometry.pose import (
     PoseJitter,
     compose_pose,
+    corner_distance,
     frame_from_poses,
     jitter_pose,
+    pose_from_vector,
     relative_pose,
 )
-from kneematch.geometry.pose import corner_distance, pose_from_vector
-from kneematch.geometry.split import HALF_ASPECT
+from kneematch.geometry.view import HALF_ASPECT
 from kneematch.matching.energy import energy
 from kneematch.networks.pose_network import INPUT, crop_views
 from kneematch.networks.two_stage import Network

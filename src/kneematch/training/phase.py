@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from kneematch.geometry.frames import compose_pose
-from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.geometry.split import HALF_ASPECT
+from kneematch.geometry.pose import compose_pose, pose_from_vector, vector_from_pose
+from kneematch.geometry.view import HALF_ASPECT
 from kneematch.matching.template import Template
 from kneematch.networks.pose_network import PoseNetwork, crop_views
 from kneematch.networks.two_stage import Network

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.geometry.split import ROOM, SIDES
+from kneematch.geometry.split import SIDES
+from kneematch.geometry.view import SIDE_MARGIN
 from kneematch.io.discovery import find_films
 from kneematch.io.files import (
     atomic_write,
@@ -220,10 +221,14 @@ def _prepare(
 ) -> tuple[CachedFilms, list[tuple[str, str]]]:
     """Prepare the films in the main process; the others then find them in the cache."""
     workers = default_workers(len(paths)) if config.workers is None else config.workers
-    room = 0.0 if config.hyperparameters().paper_energy else ROOM
+    side_margin = 0.0 if config.hyperparameters().paper_energy else SIDE_MARGIN
     with group.main_first(), progress("preparing films", len(paths)) as advance:
         cached, failures = prepare_films(
-            paths, config.cache, room=room, workers=workers, report=lambda: advance("")
+            paths,
+            config.cache,
+            side_margin=side_margin,
+            workers=workers,
+            report=lambda: advance(""),
         )
     if group.is_main:
         for _, reason in failures:

@@ -7,14 +7,14 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.geometry.frames import (
+from kneematch.geometry.pose import (
     NARROW_JITTER,
     WIDE_JITTER,
     compose_pose,
     enlarge_pose,
     relative_pose,
 )
-from kneematch.geometry.split import HALF_ASPECT
+from kneematch.geometry.view import HALF_ASPECT
 from kneematch.matching.template import Template
 from kneematch.networks.cpu_inference import Ranges, measured_ranges
 from kneematch.networks.model_file import PHASES

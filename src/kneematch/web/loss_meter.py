@@ -9,9 +9,8 @@ import torch
 from kneematch.detection.detection import Detection
 from kneematch.detection.methods import LOCATOR, read_template, template_for_views
 from kneematch.errors import KneematchError
-from kneematch.geometry.knee_view import KneePlace, cut_views
 from kneematch.geometry.sampling import sample
-from kneematch.geometry.view import compose
+from kneematch.geometry.view import KneePlace, compose, cut_views
 from kneematch.io.files import content_hash
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.run_folder import RUN

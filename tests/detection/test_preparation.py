@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from kneematch.detection.laterality import (
+from kneematch.detection.markers import Marker
+from kneematch.detection.preparation import (
     Laterality,
-    check_left_is,
+    Preparation,
     resolve_laterality,
     usual_mirroring,
 )
-from kneematch.detection.markers import Marker
 from kneematch.errors import SettingsError
 from kneematch.io.radiograph import Radiograph
 
@@ -125,8 +125,9 @@ def test_usual_mirroring_hangs_films_in_the_usual_way() -> None:
     assert usual_mirroring(film("L"), "L")
 
 
-def test_check_left_is_refuses_other_words() -> None:
-    check_left_is(None)
-    check_left_is("R")
+def test_preparation_refuses_other_sides_and_numbers() -> None:
+    Preparation(left_is="R", knees=1)
     with pytest.raises(SettingsError, match="expected 'R' or 'L'"):
-        check_left_is("left")
+        Preparation(left_is="left")
+    with pytest.raises(SettingsError, match="expected 1, 2 or None"):
+        Preparation(knees=3)
