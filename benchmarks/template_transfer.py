@@ -32,7 +32,7 @@ from kneematch.geometry.pose import (
     vector_from_pose,
 )
 from kneematch.geometry.sampling import sample
-from kneematch.geometry.split import HALF_ASPECT
+from kneematch.geometry.view import HALF_ASPECT
 from kneematch.matching.annotation import load_annotation
 from kneematch.matching.template import Template, normalize_local_contrast
 from kneematch.networks.model_file import load_model, shipped_model
