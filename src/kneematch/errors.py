@@ -43,6 +43,9 @@ class NoFrontalKnee(FilmError):
 
     reason = "no frontal knee found"
 
+    def __init__(self, message: str = reason) -> None:
+        super().__init__(message)
+
 
 class TemplateError(KneematchError):
     """An annotation that cannot serve as a template."""

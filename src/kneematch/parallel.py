@@ -60,8 +60,13 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def default_workers(items: int) -> int:
-    """Return the number of worker processes: one per core, none for a few films or on Windows."""
+def choose_workers(requested: int | None, items: int) -> int:
+    """Return the number of worker processes that is requested.
+
+    None stands for one per core, and for no worker where the items are few or on Windows.
+    """
+    if requested is not None:
+        return requested
     if os.name == "nt":
         return 0
     workers = min(available_cores(), -(-items // ITEMS_PER_WORKER))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kneematch.batch.gpu_engine import detect_on_gpu
-from kneematch.batch.workers import detect_chunk
+from kneematch.batch.local_engine import detect_chunk
 from kneematch.detection.detector import Detector
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from kneematch.batch.config import DetectorSource
-from kneematch.batch.local_engine import detect_rows
-from kneematch.batch.workers import detect_chunk
+from kneematch.batch.local_engine import detect_chunk, detect_rows
 from kneematch.detection.detector import Detector
 
 SOURCE = DetectorSource(method="neural", device="cpu")

@@ -22,7 +22,7 @@ from kneematch.io.csv_text import read_csv
 from kneematch.io.files import remove_leftovers
 from kneematch.io.run_folder import JOURNAL, RUN
 from kneematch.io.write import is_own_picture
-from kneematch.parallel import default_workers
+from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.review.log import DECISIONS
 
@@ -61,7 +61,7 @@ def apply_review(
     with Journal(out / JOURNAL, row_reviser(out, root), root=root) as journal:
         check_ended(journal)
         remove_leftovers(out, *(path for path in out.iterdir() if path.is_dir()))
-        count = default_workers(journal.count) if workers is None else workers
+        count = choose_workers(workers, journal.count)
         problems = measure_corrections(config, journal, workers=count, progress=progress)
         counts = write_results(config, out, journal, _landmarks(out))
         problems += write_artifacts(config, out, journal, workers=count, progress=progress)

@@ -13,8 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from kneematch.batch.local_engine import NumberedFilms, to_rows
 from kneematch.batch.row import Row
-from kneematch.batch.workers import NumberedFilms, to_rows
 from kneematch.detection.detector import Detector
 from kneematch.detection.preparation import FilmFacts, Preparation, PreparedFilm, prepare_file
 from kneematch.errors import FilmError

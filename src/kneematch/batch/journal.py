@@ -8,7 +8,7 @@ order:
 - a row, as `Row.to_line` writes it: of several rows of a film, the last one counts;
 - `gone`: all films with detections whose files are no longer there;
 - `measured`: a row of knees that a reviewer placed, with their measures;
-- `made`: of which content the artifacts of a film are, by kind; 0 while they are made again.
+- `made`: hash of the content of a film's artifacts, by kind; 0 while they are made again.
 """
 
 import json
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Self
 
 from kneematch.batch.film_names import film_names, is_film_name
-from kneematch.batch.row import Row
+from kneematch.batch.row import Row, json_line
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.io.files import FILE_MODE, FileVersion, lock
@@ -93,10 +93,7 @@ class Journal:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let another run have it."""
+        """Close the file and release its lock."""
         self._file.close()
 
     def _forget(self) -> None:
@@ -108,7 +105,7 @@ class Journal:
         self._lacks_films = False  # whether a line of films is damaged
         self._offsets = array("q")  # of each film's row
         self._versions: list[FileVersion | None] = []
-        self._made: dict[str, array[int]] = {}  # by kind and index: content
+        self._made: dict[str, array[int]] = {}  # by kind and index: content hash
         self._measured: dict[int, int] = {}  # by index: where the line `measured` begins
 
     @property
@@ -121,7 +118,7 @@ class Journal:
         self._forget()
         self.settings = settings
         self._file.truncate(0)
-        self._append(_line({"format": FORMAT, "settings": dict(settings)}))
+        self._append(json_line({"format": FORMAT, "settings": dict(settings)}))
 
     def check(self, settings: Fingerprint) -> None:
         """Raise SettingsError unless the run began with these settings."""
@@ -149,7 +146,7 @@ class Journal:
         names = film_names(new, {name.casefold() for name in self.names})
         for first in range(0, len(new), FILMS_PER_LINE):
             part = slice(first, first + FILMS_PER_LINE)
-            self._append(_line({"films": list(zip(new[part], names[part], strict=True))}))
+            self._append(json_line({"films": list(zip(new[part], names[part], strict=True))}))
         for film, name in zip(new, names, strict=True):
             known[os.path.abspath(film)] = self._place(film, name)  # noqa: PTH100
         return [known[path] for path in paths]
@@ -180,25 +177,25 @@ class Journal:
         gone = frozenset(indices)
         if gone != self.gone:
             self.gone = gone
-            self._append(_line({"gone": [self.films[index] for index in sorted(gone)]}))
+            self._append(json_line({"gone": [self.films[index] for index in sorted(gone)]}))
 
     def made(self, kind: str, index: int) -> int:
-        """Return of which content a film's artifacts of a kind are; 0 if there are none."""
+        """Return the content hash of a film's artifacts of a kind; 0 if there are none."""
         contents = self._made.get(kind, ())
         return contents[index] if index < len(contents) else 0
 
     def note_made(self, made: Iterable[tuple[int, Mapping[str, int]]]) -> None:
-        """Write down of which content artifacts are, by the film's index and by kind."""
+        """Write down the content hashes of artifacts, by the film's index and by kind."""
         text = bytearray()
         for index, contents in made:
             self._set_made(index, contents)
-            text += _line({"made": dict(contents), "film": self.films[index]})
+            text += json_line({"made": dict(contents), "film": self.films[index]})
         if text:
             self._append(bytes(text))
 
     def note_measured(self, row: Row) -> None:
         """Write down the measures of knees that a reviewer placed."""
-        self._measured[row.index] = self._append(_line({"measured": row.to_plain()}))
+        self._measured[row.index] = self._append(json_line({"measured": row.to_plain()}))
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows so far as reviewed, in the order of the list of films."""
@@ -316,10 +313,6 @@ class Journal:
                 (name,) = film_names([row.film], {name.casefold() for name in self.names})
                 index = self._place(row.film, name)
             self._offsets[index], self._versions[index] = offset, row.version
-
-
-def _line(plain: Mapping[str, object]) -> bytes:
-    return json.dumps(plain).encode("ascii") + b"\n"
 
 
 def _position_key(knee: Detection) -> tuple[object, ...]:

@@ -1,18 +1,23 @@
 """Detect on this machine: one worker process per core, or reader processes that feed a GPU."""
 
-from collections.abc import Generator, Sequence
+import json
+import os
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing
 from typing import Final
 
-from kneematch.batch.config import DetectorSource
-from kneematch.batch.gpu_engine import detect_on_gpu
+import torch
+
+from kneematch.batch.config import PRELOAD, DetectorSource
 from kneematch.batch.row import Row
-from kneematch.batch.workers import NumberedFilms, detect_chunk, detect_in_worker, load_worker
-from kneematch.detection.detector import Detector
-from kneematch.parallel import WorkerDied, map_in_workers
+from kneematch.detection.detector import Detector, FilmResult
+from kneematch.errors import NoFrontalKnee
+from kneematch.parallel import WorkerDied, map_in_workers, release_memory
 
 LARGEST_CHUNK: Final = 8  # films that a worker takes at once, and that a power cut costs
 CHUNKS_PER_WORKER: Final = 8  # or more, so that all workers end at about the same time
+
+NumberedFilms = Sequence[tuple[int, str]]  # indices in the list of films, and paths
 
 
 def detect_rows(
@@ -27,6 +32,8 @@ def detect_rows(
         workers: number of worker processes; 0 does everything in this process.
     """
     if detector.device != "cpu":
+        from kneematch.batch.gpu_engine import detect_on_gpu
+
         yield from detect_on_gpu(detector, films, workers)
     elif workers == 0:
         for chunk in chunks(films, 1):
@@ -71,3 +78,44 @@ def chunks(films: NumberedFilms, workers: int) -> list[NumberedFilms]:
     """Divide films into what a worker takes at once."""
     size = min(max(len(films) // (workers * CHUNKS_PER_WORKER), 1), LARGEST_CHUNK)
     return [films[first : first + size] for first in range(0, len(films), size)]
+
+
+_loaded: tuple[DetectorSource, Detector] | None = None
+
+
+def load_worker(source: DetectorSource) -> None:
+    """Load this process's detector, unless it was forked from one that has it already."""
+    global _loaded
+    torch.set_num_threads(1)
+    if _loaded is None or _loaded[0] != source:
+        _loaded = source, source.load()
+
+
+def detect_in_worker(films: NumberedFilms) -> list[Row]:
+    """Return the rows of films, found with this process's detector."""
+    if _loaded is None:
+        raise RuntimeError("no detector; expected load_worker to be called first")
+    return detect_chunk(_loaded[1], films)
+
+
+def detect_chunk(detector: Detector, films: NumberedFilms) -> list[Row]:
+    """Return the rows of a few films."""
+    return to_rows(films, detector.detect_each(path for _, path in films))
+
+
+def to_rows(films: NumberedFilms, results: Iterable[FilmResult]) -> list[Row]:
+    """Return the rows of films with these results."""
+    rows = []
+    for (index, film), result in zip(films, results, strict=True):
+        if isinstance(result.failure, NoFrontalKnee):
+            rows.append(Row(index, film, failure=NoFrontalKnee.reason, no_knee=True))
+        elif result.failure is not None:
+            rows.append(Row(index, film, failure=str(result.failure)))
+        else:
+            rows.append(Row(index, film, result.size, result.detections))
+    return rows
+
+
+if PRELOAD in os.environ:  # in the process that workers are forked from
+    load_worker(DetectorSource(**json.loads(os.environ[PRELOAD])))
+    release_memory()  # or workers would inherit what loading has freed

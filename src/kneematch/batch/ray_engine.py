@@ -9,14 +9,13 @@ import os
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
 from kneematch.batch.config import DetectorSource
-from kneematch.batch.local_engine import chunks, detect_rows
+from kneematch.batch.local_engine import NumberedFilms, chunks, detect_rows
 from kneematch.batch.row import Row
-from kneematch.batch.workers import NumberedFilms
 from kneematch.errors import SettingsError, missing_extra
 from kneematch.parallel import keep_memory
 
@@ -121,11 +120,6 @@ def connect(address: str | None) -> Iterator[Cluster]:
         yield _cluster(ray)
     finally:
         ray.shutdown()
-
-
-def on_cluster(source: DetectorSource, cluster: Cluster) -> DetectorSource:
-    """Return the source of the detector that actors load."""
-    return replace(source, device=cluster.device(source.device))
 
 
 def _ray() -> Any:

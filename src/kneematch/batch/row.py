@@ -42,7 +42,7 @@ class Row:
 
     def to_line(self) -> bytes:
         """Return one line of ASCII: numbers exact, names that are not UTF-8 escaped."""
-        return json.dumps(self.to_plain()).encode("ascii") + b"\n"
+        return json_line(self.to_plain())
 
     def to_plain(self) -> dict[str, object]:
         """Return the row as a JSON object."""
@@ -80,6 +80,11 @@ class Row:
         height, width = plain["size"]
         knees = tuple(Detection.from_dict(found) for found in plain["knees"])
         return replace(row, size=(height, width), detections=knees)
+
+
+def json_line(plain: Mapping[str, object]) -> bytes:
+    """Return a JSON object as one line of ASCII."""
+    return json.dumps(plain).encode("ascii") + b"\n"
 
 
 def row_reviser(out: Path, root: Path = Path()) -> Callable[[Row], Row] | None:

@@ -3,8 +3,8 @@
 import logging
 import os
 import sys
-from collections.abc import Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -22,7 +22,7 @@ from kneematch.io.files import file_versions, make_folder, refuse_existing, remo
 from kneematch.io.read import is_uncompressed
 from kneematch.io.run_folder import FOLDERS, JOURNAL, OLD_JOURNAL
 from kneematch.parallel import (
-    default_workers,
+    choose_workers,
     keep_memory,
     one_thread,
     release_memory,
@@ -106,7 +106,12 @@ def detect_files(
     _start_workers_early(films, config)
     from kneematch.batch.results import remove_artifacts
 
-    with _connect(config) as cluster:
+    connection: AbstractContextManager[Cluster | None] = nullcontext()
+    if config.engine == "ray":
+        from kneematch.batch.ray_engine import connect
+
+        connection = connect(config.ray_address)
+    with connection as cluster:
         plan = _plan(films, out, config, cluster)
         if plan.workers:
             release_memory()  # what loading has freed
@@ -151,26 +156,14 @@ def _start_workers_early(films: Sequence[str], config: DetectConfig) -> None:
     keep_memory()
     if config.engine != "local":
         return
-    if _workers(films, config) == 0:
+    if choose_workers(config.workers, len(films)) == 0:
         if not is_uncompressed(films[0]):  # which a child process will decode
             start_early("kneematch.io.read")
     elif config.device == "cpu" or (config.device == "auto" and not Path("/dev/nvidia0").exists()):
-        start_early("kneematch.batch.workers", replace(config.source(), device="cpu").preload())
+        preload = replace(config.source(), device="cpu").preload()
+        start_early("kneematch.batch.local_engine", preload)
     else:
         start_early("kneematch.batch.gpu_engine")
-
-
-def _workers(films: Sequence[str], config: DetectConfig) -> int:
-    return default_workers(len(films)) if config.workers is None else config.workers
-
-
-def _connect(config: DetectConfig) -> "AbstractContextManager[Cluster | None]":
-    """Return a Ray cluster, or None for this machine."""
-    if config.engine != "ray":
-        return nullcontext()
-    from kneematch.batch.ray_engine import connect
-
-    return connect(config.ray_address)
 
 
 def _plan(
@@ -209,7 +202,7 @@ def _plan(
         "knees": config.knees,
         "device": device.split(":")[0],
     }
-    workers = _workers(films, config)
+    workers = choose_workers(config.workers, len(films))
     logger.debug(
         "%d films; method %s, model %s, template %s, device %s, %d workers",
         len(films),
@@ -222,8 +215,9 @@ def _plan(
     return _Plan(films, out, config, detector, source, name, workers, hashes, fingerprint)
 
 
-def _open_journal(plan: _Plan) -> "Journal":
-    """Open the journal of the run in the folder, or begin one.
+@contextmanager
+def _open_journal(plan: _Plan) -> "Iterator[Journal]":
+    """Yield the journal of the run in the folder, or a new one.
 
     Raises:
         SettingsError: the folder holds a run of version 0.1 or one with other settings.
@@ -237,8 +231,7 @@ def _open_journal(plan: _Plan) -> "Journal":
     if old.exists() and not force:
         refuse_existing(old, "a run of version 0.1")
     make_folder(out)
-    journal = Journal(out / JOURNAL, row_reviser(out), create=True)
-    try:
+    with Journal(out / JOURNAL, row_reviser(out), create=True) as journal:
         if force:
             remove_results(out, journal)
             old.unlink(missing_ok=True)
@@ -246,10 +239,7 @@ def _open_journal(plan: _Plan) -> "Journal":
             journal.begin(plan.fingerprint)
         journal.check(plan.fingerprint)
         remove_leftovers(out, *(out / name for name in FOLDERS))
-    except BaseException:
-        journal.close()
-        raise
-    return journal
+        yield journal
 
 
 def _detect(

@@ -101,28 +101,24 @@ def main(arguments: Sequence[str] | None = None, program: typer.Typer = app) -> 
     # Threads that wait for work by spinning would keep the processes that read films waiting.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = list(sys.argv[1:] if arguments is None else arguments)
-    with log_to_stderr():
-        return _main(given or ["--help"], program)
-
-
-def _main(arguments: list[str], program: typer.Typer) -> int:
     name = program.info.name
-    try:
-        return program(arguments, prog_name=name, standalone_mode=False) or 0
-    except UsageError as error:
-        complain(f"{error.format_message()} See '{name} --help'.")
-    except KneematchError as error:
-        complain(str(error))
-    except OSError as error:
-        complain(f"{error.filename or 'the system'}: {error.strerror or error}")
-    except typer.Abort:
-        return INTERRUPTED
-    except Exception as error:
-        advice = _memory_advice(error)
-        if advice is None:
-            raise
-        complain(advice)
-    return FAILED
+    with log_to_stderr():
+        try:
+            return program(given or ["--help"], prog_name=name, standalone_mode=False) or 0
+        except UsageError as error:
+            complain(f"{error.format_message()} See '{name} --help'.")
+        except KneematchError as error:
+            complain(str(error))
+        except OSError as error:
+            complain(f"{error.filename or 'the system'}: {error.strerror or error}")
+        except typer.Abort:
+            return INTERRUPTED
+        except Exception as error:
+            advice = _memory_advice(error)
+            if advice is None:
+                raise
+            complain(advice)
+        return FAILED
 
 
 def _memory_advice(error: Exception) -> str | None:

@@ -200,7 +200,7 @@ class Detector:
             elif knees := next(found):
                 yield FilmResult(film.facts.size, knees)
             else:
-                yield FilmResult(film.facts.size, failure=NoFrontalKnee(NoFrontalKnee.reason))
+                yield FilmResult(film.facts.size, failure=NoFrontalKnee())
 
     def find(self, films: Sequence[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that were prepared.

@@ -128,7 +128,7 @@ def _prepare_located(film: Radiograph, how: Preparation) -> PreparedFilm:
     pixels = torch.from_numpy(large_enough(film))
     places = tuple(locate_knees(pixels, shipped_locator(), how.knees))
     if not places:
-        raise NoFrontalKnee(NoFrontalKnee.reason)
+        raise NoFrontalKnee()
     mirrored = tuple(place.mirrored for place in places)
     views = cut_views(pixels, places)
     metal = tuple(has_metal(view) for view in views.pixels)

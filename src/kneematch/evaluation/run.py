@@ -37,7 +37,7 @@ from kneematch.io.discovery import select_films
 from kneematch.io.files import refuse_existing
 from kneematch.io.run_folder import JOURNAL
 from kneematch.matching.annotation import load_annotation
-from kneematch.parallel import default_workers
+from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 
 SEED: Final = 0  # of the bootstrap, so that an evaluation can be repeated
@@ -161,7 +161,7 @@ def _compare_methods(
         runs = leave_out_knee(runs, *own)
         truth = None if truth is None else truth.leave_out(*own)
     logger.info("tables")
-    workers = default_workers(len(films)) if config.workers is None else config.workers
+    workers = choose_workers(config.workers, len(films))
     tables = [
         *loss_tables(runs, timing_caption(detectors)),
         uniformity_table(runs, find_joint_lines(runs, films, workers=workers)),

@@ -18,7 +18,7 @@ from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16
 from kneematch.matching.annotation import PLATEAU_MARGINS, Annotation, annotate, save_annotation
 from kneematch.matching.template import cut_template
-from kneematch.parallel import WorkerDied, default_workers, map_in_workers
+from kneematch.parallel import WorkerDied, choose_workers, map_in_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.phantom import Knee, Phantom, phantom
@@ -127,7 +127,7 @@ def _prepare_folder(folder: Path, *, force: bool) -> None:
 def _write_films(folder: Path, config: SynthConfig, progress: Progress) -> dict[int, list[Row]]:
     """Write the films and return the rows of the truth of each, by the film's number."""
     write = partial(_write_film, folder, config)
-    workers = default_workers(config.count) if config.workers is None else config.workers
+    workers = choose_workers(config.workers, config.count)
     rows = {}
     with (
         progress("synthesizing", config.count) as advance,

@@ -29,7 +29,7 @@ from kneematch.io.read import read_isolated
 from kneematch.matching.annotation import Annotation, load_annotation
 from kneematch.matching.template import annotated_half, cut_from_half
 from kneematch.networks.model_file import PHASES, Model, save_model
-from kneematch.parallel import default_workers
+from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from kneematch.training.config import MODEL_SUFFIX, TrainConfig
@@ -220,7 +220,7 @@ def _prepare(
     paths: list[str], config: TrainConfig, group: Group, progress: Progress
 ) -> tuple[CachedFilms, list[tuple[str, str]]]:
     """Prepare the films in the main process; the others then find them in the cache."""
-    workers = default_workers(len(paths)) if config.workers is None else config.workers
+    workers = choose_workers(config.workers, len(paths))
     side_margin = 0.0 if config.hyperparameters().paper_energy else SIDE_MARGIN
     with group.main_first(), progress("preparing films", len(paths)) as advance:
         cached, failures = prepare_films(
