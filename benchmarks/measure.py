@@ -30,7 +30,7 @@ from kneematch.detection.detector import Detector
 from kneematch.detection.measuring import find_outlines, measure_knees, outline_network
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
-from kneematch.measures.drawn_knees import MaskedKnee, mask_of_outlines, read_masks
+from kneematch.measures.drawn_knees import SUFFIX, DrawnKnee, read_masks
 from kneematch.measures.joint_space import COMPARTMENTS, FIXED, minimum_width, widths_at
 from kneematch.measures.measure import ANGLE, UNITS, measure_outlines
 from kneematch.measures.network import JOINT_FRAME, OutlineNetwork
@@ -137,20 +137,20 @@ def plain(plan: object) -> bool:
     return not any(getattr(leg, "implant", "") for leg in getattr(plan, "legs", ()))
 
 
-def score_crops(crops: list[MaskedKnee], network: OutlineNetwork) -> dict[str, Array]:
+def score_crops(crops: list[DrawnKnee], network: OutlineNetwork) -> dict[str, Array]:
     """Return Dice, widths and minimum widths, of the experts (0) and of the network (1)."""
     names = ("dice", "widths", "minimum", "sd", "widths_there", "minimum_there")
     scores: dict[str, list[object]] = {name: [] for name in names}
     for crop in crops:
-        height, width = crop.mask.shape
+        height, width = crop.pixels.shape
         # The whole crop is what the network sees, as the crop of a detection would be.
         across = np.array([width * JOINT_FRAME.px / JOINT_FRAME.size[1], 0.0])
         centre = np.array([width / 2, height / 2])
         found = find_outlines(Radiograph(crop.pixels), centre, across, network, medial="left")
         both = (crop.outlines, found)
         there = (crop.outlines, with_margins_of(crop.outlines, found))
-        mask = mask_of_outlines(found, crop.mask.shape)
-        scores["dice"].append(2 * (mask & crop.mask).sum() / (mask.sum() + crop.mask.sum()))
+        mask, drawn = mask_of_outlines(found, (height, width)), drawn_mask(crop)
+        scores["dice"].append(2 * (mask & drawn).sum() / (mask.sum() + drawn.sum()))
         for suffix, pair in (("", both), ("_there", there)):
             scores[f"widths{suffix}"].append([widths_at(each, np.array(FIXED)) for each in pair])
             scores[f"minimum{suffix}"].append(
@@ -160,6 +160,21 @@ def score_crops(crops: list[MaskedKnee], network: OutlineNetwork) -> dict[str, A
             [measure_outlines(found)[f"jsw_x{round(1000 * x):03d}"].sd or np.nan for x in FIXED]
         )
     return {name: np.array(values) for name, values in scores.items()}
+
+
+def drawn_mask(crop: DrawnKnee) -> NDArray[np.bool_]:
+    """Return the mask (H, W) that an expert drew."""
+    mask = read(crop.path.with_name(f"{crop.path.stem}{SUFFIX}{crop.path.suffix}")).pixels
+    return np.asarray(mask > mask.max() / 2)
+
+
+def mask_of_outlines(outlines: Outlines, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Return the pixels (height, width) between both borders and both margins."""
+    height, width = size
+    x, y = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
+    femur, tibia = (np.interp(x, *line.T) for line in (outlines.femur, outlines.tibia))
+    left, right = outlines.tibia[0, 0], outlines.tibia[-1, 0]
+    return np.asarray((y > femur) & (y < tibia) & (x > left) & (x < right))
 
 
 def with_margins_of(expert: Outlines, found: Outlines) -> Outlines:
@@ -200,9 +215,9 @@ def mask_row(label: str, scores: dict[str, Array], suffix: str = "") -> list[str
     ]
 
 
-def mask_rows(crops: list[MaskedKnee], scores: dict[str, Array]) -> list[list[str]]:
+def mask_rows(crops: list[DrawnKnee], scores: dict[str, Array]) -> list[list[str]]:
     """Return the rows of all crops, and of those whose mask spans the whole joint."""
-    whole = np.array([crop.outlines.width_px > WHOLE * crop.mask.shape[1] for crop in crops])
+    whole = np.array([crop.outlines.width_px > WHOLE * crop.pixels.shape[1] for crop in crops])
     part = {name: values[whole] for name, values in scores.items()}
     return [
         mask_row(f"{len(crops)}, each between its own margins", scores),
@@ -276,10 +291,10 @@ def transformed(
 
 def tuned(args: argparse.Namespace) -> None:
     """Print the scores of networks that were tuned on two thirds of the masks, on the others."""
-    from kneematch.training.outline_tuning import TuneConfig, tune_network
+    from kneematch.training.outline_training import OutlineConfig, tune_network
 
     crops = list(read_masks(args.real / "joint-space"))
-    config = TuneConfig(steps=args.steps, device=args.device)
+    config = OutlineConfig(steps=args.steps, device=args.device)
     parts = []
     for fold in range(FOLDS):
         test = crops[fold::FOLDS]

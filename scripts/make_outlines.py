@@ -13,10 +13,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from kneematch.measures.learning import LearningConfig, train_outlines
-from kneematch.measures.network import CHANNELS, OutlineNetwork
-from kneematch.measures.outline_file import save_network
+from kneematch.measures.network import CHANNELS, OutlineNetwork, save_network
 from kneematch.measures.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
+from kneematch.training.outline_training import OutlineConfig, train_outlines
 
 FIRST_SEED = 20_000_000  # disjoint from those of any test
 EXTENTS = {"joint": JOINT, "leg": LEG}
@@ -39,7 +38,7 @@ def main() -> None:
         return
     torch.manual_seed(args.seed)
     network = OutlineNetwork(tuple(args.channels)).to(args.device)
-    config = LearningConfig(args.steps, args.batch, args.rate, args.seed)
+    config = OutlineConfig(args.steps, args.batch, args.rate, frozen_from=0.6, seed=args.seed)
 
     def report(step: int, loss: torch.Tensor) -> None:
         if step % 250 == 0 or step == args.steps - 1:

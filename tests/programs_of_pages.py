@@ -70,10 +70,10 @@ def reproduce(given: list[str]) -> int:
 def tune(given: list[str]) -> int:
     """Run `kneematch train --masks` for two steps."""
     from kneematch.cli.main import main as run
-    from kneematch.training import outline_tuning
+    from kneematch.training import outline_training
 
-    few = partial(outline_tuning.TuneConfig, steps=2, batch=2, phantoms=2)
-    outline_tuning.TuneConfig = few  # type: ignore[assignment, misc]
+    few = partial(outline_training.OutlineConfig, steps=2, batch=2, phantoms=2)
+    outline_training.OutlineConfig = few  # type: ignore[assignment, misc]
     return run(["train", *given])
 
 

@@ -12,8 +12,7 @@ from kneematch.batch.config import DetectConfig
 from kneematch.batch.run import detect_folder
 from kneematch.errors import SettingsError
 from kneematch.export.measurements import COLUMNS, FORMAT
-from kneematch.measures.network import OutlineNetwork
-from kneematch.measures.outline_file import save_network
+from kneematch.measures.network import OutlineNetwork, save_network
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,7 @@ from kneematch.detection.measuring import find_outlines, measure_knees, outline_
 from kneematch.detection.quality import METAL
 from kneematch.io.radiograph import Radiograph
 from kneematch.measures.measure import UNCLEAR, measure_outlines
-from kneematch.measures.network import OutlineNetwork
-from kneematch.measures.outline_file import shipped_network
+from kneematch.measures.network import OutlineNetwork, shipped_network
 from kneematch.measures.phantom_crops import true_outlines
 from kneematch.synthetic.film_plan import plan_film
 from kneematch.synthetic.phantom import Phantom, phantom

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.measures.landmarks import landmarks
+from kneematch.measures.landmarks import landmarks, texture_regions
 from kneematch.measures.outlines import Outlines
-from kneematch.measures.regions import texture_regions
 
 TIBIA = np.array(
     [[100, 300], [180, 300], [190, 280], [200, 290], [215, 270], [230, 310], [300, 320]]

@@ -4,8 +4,7 @@ import torch
 
 from kneematch.measures.augmentation import Views, draw_views, find_points
 from kneematch.measures.joint_space import tibiofemoral_angle
-from kneematch.measures.learning import LearningConfig, outline_loss, train_outlines
-from kneematch.measures.network import JOINT_FRAME, LEG_FRAME, Frame, OutlineNetwork
+from kneematch.measures.network import JOINT_FRAME, LEG_FRAME, Frame
 from kneematch.measures.phantom_crops import (
     JOINT,
     LEG,
@@ -147,14 +146,3 @@ def test_find_points_of_a_turned_crop() -> None:
     )
     found = find_points(points[None], x[None], y[None], y[None])
     assert found[0] == pytest.approx(torch.stack(known, -1), abs=1e-3)
-
-
-def test_train_outlines_lowers_the_loss(maps: KneeMaps) -> None:
-    torch.manual_seed(0)
-    network = OutlineNetwork((4, 4, 4, 4, 4))
-    generator = torch.Generator().manual_seed(1)
-    views = draw_views(maps, torch.arange(COUNT), JOINT_FRAME, generator)
-    before = outline_loss(network, views).item()
-    train_outlines(network, [maps], LearningConfig(steps=5, batch=2, rate=1e-2))
-    assert not network.training
-    assert outline_loss(network, views).item() < before

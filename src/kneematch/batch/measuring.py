@@ -13,8 +13,7 @@ from kneematch.errors import FilmError
 from kneematch.io.files import content_hash
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated, unexpected
-from kneematch.measures.network import OutlineNetwork
-from kneematch.measures.outline_file import shipped_network
+from kneematch.measures.network import OutlineNetwork, shipped_network
 from kneematch.parallel import WorkerDied, map_in_workers, one_thread
 from kneematch.progress import Progress
 from kneematch.review.log import CORRECTED

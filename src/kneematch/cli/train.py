@@ -77,9 +77,9 @@ def train(
     """
     progress = choose_messages(quiet=quiet, log=log)
     if outlines is not None or masks is not None:
-        from kneematch.training.outline_tuning import TuneConfig, tune_outlines
+        from kneematch.training.outline_training import OutlineConfig, tune_outlines
 
-        tuning = TuneConfig(device=config.device, seed=config.seed)
+        tuning = OutlineConfig(device=config.device, seed=config.seed)
         with writing(out):
             knees = tune_outlines(
                 out, tuning, run=outlines, masks=masks, force=config.force, progress=progress

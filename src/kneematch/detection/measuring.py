@@ -24,10 +24,11 @@ from kneematch.measures.network import (
     Frame,
     Located,
     OutlineNetwork,
+    load_network,
     locate,
+    prepare_for_cpu,
     standardize,
 )
-from kneematch.measures.outline_file import load_network, prepare_for_cpu
 from kneematch.measures.outlines import Array, Outlines
 from kneematch.measures.refinement import move_to_edge, smooth
 

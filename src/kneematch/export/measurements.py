@@ -9,9 +9,8 @@ from kneematch.detection.detection import Detection
 from kneematch.export.tables import DEGREE, PIXEL, SPACING, Cell, Columns, json_list, write_rows
 from kneematch.io.files import atomic_write
 from kneematch.measures.drawn_knees import OUTLINES
-from kneematch.measures.landmarks import landmarks
+from kneematch.measures.landmarks import landmarks, texture_regions
 from kneematch.measures.measure import ANGLE, UNITS, in_mm
-from kneematch.measures.regions import texture_regions
 
 MEASUREMENTS: Final = ("measurements.csv", "measurements.parquet")
 FORMAT: Final = "kneematch-outlines/1"

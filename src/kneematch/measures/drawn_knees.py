@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
 from kneematch.io.read import read_isolated
-from kneematch.measures.outlines import Array, Outlines
+from kneematch.measures.outlines import Outlines
 
 OUTLINES: Final = "outlines.json"  # of a run
 SUFFIX: Final = "-mask"  # NAME.png has its mask in NAME-mask.png
@@ -22,16 +22,9 @@ FEWEST_COLUMNS: Final = 16
 class DrawnKnee:
     """A film or a crop, and the joint space that was drawn on it."""
 
-    name: str
+    path: Path
     pixels: NDArray[np.float32]  # (H, W) in [0, 1]
     outlines: Outlines
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MaskedKnee(DrawnKnee):
-    """A crop whose joint space was drawn as a mask."""
-
-    mask: NDArray[np.bool_]  # (H, W)
 
 
 def read_corrected(run: Path) -> Iterator[DrawnKnee]:
@@ -58,10 +51,10 @@ def read_corrected(run: Path) -> Iterator[DrawnKnee]:
             "or give masks with --masks"
         )
     for film, knee in corrected:
-        yield DrawnKnee(film, read_isolated(film).pixels, Outlines.from_dict(knee))
+        yield DrawnKnee(Path(film), read_isolated(film).pixels, Outlines.from_dict(knee))
 
 
-def read_masks(folder: Path) -> Iterator[MaskedKnee]:
+def read_masks(folder: Path) -> Iterator[DrawnKnee]:
     """Yield the crops of a folder that have a mask, by name.
 
     Raises:
@@ -81,12 +74,11 @@ def read_masks(folder: Path) -> Iterator[MaskedKnee]:
                 f"{path}: a mask of {mask.shape} on a crop of {pixels.shape} pixels; expected the "
                 "same size; draw it again"
             )
-        drawn = mask > mask.max() / 2
-        yield MaskedKnee(crop.stem, pixels, outlines_of_mask(drawn), drawn)
+        yield DrawnKnee(crop, pixels, outlines_of_mask(mask > mask.max() / 2))
 
 
-def outlines_of_mask(mask: NDArray[np.bool_], medial: str = "left") -> Outlines:
-    """Return the outlines of a joint space (H, W), column by column.
+def outlines_of_mask(mask: NDArray[np.bool_]) -> Outlines:
+    """Return the outlines of a joint space (H, W), column by column; medial is taken as left.
 
     The plateau reaches from the mask's first to its last column. A column without mask between
     them, where bone touches bone, is interpolated.
@@ -104,18 +96,5 @@ def outlines_of_mask(mask: NDArray[np.bool_], medial: str = "left") -> Outlines:
     top = drawn.argmax(0).astype(np.float64)
     bottom = len(mask) - drawn[::-1].argmax(0).astype(np.float64)
     x = np.concatenate([[columns[0]], columns + 0.5, [columns[-1] + 1.0]])
-    femur, tibia = (_line(x, np.pad(y, 1, mode="edge")) for y in (top, bottom))
-    return Outlines(femur, tibia, medial)
-
-
-def _line(x: Array, y: Array) -> Array:
-    return np.stack([x, y], axis=1)
-
-
-def mask_of_outlines(outlines: Outlines, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Return the pixels (height, width) between both borders and both margins."""
-    height, width = size
-    x, y = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
-    femur, tibia = (np.interp(x, *line.T) for line in (outlines.femur, outlines.tibia))
-    left, right = outlines.tibia[0, 0], outlines.tibia[-1, 0]
-    return np.asarray((y > femur) & (y < tibia) & (x > left) & (x < right))
+    femur, tibia = (np.stack([x, np.pad(y, 1, mode="edge")], 1) for y in (top, bottom))
+    return Outlines(femur, tibia, "left")

@@ -1,13 +1,15 @@
-"""Sixteen landmarks along the outlines, at the places that KNEEL uses.
+"""Landmarks along the outlines, and regions of interest for texture analysis under the plateau.
 
-Tiulpin et al., "KNEEL: Knee anatomical landmark localization using hourglass networks", ICCV
-Workshops 2019: nine on the tibia and seven on the femur.
+The sixteen landmarks, nine on the tibia and seven on the femur, are at the places that KNEEL uses
+(Tiulpin et al., "KNEEL: Knee anatomical landmark localization using hourglass networks", ICCV
+Workshops 2019).
 """
 
 from typing import Final
 
 import numpy as np
 
+from kneematch.measures.joint_space import LATERAL, MEDIAL
 from kneematch.measures.outlines import Array, Outlines, Point
 
 # x from the medial margin (0) to the lateral one (1)
@@ -31,6 +33,9 @@ SPINES: Final = {"tibia_medial_spine": (0.32, 0.5), "tibia_lateral_spine": (0.5,
 EMINENCE: Final = "tibia_eminence"  # the lowest place between the spines
 NOTCH: Final = "femur_notch"  # the highest place between the condyles
 NOTCH_X: Final = (0.35, 0.65)
+REGIONS: Final = {MEDIAL: (0.15, 0.35), LATERAL: (0.65, 0.85)}  # x of both ends
+REGION_GAP: Final = 0.02  # under the lowest point of the plateau there, in plateau widths
+REGION_HEIGHT: Final = 0.12
 
 
 def landmarks(outlines: Outlines) -> dict[str, Point]:
@@ -46,6 +51,20 @@ def landmarks(outlines: Outlines) -> dict[str, Point]:
     found[NOTCH] = _highest(femur, NOTCH_X)
     film = outlines.to_film(np.array(list(found.values()))).tolist()
     return {name: (x, y) for name, (x, y) in zip(found, film, strict=True)}
+
+
+def texture_regions(outlines: Outlines) -> dict[str, Array]:
+    """Return the corners (4, 2) of a box under each side of the plateau, in film pixels.
+
+    Parallel to the plateau's line: the upper medial corner, the upper lateral one, and on around.
+    """
+    line = _sorted(outlines, outlines.tibia)
+    regions = {}
+    for name, (x0, x1) in REGIONS.items():
+        top = np.interp(np.linspace(x0, x1, 41), *line.T).max() + REGION_GAP
+        box = [(x0, top), (x1, top), (x1, top + REGION_HEIGHT), (x0, top + REGION_HEIGHT)]
+        regions[name] = outlines.to_film(np.array(box))
+    return regions
 
 
 def _sorted(outlines: Outlines, line: Array) -> Array:

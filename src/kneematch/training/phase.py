@@ -104,7 +104,9 @@ def train_phase(
         if state.round > 0 and state.epoch == 0:
             state.c_u.copy_(1 / refined_energies(state.network, data, group))
         while state.epoch < recipe.epochs:
-            _set_train_mode(state.network, recipe)
+            state.network.train()
+            if recipe.frozen_statistics:
+                freeze_batchnorm(state.network)
             state.loss = _train_epoch(network, state, data, loss, recipe, group)
             state.epoch += 1
             yield
@@ -150,12 +152,11 @@ def _autocast(network: nn.Module, recipe: Recipe) -> Network:
     return forward
 
 
-def _set_train_mode(network: PoseNetwork, recipe: Recipe) -> None:
-    network.train()
-    if recipe.frozen_statistics:
-        for module in network.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                module.eval()
+def freeze_batchnorm(network: nn.Module) -> None:
+    """Let the BatchNorm layers of a network in training mode use their running statistics."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
 
 
 def _train_epoch(

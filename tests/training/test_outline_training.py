@@ -8,11 +8,17 @@ import torch
 
 from kneematch.errors import SettingsError
 from kneematch.io.write import write_png16
+from kneematch.measures.augmentation import draw_views
 from kneematch.measures.drawn_knees import read_masks
-from kneematch.measures.network import OutlineNetwork
-from kneematch.measures.outline_file import load_network, save_network
+from kneematch.measures.network import JOINT_FRAME, OutlineNetwork, load_network, save_network
 from kneematch.measures.phantom_crops import JOINT, draw_maps
-from kneematch.training.outline_tuning import TuneConfig, maps_of_knees, tune_outlines
+from kneematch.training.outline_training import (
+    OutlineConfig,
+    maps_of_knees,
+    outline_loss,
+    train_outlines,
+    tune_outlines,
+)
 
 
 def write_phantom_masks(folder: Path, count: int) -> None:
@@ -50,7 +56,7 @@ def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) ->
     start, out = tmp_path / "start.safetensors", tmp_path / "tuned.safetensors"
     torch.manual_seed(0)
     save_network(start, OutlineNetwork((4, 4, 4, 4, 4)), {"trained_on": "nothing"})
-    config = TuneConfig(steps=4, batch=2, phantoms=2, device="cpu")
+    config = OutlineConfig(steps=4, batch=2, phantoms=2, device="cpu")
     shown: list[str] = []
 
     @contextmanager
@@ -68,3 +74,15 @@ def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) ->
         tune_outlines(tmp_path / "0.png", config, masks=tmp_path, start=start, force=True)
     before, after = load_network(start), load_network(out)
     assert not torch.equal(before.head.weight, after.head.weight)
+
+
+def test_train_outlines_lowers_the_loss() -> None:
+    torch.manual_seed(0)
+    network, maps = OutlineNetwork((4, 4, 4, 4, 4)), draw_maps(range(3), JOINT)
+    generator = torch.Generator().manual_seed(1)
+    views = draw_views(maps, torch.arange(3), JOINT_FRAME, generator)
+    before = outline_loss(network, views).item()
+    config = OutlineConfig(steps=5, batch=2, rate=1e-2, frozen_from=0.6)
+    train_outlines(network, [maps], config)
+    assert not network.training
+    assert outline_loss(network, views).item() < before

@@ -1,0 +1,224 @@
+"""Train the outline network on phantoms, and tune it on joint spaces that people drew."""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from scipy.ndimage import map_coordinates
+from torch import Tensor
+
+from kneematch.devices import resolve_device
+from kneematch.io.files import check_suffix, refuse_existing
+from kneematch.measures.augmentation import Views, draw_views
+from kneematch.measures.drawn_knees import DrawnKnee, read_corrected, read_masks
+from kneematch.measures.network import (
+    JOINT_FRAME,
+    LEG_FRAME,
+    OutlineNetwork,
+    load_network,
+    save_network,
+    split_logits,
+    standardize,
+)
+from kneematch.measures.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
+from kneematch.progress import Progress, no_progress
+from kneematch.training.config import MODEL_SUFFIX
+from kneematch.training.phase import freeze_batchnorm
+
+FIRST_SEED: Final = 30_000_000  # of the phantoms, which differ from those of the built-in network
+WARM_UP: Final = 0.1  # share of the steps during which the learning rate rises
+TARGET_SD: Final = 1.0  # of the distribution that is learnt, in pixels
+SIDE_WEIGHT: Final = 0.3  # of the sides, and of each coordinate of the margins, in the loss
+DISTANCE_WEIGHT: Final = 0.2  # of the mean's error in pixels
+LEG_SHARE: Final = 0.25  # size of a batch of leg crops over that of a batch of joint crops
+
+
+@dataclass(frozen=True, slots=True)
+class OutlineConfig:
+    """How the outline network is trained; the defaults are for tuning."""
+
+    steps: int = 600
+    batch: int = 8  # phantoms of a step and, when tuning, as many drawn knees
+    rate: float = 1e-3  # peak learning rate
+    # Share of the steps after which batch normalisation uses its running statistics, which joint
+    # and leg crops share, as it will when the network is used.
+    frozen_from: float = 0.0
+    phantoms: int = 200  # knees that are mixed in when tuning
+    device: str = "auto"
+    seed: int = 0
+
+
+def tune_outlines(
+    out: str | os.PathLike[str],
+    config: OutlineConfig | None = None,
+    *,
+    run: str | os.PathLike[str] | None = None,
+    masks: str | os.PathLike[str] | None = None,
+    start: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Progress = no_progress,
+) -> int:
+    """Tune the outline network on what people drew and write it; return the number of knees.
+
+    Args:
+        out: the network's file, NAME.safetensors.
+        config: settings.
+        run: folder of a run whose outlines.json has corrected outlines.
+        masks: folder of crops NAME.png with masks NAME-mask.png.
+        start: network to start from; default: the built-in one.
+        force: replace a file of that name.
+        progress: shows the steps.
+
+    Raises:
+        SettingsError: `out` exists, nothing was drawn, or the network cannot be used.
+    """
+    check_suffix(Path(out), MODEL_SUFFIX, "a model")
+    if os.path.lexists(out) and not force:
+        refuse_existing(Path(out))
+    knees: list[DrawnKnee] = []
+    if run is not None:
+        knees += read_corrected(Path(run))
+    if masks is not None:
+        knees += read_masks(Path(masks))
+    network = tune_network(knees, config or OutlineConfig(), start=start, progress=progress)
+    save_network(out, network, {"trained_on": f"phantoms and {len(knees)} drawn knees"})
+    return len(knees)
+
+
+def tune_network(
+    knees: Sequence[DrawnKnee],
+    config: OutlineConfig,
+    *,
+    start: str | os.PathLike[str] | None = None,
+    progress: Progress = no_progress,
+) -> OutlineNetwork:
+    """Return a network tuned on knees; see `tune_outlines`."""
+    device = resolve_device(config.device)
+    network = load_network(start).to(device)
+    seeds = range(FIRST_SEED, FIRST_SEED + config.phantoms)
+    phantoms = [draw_maps(seeds, extent).to(device) for extent in (JOINT, LEG)]
+    real = maps_of_knees(knees).to(device)
+
+    def real_views(generator: torch.Generator) -> Views:
+        rows = _choose(real, config.batch, generator)
+        return draw_views(real, rows, JOINT_FRAME, generator, real=True)
+
+    with progress("tuning", config.steps) as advance:
+        return train_outlines(
+            network,
+            phantoms,
+            config,
+            report=lambda step, loss: advance(f"loss {loss:.2f}"),
+            more=real_views,
+        )
+
+
+def maps_of_knees(knees: Sequence[DrawnKnee]) -> KneeMaps:
+    """Return knees as maps in which every plateau is centred and of the same width."""
+    parts = [_map(knee) for knee in knees]
+    pictures, femur, tibia, margins = (torch.stack(part) for part in zip(*parts, strict=True))
+    sides = torch.full((len(knees), 2, JOINT.size), torch.nan)
+    return KneeMaps(JOINT, pictures.half(), femur, tibia, sides, margins)
+
+
+def _map(knee: DrawnKnee) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    outlines = knee.outlines
+    step = outlines.width_px / JOINT.px
+    corner = outlines.tibia[[0, -1]].mean(0) - step * JOINT.size / 2
+    places = corner[:, None] + step * (np.arange(JOINT.size) + 0.5)  # (2, S) x, then y
+    rows, columns = np.meshgrid(places[1] - 0.5, places[0] - 0.5, indexing="ij")
+    picture = map_coordinates(knee.pixels, [rows, columns], order=1, mode="nearest")
+    lines = (
+        (np.interp(places[0], *line.T) - corner[1]) / step
+        for line in (outlines.femur, outlines.tibia)
+    )
+    margins = (outlines.tibia[[0, -1]] - corner) / step
+    femur, tibia, ends = (torch.from_numpy(each).float() for each in (*lines, margins))
+    return torch.from_numpy(picture).float(), femur, tibia, ends
+
+
+def train_outlines(
+    network: OutlineNetwork,
+    maps: Sequence[KneeMaps],
+    config: OutlineConfig,
+    *,
+    report: Callable[[int, Tensor], None] | None = None,
+    more: Callable[[torch.Generator], Views] | None = None,
+) -> OutlineNetwork:
+    """Train with AdamW and a cosine schedule; return the network in evaluation mode.
+
+    Args:
+        network: on the maps' device.
+        maps: knees around the joint and, second, whole legs.
+        config: settings.
+        report: called after every step with its number, from 0, and its loss, a scalar tensor.
+        more: draws further views, such as corrected outlines, for every step.
+    """
+    device = maps[0].attenuation.device
+    generator = torch.Generator(device).manual_seed(config.seed)
+    optimiser = torch.optim.AdamW(network.parameters(), weight_decay=0.02)
+    network.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    counts = config.batch, max(1, round(LEG_SHARE * config.batch))
+    for step in range(config.steps):
+        done = step / config.steps
+        if done >= config.frozen_from:
+            freeze_batchnorm(network)
+        for group in optimiser.param_groups:
+            group["lr"] = config.rate * _rate(done)
+        views = [
+            draw_views(each, _choose(each, count, generator), frame, generator)
+            for each, count, frame in zip(maps, counts, (JOINT_FRAME, LEG_FRAME), strict=False)
+        ]
+        if more is not None:
+            views.append(more(generator))
+        loss = torch.stack([outline_loss(network, view) for view in views]).sum()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimiser.step()
+        if report is not None:
+            report(step, loss.detach())
+    return network.eval()
+
+
+def _rate(done: float) -> float:
+    """Return the learning rate over its peak: a linear rise, then half a cosine."""
+    return min(done / WARM_UP, 0.5 + 0.5 * math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
+
+
+def _choose(maps: KneeMaps, count: int, generator: torch.Generator) -> Tensor:
+    """Return the indices (count,) of knees, at random."""
+    device = generator.device
+    return torch.randint(len(maps.attenuation), (count,), generator=generator, device=device)
+
+
+def outline_loss(network: OutlineNetwork, views: Views) -> Tensor:
+    """Return the mean loss of the network on views."""
+    device = views.crops.device.type
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        logits = network(standardize(views.crops))
+    borders, sides, margins = split_logits(logits.float())
+    ends = margins.logsumexp(-2), margins.logsumexp(-1)  # over x, over y
+    at_ends = (_line_loss(each, views.margins[..., k]) for k, each in enumerate(ends))
+    around = _line_loss(sides, views.sides) + torch.stack(list(at_ends)).sum()
+    return _line_loss(borders, views.borders) + SIDE_WEIGHT * around
+
+
+def _line_loss(logits: Tensor, places: Tensor) -> Tensor:
+    """Return the mean loss of distributions (..., K) whose true places (...) may be NaN."""
+    length = logits.shape[-1]
+    known = places.isfinite() & (places > 0) & (places < length)
+    logits, places = logits[known], places[known]
+    if not len(places):
+        return logits.sum() * 0.0
+    centres = torch.arange(length, device=logits.device) + 0.5
+    target = (-0.5 * ((centres - places[:, None]) / TARGET_SD).square()).softmax(-1)
+    log_share = logits.log_softmax(-1)
+    mean = (log_share.exp() * centres).sum(-1)
+    distance = torch.nn.functional.smooth_l1_loss(mean, places)
+    return -(target * log_share).sum(-1).mean() + DISTANCE_WEIGHT * distance
