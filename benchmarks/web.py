@@ -29,10 +29,9 @@ from kneematch.export.tables import COLUMNS
 from kneematch.io.write import write_dicom
 from kneematch.synthetic.phantom import phantom
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import Credentials
 from kneematch.web.review import review_app
-from kneematch.web.run_folder import RunFolder
-from kneematch.web.server import make_server, open_port
+from kneematch.web.review_session import ReviewSession
+from kneematch.web.server import Credentials, make_server, open_port
 
 CHROMIUM = "/usr/bin/chromium"
 SIZES = {"1280 x 800": (1280, 800), "2560 x 1440": (2560, 1440)}
@@ -135,7 +134,7 @@ def review(browser: Browser, folder: Path, rows: int) -> None:
     """Time the gallery of a large run whose thumbnails are not cached."""
     out = make_run(folder, rows)
     start = time.perf_counter()
-    run = RunFolder(out, Path())
+    run = ReviewSession(out, Path())
     loading = time.perf_counter() - start
     lines = []
     for name, size in SIZES.items():

@@ -17,8 +17,9 @@ from pydicom.sr.codedict import codes
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from kneematch.detection.detection import Detection
-from kneematch.export.dicom import export_dicom, outline_on_film
+from kneematch.export.dicom import export_dicom
 from kneematch.export.dicom_gsps import REVIEW_COLOUR
+from kneematch.export.dicom_sr import outline_on_film
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16

@@ -97,12 +97,15 @@ def test_find_films_takes_paths_relative_to_their_list(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_find_films_reads_lines_or_nuls_from_stdin() -> None:
+def test_find_films_reads_lines_or_nuls_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = b"new\nline \xff.dcm"
-    lines = io.BytesIO(b"films/b.dcm\nfilms/a.DCM")
-    assert find_films(["-"], stdin=lines) == ["films/b.dcm", "films/a.DCM"]
-    found = find_films(["-"], stdin=io.BytesIO(b"films/b.dcm\0" + odd + b"\0"))
-    assert found == ["films/b.dcm", os.fsdecode(odd)]
+    given = {
+        b"films/b.dcm\nfilms/a.DCM": ["films/b.dcm", "films/a.DCM"],
+        b"films/b.dcm\0" + odd + b"\0": ["films/b.dcm", os.fsdecode(odd)],
+    }
+    for text, films in given.items():
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        assert find_films(["-"]) == films
 
 
 @pytest.mark.usefixtures("folder")

@@ -20,13 +20,13 @@ from kneematch.review.log import (
     OLD_COLUMNS,
     Area,
     Decision,
-    Knee,
+    KneeKey,
     ReviewLog,
     read_decisions,
 )
 
 FOUND, MOVED = Area(50.125, 60.5, 70.0, 1.25), Area(100.5, 90.25, 80.0, -3.5)
-KNEES: list[Knee] = [(f"film-{k}.dcm", side) for k in range(4) for side in SIDES]
+KNEES: list[KneeKey] = [(f"film-{k}.dcm", side) for k in range(4) for side in SIDES]
 CORRECTION = Decision(
     *KNEES[2], "corrected", MOVED, 0.25, "L", {"plateau_medial": (90.5, 91.0)}, 60.0
 )

@@ -26,9 +26,8 @@ from kneematch.io.read import read
 from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import Annotation, annotate, save_annotation
 from kneematch.synthetic.phantom import phantom
-from kneematch.web.auth import Credentials
 from kneematch.web.drawing import SplitFilm, detected_annotation
-from kneematch.web.server import make_server, open_port
+from kneematch.web.server import Credentials, make_server, open_port
 
 CHROMIUM = Path("/usr/bin/chromium")
 TIMEOUT_MS = 90_000  # for a busy machine

@@ -16,7 +16,7 @@ from kneematch.detection.detector import Detector
 from kneematch.matching.annotation import annotate, load_annotation
 from kneematch.synthetic.phantom import Knee, phantom
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import Credentials
+from kneematch.web.server import Credentials
 
 SIZE = (512, 512)
 KNEE = phantom(0, size=SIZE).knees[0]  # the one with the lower loss

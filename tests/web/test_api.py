@@ -14,9 +14,9 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import Credentials
 from kneematch.web.review import review_app
-from kneematch.web.run_folder import RunFolder
+from kneematch.web.review_session import ReviewSession
+from kneematch.web.server import Credentials
 
 # Of each operation and kind; more take longer and may find more.
 EXAMPLES = int(os.environ.get("KNEEMATCH_API_EXAMPLES", "8"))
@@ -64,7 +64,7 @@ def app(
     request: pytest.FixtureRequest, films: list[Path], run_folder: Path, tmp_path: Path
 ) -> FastAPI:
     if request.param == "review":
-        return review_app(RunFolder(run_folder, Path()))
+        return review_app(ReviewSession(run_folder, Path()))
     return annotate_app(films[0], tmp_path / "new.json", films[:1])
 
 

@@ -11,9 +11,9 @@ from playwright.sync_api import Page, expect
 
 from kneematch.errors import SettingsError
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import Credentials
 from kneematch.web.review import review_app
-from kneematch.web.run_folder import RunFolder
+from kneematch.web.review_session import ReviewSession
+from kneematch.web.server import Credentials
 
 Serve = Callable[[FastAPI], Credentials]
 Open = Callable[..., Page]
@@ -55,7 +55,7 @@ def test_review_shows_hostile_names_as_text(
     hostile = tmp_path / f"{MARKUP}.dcm"
     hostile.symlink_to(films[0])
     rename_in_table(run_folder / "detections.csv", hostile)
-    run = RunFolder(run_folder, Path())
+    run = ReviewSession(run_folder, Path())
     page = open_page(serve(review_app(run)))
     expect(page.locator("body")).to_contain_text(MARKUP)
     assert_harmless(page)
@@ -79,7 +79,7 @@ def test_annotate_shows_a_hostile_name_as_text(
 def test_page_answers_beside_connections_that_never_finish(
     run_folder: Path, serve: Serve, open_page: Open
 ) -> None:
-    run = RunFolder(run_folder, Path())
+    run = ReviewSession(run_folder, Path())
     credentials = serve(review_app(run))
     slow = [socket.create_connection(("127.0.0.1", credentials.port)) for _ in range(60)]
     try:
@@ -95,7 +95,7 @@ def test_page_answers_beside_connections_that_never_finish(
 def test_review_keeps_the_decisions_of_two_tabs(
     run_folder: Path, serve: Serve, open_page: Open
 ) -> None:
-    run = RunFolder(run_folder, Path())
+    run = ReviewSession(run_folder, Path())
     credentials = serve(review_app(run))
     tabs = [open_page(credentials), open_page(credentials)]
     for row in range(4):
@@ -108,5 +108,5 @@ def test_review_keeps_the_decisions_of_two_tabs(
 def test_run_folder_refuses_links_out_of_it(run_folder: Path, tmp_path: Path, name: str) -> None:
     (run_folder / name).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SettingsError, match="a link that leads out"):
-        RunFolder(run_folder, Path())
+        ReviewSession(run_folder, Path())
     assert not (tmp_path / "elsewhere").exists()

@@ -9,9 +9,9 @@ from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import Credentials
 from kneematch.web.review import review_app
-from kneematch.web.run_folder import RunFolder
+from kneematch.web.review_session import ReviewSession
+from kneematch.web.server import Credentials
 
 PHONE, SMALL, LARGE = (390, 844), (1280, 800), (2560, 1440)
 DOCS = Path(__file__).parents[2] / "docs" / "images"
@@ -86,7 +86,7 @@ def test_annotate_page_fits_the_screen(
 def test_review_page_fits_the_screen(
     size: tuple[int, int], serve: Serve, open_page: Open, run_folder: Path, pictures: Path
 ) -> None:
-    run = RunFolder(run_folder, Path())
+    run = ReviewSession(run_folder, Path())
     page = open_page(serve(review_app(run)), size)
     page.wait_for_selector("body[data-ready]")
     page.locator("#name").evaluate("element => { element.textContent = 'found'; }")

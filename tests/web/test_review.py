@@ -12,9 +12,9 @@ from fastapi import FastAPI
 from playwright.sync_api import Page, Route, expect
 
 from kneematch.detection.quality import ATYPICAL
-from kneematch.web.auth import Credentials
 from kneematch.web.review import review_app
-from kneematch.web.run_folder import RunFolder
+from kneematch.web.review_session import ReviewSession
+from kneematch.web.server import Credentials
 
 Served = Callable[[FastAPI], AbstractContextManager[Credentials]]
 Open = Callable[..., Page]
@@ -45,7 +45,7 @@ ALL_PICTURES = """count => document.images.length === count
 
 @pytest.fixture
 def credentials(run_folder: Path, serve: Callable[[FastAPI], Credentials]) -> Credentials:
-    run = RunFolder(run_folder, Path())
+    run = ReviewSession(run_folder, Path())
     return serve(review_app(run))
 
 
@@ -121,7 +121,7 @@ def test_review_app_writes_exactly_what_was_decided(
     run_folder: Path, finished_run: Path, served: Served, open_page: Open
 ) -> None:
     rows = table(finished_run / "detections.csv")
-    run = RunFolder(run_folder, Path())
+    run = ReviewSession(run_folder, Path())
     with served(review_app(run)) as credentials:
         page = ready(open_page(credentials))
         order = [int(card(page, place)) for place in range(8)]
@@ -149,7 +149,7 @@ def test_review_app_writes_exactly_what_was_decided(
         ready(page)
         assert_shown(page, order)
     run.log.close()
-    again = RunFolder(run_folder, Path())
+    again = ReviewSession(run_folder, Path())
     with served(review_app(again)) as credentials:
         page = ready(open_page(credentials))
         assert_shown(page, order)
@@ -159,7 +159,7 @@ def test_review_app_writes_exactly_what_was_decided(
     assert_applied(table(run_folder / "detections.csv"), rows, order)
     original = run_folder / "detections.original.csv"
     assert original.read_bytes() == (finished_run / "detections.csv").read_bytes()
-    once_more = RunFolder(run_folder, Path())
+    once_more = ReviewSession(run_folder, Path())
     with served(review_app(once_more)) as credentials:
         assert_shown(ready(open_page(credentials)), order)
 
@@ -345,7 +345,7 @@ def test_thumbnails_are_cached_in_the_run_for_the_owner_only(
 ) -> None:
     cache = run_folder / "review-cache"
     cache.mkdir(mode=0o755)  # as version 0.1.0 made it
-    run = RunFolder(run_folder, Path())
+    run = ReviewSession(run_folder, Path())
     page = open_page(serve(review_app(run)))
     ready(page).wait_for_function(ALL_PICTURES, arg=8)
     files = list(cache.iterdir())
@@ -364,10 +364,10 @@ def test_thumbnails_are_not_stored_by_the_browser(page: Page) -> None:
 def test_review_app_shows_that_the_log_was_repaired(
     run_folder: Path, serve: Callable[[FastAPI], Credentials], open_page: Open
 ) -> None:
-    RunFolder(run_folder, Path()).log.close()
+    ReviewSession(run_folder, Path()).log.close()
     with (run_folder / "review.csv").open("a") as file:
         file.write('stray " quote\n')
-    run = RunFolder(run_folder, Path())
+    run = ReviewSession(run_folder, Path())
     page = ready(open_page(serve(review_app(run))))
     expect(page.locator("#notice")).to_contain_text("review.csv: cannot read line 2;")
 
@@ -390,7 +390,7 @@ def test_review_app_shows_a_missing_film_on_its_card(
 ) -> None:
     path = run_folder / "detections.csv"
     path.write_text(path.read_text().replace("film-10.dcm", "gone.dcm"))
-    run = RunFolder(run_folder, Path())
+    run = ReviewSession(run_folder, Path())
     page = ready(open_page(serve(review_app(run)), allowed="404"))
     expect(page.locator(".card p")).to_have_count(2)
     assert "cannot be read" in page.locator(".card p").first.inner_text()

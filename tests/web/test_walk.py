@@ -32,10 +32,10 @@ from kneematch.io.read import read
 from kneematch.io.shapes import read_shapes
 from kneematch.io.write import write_dicom
 from kneematch.synthetic.phantom import phantom
-from kneematch.web.auth import Credentials
 from kneematch.web.detections_table import DetectionsTable
 from kneematch.web.review import review_app
-from kneematch.web.run_folder import RunFolder
+from kneematch.web.review_session import ReviewSession
+from kneematch.web.server import Credentials
 
 Serve = Callable[[FastAPI], Credentials]
 Open = Callable[..., Page]
@@ -155,7 +155,7 @@ def test_a_review_reaches_every_file(
     assert main(command) == 0
     found, before = by_knee(out / "detections.csv"), stamps(out)
     shutil.copy(out / "detections.csv", tmp_path / "found.csv")
-    run = RunFolder(out, Path())
+    run = ReviewSession(out, Path())
     page = open_page(serve(review_app(run)))
     review(Walk(page, out))
     with page.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
@@ -370,7 +370,7 @@ def test_an_added_knee_reaches_the_files(
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert main(["apply", str(out), "--quiet"]) == 0
     assert len(by_knee(out / "detections.csv")) == 3
-    run = RunFolder(out, Path())
+    run = ReviewSession(out, Path())
     page = open_page(serve(review_app(run)))
     walk = Walk(page, out)
     walk.open(("film-0.dcm", "left"))

@@ -53,9 +53,9 @@ def review(out: FinishedRun, root: Root = Path(), port: Port = 0, browser: Brows
     """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
     check_web()
     from kneematch.web.review import review_app
-    from kneematch.web.run_folder import RunFolder
+    from kneematch.web.review_session import ReviewSession
 
-    _show(lambda: review_app(RunFolder(out, root)), port, browser=browser)
+    _show(lambda: review_app(ReviewSession(out, root)), port, browser=browser)
 
 
 def check_web() -> None:
@@ -69,8 +69,7 @@ def _show(make_app: Callable[[], "FastAPI"], port: int, *, browser: bool) -> Non
 
     The app is made after the port was opened, so that a port in use leaves no trace.
     """
-    from kneematch.web.auth import Credentials
-    from kneematch.web.server import open_port, serve
+    from kneematch.web.server import Credentials, open_port, serve
 
     with open_port(port) as listening:
         app, credentials = make_app(), Credentials(listening.getsockname()[1])

@@ -16,10 +16,9 @@ from kneematch.detection.quality import exposed_field
 from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
 from kneematch.geometry.split import HALF_SIZE, large_enough, single, split
 from kneematch.geometry.view import SIDE_MARGIN, VIEW_SIZE, KneePlace, View, cut_views
-from kneematch.io.radiograph import Radiograph
+from kneematch.io.radiograph import LATERALITIES, Radiograph
 from kneematch.io.read import read_isolated, unexpected
 
-LATERALITIES: Final = ("R", "L")  # of the patient
 USER: Final = "user"
 HEADER: Final = "header"
 MARKER: Final = "marker"

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
 from pydicom import Dataset
 from pydicom.valuerep import DA, TM
 
@@ -87,26 +85,12 @@ def _source_header(path: str | os.PathLike[str]) -> Dataset:
     return header
 
 
-def outline_on_film(found: Detection, size: tuple[int, int]) -> NDArray[np.float64]:
-    """Return the part of an area that lies on a film of size (height, width).
-
-    Like DICOM, coordinates count from the outer corner of the first pixel.
-
-    Returns:
-        A closed polygon (K, 2) of points (x, y); (0, 2) for an area off the film.
-    """
-    points = found.corners
-    for axis, sign, limit in ((0, 1, 0), (0, -1, -size[1]), (1, 1, 0), (1, -1, -size[0])):
-        points = _clip(points, axis, sign, limit)
-    return np.concatenate([points, points[:1]])
-
-
 def _objects(
     header: Dataset, film: Radiograph, detections: Sequence[Detection]
 ) -> tuple[dict[str, Dataset], str]:
     """Return the objects by the ending of their file names, and why one is missing."""
     from kneematch.export.dicom_gsps import presentation_state, secondary_capture
-    from kneematch.export.dicom_sr import structured_report
+    from kneematch.export.dicom_sr import outline_on_film, structured_report
 
     knees = [found for found in detections if len(outline_on_film(found, film.size))]
     if not knees:
@@ -138,17 +122,3 @@ def _is_valid(header: Dataset, keyword: str) -> bool:
     except BAD_ELEMENT:
         return False
     return value in ("M", "F", "O") if keyword == "PatientSex" else value is not None
-
-
-def _clip(points: NDArray[np.float64], axis: int, sign: int, limit: float) -> NDArray[np.float64]:
-    """Clip a convex polygon (K, 2) to sign * coordinate >= limit (Sutherland and Hodgman, 1974)."""
-    kept = []
-    for here, there in zip(points, np.roll(points, -1, axis=0), strict=True):
-        a, b = sign * here[axis] - limit, sign * there[axis] - limit
-        if a >= 0:
-            kept.append(here)
-        if a * b < 0:
-            crossing = here + a / (a - b) * (there - here)
-            crossing[axis] = sign * limit
-            kept.append(crossing)
-    return np.array(kept).reshape(-1, 2)

@@ -17,8 +17,7 @@ from pydicom.uid import JPEGBaseline8Bit
 
 from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import COLOURS, draw_detections, label_text
-from kneematch.export.dicom import outline_on_film
-from kneematch.export.dicom_sr import MAKER, instance_attributes
+from kneematch.export.dicom_sr import MAKER, instance_attributes, outline_on_film
 from kneematch.io.dicom_header import header_value, lowest_is_white
 from kneematch.io.radiograph import Radiograph
 

@@ -20,7 +20,6 @@ from pydicom.uid import generate_uid
 
 from kneematch import __version__
 from kneematch.detection.detection import Detection
-from kneematch.export.dicom import outline_on_film
 from kneematch.measures.measure import ANGLE, AREA, WIDTH, in_mm
 
 MAKER: Final = "kneematch"
@@ -82,6 +81,34 @@ def instance_attributes(series_number: int, what: str) -> dict[str, Any]:
         "manufacturer_model_name": MAKER,
         "software_versions": __version__,
     }
+
+
+def outline_on_film(found: Detection, size: tuple[int, int]) -> NDArray[np.float64]:
+    """Return the part of an area that lies on a film of size (height, width).
+
+    Like DICOM, coordinates count from the outer corner of the first pixel.
+
+    Returns:
+        A closed polygon (K, 2) of points (x, y); (0, 2) for an area off the film.
+    """
+    points = found.corners
+    for axis, sign, limit in ((0, 1, 0), (0, -1, -size[1]), (1, 1, 0), (1, -1, -size[0])):
+        points = _clip(points, axis, sign, limit)
+    return np.concatenate([points, points[:1]])
+
+
+def _clip(points: NDArray[np.float64], axis: int, sign: int, limit: float) -> NDArray[np.float64]:
+    """Clip a convex polygon (K, 2) to sign * coordinate >= limit (Sutherland and Hodgman, 1974)."""
+    kept = []
+    for here, there in zip(points, np.roll(points, -1, axis=0), strict=True):
+        a, b = sign * here[axis] - limit, sign * there[axis] - limit
+        if a >= 0:
+            kept.append(here)
+        if a * b < 0:
+            crossing = here + a / (a - b) * (there - here)
+            crossing[axis] = sign * limit
+            kept.append(crossing)
+    return np.array(kept).reshape(-1, 2)
 
 
 def _observer() -> sr.ObservationContext:

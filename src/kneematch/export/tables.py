@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Decimals of a position in pixels, an angle, an energy, a pixel spacing and a crop's matrix.
 PIXEL, DEGREE, ENERGY, SPACING, MATRIX = 3, 4, 6, 6, 6
-CORNERS: Final = [f"{axis}{corner}_px" for corner in range(4) for axis in "xy"]
+CORNER_COLUMNS: Final = [f"{axis}{corner}_px" for corner in range(4) for axis in "xy"]
 COLUMNS: Final[dict[str, int | None]] = {  # name: decimals, None for text
     "film": None,
     "side": None,
@@ -40,7 +40,7 @@ COLUMNS: Final[dict[str, int | None]] = {  # name: decimals, None for text
     "width_px": PIXEL,
     "height_px": PIXEL,
     "rotation_deg": DEGREE,
-    **dict.fromkeys(CORNERS, PIXEL),
+    **dict.fromkeys(CORNER_COLUMNS, PIXEL),
     "mm_per_px": SPACING,
     "expected_error_px": PIXEL,
     "review": None,
@@ -145,7 +145,7 @@ def detection_values(film: str, found: Detection) -> dict[str, Cell]:
     return {
         "film": film,
         **{name: getattr(found, name) for name in FIELDS},
-        **dict(zip(CORNERS, found.corners.flatten().tolist(), strict=True)),
+        **dict(zip(CORNER_COLUMNS, found.corners.flatten().tolist(), strict=True)),
         **{f"{name}_x_px": x for name, (x, _) in points.items()},
         **{f"{name}_y_px": y for name, (_, y) in points.items()},
     }

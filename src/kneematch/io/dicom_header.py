@@ -12,9 +12,9 @@ from pydicom.multival import MultiValue
 from pydicom.uid import UID
 
 from kneematch.errors import NotARadiograph
+from kneematch.io.radiograph import BOTH_KNEES, LATERALITIES
 
 SQUARE_WITHIN: Final = 0.01  # the relative difference of the two spacings that is still rounding
-LATERALITIES: Final = ("L", "R", "B")
 # Elements that may say that a film shows both knees, and how they say it.
 DESCRIPTIONS: Final = (
     "SeriesDescription",
@@ -85,12 +85,12 @@ def laterality(dataset: Dataset) -> str | None:
     tells which knee the examination was for.
     """
     side = header_text(dataset, "ImageLaterality")
-    if side in LATERALITIES:
+    if side in (*LATERALITIES, BOTH_KNEES):
         return side
     if any(BOTH.search(header_text(dataset, keyword) or "") for keyword in DESCRIPTIONS):
-        return "B"
+        return BOTH_KNEES
     side = header_text(dataset, "Laterality")
-    return side if side in LATERALITIES else None
+    return side if side in (*LATERALITIES, BOTH_KNEES) else None
 
 
 def lowest_is_white(dataset: Dataset) -> bool:

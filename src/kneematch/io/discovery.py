@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import BinaryIO, Final, NoReturn
+from typing import Final, NoReturn
 
 from kneematch.errors import FilmError, SettingsError, Unreadable
 from kneematch.io.csv_text import read_csv
@@ -37,7 +37,6 @@ READERS: Final = 8  # threads that read headers; most of the time they wait for 
 def find_films(
     named: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
-    stdin: BinaryIO | None = None,
     leave_out: Sequence[Path] = (),
 ) -> list[str]:
     """Return the named films, each once, in the order named; inside a folder, sorted.
@@ -45,7 +44,6 @@ def find_films(
     Args:
         named: files, folders, patterns such as `films/*.dcm`, lists (`@list.txt`: a path a line;
             `table.csv`: a column of paths) and `-` for a list on stdin.
-        stdin: where `-` is read from.
         leave_out: folders to skip, even if they lie inside one that is named. Folders inside a
             named one that hold results of `kneematch detect` are skipped, too.
 
@@ -55,7 +53,7 @@ def find_films(
     """
     films: dict[str, str] = {}  # by absolute path
     for name in [named] if isinstance(named, str | os.PathLike) else named:
-        for film in _films_of(os.fspath(name), stdin, leave_out):
+        for film in _films_of(os.fspath(name), leave_out):
             films.setdefault(os.path.normpath(Path(film).absolute()), film)
     if not films:
         raise SettingsError("no films; expected files, folders or lists of them; name some")
@@ -73,7 +71,7 @@ def select_films(
     """Find films, and select some of them.
 
     Args:
-        named: as `find_films` takes them; `-` is read from the standard input.
+        named: as `find_films` takes them.
         series: only DICOM files whose SeriesDescription contains this.
         limit: only the first films.
         part: (k, n): of these, every n-th from number k on. Shards are interleaved, since films of
@@ -83,7 +81,7 @@ def select_films(
     Raises:
         SettingsError: nothing is left.
     """
-    films = find_films(named, stdin=getattr(sys.stdin, "buffer", None), leave_out=leave_out)
+    films = find_films(named, leave_out=leave_out)
     if series is not None:
         inside = list(in_series(films, series))
         if not inside:
@@ -136,12 +134,13 @@ def _belongs(text: str, film: str) -> bool:
     )
 
 
-def _films_of(name: str, stdin: BinaryIO | None, leave_out: Sequence[Path]) -> Iterator[str]:
+def _films_of(name: str, leave_out: Sequence[Path]) -> Iterator[str]:
     """Yield the films that one argument names; os.path bears names that are too long."""
     path = Path(name)
     if not name:
         raise SettingsError("an empty name; expected films; check the command")
     if name == STDIN:
+        stdin = getattr(sys.stdin, "buffer", None)  # None if it is closed, or in a notebook
         if stdin is None:
             raise SettingsError("-: no stdin; expected a list of films there; name files instead")
         names = _listed(stdin.read(), STDIN, Path())

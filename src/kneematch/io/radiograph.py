@@ -13,6 +13,10 @@ from kneematch.errors import NotARadiograph
 GREY_TOLERANCE: Final = 8 / 255  # of full scale: JPEG's chroma rounding in a grey picture
 ROWS_AT_ONCE: Final = 64  # where an operation needs several bytes or passes per pixel
 FLOAT32: Final = np.finfo(np.float32)
+LATERALITIES: Final = ("R", "L")  # sides of the patient
+BOTH_KNEES: Final = "B"  # laterality of a film of both
+
+Point = tuple[float, float]  # (x, y)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsError, Unreadable
 from kneematch.io.limits import IN_MEMORY, MAX_BYTES, decoding
-from kneematch.io.radiograph import Radiograph, unit_range
+from kneematch.io.radiograph import BOTH_KNEES, LATERALITIES, Radiograph, unit_range
 from kneematch.parallel import WorkerDied, call_in_child
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ HEAD_BYTES: Final = 132  # a DICOM preamble and its magic word
 FIRST_GROUPS: Final = (0x0002, 0x0008)  # where a DICOM without preamble begins
 FIRST_LENGTH: Final = 256  # bytes; its first elements are short
 ARRAY: Final = Path("<array>")  # in place of a file's path, in messages
-LATERALITIES: Final = (None, "R", "L", "B")
 
 
 def read(path: str | os.PathLike[str]) -> Radiograph:
@@ -115,7 +114,7 @@ def radiograph_from_array(
         )
     if mm_per_px is not None and not 0 < mm_per_px < float("inf"):
         raise SettingsError(f"mm_per_px {mm_per_px}; expected more than 0; correct it")
-    if laterality not in LATERALITIES:
+    if laterality not in (None, *LATERALITIES, BOTH_KNEES):
         raise SettingsError(f"laterality {laterality!r}; expected 'R', 'L' or 'B'; correct it")
     grey = unit_range(ARRAY, pixels)
     return Radiograph(np.ascontiguousarray(grey), mm_per_px=mm_per_px, laterality=laterality)

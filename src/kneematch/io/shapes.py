@@ -16,6 +16,7 @@ from typing import Any, Final
 from kneematch.errors import TemplateError
 from kneematch.io.files import write_file
 from kneematch.io.limits import read_text_bytes
+from kneematch.io.radiograph import Point
 
 MARKUPS, POINTS = ".mrk.json", ".pts"  # suffixes
 SCHEMA: Final = (
@@ -24,8 +25,6 @@ SCHEMA: Final = (
 )
 CENTRE_PX: Final = 0.5  # of the first pixel
 DECIMALS: Final = 4
-
-Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)

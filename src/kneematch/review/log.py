@@ -17,11 +17,11 @@ from kneematch.errors import SettingsError
 from kneematch.geometry.split import SIDES
 from kneematch.io.csv_text import csv_line, restore
 from kneematch.io.files import lock, write_file
+from kneematch.io.radiograph import LATERALITIES
 
 FILE_NAME: Final = "review.csv"
 ACCEPTED, REJECTED, CORRECTED = DECISIONS = ("accepted", "rejected", "corrected")
 UNDONE: Final = "undone"
-LATERALITIES: Final = ("R", "L", "")
 UNKNOWN: Final = "unknown"  # in the file: the reviewer says that the patient's side is not known
 AREA_COLUMNS: Final = ("centre_x_px", "centre_y_px", "width_px", "rotation_deg")
 OLD_COLUMNS: Final = ("time", "film", "side", "decision", *AREA_COLUMNS, "loss")  # of version 0.1
@@ -32,7 +32,7 @@ ENTRY_START: Final = re.compile(rb"(?<=\n)(?=\d{4}-\d\d-\d\dT)")
 
 logger = logging.getLogger("kneematch")
 
-Knee = tuple[str, str]  # film, and half of the picture
+KneeKey = tuple[str, str]  # film, and half of the picture
 Points = Mapping[str, tuple[float, float]]  # landmarks, by name
 
 
@@ -72,13 +72,13 @@ class Decision:
         if (
             self.side not in SIDES
             or self.state not in DECISIONS
-            or self.laterality not in (None, *LATERALITIES)
+            or self.laterality not in (None, "", *LATERALITIES)
             or not all(abs(value) < LARGEST_PX for value in points)
         ):
             raise SettingsError(f"{self}; expected a decision about a knee; decide again")
 
     @property
-    def knee(self) -> Knee:
+    def knee(self) -> KneeKey:
         """The knee that it is about."""
         return self.film, self.side
 
@@ -127,7 +127,7 @@ class ReviewLog:
             return last
 
 
-def read_decisions(path: Path) -> Mapping[Knee, Decision]:
+def read_decisions(path: Path) -> Mapping[KneeKey, Decision]:
     """Return the decision that holds for each knee; none without a file.
 
     Raises:
@@ -140,7 +140,7 @@ def read_decisions(path: Path) -> Mapping[Knee, Decision]:
     return _latest(_parse(content)[1])
 
 
-def _latest(made: Sequence[Decision]) -> dict[Knee, Decision]:
+def _latest(made: Sequence[Decision]) -> dict[KneeKey, Decision]:
     """Return the last decision about each knee."""
     return {decision.knee: decision for decision in made}
 

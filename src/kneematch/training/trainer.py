@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -91,7 +90,7 @@ def train(
         TemplateError: the annotation cannot serve as a template.
     """
     out, template = Path(out), Path(template)
-    paths = find_films(films, stdin=getattr(sys.stdin, "buffer", None))
+    paths = find_films(films)
     _check_out(out, config)
     settings = training_settings(config, template)
     with process_group(config.device) as group:

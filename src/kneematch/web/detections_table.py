@@ -17,7 +17,7 @@ from kneematch.errors import SettingsError
 from kneematch.export.tables import (
     ADDED_COLUMNS,
     COLUMNS,
-    CORNERS,
+    CORNER_COLUMNS,
     FIELDS,
     ORIGINAL,
     landmark_names,
@@ -27,7 +27,7 @@ from kneematch.io.csv_text import read_csv_file
 from kneematch.io.run_folder import DETECTIONS, FAILURES
 from kneematch.review.log import DECISIONS
 
-POSITION: Final = ("centre_x_px", "centre_y_px", "rotation_deg", *CORNERS)  # finite numbers
+POSITION: Final = ("centre_x_px", "centre_y_px", "rotation_deg", *CORNER_COLUMNS)  # finite numbers
 LENGTHS: Final = ("width_px", "height_px")  # positive numbers
 STATES: Final = ("undecided", *DECISIONS)
 UNDECIDED: Final = STATES.index("undecided")
@@ -93,7 +93,7 @@ class DetectionsTable:
         }
         return Detection(
             **values,
-            corners=np.array([numbers[name] for name in CORNERS]).reshape(4, 2),
+            corners=np.array([numbers[name] for name in CORNER_COLUMNS]).reshape(4, 2),
             centre=points.pop("centre"),
             landmarks={name: point for name, point in points.items() if np.isfinite(point).all()},
         )

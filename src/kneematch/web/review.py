@@ -14,101 +14,101 @@ from kneematch.review.correction import area_of
 from kneematch.review.log import Area
 from kneematch.web.detections_table import RowQuery
 from kneematch.web.films import film_jpeg
-from kneematch.web.run_folder import DecisionRequest, RunFolder, Side, card
+from kneematch.web.review_session import DecisionRequest, ReviewSession, Side, card
 from kneematch.web.server import page_app
 
 MAX_ROWS: Final = 400  # in one response
 
 
-def review_app(run: RunFolder) -> FastAPI:
+def review_app(session: ReviewSession) -> FastAPI:
     """Return the app of the review page."""
     app = page_app("review.html")
-    _add_reading_routes(app, run)
-    _add_writing_routes(app, run)
+    _add_reading_routes(app, session)
+    _add_writing_routes(app, session)
     return app
 
 
-def _add_reading_routes(app: FastAPI, run: RunFolder) -> None:
-    Row = Annotated[int, Depends(run.check_row)]
+def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
+    Row = Annotated[int, Depends(session.check_row)]
 
     @app.get("/api/start")
     def start() -> dict[str, Any]:
         return {
-            "run": run.out.resolve().name,
-            "rows": len(run.table),
-            "reasons": run.table.reason_counts,
-            "last": run.last_row(),
-            "counts": run.counts(),
-            "no_loss": run.no_loss_reason,
-            "warning": run.log.warning,
+            "run": session.out.resolve().name,
+            "rows": len(session.table),
+            "reasons": session.table.reason_counts,
+            "last": session.last_row(),
+            "counts": session.counts(),
+            "no_loss": session.no_loss_reason,
+            "warning": session.log.warning,
         }
 
     @app.get("/api/order")
     def order(query: Annotated[RowQuery, Depends(RowQuery)]) -> dict[str, Any]:
-        return {"rows": run.order(query)}
+        return {"rows": session.order(query)}
 
     @app.get("/api/rows")
     def rows(numbers: Annotated[str, Query(pattern=r"^\d{1,9}(,\d{1,9})*$")]) -> list[Any]:
         wanted = [int(number) for number in numbers.split(",")]
         if len(wanted) > MAX_ROWS:
             raise SettingsError(f"{len(wanted)} rows at once; expected at most {MAX_ROWS}")
-        return [card(run, run.check_row(row)) for row in wanted]
+        return [card(session, session.check_row(row)) for row in wanted]
 
     @app.get("/api/areas/{row}")
     def areas(row: Row) -> dict[str, Any]:
-        height, width = run.film(row).size
-        others = (run.knee(other) for other in run.same_film(row) if other != row)
-        has_knee = bool(run.knees[row][1])
+        height, width = session.film(row).size
+        others = (session.knee(other) for other in session.same_film(row) if other != row)
+        has_knee = bool(session.knees[row][1])
         return {
             "size": [width, height],
-            "knee": _shape(run.knee(row)) if has_knee else None,
-            "found": _shape(run.found(row)) if has_knee else None,
+            "knee": _shape(session.knee(row)) if has_knee else None,
+            "found": _shape(session.found(row)) if has_knee else None,
             "others": [knee.corners.tolist() for knee in others],
-            "free": run.free_sides(row),
+            "free": session.free_sides(row),
         }
 
     @app.get("/api/draft/{row}/{side}")
     def draft(row: Row, side: Side) -> dict[str, Any]:
-        return _shape(run.draft(row, side))
+        return _shape(session.draft(row, side))
 
     @app.get("/thumbnail/{row}/{key}")  # the key makes the address change with the picture
     def thumbnail(row: Row, key: str) -> Response:
-        return FileResponse(run.thumbnail(row), media_type="image/jpeg")
+        return FileResponse(session.thumbnail(row), media_type="image/jpeg")
 
     @app.get("/film/{row}")
     def film(row: Row) -> Response:
-        return Response(film_jpeg(run.film(row)), media_type="image/jpeg")
+        return Response(film_jpeg(session.film(row)), media_type="image/jpeg")
 
     @app.exception_handler(FilmError)
     async def unreadable(request: object, error: FilmError) -> Response:
         return JSONResponse({"problem": str(error)}, HTTPStatus.NOT_FOUND)
 
 
-def _add_writing_routes(app: FastAPI, run: RunFolder) -> None:
-    Row = Annotated[int, Depends(run.check_row)]
+def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
+    Row = Annotated[int, Depends(session.check_row)]
 
     @app.post("/api/loss/{row}")
     def loss(row: Row, area: Area, side: Side | None = None) -> dict[str, float | None]:
-        return {"loss": run.loss(row, area, side)}
+        return {"loss": session.loss(row, area, side)}
 
     @app.post("/api/decide")
     def decide(request: DecisionRequest) -> dict[str, Any]:
-        return {"row": card(run, run.decide(request)), "counts": run.counts()}
+        return {"row": card(session, session.decide(request)), "counts": session.counts()}
 
     @app.post("/api/undo")
     def undo() -> dict[str, Any]:
-        undone, row = run.undo()
-        gone = row is None or (run.state(row) == "undecided" and row >= len(run.table))
+        undone, row = session.undo()
+        gone = row is None or (session.state(row) == "undecided" and row >= len(session.table))
         return {
             "undone": undone and {"film": undone.film, "side": undone.side},
-            "row": None if gone or row is None else card(run, row),
-            "counts": run.counts(),
+            "row": None if gone or row is None else card(session, row),
+            "counts": session.counts(),
         }
 
     @app.post("/api/apply")
     def apply() -> dict[str, Any]:
-        result = apply_review(run.out, root=run.root)
-        return {"out": str(run.out), "message": result.message, "problems": result.problems}
+        result = apply_review(session.out, root=session.root)
+        return {"out": str(session.out), "message": result.message, "problems": result.problems}
 
 
 def _shape(knee: Detection) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""HTTP server of the pages, which listens on this machine only."""
+"""HTTP server of the pages: it listens on this machine only, and checks every request first."""
 
 import logging
 import os
+import secrets
 import socket
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -10,17 +12,116 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.datastructures import MutableHeaders
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kneematch.errors import KneematchError, SettingsError
-from kneematch.web.auth import HOST, AuthMiddleware, Credentials
 
 STATIC: Final = Path(__file__).parent / "static"
 SHUTDOWN_S: Final = 2  # for responses under way when the user presses Ctrl-C
+HOST: Final = "127.0.0.1"
+HOST_NAMES: Final = (HOST, "localhost")  # accepted in the Host header
+MAX_BODY_BYTES: Final = 64 * 1024  # a request body is a few boxes
+# Sec-Fetch-Site of requests from the page itself, and of addresses that the user typed.
+TRUSTED_SITES: Final = ("same-origin", "none")
+SECURITY_HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
 
 log = logging.getLogger("kneematch")
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The port of a page and the secret token that opens it."""
+
+    port: int
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+
+    @property
+    def url(self) -> str:
+        """Address for the user; the page removes the token from it, and a cookie keeps it."""
+        return f"http://{HOST}:{self.port}/?token={self.token}"
+
+    @property
+    def cookie_name(self) -> str:
+        """Name with the port in it, since browsers share cookies between ports."""
+        return f"kneematch-{self.port}"
+
+    def match(self, given: str) -> bool:
+        """Compare a text with the token in constant time."""
+        return secrets.compare_digest(given.encode(), self.token.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class AuthMiddleware:
+    """ASGI middleware that passes on only requests with the token from the application's pages."""
+
+    app: ASGIApp
+    credentials: Credentials
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it and log the reason."""
+        if scope["type"] != "http":
+            return
+        request = Request(scope)
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(SECURITY_HEADERS)
+                headers["Cache-Control"] = "no-store"
+                if _is_first_request(request, self.credentials):
+                    cookie = f"{self.credentials.cookie_name}={self.credentials.token}"
+                    headers.append("Set-Cookie", f"{cookie}; Path=/; HttpOnly; SameSite=Strict")
+            await send(message)
+
+        refusal = _refusal(request, self.credentials)
+        if refusal is None:
+            await self.app(scope, receive, send_with_headers)
+            return
+        status, reason = refusal
+        log.warning("%s %r refused with %d: %s", request.method, scope["path"], status, reason)
+        await PlainTextResponse(reason, status, SECURITY_HEADERS)(scope, receive, send)
+
+
+def _refusal(request: Request, credentials: Credentials) -> tuple[int, str] | None:
+    """Return the status and the reason for refusing a request, or None to answer it."""
+    headers, path = request.headers, request.scope["path"]
+    host, origin = headers.get("host", ""), headers.get("origin")
+    writes = request.method not in ("GET", "HEAD")
+    forbidden = HTTPStatus.FORBIDDEN
+    if host not in [f"{name}:{credentials.port}" for name in HOST_NAMES]:
+        return forbidden, "request for another host; expected this machine's own address"
+    if (origin is None and writes) or origin not in (None, f"http://{host}"):
+        return forbidden, "request from another page; expected kneematch's own"
+    if ".." in path or "\\" in path or "\0" in path:
+        return forbidden, "path outside the page's folder; expected one of the page's own"
+    if _is_first_request(request, credentials):
+        return None
+    if not credentials.match(request.cookies.get(credentials.cookie_name, "")):
+        return forbidden, "no token; open the address that kneematch has printed"
+    if headers.get("sec-fetch-site", "none") not in TRUSTED_SITES:
+        return forbidden, "request from another site; expected kneematch's own page"
+    length = headers.get("content-length", "")
+    if writes and not (length.isdecimal() and int(length) <= MAX_BODY_BYTES):
+        found = f"request body of {length or 'unknown'} bytes"
+        return HTTPStatus.UNPROCESSABLE_ENTITY, f"{found}; expected at most {MAX_BODY_BYTES}"
+    return None
+
+
+def _is_first_request(request: Request, credentials: Credentials) -> bool:
+    """Return whether this is a request for the page itself with the token in its address."""
+    for_page = request.method == "GET" and request.scope["path"] == "/"
+    return for_page and credentials.match(request.query_params.get("token", ""))
 
 
 def open_port(port: int = 0) -> socket.socket:

@@ -1,4 +1,4 @@
-"""The folder of a run: everything that the review page reads and writes."""
+"""ReviewSession: the knees of a run and the decisions about them, for the review page."""
 
 import math
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from kneematch.review.correction import (
     move_detection,
     reviewed,
 )
-from kneematch.review.log import ACCEPTED, CORRECTED, FILE_NAME, Area, Decision, Knee, ReviewLog
+from kneematch.review.log import ACCEPTED, CORRECTED, FILE_NAME, Area, Decision, KneeKey, ReviewLog
 from kneematch.web.detections_table import (
     STATES,
     RowQuery,
@@ -51,7 +51,7 @@ class DecisionRequest:
     landmarks: dict[str, tuple[float, float]] | None = None
 
 
-class RunFolder:
+class ReviewSession:
     """The knees of a run and the decisions about them.
 
     Rows are numbered as in the table of detections. Films without a knee, whose side is "", and
@@ -73,7 +73,7 @@ class RunFolder:
         self.log = ReviewLog(path_inside(out, FILE_NAME))
         # Film and side of each row, and the rows of these knees.
         text = self.table.text
-        self.knees: list[Knee] = list(zip(text["film"], text["side"], strict=True))
+        self.knees: list[KneeKey] = list(zip(text["film"], text["side"], strict=True))
         self._rows = {knee: row for row, knee in enumerate(self.knees)}
         for film in read_films_without_knee(out):
             self._row_of((film, ""))
@@ -231,7 +231,7 @@ class RunFolder:
         row = None if undone is None else self._rows.get(undone.knee)
         return undone, None if row is None else self._update(row)
 
-    def _row_of(self, knee: Knee) -> int:
+    def _row_of(self, knee: KneeKey) -> int:
         """Return the row of a knee, a new one if there is none."""
         if knee not in self._rows:
             self._rows[knee] = len(self.knees)
@@ -250,7 +250,7 @@ class RunFolder:
         """Return the knee of a row before its correction, or the draft of one to add to a half."""
         return self.found(row) if side is None else self.draft(row, side)
 
-    def _more_rows(self) -> Iterable[tuple[int, Knee]]:
+    def _more_rows(self) -> Iterable[tuple[int, KneeKey]]:
         """Return the rows behind the table."""
         count = len(self.table)
         return enumerate(self.knees[count:], start=count)
@@ -278,23 +278,23 @@ def path_inside(folder: Path, name: str) -> Path:
     return path
 
 
-def card(run: RunFolder, row: int) -> dict[str, Any]:
+def card(session: ReviewSession, row: int) -> dict[str, Any]:
     """Return what the gallery shows of a row."""
-    film, side = run.knees[row]
+    film, side = session.knees[row]
     path = film.encode("utf-8", "replace").decode()
-    name = film.removeprefix(run.folder).encode("utf-8", "replace").decode()
+    name = film.removeprefix(session.folder).encode("utf-8", "replace").decode()
     shown = {"row": row, "film": path, "name": name, "side": side}
     if not side:
         reasons, key = ["no knee found"], thumbnail_key(film, None)
         return shown | {"state": "no_knee", "reasons": reasons, "key": key, "laterality": ""}
-    knee = run.knee(row)
-    in_table = row < len(run.table)
+    knee = session.knee(row)
+    in_table = row < len(session.table)
     return shown | {
         "laterality": knee.laterality,
         "loss": _finite(knee.loss),
-        "found_loss": _finite(run.table.numbers["loss"][row]) if in_table else None,
-        "reasons": run.table.reasons[row] if in_table else ["added in the review"],
-        "state": run.state(row),
+        "found_loss": _finite(session.table.numbers["loss"][row]) if in_table else None,
+        "reasons": session.table.reasons[row] if in_table else ["added in the review"],
+        "state": session.state(row),
         "key": thumbnail_key(film, knee),
     }
 

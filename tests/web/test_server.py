@@ -11,9 +11,8 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.web.annotate import annotate_app
-from kneematch.web.auth import MAX_BODY_BYTES, SECURITY_HEADERS, Credentials
-from kneematch.web.run_folder import path_inside
-from kneematch.web.server import STATIC, open_port
+from kneematch.web.review_session import path_inside
+from kneematch.web.server import MAX_BODY_BYTES, SECURITY_HEADERS, STATIC, Credentials, open_port
 
 BOX = [300.0, 200.0, 420.0, 320.0]
 DRAWING = {"fine": BOX, "red": [305, 240, 330, 270], "green": [390, 240, 415, 270]}
