@@ -1,4 +1,4 @@
-"""What can go wrong in a way that the user can mend.
+"""Exceptions for everything that a user can correct.
 
 KneematchError
 ├── FilmError          a file cannot be used as a radiograph
@@ -15,7 +15,7 @@ The message is one line: what was found; what was expected; what to do.
 
 
 class KneematchError(Exception):
-    """Base of all errors that a user can mend."""
+    """Base of all errors that a user can correct."""
 
 
 class FilmError(KneematchError):

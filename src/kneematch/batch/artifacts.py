@@ -139,7 +139,7 @@ class Outdated:
     name: str
     row: Row
     artifacts: tuple[Artifact, ...]  # the kinds of these files
-    contents: dict[str, int]  # what they are to be made of, by kind
+    contents: dict[str, int]  # hashes of what they are to be made of, by kind
 
 
 def update_artifacts(
@@ -177,7 +177,7 @@ def update_artifacts(
 def _outdated(
     journal: Journal, artifacts: Sequence[Artifact], skip: Callable[[], None]
 ) -> Iterator[Outdated]:
-    """Yield films with files to be made, after the journal has been told so; skip the others."""
+    """Yield films with outdated files, once the journal says so; call `skip` for the others."""
     group: list[Outdated] = []
     for found in journal.rows():
         row = replace(found, film=str(journal.root / found.film))
@@ -195,13 +195,16 @@ def _outdated(
         else:
             skip()
         if len(group) >= NOTED_TOGETHER:
-            yield from _announced(journal, group)
+            yield from _mark_outdated(journal, group)
             group = []
-    yield from _announced(journal, group)
+    yield from _mark_outdated(journal, group)
 
 
-def _announced(journal: Journal, group: list[Outdated]) -> list[Outdated]:
-    """Note that the files are made again: after a kill, nobody knows of what they are made."""
+def _mark_outdated(journal: Journal, group: list[Outdated]) -> list[Outdated]:
+    """Write down that files are outdated before they are made again, and return their films.
+
+    After a kill in between, it is unknown what they were made of.
+    """
     journal.note_made(
         (film.row.index, dict.fromkeys(film.contents, 0))
         for film in group
@@ -211,7 +214,7 @@ def _announced(journal: Journal, group: list[Outdated]) -> list[Outdated]:
 
 
 def _content(artifact: Artifact, row: Row) -> int:
-    """Return a number for what the files of a film are made of; 0 for no files."""
+    """Return a hash of what a film's files are made of; 0 for no files."""
     if not row.knees:
         return 0
     version = row.version and (row.version.sha256 or astuple(row.version)[:2])

@@ -80,7 +80,7 @@ class SharedImages:
             cuda.cudaHostRegister(self.pixels.data_ptr(), self.pixels.nbytes, 0)
 
     def close(self) -> None:
-        """Let go of the file; its memory goes with the last tensor."""
+        """Unregister the memory from CUDA and close its file; the last tensor frees it."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
             cuda = torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -13,8 +13,8 @@ from kneematch.cli.options import Log, OutFolder, Quiet, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
-    complain_first,
-    say,
+    print_first_errors,
+    print_result,
     shown,
     stopping_cleanly,
     writing,
@@ -58,19 +58,19 @@ def detect(
     )
     with stopping_cleanly(journal, "continue with the same command"), writing(out, safe):
         result = detect_folder(films, out, config, progress=progress)
-    _print_result(result, quiet=quiet or as_json)
+    _print_summary(result, quiet=quiet or as_json)
     if as_json:
         typer.echo(json.dumps(asdict(result), default=os.fspath))
     if result.no_knee or result.failed or result.unmade:
         raise typer.Exit(SOME_FAILED)
 
 
-def _print_result(result: "DetectResult", *, quiet: bool) -> None:
+def _print_summary(result: "DetectResult", *, quiet: bool) -> None:
     """Print what failed on stderr and what was found on stdout."""
     where = f"failed: {shown(result.out / FAILURES)}"
-    complain_first(result.reasons, result.failed, where)
+    print_first_errors(result.reasons, result.failed, where)
     lacking = "lack a picture, a crop, an export or measures"
-    complain_first(result.unmade_reasons, result.unmade, lacking)
+    print_first_errors(result.unmade_reasons, result.unmade, lacking)
     if not quiet:
         films = f"{result.films:,} film{'s' if result.films != 1 else ''}"
         knees = f"{result.knees:,} knee{'s' if result.knees != 1 else ''} in {films}"
@@ -79,6 +79,6 @@ def _print_result(result: "DetectResult", *, quiet: bool) -> None:
         failed = f", {result.failed:,} failed" if result.failed else ""
         listed = " (failures.csv)" if no_knee or failed else ""
         table, page = shown(result.out / DETECTIONS), shown(result.out / REPORT)
-        say(f"{table}: {knees}{review}{no_knee}{failed}{listed}")
+        print_result(f"{table}: {knees}{review}{no_knee}{failed}{listed}")
         folder = shlex.quote(shown(result.out))
-        say(f"next: open {shlex.quote(page)}; kneematch review {folder}")
+        print_result(f"next: open {shlex.quote(page)}; kneematch review {folder}")

@@ -9,7 +9,7 @@ from kneematch.cli.options import Log, OutFolder, Quiet, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
-    complain_first,
+    print_first_errors,
     print_table,
     shown,
     stopping_cleanly,
@@ -63,7 +63,7 @@ def evaluate(
 def print_failures(result: "EvaluateResult") -> None:
     """Print why films failed, and where the other reasons are."""
     reasons = list(result.failed.values())
-    complain_first(reasons[:MOST_REASONS], len(reasons), f"failed: {shown(result.page)}")
+    print_first_errors(reasons[:MOST_REASONS], len(reasons), f"failed: {shown(result.page)}")
 
 
 def print_tables(result: "EvaluateResult", names: Iterable[str]) -> None:

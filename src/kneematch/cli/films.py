@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kneematch.cli.options import TemplateFile, config_options
-from kneematch.cli.terminal import FAILED, SOME_FAILED, complain, progress_bar, shown, writing
+from kneematch.cli.terminal import FAILED, SOME_FAILED, print_error, progress_bar, shown, writing
 from kneematch.detection.config import ImportConfig
 from kneematch.errors import KneematchError
 from kneematch.synthetic.config import SynthConfig
@@ -49,7 +49,7 @@ def info(
         try:
             film, found = describe(path)
         except KneematchError as error:
-            complain(str(error))
+            print_error(str(error))
             continue
         facts.append({"film": shown(path), **found})
         if not as_json:

@@ -15,7 +15,7 @@ from kneematch.cli.evaluate import evaluate
 from kneematch.cli.films import import_template, info, synth
 from kneematch.cli.pages import annotate, review
 from kneematch.cli.runs import apply, compare
-from kneematch.cli.terminal import FAILED, INTERRUPTED, complain, log_to_stderr
+from kneematch.cli.terminal import FAILED, INTERRUPTED, log_to_stderr, print_error
 from kneematch.cli.train import train
 from kneematch.errors import KneematchError
 
@@ -106,18 +106,18 @@ def main(arguments: Sequence[str] | None = None, program: typer.Typer = app) -> 
         try:
             return program(given or ["--help"], prog_name=name, standalone_mode=False) or 0
         except UsageError as error:
-            complain(f"{error.format_message()} See '{name} --help'.")
+            print_error(f"{error.format_message()} See '{name} --help'.")
         except KneematchError as error:
-            complain(str(error))
+            print_error(str(error))
         except OSError as error:
-            complain(f"{error.filename or 'the system'}: {error.strerror or error}")
+            print_error(f"{error.filename or 'the system'}: {error.strerror or error}")
         except typer.Abort:
             return INTERRUPTED
         except Exception as error:
             advice = _memory_advice(error)
             if advice is None:
                 raise
-            complain(advice)
+            print_error(advice)
         return FAILED
 
 

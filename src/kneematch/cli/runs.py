@@ -6,7 +6,14 @@ from typing import Annotated, Final
 import typer
 
 from kneematch.cli.options import FinishedRun, Quiet, Root
-from kneematch.cli.terminal import SOME_FAILED, choose_messages, complain, say, shown, writing
+from kneematch.cli.terminal import (
+    SOME_FAILED,
+    choose_messages,
+    print_error,
+    print_result,
+    shown,
+    writing,
+)
 from kneematch.io.run_folder import DETECTIONS
 from kneematch.options import INPUT, OUTPUT, PERFORMANCE
 
@@ -35,7 +42,7 @@ def apply(
     with writing(out):
         result = apply_review(out, root=root, workers=workers, progress=progress)
     for problem in result.problems:
-        complain(problem)
+        print_error(problem)
     if not quiet:
         typer.echo(f"{shown(out / DETECTIONS)}: {result.message}")
     if result.problems:
@@ -71,5 +78,7 @@ def compare(
         changes = compare_visits(before, after, on, out, force=force)
     for each in changes:
         if any(name in each.measure for name in PRINTED):
-            say(f"{each.measure}: mean change {each.mean:+.3f}, standard deviation {each.sd:.3f}")
-    say(f"{shown(out)}: {max((each.knees for each in changes), default=0)} knees compared")
+            print_result(
+                f"{each.measure}: mean change {each.mean:+.3f}, standard deviation {each.sd:.3f}"
+            )
+    print_result(f"{shown(out)}: {max((each.knees for each in changes), default=0)} knees compared")

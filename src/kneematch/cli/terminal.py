@@ -31,20 +31,20 @@ PIPE_WIDTH: Final = 160  # of tables that are not printed on a terminal
 logger = logging.getLogger("kneematch")
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Print one line on stderr."""
     logger.error(message)
 
 
-def complain_first(reasons: Sequence[str], total: int, rest: str) -> None:
+def print_first_errors(reasons: Sequence[str], total: int, rest: str) -> None:
     """Print reasons on stderr and, if there are more films than these, how many and `rest`."""
     for reason in reasons:
-        complain(reason)
+        print_error(reason)
     if total > len(reasons):
-        complain(f"{total - len(reasons)} more films {rest}")
+        print_error(f"{total - len(reasons)} more films {rest}")
 
 
-def say(line: str) -> None:
+def print_result(line: str) -> None:
     """Print one line on stdout."""
     typer.echo(line)
     logger.log(ON_STDOUT, line)
@@ -177,7 +177,7 @@ def stopping_cleanly(
         yield
     except KeyboardInterrupt:
         if kept.exists():
-            complain(f"stopped; what is done is in {shown(kept)}; {advice}")
+            print_error(f"stopped; what is done is in {shown(kept)}; {advice}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)

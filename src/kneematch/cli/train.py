@@ -9,7 +9,7 @@ from kneematch.cli.options import Log, Quiet, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
-    say,
+    print_result,
     shown,
     stopping_cleanly,
     writing,
@@ -85,7 +85,7 @@ def train(
                 out, tuning, run=outlines, masks=masks, force=config.force, progress=progress
             )
         if not quiet:
-            say(f"{shown(out)}: tuned on {knees} knees")
+            print_result(f"{shown(out)}: tuned on {knees} knees")
         return
     if not films or template is None:
         raise SettingsError(
@@ -99,6 +99,6 @@ def train(
         result = run(films, template, out, config, progress=progress)
     if result.is_main and not quiet:
         left_out = f", {len(result.failures)} left out" if result.failures else ""
-        say(f"{shown(out)}: trained on {result.films} films{left_out}")
+        print_result(f"{shown(out)}: trained on {result.films} films{left_out}")
     if result.failures:
         raise typer.Exit(SOME_FAILED)

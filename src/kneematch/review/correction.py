@@ -23,8 +23,8 @@ def area_of(found: Detection) -> Area:
     return Area(x, y, width, round(float(found.rotation_deg), DEGREE))
 
 
-def holds(decision: Decision, found: Detection) -> bool:
-    """Return whether a decision counts: a correction always, others where the area is the same."""
+def is_current(decision: Decision, found: Detection) -> bool:
+    """Return whether a decision applies: a correction always, others to the same area."""
     return decision.state == CORRECTED or decision.area == area_of(found)
 
 
@@ -40,7 +40,7 @@ def review_detections(
         if side not in knees and is_added(decision):
             added = added_knee(decision, mm_per_px)
             knees[side] = replace(added, polarity=found[0].polarity) if found else added
-        elif side in knees and holds(decision, knees[side]):
+        elif side in knees and is_current(decision, knees[side]):
             knees[side] = reviewed(knees[side], decision)
     if any(math.isnan(knee.energy) for knee in knees.values()):  # it belongs to all knees
         knees = {side: replace(knee, energy=math.nan) for side, knee in knees.items()}

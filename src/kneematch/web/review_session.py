@@ -16,8 +16,8 @@ from kneematch.io.radiograph import Radiograph
 from kneematch.review.correction import (
     added_knee,
     area_of,
-    holds,
     is_added,
+    is_current,
     move_detection,
     reviewed,
 )
@@ -242,7 +242,7 @@ class ReviewSession:
         """Set the state of a row of the table to what its decision says."""
         if row < len(self.table):
             decision = self.log.decisions.get(self.knees[row])
-            counts = decision is not None and holds(decision, self.table.detection(row))
+            counts = decision is not None and is_current(decision, self.table.detection(row))
             self.states[row] = STATES.index(decision.state) if decision and counts else 0
         return row
 
