@@ -21,9 +21,9 @@ import torch
 
 from films import table, timed
 from kneematch.detection.detector import Detector
-from kneematch.detection.methods import NEURAL
 from kneematch.detection.preparation import prepare
 from kneematch.io.read import read
+from kneematch.solvers.settings import NEURAL
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 from memory import run_watched

@@ -1,8 +1,17 @@
-"""Choose the device to compute on."""
+"""Choose the device to compute on, and keep batches within its memory."""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
 from kneematch.errors import SettingsError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+logger = logging.getLogger("kneematch")
 
 
 def resolve_device(name: str) -> str:
@@ -25,6 +34,46 @@ def resolve_device(name: str) -> str:
     if kind == "mps" and not torch.backends.mps.is_available():
         raise SettingsError("device 'mps': not found; expected an Apple GPU; choose 'cpu'")
     return name
+
+
+def map_batches(
+    work: Callable[[list[Item]], list[Result]],
+    films: list[Item],
+    device: str,
+    too_large: list[int],
+) -> list[Result]:
+    """Return the results of films, in batches that fit into a GPU's memory.
+
+    Args:
+        work: from a batch of films to their results.
+        films: all films.
+        device: for messages.
+        too_large: sizes of batches that did not fit; a size that does not fit now is added, and
+            half of it is tried.
+    """
+    found: list[Result] = []
+    while len(found) < len(films):
+        most = min([len(films), *(size // 2 for size in too_large)])
+        batch = films[len(found) : len(found) + most]
+        try:
+            found += work(batch)
+            continue
+        except torch.OutOfMemoryError as error:
+            if len(batch) == 1:
+                raise SettingsError(
+                    f"one film does not fit into the memory of {device}; expected it to; "
+                    "free some, or choose --device cpu"
+                ) from error
+        logger.warning(
+            "%d films do not fit into the memory of %s together; from now on it gets %d at a time "
+            "(--batch-size)",
+            len(batch),
+            device,
+            len(batch) // 2,
+        )
+        too_large.append(len(batch))
+        torch.cuda.empty_cache()
+    return found
 
 
 def cpu_has_bfloat16() -> bool:

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from kneematch.detection import methods
 from kneematch.detection.methods import (
-    NEURAL,
-    SEARCHES,
     TemplateSource,
     check_method,
     choose_solver,
@@ -29,7 +27,7 @@ from kneematch.networks.template_transfer import TransferredTemplate
 from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.solvers.grid_search import grid_search
 from kneematch.solvers.problem import Solution, make_problem
-from kneematch.solvers.settings import PaperSettings
+from kneematch.solvers.settings import NEURAL, SEARCHES, PaperSettings
 from kneematch.solvers.sliding_window import sliding_window
 from kneematch.synthetic.phantom import phantom
 

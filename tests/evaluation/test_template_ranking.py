@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kneematch.detection.detection import CORNERS
+from kneematch.detection.detection import CORNERS, corners_to_matrix
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.evaluation.ground_truth import load_ground_truth
 from kneematch.evaluation.tables import Table
 from kneematch.evaluation.template_ranking import (
-    corners_to_matrix,
     cycle_errors,
     disagreement,
     rank_templates,

@@ -16,7 +16,6 @@ from kneematch.geometry.view import (
     View,
     compose,
     cut_views,
-    homogeneous,
     rectangle_to_film,
     transform,
     turn_upright,
@@ -80,10 +79,17 @@ def test_compose_keeps_double_precision_and_batches() -> None:
     assert torch.equal(composed[3, 1], compose(to_film[1], matrices[3, 1]))
 
 
-def test_homogeneous_appends_the_row_zero_zero_one() -> None:
-    whole = homogeneous(torch.rand(4, 2, 3))
+def test_compose_appends_the_row_zero_zero_one() -> None:
+    matrices = torch.rand(4, 2, 3)
+    whole = compose(torch.eye(3), matrices)
+    assert torch.equal(whole[:, :2], matrices)
     assert torch.equal(whole[:, 2], torch.tensor([0.0, 0, 1]).expand(4, 3))
-    assert homogeneous(whole) is whole
+
+
+def test_transform_takes_arrays_as_it_takes_tensors() -> None:
+    matrices, points = torch.rand(4, 3, 3).double(), torch.rand(5, 2).double()
+    found = transform(matrices.numpy(), points.numpy())
+    np.testing.assert_allclose(found, transform(matrices, points).numpy())
 
 
 def film_with_dots(height: int, width: int, dots: list[tuple[float, float]]) -> Tensor:

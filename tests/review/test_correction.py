@@ -10,7 +10,6 @@ from kneematch.detection.detection import Detection
 from kneematch.review.correction import (
     added_knee,
     area_of,
-    half_edges,
     move_detection,
     review_detections,
     reviewed,
@@ -56,7 +55,8 @@ def test_move_detection_takes_landmarks_along(found: Detection) -> None:
 
 
 def test_added_knee_is_mirrored_in_the_left_half() -> None:
-    (across, down), (mirrored, same) = (half_edges(FOUND[side]) for side in ("right", "left"))
+    right, left = (FOUND[side].to_film[:2, :2].T for side in ("right", "left"))
+    (across, down), (mirrored, same) = right, left
     np.testing.assert_allclose(mirrored, -across)
     np.testing.assert_allclose(same, down)
     assert np.hypot(*across) == pytest.approx(100.0)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from kneematch import options
 from kneematch.errors import SettingsError
 from kneematch.options import INPUT, METHOD, OUTPUT, PERFORMANCE, check_options, option
-from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
+from kneematch.solvers.settings import AUTO, DEFAULT_SETTINGS, LOCATOR, METHODS, PaperSettings
 
 if TYPE_CHECKING:
     from kneematch.detection.detector import Detector
 
-METHODS: Final = ("auto", "locator", "neural+sharpen", "neural", "search", "grid", "sliding")
 KNEES: Final = ("auto", "1", "2")
 ENGINES: Final = ("local", "ray")
 # Sizes that graders of knee radiographs commonly take: side in mm and in pixels.
@@ -178,8 +177,8 @@ class DetectorSource:
 
     def hashes(self) -> dict[str, str]:
         """Return the SHA-256 of the files that rows depend on; a template's film is one."""
-        from kneematch.detection.detector import needs_model
         from kneematch.detection.locate import LOCATOR_FILE
+        from kneematch.detection.methods import needs_model
         from kneematch.io.files import content_hash
         from kneematch.matching.annotation import load_annotation
         from kneematch.networks.model_file import shipped_model
@@ -187,7 +186,7 @@ class DetectorSource:
         files: dict[str, str | Path] = {}
         if needs_model(self.template is not None, self.method, paper=self.paper):
             files["model"] = self.model or shipped_model()
-        if self.method in ("auto", "locator") and not self.paper:
+        if self.method in (AUTO, LOCATOR) and not self.paper:
             files["locator"] = LOCATOR_FILE
         if self.template is not None:
             files["template"] = self.template

@@ -7,7 +7,7 @@ from functools import partial
 
 from kneematch.batch.journal import Journal
 from kneematch.batch.row import Row
-from kneematch.detection.detection import Detection
+from kneematch.detection.detection import YES, Detection, join_reasons
 from kneematch.detection.measuring import measure_knees, measure_placed_knees, outline_network
 from kneematch.errors import FilmError
 from kneematch.io.files import content_hash
@@ -103,7 +103,7 @@ def _unmeasured(row: Row, reason: str) -> Row:
     """Return a row whose knees are to be reviewed since they could not be measured."""
     doubt = f"not measured ({reason})"
     knees = tuple(
-        replace(knee, review="yes", reason="; ".join(filter(None, [knee.reason, doubt])))
+        replace(knee, review=YES, reason=join_reasons(knee.reason, doubt))
         for knee in row.detections
     )
     return replace(row, detections=knees)

@@ -24,10 +24,10 @@ def describe(path: str | os.PathLike[str]) -> tuple[Radiograph, dict[str, Any]]:
     dicom = _dicom_storage(where)
     kind, stored = ("DICOM", dicom) if dicom else _picture_storage(where)
     try:
-        halves = split(film)
+        axis, (left, right) = split_lines(film)
     except NotARadiograph as error:
         raise NotARadiograph(f"{where}: {error}") from error
-    axis, (left, right) = split_lines(film)
+    halves = split(film, axis=axis)
     scale = float(halves.to_film[0, 1, 1]) * 2 / halves.size[0]
     return film, {
         "kind": kind,  # "DICOM", "PNG", "JPEG" or "TIFF"

@@ -1,5 +1,6 @@
 """Detection: the joint area of one knee, in the pixels of its film."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
@@ -8,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
+from kneematch.geometry.split import LEFT, SIDES
+from kneematch.geometry.view import transform
 from kneematch.io.radiograph import Radiograph
 from kneematch.measures.measure import Measure, measures_from_dict, measures_to_dict
 from kneematch.measures.outlines import Outlines
@@ -19,6 +22,24 @@ Point = tuple[float, float]
 
 # Of a template, clockwise from its top left.
 CORNERS: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
+
+
+YES: Final = "yes"  # in the column `review`
+
+
+def corners_to_matrix(corners: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the maps (..., 3, 3) of [-1, 1]^2 onto corners (..., 4, 2)."""
+    matrix = np.zeros((*corners.shape[:-2], 3, 3))
+    matrix[..., :2, 0] = (corners[..., 1, :] - corners[..., 0, :]) / 2
+    matrix[..., :2, 1] = (corners[..., 3, :] - corners[..., 0, :]) / 2
+    matrix[..., :2, 2] = corners.mean(-2)
+    matrix[..., 2, 2] = 1
+    return matrix
+
+
+def join_reasons(*reasons: str) -> str:
+    """Return the column `reason` of reasons, of which empty ones are left out."""
+    return "; ".join(filter(None, reasons))
 
 
 def split_reasons(review: str, reason: str) -> tuple[str, ...]:
@@ -66,10 +87,14 @@ class Detection:
         return None if self.mm_per_px is None else self.height_px * self.mm_per_px
 
     @property
+    def to_film(self) -> NDArray[np.float64]:
+        """(3, 3), the map of the template's [-1, 1]^2 to film pixels."""
+        return corners_to_matrix(self.corners)
+
+    @property
     def mirrored(self) -> bool:
         """Whether the lateral side points to the left of the upright picture."""
-        across, down = self.corners[[1, 3]] - self.corners[0]
-        return bool(across[0] * down[1] - across[1] * down[0] < 0)
+        return bool(np.linalg.det(self.to_film) < 0)
 
     @property
     def needs_review(self) -> bool:
@@ -80,6 +105,38 @@ class Detection:
     def review_reasons(self) -> tuple[str, ...]:
         """Why a person should look at this knee; empty where nobody needs to."""
         return split_reasons(self.review, self.reason)
+
+    @classmethod
+    def from_matrix(
+        cls,
+        to_film: NDArray[np.float64],
+        landmarks: Mapping[str, Point],
+        *,
+        side: str,
+        **others: Any,
+    ) -> "Detection":
+        """Return the detection of an area that a map places.
+
+        Args:
+            to_film: (3, 3), from the template's [-1, 1]^2 to film pixels.
+            landmarks: of the template, in its [-1, 1]^2.
+            side: the half of the picture, "left" or "right".
+            others: the fields that do not follow from these.
+        """
+        points = transform(to_film, np.array([*CORNERS, *landmarks.values()]))
+        corners, marks = np.split(points, [len(CORNERS)])
+        # The top edge from the picture's left to its right; mirrored, from corner 1 to 0.
+        (x0, y0), (x1, y1) = corners[[1, 0] if side == SIDES[LEFT] else [0, 1]]
+        return cls(
+            side=side,
+            corners=corners,
+            centre=(float(to_film[0, 2]), float(to_film[1, 2])),
+            width_px=math.dist(corners[0], corners[1]),
+            height_px=math.dist(corners[0], corners[3]),
+            rotation_deg=math.degrees(math.atan2(y1 - y0, x1 - x0)),
+            landmarks=dict(zip(landmarks, map(tuple, marks.tolist()), strict=True)),
+            **others,
+        )
 
     def crop(
         self,
@@ -116,13 +173,13 @@ class Detection:
         return measure_knees(film, [self])[0]
 
     def draw(self, film: Radiograph) -> "Image.Image":
-        """The film in grey with the area's outline, its landmarks, its side and its loss."""
+        """Draw the film in grey with the area's outline, its landmarks, its side and its loss."""
         from kneematch.detection.overlay import draw_detections
 
         return draw_detections(film, [self])
 
     def to_dict(self) -> dict[str, Any]:
-        """What JSON can hold, every number exact."""
+        """Return what JSON can hold, every number exact."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         plain["corners"] = self.corners.tolist()
         plain["centre"] = list(self.centre)
@@ -135,7 +192,7 @@ class Detection:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "Detection":
-        """The detection of which `to_dict` told.
+        """Return the detection that `to_dict` wrote.
 
         Raises:
             SettingsError: names or values are not those of a detection.

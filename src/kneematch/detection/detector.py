@@ -6,11 +6,10 @@ each knee that is located, or the paper's two half images), solve (networks or a
 """
 
 import logging
-import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Union, overload
 
@@ -19,17 +18,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kneematch.detection.detection import CORNERS, Detection
-from kneematch.detection.methods import AUTO, LOCATOR, NEURAL, check_method, choose_solver
+from kneematch.detection.detection import YES, Detection, join_reasons
+from kneematch.detection.methods import check_method, choose_solver, needs_model
 from kneematch.detection.preparation import (
     FilmFacts,
     Preparation,
     PreparedFilm,
     prepare,
     prepare_file,
+    stack_views,
 )
-from kneematch.detection.quality import YES, Quality, cut_by_edge, measure_quality, sides_differ
-from kneematch.devices import resolve_device
+from kneematch.detection.quality import Quality, cut_by_edge, measure_quality, sides_differ
+from kneematch.devices import map_batches, resolve_device
 from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
 from kneematch.geometry.split import LEFT, RIGHT, SIDES
@@ -41,7 +41,7 @@ from kneematch.matching.template import Template
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.two_stage import ConsistencyCheck
 from kneematch.solvers.problem import Solver, make_problem
-from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
+from kneematch.solvers.settings import AUTO, DEFAULT_SETTINGS, LOCATOR, NEURAL, PaperSettings
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -206,50 +206,23 @@ class Detector:
         """Find the knees of films that were prepared.
 
         On a CPU every film is searched alone: it is hardly slower, and its rows do not depend on
-        the other films of the batch. On a GPU, films with as many sides are searched together.
+        the other films of the batch. On a GPU, films with as many sides are searched together, as
+        many as fit into its memory.
         """
         if self.device == "cpu":
             return [self._find([film])[0] for film in films]
         found: list[tuple[Detection, ...]] = [()] * len(films)
         for sides in (1, len(SIDES)):
             alike = [k for k, film in enumerate(films) if len(film.facts.mirrored) == sides]
-            for k, knees in zip(alike, self._find_together([films[k] for k in alike]), strict=True):
-                found[k] = knees
-        return found
-
-    def _find_together(self, films: list[PreparedFilm]) -> list[tuple[Detection, ...]]:
-        """Find the knees of films that have as many sides, in batches that fit into the memory.
-
-        A batch that does not fit into the GPU's memory is halved, and so are all later ones.
-        """
-        found: list[tuple[Detection, ...]] = []
-        while len(found) < len(films):
-            most = min([len(films), *(size // 2 for size in self._too_large)])
-            batch = films[len(found) : len(found) + most]
-            try:
-                found += self._find(batch)
-                continue
-            except torch.OutOfMemoryError as error:
-                if len(batch) == 1:
-                    raise SettingsError(
-                        f"one film does not fit into the memory of {self.device}; expected it to; "
-                        "free some, or choose --device cpu"
-                    ) from error
-            logger.warning(
-                "%d films do not fit into the memory of %s together; from now on it gets %d at a "
-                "time (--batch-size)",
-                len(batch),
-                self.device,
-                len(batch) // 2,
-            )
-            self._too_large.append(len(batch))
-            torch.cuda.empty_cache()
+            batch = [films[k] for k in alike]
+            knees = map_batches(self._find, batch, self.device, self._too_large)
+            for k, each in zip(alike, knees, strict=True):
+                found[k] = each
         return found
 
     def _find(self, films: list[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that have as many sides each."""
-        views = _to_device([film.views.pixels for film in films], self.device)
-        matrices, quality = self._search(views)
+        matrices, quality = self._search(stack_views(films, self.device))
         to_film = compose(torch.stack([film.views.to_film for film in films]), matrices)
         facts = [film.facts for film in films]
         return self._detections(facts, to_film.numpy(), quality)
@@ -276,9 +249,6 @@ class Detector:
         self, films: list[FilmFacts], to_film: NDArray[np.float64], quality: Quality
     ) -> list[tuple[Detection, ...]]:
         """Return detections from maps (N, S, 3, 3) of the template's [-1, 1]^2 to film pixels."""
-        names = list(self.template.landmarks)
-        points = np.array([*CORNERS, *self.template.landmarks.values()])  # (4 + L, 2)
-        placed = points @ to_film[..., :2, :2].swapaxes(-1, -2) + to_film[..., None, :2, 2]
         cut = cut_by_edge(to_film, np.array([film.field for film in films]))
         differ = sides_differ(to_film)
         shown = [self._shown_sides(n, film, quality) for n, film in enumerate(films)]
@@ -290,9 +260,6 @@ class Detector:
             return bool(differ[n]) and any(not any(doubts.values()) for doubts in others)
 
         def detection(n: int, s: int, film: FilmFacts) -> Detection:
-            corners = placed[n, s, : len(CORNERS)]
-            # The top edge from the picture's left to its right; mirrored, from corner 1 to 0.
-            (x0, y0), (x1, y1) = corners[[1, 0] if film.mirrored[s] else [0, 1]]
             known = film.lateralities[s]
             review, reason = quality.review(
                 n,
@@ -305,11 +272,12 @@ class Detector:
             )
             if film.places and film.places[s].quarter_turns:
                 turned = f"film turned by {90 * film.places[s].quarter_turns} degrees"
-                reason = "; ".join(filter(None, (reason, turned)))
+                reason = join_reasons(reason, turned)
             if known.conflict:
-                review, reason = YES, "; ".join(filter(None, (reason, known.conflict)))
-            width = math.dist(corners[0], corners[1])
-            return Detection(
+                review, reason = YES, join_reasons(reason, known.conflict)
+            found = Detection.from_matrix(
+                to_film[n, s],
+                self.template.landmarks,
                 side=SIDES[LEFT if film.mirrored[s] else RIGHT],
                 laterality=known.side,
                 laterality_source=known.source,
@@ -317,19 +285,11 @@ class Detector:
                 loss=float(quality.loss[n, s]),
                 polarity="negative" if quality.negative[n, s] else "positive",
                 method=self.method,
-                corners=corners,
-                centre=(float(to_film[n, s, 0, 2]), float(to_film[n, s, 1, 2])),
-                width_px=width,
-                height_px=math.dist(corners[0], corners[3]),
-                rotation_deg=math.degrees(math.atan2(y1 - y0, x1 - x0)),
                 mm_per_px=film.mm_per_px,
-                landmarks=dict(
-                    zip(names, map(tuple, placed[n, s, len(CORNERS) :].tolist()), strict=True)
-                ),
                 review=review,
                 reason=reason,
-                expected_error_px=width * quality.expected_error(n, s),
             )
+            return replace(found, expected_error_px=found.width_px * quality.expected_error(n, s))
 
         return [tuple(detection(n, s, films[n]) for s in sides) for n, sides in enumerate(shown)]
 
@@ -339,19 +299,3 @@ class Detector:
         if self.preparation.knees or not film.places:
             return sides
         return [s for s in sides if quality.is_knee(n, s, film.places[s])]
-
-
-def _to_device(halves: list[Tensor], device: str) -> Tensor:
-    """Stack half images (S, H, W) to (N, S, H, W), floats in [0, 1], on a device.
-
-    16-bit integers, as reader processes hand them over, are converted there.
-    """
-    batch = torch.empty(len(halves), *halves[0].shape, dtype=halves[0].dtype, device=device)
-    for place, half in zip(batch, halves, strict=True):
-        place.copy_(half, non_blocking=True)
-    return batch if batch.is_floating_point() else batch.float() / torch.iinfo(batch.dtype).max
-
-
-def needs_model(has_template: bool, method: str, *, paper: bool, check: bool = True) -> bool:
-    """Return whether detections depend on a model: its template, its networks or its check."""
-    return not has_template or method in (AUTO, *NEURAL) or (check and not paper)

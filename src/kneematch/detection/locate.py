@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from kneematch.devices import cpu_has_bfloat16
 from kneematch.geometry.sampling import resize
-from kneematch.geometry.view import KneePlace, turn_upright
+from kneematch.geometry.view import KneePlace, transform, turn_upright
 from kneematch.networks.cpu_inference import fold_batchnorm
 from kneematch.networks.model_file import read_safetensors
 
@@ -199,21 +199,19 @@ def locate_knees(pixels: Tensor, network: Locator, knees: int | None = None) -> 
         knees: how many knees the film is known to show; None finds out.
     """
     best: list[KneePlace] = []
+    best_score = 0.0
     for turns in range(4):
         turned, to_film = turn_upright(pixels, turns)
         for side in LONG_SIDES:
             if side > LONG_SIDES[0] and max(pixels.shape) < MIN_ENLARGEMENT * LONG_SIDES[0]:
                 continue
             found = _look(turned, to_film, network, side, turns, knees)
-            if _certainty(found) > _certainty(best):
-                best = found
-            if _certainty(best) >= CERTAIN:
+            score = max((knee.score for knee in found), default=0.0)
+            if score > best_score:
+                best, best_score = found, score
+            if best_score >= CERTAIN:
                 return best
     return best
-
-
-def _certainty(knees: Sequence[KneePlace]) -> float:
-    return max((knee.score for knee in knees), default=0.0)
 
 
 def _look(
@@ -230,7 +228,7 @@ def _look(
     places = []
     for knee in sorted(chosen, key=lambda each: each.x):
         x, y = knee.x * width / size[1], knee.y * height / size[0]
-        x, y = (to_film[:2, :2] @ to_film.new_tensor([x, y]) + to_film[:2, 2]).tolist()
+        ((x, y),) = transform(to_film, to_film.new_tensor([[x, y]])).tolist()
         mirrored = knee.mirrored > 0.5
         places.append(
             KneePlace(x, y, knee.width / factor, knee.rotation, mirrored, turns, knee.score)

@@ -11,12 +11,12 @@ import torch
 import torch.nn.functional as F
 
 from kneematch.detection.crop import Placed, cut
-from kneematch.detection.detection import Detection
+from kneematch.detection.detection import YES, Detection, join_reasons
 from kneematch.detection.metal import has_metal
 from kneematch.detection.quality import CUT, METAL, NO_KNEE, cut_by_edge, exposed_field
-from kneematch.geometry.view import KneePlace, cut_views
+from kneematch.geometry.view import KneePlace, cut_views, transform
 from kneematch.io.radiograph import Radiograph
-from kneematch.matching.annotation import PLATEAU_MARGINS
+from kneematch.matching.annotation import find_plateau_margins
 from kneematch.measures.measure import doubts, measure_outlines
 from kneematch.measures.network import (
     JOINT_FRAME,
@@ -71,7 +71,7 @@ def measure_placed_knees(
     Whether a knee is cut by the film's edge or has metal in it is found out at its new place.
     """
     flagged = [
-        replace(knee, review="yes", reason="; ".join(_obstacles(film, knee))) for knee in placed
+        replace(knee, review=YES, reason=join_reasons(*_obstacles(film, knee))) for knee in placed
     ]
     measured = measure_knees(film, flagged, network)
     return tuple(replace(knee, review="", reason="") for knee in measured)
@@ -79,10 +79,7 @@ def measure_placed_knees(
 
 def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
     """Return which of CUT and METAL are true of an area."""
-    to_film = np.eye(3)
-    to_film[:2, :2] = ((knee.corners[[1, 3]] - knee.corners[0]) / 2).T
-    to_film[:2, 2] = knee.corners.mean(0)
-    cut = cut_by_edge(to_film[None, None], np.array([exposed_field(film.pixels)]))
+    cut = cut_by_edge(knee.to_film[None, None], np.array([exposed_field(film.pixels)]))
     (x, y), across = _plateau(knee)
     width, angle = float(np.linalg.norm(across)), math.atan2(across[1], across[0])
     turns = -round(angle / (math.pi / 2))
@@ -103,7 +100,7 @@ def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> De
     reasons = doubts(outlines, float(np.linalg.norm(across)))
     review, reason = found.review, found.reason
     if reasons:
-        review, reason = "yes", "; ".join(filter(None, [reason, *reasons]))
+        review, reason = YES, join_reasons(reason, *reasons)
     if obstacles or reasons:
         first = (obstacles or reasons)[0]
         measures = {
@@ -120,8 +117,9 @@ def _plateau(found: Detection) -> tuple[Array, Array]:
     """
     angle = np.radians(found.rotation_deg)
     direction = np.array([np.cos(angle), np.sin(angle)])
-    if set(PLATEAU_MARGINS) <= set(found.landmarks):
-        one, other = np.array([found.landmarks[name] for name in PLATEAU_MARGINS])
+    margins = find_plateau_margins(found.landmarks)
+    if margins is not None:
+        one, other = np.array(margins)
         across = other - one
         return (one + other) / 2, across if across @ direction > 0 else -across
     return np.array(found.centre), PLATEAU_SHARE * found.width_px * direction
@@ -155,7 +153,7 @@ def find_outlines(
     positions = near.borders[0].numpy(), near.border_sd[0].numpy()
     for y, sd, bone_above in zip(*positions, (True, False), strict=True):
         smoothed = smooth(y, sd, between=(left, right))
-        line = _to_film(joint, np.stack([x, np.interp(x, columns, smoothed)], axis=1))
+        line = transform(joint.pixel_map, np.stack([x, np.interp(x, columns, smoothed)], axis=1))
         width = joint.step_px * (right - left)
         lines.append(move_to_edge(film.pixels, line, width, bone_above=bone_above))
         deviations.append(joint.step_px * np.interp(x, columns, sd))
@@ -196,12 +194,6 @@ def _reduce(film: Radiograph, placed: Placed) -> tuple[Radiograph, Placed]:
     return replace(film, pixels=small), reduced
 
 
-def _to_film(placed: Placed, points: Array) -> Array:
-    """Map points (K, 2) from a crop's pixels to the film's."""
-    matrix = placed.pixel_map
-    return np.asarray(points @ matrix[:, :2].T + matrix[:, 2])
-
-
 def _sides(
     film: Radiograph, outlines: Outlines, placed: Placed, found: Located
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
@@ -210,7 +202,7 @@ def _sides(
     height, width = film.size
     parts: tuple[list[Array], list[Array]] = ([], [])
     for x, sd in zip(found.sides[0].numpy(), found.side_sd[0].numpy(), strict=True):
-        points = _to_film(placed, np.stack([x, rows], axis=1))
+        points = transform(placed.pixel_map, np.stack([x, rows], axis=1))
         on_film = ((points > 0) & (points < [width, height])).all(1)
         certain = sd * placed.step_px < MAX_SIDE_SD * outlines.width_px
         y = outlines.in_plateau_widths(points)[:, 1]

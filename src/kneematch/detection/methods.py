@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.geometry.split import HALF_SIZE, LEFT, SIDES, large_enough
-from kneematch.geometry.view import VIEW_SIZE, View, cut_views
+from kneematch.geometry.split import HALF_SIZE, LEFT, SIDES
+from kneematch.geometry.view import VIEW_SIZE, View, cut_views, film_tensor
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
-from kneematch.matching.annotation import Annotation, load_annotation
+from kneematch.matching.annotation import Annotation, annotation_problems, load_annotation
 from kneematch.matching.template import Template, annotated_half, cut_from_half
 from kneematch.networks.model_file import Model
 from kneematch.networks.template_transfer import transfer_template
@@ -27,12 +26,16 @@ from kneematch.networks.two_stage import (
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import QUICK_LEVELS, TRUST, refine_anchored
 from kneematch.solvers.problem import Refiner, Solver, resize_template
-from kneematch.solvers.settings import DEFAULT_SETTINGS, PaperSettings
+from kneematch.solvers.settings import (
+    AUTO,
+    DEFAULT_SETTINGS,
+    LOCATOR,
+    METHODS,
+    NEURAL,
+    SEARCHES,
+    PaperSettings,
+)
 
-AUTO: Final = "auto"
-LOCATOR: Final = "locator"  # networks and refinement around the knees that the locator finds
-NEURAL: Final = (LOCATOR, "neural+sharpen", "neural")
-SEARCHES: Final = ("search", "grid", "sliding")  # need no network
 # Weight of leaving the networks' pose (see `TRUST`) where they find the template that they were
 # trained for. Chosen with the networks of version 0.1: with TRUST the margins' median error was
 # 1.25 instead of 1.05 % on 30 phantoms, and 1.80 instead of 1.65 % on the labelled films.
@@ -59,11 +62,8 @@ def read_template(template: DrawnTemplate, *, located: bool) -> TemplateSource:
         located: cut it out of the view around the located knee, instead of the film's half.
     """
     drawn = template if isinstance(template, Annotation) else load_annotation(str(template))
-    if "centre" in drawn.landmarks:
-        raise TemplateError(
-            f"{drawn.film}: a landmark is called centre, as the middle of an area is; "
-            "expected another name; rename it"
-        )
+    for _, problem in annotation_problems(drawn):
+        raise TemplateError(f"{drawn.film}: {problem}")
     film = read_isolated(drawn.film)
     view = _located_view(film, drawn) if located else annotated_half(film, drawn)
     cut, theta = cut_from_half(view, drawn)
@@ -72,7 +72,7 @@ def read_template(template: DrawnTemplate, *, located: bool) -> TemplateSource:
 
 def _located_view(film: Radiograph, drawn: Annotation) -> View:
     """Return the view around the knee that a fine box was drawn on."""
-    pixels = torch.from_numpy(large_enough(film))
+    pixels = film_tensor(film)
     x0, y0, x1, y1 = drawn.fine
     inside = [
         place
@@ -100,9 +100,13 @@ class ChosenSolver:
 
 def check_method(name: str) -> None:
     """Raise SettingsError unless a method has this name."""
-    if name not in (AUTO, *NEURAL, *SEARCHES):
-        expected = ", ".join((AUTO, *NEURAL, *SEARCHES))
-        raise SettingsError(f"method {name!r}; expected one of {expected}")
+    if name not in METHODS:
+        raise SettingsError(f"method {name!r}; expected one of {', '.join(METHODS)}")
+
+
+def needs_model(has_template: bool, method: str, *, paper: bool, check: bool = True) -> bool:
+    """Return whether detections depend on a model: its template, its networks or its check."""
+    return not has_template or method in (AUTO, *NEURAL) or (check and not paper)
 
 
 def choose_solver(

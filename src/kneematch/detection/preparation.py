@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.detection.markers import Marker, read_markers
 from kneematch.detection.metal import has_metal
 from kneematch.detection.quality import exposed_field
 from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
-from kneematch.geometry.split import HALF_SIZE, large_enough, single, split
-from kneematch.geometry.view import SIDE_MARGIN, VIEW_SIZE, KneePlace, View, cut_views
+from kneematch.geometry.split import HALF_SIZE, single, split
+from kneematch.geometry.view import SIDE_MARGIN, VIEW_SIZE, KneePlace, View, cut_views, film_tensor
 from kneematch.io.radiograph import LATERALITIES, Radiograph
 from kneematch.io.read import read_isolated, unexpected
 
@@ -90,6 +91,18 @@ class PreparedFilm:
     facts: FilmFacts
 
 
+def stack_views(films: Sequence[PreparedFilm], device: str) -> Tensor:
+    """Return the images of films of S knees each, (N, S, H, W) floats in [0, 1], on a device.
+
+    16-bit integers, as reader processes hand them over, are converted there.
+    """
+    views = [film.views.pixels for film in films]
+    batch = torch.empty(len(views), *views[0].shape, dtype=views[0].dtype, device=device)
+    for place, view in zip(batch, views, strict=True):
+        place.copy_(view, non_blocking=True)
+    return batch if batch.is_floating_point() else batch.float() / torch.iinfo(batch.dtype).max
+
+
 def prepare(film: Radiograph, how: Preparation) -> PreparedFilm:
     """Cut out the knees of a film.
 
@@ -124,7 +137,7 @@ def _facts(
 
 
 def _prepare_located(film: Radiograph, how: Preparation) -> PreparedFilm:
-    pixels = torch.from_numpy(large_enough(film))
+    pixels = film_tensor(film)
     places = tuple(locate_knees(pixels, shipped_locator(), how.knees))
     if not places:
         raise NoFrontalKnee()

@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kneematch.detection.detection import CORNERS
+from kneematch.detection.detection import CORNERS, YES, join_reasons
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.sampling import resize, sample
-from kneematch.geometry.view import KneePlace
+from kneematch.geometry.view import KneePlace, transform
 from kneematch.matching.energy import (
     losses,
     one_sided_loss,
@@ -67,7 +67,6 @@ METAL: Final = "metal"
 # Notes only: the position is not affected.
 NEGATIVE: Final = "bright and dark are swapped"
 WRONG_TAG: Final = "wrong polarity tag"
-YES: Final = "yes"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,7 +138,7 @@ class Quality:
         }
         reasons = [reason for reason, doubtful in doubts.items() if doubtful]
         notes = [WRONG_TAG if tagged else NEGATIVE] if self.negative[film, side] else []
-        return YES if reasons else "", "; ".join(reasons + notes)
+        return YES if reasons else "", join_reasons(*reasons, *notes)
 
     def _is_bright(self, film: int, side: int) -> bool:
         return self.brightness is not None and bool(self.brightness[film, side] > MAX_BRIGHTNESS)
@@ -217,8 +216,7 @@ def cut_by_edge(to_film: NDArray[np.float64], fields: NDArray[np.int64]) -> NDAr
         to_film: (N, S, 3, 3), from the template's [-1, 1]^2 to film pixels.
         fields: (N, 4), exposed parts (x0, y0, x1, y1) of the films.
     """
-    corners = JOINT_SHARE * np.array(CORNERS)
-    points = corners @ to_film[..., :2, :2].swapaxes(-1, -2) + to_film[..., None, :2, 2]
+    points = transform(to_film, JOINT_SHARE * np.array(CORNERS))
     lowest, highest = fields[:, None, None, :2], fields[:, None, None, 2:]
     return np.asarray(((points < lowest) | (points > highest)).any((-2, -1)))
 

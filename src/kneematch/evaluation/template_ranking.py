@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.detection.detection import CORNERS, Detection
+from kneematch.detection.detection import CORNERS, Detection, corners_to_matrix
 from kneematch.detection.detector import Detector
 from kneematch.errors import SettingsError
 from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee
@@ -132,16 +132,6 @@ def disagreement(found: Floats) -> Floats:
     spread: Floats = np.median(_displacement(np.linalg.inv(usual) @ between, aspect), axis=-1)
     np.fill_diagonal(spread, np.nan)
     return spread
-
-
-def corners_to_matrix(corners: Floats) -> Floats:
-    """Return the maps (..., 3, 3) of [-1, 1]^2 onto corners (..., 4, 2)."""
-    matrix = np.zeros((*corners.shape[:-2], 3, 3))
-    matrix[..., :2, 0] = (corners[..., 1, :] - corners[..., 0, :]) / 2
-    matrix[..., :2, 1] = (corners[..., 3, :] - corners[..., 0, :]) / 2
-    matrix[..., :2, 2] = corners.mean(-2)
-    matrix[..., 2, 2] = 1
-    return matrix
 
 
 def _tables(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from kneematch.detection.detection import Detection
+from kneematch.detection.detection import Detection, join_reasons
 from kneematch.export.tables import DEGREE, PIXEL, SPACING, Cell, Columns, json_list, write_rows
 from kneematch.io.files import atomic_write
 from kneematch.measures.drawn_knees import OUTLINES
@@ -84,7 +84,7 @@ def measurement_values(
         values[f"{name}_{MM.get(measure.unit)}"] = in_mm(measure, outlines, magnification or 1.0)
         if measure.reason and measure.reason not in knee.reason:
             reasons.append(f"{name}: {measure.reason}")
-    return values | {"reason": "; ".join(filter(None, reasons))}
+    return values | {"reason": join_reasons(*reasons)}
 
 
 def outline_record(film: str, knee: Detection) -> dict[str, Any]:

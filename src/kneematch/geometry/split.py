@@ -2,14 +2,11 @@
 
 from typing import Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from kneematch.errors import NotARadiograph
 from kneematch.geometry.sampling import Span, resize, resize_part
-from kneematch.geometry.view import HALF_ASPECT, View, rectangle_to_film
+from kneematch.geometry.view import HALF_ASPECT, View, film_tensor, rectangle_to_film
 from kneematch.io.radiograph import Radiograph
 
 LEFT: Final = 0  # the left half of the picture, mirrored
@@ -20,10 +17,9 @@ HALF_SIZE: Final = (800, 500)
 OVERLAP: Final = 1.1
 AXIS_SEARCH: Final = 0.125  # of the width, to either side of the middle
 AXIS_WIDTH: Final = 256  # of the down-sampled copy in which the axis is searched
-SMALLEST_FILM: Final = 32  # pixels a side
 
 
-def split(film: Radiograph, *, side_margin: float = 0.0) -> View:
+def split(film: Radiograph, *, side_margin: float = 0.0, axis: float | None = None) -> View:
     """Cut a bilateral film into its two halves and mirror the left one.
 
     Args:
@@ -31,13 +27,15 @@ def split(film: Radiograph, *, side_margin: float = 0.0) -> View:
         side_margin: how far the film is continued past its left and right edge by repeating its
             outermost columns, as a share of its width, for joint areas that reach past it. The
             paper has 0.
+        axis: x of the symmetry axis, if it is known already.
 
     Returns:
         A view with pixels (2, 800, 500) and to_film (2, 3, 3).
     """
-    pixels = torch.from_numpy(large_enough(film))
+    pixels = film_tensor(film)
     width = pixels.shape[1]
-    (left, inner_left), (inner_right, right) = spans(width, symmetry_axis(pixels))
+    axis = symmetry_axis(pixels) if axis is None else axis
+    (left, inner_left), (inner_right, right) = spans(width, axis)
     extra = round(side_margin * width)
     both = [(left - extra, inner_left), (inner_right, right + extra)]
     return _halves(pixels, both, mirrored=[True, False])
@@ -48,14 +46,14 @@ def single(film: Radiograph, *, mirrored: bool, side_margin: float = 0.0) -> Vie
 
     Mirror a knee that would be in the left half of a bilateral film: the patient's right one.
     """
-    pixels = torch.from_numpy(large_enough(film))
+    pixels = film_tensor(film)
     extra = round(side_margin * pixels.shape[1])
     return _halves(pixels, [(-extra, pixels.shape[1] + extra)], mirrored=[mirrored])
 
 
 def split_lines(film: Radiograph) -> tuple[float, tuple[Span, Span]]:
     """Return the symmetry axis x and the columns of the film in the left and the right half."""
-    axis = symmetry_axis(torch.from_numpy(film.pixels))
+    axis = symmetry_axis(film_tensor(film))
     return axis, spans(film.size[1], axis)
 
 
@@ -83,16 +81,6 @@ def symmetry_axis(pixels: Tensor) -> float:
         return float((left - right.flip(1)).square().mean())
 
     return min(range(first, last + 1), key=distance) * width / columns
-
-
-def large_enough(film: Radiograph) -> NDArray[np.float32]:
-    """Return a film's pixels (H, W), or raise NotARadiograph if there are too few."""
-    if min(film.size) < SMALLEST_FILM:
-        raise NotARadiograph(
-            f"film of {film.size[0]} x {film.size[1]} pixels; expected at least "
-            f"{SMALLEST_FILM} a side; give the full-size film"
-        )
-    return film.pixels
 
 
 def _halves(pixels: Tensor, columns: list[Span], mirrored: list[bool]) -> View:

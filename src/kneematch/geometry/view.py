@@ -3,18 +3,25 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from kneematch.errors import NotARadiograph
 from kneematch.geometry.sampling import resize_part, sample
+from kneematch.io.radiograph import Radiograph
 
 HALF_ASPECT: Final = 1.6  # height over width of half images and of views
 SIDE_MARGIN: Final = 0.08  # share of a film's width by which the robust search continues it
+SMALLEST_FILM: Final = 32  # pixels a side
 VIEW_WIDTH: Final = 2.5  # of a view, in widths of the tibial plateau
 VIEW_SIZE: Final = (400, 250)  # the plateau has 100 pixels, about as in the network's input
 SMALLEST_ROTATION: Final = 0.05  # radians; networks and refinement follow smaller ones themselves
+
+Matrix = TypeVar("Matrix", Tensor, NDArray[np.float64])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,6 +36,16 @@ class View:
         """(height, width) in pixels."""
         height, width = self.pixels.shape[-2:]
         return height, width
+
+
+def film_tensor(film: Radiograph) -> Tensor:
+    """Return a film's pixels (H, W), or raise NotARadiograph if there are too few."""
+    if min(film.size) < SMALLEST_FILM:
+        raise NotARadiograph(
+            f"film of {film.size[0]} x {film.size[1]} pixels; expected at least "
+            f"{SMALLEST_FILM} a side; give the full-size film"
+        )
+    return torch.from_numpy(film.pixels)
 
 
 def rectangle_to_film(
@@ -47,21 +64,18 @@ def rectangle_to_film(
 
 def compose(to_film: Tensor, matrices: Tensor) -> Tensor:
     """Return the product (..., 3, 3) of to_film and matrices (..., 2, 3) or (..., 3, 3)."""
-    return to_film @ homogeneous(matrices.to(to_film))
+    matrices = matrices.to(to_film)
+    if matrices.shape[-2] == 2:
+        bottom = matrices.new_tensor([0, 0, 1]).expand(*matrices.shape[:-2], 1, 3)
+        matrices = torch.cat([matrices, bottom], dim=-2)
+    return to_film @ matrices
 
 
-def homogeneous(matrices: Tensor) -> Tensor:
-    """Return affine matrices (..., 2, 3) or (..., 3, 3) as (..., 3, 3)."""
-    if matrices.shape[-2] == 3:
-        return matrices
-    bottom = matrices.new_tensor([0, 0, 1]).expand(*matrices.shape[:-2], 1, 3)
-    return torch.cat([matrices, bottom], dim=-2)
-
-
-def transform(matrices: Tensor, points: Tensor) -> Tensor:
-    """Apply affine maps (..., 3, 3) or (..., 2, 3) to points (..., K, 2)."""
-    matrices = matrices[..., :2, :]
-    return points.to(matrices) @ matrices[..., :2].mT + matrices[..., None, :, 2]
+def transform(matrices: Matrix, points: Matrix) -> Matrix:
+    """Apply affine maps (..., 3, 3) or (..., 2, 3) to points (..., K, 2); tensors or arrays."""
+    if isinstance(points, Tensor):
+        points = points.to(matrices)
+    return points @ matrices[..., :2, :2].swapaxes(-1, -2) + matrices[..., None, :2, 2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +123,7 @@ def cut_views(pixels: Tensor, knees: Sequence[KneePlace]) -> View:
 
 
 def _cut_view(pixels: Tensor, from_film: Tensor, knee: KneePlace) -> View:
-    x, y = (from_film[:2, :2] @ from_film.new_tensor([knee.x, knee.y]) + from_film[:2, 2]).tolist()
+    ((x, y),) = transform(from_film, from_film.new_tensor([[knee.x, knee.y]])).tolist()
     rotated = abs(knee.rotation) > SMALLEST_ROTATION
     across, down = VIEW_WIDTH * knee.width / 2, HALF_ASPECT * VIEW_WIDTH * knee.width / 2
     if not rotated:

@@ -65,6 +65,12 @@ def annotate(film: Path, side: str, left: Point, right: Point) -> Annotation:
     return Annotation(film, side, place(FINE), place(COARSE), place(RED), place(GREEN), landmarks)
 
 
+def find_plateau_margins(landmarks: Mapping[str, Point]) -> tuple[Point, Point] | None:
+    """Return the medial and the lateral margin of the tibial plateau, or None without both."""
+    medial, lateral = (landmarks.get(name) for name in PLATEAU_MARGINS)
+    return None if medial is None or lateral is None else (medial, lateral)
+
+
 def load_annotation(path: str | Path) -> Annotation:
     """Read a template.json; the path of its film is relative to the file's own folder.
 

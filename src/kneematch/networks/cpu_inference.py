@@ -274,6 +274,13 @@ def _scale(low: float, high: float) -> Scale:
     return Scale(step, round(-low / step))
 
 
+def quantize_weights(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights (out, in, h, w) as 8-bit integers, and their steps (out,)."""
+    low, high = weight.flatten(1).aminmax(dim=1)
+    steps = torch.maximum(-low, high).clamp(min=1e-12) / WEIGHT_MAX
+    return weight.div(steps[:, None, None, None]).round_().to(torch.int8), steps
+
+
 def _pack(
     conv: Convolution,
     size: int,
@@ -284,9 +291,7 @@ def _pack(
     last: bool = False,
 ) -> ByteConvolution:
     """Return a convolution in 8-bit integers, for maps of size x size."""
-    low, high = conv.weight.flatten(1).aminmax(dim=1)
-    steps = torch.maximum(-low, high).clamp(min=1e-12) / WEIGHT_MAX
-    rounded = conv.weight.div(steps[:, None, None, None]).round_().to(torch.int8)
+    rounded, steps = quantize_weights(conv.weight)
     geometry = list(conv.stride), list(conv.padding), [1, 1], 1
     shape = [2, conv.weight.shape[1], size, size]  # a film's, to optimise for; others work too
     packed = torch.ops.onednn.qconv_prepack(rounded, steps, maps.step, maps.zero, *geometry, shape)

@@ -20,16 +20,15 @@ from kneematch.errors import SettingsError
 from kneematch.geometry.pose import enlarge_pose, pose_from_points
 from kneematch.geometry.view import HALF_ASPECT, VIEW_WIDTH
 from kneematch.io.files import write_file
-from kneematch.matching.annotation import PLATEAU_MARGINS, Point
+from kneematch.matching.annotation import PLATEAU_MARGINS, Point, find_plateau_margins
 from kneematch.matching.template import Template, Window
-from kneematch.networks.cpu_inference import Ranges, cpu_network
+from kneematch.networks.cpu_inference import WEIGHT_MAX, Ranges, cpu_network, quantize_weights
 from kneematch.networks.pose_network import FIRST, WIDTH, network_from_weights, weight_shapes
 from kneematch.networks.two_stage import ENLARGE, Network, TwoStageNetworks
 
 FORMAT: Final = "kneematch-model/2"
 READABLE: Final = ("kneematch-model/1", FORMAT)
 STEPS: Final = ".steps"  # ends the name of the sizes of 8-bit steps, one per output channel
-WEIGHT_MAX: Final = 127  # of a weight that is stored in 8 bits, to either side of 0
 OLD_MARGINS: Final = {"plateau_left", "plateau_right"}  # landmarks' names in models of version 0.1
 SHIPPED: Final = "synthetic.safetensors"  # beside this file
 PHASES: Final = ("coarse", "fine")
@@ -74,12 +73,12 @@ class Model:
         There the plateau's margins are in place, so that the coarse network is not needed if the
         template has both; None if not.
         """
-        marks = self.coarse_template.landmarks
-        if not set(marks) >= set(PLATEAU_MARGINS):
+        landmarks = find_plateau_margins(self.coarse_template.landmarks)
+        if landmarks is None:
             return None
-        landmarks = torch.tensor([marks[name] for name in PLATEAU_MARGINS])
         margins = torch.tensor([[-1.0, 0.0], [1.0, 0.0]]) / VIEW_WIDTH
-        pose = pose_from_points(margins, landmarks, self.coarse_template.aspect, HALF_ASPECT)
+        points, aspect = torch.tensor(landmarks), self.coarse_template.aspect
+        pose = pose_from_points(margins, points, aspect, HALF_ASPECT)
         return enlarge_pose(pose, ENLARGE)
 
 
@@ -119,8 +118,7 @@ def _stored(name: str, tensor: Tensor, *, compact: bool) -> dict[str, Tensor]:
         return {name: tensor}
     if tensor.ndim != 4:
         return {name: tensor.half()}
-    steps = tensor.abs().amax((1, 2, 3)).clamp(min=1e-12) / WEIGHT_MAX
-    levels = (tensor / steps[:, None, None, None]).round().to(torch.int8)
+    levels, steps = quantize_weights(tensor)
     return {name: levels, f"{name}{STEPS}": steps}
 
 

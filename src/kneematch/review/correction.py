@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kneematch.detection.detection import CORNERS, Detection
 from kneematch.geometry.split import SIDES
+from kneematch.geometry.view import transform
 from kneematch.review.log import CORRECTED, Area, Decision
 
 METHOD: Final = "review"  # of an area or landmarks that a reviewer placed
@@ -99,10 +100,9 @@ def move_detection(found: Detection, area: Area) -> Detection:
     Its energy, which belongs to both knees of a film, and what was measured are no longer known.
     """
     height = area.width_px / found.width_px * found.height_px
-    corners = _corners(area, height, found.side)
     moved = replace(
         _without_measures(found),
-        corners=corners,
+        corners=_corners(area, height, found.side),
         centre=(area.centre_x_px, area.centre_y_px),
         width_px=area.width_px,
         height_px=height,
@@ -110,12 +110,9 @@ def move_detection(found: Detection, area: Area) -> Detection:
         energy=math.nan,
         method=METHOD,
     )
-    motion = np.linalg.inv(half_edges(found)) @ half_edges(moved)
-    landmarks = {
-        name: tuple((corners.mean(0) + (point - found.corners.mean(0)) @ motion).tolist())
-        for name, point in found.landmarks.items()
-    }
-    return replace(moved, landmarks=landmarks)
+    motion = moved.to_film @ np.linalg.inv(found.to_film)
+    points = transform(motion, np.array([*found.landmarks.values()]).reshape(-1, 2)).tolist()
+    return replace(moved, landmarks=dict(zip(found.landmarks, map(tuple, points), strict=True)))
 
 
 def _without_measures(found: Detection) -> Detection:
@@ -132,9 +129,3 @@ def _corners(area: Area, height: float, side: str) -> NDArray[np.float64]:
     centre = np.array([area.centre_x_px, area.centre_y_px])
     corners: NDArray[np.float64] = centre + np.array(CORNERS) @ np.stack([across, down])
     return corners
-
-
-def half_edges(found: Detection) -> NDArray[np.float64]:
-    """Return half the upper and half the left edge (2, 2), as vectors (x, y) in film pixels."""
-    edges: NDArray[np.float64] = (found.corners[[1, 3]] - found.corners[0]) / 2
-    return edges

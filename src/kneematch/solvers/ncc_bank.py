@@ -61,8 +61,7 @@ def _minima_at_scale(
     around = -F.max_pool2d(-loss, 3, stride=1, padding=1)
     flat = loss.masked_fill_(loss > around, torch.inf).flatten(-2)
     value, index = flat.topk(min(MINIMA_PER_SCALE, rows * columns), dim=-1, largest=False)
-    angles = torch.cat([loss.new_full((1,), rotation) for rotation in rotations])
-    rotation = angles[turn.flatten(-2).gather(-1, index)]
+    rotation = loss.new_tensor(rotations)[turn.flatten(-2).gather(-1, index)]
     # The centre of the patch in the rotated half, and then in the half itself.
     x = (2 * (index % columns) - columns + 1) / width
     y = (2 * (index // columns) - rows + 1) / height
@@ -83,10 +82,7 @@ def _rotate(halves: Tensor, image_aspect: float, rotations: tuple[float, ...]) -
     """Rotate halves (N, S, H, W) back by R rotations, the first of which is 0: (R, N, S, H, W)."""
     if len(rotations) == 1:
         return halves[None]
-    poses = halves.new_zeros(len(rotations) - 1, 4)
-    poses[:, 0].fill_(1)
-    for pose, rotation in zip(poses, rotations[1:], strict=True):
-        pose[3].fill_(rotation)
+    poses = halves.new_tensor([[1, 0, 0, rotation] for rotation in rotations[1:]])
     matrices = pose_matrix(poses, image_aspect, image_aspect)[:, None, None]
     size = halves.shape[-2], halves.shape[-1]
     rotated = sample(halves, matrices.expand(-1, *halves.shape[:2], 2, 3), size)

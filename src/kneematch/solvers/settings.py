@@ -1,6 +1,12 @@
-"""Settings of the paper's solvers; importing them is fast."""
+"""Names of the methods, and settings of the paper's solvers; importing them is fast."""
 
 from typing import Final, NamedTuple
+
+AUTO: Final = "auto"
+LOCATOR: Final = "locator"  # networks and refinement around the knees that the locator finds
+NEURAL: Final = (LOCATOR, "neural+sharpen", "neural")
+SEARCHES: Final = ("search", "grid", "sliding")  # need no network
+METHODS: Final = (AUTO, *NEURAL, *SEARCHES)
 
 STEPS: Final = 300  # of Adam
 RATE: Final = 1e-2  # not in the paper: 1e-3 does not converge in 300 steps, 1e-1 diverges

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.geometry.split import SMALLEST_FILM
+from kneematch.geometry.view import SMALLEST_FILM
 from kneematch.io.csv_text import write_csv
 from kneematch.io.files import make_folder, refuse_existing
 from kneematch.io.limits import MAX_PIXELS

@@ -20,11 +20,11 @@ from kneematch.io.display import data_url, to_grey8
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import (
     COARSE_MARGIN,
-    PLATEAU_MARGINS,
     Annotation,
     Box,
     annotate,
     annotation_problems,
+    find_plateau_margins,
     load_annotation,
 )
 from kneematch.matching.template import Template, cut_from_half
@@ -64,7 +64,8 @@ class SplitFilm:
     @classmethod
     def from_film(cls, path: Path, film: Radiograph) -> "SplitFilm":
         """Split a film."""
-        return cls(path, film, split(film), split_lines(film)[0])
+        axis, _ = split_lines(film)
+        return cls(path, film, split(film, axis=axis), axis)
 
     def half(self, side: str) -> View:
         """Return one half image (800, 500)."""
@@ -153,9 +154,8 @@ def detected_annotation(film: SplitFilm) -> Annotation | None:
     except KneematchError:  # no built-in model, or a film that it cannot use
         return None
     for knee in sorted(found, key=lambda knee: knee.loss):
-        if set(PLATEAU_MARGINS) <= set(knee.landmarks):
-            points = sorted(knee.landmarks[name] for name in PLATEAU_MARGINS)
-            left, right = ((round(x, 1), round(y, 1)) for x, y in points)
+        if margins := find_plateau_margins(knee.landmarks):
+            left, right = ((round(x, 1), round(y, 1)) for x, y in sorted(margins))
             annotation = _around_plateau(film, knee.side, left, right)
             if not find_problems(annotation, film):
                 return annotation

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from kneematch.detection.detection import Detection
-from kneematch.detection.methods import LOCATOR, read_template, template_for_views
+from kneematch.detection.methods import read_template, template_for_views
 from kneematch.errors import KneematchError
 from kneematch.geometry.sampling import sample
 from kneematch.geometry.view import KneePlace, compose, cut_views
@@ -18,7 +18,7 @@ from kneematch.matching.annotation import load_annotation
 from kneematch.matching.energy import one_sided_loss, paper_terms
 from kneematch.matching.template import Template, cut_template
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.review.correction import half_edges
+from kneematch.solvers.settings import LOCATOR
 from kneematch.web.films import read_film
 
 AREA_WIDTH: Final = 1.35  # of an area, in plateau widths, so that the view is as in detection
@@ -28,10 +28,7 @@ def loss_at(found: Detection, film: Radiograph, template: Template) -> float:
     """Return the template's loss at an area, in a view around it."""
     place = KneePlace(*found.centre, found.width_px / AREA_WIDTH, 0.0, found.mirrored)
     view = cut_views(torch.from_numpy(film.pixels), [place])
-    to_film = torch.eye(3, dtype=torch.float64)  # from the template's [-1, 1]^2
-    to_film[:2, :2] = torch.from_numpy(half_edges(found).T)
-    to_film[:2, 2] = torch.from_numpy(found.corners.mean(0))
-    matrix = compose(torch.linalg.inv(view.to_film[0]), to_film)[:2]
+    matrix = compose(torch.linalg.inv(view.to_film[0]), torch.from_numpy(found.to_film))[:2]
     pixels = view.pixels[0]
     patch = sample(pixels, matrix.to(pixels), template.size)
     (term,) = paper_terms(pixels, template)
