@@ -1,9 +1,12 @@
 """Train the built-in outline network on phantoms only.
 
-    python scripts/make_outlines.py --device cuda --workers 16 \
-        -o src/kneematch/measures/outlines.safetensors
+    python scripts/make_outlines.py --device cuda --workers 16 --knees 24000 --steps 5818 \
+        -o first.safetensors
+    python scripts/make_outlines.py --device cuda --workers 16 --start first.safetensors \
+        --steps 4000 --rate 1e-3 --seed 1 -o src/kneematch/measures/outlines.safetensors
 
-The outlines of a phantom's bones are known exactly. No real film is used.
+The outlines of a phantom's bones are known exactly. No real film is used. The first run was made
+before the definition of borders in `measures/phantom_crops.py` was changed.
 """
 
 import argparse
@@ -13,7 +16,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from kneematch.measures.network import CHANNELS, OutlineNetwork, save_network
+from kneematch.io.files import content_hash
+from kneematch.measures.network import CHANNELS, OutlineNetwork, load_network, save_network
 from kneematch.measures.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
 from kneematch.training.outline_training import OutlineConfig, train_outlines
 
@@ -37,7 +41,10 @@ def main() -> None:
     if args.out is None:
         return
     torch.manual_seed(args.seed)
-    network = OutlineNetwork(tuple(args.channels)).to(args.device)
+    network = (
+        OutlineNetwork(tuple(args.channels)) if args.start is None else load_network(args.start)
+    )
+    network.to(args.device)
     config = OutlineConfig(args.steps, args.batch, args.rate, frozen_from=0.6, seed=args.seed)
 
     def report(step: int, loss: torch.Tensor) -> None:
@@ -47,6 +54,8 @@ def main() -> None:
 
     train_outlines(network, [each.to(args.device) for each in maps], config, report=report)
     about = {"trained_on": f"{args.knees} phantom knees", "steps": args.steps, "batch": args.batch}
+    if args.start is not None:
+        about["start"] = content_hash(args.start)
     save_network(args.out, network, about)
 
 
@@ -54,6 +63,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-o", "--out", type=Path, help="file of the network; none: only draw")
     parser.add_argument("--maps", type=Path, help="folder that keeps the drawn knees")
+    parser.add_argument("--start", type=Path, help="network to go on from; none: random weights")
     parser.add_argument("--knees", type=int, default=16_000, help="number of knees")
     parser.add_argument("--legs", type=int, default=6_000, help="number of legs")
     parser.add_argument("--steps", type=int, default=5_000, help="training steps")

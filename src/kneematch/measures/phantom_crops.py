@@ -15,6 +15,7 @@ from kneematch.synthetic.anatomy import (
     KneeShape,
     femur_border,
     femur_outline,
+    spine_height,
     surface_ends,
     tibia_border,
     tibia_outline,
@@ -31,6 +32,10 @@ Array = NDArray[np.float64]
 # phantoms, was chosen on the 43 real crops of benchmarks/measure.py.
 FEMUR_EDGE: Final = 0.0026
 TIBIA_EDGE: Final = 0.0045
+# On the flanks of the spines the beam leaves the bone gradually, and the film is steepest below the
+# border: by so much from this height of a spine on, and by less on lower parts.
+FLANK_EDGE: Final = 0.0083
+FLANK_HEIGHT: Final = 0.025
 FEMUR_ENDS_V: Final = -0.13  # the sides of the femur are known above it
 TIBIA_STARTS_V: Final = 0.04  # and those of the tibia below it
 FARTHEST_V: Final = 1.6  # to which true outlines follow the shafts
@@ -114,7 +119,8 @@ def _draw(job: tuple[int, Extent]) -> tuple[NDArray[Any], ...]:
 
 def borders(shape: KneeShape, u: Array) -> tuple[Array, Array]:
     """Return v of the femur's lower border and of the tibia's upper border at u, both (K,)."""
-    return femur_border(shape, u) - FEMUR_EDGE, tibia_border(shape, u) - TIBIA_EDGE
+    flank = FLANK_EDGE * (spine_height(shape, u) / FLANK_HEIGHT).clip(0, 1)
+    return femur_border(shape, u) - FEMUR_EDGE, tibia_border(shape, u) - TIBIA_EDGE + flank
 
 
 def bone_sides(shape: KneeShape, v: Array) -> Array:
