@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import TemplateError
-from kneematch.evaluation.ground_truth import AREA
+from kneematch.evaluation.ground_truth import SQUARE_WIDTHS
 from kneematch.geometry.pose import (
     pose_from_points,
     pose_from_vector,
@@ -271,7 +271,9 @@ def area_iou(one: Tensor, other: Tensor) -> Tensor:
     """Return the IoU (...) of the areas around two sets of margins (..., 2, 2)."""
     corners = []
     for margins in (one, other):
-        reach = AREA / 2 * (margins[..., 1, :] - margins[..., 0, :]).norm(dim=-1, keepdim=True)
+        reach = (
+            SQUARE_WIDTHS / 2 * (margins[..., 1, :] - margins[..., 0, :]).norm(dim=-1, keepdim=True)
+        )
         corners.append((margins.mean(-2) - reach, margins.mean(-2) + reach))
     (low, high), (other_low, other_high) = corners
     both = (high.minimum(other_high) - low.maximum(other_low)).clamp(min=0).prod(-1)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image
 from scipy import ndimage
 
-from films import AREA, benchmark_parser, table
+from films import SQUARE_WIDTHS, benchmark_parser, table
 from kneematch import Detection, Detector
 from kneematch.detection.quality import METAL
 from kneematch.io.radiograph import Radiograph
@@ -275,7 +275,7 @@ def iou(knee: Detection, ends: Points) -> float:
     """Return the overlap of the squares around found and true margins (2, 2)."""
     boxes = []
     for points in (np.array(list(knee.landmarks.values())), ends):
-        middle, reach = points.mean(0), AREA / 2 * np.linalg.norm(points[1] - points[0])
+        middle, reach = points.mean(0), SQUARE_WIDTHS / 2 * np.linalg.norm(points[1] - points[0])
         boxes.append((middle - reach, middle + reach))
     (low, high), (other_low, other_high) = boxes
     sides = np.clip(np.minimum(high, other_high) - np.maximum(low, other_low), 0, None)

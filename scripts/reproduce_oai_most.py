@@ -31,7 +31,7 @@ from kneematch.cli.terminal import (
 )
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import GRID
-from kneematch.evaluation.losses import film_losses
+from kneematch.evaluation.loss_tables import film_losses
 from kneematch.evaluation.method_run import RUNS, MethodRun
 from kneematch.evaluation.run import EvaluateResult
 from kneematch.evaluation.scores import plateau_margins

@@ -11,7 +11,7 @@ from typing import Any
 
 from kneematch.errors import FilmError, SettingsError
 from kneematch.evaluation.ground_truth import (
-    AREA,
+    SQUARE_WIDTHS,
     GroundTruth,
     LabelledKnee,
     Row,
@@ -93,6 +93,6 @@ def _boxes(row: Row, film: str) -> Iterator[LabelledKnee]:
     if len(boxes) < len(HALVES):
         return
     for side, (x0, y0, x1, y1) in zip(HALVES.values(), boxes, strict=True):
-        reach = width * (x1 - x0) / (2 * AREA)
+        reach = width * (x1 - x0) / (2 * SQUARE_WIDTHS)
         x, y = width * (x0 + x1) / 2, height * (y0 + y1) / 2
         yield LabelledKnee(film, side, (x - reach, y), (x + reach, y), "denizlab", is_box=True)

@@ -55,8 +55,8 @@ class RecordingLoss:
     rows: list[Tensor] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
 
-    def __call__(self, network, data, rows, mine, generator) -> Tensor:  # type: ignore[no-untyped-def]
-        values = self.loss(network, data, rows, mine, generator)
+    def __call__(self, network, data, rows, local, generator) -> Tensor:  # type: ignore[no-untyped-def]
+        values = self.loss(network, data, rows, local, generator)
         self.rows.append(rows.clone())
         self.losses.append(values.detach().clone())
         return values

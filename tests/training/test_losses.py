@@ -60,8 +60,8 @@ def test_loss_of_a_film_does_not_depend_on_who_computes_the_rest_of_the_batch(
         together = loss(network, patch_data, ROWS, torch.arange(4), generator())
         after = generator()
         for k in range(4):
-            mine = torch.tensor([k])
-            alone = loss(network, patch_data, ROWS, mine, after := generator())
+            local = torch.tensor([k])
+            alone = loss(network, patch_data, ROWS, local, after := generator())
             assert torch.allclose(alone, together[k : k + 1], rtol=1e-4)
         shared = loss(network, patch_data, ROWS, torch.tensor([1, 3]), generator())
     assert torch.allclose(shared, together[1::2], rtol=1e-4)

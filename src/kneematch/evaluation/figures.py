@@ -25,7 +25,7 @@ from PIL import Image
 from scipy.stats import binomtest
 
 from kneematch.detection.detection import Detection
-from kneematch.evaluation.losses import found_knees, paired_differences
+from kneematch.evaluation.loss_tables import found_knees, paired_differences
 from kneematch.evaluation.method_run import MethodRun, common_films
 from kneematch.evaluation.scores import Scores
 from kneematch.evaluation.statistics import Floats, Indices, quantile_groups

@@ -13,9 +13,9 @@ from kneematch.errors import SettingsError
 from kneematch.io.limits import read_text_bytes
 from kneematch.matching.annotation import PLATEAU_MARGINS
 
-AREA: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau
+SQUARE_WIDTHS: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau
 UNUSABLE: Final = ("implant", "doubtful", "corrupt", "notbilateral", "cut")  # flags of labels
-SIDES: Final = {"l": "left", "r": "right", "left": "left", "right": "right"}
+SIDE_NAMES: Final = {"l": "left", "r": "right", "left": "left", "right": "right"}
 OTHER: Final = "other"  # source of films whose names do not tell it
 LABEL_COLUMNS: Final = ("id", "knee", "x1", "y1", "x2", "y2")
 PHANTOM_COLUMNS: Final = (
@@ -163,6 +163,6 @@ def _knee(film: str, side: str, points: Sequence[str], source: str) -> LabelledK
     left, right = sorted([(x1, y1), (x2, y2)])
     if not (film and 0 < math.dist(left, right) < math.inf):
         raise ValueError(f"{film or 'no film'} and points {left} and {right}")
-    if side.strip().lower() not in SIDES:
+    if side.strip().lower() not in SIDE_NAMES:
         raise ValueError(f"side {side!r}")
-    return LabelledKnee(PurePath(film).name, SIDES[side.strip().lower()], left, right, source)
+    return LabelledKnee(PurePath(film).name, SIDE_NAMES[side.strip().lower()], left, right, source)

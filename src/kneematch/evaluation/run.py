@@ -12,7 +12,7 @@ import numpy as np
 from kneematch.devices import resolve_device
 from kneematch.evaluation.config import EvaluateConfig
 from kneematch.evaluation.ground_truth import GroundTruth, load_ground_truth
-from kneematch.evaluation.losses import found_knees, loss_error_tables, loss_tables
+from kneematch.evaluation.loss_tables import found_knees, loss_error_tables, loss_tables
 from kneematch.evaluation.method_run import (
     RUNS,
     MethodRun,
@@ -44,8 +44,6 @@ SEED: Final = 0  # of the bootstrap, so that an evaluation can be repeated
 LEFT_OUT: Final = (
     "The template's own knee, in the {side} half of {film}, is left out of all tables and figures."
 )
-
-Knee = tuple[str, str]  # path of the film, and half of the picture
 
 logger = logging.getLogger("kneematch")
 
@@ -128,8 +126,8 @@ def _check_folder(out: Path, config: EvaluateConfig) -> None:
         refuse_existing(out, "an evaluation", can_resume=True)
 
 
-def _template_knee(films: Sequence[str], template: str | None) -> Knee | None:
-    """Return the knee that a template was drawn on, if it is among the films."""
+def _template_knee(films: Sequence[str], template: str | None) -> tuple[str, str] | None:
+    """Return the film and half that a template was drawn on, if it is among the films."""
     if template is None:
         return None
     drawn = load_annotation(template)
@@ -142,7 +140,7 @@ def _template_knee(films: Sequence[str], template: str | None) -> Knee | None:
 def _compare_methods(
     films: Sequence[str],
     truth: GroundTruth | None,
-    own: Knee | None,
+    own: tuple[str, str] | None,
     out: Path,
     config: EvaluateConfig,
     progress: Progress,

@@ -9,7 +9,7 @@ import numpy as np
 
 from kneematch.detection.detection import Detection, Point
 from kneematch.errors import SettingsError
-from kneematch.evaluation.ground_truth import AREA, GroundTruth, LabelledKnee
+from kneematch.evaluation.ground_truth import SQUARE_WIDTHS, GroundTruth, LabelledKnee
 from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.statistics import bootstrap_mean, mean
 from kneematch.evaluation.tables import Table, columns
@@ -211,7 +211,7 @@ def _score(film: str, label: LabelledKnee, found: Sequence[Detection]) -> KneeSc
 def _square(left: Point, right: Point) -> tuple[float, float, float, float]:
     """Return the square around a plateau: x0, y0, x1, y1."""
     x, y = _middle(left, right)
-    half = AREA / 2 * math.dist(left, right)
+    half = SQUARE_WIDTHS / 2 * math.dist(left, right)
     return x - half, y - half, x + half, y + half
 
 

@@ -29,7 +29,7 @@ from kneematch.matching.annotation import Annotation, load_annotation
 METHOD: Final = "search"  # it uses nothing but the template
 FEWEST: Final = 3  # of two that disagree, neither is known to be wrong
 
-COLUMNS: Final = columns(
+TEMPLATES: Final = columns(
     *("template", "round trip, median %:2", "round trip, worst %:2", "triangles, median %:2"),
     "mean loss on the others:3",
 )
@@ -150,7 +150,7 @@ def _tables(
         ]
     )
     round_trip, triangle = cycle_errors(boxes, found)
-    titles = COLUMNS
+    titles = TEMPLATES
     rows: list[tuple[Cell, ...]] = [
         (
             name,

@@ -25,7 +25,7 @@ REACH: Final = 20  # rows up or down within which the joint line is looked for
 ROUNDS: Final = 3  # of aligning the profiles with their mean
 FLAT: Final = 1e-6  # contrast below this is rounding
 
-COLUMNS: Final = columns(
+UNIFORMITY: Final = columns(
     *("method", "films:0", "height apart, mean %:2", "height apart, SD %:2"),
     *("height apart, mean mm:2", "height apart, SD mm:2", "size apart, mean %:2"),
     *("turned apart, mean degrees:2", "crops:0", "joint line, SD %:2", "joint line, median %:2"),
@@ -46,7 +46,7 @@ the usual height; NaN where unknown."""
 def uniformity_table(runs: Sequence[MethodRun], joint_lines: JointLines) -> Table:
     """Return how much the two areas of a film differ, and how much the joint line's height does."""
     rows = [(run.method, *_asymmetry(run), *_spread(joint_lines[run.method])) for run in runs]
-    return Table("uniformity", CAPTION, COLUMNS, tuple(rows))
+    return Table("uniformity", CAPTION, UNIFORMITY, tuple(rows))
 
 
 def find_joint_lines(

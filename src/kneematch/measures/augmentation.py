@@ -48,8 +48,8 @@ class Draw:
         device = self.generator.device
         return deviation * torch.randn(self.count, 1, 1, generator=self.generator, device=device)
 
-    def happens(self, probability: float) -> Tensor:
-        """Return True with a probability."""
+    def bernoulli(self, probability: float) -> Tensor:
+        """Return flags that are True with a probability."""
         return self.uniform(0, 1) < probability
 
     def noise(self, size: tuple[int, int]) -> Tensor:
@@ -103,7 +103,7 @@ def _pose(draw: Draw, maps: KneeMaps, frame: Frame) -> tuple[Tensor, Tensor]:
     px = maps.extent.px
     angle = torch.deg2rad(draw.uniform(-MAX_ROTATION_DEG, MAX_ROTATION_DEG))
     step = px / frame.px * draw.uniform(-MAX_ZOOM, MAX_ZOOM).exp()
-    flip = torch.where(draw.happens(0.5), -1.0, 1.0)
+    flip = torch.where(draw.bernoulli(0.5), -1.0, 1.0)
     down, across = _from_centre(frame.size, angle.device)
     across = across * flip
     middle = maps.extent.size / 2
@@ -160,7 +160,7 @@ def _new_gap(draw: Draw, u: Tensor, gap: Tensor) -> Tensor:
     A compartment in four is narrowed, down to bone on bone, and the notch is higher or lower.
     """
     lateral, medial = (
-        torch.where(draw.happens(0.25), draw.uniform(0.0, 0.7), draw.log_uniform(0.6, 1.4))
+        torch.where(draw.bernoulli(0.25), draw.uniform(0.0, 0.7), draw.log_uniform(0.6, 1.4))
         for _ in range(2)
     )
     factor = lateral + (medial - lateral) * (u / draw.uniform(0.03, 0.12)).sigmoid()
@@ -194,7 +194,7 @@ def _details(draw: Draw, maps: KneeMaps, x: Tensor, femur: Tensor, tibia: Tensor
         rim = draw.uniform(0.0, 0.12) * (-(above / 0.006).square()).exp()
         bone = draw.uniform(0.0, 0.10) * (above / 0.004).sigmoid() * (-tibia / 0.004).sigmoid()
         compartment = ((side * u - 0.12) / 0.02).sigmoid()
-        total = total + draw.happens(0.5) * compartment * (rim + bone)
+        total = total + draw.bernoulli(0.5) * compartment * (rim + bone)
     return total * ((0.48 - u.abs()) / 0.01).sigmoid()
 
 
@@ -279,9 +279,9 @@ def expose(draw: Draw, attenuation: Tensor, px: float) -> Tensor:
     wide = _blur(grey, 0.2 * px)
     grey = grey + draw.uniform(0, 1.5) * (grey - sharpness) - draw.uniform(0, 0.7) * wide
     noise = draw.noise(size)
-    grain = torch.where(draw.happens(0.5), noise, _blur(noise, 1.0) * 3)
+    grain = torch.where(draw.bernoulli(0.5), noise, _blur(noise, 1.0) * 3)
     grey = grey + draw.log_uniform(0.002, 0.05) * grain
-    soft = torch.where(draw.happens(0.5), _blur(grey, 0.7), _blur(grey, 1.6))
+    soft = torch.where(draw.bernoulli(0.5), _blur(grey, 0.7), _blur(grey, 1.6))
     grey = grey + draw.uniform(0, 1) * (soft - grey)
     grey = grey + _ramps(draw, size, 0.1)
     levels = torch.tensor([0.03, 0.97], device=grey.device)
@@ -321,12 +321,12 @@ def _clutter(draw: Draw, size: tuple[int, int], px: float) -> Tensor:
         across = y * angle.cos() - x * angle.sin() - draw.uniform(-0.6, 0.6)
         line = -((across - bend * along.square()) / draw.log_uniform(0.004, 0.02)).square()
         length = -(along / draw.uniform(0.05, 0.4)).square()
-        total += draw.happens(0.6) * draw.normal(0.06) * (line + length).exp()
+        total += draw.bernoulli(0.6) * draw.normal(0.06) * (line + length).exp()
         radius = (along / draw.uniform(0.1, 0.5)).square() + (
             across / draw.uniform(0.1, 0.5)
         ).square()
         total += (
-            draw.happens(0.6)
+            draw.bernoulli(0.6)
             * draw.normal(0.08)
             * ((1 - radius) / draw.log_uniform(0.02, 0.3)).sigmoid()
         )

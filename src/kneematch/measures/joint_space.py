@@ -20,7 +20,7 @@ FIXED: Final = (
     *(0.15, 0.175, 0.20, 0.225, 0.25, 0.275, 0.30),
     *(0.70, 0.725, 0.75, 0.775, 0.80, 0.825, 0.85),
 )
-STEPS: Final = 101  # places at which a compartment is measured
+PLACES: Final = 101  # places at which a compartment is measured
 # The part of a shaft whose axis is taken, as distances from the plateau in plateau widths, and how
 # much of it a film must show.
 SHAFT: Final = (0.8, 1.5)
@@ -106,7 +106,7 @@ def tibiofemoral_angle(outlines: Outlines) -> float | None:
 
 
 def _places(compartment: str) -> Array:
-    return np.linspace(*COMPARTMENTS[compartment], STEPS)
+    return np.linspace(*COMPARTMENTS[compartment], PLACES)
 
 
 def _height_at(outlines: Outlines, line: Array, x: Array) -> Array:
@@ -133,10 +133,10 @@ def _shaft_axis(outlines: Outlines, sides: tuple[Array, Array], *, proximal: boo
     reach = min(SHAFT[1], (towards * left[:, 1]).max(), (towards * right[:, 1]).max())
     if reach - SHAFT[0] < SHORTEST_SHAFT:
         return None
-    y = towards * np.linspace(SHAFT[0], reach, STEPS)
+    y = towards * np.linspace(SHAFT[0], reach, PLACES)
     sides_at_y = [np.interp(y, *side[np.argsort(side[:, 1])].T[::-1]) for side in (left, right)]
     middle = np.mean(sides_at_y, axis=0)
     # Theil and Sen's slope, the median of all pairs', bears a side that was lost in part;
     # scipy.stats has it, but takes long to import.
-    one, two = np.triu_indices(STEPS, 1)
+    one, two = np.triu_indices(PLACES, 1)
     return math.atan(float(np.median((middle[two] - middle[one]) / (y[two] - y[one]))))

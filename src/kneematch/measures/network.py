@@ -28,10 +28,9 @@ from kneematch.networks.model_file import read_safetensors
 FORMAT: Final = "kneematch-outline-network/1"
 SHIPPED: Final = "outlines.safetensors"  # beside this file
 CHANNELS: Final = (32, 48, 64, 96, 128)  # from half of the crop's resolution down
-BORDERS: Final = 2  # lower border of the femur, upper border of the tibia
-SIDES: Final = 2  # left and right side of the bones, femur above the joint and tibia below it
-MARGINS: Final = 2  # left and right end of the tibial plateau
-OUTPUTS: Final = BORDERS + SIDES + MARGINS
+# Two channels each: the femur's lower and the tibia's upper border; the left and the right side of
+# the bones, femur above the joint and tibia below it; the left and the right end of the plateau.
+OUTPUTS: Final = 6
 WINDOW: Final = 6  # pixels to either side of the most probable one that enter a mean
 # The tibial border is followed over groups of columns, at most so many rows up or down each.
 GROUP: Final = 4
@@ -109,7 +108,7 @@ def split_logits(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
     Each is to be normalised along its last axis, the margins along their last two.
     """
-    borders, sides, margins = torch.split(logits, [BORDERS, SIDES, MARGINS], dim=1)
+    borders, sides, margins = torch.split(logits, 2, dim=1)
     return borders.mT, sides, margins
 
 

@@ -30,7 +30,7 @@ OWN_FILES: Final = re.compile(r"phantom-\d{5,}\.(dcm|png)|truth\.csv|template\.j
 PREFERRED_GRADE: Final = 2  # the highest KL grade of a typical knee
 
 POINTS: Final = (*PLATEAU_MARGINS, "centre")
-COLUMNS: Final = (
+TRUTH_COLUMNS: Final = (
     *("film", "side", "laterality", *(f"{point}_{axis}_px" for point in POINTS for axis in "xy")),
     *("rotation_deg", "mm_per_px", "grade", "negative", "implant"),
 )
@@ -71,9 +71,9 @@ def synthesize(
     _prepare_folder(out, force=config.force)
     films = _write_films(out, config, progress)
     truth, rows = out / TRUTH, [row for index in sorted(films) for row in films[index]]
-    with write_csv(truth, COLUMNS) as add:
+    with write_csv(truth, TRUTH_COLUMNS) as add:
         for row in rows:
-            add(row[column] for column in COLUMNS)
+            add(row[column] for column in TRUTH_COLUMNS)
     annotation = find_template(out, rows)
     if annotation is None:
         return SynthResult(truth, None)

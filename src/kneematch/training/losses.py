@@ -44,15 +44,15 @@ def energy_loss(shift: float, zoom: float = 0.0) -> Loss:
     """
 
     def loss(
-        network: Network, data: PhaseData, rows: Tensor, mine: Tensor, generator: torch.Generator
+        network: Network, data: PhaseData, rows: Tensor, local: Tensor, generator: torch.Generator
     ) -> Tensor:
-        halves = data.films.halves(rows[mine])
+        halves = data.films.halves(rows[local])
         drawn = torch.rand(len(rows), 2, 3, generator=generator, device=generator.device)
         x, y, size = (2 * drawn - 1).unbind(-1)
         scale = (size * math.log1p(zoom)).exp()
         # A view is 2 wide.
         moved = torch.stack([scale, 2 * shift * x, 2 * shift * y, torch.zeros_like(x)], dim=-1)
-        frames = compose_pose(data.frames_of(rows[mine]), moved[mine], data.aspect, HALF_ASPECT)
+        frames = compose_pose(data.frames_of(rows[local]), moved[local], data.aspect, HALF_ASPECT)
         problem = make_problem(halves, data.template, paper=data.paper_energy)
         if data.shrink > 1:
             problem = pyramid(problem, (data.shrink,))[data.shrink]
@@ -68,20 +68,20 @@ def pose_loss(targets: Tensor, spread: PoseJitter) -> Loss:
     """
 
     def loss(
-        network: Network, data: PhaseData, rows: Tensor, mine: Tensor, generator: torch.Generator
+        network: Network, data: PhaseData, rows: Tensor, local: Tensor, generator: torch.Generator
     ) -> Tensor:
         target = targets[rows.to(targets.device)]
         nominal = relative_pose(data.frames_of(rows), target, data.aspect, HALF_ASPECT)
         wanted = jitter_pose(nominal, data.height_ratio, spread, generator)
         frames = frame_from_poses(target, wanted, data.aspect, HALF_ASPECT)
         exposures = draw_exposures(2 * len(rows), INPUT, generator)
-        both_sides = torch.stack([2 * mine, 2 * mine + 1], dim=-1).flatten()
-        halves = data.films.halves(rows[mine])
+        both_sides = torch.stack([2 * local, 2 * local + 1], dim=-1).flatten()
+        halves = data.films.halves(rows[local])
         views = apply_exposures(
-            crop_views(halves, frames[mine], data.aspect), exposures[both_sides]
+            crop_views(halves, frames[local], data.aspect), exposures[both_sides]
         )
         found = pose_from_vector(network(views), data.height_ratio)
-        return corner_distance(found, wanted[mine], data.template.aspect, data.aspect).sum(-1)
+        return corner_distance(found, wanted[local], data.template.aspect, data.aspect).sum(-1)
 
     return loss
 

@@ -170,9 +170,9 @@ def _train_epoch(
 
     def step(rows: Tensor) -> Tensor:
         """Take one step of Adam on films (B,); return this process's part of their mean loss."""
-        mine, weight = group.share(len(rows), rows.device)
-        losses = loss(network, data, rows, mine, generator)
-        mean = weight * (state.c_u[rows[mine]] * losses).sum() / len(rows)
+        local, weight = group.share(len(rows), rows.device)
+        losses = loss(network, data, rows, local, generator)
+        mean = weight * (state.c_u[rows[local]] * losses).sum() / len(rows)
         state.optimiser.zero_grad(set_to_none=True)
         (group.size * mean).backward()  # type: ignore[no-untyped-call]
         state.optimiser.step()

@@ -18,7 +18,7 @@ from kneematch.detection.detector import Detector
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
 from kneematch.geometry.view import transform
-from kneematch.io.csv_text import write_csv
+from kneematch.io.csv_text import read_csv_file, write_csv
 from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.io.files import atomic_write
 from kneematch.matching.annotation import Annotation
@@ -61,15 +61,13 @@ def write_metrics(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None
             add([row.phase, *numbers])
 
 
-def read_metrics(path: str | os.PathLike[str]) -> list[Epoch]:
+def read_metrics(path: Path) -> list[Epoch]:
     """Return the rows that write_metrics wrote; none if there is no such file."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:  # noqa: PTH123
-            _, *rows = csv.reader(file)
-            return [
-                Epoch(phase, int(number), int(epoch), float(loss), float(seconds))
-                for phase, number, epoch, loss, seconds in rows
-            ]
+        return [
+            Epoch(phase, int(number), int(epoch), float(loss), float(seconds))
+            for phase, number, epoch, loss, seconds in read_csv_file(path)[1]
+        ]
     except FileNotFoundError:
         return []
     except (ValueError, csv.Error) as error:
@@ -135,8 +133,8 @@ def _draw_pose(
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
-    """The mean over films of a measure of which less is better."""
+class Comparison:
+    """The mean over films of a measure of which less is better, for both models."""
 
     name: str
     trained: float
@@ -144,7 +142,7 @@ class Measure:
     worse: bool  # the trained model, by more than chance
 
 
-def compare_with_built_in(model: Path, drawn: Annotation, halves: Tensor) -> list[Measure]:
+def compare_with_built_in(model: Path, drawn: Annotation, halves: Tensor) -> list[Comparison]:
     """Measure both models' areas, before refinement, on halves (N, 2, H, W).
 
     Returns:
@@ -173,8 +171,8 @@ def _measure(detector: Detector, drawn: Detector, halves: Tensor) -> dict[str, T
     }
 
 
-def _compare(name: str, trained: Tensor, built_in: Tensor) -> Measure:
+def _compare(name: str, trained: Tensor, built_in: Tensor) -> Comparison:
     difference = trained - built_in
     error = difference.std() / len(difference) ** 0.5
     worse = bool(difference.mean() > STANDARD_ERRORS * error)  # False for a single film (NaN)
-    return Measure(name, float(trained.mean()), float(built_in.mean()), worse)
+    return Comparison(name, float(trained.mean()), float(built_in.mean()), worse)

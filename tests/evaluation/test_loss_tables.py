@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kneematch.detection.detection import Detection
-from kneematch.evaluation.losses import (
+from kneematch.evaluation.loss_tables import (
     film_losses,
     found_knees,
     loss_error_tables,
