@@ -1,7 +1,8 @@
-"""Choose the device to compute on, and keep batches within its memory."""
+"""Choose the device to compute on, keep batches within its memory, compute with one thread."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -79,3 +80,14 @@ def map_batches(
 def cpu_has_bfloat16() -> bool:
     """Return whether the CPU multiplies numbers of type bfloat16, in half of float32's time."""
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute with one thread, so that the last digits do not depend on the number of cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

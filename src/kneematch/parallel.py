@@ -340,19 +340,6 @@ def _signals_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute with one thread, so that the last digits do not depend on the number of cores."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def keep_memory() -> None:
     """Keep freed memory, since getting it again page by page takes time.
 

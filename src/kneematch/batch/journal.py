@@ -290,7 +290,7 @@ class Journal:
         return end
 
     def _take(self, line: bytes, offset: int) -> None:
-        """Take in one line, which begins at an offset."""
+        """Store what one line says, which begins at an offset."""
         plain = json.loads(line)
         if "films" in plain:
             for film, name in plain["films"]:

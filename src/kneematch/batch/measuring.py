@@ -9,12 +9,13 @@ from kneematch.batch.journal import Journal
 from kneematch.batch.row import Row
 from kneematch.detection.detection import YES, Detection, join_reasons
 from kneematch.detection.measuring import measure_knees, measure_placed_knees, outline_network
+from kneematch.devices import one_thread
 from kneematch.errors import FilmError
 from kneematch.io.files import content_hash
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated, unexpected
 from kneematch.measures.network import OutlineNetwork, shipped_network
-from kneematch.parallel import WorkerDied, map_in_workers, one_thread
+from kneematch.parallel import WorkerDied, map_in_workers
 from kneematch.progress import Progress
 from kneematch.review.log import CORRECTED
 

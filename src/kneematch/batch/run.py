@@ -24,7 +24,6 @@ from kneematch.io.run_folder import FOLDERS, JOURNAL, OLD_JOURNAL
 from kneematch.parallel import (
     choose_workers,
     keep_memory,
-    one_thread,
     release_memory,
     start_early,
 )
@@ -246,6 +245,8 @@ def _detect(
     plan: _Plan, journal: "Journal", work: Work, cluster: "Cluster | None", progress: Progress
 ) -> None:
     """Search the films that are left; write rows down as they come."""
+    from kneematch.devices import one_thread
+
     films = [(index, journal.films[index]) for index in work.search]
     found: Generator[list[Row]]
     if cluster is None:

@@ -88,5 +88,5 @@ def restore(cell: str) -> str:
 
 
 def _is_formula(cell: str) -> bool:
-    """Whether the cell is a formula, perhaps after apostrophes."""
+    """Return whether a cell is a formula, perhaps after apostrophes."""
     return cell.lstrip("'")[:1] in _SIGNS and not _NUMBER.fullmatch(cell)
