@@ -188,7 +188,7 @@ def _plan(
     source = replace(source, device=device)
     hashes = source.hashes()
     if config.measure:
-        from kneematch.batch.measuring import outline_hash  # imports SciPy, which is slow
+        from kneematch.batch.measure_rows import outline_hash  # imports SciPy, which is slow
 
         hashes |= outline_hash(config.outlines)
     fingerprint: dict[str, str | int | bool] = {
@@ -256,7 +256,7 @@ def _detect(
     else:
         found = cluster.detect_rows(plan.source, films)
     if plan.config.measure:
-        from kneematch.batch.measuring import measure_rows
+        from kneematch.batch.measure_rows import measure_rows
 
         found = measure_rows(found, plan.config.outlines, workers=plan.workers)
     with (
