@@ -1,4 +1,4 @@
-"""The joint area cut from its film: upright, of a standard size, resampled once."""
+"""Cut the joint area from its film: upright, of a standard size, resampled once."""
 
 import math
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ def assumed_spacing(knees: Sequence[Detection]) -> float:
 
 
 def place(found: Detection, size: CropSize, assumed_mm_per_px: float | None = None) -> Placed:
-    """Where the crop of a detection lies.
+    """Return where the crop of a detection lies on its film.
 
     Args:
         found: the detection.
@@ -88,7 +88,7 @@ def place(found: Detection, size: CropSize, assumed_mm_per_px: float | None = No
 
 
 def cut(film: Radiograph, placed: Placed) -> NDArray[np.float32]:
-    """The crop's pixels, black beyond the film; larger ones than the film's are means of those."""
+    """Return the crop (height, width): black beyond the film, large pixels averaged, in [0, 1]."""
     pixels = torch.from_numpy(film.pixels)
     height, width = film.size
     into_film = compose(torch.linalg.inv(rectangle_to_film(0, 0, width, height)), placed.to_film)
@@ -104,7 +104,7 @@ def cut(film: Radiograph, placed: Placed) -> NDArray[np.float32]:
 def _extent(
     found: Detection, size: CropSize, assumed_mm_per_px: float | None
 ) -> tuple[int, int, float]:
-    """Rows, columns, and how many film pixels one of them is long."""
+    """Return the rows and columns of a crop, and the length of its pixels in those of the film."""
     mm_per_px = found.mm_per_px
     if size.px is not None and (size.mm is None or mm_per_px is None):
         return size.px, size.px, 1.0
@@ -123,7 +123,7 @@ def _extent(
 
 
 def _axes(found: Detection, *, mirror: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Unit vectors on the film along the crop's rows and down its columns."""
+    """Return the unit vectors (2,) on the film along the crop's rows and down its columns."""
     across = (found.corners[1] - found.corners[0]) / found.width_px
     down = (found.corners[3] - found.corners[0]) / found.height_px
     # Where the template lies mirrored, its own axes already are a mirror.

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from kneematch.errors import SettingsError
 from kneematch.geometry.split import LEFT, SIDES
 from kneematch.geometry.view import transform
-from kneematch.io.radiograph import Radiograph
+from kneematch.io.radiograph import Point, Radiograph
 from kneematch.measures.measure import Measure, measures_from_dict, measures_to_dict
 from kneematch.measures.outlines import Outlines
 
 if TYPE_CHECKING:
     from PIL import Image
 
-Point = tuple[float, float]
 
 # Of a template, clockwise from its top left.
 CORNERS: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
@@ -78,12 +77,12 @@ class Detection:
 
     @property
     def width_mm(self) -> float | None:
-        """As the film's header has it, so at the detector or calibrated; None without spacing."""
+        """Width in mm, at the detector or as calibrated by the header; None without spacing."""
         return None if self.mm_per_px is None else self.width_px * self.mm_per_px
 
     @property
     def height_mm(self) -> float | None:
-        """None without spacing."""
+        """Height in mm; None without spacing."""
         return None if self.mm_per_px is None else self.height_px * self.mm_per_px
 
     @property

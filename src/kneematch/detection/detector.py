@@ -5,7 +5,6 @@ each knee that is located, or the paper's two half images), solve (networks or a
 `measure_quality`, `Detection`.
 """
 
-import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 Film = Union[Radiograph, str, os.PathLike[str], NDArray[Any], "Dataset"]
-
-logger = logging.getLogger("kneematch")
 
 GPU_BATCH: Final = 64  # films
 

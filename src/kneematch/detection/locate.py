@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -226,7 +227,7 @@ def _look(
     seen = [knee for knee in find_knees(network, small) if is_plausible(knee, size)]
     chosen = choose_knees(seen, knees)
     places = []
-    for knee in sorted(chosen, key=lambda each: each.x):
+    for knee in sorted(chosen, key=attrgetter("x")):
         x, y = knee.x * width / size[1], knee.y * height / size[0]
         ((x, y),) = transform(to_film, to_film.new_tensor([[x, y]])).tolist()
         mirrored = knee.mirrored > 0.5
@@ -263,7 +264,7 @@ def choose_knees(seen: Sequence[Candidate], knees: int | None = None) -> list[Ca
 
 def is_pair(one: Candidate, other: Candidate) -> bool:
     """Return whether two knees can be those of one person: side by side, of similar size."""
-    left, right = sorted((one, other), key=lambda knee: knee.x)
+    left, right = sorted((one, other), key=attrgetter("x"))
     width = (left.width + right.width) / 2
     angle = (left.rotation + right.rotation) / 2
     dx, dy = right.x - left.x, right.y - left.y

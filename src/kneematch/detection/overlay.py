@@ -121,7 +121,7 @@ def _dashes(points: Points) -> list[Points]:
 def _stroke(
     draw: ImageDraw.ImageDraw, points: Points, colour: tuple[int, int, int, int], width: float
 ) -> None:
-    """A line through points, round at its joints and ends."""
+    """Draw a line through points (K, 2), round at its joints and ends."""
     corners = [(float(x), float(y)) for x, y in points]
     draw.line(corners, fill=colour, width=max(1, round(width)), joint="curve")
     for x, y in corners:

@@ -1,7 +1,7 @@
 """Measure how well each detection fits, and say which ones a person should review, and why."""
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -187,12 +187,12 @@ def measure_quality(
     if check is not None:
         distance = _network_distance(check, term.halves, theta, mismatch, neural=neural)
     return Quality(
-        energy=_array(loss.sum(-1) + symmetry_penalty(theta).to(loss)),
-        loss=_array(loss),
-        negative=_array(negative),
-        mismatch=_array(mismatch),
-        network_distance=None if distance is None else _array(distance),
-        brightness=None if brightness is None else _array(brightness),
+        energy=(loss.sum(-1) + symmetry_penalty(theta).to(loss)).cpu().numpy(),
+        loss=loss.cpu().numpy(),
+        negative=negative.cpu().numpy(),
+        mismatch=mismatch.cpu().numpy(),
+        network_distance=None if distance is None else distance.cpu().numpy(),
+        brightness=None if brightness is None else brightness.cpu().numpy(),
         neural=neural,
     )
 
@@ -236,11 +236,6 @@ def sides_differ(to_film: NDArray[np.float64]) -> NDArray[np.bool_]:
     step = np.abs((apart * along).sum(-1)) / size.sum(-1)  # in mean widths
     ratio = np.abs(np.log(size[:, 0] / size[:, 1]))
     return np.asarray((ratio > MAX_SCALE_DIFFERENCE) | (step > MAX_HEIGHT_DIFFERENCE))
-
-
-def _array(values: Tensor) -> NDArray[Any]:
-    array: NDArray[Any] = values.cpu().numpy()
-    return array
 
 
 def _network_distance(

@@ -10,7 +10,7 @@ from kneematch.detection.config import ImportConfig
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.split import SIDES
 from kneematch.io.files import check_suffix, refuse_existing
-from kneematch.io.radiograph import Radiograph
+from kneematch.io.radiograph import Point, Radiograph
 from kneematch.io.read import read_isolated
 from kneematch.io.shapes import Shape, read_shapes
 from kneematch.matching.annotation import (
@@ -18,7 +18,6 @@ from kneematch.matching.annotation import (
     SUFFIX,
     Annotation,
     Box,
-    Point,
     annotate,
     annotation_problems,
     enlarged,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Final
 
-from kneematch.detection.detection import Point
 from kneematch.errors import SettingsError
 from kneematch.io.limits import read_text_bytes
+from kneematch.io.radiograph import Point
 from kneematch.matching.annotation import PLATEAU_MARGINS
 
 SQUARE_WIDTHS: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau

@@ -12,6 +12,7 @@ from kneematch.errors import TemplateError
 from kneematch.geometry.split import SIDES
 from kneematch.io.files import write_file
 from kneematch.io.limits import read_text_bytes
+from kneematch.io.radiograph import Point
 
 FORMAT: Final = "kneematch-template/1"
 BOXES: Final = ("fine", "coarse", "red", "green")
@@ -29,7 +30,6 @@ RED: Final = (-0.627, -0.215, -0.234, 0.178)
 GREEN: Final = (0.253, -0.234, 0.646, 0.159)
 
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in film pixels
-Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)

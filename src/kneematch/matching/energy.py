@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from torch import Tensor, minimum
+from torch import Tensor, maximum, minimum
 
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.sampling import sample
@@ -85,11 +85,8 @@ def polarity_losses(
     whole = correlation(patch, template.image, floor)
     red = correlation(patch[template.red], template.image[template.red], floor)
     green = correlation(patch[template.green], template.image[template.green], floor)
-
-    def loss(sign: int) -> Tensor:  # the worse of the two windows counts
-        return 1 - (sign * whole + minimum(sign * red, sign * green)) / 2
-
-    return loss(+1), loss(-1)
+    # The worse of the two windows counts.
+    return 1 - (whole + minimum(red, green)) / 2, 1 + (whole + maximum(red, green)) / 2
 
 
 def correlation(patch: Tensor, image: Tensor, floor: Tensor | float = 0.0) -> Tensor:

@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
+from kneematch.io.radiograph import Point
 from kneematch.measures.joint_space import LATERAL, MEDIAL
-from kneematch.measures.outlines import Array, Outlines, Point
+from kneematch.measures.outlines import Array, Outlines
 
 # x from the medial margin (0) to the lateral one (1)
 TIBIA: Final = {

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from kneematch.errors import SettingsError
 
 Array = NDArray[np.float64]
-Point = tuple[float, float]
 
 NOTHING: Final = np.zeros((0, 2))
 

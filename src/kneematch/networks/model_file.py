@@ -20,7 +20,8 @@ from kneematch.errors import SettingsError
 from kneematch.geometry.pose import enlarge_pose, pose_from_points
 from kneematch.geometry.view import HALF_ASPECT, VIEW_WIDTH
 from kneematch.io.files import write_file
-from kneematch.matching.annotation import PLATEAU_MARGINS, Point, find_plateau_margins
+from kneematch.io.radiograph import Point
+from kneematch.matching.annotation import PLATEAU_MARGINS, find_plateau_margins
 from kneematch.matching.template import Template, Window
 from kneematch.networks.cpu_inference import WEIGHT_MAX, Ranges, cpu_network, quantize_weights
 from kneematch.networks.pose_network import FIRST, WIDTH, network_from_weights, weight_shapes

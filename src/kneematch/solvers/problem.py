@@ -103,18 +103,18 @@ def pyramid(problem: Problem, factors: tuple[int, ...]) -> dict[int, Problem]:
 def resize_template(template: Template, size: tuple[int, int]) -> Template:
     """Resize a template to (height, width); its windows are rounded to pixels."""
 
-    def scaled(span: slice, axis: int) -> slice:
-        before, after = template.size[axis], size[axis]
-        start = min(round(span.start * after / before), after - 2)
-        return slice(start, max(round(span.stop * after / before), start + 2))
-
-    def window(of: Window) -> Window:
-        return ..., scaled(of[1], 0), scaled(of[2], 1)
+    def resized(window: Window) -> Window:
+        spans = []
+        for span, before, after in zip(window[1:], template.size, size, strict=True):
+            start = min(round(span.start * after / before), after - 2)
+            spans.append(slice(start, max(round(span.stop * after / before), start + 2)))
+        rows, columns = spans
+        return ..., rows, columns
 
     return replace(
         template,
         image=resize(template.image, size),
         local_contrast=resize(template.local_contrast, size),
-        red=window(template.red),
-        green=window(template.green),
+        red=resized(template.red),
+        green=resized(template.green),
     )

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.synthetic.framing import Point
+from kneematch.io.radiograph import Point
 from kneematch.synthetic.solids import Points, Rod, chain
 
 Rods = list[Rod]

@@ -6,9 +6,10 @@ from typing import Final
 
 import numpy as np
 
+from kneematch.io.radiograph import Point
 from kneematch.synthetic.anatomy import KneeShape, draw_knees
 from kneematch.synthetic.bodies import BODIES, abdomen, lateral_knee
-from kneematch.synthetic.framing import FREQUENCIES, SIGNS, Framing, Place, Point, draw_framing
+from kneematch.synthetic.framing import FREQUENCIES, SIGNS, Framing, Place, draw_framing
 from kneematch.synthetic.overlays import STYLES, WORDS, Label, Overlays, draw_overlays
 from kneematch.synthetic.solids import Rod, place_rods
 

@@ -5,7 +5,8 @@ from typing import Final
 
 import numpy as np
 
-Point = tuple[float, float]
+from kneematch.io.radiograph import Point
+
 Range = tuple[float, float]
 Field = tuple[float, float, float, float]
 

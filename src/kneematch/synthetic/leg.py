@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kneematch.io.radiograph import Point
 from kneematch.synthetic.anatomy import (
     SKIN_V,
     Array,
@@ -19,7 +20,6 @@ from kneematch.synthetic.anatomy import (
 from kneematch.synthetic.bodies import foot_end, hip_joint
 from kneematch.synthetic.bones import add_bones
 from kneematch.synthetic.film_plan import FilmPlan
-from kneematch.synthetic.framing import Point
 from kneematch.synthetic.solids import (
     SOFT,
     Grid,

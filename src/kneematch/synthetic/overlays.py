@@ -10,7 +10,8 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from kneematch.synthetic.framing import Field, Framing, Point
+from kneematch.io.radiograph import Point
+from kneematch.synthetic.framing import Field, Framing
 from kneematch.synthetic.solids import segment_distance
 
 Disc = tuple[float, float, float, float]  # centre x and y, radius, grey

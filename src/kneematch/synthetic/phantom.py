@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kneematch.geometry.split import SIDES
-from kneematch.io.radiograph import Radiograph
+from kneematch.io.radiograph import Point, Radiograph
 from kneematch.synthetic.anatomy import plateau_margins
 from kneematch.synthetic.film_plan import FilmPlan, Leg, Picture, plan_film
-from kneematch.synthetic.framing import SIGNS, Place, Point
+from kneematch.synthetic.framing import SIGNS, Place
 from kneematch.synthetic.leg import COARSE, draw_body, draw_leg
 from kneematch.synthetic.overlays import paint_label, paint_overlays
 from kneematch.synthetic.solids import convolve, interpolate

@@ -10,14 +10,13 @@ import torch
 from PIL import Image, ImageDraw
 from pydantic import Field
 
-from kneematch.detection.detection import Point
 from kneematch.detection.detector import Detector
 from kneematch.errors import KneematchError, TemplateError
 from kneematch.geometry.pose import SCALE_MIN, SCALE_RANGE
 from kneematch.geometry.split import SIDES, split, split_lines
 from kneematch.geometry.view import View, transform
 from kneematch.io.display import data_url, to_grey8
-from kneematch.io.radiograph import Radiograph
+from kneematch.io.radiograph import Point, Radiograph
 from kneematch.matching.annotation import (
     COARSE_MARGIN,
     Annotation,
