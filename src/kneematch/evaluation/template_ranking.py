@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.detection.detection import CORNERS, Detection, corners_to_matrix
+from kneematch.detection.detection import CORNERS, Detection
 from kneematch.detection.detector import Detector
 from kneematch.errors import SettingsError
 from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee
@@ -142,7 +142,7 @@ def _tables(
 ) -> list[Table]:
     names = [run.method for run in runs]
     knees = [[_on_film_of(each, run) for each in annotations] for run in runs]  # a on b's film
-    found = corners_to_matrix(np.array([[knee.corners for knee in row] for row in knees]))
+    found = np.array([[knee.to_film for knee in row] for row in knees])
     boxes = np.stack(  # maps (N, 3, 3) of [-1, 1]^2 onto the fine boxes
         [
             rectangle_to_film(*each.fine, mirrored=each.side == "left").numpy()
@@ -182,13 +182,13 @@ def _tables(
 def _disagreement_cells(runs: Sequence[MethodRun], films: Sequence[str]) -> list[tuple[Cell, ...]]:
     """Return each template's median disagreement with the others; nothing without films."""
     common = set(common_films(runs))
-    corners = [
-        [knee.corners for film in films if film in common for knee in run.found[film]]
+    found = [
+        [knee.to_film for film in films if film in common for knee in run.found[film]]
         for run in runs
     ]
-    if not corners[0]:
+    if not found[0]:
         return []
-    between = disagreement(corners_to_matrix(np.array(corners)))
+    between = disagreement(np.array(found))
     return [(float(value),) for value in np.nanmedian(between, axis=1)]
 
 

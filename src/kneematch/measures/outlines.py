@@ -49,12 +49,12 @@ class Outlines:
 
     @property
     def width_px(self) -> float:
-        """Width of the tibial plateau."""
+        """Width of the tibial plateau, in pixels."""
         return float(np.linalg.norm(self.tibia[-1] - self.tibia[0]))
 
     @property
     def width_mm(self) -> float | None:
-        """None without pixel spacing."""
+        """Width of the tibial plateau, in mm; None without pixel spacing."""
         return None if self.mm_per_px is None else self.width_px * self.mm_per_px
 
     def in_plateau_widths(self, points: Array) -> Array:
@@ -77,7 +77,7 @@ class Outlines:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What JSON can hold, to a thousandth of a pixel."""
+        """Return a dictionary that JSON can hold, rounded to a thousandth of a pixel."""
         return {
             "femur": self.femur.round(3).tolist(),
             "tibia": self.tibia.round(3).tolist(),

@@ -37,7 +37,7 @@ def _spongy(start: Point, end: Point, radius: Point, wall: float, depth: float =
 
 
 def lateral_knee(rng: Rng) -> Rods:
-    """A knee from the side, with the patella in front, to the left."""
+    """Return a knee from the side, with the patella in front, to the left."""
     flexion = float(np.radians(rng.choice([rng.uniform(0, 30), rng.uniform(30, 110)])))
     knee = (0.0, -0.3)
     hip = _polar(knee, np.pi - 0.3 * flexion, 5.0)
@@ -69,7 +69,7 @@ def lateral_knee(rng: Rng) -> Rods:
 
 
 def _fingers(rng: Rng, root: float, spread: float, bones: Points, size: float) -> Rods:
-    """Five rays; each has bones of given (length, radius), from y = root downwards."""
+    """Return five rays; each has bones of given (length, radius), from y = root downwards."""
     rods: Rods = []
     for k in range(5):
         at = (size * 0.2 * (k - 2), root + 0.04 * abs(k - 2))
@@ -83,7 +83,7 @@ def _fingers(rng: Rng, root: float, spread: float, bones: Points, size: float) -
 
 
 def _pebbles(rng: Rng, centre: Point, reach: Point, count: int) -> Rods:
-    """Short round bones, as in the wrist and the hind foot."""
+    """Return short round bones, as in the wrist and the hind foot."""
     rods: Rods = []
     for _ in range(count):
         x, y = (c + rng.uniform(-1, 1) * r for c, r in zip(centre, reach, strict=True))
@@ -94,7 +94,7 @@ def _pebbles(rng: Rng, centre: Point, reach: Point, count: int) -> Rods:
 
 
 def _forearm(end: float, length: float, gap: float) -> Rods:
-    """Two long bones side by side, from above to y = end."""
+    """Return two long bones side by side, from above to y = end."""
     return [
         Rod((gap, end - length), (gap, end), (0.13, 0.2), 0.65, 0.4),
         Rod((-gap, end - length), (-gap, end + 0.03), (0.17, 0.1), 0.7, 0.4),
@@ -103,7 +103,7 @@ def _forearm(end: float, length: float, gap: float) -> Rods:
 
 
 def hand(rng: Rng) -> Rods:
-    """Forearm, wrist and fingers."""
+    """Return forearm, wrist and fingers."""
     bones = ((0.65, 0.075), (0.42, 0.06), (0.27, 0.05), (0.2, 0.04))
     palm = _soft((0.0, 0.3), (0.0, 0.8), (0.4, 0.45), 0.4)
     return [
@@ -115,7 +115,7 @@ def hand(rng: Rng) -> Rods:
 
 
 def foot(rng: Rng) -> Rods:
-    """Lower leg, ankle, hind foot and toes, from the front."""
+    """Return lower leg, ankle, hind foot and toes, from the front."""
     return [
         *_shank(rng, -0.2, 3.5),
         *_pebbles(rng, (0.0, 0.2), (0.3, 0.3), 7),
@@ -126,7 +126,7 @@ def foot(rng: Rng) -> Rods:
 
 
 def _shank(rng: Rng, end: float, length: float) -> Rods:
-    """Tibia and fibula down to the ankle at y = end."""
+    """Return tibia and fibula down to the ankle at y = end."""
     side = float(rng.choice([-1, 1]))
     return [
         _soft((0.0, end - length), (0.0, end - length + 1.6), (0.45, 0.75)),
@@ -137,7 +137,7 @@ def _shank(rng: Rng, end: float, length: float) -> Rods:
 
 
 def ankle(rng: Rng) -> Rods:
-    """Both bones of the lower leg on the talus, from the front."""
+    """Return both bones of the lower leg on the talus, from the front."""
     return [
         *_shank(rng, 0.0, 3.5),
         _spongy((-0.16, 0.28), (0.16, 0.28), (0.22, 0.22), 0.1),
@@ -147,7 +147,7 @@ def ankle(rng: Rng) -> Rods:
 
 
 def elbow(rng: Rng) -> Rods:
-    """Upper arm and forearm, straight or bent."""
+    """Return upper arm and forearm, straight or bent."""
     bend = float(rng.choice([0.0, rng.uniform(0.2, 1.6)])) + rng.normal(0, 0.1)
     one, two = _polar((0.13, 0.14), bend, 3.2), _polar((-0.16, 0.1), bend, 3.2)
     return [
@@ -162,7 +162,7 @@ def elbow(rng: Rng) -> Rods:
 
 
 def hip_joint(sign: float, hip: Point, shaft: Point) -> Rods:
-    """Half a pelvis and the upper end of a femur whose shaft starts below the trochanters.
+    """Return half a pelvis and the upper end of a femur whose shaft starts below the trochanters.
 
     `sign` is +1 where medial is to the right; the joint's centre is `hip`.
     """
@@ -185,7 +185,7 @@ def hip_joint(sign: float, hip: Point, shaft: Point) -> Rods:
 
 
 def foot_end(at: Point) -> Rods:
-    """Ankle and foot below a tibia that ends at a point, the toes towards the viewer."""
+    """Return ankle and foot below a tibia that ends at a point, the toes towards the viewer."""
     x, y = at
     toes = [
         Rod((x + 0.14 * k, y + 0.45), (x + 0.2 * k, y + 1.1), (0.09, 0.1), 0.8, 0.3)
@@ -201,7 +201,7 @@ def foot_end(at: Point) -> Rods:
 
 
 def abdomen(rng: Rng, half: float) -> Rods:
-    """The soft tissue around a pelvis whose hips lie `half` from the midline, at y = 0."""
+    """Return the soft tissue around a pelvis whose hips lie `half` from the midline, at y = 0."""
     gas = [
         Rod((x, y), (x, y), (float(rng.uniform(0.08, 0.25)),) * 2, material="air")
         for x, y in rng.uniform((-1.0, -2.5), (1.0, -0.6), (int(rng.integers(0, 8)), 2)).tolist()
@@ -217,7 +217,7 @@ def abdomen(rng: Rng, half: float) -> Rods:
 
 
 def hip(rng: Rng) -> Rods:
-    """A pelvis with both hips, or one hip."""
+    """Return a pelvis with both hips, or one hip."""
     half = rng.uniform(1.0, 1.25)
     rods: Rods = [
         _soft((-half, -1.2), (half, -1.2), (1.3, 1.3)),
@@ -241,7 +241,7 @@ def _spine(x: float, top: float, bottom: float, radius: float) -> Rods:
 
 
 def chest(rng: Rng) -> Rods:
-    """Ribs, spine, lungs, heart and collar bones."""
+    """Return ribs, spine, lungs, heart and collar bones."""
     half, rods = rng.uniform(1.5, 1.9), _spine(0.0, -2.8, 2.5, 0.28)
     rods.append(_soft((0.0, -1.2), (0.0, 2.5), (half + 0.5, half + 0.7), 0.55))
     rods.append(_soft((0.25, 0.6), (0.5, 0.9), (0.65, 0.6), 0.7))
@@ -257,7 +257,7 @@ def chest(rng: Rng) -> Rods:
 
 
 def shoulder(rng: Rng) -> Rods:
-    """An upper arm in its socket beside some ribs."""
+    """Return an upper arm in its socket beside some ribs."""
     low = _polar((0.0, 0.0), rng.uniform(-0.6, 0.1), 5.0)
     ribs = [
         rod
@@ -278,7 +278,7 @@ def shoulder(rng: Rng) -> Rods:
 
 
 def shafts(rng: Rng) -> Rods:
-    """One or two long bones without a joint, perhaps in a cast."""
+    """Return one or two long bones without a joint, perhaps in a cast."""
     two, width = rng.random() < 0.6, rng.uniform(0.5, 1.1)
     rods = [
         _soft((0.0, -5.0), (0.0, 5.0), (width, width * rng.uniform(0.7, 1.3))),
@@ -294,7 +294,7 @@ def shafts(rng: Rng) -> Rods:
 
 
 def tangle(rng: Rng) -> Rods:
-    """Random bones and blobs."""
+    """Return random bones and blobs."""
     rods: Rods = []
     for _ in range(int(rng.integers(3, 12))):
         start = tuple(rng.uniform(-2, 2, 2).tolist())

@@ -203,7 +203,7 @@ def _metal(u0: float, v0: float, u1: float, v1: float, *radius: float) -> Rod:
 
 
 def _total(shape: KneeShape, rng: np.random.Generator) -> list[Rod]:
-    """A femoral shield, and a tibial tray with its stem; the inlay between is radiolucent."""
+    """Return a femoral shield and a tibial tray with its stem; the inlay is radiolucent."""
     tray, top, wide = rng.uniform(0.02, 0.08), rng.uniform(-0.5, -0.36), rng.uniform(0.43, 0.47)
     apex = rng.uniform(-0.18, 0.08)
     return [
@@ -216,7 +216,7 @@ def _total(shape: KneeShape, rng: np.random.Generator) -> list[Rod]:
 
 
 def _partial(shape: KneeShape, rng: np.random.Generator) -> list[Rod]:
-    """A curved piece on one condyle and a small tray with pegs, mostly medial."""
+    """Return a curved piece on one condyle and a small tray with pegs, mostly medial."""
     side = 1.0 if rng.random() < 0.85 else -1.0
     tray, end = rng.uniform(0.03, 0.07), rng.uniform(0.44, 0.5)
     return [
@@ -228,7 +228,7 @@ def _partial(shape: KneeShape, rng: np.random.Generator) -> list[Rod]:
 
 
 def _plate(shape: KneeShape, rng: np.random.Generator) -> list[Rod]:
-    """A buttress plate at the tibia or at the femur, with screws."""
+    """Return a buttress plate at the tibia or at the femur, with screws."""
     side, down = float(rng.choice([-1, -1, 1])), 1.0 if rng.random() < 0.7 else -1.0
     start = 0.06 if down > 0 else -0.12
     line = [(0.53, start), (0.49, start + down * 0.2), (0.34, start + down * 0.45)]
@@ -243,7 +243,7 @@ def _plate(shape: KneeShape, rng: np.random.Generator) -> list[Rod]:
 
 
 def _nail(shape: KneeShape, rng: np.random.Generator) -> list[Rod]:
-    """An intramedullary nail in the tibia or in the femur, and its locking screws."""
+    """Return an intramedullary nail in the tibia or in the femur, and its locking screws."""
     if rng.random() < 0.7:
         far, start, axis = 4.2, rng.uniform(0.08, 0.2), 0.09 + 4 * shape.tibia_shear
         screws = (0.35, 0.55)

@@ -132,7 +132,7 @@ def _draw_beads(rng: np.random.Generator, framing: Framing) -> list[Disc]:
 
 
 def _ball(rng: np.random.Generator, framing: Framing) -> list[Disc]:
-    """A calibration ball on a short stem, between the legs or beside one."""
+    """Draw a calibration ball on a short stem, between the legs or beside one."""
     px, (height, width) = framing.unit_px, framing.size
     x = width * rng.uniform(0.4, 0.6) if len(framing.places) == 2 else width * rng.uniform(0, 1)
     y = height * rng.uniform(0.35, 0.6)
@@ -144,7 +144,7 @@ def _ball(rng: np.random.Generator, framing: Framing) -> list[Disc]:
 
 
 def _ruler(rng: np.random.Generator, framing: Framing) -> tuple[list[Line], list[Label]]:
-    """A ruler along the left or the right edge, with ticks and numbers."""
+    """Draw a ruler along the left or the right edge, with ticks and numbers."""
     (height, width), px = framing.size, framing.unit_px
     left = bool(rng.random() < 0.8)
     x = width * (rng.uniform(0.0, 0.06) if left else rng.uniform(0.94, 1.0))
@@ -163,7 +163,7 @@ def _ruler(rng: np.random.Generator, framing: Framing) -> tuple[list[Line], list
 
 
 def _draw_clips(rng: np.random.Generator, framing: Framing) -> list[Line]:
-    """Skin clips in a row over a knee, or single threads and wires."""
+    """Draw skin clips in a row over a knee, or single threads and wires."""
     lines: list[Line] = []
     px, chance = framing.unit_px, rng.random()
     if framing.places and chance < 0.03:
@@ -181,7 +181,7 @@ def _draw_clips(rng: np.random.Generator, framing: Framing) -> list[Line]:
 
 
 def _draw_texts(rng: np.random.Generator, framing: Framing) -> list[Label]:
-    """Words in the corners."""
+    """Draw words in the corners."""
     height, width = framing.size
     size = max(0.012 * height, 8.0) * rng.uniform(0.8, 2.0)
     texts = []
@@ -193,7 +193,7 @@ def _draw_texts(rng: np.random.Generator, framing: Framing) -> list[Label]:
 
 
 def _draw_shields(rng: np.random.Generator, framing: Framing) -> list[Shield]:
-    """Bright half planes at the upper or lower edge, or beside the legs."""
+    """Draw bright half planes at the upper or lower edge, or beside the legs."""
     height, width = framing.size
     shields: list[Shield] = []
     if framing.kind == "full_leg" or rng.random() > 0.3:

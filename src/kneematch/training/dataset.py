@@ -17,6 +17,7 @@ from torch import Tensor
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadable
 from kneematch.geometry.split import HALF_SIZE, SIDES, split
 from kneematch.io.files import content_hash, make_folder, write_file, writing
+from kneematch.io.radiograph import LATERALITIES
 from kneematch.io.read import is_dicom, read_isolated, unexpected
 from kneematch.parallel import WorkerDied, map_in_workers
 from kneematch.training.config import CACHE_VARIABLE, cache_folder
@@ -28,7 +29,6 @@ WHITE: Final = np.float32(65535)
 BYTES: Final = int(np.prod(SHAPE)) * DTYPE.itemsize  # of a cached film, 1.6 MB
 HALVES_SUFFIX, REASON_SUFFIX = ".halves", ".reason"
 INDEX: Final = "known.jsonl"
-ONE_KNEE: Final = ("L", "R")
 ABANDONED_S: Final = 86_400  # age at which a temporary file belongs to no running process
 SETTLED_NS: Final = 3_000_000_000  # a second change within a clock tick leaves no trace in a stamp
 GPU_FRACTION: Final = 0.3  # of the free GPU memory, which films may fill
@@ -195,7 +195,7 @@ def _split(path: str, side_margin: float) -> Tensor | str:
     """Return the halves (2, 800, 500) of a film, or a lasting reason why it cannot be used."""
     try:
         radiograph = read_isolated(path)
-        if radiograph.laterality in ONE_KNEE:
+        if radiograph.laterality in LATERALITIES:
             return (
                 f"a film of one knee (laterality {radiograph.laterality}); expected both, to train "
                 "on; leave it out"
