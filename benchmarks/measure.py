@@ -237,9 +237,9 @@ def masks(args: argparse.Namespace) -> None:
     scores = score_crops(crops, outline_network(args.network))
     table(MASK_HEAD, mask_rows(crops, scores))
     if args.each:
-        for crop, dice, widths in zip(crops, scores["dice"], scores["widths"], strict=True):
+        for number, (dice, widths) in enumerate(zip(scores["dice"], scores["widths"], strict=True)):
             error = widths[1] - widths[0]
-            print(f"{crop.name} Dice {dice:.3f}, JSW error {np.abs(error).mean():.2f}")
+            print(f"crop {number}: Dice {dice:.3f}, JSW error {np.abs(error).mean():.2f}")
 
 
 def repeat(args: argparse.Namespace) -> None:

@@ -241,6 +241,7 @@ class Detector:
         """Search empty images, so that a GPU loads its code, which takes a second, beforehand."""
         with suppress(RuntimeError):  # such as too little memory, which the first film will meet
             self._search(torch.zeros(1, len(SIDES), *self.preparation.size, device=self.device))
+        torch.cuda.empty_cache()  # leave all memory to the films
 
     def _detections(
         self, films: list[FilmFacts], to_film: NDArray[np.float64], quality: Quality
