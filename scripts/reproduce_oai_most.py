@@ -34,7 +34,7 @@ from kneematch.evaluation.config import GRID
 from kneematch.evaluation.loss_tables import film_losses
 from kneematch.evaluation.method_run import RUNS, MethodRun
 from kneematch.evaluation.run import EvaluateResult
-from kneematch.evaluation.scores import plateau_margins
+from kneematch.evaluation.scores import require_margins
 from kneematch.evaluation.statistics import mean_and_error
 from kneematch.evaluation.tables import (
     Table,
@@ -198,7 +198,7 @@ def _check_margins(config: ReproduceConfig) -> None:
         landmarks = load_annotation(config.template).landmarks
     else:
         landmarks = dict(load_model(str(config.model)).fine_template.landmarks)
-    plateau_margins(landmarks)
+    require_margins(landmarks)
 
 
 def _write_split(split: Split, root: Path, out: Path, config: ReproduceConfig) -> None:

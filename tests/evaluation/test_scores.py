@@ -17,8 +17,8 @@ from kneematch.evaluation.scores import (
     accuracy_table,
     distance_tables,
     plateau_iou,
-    plateau_margins,
     reliability_tables,
+    require_margins,
     score_knees,
 )
 from kneematch.evaluation.tables import Table
@@ -76,13 +76,13 @@ def test_plateau_iou_of_a_tilted_plateau_uses_an_upright_square_of_its_length() 
     assert plateau_iou(level, tilted) == pytest.approx(100**2 / length**2)
 
 
-def test_plateau_margins_are_ordered_as_in_the_picture() -> None:
-    assert plateau_margins(area("left", (300, 1), (100, 2)).landmarks) == ((100, 2), (300, 1))
+def test_require_margins_are_ordered_as_in_the_picture() -> None:
+    assert require_margins(area("left", (300, 1), (100, 2)).landmarks) == ((100, 2), (300, 1))
     own = area("left", (0, 0), (0, 0), landmarks={"b": (9.0, 1.0), "a": (3.0, 1.0)})
-    assert plateau_margins(own.landmarks) == ((3, 1), (9, 1))
+    assert require_margins(own.landmarks) == ((3, 1), (9, 1))
     three = area("left", (1, 0), (2, 0))
     more = replace(three, landmarks={**three.landmarks, "spine": (0.0, 0.0)})
-    assert plateau_margins(more.landmarks) == ((1, 0), (2, 0))
+    assert require_margins(more.landmarks) == ((1, 0), (2, 0))
 
 
 @pytest.mark.parametrize("names", [(), ("a",), ("a", "b", "c")])

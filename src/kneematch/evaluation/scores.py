@@ -1,7 +1,7 @@
 """Errors of detections against labels, and tables of accuracy and of the review flag."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,7 +15,7 @@ from kneematch.evaluation.statistics import bootstrap_mean, mean
 from kneematch.evaluation.tables import Table, columns
 from kneematch.io.csv_text import Cell
 from kneematch.io.radiograph import Point
-from kneematch.matching.annotation import PLATEAU_MARGINS
+from kneematch.matching.annotation import PLATEAU_MARGINS, find_plateau_margins
 
 GOOD_IOU: Final = 0.75
 ALL: Final = "all"
@@ -79,26 +79,29 @@ def score_knees(runs: Sequence[MethodRun], truth: GroundTruth) -> dict[str, list
     }
 
 
-def margin_names(landmarks: Collection[str]) -> tuple[str, ...] | None:
-    """Return the names of a plateau's margins, or None; two landmarks of any name are taken."""
-    names = PLATEAU_MARGINS if set(PLATEAU_MARGINS) <= set(landmarks) else tuple(landmarks)
-    return names if len(names) == len(PLATEAU_MARGINS) else None
+def sorted_margins(landmarks: Mapping[str, Point]) -> list[Point]:
+    """Return both margins of a tibial plateau, the picture's left one first; empty without them.
+
+    If there are only two landmarks, they are taken, whatever their names are.
+    """
+    found = find_plateau_margins(landmarks) or tuple(landmarks.values())
+    return sorted(found) if len(found) == 2 else []
 
 
-def plateau_margins(landmarks: Mapping[str, Point]) -> tuple[Point, Point]:
-    """Return both margins of a tibial plateau, the picture's left one first.
+def require_margins(landmarks: Mapping[str, Point]) -> tuple[Point, Point]:
+    """Return `sorted_margins`.
 
     Raises:
         SettingsError: there are no such landmarks.
     """
-    names = margin_names(landmarks)
-    if names is None:
+    margins = sorted_margins(landmarks)
+    if not margins:
         raise SettingsError(
             f"areas with {len(landmarks)} landmarks; expected both margins of the tibial plateau, "
             f"{' and '.join(PLATEAU_MARGINS)}, to compare with the truth; mark them on the "
             "template (kneematch annotate), or leave out --truth"
         )
-    left, right = sorted(landmarks[name] for name in names)
+    left, right = margins
     return left, right
 
 
@@ -187,7 +190,7 @@ def _score(film: str, label: LabelledKnee, found: Sequence[Detection]) -> KneeSc
     detection = next((each for each in found if each.side == label.side), None)
     if detection is None:
         return KneeScore(film, label.side, label.source)
-    left, right = plateau_margins(detection.landmarks)
+    left, right = require_margins(detection.landmarks)
     percent = 100 / math.dist(label.left, label.right)
     centre = math.dist(_middle(left, right), _middle(label.left, label.right))
     margins = math.dist(left, label.left), math.dist(right, label.right)

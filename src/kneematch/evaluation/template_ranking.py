@@ -16,9 +16,9 @@ from kneematch.evaluation.method_run import MethodRun, common_films
 from kneematch.evaluation.scores import (
     GOOD_IOU,
     KneeScore,
-    margin_names,
-    plateau_margins,
+    require_margins,
     score_knees,
+    sorted_margins,
 )
 from kneematch.evaluation.statistics import Floats, mean
 from kneematch.evaluation.tables import Column, Table, columns
@@ -205,13 +205,13 @@ def _accuracy_cells(
             for run, own in zip(runs, annotations, strict=True)
         ]
     else:
-        marked = [k for k, each in enumerate(annotations) if margin_names(each.landmarks)]
+        marked = [k for k, each in enumerate(annotations) if sorted_margins(each.landmarks)]
         if len(marked) < FEWEST:
             return []
         # Films by number, since two in different folders may have one name.
         labels = tuple(
             LabelledKnee(
-                str(b), knees[b][b].side, *plateau_margins(annotations[b].landmarks), "template"
+                str(b), knees[b][b].side, *require_margins(annotations[b].landmarks), "template"
             )
             for b in marked
         )
