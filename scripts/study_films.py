@@ -15,8 +15,8 @@ from kneematch.io.discovery import (
     LIST_SIGN,
     find_films,
     in_series,
-    located,
     refuse_unlistable,
+    resolve_listed_path,
 )
 from kneematch.io.read import is_dicom
 from reproduce_config import ReproduceConfig
@@ -223,7 +223,7 @@ def _listed_films(path: Path, root: Path, study: Study) -> Films:
     A film of an unknown participant counts as a participant of its own.
     """
     sign = "" if path.suffix.lower() == CSV_SUFFIX else LIST_SIGN
-    films = [located(name, root) for name in find_films([f"{sign}{path}"])]
+    films = [resolve_listed_path(name, root) for name in find_films([f"{sign}{path}"])]
     return [(_participant(film, root, study) or film, film) for film in films]
 
 

@@ -297,14 +297,14 @@ def start_early(preload: str, environment: Mapping[str, str] | None = None) -> N
         from multiprocessing.forkserver import ensure_running
 
         _context(preload)
-        before = dict(os.environ)
-        os.environ.update(environment or {})
-        try:
-            with _signals_blocked(), _main_module_hidden():
+        with _starting, _signals_blocked(), _main_module_hidden():
+            before = dict(os.environ)
+            os.environ.update(environment or {})
+            try:
                 ensure_running()
-        finally:
-            os.environ.clear()
-            os.environ.update(before)
+            finally:
+                os.environ.clear()
+                os.environ.update(before)
 
 
 def _context(preload: str) -> BaseContext:

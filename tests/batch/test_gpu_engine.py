@@ -1,9 +1,12 @@
 """The engine for GPUs, here with a detector on the CPU: readers, shared memory and batches."""
 
 import os
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, active_count
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -31,6 +34,35 @@ def test_detect_on_gpu_finds_what_one_process_finds(
         for knee, true in zip(rows[row.index].detections, row.detections, strict=True):
             assert np.abs(knee.corners - true.corners).max() < 0.4  # 0.3 % of the width
             assert (knee.side, knee.review) == (true.side, true.review)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_detect_on_gpu_leaves_no_thread_behind(
+    films: Path, detector: Detector, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """A thread that is still in PyTorch when the interpreter ends aborts the program."""
+    ended = Event()
+
+    def slow(self: Detector) -> None:
+        time.sleep(0.5)
+        ended.set()
+
+    monkeypatch.setattr(Detector, "warm_up", slow)
+    numbered = list(enumerate(str(path) for path in sorted(films.glob("*.dcm"))))
+    before = active_count()
+    assert list(detect_on_gpu(detector, [], workers)) == []
+    assert active_count() == before
+    with closing(detect_on_gpu(detector, numbered, workers)) as found:
+        next(found)
+        assert ended.is_set()
+    assert active_count() == before
+
+
+def test_warm_up_survives_a_failing_search(detector: Detector) -> None:
+    def fail(problem: object) -> NoReturn:
+        raise RuntimeError("CUDA out of memory")
+
+    replace(detector, solver=fail).warm_up()
 
 
 def test_detect_on_gpu_works_without_shared_memory(

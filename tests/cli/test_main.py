@@ -63,6 +63,12 @@ def test_help_imports_nothing_heavy() -> None:
     assert not HEAVY & set(done.stderr.split())
 
 
+def test_compare_imports_no_torch() -> None:
+    code = "import sys, kneematch.evaluation.visits; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torch" not in done.stdout.split()
+
+
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith(f"kneematch {kneematch.__version__}\n")

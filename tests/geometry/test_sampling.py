@@ -149,7 +149,7 @@ def test_resize_part_equals_resize_of_a_part() -> None:
     assert torch.allclose(found, resize(image[20:220, 50:350], (80, 90)), atol=1e-4)
 
 
-def test_resize_part_repeats_the_outermost_column_where_it_is_lit() -> None:
+def test_resize_part_repeats_the_outermost_column_as_far_as_it_is_told() -> None:
     image = picture(5, 80)
     wide = F.pad(image[None], (12, 0), mode="replicate")[0]
     wanted = resize(F.pad(wide[:, :60], (4, 0)), (5, 25))

@@ -13,6 +13,7 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.io.files import (
+    ABANDONED_S,
     FileVersion,
     atomic_write,
     content_hash,
@@ -143,7 +144,7 @@ with atomic_write("{tmp_path}/killed.txt"):
         assert {path.name for path in tmp_path.iterdir()} == {".kneematch-notes", mine.name}
 
 
-def test_remove_leftovers_keeps_files_of_other_machines(tmp_path: Path) -> None:
+def test_remove_leftovers_keeps_files_of_other_machines_for_a_day(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     code = f"""
@@ -157,6 +158,10 @@ open(f"{tmp_path}/{{TEMPORARY}}{process.pid}-a.csv", "w")
     assert "another" not in name
     remove_leftovers(tmp_path)
     assert (tmp_path / name).exists()
+    long_ago = (tmp_path / name).stat().st_mtime - 2 * ABANDONED_S
+    os.utime(tmp_path / name, (long_ago, long_ago))
+    remove_leftovers(tmp_path)
+    assert not (tmp_path / name).exists()
 
 
 def version(path: Path, *, hashed: bool = False) -> FileVersion:

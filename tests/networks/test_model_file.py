@@ -172,6 +172,24 @@ def reshape_tensor(tensors: dict, about: dict) -> None:
     tensors["fine.regress.2.bias"] = torch.zeros(7)
 
 
+def compact(tensors: dict) -> str:
+    """Store the weights of one convolution in 8 bits; return the name of its steps."""
+    name = "fine.backbone.layer1.0.conv1.weight"
+    tensors[name] = tensors[name].new_ones(tensors[name].shape, dtype=torch.int8)
+    tensors[f"{name}.steps"] = torch.ones(len(tensors[name]))
+    return f"{name}.steps"
+
+
+def reshape_steps(tensors: dict, about: dict) -> None:
+    steps = compact(tensors)
+    tensors[steps] = tensors[steps][:, None]
+
+
+def round_steps(tensors: dict, about: dict) -> None:
+    steps = compact(tensors)
+    tensors[steps] = tensors[steps].int()
+
+
 def move_window(tensors: dict, about: dict) -> None:
     about["templates"]["fine"]["red"] = [0, 5, 4, 100_000]
 
@@ -193,6 +211,8 @@ def overflow_landmark(tensors: dict, about: dict) -> None:
     [
         (set_nan, r"fine\.backbone\.layer3\.1\.conv2\.weight holds NaN or infinity"),
         (set_infinity, r"coarse\.regress\.4\.bias holds NaN or infinity"),
+        (reshape_steps, r"fine\.backbone\.layer1\.0\.conv1\.weight has steps that do not fit"),
+        (round_steps, "has steps that do not fit"),
         (blacken_template, "the fine template shows a single grey"),
         (remove_tensor, r"no 'coarse\.backbone\.bn1\.bias'"),
         (reshape_tensor, r"fine\.regress\.2\.bias has shape \(7,\) instead of \(32,\)"),

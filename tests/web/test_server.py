@@ -142,10 +142,10 @@ def test_auth_refuses_what_another_site_embeds(credentials: Credentials, site: s
 @pytest.mark.parametrize(
     "path",
     [
-        "/static/../auth.py",
-        "/static/%2e%2e/auth.py",
-        "/static/..%2fauth.py",
-        "/static/..%5cauth.py",
+        "/static/../server.py",
+        "/static/%2e%2e/server.py",
+        "/static/..%2fserver.py",
+        "/static/..%5cserver.py",
         "/static/vendor/../../../../../../etc/passwd",
         "/static/%00",
         "/../../etc/passwd",

@@ -6,6 +6,7 @@ import os
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from threading import Thread
 from typing import Final
@@ -32,32 +33,40 @@ Facts = tuple[list[list[list[float]]], FilmFacts]  # all of a PreparedFilm but i
 
 def detect_on_gpu(detector: Detector, films: NumberedFilms, workers: int) -> Generator[list[Row]]:
     """Yield the rows of films, a batch at a time; later films are read while one is searched."""
-    size = detector.batch_size
-    warm_up = Thread(target=detector.warm_up, daemon=True)
+    if not films:
+        return
+    warm_up = Thread(target=detector.warm_up)
     warm_up.start()
+    try:
+        with closing(_read_batches(detector, films, workers)) as batches:
+            for batch in batches:
+                warm_up.join()
+                numbered = [(index, path) for (index, path, _), _ in batch]
+                yield to_rows(numbered, detector.results([film for _, film in batch]))
+    finally:
+        warm_up.join()
+
+
+def _read_batches(
+    detector: Detector, films: NumberedFilms, workers: int
+) -> Generator[list[tuple[Item, PreparedFilm | FilmError]]]:
+    """Yield films that were read, in batches; each must be done with before the next is taken."""
+    size = detector.batch_size
     if workers == 0 or not hasattr(os, "memfd_create"):  # Linux has it
         for first in range(0, len(films), size):
             chunk = films[first : first + size]
-            prepared = [detector.prepare(path) for _, path in chunk]
-            warm_up.join()
-            yield to_rows(chunk, detector.results(prepared))
+            yield [((index, path, 0), detector.prepare(path)) for index, path in chunk]
         return
     # A batch, what workers hold, and what has arrived from them but is not in the batch yet.
     memory = SharedImages(size + workers * (QUEUED + 1), detector.preparation.size)
     prepare = partial(_prepare_in_worker, memory.address, detector.preparation)
     items = ((index, film, memory.free.pop()) for index, film in films)
-    batch: list[tuple[Item, PreparedFilm | FilmError]] = []
     try:
         with closing(map_in_workers(prepare, items, workers=workers, queued=QUEUED)) as results:
-            for item, film in _received(results, memory):
-                batch.append((item, film))
-                if len(batch) == size:
-                    warm_up.join()
-                    yield _detect(detector, batch, memory)
-                    batch = []
-        if batch:
-            warm_up.join()
-            yield _detect(detector, batch, memory)
+            received = _received(results, memory)
+            while batch := list(islice(received, size)):
+                yield batch
+                memory.free += [slot for (_, _, slot), _ in batch]
     finally:
         memory.close()
 
@@ -129,14 +138,3 @@ def _received(
             pixels = memory.pixels[item[2], : len(facts.mirrored)]
             views = View(pixels, torch.tensor(to_film, dtype=torch.float64))
             yield item, PreparedFilm(views, facts)
-
-
-def _detect(
-    detector: Detector,
-    batch: list[tuple[Item, PreparedFilm | FilmError]],
-    memory: SharedImages,
-) -> list[Row]:
-    films = [(index, path) for (index, path, _), _ in batch]
-    rows = to_rows(films, detector.results([film for _, film in batch]))
-    memory.free += [slot for (_, _, slot), _ in batch]
-    return rows

@@ -73,7 +73,7 @@ def measure_corrections(
     """
     if not config.measure or journal.revise is None:
         return []
-    from kneematch.batch.measure_rows import measure_reviewed  # imports torch, which is slow
+    from kneematch.batch.measure_rows import measure_reviewed  # imports SciPy, which is slow
 
     return measure_reviewed(journal, config.outlines, workers=workers, progress=progress)
 

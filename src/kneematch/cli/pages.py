@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kneematch.cli.options import FinishedRun, Root, TemplateFile
-from kneematch.cli.terminal import print_error
+from kneematch.cli.terminal import print_hint
 from kneematch.errors import SettingsError, missing_extra
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _show(make_app: Callable[[], "FastAPI"], port: int, *, browser: bool) -> Non
     with open_port(port) as listening:
         app, credentials = make_app(), Credentials(listening.getsockname()[1])
         typer.echo(credentials.url)
-        print_error("open this address in a browser; Ctrl-C ends it")
+        print_hint("open this address in a browser; Ctrl-C ends it")
         if browser:
             typer.launch(credentials.url)
         with suppress(KeyboardInterrupt):

@@ -36,6 +36,11 @@ def print_error(message: str) -> None:
     logger.error(message)
 
 
+def print_hint(message: str) -> None:
+    """Print one line on stderr that is no error, beside a result on stdout."""
+    logger.warning(message)
+
+
 def print_first_errors(reasons: Sequence[str], total: int, rest: str) -> None:
     """Print reasons on stderr and, if there are more films than these, how many and `rest`."""
     for reason in reasons:

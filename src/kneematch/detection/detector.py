@@ -238,7 +238,12 @@ class Detector:
         return pose_matrix(theta, self.template.aspect, posed.image_aspect).cpu(), quality
 
     def warm_up(self) -> None:
-        """Search empty images, so that a GPU loads its code, which takes a second, beforehand."""
+        """Search empty images, so that a GPU loads its code, which takes a second, beforehand.
+
+        Methods without networks take long for any image, and are not warmed up.
+        """
+        if self.method not in NEURAL:
+            return
         with suppress(RuntimeError):  # such as too little memory, which the first film will meet
             self._search(torch.zeros(1, len(SIDES), *self.preparation.size, device=self.device))
         torch.cuda.empty_cache()  # leave all memory to the films

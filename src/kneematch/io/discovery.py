@@ -17,6 +17,7 @@ from typing import Final, NoReturn
 
 from kneematch.errors import FilmError, SettingsError, Unreadable
 from kneematch.io.csv_text import read_csv
+from kneematch.io.files import READERS
 from kneematch.io.limits import read_text_bytes
 from kneematch.io.read import is_dicom, read_header
 from kneematch.io.run_folder import FOLDERS, holds_run
@@ -31,7 +32,6 @@ STDIN: Final = "-"
 LIST_SIGN: Final = "@"
 CSV_SUFFIX: Final = ".csv"
 PATH_COLUMNS: Final = ("film", "path", "file", "filename")
-READERS: Final = 8  # threads that read headers; most of the time they wait for the disk
 
 
 def find_films(
@@ -148,7 +148,7 @@ def _films_of(name: str, leave_out: Sequence[Path]) -> Iterator[str]:
         source = Path(name[len(LIST_SIGN) :])
         names = _listed(_bytes(source), str(source), source.parent)
     elif path.suffix.lower() == CSV_SUFFIX and os.path.isfile(path):  # noqa: PTH113
-        names = [located(entry, path.parent) for entry in _column(_bytes(path), path)]
+        names = [resolve_listed_path(entry, path.parent) for entry in _column(_bytes(path), path)]
     elif glob.has_magic(name) and not os.path.lexists(path):
         matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - keeps the name as given
         names = list(_outside_runs(matches, name))
@@ -169,7 +169,7 @@ def _listed(text: bytes, source: str, folder: Path) -> list[str]:
         raise SettingsError(f"{source}: a film; expected a list of films; leave the @ out")
     lines = text.split(b"\0") if b"\0" in text else text.split(b"\n")
     names = [os.fsdecode(line.removesuffix(b"\r")) for line in lines]
-    names = [located(name, folder) for name in names if name.strip()]
+    names = [resolve_listed_path(name, folder) for name in names if name.strip()]
     if not names:
         raise SettingsError(f"{source}: an empty list; expected a path a line; check it")
     return names
@@ -198,7 +198,7 @@ def _column(text: bytes, path: Path) -> list[str]:
     return paths
 
 
-def located(name: str, folder: Path) -> str:
+def resolve_listed_path(name: str, folder: Path) -> str:
     """Return a listed path, relative to the current folder or else to the folder of its list."""
     beside = folder / name
     return str(beside) if not os.path.lexists(name) and os.path.lexists(beside) else name

@@ -10,6 +10,7 @@ import platform
 import re
 import secrets
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -22,7 +23,9 @@ from kneematch.errors import SettingsError
 
 # Names of temporary files begin so, and their process follows. A hash stands for the machine, since
 # others may write to the same disk.
-TEMPORARY: Final = f".kneematch-{hashlib.sha256(os.fsencode(platform.node())).hexdigest()[:8]}-"
+PREFIX: Final = ".kneematch-"
+TEMPORARY: Final = f"{PREFIX}{hashlib.sha256(os.fsencode(platform.node())).hexdigest()[:8]}-"
+ABANDONED_S: Final = 86_400  # age at which a temporary file belongs to no running process
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 READERS: Final = 8  # threads; most of the time they wait for the disk
 PER_TASK: Final = 256  # files
@@ -65,14 +68,23 @@ def make_folder(path: Path) -> None:
 
 
 def remove_leftovers(*folders: Path) -> None:
-    """Remove the temporary files that processes of this machine left when they were killed."""
+    """Remove the temporary files of processes that were killed.
+
+    Of other machines, and of containers with another host name, only after a day.
+    """
     if os.name == "nt":  # where os.kill would not ask, but kill
         return
     for folder in folders:
-        for path in folder.glob(f"{TEMPORARY}*"):
+        for path in folder.glob(f"{PREFIX}*-*"):
             process = re.match(rf"{re.escape(TEMPORARY)}(\d+)-", path.name)
-            if process and not _is_running(int(process[1])):
-                path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # another run was faster
+                if is_abandoned(path) or (process and not _is_running(int(process[1]))):
+                    path.unlink()
+
+
+def is_abandoned(path: Path) -> bool:
+    """Return whether a temporary file is so old that no process can be writing it."""
+    return path.stat().st_mtime < time.time() - ABANDONED_S
 
 
 def _is_running(process: int) -> bool:

@@ -220,9 +220,17 @@ def _weights(tensors: Mapping[str, Tensor], phase: str) -> Weights:
             found = tuple(tensor.shape)
             raise ValueError(f"{label} has shape {found} instead of {tuple(shape)}")
         if tensor.dtype == torch.int8:
-            tensor = WEIGHT_MAX * tensors[f"{label}{STEPS}"].reshape(len(tensor))
+            tensor = WEIGHT_MAX * _steps(tensors, label)
         _finite(tensor, label)
     return StoredWeights(tensors, phase, shapes)
+
+
+def _steps(tensors: Mapping[str, Tensor], name: str) -> Tensor:
+    """Return the sizes of 8-bit steps of a convolution's weights, one per output channel."""
+    steps, count = tensors[f"{name}{STEPS}"], len(tensors[name])
+    if steps.shape != (count,) or not steps.is_floating_point() or tensors[name].ndim != 4:
+        raise ValueError(f"{name} has steps that do not fit")
+    return steps
 
 
 def _finite(tensor: Tensor, name: str) -> Tensor:

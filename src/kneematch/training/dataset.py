@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadable
 from kneematch.geometry.split import HALF_SIZE, SIDES, split
-from kneematch.io.files import content_hash, make_folder, write_file, writing
+from kneematch.io.files import content_hash, is_abandoned, make_folder, write_file, writing
 from kneematch.io.radiograph import LATERALITIES
 from kneematch.io.read import is_dicom, read_isolated, unexpected
 from kneematch.parallel import WorkerDied, map_in_workers
@@ -29,7 +29,6 @@ WHITE: Final = np.float32(65535)
 BYTES: Final = int(np.prod(SHAPE)) * DTYPE.itemsize  # of a cached film, 1.6 MB
 HALVES_SUFFIX, REASON_SUFFIX = ".halves", ".reason"
 INDEX: Final = "known.jsonl"
-ABANDONED_S: Final = 86_400  # age at which a temporary file belongs to no running process
 SETTLED_NS: Final = 3_000_000_000  # a second change within a clock tick leaves no trace in a stamp
 GPU_FRACTION: Final = 0.3  # of the free GPU memory, which films may fill
 LOAD_BATCH: Final = 64  # films
@@ -282,5 +281,5 @@ def _make_folder(own: Path) -> None:
         make_folder(own)
         for temporary in own.glob("*/.*"):
             with suppress(FileNotFoundError):  # another run has finished or removed it
-                if temporary.stat().st_mtime < time.time() - ABANDONED_S:
+                if is_abandoned(temporary):
                     temporary.unlink()
