@@ -9,6 +9,7 @@ from kneematch.detection.detection import Detection, join_reasons
 from kneematch.export.tables import DEGREE, PIXEL, SPACING, Cell, Columns, json_list, write_rows
 from kneematch.io.files import atomic_write
 from kneematch.measures.drawn_knees import OUTLINES
+from kneematch.measures.joint_space import COMPARTMENTS, narrowest_place
 from kneematch.measures.landmarks import landmarks, texture_regions
 from kneematch.measures.measure import ANGLE, UNITS, in_mm
 
@@ -30,6 +31,7 @@ COLUMNS: Final[Columns] = {
         for column in (unit, f"{unit}_sd", MM.get(unit))
         if column is not None
     },
+    **{f"jsw_{name}_minimum_x": DECIMALS for name in COMPARTMENTS},
     "review": None,
     "reason": None,
 }
@@ -84,6 +86,9 @@ def measurement_values(
         values[f"{name}_{MM.get(measure.unit)}"] = in_mm(measure, outlines, magnification or 1.0)
         if measure.reason and measure.reason not in knee.reason:
             reasons.append(f"{name}: {measure.reason}")
+    for name in COMPARTMENTS:
+        if values.get(f"jsw_{name}_minimum_pct") is not None:
+            values[f"jsw_{name}_minimum_x"] = narrowest_place(outlines, name)
     return values | {"reason": join_reasons(*reasons)}
 
 
