@@ -1,8 +1,10 @@
 """Changes between two visits, from tables as runs write them."""
 
 import csv
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,18 +14,22 @@ from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.evaluation.visits import compare_visits
 from kneematch.export.measurements import write_measurements
+from kneematch.export.tables import write_failures
+from kneematch.io.run_folder import FAILURES
 from kneematch.measures.measure import measure_outlines
 from kneematch.measures.outlines import Outlines
 
+SIDES = "left", "right"
 
-def knee(side: str, gap_px: float) -> Detection:
+
+def knee(side: str, gap_px: float, laterality: str = "") -> Detection:
     """A joint space of even width over a plateau of 200 pixels, 0.4 mm each."""
     x = np.linspace(100, 300, 5)
     femur, tibia = (np.stack([x, np.full(5, y)], axis=1) for y in (300 - gap_px, 300.0))
     outlines = Outlines(femur, tibia, "left", np.ones(5), np.ones(5), mm_per_px=0.4)
     corners = np.array([[60.0, 160], [340, 160], [340, 440], [60, 440]])
     found = Detection(
-        side, "", 0.1, 0.1, "positive", "neural", corners, (200.0, 300.0), 280.0, 280.0, 0.0
+        side, laterality, 0.1, 0.1, "positive", "neural", corners, (200.0, 300.0), 280.0, 280.0, 0.0
     )
     return replace(found, outlines=outlines, measures=measure_outlines(outlines))
 
@@ -34,11 +40,21 @@ def runs(tmp_path: Path) -> tuple[Path, Path]:
         "first": {"/a/one.dcm": (("left", 10), ("right", 8)), "/a/two.dcm": (("left", 9),)},
         "second": {"/b/1.dcm": (("left", 7), ("right", 8)), "/b/2.dcm": (("right", 9),)},
     }
-    for name, films in visits.items():
-        rows = [(film, knee(*each)) for film, knees in films.items() for each in knees]
-        (tmp_path / name).mkdir()
-        write_measurements(lambda rows=rows: rows, tmp_path / name)  # type: ignore[misc]
-    return tmp_path / "first", tmp_path / "second"
+    first, second = (write_run(tmp_path / name, films) for name, films in visits.items())
+    return first, second
+
+
+def write_run(folder: Path, films: Mapping[str, Iterable[tuple[Any, ...]]]) -> Path:
+    """Write the measurements of knees, given as arguments of `knee` by film."""
+    rows = [(film, knee(*each)) for film, knees in films.items() for each in knees]
+    folder.mkdir()
+    write_measurements(lambda: rows, folder)
+    return folder
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(file))
 
 
 def pairs(folder: Path, *rows: str) -> Path:
@@ -49,20 +65,72 @@ def pairs(folder: Path, *rows: str) -> Path:
 
 def test_compare_visits_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path) -> None:
     on = pairs(tmp_path, "/a/one.dcm,1.dcm", "two.dcm,2.dcm")  # the last have no knee in common
-    changes = {each.measure: each for each in compare_visits(*runs, on, tmp_path / "out.csv")}
+    result = compare_visits(*runs, on, tmp_path / "out.csv")
+    changes = {each.measure: each for each in result.changes}
+    assert result.skipped == ["/a/two.dcm, /b/2.dcm: no knee in common; pair skipped"]
     command = ["compare", *map(str, runs), "--on", str(on), "-o", str(tmp_path / "again.csv")]
-    assert main(command) == 0
+    assert main(command) == 1
     assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "out.csv").read_bytes()
     assert changes["jsw_x250_pct"].knees == 2
     assert changes["jsw_x250_pct"].mean == pytest.approx(-0.75)  # -1.5 % and 0
     assert changes["jsw_x250_mm"].mean == pytest.approx(-0.6)  # of 80 mm
-    with (tmp_path / "out.csv").open() as file:
-        left, right = csv.DictReader(file)
-    assert (left["side"], left["film_after"]) == ("left", "/b/1.dcm")
+    left, right = read_rows(tmp_path / "out.csv")
+    assert (left["side_before"], left["film_after"]) == ("left", "/b/1.dcm")
+    assert (left["laterality"], left["paired_by"]) == ("", "side")
     assert float(left["jsw_x250_pct_change"]) == pytest.approx(-1.5)
     sd = measure_outlines(knee("left", 10).outlines)["jsw_x250"].sd  # type: ignore[arg-type]
     assert float(left["jsw_x250_pct_change_sd"]) == pytest.approx(2**0.5 * (sd or 0), abs=1e-3)
     assert float(right["jsw_x250_pct_change"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("RL", "LR", ["left right R laterality", "right left L laterality"]),  # mirrored
+        ("RL", ("", ""), ["left left R side", "right right L side"]),
+        ("RL", ("L", ""), ["right left L laterality"]),  # R has no partner in its half
+        ("RL", ("R", ""), ["left left R laterality", "right right L side"]),
+        ("RL", ("R",), ["left left R laterality"]),
+        ("R", ("L",), []),  # another knee in the same half
+        ("RR", "RL", ["left left R side", "right right L side"]),  # one of two R is wrong
+    ],
+)
+def test_compare_visits_pairs_knees_by_laterality(
+    before: Sequence[str], after: Sequence[str], expected: list[str], tmp_path: Path
+) -> None:
+    folders = [
+        write_run(tmp_path / film, {film: [(s, 9, k) for s, k in zip(SIDES, known, strict=False)]})
+        for film, known in (("a", before), ("b", after))
+    ]
+    out = tmp_path / "out.csv"
+    if not expected:
+        with pytest.raises(SettingsError, match="a, b: no knee in common"):
+            compare_visits(*folders, pairs(tmp_path, "a,b"), out)
+        return
+    assert compare_visits(*folders, pairs(tmp_path, "a,b"), out).knees == len(expected)
+    names = "side_before", "side_after", "laterality", "paired_by"
+    assert [" ".join(row[name] for name in names) for row in read_rows(out)] == expected
+
+
+def test_compare_skips_films_without_a_knee(
+    runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hands = [f"/b/hand-{k}.dcm" for k in range(12)]
+    write_failures(
+        [(hand, "no_knee", "no frontal knee found") for hand in hands], runs[1] / FAILURES
+    )
+    out = tmp_path / "out.csv"
+    command = ["compare", *map(str, runs), "-o", str(out), "--on"]
+    lost = [f"two.dcm,{hand}" for hand in hands]
+    assert main([*command, str(pairs(tmp_path, *lost, "one.dcm,1.dcm"))]) == 1
+    said = capsys.readouterr()
+    assert said.err.count("no frontal knee found; pair skipped") == 10
+    assert "2 more pairs of films skipped" in said.err
+    assert f"{out}: {len(read_rows(out))} knees" in said.out
+    out.unlink()
+    assert main([*command, str(pairs(tmp_path, *lost))]) == 2
+    assert "no knees to compare (/b/hand-0.dcm: no frontal" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_compare_visits_refuses_films_that_are_not_in_a_run(
@@ -107,5 +175,5 @@ def test_compare_visits_keeps_a_file_that_is_there(runs: tuple[Path, Path], tmp_
     with pytest.raises(SettingsError, match=r"there is a file already; .*--force"):
         compare_visits(*runs, pairs(tmp_path), out)
     assert out.read_text() == "mine"
-    compare_visits(*runs, pairs(tmp_path), out, force=True)
+    compare_visits(*runs, pairs(tmp_path, "one.dcm,1.dcm"), out, force=True)
     assert out.read_text() != "mine"

@@ -10,6 +10,7 @@ from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
     print_error,
+    print_first_errors,
     print_result,
     shown,
     writing,
@@ -19,6 +20,7 @@ from kneematch.options import INPUT, OUTPUT, PERFORMANCE
 
 # Parts of the names of the measures whose changes are printed.
 PRINTED: Final = ("jsw_medial_minimum", "jsw_lateral_minimum", "jsw_x225", "jsw_x250", "_angle")
+MOST_SHOWN: Final = 10  # pairs of films that are skipped
 
 
 def apply(
@@ -75,10 +77,14 @@ def compare(
     from kneematch.evaluation.visits import compare_visits
 
     with writing(out):
-        changes = compare_visits(before, after, on, out, force=force)
-    for each in changes:
+        result = compare_visits(before, after, on, out, force=force)
+    for each in result.changes:
         if any(name in each.measure for name in PRINTED):
             print_result(
                 f"{each.measure}: mean change {each.mean:+.3f}, standard deviation {each.sd:.3f}"
             )
-    print_result(f"{shown(out)}: {max((each.knees for each in changes), default=0)} knees compared")
+    print_result(f"{shown(out)}: {result.knees:,} knee{'s' if result.knees != 1 else ''}")
+    if result.skipped:
+        shown_first = result.skipped[:MOST_SHOWN]
+        print_first_errors(shown_first, len(result.skipped), "skipped", what="pairs of films")
+        raise typer.Exit(SOME_FAILED)

@@ -41,12 +41,14 @@ def print_hint(message: str) -> None:
     logger.warning(message)
 
 
-def print_first_errors(reasons: Sequence[str], total: int, rest: str) -> None:
-    """Print reasons on stderr and, if there are more films than these, how many and `rest`."""
+def print_first_errors(
+    reasons: Sequence[str], total: int, rest: str, *, what: str = "films"
+) -> None:
+    """Print reasons on stderr and, if there are more of `what`, how many and `rest`."""
     for reason in reasons:
         print_error(reason)
     if total > len(reasons):
-        print_error(f"{total - len(reasons)} more films {rest}")
+        print_error(f"{total - len(reasons)} more {what} {rest}")
 
 
 def print_result(line: str) -> None:

@@ -4,7 +4,8 @@ import csv
 import math
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
@@ -15,6 +16,7 @@ from kneematch.export.measurements import MEASUREMENTS, MM
 from kneematch.export.tables import Cell, Columns, write_rows
 from kneematch.io.csv_text import read_csv_file
 from kneematch.io.files import check_suffix, refuse_existing
+from kneematch.io.run_folder import DETECTIONS, FAILURES
 from kneematch.measures.measure import UNITS
 
 BEFORE, AFTER = "before", "after"
@@ -23,10 +25,16 @@ PARTS: Final = (BEFORE, AFTER, "change", "change_sd")
 VALUES: Final = tuple(  # columns of measures, with their units
     f"{name}_{kind}" for name, unit in UNITS.items() for kind in (unit, MM.get(unit)) if kind
 )
+SIDE, LATERALITY = "side", "laterality"  # columns of measurements.csv, and values of `paired_by`
+KNEE: Final = (
+    *("film_before", "film_after", "side_before", "side_after"),
+    *("laterality", "paired_by"),
+)
 
+TABLES: Final = (MEASUREMENTS[0], DETECTIONS, FAILURES)  # of a run, that are read
 LARGEST: Final = 1e9  # of a measure; a larger one is damaged
 
-Table = dict[tuple[str, str], Mapping[str, str]]  # rows by film and side
+Knee = Mapping[str, str]  # a row of measurements.csv
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,24 @@ class Change:
     sd: float  # of the changes between knees
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What `compare_visits` found."""
+
+    knees: int  # rows of the table
+    changes: list[Change]
+    skipped: list[str]  # pairs of films without a knee to compare, and why
+
+
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """The films of a run."""
+
+    knees: Mapping[str, Sequence[Knee]]  # by film
+    without: Mapping[str, str]  # why a film has no measured knee
+    films: Mapping[str, Sequence[str]]  # by file name
+
+
 def compare_visits(
     before: str | os.PathLike[str],
     after: str | os.PathLike[str],
@@ -46,8 +72,11 @@ def compare_visits(
     out: str | os.PathLike[str],
     *,
     force: bool = False,
-) -> list[Change]:
+) -> Comparison:
     """Write the change of every measure of every knee, and return the mean changes.
+
+    Knees are paired by the patient's side, or by the half of the picture where a visit does not
+    know the patient's side. Pairs of films without a knee in common are skipped.
 
     Args:
         before: folder of the first visit's run, made with --measure.
@@ -58,38 +87,91 @@ def compare_visits(
         force: replace a file of that name.
 
     Raises:
-        SettingsError: `out` exists, a table is missing or has no such columns, or a film is not in
-            its run.
+        SettingsError: `out` exists, a table is missing or has no such columns, a film is not in
+            its run, or there is no knee to compare.
     """
-    check_suffix(Path(out), ".csv", "a table")
+    _check_out(Path(out), Path(pairs), (Path(before), Path(after)), force=force)
+    visits = [_read_visit(Path(folder)) for folder in (before, after)]
+    rows: list[dict[str, Cell]] = []
+    skipped = []
+    for films in _read(Path(pairs), (BEFORE, AFTER)):
+        names = [
+            _film(visit, films[column], Path(pairs))
+            for visit, column in zip(visits, (BEFORE, AFTER), strict=True)
+        ]
+        knees = [visit.knees.get(name, ()) for visit, name in zip(visits, names, strict=True)]
+        found = [_changes(*pair) for pair in _pair_knees(*knees)]
+        rows += found
+        if not found:
+            skipped.append(_why_skipped(visits, names))
+    if not rows:
+        why = f" ({skipped[0]})" if skipped else ""
+        raise SettingsError(
+            f"{pairs}: no knees to compare{why}; expected a knee that was measured at both visits; "
+            "name other films"
+        )
+    numbers = {f"{name}_{part}": DECIMALS for name in VALUES for part in PARTS}
+    columns: Columns = {**dict.fromkeys(KNEE), **numbers}
+    write_rows(rows, [Path(out)], columns)
+    return Comparison(len(rows), _summary(rows), skipped)
+
+
+def _check_out(out: Path, pairs: Path, runs: Sequence[Path], *, force: bool) -> None:
+    """Raise SettingsError if the table would replace one that is read, or another without force."""
+    check_suffix(out, ".csv", "a table")
     if os.path.lexists(out) and not force:
-        refuse_existing(Path(out))
-    inputs = [Path(pairs), *(Path(folder) / MEASUREMENTS[0] for folder in (before, after))]
-    if Path(out).exists() and any(path.exists() and path.samefile(out) for path in inputs):
+        refuse_existing(out)
+    inputs = [pairs, *(run / name for run in runs for name in TABLES)]
+    if out.exists() and any(path.exists() and path.samefile(out) for path in inputs):
         raise SettingsError(
             f"{out}: one of the tables to compare; expected another name; choose one"
         )
-    tables = [_measurements(Path(folder)) for folder in (before, after)]
-    rows = []
-    for films in _read(Path(pairs), (BEFORE, AFTER)):
-        names = [
-            _film(table, films[visit], Path(pairs))
-            for table, visit in zip(tables, (BEFORE, AFTER), strict=True)
-        ]
-        for side in ("left", "right"):
-            found = [table.get((name, side)) for table, name in zip(tables, names, strict=True)]
-            if found[0] is not None and found[1] is not None:
-                rows.append(_changes(names, side, found[0], found[1]))
-    numbers = {f"{name}_{part}": DECIMALS for name in VALUES for part in PARTS}
-    columns: Columns = {**dict.fromkeys(("film_before", "film_after", "side")), **numbers}
-    write_rows(rows, [Path(out)], columns)
-    return _summary(rows)
 
 
-def _changes(
-    names: Sequence[str], side: str, before: Mapping[str, str], after: Mapping[str, str]
-) -> dict[str, Cell]:
-    row: dict[str, Cell] = {"film_before": names[0], "film_after": names[1], "side": side}
+def _why_skipped(visits: Sequence[_Visit], names: Sequence[str]) -> str:
+    """Say why two films have no knee to compare."""
+    lacking = [
+        f"{name}: {visit.without[name]}"
+        for visit, name in zip(visits, names, strict=True)
+        if name in visit.without
+    ]
+    return f"{'; '.join(lacking) or f'{names[0]}, {names[1]}: no knee in common'}; pair skipped"
+
+
+def _pair_knees(
+    before: Sequence[Knee], after: Sequence[Knee]
+) -> Iterator[tuple[Knee, Knee, str, str]]:
+    """Yield the knees that two films have in common, their laterality and how they were paired."""
+    sides = [_lateralities(knees) for knees in (before, after)]
+    for first in before:
+        for second in after:
+            known = sides[0][first[SIDE]], sides[1][second[SIDE]]
+            if all(known):
+                if known[0] == known[1]:
+                    yield first, second, known[0], LATERALITY
+            elif first[SIDE] == second[SIDE] and not _has_partner(known, sides):
+                yield first, second, "".join(known), SIDE
+
+
+def _has_partner(known: tuple[str, str], sides: Sequence[Mapping[str, str]]) -> bool:
+    """Return whether one of two knees is paired by its laterality with another knee."""
+    return any(
+        side and side in other.values() for side, other in zip(known, reversed(sides), strict=True)
+    )
+
+
+def _lateralities(knees: Sequence[Knee]) -> dict[str, str]:
+    """Return the lateralities of a film's knees by side; empty if not known or not distinct."""
+    counts = Counter(knee.get(LATERALITY, "") for knee in knees)
+    return {
+        knee[SIDE]: side if counts[side := knee.get(LATERALITY, "")] == 1 else "" for knee in knees
+    }
+
+
+def _changes(before: Knee, after: Knee, laterality: str, paired_by: str) -> dict[str, Cell]:
+    row: dict[str, Cell] = {LATERALITY: laterality, "paired_by": paired_by}
+    for visit, knee in ((BEFORE, before), (AFTER, after)):
+        row |= {f"film_{visit}": knee["film"], f"side_{visit}": knee[SIDE]}
     for name in VALUES:
         first, second = (_number(table.get(name, "")) for table in (before, after))
         row[f"{name}_{BEFORE}"], row[f"{name}_{AFTER}"] = first, second
@@ -112,17 +194,29 @@ def _summary(rows: Sequence[Mapping[str, Cell]]) -> list[Change]:
     return summary
 
 
-def _measurements(folder: Path) -> Table:
-    rows = _read(folder / MEASUREMENTS[0], ("film", "side"))
-    return {(row["film"], row["side"]): row for row in rows}
+def _read_visit(folder: Path) -> _Visit:
+    knees: dict[str, list[Knee]] = defaultdict(list)
+    for row in _read(folder / MEASUREMENTS[0], ("film", SIDE)):
+        knees[row["film"]].append(row)
+    without = {}
+    if (folder / DETECTIONS).exists():
+        films = {row["film"] for row in _read(folder / DETECTIONS, ("film",))}
+        without = dict.fromkeys(films - knees.keys(), "no knee that was accepted")
+    if (folder / FAILURES).exists():
+        for row in _read(folder / FAILURES, ("film", "status", "reason")):
+            reason = row["reason"].removeprefix(f"{row['film']}: ").split("; ")[0]
+            without[row["film"]] = reason or row["status"]
+    names: dict[str, list[str]] = defaultdict(list)
+    for film in (*knees, *without):
+        names[PurePath(film).name].append(film)
+    return _Visit(dict(knees), without, names)
 
 
-def _film(table: Table, name: str, pairs: Path) -> str:
+def _film(visit: _Visit, name: str, pairs: Path) -> str:
     """Return the film of a run that has a name, or its file name."""
-    films = {film for film, _ in table}
-    if name in films:
+    if name in visit.knees or name in visit.without:
         return name
-    alike = [film for film in films if PurePath(film).name == PurePath(name).name]
+    alike = visit.films.get(PurePath(name).name, ())
     if len(alike) != 1:
         found = "several such films" if alike else "no such film"
         raise SettingsError(
