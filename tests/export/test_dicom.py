@@ -19,7 +19,7 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian
 from kneematch.detection.detection import Detection
 from kneematch.export.dicom import export_dicom
 from kneematch.export.dicom_gsps import REVIEW_COLOUR
-from kneematch.export.dicom_sr import outline_on_film
+from kneematch.export.dicom_sr import MEASURES, outline_on_film
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16
@@ -195,7 +195,9 @@ def test_structured_report_has_the_landmarks_on_the_film(
 
 X = np.linspace(40, 110, 11)
 OUTLINES = Outlines(
-    *(np.stack([X, np.full(11, y)], axis=1) for y in (96, 100)), "right", mm_per_px=0.5
+    *(np.stack([X, np.full(11, y)], axis=1) for y in (96, 100)),
+    *("right", np.full(11, 0.6), np.full(11, 0.8)),
+    mm_per_px=0.5,
 )
 MEASURED = {"outlines": OUTLINES, "measures": measure_outlines(OUTLINES)}
 
@@ -205,15 +207,19 @@ def test_structured_report_has_the_measures_of_the_joint(
 ) -> None:
     _, out = exported(source, film, [replace(knees[0], **MEASURED)])
     content = content_of(out, 0)
-    (width,) = named(content, "jsw x250")
-    (value,) = width.MeasuredValueSequence
-    assert float(value.NumericValue) == pytest.approx(2)  # 4 pixels of 0.5 mm
-    assert value.MeasurementUnitsCodeSequence[0].CodeValue == "mm"
-    assert named(content, "tibiofemoral angle") == []  # the shafts are too short
+    (width,) = named(content, "Joint-space width at x = 0.250 (experimental)")
+    (sd,) = named(width.ContentSequence, "Standard deviation of the measure")
+    for item, expected in ((width, 2), (sd, 0.5)):  # 4 and 1 pixels of 0.5 mm
+        (value,) = item.MeasuredValueSequence
+        assert float(value.NumericValue) == pytest.approx(expected)
+        assert value.MeasurementUnitsCodeSequence[0].CodeValue == "mm"
+    assert len(named(content, "Medial minimum joint-space width (experimental)")) == 1
+    assert named(content, "Tibiofemoral angle (experimental)") == []  # the shafts are too short
     femur, tibia = named(content, "Border of a bone at the joint")
     assert (femur.TextValue, tibia.TextValue) == ("femur", "tibia")
     assert femur.ContentSequence[0].GraphicType == "POLYLINE"
     assert len({name.upper()[:16] for name in UNITS}) == len(UNITS)  # codes are distinct
+    assert MEASURES.keys() == UNITS.keys()
 
 
 def test_export_dicom_without_laterality_names_no_side(

@@ -1,11 +1,13 @@
 """A DICOM structured report of knee joint areas (PS3.16, TID 1500, Measurement Report).
 
 Each knee is a planar region (TID 1410) with its side, width, height, loss, whether it needs a
-review and why, and its landmarks. Concepts that DICOM has no code for are coded as 99KNEEMATCH.
+review and why, its landmarks, and the measures of its joint. Concepts that DICOM has no code for
+are coded as 99KNEEMATCH.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import highdicom as hd
@@ -20,7 +22,9 @@ from pydicom.uid import generate_uid
 
 from kneematch import __version__
 from kneematch.detection.detection import Detection
-from kneematch.measures.measure import ANGLE, AREA, WIDTH, in_mm
+from kneematch.export.measurements import STATUS
+from kneematch.measures.joint_space import COMPARTMENTS, FIXED
+from kneematch.measures.measure import ANGLE, AREA, LENGTHS, WIDTH, in_mm
 
 MAKER: Final = "kneematch"
 SCHEME: Final = "99KNEEMATCH"
@@ -31,6 +35,20 @@ REASON: Final = Code("REASON", SCHEME, "Reason for review")
 DECISION: Final = Code("DECISION", SCHEME, "Decision of the reviewer")
 LANDMARK: Final = Code("LANDMARK", SCHEME, "Landmark")
 OUTLINE: Final = Code("OUTLINE", SCHEME, "Border of a bone at the joint")
+MEASURE_SD: Final = Code("MEASURE_SD", SCHEME, "Standard deviation of the measure")
+MEASURES: Final = {  # how measures are called
+    **{
+        f"jsw_{side}_{kind}": f"{side.capitalize()} {kind.replace('_', ' ')} joint-space width"
+        for side in COMPARTMENTS
+        for kind in LENGTHS
+    },
+    **{
+        f"joint_space_{side}_area": f"{side.capitalize()} joint-space area" for side in COMPARTMENTS
+    },
+    **{f"jsw_x{round(1000 * x):03d}": f"Joint-space width at x = {x:.3f}" for x in FIXED},
+    "joint_line_angle": "Joint-line angle",
+    "tibiofemoral_angle": "Tibiofemoral angle",
+}
 LATERALITY: Final = {"R": codes.SCT.Right, "L": codes.SCT.Left}
 PIXELS: Final = Code("{pixels}", "UCUM", "Pixels")
 UNITS: Final = {  # by unit of a measure, and whether it is in mm
@@ -43,6 +61,7 @@ UNITS: Final = {  # by unit of a measure, and whether it is in mm
 REPORT_SERIES: Final = 9501  # series numbers far from those of scanners
 
 CONTAINS: Final = sr.RelationshipTypeValues.CONTAINS
+HAS_PROPERTIES: Final = sr.RelationshipTypeValues.HAS_PROPERTIES
 INFERRED_FROM: Final = sr.RelationshipTypeValues.INFERRED_FROM
 
 
@@ -179,7 +198,7 @@ def _measurements(knee: Detection) -> list[sr.Measurement]:
 
 
 def _joint_measurements(knee: Detection) -> list[sr.Measurement]:
-    """Return the measures of the joint, in mm where the film has spacing."""
+    """Return the measures of the joint and their deviations, in mm where the film has spacing."""
     measurements = []
     for name, measure in knee.measures.items():
         if measure.value is None or knee.outlines is None:
@@ -187,8 +206,15 @@ def _joint_measurements(knee: Detection) -> list[sr.Measurement]:
         length = in_mm(measure, knee.outlines)
         unit = UNITS[measure.unit, length is not None]
         value = measure.value if length is None else length
-        code = Code(name.upper()[:16], SCHEME, name.replace("_", " "))
-        measurements.append(sr.Measurement(name=code, value=round(value, 4), unit=unit))
+        properties = sr.MeasurementProperties()
+        if measure.sd is not None:
+            length = in_mm(replace(measure, value=measure.sd), knee.outlines)
+            sd = round(measure.sd if length is None else length, 4)
+            properties.append(
+                sr.NumContentItem(MEASURE_SD, sd, unit, relationship_type=HAS_PROPERTIES)
+            )
+        code = Code(name.upper()[:16], SCHEME, f"{MEASURES[name]} ({STATUS})")
+        measurements.append(sr.Measurement(code, round(value, 4), unit, properties=properties))
     return measurements
 
 
