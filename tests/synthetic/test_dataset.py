@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pydicom
 import pytest
 
 from kneematch.errors import SettingsError
@@ -203,3 +204,16 @@ def test_synthesize_turns_films(tmp_path: Path) -> None:
     synthesize(tmp_path, SynthConfig(1, "png", SIZE, turn_deg=90.0))
     assert read(tmp_path / "phantom-00000.png").size == SIZE[::-1]
     assert all(abs(float(row["rotation_deg"]) - 90) < 15 for row in truth(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("turn_deg", "mirrored", "orientation"),
+    [(0, False, "LF"), (0, True, "RF"), (90, False, "HL"), (-90, True, "FL"), (183, False, "RH")],
+)
+def test_synthesize_writes_the_orientation_of_the_picture(
+    turn_deg: float, mirrored: bool, orientation: str, tmp_path: Path
+) -> None:
+    synthesize(tmp_path, SynthConfig(1, size=SIZE, turn_deg=turn_deg, mirrored=mirrored))
+    path = tmp_path / "phantom-00000.dcm"
+    assert "".join(pydicom.dcmread(path).PatientOrientation) == orientation
+    assert read(path).seen_from_front == (not mirrored)

@@ -53,7 +53,8 @@ class DetectConfig:
     paper: bool = options.paper_option()
     left_is: str | None = _method(
         None,
-        help="The patient's side at the left of the pictures, where headers do not tell it.",
+        help="The patient's side at the left of all pictures; it counts before headers and "
+        "markers, and knees where these say otherwise are to be reviewed.",
         choices=("R", "L"),
     )
     knees: str = _method(

@@ -103,8 +103,8 @@ class Detector:
             check: compare what another method found with the networks, for `review`.
             knees: 1 or 2, how many frontal knees each film shows; None finds out. Methods other
                 than locator always split a film in two, unless its header names one knee.
-            left_is: "R" or "L", the patient's side at the picture's left, where the headers do not
-                tell it.
+            left_is: "R" or "L", the patient's side at the left of all pictures; it counts before
+                headers and markers.
             paper_settings: steps and rate of Adam, scales and stride of the grid search.
 
         Raises:

@@ -42,6 +42,7 @@ def write_dicom(
     laterality: str | None,
     view: str | None = "PA",
     series: str | None = None,
+    orientation: tuple[str, str] = ("L", "F"),
     bits: int = 12,
     monochrome1: bool = False,
     entropy: str | None = None,
@@ -56,12 +57,15 @@ def write_dicom(
         laterality: "L", "R" or "B"; None is written as "U", unpaired.
         view: "PA", "AP" or another value of ViewPosition.
         series: the series' description.
+        orientation: the patient's directions along the rows and down the columns
+            (PatientOrientation); by default the patient's right is at the picture's left.
         bits: bits stored per pixel, 8 to 16, in two bytes.
         monochrome1: store the negative, as MONOCHROME1.
         entropy: the text that the UIDs are derived from; random UIDs if None.
     """
     dataset = _identity(entropy)
     _describe(dataset, laterality, view, series)
+    dataset.PatientOrientation = list(orientation)
     if mm_per_px is not None:
         dataset.ImagerPixelSpacing = [DSfloat(mm_per_px, auto_format=True)] * 2
     _store(dataset, pixels, bits, monochrome1)
@@ -161,7 +165,6 @@ def _describe(
     dataset.BodyPartExamined = "KNEE"
     dataset.AnatomicRegionSequence = [_code(*KNEE)]
     dataset.ImageLaterality = laterality or "U"
-    dataset.PatientOrientation = ["L", "F"]  # the patient's right is at the picture's left
     if view is not None:
         dataset.ViewPosition = view
         if view in VIEWS:

@@ -67,7 +67,9 @@ class SynthConfig:
     turn_deg: float = _film_option(
         0.0, help="Turn every film clockwise by this angle.", metavar="DEGREES"
     )
-    mirrored: bool = _film_option(False, help="Mirror every film, with its letters.")
+    mirrored: bool = _film_option(
+        False, help="Mirror every film, with its letters; the header says so."
+    )
     workers: int | None = workers_option()
     force: bool = force_option()
 

@@ -29,6 +29,8 @@ SUFFIXES: Final = {"dicom": ".dcm", "png": ".png"}
 OWN_FILES: Final = re.compile(r"phantom-\d{5,}\.(dcm|png)|truth\.csv|template\.json")
 PREFERRED_GRADE: Final = 2  # the highest KL grade of a typical knee
 
+OPPOSITE: Final = {"L": "R", "R": "L", "F": "H", "H": "F"}  # directions of the patient
+
 POINTS: Final = (*PLATEAU_MARGINS, "centre")
 TRUTH_COLUMNS: Final = (
     *("film", "side", "laterality", *(f"{point}_{axis}_px" for point in POINTS for axis in "xy")),
@@ -163,11 +165,23 @@ def _write_film(folder: Path, config: SynthConfig, index: int) -> list[Row] | OS
                 laterality=film.laterality,
                 view=film.view,
                 series=film.series,
+                orientation=_orientation(config),
                 entropy=f"kneematch phantom {seed} {replace(config, count=1, workers=None)}",
             )
     except OSError as error:  # an exception would end the worker
         return error
     return [_truth_row(path.name, made, knee) for knee in made.knees]
+
+
+def _orientation(config: SynthConfig) -> tuple[str, str]:
+    """Return the patient's directions along the rows and down the columns of the pictures.
+
+    They are those of the nearest number of quarter turns.
+    """
+    across, down = "R" if config.mirrored else "L", "F"
+    for _ in range(round(config.turn_deg / 90) % 4):
+        across, down = OPPOSITE[down], across
+    return across, down
 
 
 def _film_name(config: SynthConfig, index: int) -> str:
