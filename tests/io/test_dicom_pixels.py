@@ -243,6 +243,17 @@ def test_decode_pixels_never_takes_a_cut_file_for_whole(
         assert_refused(path, FilmError, "expected")
 
 
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ImplicitVRLittleEndian])
+def test_decode_pixels_says_how_many_bytes_are_missing(
+    gradient: Gradient, save_film: Save, assert_refused: Check, syntax: UID
+) -> None:
+    stored = gradient()
+    path = save_film(stored, 12, syntax)
+    path.write_bytes(path.read_bytes()[:-100])
+    found, stated = 2 * stored.size - 100, 2 * stored.size
+    assert_refused(path, NotAnImage, f"{found} bytes of pixels; expected {stated}, as the header")
+
+
 @pytest.mark.parametrize("syntax", [JPEGLosslessSV1, JPEGLSLossless, JPEG2000Lossless])
 def test_decode_pixels_refuses_a_cut_codestream(
     gradient: Gradient, save_film: Save, encode: Encode, assert_refused: Check, syntax: UID
@@ -272,7 +283,7 @@ def test_decode_pixels_survives_jpeg_lossless_with_one_wrong_byte(
     frame = bytearray(encode(gradient(), 12, JPEGLosslessSV1))
     frame[frame.index(segment) + offset] = value
     path = save_film(gradient(), 12, JPEGLosslessSV1, frame=bytes(frame))
-    assert_refused(path, NotAnImage, "cannot be decoded")
+    assert_refused(path, NotAnImage, "cannot be decoded; expected a whole and valid file")
 
 
 def test_decode_pixels_does_not_wait_for_the_end_of_a_jp2_box(

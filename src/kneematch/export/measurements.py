@@ -1,6 +1,7 @@
 """Measures of a run as CSV and Parquet, one row per knee, and outlines as JSON."""
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +10,7 @@ from kneematch.detection.detection import Detection, join_reasons
 from kneematch.export.tables import DEGREE, PIXEL, SPACING, Cell, Columns, json_list, write_rows
 from kneematch.io.files import atomic_write
 from kneematch.measures.drawn_knees import OUTLINES
-from kneematch.measures.joint_space import COMPARTMENTS, narrowest_place
+from kneematch.measures.joint_space import COMPARTMENTS, LATERAL, MEDIAL, narrowest_place
 from kneematch.measures.landmarks import landmarks, texture_regions
 from kneematch.measures.measure import ANGLE, UNITS, in_mm
 
@@ -75,7 +76,7 @@ def measurement_values(
     }
     if knee.outlines is None:
         return values | {"reason": knee.reason}
-    outlines, reasons = knee.outlines, [knee.reason]
+    outlines = knee.outlines
     values["plateau_width_px"] = outlines.width_px
     values["mm_per_px"] = outlines.mm_per_px
     if outlines.width_mm is not None:
@@ -84,12 +85,34 @@ def measurement_values(
         values[f"{name}_{measure.unit}"] = measure.value
         values[f"{name}_{measure.unit}_sd"] = measure.sd
         values[f"{name}_{MM.get(measure.unit)}"] = in_mm(measure, outlines, magnification or 1.0)
-        if measure.reason and measure.reason not in knee.reason:
-            reasons.append(f"{name}: {measure.reason}")
     for name in COMPARTMENTS:
         if values.get(f"jsw_{name}_minimum_pct") is not None:
             values[f"jsw_{name}_minimum_x"] = narrowest_place(outlines, name)
-    return values | {"reason": join_reasons(*reasons)}
+    return values | {"reason": join_reasons(knee.reason, *_reasons_left_out(knee))}
+
+
+def _reasons_left_out(knee: Detection) -> list[str]:
+    """Return why measures are left out; a compartment without any is named as a whole."""
+    parts: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, measure in knee.measures.items():
+        parts[_part(name)][name] = measure.reason
+    left_out: dict[str, list[str]] = defaultdict(list)  # names by reason
+    for part, reasons in parts.items():
+        one = set(reasons.values())
+        for name, reason in ({part: one.pop()} if len(one) == 1 else reasons).items():
+            left_out[reason].append(name)
+    return [
+        f"{', '.join(names)}: {reason}"
+        for reason, names in left_out.items()
+        if reason and reason not in knee.reason
+    ]
+
+
+def _part(measure: str) -> str:
+    """Return the compartment of a measure; an angle is a part of its own."""
+    if measure.startswith("jsw_x"):
+        return MEDIAL if int(measure.removeprefix("jsw_x")) < 500 else LATERAL
+    return next((name for name in COMPARTMENTS if name in measure), measure)
 
 
 def outline_record(film: str, knee: Detection) -> dict[str, Any]:

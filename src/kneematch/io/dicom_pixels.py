@@ -16,6 +16,7 @@ from pydicom.encaps import encapsulate, get_frame
 from pydicom.pixels.common import PhotometricInterpretation
 from pydicom.pixels.decoders.base import Decoder, DecodeRunner, get_decoder
 from pydicom.pixels.processing import convert_color_space
+from pydicom.pixels.utils import get_expected_length
 from pydicom.uid import (
     HTJ2K,
     JPEG2000,
@@ -57,15 +58,8 @@ def decode_pixels(dataset: Dataset, path: Path) -> NDArray[Any]:
         decoder = _decoder(syntax, path)
         if syntax in CODESTREAM_SYNTAXES:
             _check_codestream(dataset, path)
-        elif (
-            not syntax.is_encapsulated
-            and "PixelData" in dataset
-            and dataset["PixelData"].is_undefined_length  # they would read as noise
-        ):
-            raise NotAnImage(
-                f"{path}: compressed pixels and a header that does not say how; expected a "
-                "transfer syntax; export it again"
-            )
+        elif not syntax.is_encapsulated and "PixelData" in dataset:
+            _check_uncompressed(dataset, path)
         options: dict[str, Any] = {
             "raw": True,  # colours are converted below, a few rows at a time
             "view_only": True,
@@ -100,6 +94,21 @@ def _decoder(syntax: UID, path: Path) -> Decoder:
             "imagecodecs; reinstall kneematch with its dependencies"
         )
     return decoder
+
+
+def _check_uncompressed(dataset: Dataset, path: Path) -> None:
+    """Refuse pixels that are compressed, which would read as noise, or cut."""
+    if dataset["PixelData"].is_undefined_length:
+        raise NotAnImage(
+            f"{path}: compressed pixels and a header that does not say how; expected a "
+            "transfer syntax; export it again"
+        )
+    found, stated = len(dataset.PixelData), get_expected_length(dataset)
+    if found < stated:
+        raise NotAnImage(
+            f"{path}: {found} bytes of pixels; expected {stated}, as the header says; "
+            "copy or export it again"
+        )
 
 
 def _check_codestream(dataset: Dataset, path: Path) -> None:

@@ -22,8 +22,8 @@ MEMORY_PER_FILE_BYTE: Final = 384  # in larger files; equal at 2 MB
 def decoding(path: Path, kind: str) -> Iterator[None]:
     """Turn what a decoder raises on broken input, which may be nearly anything, into NotAnImage.
 
-    The message names the error's type and leaves out its text and its traceback, which may quote
-    the header and with it the patient.
+    The message leaves out the error's text and its traceback, which may quote the header and with
+    it the patient.
     """
     try:
         yield
@@ -33,8 +33,8 @@ def decoding(path: Path, kind: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise NotAnImage(
-            f"{path}: a {kind} that cannot be decoded ({type(error).__name__}); expected a whole "
-            "file; copy or export it again"
+            f"{path}: a {kind} that cannot be decoded; expected a whole and valid file; copy or "
+            "export it again"
         ) from None
 
 
