@@ -1,6 +1,7 @@
 """What `apply` reads of a run, and what it measures again."""
 
 import csv
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,9 +18,12 @@ from kneematch.batch.run import detect_folder
 from kneematch.errors import SettingsError
 from kneematch.export.run_file import Counts, Run
 from kneematch.io.write import save_picture
+from kneematch.measures.drawn_knees import read_corrected
+from kneematch.measures.outlines import Outlines
 from kneematch.review.log import AREA_COLUMNS, Area, Decision, ReviewLog
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
+from kneematch.training.outline_training import OutlineConfig, tune_outlines
 
 NOW = datetime.now(UTC)
 RUN = Run(NOW, NOW, Counts(1, 2, 0, 0), {"crops": True, "export": ["coco"]}, (), "cpu", {}, {})
@@ -120,3 +124,41 @@ def test_apply_review_measures_corrected_knees_again(tmp_path: Path) -> None:
     (problem,) = apply_review(out, workers=0).problems
     assert problem.startswith(f"{film}: not measured (No such file")
     assert table(out / "measurements.csv")[0]["jsw_x250_pct"] == ""
+
+
+def test_apply_review_writes_outlines_that_were_drawn_and_training_finds_them(
+    tmp_path: Path,
+) -> None:
+    films, out = tmp_path / "films", tmp_path / "out"
+    synthesize(films, SynthConfig(1, size=(900, 1000), workers=0))
+    settings = DetectConfig(method="neural", device="cpu", measure=True, overlays=True, workers=0)
+    detect_folder(films, out, settings)
+    (left, right), before = table(out / "detections.csv"), table(out / "measurements.csv")
+    (overlay,) = (out / "overlays").iterdir()
+    picture = overlay.read_bytes()
+    record = json.loads((out / "outlines.json").read_text())["knees"][0]
+    assert "corrected" not in record
+    found = Outlines.from_dict(record)
+    drawn = found.redrawn(found.femur - [0, 0.02 * found.width_px], found.tibia)
+    area = Area(**{name: float(left[name]) for name in AREA_COLUMNS})
+    log = ReviewLog(out / "review.csv")
+    log.add(Decision(left["film"], "left", "corrected", area, float(left["loss"]), outlines=drawn))
+    log.close()
+    for _ in range(2):
+        assert apply_review(out, workers=0).problems == ()
+    knees = json.loads((out / "outlines.json").read_text())["knees"]
+    assert [knee.get("corrected") for knee in knees] == [True, None]
+    assert knees[0]["femur"] == drawn.to_dict()["femur"]
+    assert knees[0]["femur_sides"] == record["femur_sides"]
+    after = table(out / "measurements.csv")
+    assert after[1] == before[1]
+    wider = float(after[0]["jsw_x250_pct"]) - float(before[0]["jsw_x250_pct"])
+    assert wider == pytest.approx(2.0, abs=0.05)
+    assert (before[0]["jsw_x250_pct_sd"] != "", after[0]["jsw_x250_pct_sd"]) == (True, "")
+    assert overlay.read_bytes() != picture
+    assert table(out / "detections.csv") == [left | {"decision": "corrected"}, right]
+    assert '"measured"' not in (out / "journal.jsonl").read_text()
+    (knee,) = read_corrected(out)
+    assert knee.outlines.to_dict() == drawn.to_dict()
+    config = OutlineConfig(steps=1, batch=2, phantoms=2, device="cpu")
+    assert tune_outlines(tmp_path / "own.safetensors", config, run=out) == 1

@@ -61,6 +61,14 @@ def test_measure_outlines_doubts_a_minimum_where_it_lies() -> None:
         assert found["jsw_lateral_mean"].value == pytest.approx(5)
 
 
+def test_measure_outlines_of_a_person_has_no_uncertainty() -> None:
+    outlines = flat(10)
+    found = measure_outlines(outlines)
+    drawn = measure_outlines(outlines.redrawn(outlines.femur, outlines.tibia))
+    for name, each in drawn.items():
+        assert (each.value, each.sd, each.reason) == (found[name].value, None, found[name].reason)
+
+
 def test_doubts_names_every_reason() -> None:
     assert doubts(flat(10), detected_px=205) == []
     assert doubts(flat(10), detected_px=120) == [WRONG_SIZE]

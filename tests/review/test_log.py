@@ -10,10 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.geometry.split import SIDES
+from kneematch.measures.outlines import Outlines
 from kneematch.review.log import (
     AREA_COLUMNS,
     COLUMNS,
@@ -156,6 +158,41 @@ def test_review_log_continues_a_file_of_version_0_1(path: Path) -> None:
     assert read_decisions(path) == {KNEES[2]: CORRECTION}
 
 
+def test_review_log_continues_a_file_without_outlines(path: Path) -> None:
+    header, cells = ",".join(COLUMNS[:-1]), "film-1.dcm,left,corrected,100.5,90.25,80.0,-3.5,0.25"
+    path.write_text(f"{header}\n2026-01-01T00:00:00+00:00,{cells},L,,\n")
+    assert read_decisions(path) == {KNEES[2]: Decision(*KNEES[2], "corrected", MOVED, 0.25, "L")}
+    log = ReviewLog(path)
+    assert log.warning == ""
+    log.add(CORRECTION)
+    log.close()
+    assert [tuple(line) for line in lines(path)] == [COLUMNS, COLUMNS]
+    assert read_decisions(path) == {KNEES[2]: CORRECTION}
+
+
+def test_review_log_keeps_outlines_that_were_drawn(path: Path) -> None:
+    x = np.linspace(10, 90, 9)
+    found = Outlines(np.stack([x, 0 * x + 40], 1), np.stack([x, 0 * x + 50.125], 1), "right")
+    drawn = replace(found, mm_per_px=0.2).redrawn(found.femur - 1, found.tibia)
+    log = ReviewLog(path)
+    log.add(replace(CORRECTION, outlines=drawn))
+    log = reopened(path, log)
+    kept = log.decisions[CORRECTION.knee].outlines
+    assert kept is not None
+    assert kept.corrected
+    assert kept.to_dict() == drawn.to_dict()
+    log.undo()
+    log.close()
+    assert read_decisions(path) == {}
+
+
+def test_decision_refuses_outlines_that_are_not_on_a_film() -> None:
+    line = np.array([[0.0, 0.0], [3.0, 0.0]])
+    for tibia in (line, line * 1e7):
+        with pytest.raises(SettingsError, match="expected borders on a film; draw them there"):
+            replace(CORRECTION, outlines=Outlines(line, tibia, "left"))
+
+
 def test_read_decisions_without_a_file_finds_none(path: Path) -> None:
     assert read_decisions(path) == {}
     assert not path.exists()
@@ -221,8 +258,12 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "unknown decision": lambda line: line.replace(b"accepted", b"maybe", 1),
     "not a number": lambda line: line.replace(b"0.250000", b"low", 1),
     "binary": lambda line: bytes(range(256)).replace(b"\n", b"") + b"\n",
-    "endless number": lambda line: line.replace(b",,\n", b',"{""a"": [1, 1%b]}",\n' % (b"0" * 400)),
-    "no landmarks": lambda line: line.replace(b",,\n", b",7,\n"),
+    "endless number": lambda line: line.replace(
+        b",,,\n", b',"{""a"": [1, 1%b]}",,\n' % (b"0" * 400)
+    ),
+    "no landmarks": lambda line: line.replace(b",,,\n", b",7,,\n"),
+    "no outlines": lambda line: line.replace(b",,,\n", b",,,7\n"),
+    "one border": lambda line: line.replace(b",,,\n", b',,,"{""femur"": [[1, 2], [3, 4]]}"\n'),
     "two lines of text": lambda line: b"one\ntwo\n",
 }
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -62,7 +62,10 @@ Measures = Mapping[str, Measure]
 
 
 def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
-    """Return every measure of a knee, by the names in UNITS."""
+    """Return every measure of a knee, by the names in UNITS.
+
+    Where the outlines' standard deviations are not known, those of measures are not, either.
+    """
     found: dict[str, Measure] = {}
     for name, ends in COMPARTMENTS.items():
         sd = _sd(outlines, np.linspace(*ends, 11))
@@ -84,6 +87,8 @@ def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
     for x, width, sd in zip(FIXED, *widths_and_sds, strict=True):
         found[f"jsw_x{round(1000 * x):03d}"] = _checked(width, sd)
     found["joint_line_angle"] = Measure(joint_line_angle(outlines), _angle_sd(outlines), ANGLE)
+    if not (len(outlines.femur_sd) and len(outlines.tibia_sd)):
+        found = {name: replace(each, sd=None) for name, each in found.items()}
     shafts = tibiofemoral_angle(outlines)
     found["tibiofemoral_angle"] = (
         Measure(None, None, ANGLE, SHORT_SHAFT)

@@ -1,7 +1,7 @@
 """Outlines of one knee's bones in film pixels, and the plateau's own coordinates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +33,7 @@ class Outlines:
     )  # left, right; each (R, 2), proximal first
     tibia_sides: tuple[Array, Array] = (NOTHING, NOTHING)  # proximal first
     mm_per_px: float | None = None
+    corrected: bool = False  # a person drew the borders
 
     def __post_init__(self) -> None:
         for name in ("femur", "tibia"):
@@ -76,6 +77,16 @@ class Outlines:
             points @ np.linalg.inv(np.stack([right - origin, below - origin])) + start
         )
 
+    def redrawn(self, femur: Array, tibia: Array) -> "Outlines":
+        """Return the outlines with borders (K, 2), (M, 2) that a person drew.
+
+        Their uncertainty is not known.
+        """
+        unknown = np.zeros(0)
+        return replace(
+            self, femur=femur, tibia=tibia, femur_sd=unknown, tibia_sd=unknown, corrected=True
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold, rounded to a thousandth of a pixel."""
         return {
@@ -87,6 +98,7 @@ class Outlines:
             "femur_sides": [side.round(3).tolist() for side in self.femur_sides],
             "tibia_sides": [side.round(3).tolist() for side in self.tibia_sides],
             "mm_per_px": self.mm_per_px,
+            **({"corrected": True} if self.corrected else {}),
         }
 
     @classmethod
@@ -111,6 +123,7 @@ class Outlines:
                 femur_sides=femur_sides,  # type: ignore[arg-type]
                 tibia_sides=tibia_sides,  # type: ignore[arg-type]
                 mm_per_px=None if spacing is None else float(spacing),
+                corrected=bool(plain.get("corrected", False)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SettingsError(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from kneematch.detection.detection import CORNERS, Detection
 from kneematch.geometry.split import SIDES
 from kneematch.geometry.view import transform
+from kneematch.measures.measure import measure_outlines
 from kneematch.review.log import CORRECTED, Area, Decision
 
 METHOD: Final = "review"  # of an area or landmarks that a reviewer placed
@@ -64,7 +65,7 @@ def reviewed(found: Detection, decision: Decision) -> Detection:
     if decision.laterality is not None and decision.laterality != found.laterality:
         source = "user" if decision.laterality else ""
         knee = replace(knee, laterality=decision.laterality, laterality_source=source)
-    return knee
+    return _outlined(knee, decision)
 
 
 def is_added(decision: Decision) -> bool:
@@ -75,7 +76,7 @@ def is_added(decision: Decision) -> bool:
 def added_knee(decision: Decision, mm_per_px: float | None) -> Detection:
     """Return the knee that a decision adds."""
     area, height = decision.area, decision.height_px or decision.area.width_px
-    return Detection(
+    added = Detection(
         side=decision.side,
         laterality=decision.laterality or "",
         laterality_source="user" if decision.laterality else "",
@@ -92,6 +93,7 @@ def added_knee(decision: Decision, mm_per_px: float | None) -> Detection:
         landmarks=dict(decision.landmarks or {}),
         decision=decision.state,
     )
+    return _outlined(added, decision)
 
 
 def move_detection(found: Detection, area: Area) -> Detection:
@@ -113,6 +115,13 @@ def move_detection(found: Detection, area: Area) -> Detection:
     motion = moved.to_film @ np.linalg.inv(found.to_film)
     points = transform(motion, np.array([*found.landmarks.values()]).reshape(-1, 2)).tolist()
     return replace(moved, landmarks=dict(zip(found.landmarks, map(tuple, points), strict=True)))
+
+
+def _outlined(knee: Detection, decision: Decision) -> Detection:
+    """Return a knee with the outlines that the reviewer drew, and their measures, if there are."""
+    if decision.outlines is None:
+        return knee
+    return replace(knee, outlines=decision.outlines, measures=measure_outlines(decision.outlines))
 
 
 def _without_measures(found: Detection) -> Detection:

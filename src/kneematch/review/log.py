@@ -18,6 +18,7 @@ from kneematch.geometry.split import SIDES
 from kneematch.io.csv_text import csv_line, restore
 from kneematch.io.files import lock, write_file
 from kneematch.io.radiograph import LATERALITIES
+from kneematch.measures.outlines import Outlines
 
 FILE_NAME: Final = "review.csv"
 ACCEPTED, REJECTED, CORRECTED = DECISIONS = ("accepted", "rejected", "corrected")
@@ -25,7 +26,8 @@ UNDONE: Final = "undone"
 UNKNOWN: Final = "unknown"  # in the file: the reviewer says that the patient's side is not known
 AREA_COLUMNS: Final = ("centre_x_px", "centre_y_px", "width_px", "rotation_deg")
 OLD_COLUMNS: Final = ("time", "film", "side", "decision", *AREA_COLUMNS, "loss")  # of version 0.1
-COLUMNS: Final = (*OLD_COLUMNS, "laterality", "landmarks", "height_px")
+COLUMNS: Final = (*OLD_COLUMNS, "laterality", "landmarks", "height_px", "outlines")
+HEADERS: Final = (COLUMNS, COLUMNS[:-1], OLD_COLUMNS)  # that are read
 SMALLEST_PX, LARGEST_PX = 4, 1e6  # width of an area; distance from the film's corner
 # Entries start with a time; a film's name may contain line breaks, so not every line is an entry.
 ENTRY_START: Final = re.compile(rb"(?<=\n)(?=\d{4}-\d\d-\d\dT)")
@@ -64,6 +66,7 @@ class Decision:
     laterality: str | None = None  # of a correction, "" for unknown; None keeps the one found
     landmarks: Points | None = None  # of a correction; None moves them with the area
     height_px: float | None = None  # of a knee that was not found, but added
+    outlines: Outlines | None = None  # of a correction; None leaves them to the outline network
 
     def __post_init__(self) -> None:
         """Raise SettingsError for values that no reviewer can have meant."""
@@ -76,11 +79,23 @@ class Decision:
             or not all(abs(value) < LARGEST_PX for value in points)
         ):
             raise SettingsError(f"{self}; expected a decision about a knee; decide again")
+        if self.outlines is not None:
+            check_outlines(self.outlines)
 
     @property
     def knee(self) -> KneeKey:
         """The knee that it is about."""
         return self.film, self.side
+
+
+def check_outlines(outlines: Outlines) -> None:
+    """Raise SettingsError unless outlines could lie on a film."""
+    farthest = max(abs(line).max() for line in (outlines.femur, outlines.tibia))
+    if farthest >= LARGEST_PX or outlines.width_px < SMALLEST_PX:
+        raise SettingsError(
+            f"outlines up to {farthest:.0f} px from the film's corner, of a plateau of "
+            f"{outlines.width_px:.1f} px; expected borders on a film; draw them there"
+        )
 
 
 class ReviewLog:
@@ -188,7 +203,7 @@ def _open_locked(path: Path) -> BinaryIO:
 
 def _check_header(path: Path, content: bytes) -> None:
     first = content.split(b"\n", 1)[0].rstrip(b"\r")
-    headers = [",".join(columns).encode() for columns in (COLUMNS, OLD_COLUMNS)]
+    headers = [",".join(columns).encode() for columns in HEADERS]
     torn = b"\n" not in content and headers[0].startswith(content)
     if first not in headers and not torn:
         found = ascii(first[:200].decode("utf-8", "replace"))[1:-1].replace(",", ", ")
@@ -212,14 +227,14 @@ def _back_up(path: Path, content: bytes, faulty: Sequence[int]) -> str:
 def _parse(content: bytes) -> tuple[list[bytes], list[Decision], list[int]]:
     """Return the readable lines, the decisions not undone, and the lines of unreadable text.
 
-    The lines are those of this version: cells that version 0.1 did not write are added.
+    The lines are those of this version: cells that earlier ones did not write are added.
     """
     kept: list[bytes] = []
     made: list[Decision] = []
     faulty: list[int] = []
     line_number = 1
-    old = content.startswith(csv_line(OLD_COLUMNS).encode())
-    missing = len(COLUMNS) - len(OLD_COLUMNS) if old else 0
+    written = next((h for h in HEADERS if content.startswith(csv_line(h).encode())), COLUMNS)
+    missing = len(COLUMNS) - len(written)
     for text in ENTRY_START.split(content):
         first_line = text[: text.find(b"\n") + 1]  # empty for a line torn by a crash
         readable = first_line if line_number == 1 else b""  # the header
@@ -243,23 +258,33 @@ def _parse_entry(line: bytes, missing: int) -> tuple[str, Decision] | None:
     """Return state or UNDONE, and the decision; None if a line lacks more than `missing` cells."""
     try:
         (cells,) = csv.reader([line.decode("utf-8", "surrogateescape")], strict=True)
-        _, film, side, state, x, y, width, rotation, loss, laterality, points, height = (
+        _, film, side, state, *area, loss, laterality, points, height, outlines = (
             *cells,
             *[""] * missing,
         )
+        x, y, width, rotation = map(float, area)
         decision = Decision(
             restore(film),
             side,
             CORRECTED if state == UNDONE else state,
-            Area(float(x), float(y), float(width), float(rotation)),
+            Area(x, y, width, rotation),
             float(loss) if loss else None,
             "" if laterality == UNKNOWN else laterality or None,
             {name: (float(x), float(y)) for name, (x, y) in dict(json.loads(points)).items()}
             if points
             else None,
             float(height) if height else None,
+            Outlines.from_dict(json.loads(outlines)) if outlines else None,
         )
-    except (ValueError, TypeError, RecursionError, OverflowError, csv.Error, SettingsError):
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        OverflowError,
+        csv.Error,
+        SettingsError,
+    ):
         return None
     whole = line.endswith(b"\n") and math.isfinite(decision.loss or 0.0)
     return (state, decision) if whole else None
@@ -276,8 +301,9 @@ def _cells(decision: Decision, state: str) -> list[str]:
     }
     landmarks = "" if decision.landmarks is None else json.dumps(points)
     height = "" if decision.height_px is None else f"{decision.height_px:.3f}"
+    outlines = "" if decision.outlines is None else json.dumps(decision.outlines.to_dict())
     knee = time, decision.film, decision.side, state
-    return [*knee, *numbers, loss, laterality, landmarks, height]
+    return [*knee, *numbers, loss, laterality, landmarks, height, outlines]
 
 
 def _append_line(file: BinaryIO, cells: Sequence[str]) -> None:

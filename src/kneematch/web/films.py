@@ -78,5 +78,6 @@ def _around(film: Radiograph, knee: Detection) -> tuple[Radiograph, list[Detecti
     factor = max(1, max(x1 - x0, y1 - y0) // (2 * THUMBNAIL_PX))
     reduced = Image.fromarray(film.pixels[y0:y1, x0:x1]).reduce(factor)
     corners = (knee.corners - (x0, y0)) / factor
-    shown = replace(knee, corners=corners, width_px=knee.width_px / factor, landmarks={})
+    area = replace(knee, landmarks={}, outlines=None)
+    shown = replace(area, corners=corners, width_px=knee.width_px / factor)
     return Radiograph(np.asarray(reduced, np.float32)), [shown]

@@ -12,6 +12,7 @@ from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError, SettingsError
 from kneematch.review.correction import area_of
 from kneematch.review.log import Area
+from kneematch.web.bone_outlines import Borders, borders_of
 from kneematch.web.detections_table import RowQuery
 from kneematch.web.films import film_jpeg
 from kneematch.web.review_session import DecisionRequest, ReviewSession, Side, card
@@ -40,6 +41,7 @@ def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
             "last": session.last_row(),
             "counts": session.counts(),
             "no_loss": session.no_loss_reason,
+            "measured": session.outliner is not None,
             "warning": session.log.warning,
         }
 
@@ -71,6 +73,12 @@ def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
     def draft(row: Row, side: Side) -> dict[str, Any]:
         return _shape(session.draft(row, side))
 
+    @app.get("/api/outlines/{row}")
+    def outlines(row: Row) -> dict[str, Any]:
+        knee = session.outlined(row)
+        measures = session.check_outliner().measures_table(knee)
+        return {"borders": borders_of(knee), "measures": measures}
+
     @app.get("/thumbnail/{row}/{key}")  # the key makes the address change with the picture
     def thumbnail(row: Row, key: str) -> Response:
         return FileResponse(session.thumbnail(row), media_type="image/jpeg")
@@ -90,6 +98,11 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
     @app.post("/api/loss/{row}")
     def loss(row: Row, area: Area, side: Side | None = None) -> dict[str, float | None]:
         return {"loss": session.loss(row, area, side)}
+
+    @app.post("/api/measures/{row}")
+    def measures(row: Row, drawn: Borders) -> dict[str, Any]:
+        knee = session.redrawn(row, drawn)
+        return {"measures": session.check_outliner().measures_table(knee)}
 
     @app.post("/api/decide")
     def decide(request: DecisionRequest) -> dict[str, Any]:
@@ -112,11 +125,12 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
 
 
 def _shape(knee: Detection) -> dict[str, Any]:
-    """Return area, height, landmarks and laterality of a knee."""
+    """Return area, height, landmarks, laterality and drawn outlines of a knee."""
     return {
         **asdict(area_of(knee)),
         "height_px": knee.height_px,
         "landmarks": {name: list(point) for name, point in knee.landmarks.items()},
         "laterality": knee.laterality,
         "side": knee.side,
+        "outlines": borders_of(knee),
     }

@@ -22,6 +22,7 @@ from kneematch.review.correction import (
     reviewed,
 )
 from kneematch.review.log import ACCEPTED, CORRECTED, FILE_NAME, Area, Decision, KneeKey, ReviewLog
+from kneematch.web.bone_outlines import Borders, Outliner, draw_borders, load_outliner
 from kneematch.web.detections_table import (
     STATES,
     RowQuery,
@@ -49,6 +50,7 @@ class DecisionRequest:
     area: Area | None = None  # of a correction
     laterality: Literal["R", "L", ""] | None = None
     landmarks: dict[str, tuple[float, float]] | None = None
+    outlines: Borders | None = None  # None leaves them to the run's outline network
 
 
 class ReviewSession:
@@ -69,6 +71,8 @@ class ReviewSession:
         self.out, self.root = out, root
         self.table = read_detections_table(out)
         self.template, self.no_loss_reason = load_run_template(out)
+        self.outliner = load_outliner(out)  # None in a run without measures
+        self._outlined: tuple[object, Detection] | None = None  # the last knee, and what it was
         self.thumbnails = path_inside(out, THUMBNAILS)
         self.log = ReviewLog(path_inside(out, FILE_NAME))
         # Film and side of each row, and the rows of these knees.
@@ -118,6 +122,32 @@ class ReviewSession:
         if self.state(row) != CORRECTED or row >= len(self.table):
             return found
         return reviewed(found, self.log.decisions[self.knees[row]])
+
+    def outlined(self, row: int) -> Detection:
+        """Return the knee of a row as decided, with outlines of the run's outline network.
+
+        Raises:
+            SettingsError: The run has no outlines, or another network lies in the place of its own.
+        """
+        outliner = self.check_outliner()
+        key = row, self.log.decisions.get(self.knees[row])
+        if self._outlined is None or self._outlined[0] != key:
+            placed = self.state(row) == CORRECTED
+            knee = outliner.outline(self.knee(row), self.film(row), placed=placed)
+            self._outlined = key, knee
+        return self._outlined[1]
+
+    def check_outliner(self) -> Outliner:
+        """Return how the run outlined its knees; raise SettingsError if it did not."""
+        if self.outliner is None:
+            raise SettingsError(
+                f"{self.out}: no outlines; expected a run made with --measure; detect again with it"
+            )
+        return self.outliner
+
+    def redrawn(self, row: int, borders: Borders) -> Detection:
+        """Return the knee of a row with borders that the reviewer drew, and their measures."""
+        return draw_borders(self.outlined(row), borders)
 
     def same_film(self, row: int) -> list[int]:
         """Return the rows of knees on the film of a row that were not rejected."""
@@ -210,6 +240,8 @@ class ReviewSession:
             raise SettingsError(f"{request.state}; expected an area with a correction only")
         if request.side is not None and request.side not in self.free_sides(row):
             raise SettingsError(f"{request.side} half; expected one without a knee; correct that")
+        if request.outlines and (request.state != CORRECTED or request.side is not None):
+            raise SettingsError("outlines; expected them with a correction of a saved knee only")
         if request.state == ACCEPTED and row >= len(self.table):
             return row  # the reviewer drew it
         if request.area is None:
@@ -220,7 +252,9 @@ class ReviewSession:
             if request.side is not None or row >= len(self.table):  # it is or was added
                 height = request.area.width_px / start.width_px * start.height_px
             loss = self.loss(row, request.area, request.side)
-            what = loss, request.laterality, request.landmarks, height
+            borders = request.outlines
+            drawn = None if borders is None else self.redrawn(row, borders).outlines
+            what = loss, request.laterality, request.landmarks, height, drawn
             decision = Decision(film, request.side or side, CORRECTED, request.area, *what)
         self.log.add(decision)
         return self._update(self._row_of(decision.knee))

@@ -1,8 +1,9 @@
-// The editor: one knee on its film, whose area, landmarks and patient's side can be corrected.
+// The editor: one knee on its film, whose area, landmarks, outlines and side can be corrected.
 
-import { $, arrowKeys, showNotice } from "./dialogs.js";
+import { $, arrowKeys, element, showNotice } from "./dialogs.js";
 import { FilmView } from "./film_view.js";
 import { LandmarkMarks } from "./landmark_marks.js";
+import { OutlineMarks } from "./outline_marks.js";
 import { debounce, getJson, postJson } from "./server.js";
 import { setUpToolbar } from "./toolbar.js";
 
@@ -14,13 +15,15 @@ const NAMES = ["centre_x_px", "centre_y_px", "width_px", "rotation_deg"];
 const LATERALITIES = ["R", "L", ""];
 
 const near = (a, b) => Math.abs(a - b) < 1e-3;
+const inSamePlace = (a, b) => NAMES.every((name) => near(a[name], b[name]));
 const areaOf = (knee) => Object.fromEntries(NAMES.map((name) => [name, knee[name]]));
 
 function same(a, b) {
   const points = Object.entries(a.landmarks);
   return (
     a.laterality === b.laterality &&
-    NAMES.every((name) => near(a[name], b[name])) &&
+    inSamePlace(a, b) &&
+    JSON.stringify(a.outlines) === JSON.stringify(b.outlines) &&
     points.every(([name, [x, y]]) => near(x, b.landmarks[name][0]) && near(y, b.landmarks[name][1]))
   );
 }
@@ -39,9 +42,11 @@ function carried(points, from, to) {
 
 export class Editor {
   // `decide(decision)` is called with the decision of the user.
-  constructor({ decide, closed, step, loss }) {
+  constructor({ decide, closed, step, loss, measured }) {
     this.callbacks = { decide, closed, step };
     this.showsLoss = loss;
+    this.measured = measured; // the run has outlines
+    $("#measures").hidden = !measured;
     this.place = $("#editor");
     this.toolbar = setUpToolbar(this.place);
     this.view = new FilmView($("#film"), () => this.toolbar.show(this.view.tone));
@@ -55,6 +60,7 @@ export class Editor {
       "#previous": () => this.callbacks.step(-1),
       "#next": () => this.callbacks.step(1),
       "#back": () => this.close(),
+      "#edit-outlines": () => this.editOutlines(),
       "#zoom-box": () => this.zoomToKnee(),
       "#add-left": () => this.add("left"),
       "#add-right": () => this.add("right"),
@@ -97,11 +103,30 @@ export class Editor {
     this.start = areas.knee;
     this.free = areas.free;
     this.adding = null; // the half of a knee that is being added
+    this.drags = []; // outlines before each drag, to undo it
+    this.outlined = null; // borders and measures of the run's outline network
     this.#showOthers(areas.others);
     this.#set(areas.knee);
     if (areas.knee) this.zoomToKnee();
     else this.view.fit();
     this.place.dataset.ready = row.row;
+    if (this.measured && areas.knee) await this.#loadOutlines(row.row);
+  }
+
+  // Shows handles on the outlines instead of the area's, or the other way round.
+  editOutlines(editing = !this.editing) {
+    if (editing && !this.#borders()) return showNotice("There are no outlines to correct", "fair");
+    this.editing = editing;
+    this.landmark = null;
+    this.#set(this.knee);
+    this.zoomToKnee();
+  }
+
+  // Takes back the last drag of an outline; returns whether there was one.
+  undoDrag() {
+    if (!this.drags.length) return false;
+    this.#set({ ...this.knee, outlines: this.drags.pop() });
+    return true;
   }
 
   close() {
@@ -119,8 +144,8 @@ export class Editor {
 
   async save() {
     if ($("#save-area").disabled) return;
-    const { landmarks, laterality } = this.knee;
-    const correction = { area: areaOf(this.knee), landmarks, laterality, side: this.adding };
+    const { landmarks, laterality, outlines } = this.knee;
+    const correction = { area: areaOf(this.knee), landmarks, laterality, outlines, side: this.adding };
     this.start = this.knee;
     await this.#send({ row: this.row, state: "corrected", ...correction });
   }
@@ -137,6 +162,7 @@ export class Editor {
     const knee = await getJson(`api/draft/${this.row}/${side}`);
     if (this.start) this.others.add(this.#outline(this.start));
     this.adding = side;
+    this.outlined = null;
     $("#loss-found").textContent = "–";
     $("#knee-facts").textContent = `new knee in the ${side} half, not saved`;
     this.#set(knee);
@@ -144,11 +170,13 @@ export class Editor {
   }
 
   restore() {
-    if (this.knee && this.found && !this.adding) this.#set(this.found);
+    if (!this.knee || !this.found || this.adding) return;
+    this.drags = [];
+    this.#set(this.found);
   }
 
   nudge(dx, dy) {
-    if (!this.knee) return;
+    if (!this.knee || this.#editsOutlines) return;
     if (this.landmark) {
       const [x, y] = this.knee.landmarks[this.landmark];
       this.#setLandmark(this.landmark, [x + dx, y + dy]);
@@ -159,11 +187,11 @@ export class Editor {
   }
 
   turn(sign) {
-    if (this.knee) this.#moveArea({ rotation_deg: this.knee.rotation_deg + sign * TURN_DEG });
+    if (this.knee && !this.#editsOutlines) this.#moveArea({ rotation_deg: this.knee.rotation_deg + sign * TURN_DEG });
   }
 
   resize(sign) {
-    if (!this.knee) return;
+    if (!this.knee || this.#editsOutlines) return;
     const factor = RESIZE ** sign;
     const { width_px: width, height_px: height } = this.knee;
     this.#moveArea({ width_px: factor * width, height_px: factor * height });
@@ -175,16 +203,24 @@ export class Editor {
 
   // Selects the next landmark for the arrow keys, and after the last one the area.
   selectNext() {
-    if (!this.knee) return;
+    if (!this.knee || this.#editsOutlines) return;
     const names = [null, ...Object.keys(this.knee.landmarks)];
     this.landmark = names[(names.indexOf(this.landmark) + 1) % names.length];
     this.#set(this.knee);
   }
 
+  // Zooms to the knee, or to its joint space while its outlines are edited.
   zoomToKnee() {
     if (!this.knee) return;
+    if (this.#editsOutlines) return this.#zoomToJoint();
     const { centre_x_px: x, centre_y_px: y, width_px: w, height_px: h } = this.knee;
     this.view.fitBox([x - w / 2, y - h / 2, x + w / 2, y + h / 2], 1.7);
+  }
+
+  #zoomToJoint() {
+    const points = Object.values(this.#borders()).flat();
+    const [x, y] = [0, 1].map((k) => points.map((point) => point[k]));
+    this.view.fitBox([Math.min(...x), Math.min(...y), Math.max(...x), Math.max(...y)], 1.15);
   }
 
   keys() {
@@ -197,6 +233,7 @@ export class Editor {
       l: () => this.selectNext(),
       s: () => this.#nextLaterality(),
       k: () => this.add(),
+      o: () => this.editOutlines(),
       r: () => this.restore(),
       f: () => this.zoomToKnee(),
       a: () => this.decide("accepted"),
@@ -252,6 +289,12 @@ export class Editor {
       dragEnded: () => this.#set(this.knee),
       selected: (name) => (this.landmark = name),
     });
+    this.editing = false; // the outlines instead of the area, where there are some
+    this.outlines = new OutlineMarks(view, {
+      started: () => this.drags.push(this.knee.outlines),
+      changed: (outlines) => this.#setOutlines(outlines),
+      dragEnded: () => this.#set(this.knee),
+    });
     view.markLayer.add(this.handles);
     view.marks.on("xChange yChange scaleXChange", () => this.handles.forceUpdate());
   }
@@ -274,7 +317,8 @@ export class Editor {
   // Shows a knee, or none.
   #set(knee) {
     this.knee = knee && { ...knee };
-    this.rect.visible(Boolean(knee));
+    const editsArea = Boolean(knee) && !this.#editsOutlines;
+    this.rect.visible(editsArea);
     if (knee) {
       const { centre_x_px: x, centre_y_px: y, width_px: width, height_px: height, rotation_deg } = knee;
       const offset = { offsetX: width / 2, offsetY: height / 2 };
@@ -283,10 +327,58 @@ export class Editor {
       this.handles.anchorStroke(COLOURS[knee.side]);
     }
     if (!(this.landmark in (knee?.landmarks ?? {}))) this.landmark = null;
-    this.handles.nodes(knee ? [this.rect] : []);
+    this.handles.nodes(editsArea ? [this.rect] : []);
     this.handles.forceUpdate();
     this.#showLandmarks();
+    this.#showOutlines();
     this.#changed();
+  }
+
+  async #loadOutlines(row) {
+    const outlined = await getJson(`api/outlines/${row}`);
+    if (this.row !== row || this.adding) return;
+    this.outlined = outlined;
+    this.#set(this.knee);
+    if (this.#editsOutlines) this.#zoomToJoint();
+  }
+
+  get #editsOutlines() {
+    return this.editing && Boolean(this.#borders());
+  }
+
+  // Returns the outlines that were drawn, or those that were found while the area is where it was.
+  #borders() {
+    const { knee, outlined, start } = this;
+    if (!knee || !outlined) return null;
+    return knee.outlines ?? (inSamePlace(knee, start) ? outlined.borders : null);
+  }
+
+  #showOutlines() {
+    const borders = this.#borders();
+    const editing = this.#editsOutlines;
+    this.outlines.set(borders, editing);
+    const drawn = this.knee?.outlines;
+    if (drawn && borders) this.#requestMeasures(this.row, drawn);
+    else this.#showMeasures(borders && this.outlined.measures);
+    $("#edit-outlines").disabled = !borders;
+    $("#edit-outlines").setAttribute("aria-pressed", String(editing));
+    $("#how").hidden = editing;
+    $("#how-outlines").hidden = !editing;
+  }
+
+  #setOutlines(outlines) {
+    this.knee.outlines = outlines;
+    this.#changed();
+  }
+
+  #showMeasures(measures) {
+    const cells = (line) => line.map((text, k) => element(k ? "td" : "th", {}, text));
+    const lines = (measures?.lines ?? []).map((line) => element("tr", {}, ...cells(line)));
+    $("#measures tbody").replaceChildren(...lines);
+    $("#measures table").hidden = !measures;
+    $("#measures-unit").textContent = measures?.unit ?? "";
+    const moved = this.knee && this.outlined && !measures;
+    $("#measures-hint").textContent = moved ? "The knee will be outlined and measured anew once it is saved." : "";
   }
 
   #moveArea(change) {
@@ -314,11 +406,12 @@ export class Editor {
     this.landmark = null;
     this.knee = { ...area, landmarks: carried(this.knee.landmarks, this.knee, area) };
     this.#showLandmarks();
+    this.#showOutlines();
     this.#changed();
   }
 
   #showLandmarks() {
-    this.landmarks.set(this.knee?.landmarks ?? {}, this.landmark);
+    this.landmarks.set((!this.#editsOutlines && this.knee?.landmarks) || {}, this.landmark);
   }
 
   #changed() {
@@ -334,6 +427,11 @@ export class Editor {
     for (const name of ["#accept", "#reject", "#restore"]) $(name).disabled = !knee || Boolean(adding);
     if (knee && this.showsLoss) this.#requestLoss(this.row, areaOf(knee), adding);
   }
+
+  #requestMeasures = debounce(DELAY_MS, async (signal, row, borders) => {
+    const { measures } = await postJson(`api/measures/${row}`, borders, signal);
+    if (this.row === row && this.knee?.outlines === borders) this.#showMeasures(measures);
+  });
 
   #requestLoss = debounce(DELAY_MS, async (signal, row, area, side) => {
     const { loss } = await postJson(`api/loss/${row}${side ? `?side=${side}` : ""}`, area, signal);

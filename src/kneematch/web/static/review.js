@@ -11,7 +11,7 @@ const FILTERS_KEY = "kneematch-filters"; // in the session storage, so that a re
 const start = await getJson("api/start");
 const filters = $("#filters");
 const gallery = new Gallery(openEditor);
-const editor = new Editor({ decide, closed, step, loss: !start.no_loss });
+const editor = new Editor({ decide, closed, step, loss: !start.no_loss, measured: start.measured });
 
 function showCounts(counts) {
   const { rows, accepted, corrected, rejected } = counts;
@@ -148,7 +148,8 @@ const inGallery = {
   Enter: () => openEditor(gallery.row),
 };
 const inEditor = editor.keys();
-const everywhere = { u: undo, "Ctrl+z": undo, "?": setUpHelp() };
+const undoDragOrDecision = () => (editor.open && editor.undoDrag()) || undo();
+const everywhere = { u: undo, "Ctrl+z": undoDragOrDecision, "?": setUpHelp() };
 const names = new Set([...Object.keys(inGallery), ...Object.keys(inEditor)]);
 const keysNow = () => (editor.open ? inEditor : gallery.busy ? {} : inGallery);
 const byPlace = [...names].map((key) => [key, () => keysNow()[key]?.()]);

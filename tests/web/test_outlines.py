@@ -1,0 +1,204 @@
+"""Outlines on the review page: shown, dragged, measured, saved and applied."""
+
+import csv
+import json
+import math
+import shutil
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from playwright.sync_api import Page, expect
+
+from kneematch.batch.config import DetectConfig
+from kneematch.batch.run import detect_folder
+from kneematch.errors import SettingsError
+from kneematch.measures.drawn_knees import read_corrected
+from kneematch.review.log import AREA_COLUMNS, read_decisions
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
+from kneematch.web.bone_outlines import MAX_POINTS
+from kneematch.web.review import review_app
+from kneematch.web.review_session import ReviewSession
+from kneematch.web.server import Credentials
+
+Serve = Callable[[FastAPI], Credentials]
+Open = Callable[..., Page]
+LINE = [[10.0, 10.0], [90.0, 10.0]]
+
+
+@pytest.fixture(scope="session")
+def measured_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with measures of one film, which tests must not change."""
+    folder = tmp_path_factory.mktemp("measured")
+    synthesize(folder / "films", SynthConfig(1, size=(900, 1000), workers=0))
+    config = DetectConfig(method="neural", device="cpu", measure=True, workers=0)
+    detect_folder(folder / "films", folder / "out", config)
+    return folder / "out"
+
+
+@pytest.fixture
+def out(measured_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(measured_run, tmp_path / "out"))
+
+
+def outlines(out: Path) -> list[dict[str, object]]:
+    knees: list[dict[str, object]] = json.loads((out / "outlines.json").read_text())["knees"]
+    return knees
+
+
+def drag(page: Page, start: tuple[float, float], by: tuple[float, float]) -> None:
+    """Drag from a point of the film, by film pixels."""
+    film = page.locator("#film")
+    place = film.bounding_box()
+    assert place is not None
+    left, top, scale = (float(film.get_attribute(f"data-{k}") or 0) for k in ("x", "y", "scale"))
+    x, y = place["x"] + left + scale * start[0], place["y"] + top + scale * start[1]
+    page.mouse.move(x, y)
+    page.mouse.down()
+    for share in (0.4, 1.0):
+        page.mouse.move(x + share * scale * by[0], y + share * scale * by[1])
+    page.mouse.up()
+
+
+def test_review_page_drags_an_outline_and_measures_follow(
+    out: Path, serve: Serve, open_page: Open, tmp_path: Path
+) -> None:
+    session = ReviewSession(out, Path())
+    page = open_page(serve(review_app(session)))
+    page.wait_for_selector("body[data-ready]")
+    page.locator("[name=sort]").select_option("film")
+    expect(page.locator("#gallery")).to_have_attribute("aria-busy", "false")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#editor[data-ready='0']")
+    cell = page.locator("#measures tbody tr").nth(1).locator("td").nth(0)
+    expect(cell).to_contain_text(" ± ")
+    expect(page.locator("#measures caption")).to_have_text("Joint-space width, mm (experimental)")
+    found = cell.inner_text()
+    page.screenshot(path=tmp_path / "shown.png")
+    expect(page.locator("#save-area")).to_be_disabled()
+    page.locator("#gallery").focus()
+    page.keyboard.press("o")
+    page.screenshot(path=tmp_path / "editing.png")
+
+    femur = np.array(outlines(out)[0]["femur"])
+    medial_handle = femur[75]  # the medial side of the left knee is on its right
+    drag(page, tuple(medial_handle), (0, -8))
+    expect(cell).not_to_have_text(found)
+    expect(cell).not_to_contain_text("±")
+    assert float(cell.inner_text().split()[0]) > float(found.split()[0])
+    page.keyboard.press("Control+z")
+    expect(cell).to_have_text(found)
+    expect(page.locator("#save-area")).to_be_disabled()
+    drag(page, tuple(medial_handle), (3, -8))
+    expect(cell).not_to_have_text(found)
+    wider = cell.inner_text()
+    page.screenshot(path=tmp_path / "dragged.png")
+    with page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
+        page.keyboard.press("Enter")
+    page.wait_for_selector("#editor[data-ready='1']")
+    page.keyboard.press("PageUp")
+    page.wait_for_selector("#editor[data-ready='0']")
+    expect(page.locator("#knee-facts")).to_contain_text("corrected")
+    expect(cell).to_have_text(wider)
+    expect(page.locator("#edit-outlines")).to_have_attribute("aria-pressed", "true")
+    page.keyboard.press("ArrowLeft")  # would move the area, which is hidden
+    page.keyboard.press("o")
+    expect(page.locator("#save-area")).to_be_disabled()
+    page.keyboard.press("r")
+    expect(cell).to_have_text(found)
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#measures-hint")).to_contain_text("measured anew")
+    page.screenshot(path=tmp_path / "moved.png")
+    page.keyboard.press("Escape")
+    with page.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
+        page.locator("#apply").click()
+    session.log.close()
+
+    (knee,) = read_corrected(out)
+    shift = knee.outlines.femur - femur
+    assert shift[75] == pytest.approx((0, -8), abs=0.5)  # across the plateau only
+    assert abs(shift[[0, 40, 100]]).max() < 0.05
+    assert np.diff(knee.outlines.femur[:, 0]).min() > 0
+    with (out / "measurements.csv").open(newline="") as file:
+        row = next(csv.DictReader(file))
+    assert f"{float(row['jsw_x250_mm']):.2f}" == wider
+    assert row["jsw_x250_pct_sd"] == ""
+
+
+def test_session_outlines_knees_as_the_run_did(out: Path) -> None:
+    session = ReviewSession(out, Path())
+    for row, expected in enumerate(outlines(out)):
+        found = session.outlined(row).outlines
+        assert found is not None
+        np.testing.assert_allclose(found.tibia, np.array(expected["tibia"]), atol=0.05)
+    session.log.close()
+
+
+def call(credentials: Credentials, path: str, body: object = None) -> tuple[int, Any]:
+    """Send a request as the page does; return status and answer."""
+    own = f"http://127.0.0.1:{credentials.port}"
+    cookie = f"{credentials.cookie_name}={credentials.token}"
+    headers = {"Cookie": cookie, "Origin": own, "Content-Type": "application/json"}
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(f"{own}/api/{path}", data, headers)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+WRONG: list[object] = [
+    {"femur": LINE},
+    {"femur": LINE, "tibia": LINE[:1]},
+    {"femur": LINE, "tibia": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]},
+    {"femur": LINE, "tibia": LINE[:1] * 2},
+    {"femur": LINE, "tibia": [[0.0, 0.0], [1e9, 0.0]]},
+    {"femur": LINE, "tibia": [[0.0, 0.0], [math.nan, 0.0]]},
+    {"femur": LINE, "tibia": LINE * MAX_POINTS},
+    {"femur": "x", "tibia": "y"},
+]
+
+
+def test_review_app_refuses_outlines_that_do_not_fit(out: Path, serve: Serve) -> None:
+    session = ReviewSession(out, Path())
+    served = serve(review_app(session))
+    knee = call(served, "areas/0")[1]["knee"]
+    area = {name: knee[name] for name in AREA_COLUMNS}
+    for wrong in WRONG:
+        decision = {"row": 0, "state": "corrected", "area": area, "outlines": wrong}
+        for path, body in (("measures/0", wrong), ("decide", decision)):
+            status, answer = call(served, path, body)
+            assert (status, answer["problem"].count("\n")) == (422, 0), (path, wrong)
+    accepted = {"row": 0, "state": "accepted", "outlines": {"femur": LINE, "tibia": LINE}}
+    assert "with a correction" in call(served, "decide", accepted)[1]["problem"]
+    assert read_decisions(out / "review.csv") == {}
+    session.log.close()
+
+
+def test_review_app_of_a_run_without_measures_has_no_outlines(
+    run_folder: Path, serve: Serve
+) -> None:
+    session = ReviewSession(run_folder, Path())
+    served = serve(review_app(session))
+    assert not call(served, "start")[1]["measured"]
+    status, answer = call(served, "outlines/0")
+    assert (status, "expected a run made with --measure" in answer["problem"]) == (422, True)
+    session.log.close()
+
+
+def test_outliner_refuses_another_network(out: Path) -> None:
+    run = json.loads((out / "run.json").read_text())
+    run["sha256"]["outlines"] = "0" * 64
+    (out / "run.json").write_text(json.dumps(run))
+    session = ReviewSession(out, Path())
+    with pytest.raises(SettingsError, match="not the outline network of the run"):
+        session.outlined(0)
+    session.log.close()
