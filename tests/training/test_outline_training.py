@@ -1,5 +1,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from kneematch.io.write import write_png16
 from kneematch.measures.augmentation import draw_views
 from kneematch.measures.drawn_knees import read_masks
 from kneematch.measures.network import JOINT_FRAME, OutlineNetwork, load_network, save_network
+from kneematch.measures.outlines import Outlines
 from kneematch.measures.phantom_crops import JOINT, draw_maps
 from kneematch.training.outline_training import (
     OutlineConfig,
@@ -49,6 +51,27 @@ def test_maps_of_knees_centre_the_plateau(tmp_path: Path) -> None:
         )
         drawn = [np.interp(x, *line.T) for line in (outlines.tibia, outlines.femur)]
         assert abs(gap - (drawn[0] - drawn[1]) * JOINT.px / outlines.width_px) < 2
+
+
+def test_maps_of_knees_turn_films_upright(tmp_path: Path) -> None:
+    write_phantom_masks(tmp_path, 1)
+    (knee,) = read_masks(tmp_path)
+    upright = maps_of_knees([knee])
+    for _ in range(3):
+        height = knee.pixels.shape[0]
+        lines = (
+            np.stack([height - line[:, 1], line[:, 0]], axis=1)  # a quarter turn clockwise
+            for line in (knee.outlines.femur, knee.outlines.tibia)
+        )
+        knee = replace(
+            knee,
+            pixels=np.rot90(knee.pixels, -1),
+            outlines=Outlines(*lines, knee.outlines.medial),
+        )
+        turned = maps_of_knees([knee])
+        for name in ("attenuation", "femur", "tibia", "margins"):
+            expected = getattr(upright, name)
+            torch.testing.assert_close(getattr(turned, name), expected, atol=2e-3, rtol=0)
 
 
 def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) -> None:

@@ -128,16 +128,22 @@ def maps_of_knees(knees: Sequence[DrawnKnee]) -> KneeMaps:
 
 def _map(knee: DrawnKnee) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     outlines = knee.outlines
+    # Knees on films that are turned by quarter turns are turned back.
+    across = outlines.tibia[-1] - outlines.tibia[0]
+    quarter = round(math.atan2(across[1], across[0]) / (math.pi / 2)) * math.pi / 2
+    cos, sin = round(math.cos(quarter)), round(math.sin(quarter))
+    to_film = np.array([[cos, sin], [-sin, cos]])  # points (K, 2) @ to_film; transposed, back
+    femur_line, tibia_line = (line @ to_film.T for line in (outlines.femur, outlines.tibia))
     step = outlines.width_px / JOINT.px
-    corner = outlines.tibia[[0, -1]].mean(0) - step * JOINT.size / 2
+    corner = tibia_line[[0, -1]].mean(0) - step * JOINT.size / 2
     places = corner[:, None] + step * (np.arange(JOINT.size) + 0.5)  # (2, S) x, then y
-    rows, columns = np.meshgrid(places[1] - 0.5, places[0] - 0.5, indexing="ij")
-    picture = map_coordinates(knee.pixels, [rows, columns], order=1, mode="nearest")
+    points = np.stack(np.meshgrid(*places), axis=-1) @ to_film - 0.5  # (S, S, 2)
+    rows_and_columns = np.moveaxis(points, -1, 0)[::-1]
+    picture = map_coordinates(knee.pixels, rows_and_columns, order=1, mode="nearest")
     lines = (
-        (np.interp(places[0], *line.T) - corner[1]) / step
-        for line in (outlines.femur, outlines.tibia)
+        (np.interp(places[0], *line.T) - corner[1]) / step for line in (femur_line, tibia_line)
     )
-    margins = (outlines.tibia[[0, -1]] - corner) / step
+    margins = (tibia_line[[0, -1]] - corner) / step
     femur, tibia, ends = (torch.from_numpy(each).float() for each in (*lines, margins))
     return torch.from_numpy(picture).float(), femur, tibia, ends
 
