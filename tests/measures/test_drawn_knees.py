@@ -63,6 +63,9 @@ def test_read_corrected_takes_marked_outlines_only(tmp_path: Path) -> None:
     (knee,) = read_corrected(tmp_path)
     assert knee.pixels.shape == (80, 120)
     assert knee.outlines.width_px == 100
+    path.write_text(json.dumps({"knees": [plain | {"corrected": True, "polarity": "negative"}]}))
+    (negative,) = read_corrected(tmp_path)
+    np.testing.assert_array_equal(negative.pixels, 1 - knee.pixels)
     for text in ("[]", "[" * 100_000, '{"knees": [{"corrected": true}]}'):
         path.write_text(text)
         with pytest.raises(SettingsError, match="cannot be read"):

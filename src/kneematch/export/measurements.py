@@ -123,6 +123,7 @@ def outline_record(film: str, knee: Detection) -> dict[str, Any]:
     return {
         "film": film,
         "side": knee.side,
+        "polarity": knee.polarity,
         **knee.outlines.to_dict(),
         "texture_regions": {
             name: box.round(3).tolist() for name, box in texture_regions(knee.outlines).items()

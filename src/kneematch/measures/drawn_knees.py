@@ -23,7 +23,7 @@ class DrawnKnee:
     """A film or a crop, and the joint space that was drawn on it."""
 
     path: Path
-    pixels: NDArray[np.float32]  # (H, W) in [0, 1]
+    pixels: NDArray[np.float32]  # (H, W) in [0, 1], bones bright
     outlines: Outlines
 
 
@@ -51,7 +51,9 @@ def read_corrected(run: Path) -> Iterator[DrawnKnee]:
             "or give masks with --masks"
         )
     for film, knee in corrected:
-        yield DrawnKnee(Path(film), read_isolated(film).pixels, Outlines.from_dict(knee))
+        pixels = read_isolated(film).pixels
+        bright = 1 - pixels if knee.get("polarity") == "negative" else pixels
+        yield DrawnKnee(Path(film), bright, Outlines.from_dict(knee))
 
 
 def read_masks(folder: Path) -> Iterator[DrawnKnee]:
