@@ -8,7 +8,6 @@ docs/reproduce.md describes the films and the options.
 
 import logging
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +18,7 @@ import typer
 
 from kneematch import EvaluateConfig, TrainConfig, evaluate, train
 from kneematch.cli.evaluate import print_failures, print_tables
-from kneematch.cli.main import CONTEXT, main
+from kneematch.cli.main import CONTEXT, run
 from kneematch.cli.options import OutFolder, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
@@ -274,4 +273,4 @@ def command(
 
 
 if __name__ == "__main__":
-    sys.exit(main(program=app))
+    run(app)

@@ -33,6 +33,7 @@ class Option:
     minimum: int | None = None
     choices: tuple[str, ...] = ()
     default_text: str | None = None  # shown as the default where the field's is None
+    hidden: bool = False  # accepted, but not in the help
     parser: Callable[[str], Any] | None = None  # of the option's text, where its type has none
 
 

@@ -257,7 +257,7 @@ def _start(
     ours, theirs = processes.Pipe()
     arguments = function, initializer, initargs, theirs
     process = processes.Process(target=_work, args=arguments, daemon=True)  # type: ignore[attr-defined]
-    with _starting, _signals_blocked(), _main_module_hidden():
+    with _starting, _interrupt_blocked(), _main_module_hidden():
         process.start()
     theirs.close()
     return _Worker(process, ours)
@@ -297,7 +297,7 @@ def start_early(preload: str, environment: Mapping[str, str] | None = None) -> N
         from multiprocessing.forkserver import ensure_running
 
         _context(preload)
-        with _starting, _signals_blocked(), _main_module_hidden():
+        with _starting, _interrupt_blocked(), _main_module_hidden():
             before = dict(os.environ)
             os.environ.update(environment or {})
             try:
@@ -328,12 +328,15 @@ def _main_module_hidden() -> Iterator[None]:
 
 
 @contextmanager
-def _signals_blocked() -> Iterator[None]:
+def _interrupt_blocked() -> Iterator[None]:
     """Start processes that do not receive Ctrl-C: they end when their pipe is closed."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    from multiprocessing.resource_tracker import ensure_running
+
+    ensure_running()  # its start, which others need, would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:

@@ -27,6 +27,19 @@ sys.addaudithook(hook)
 """
 
 
+# Ctrl-C as soon as a process imports torch: the main one, or the one that workers are forked from.
+STOP_IN_IMPORT = """
+import os, signal, sys
+def hook(event, args):
+    if event == "import" and args[0] == "torch._C" and signal.SIGINT not in sent:
+        sent.append(signal.SIGINT)
+        for _ in range(3):
+            os.killpg(0, signal.SIGINT)
+sent = []
+sys.addaudithook(hook)
+"""
+
+
 @pytest.fixture(scope="module")
 def archive(films: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder to run in: films with odd names, one of them broken, and a template."""
@@ -51,6 +64,11 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
+def with_hooks(hooks: Path) -> str:
+    """Return a PYTHONPATH that starts with a folder."""
+    return os.pathsep.join([str(hooks), os.environ.get("PYTHONPATH", "")])
+
+
 def run(archive: Path, arguments: list[str], **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         arguments,
@@ -60,6 +78,7 @@ def run(archive: Path, arguments: list[str], **more: str) -> subprocess.Complete
         text=True,
         errors="surrogateescape",
         check=False,
+        start_new_session=True,
     )
 
 
@@ -139,6 +158,22 @@ def test_detect_stopped_thrice_ends_with_the_same_bytes(archive: Path, undisturb
         assert (archive / "stopped" / name).read_bytes() == (undisturbed / name).read_bytes()
 
 
+def test_detect_stopped_in_an_import_says_so_in_one_line(archive: Path) -> None:
+    hooks = archive / "stopping"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(STOP_IN_IMPORT)
+    done = run(archive, command("early", "--workers", "2"), PYTHONPATH=with_hooks(hooks))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "kneematch: stopped\n")
+
+
+def test_detect_with_workers_reports_a_bad_model_in_one_line(archive: Path) -> None:
+    bad = "--model", "template.json", "--method", "neural", "--workers", "2"
+    done = run(archive, command("bad", *bad))
+    assert done.returncode == 2
+    assert done.stderr.startswith("kneematch: template.json: cannot be read as safetensors")
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
 def test_detect_writes_names_that_are_not_utf8(undisturbed: Path) -> None:
     table = undisturbed / "detections.csv"
     with table.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
@@ -153,8 +188,7 @@ def test_detect_loses_only_the_film_that_kills_its_worker(archive: Path) -> None
     (archive / "list.txt").write_text("films/0.dcm\ndeadly.dcm\nfilms/1.dcm\n")
     shutil.copy(archive / "films" / "2.dcm", archive / "deadly.dcm")
     arguments = command("deadly", "--workers", "2", named="@list.txt")
-    path = os.pathsep.join([str(hooks), os.environ.get("PYTHONPATH", "")])
-    done = run(archive, arguments, PYTHONPATH=path)
+    done = run(archive, arguments, PYTHONPATH=with_hooks(hooks))
     assert done.returncode == 1, done.stderr
     assert done.stderr.startswith("kneematch: deadly.dcm: the process that read it ended (killed")
     assert done.stdout.startswith("deadly/detections.csv: 4 knees in 2 films")

@@ -234,6 +234,8 @@ def test_journal_check_names_settings_that_differ(path: Path) -> None:
         words = "--left-is was not set and is L, the template's film was not set and is a file"
         with pytest.raises(SettingsError, match=f"{words} with SHA-256 abababababab;"):
             journal.check(SETTINGS | {"left_is": "L", "template_film": 32 * "ab"})
+        with pytest.raises(SettingsError, match="--measure was not given before and is now;"):
+            journal.check(SETTINGS | {"outlines": 32 * "ab"})
 
 
 @pytest.mark.parametrize("text", ["mine\n", "[1]\n", "mine", '{"format": "other/2"}\n'])

@@ -109,6 +109,13 @@ def test_wrong_arguments_are_one_line_and_code_2(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_main_names_the_command_whose_help_to_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["detect", "films", "-o", "x", "--method", "foo"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("kneematch: Invalid value for '--method': 'foo' is not one of 'auto'")
+    assert told.endswith("'sliding'. See 'kneematch detect --help'.\n")
+
+
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken(path: Path) -> None:
         raise ZeroDivisionError

@@ -19,6 +19,7 @@ from kneematch.io.files import (
     content_hash,
     file_versions,
     make_folder,
+    make_out_folder,
     remove_leftovers,
     writing,
 )
@@ -82,6 +83,18 @@ def test_atomic_write_takes_the_longest_possible_name(tmp_path: Path) -> None:
 
 def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("place", ["file", "file/inside"])
+def test_make_out_folder_says_that_there_is_a_file(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="file: is a file; expected a folder; choose another"):
+        make_out_folder(tmp_path / place)
+
+
+def test_make_out_folder_says_that_a_place_cannot_be_written_to() -> None:
+    with pytest.raises(SettingsError, match="/proc/1/x: cannot be written to; expected"):
+        make_out_folder(Path("/proc/1/x"))
 
 
 def test_atomic_write_and_make_folder_are_for_the_owner_only(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class DetectConfig:
     )
     paper_settings: PaperSettings = DEFAULT_SETTINGS  # `kneematch evaluate` has options for them
 
-    resume: bool = _output(False, help="Continue the run in the folder; this is done in any case.")
+    resume: bool = _output(False, help="Continue the run, as is done anyway.", hidden=True)
     force: bool = options.force_option()
     hash_films: bool = _input(
         False, help="Recognise changed films by their content instead of size and date."

@@ -35,7 +35,7 @@ SETTING_LABELS: Final = {
     **{name: f"--{name}" for name in ("model", "template", "method", "paper", "knees", "device")},
     "left_is": "--left-is",
     "template_film": "the template's film",
-    "outlines": "the outline network (--measure, --outlines)",
+    "outlines": "the outline network (--outlines)",
     "locator": "the locator's network",
     "paper_settings": "the paper's settings",
     "version": "the version of kneematch",
@@ -124,8 +124,7 @@ class Journal:
         """Raise SettingsError unless the run began with these settings."""
         found = self.settings or {}
         differences = [
-            f"{SETTING_LABELS.get(name, name)} was {_shown(found.get(name))} "
-            f"and is {_shown(settings.get(name))}"
+            _difference(name, found.get(name), settings.get(name))
             for name in {**found, **settings}
             if found.get(name) != settings.get(name)
         ]
@@ -318,6 +317,14 @@ class Journal:
 def _position_key(knee: Detection) -> tuple[object, ...]:
     """Return where a knee and its landmarks lie."""
     return knee.side, *knee.corners.ravel().tolist(), *sorted(knee.landmarks.items())
+
+
+def _difference(name: str, before: object, now: object) -> str:
+    """Say how a setting differs from the one that the run began with."""
+    if name == "outlines" and None in (before, now):
+        given = ("was", "is not") if now is None else ("was not", "is")
+        return f"--measure {given[0]} given before and {given[1]} now"
+    return f"{SETTING_LABELS.get(name, name)} was {_shown(before)} and is {_shown(now)}"
 
 
 def _shown(value: object) -> str:

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final
 
 import torch
@@ -11,7 +11,7 @@ import torch
 from kneematch.batch.config import PRELOAD, DetectorSource
 from kneematch.batch.row import Row
 from kneematch.detection.detector import Detector, FilmResult
-from kneematch.errors import NoFrontalKnee
+from kneematch.errors import KneematchError, NoFrontalKnee
 from kneematch.parallel import WorkerDied, map_in_workers, release_memory
 
 LARGEST_CHUNK: Final = 8  # films that a worker takes at once, and that a power cut costs
@@ -117,5 +117,6 @@ def to_rows(films: NumberedFilms, results: Iterable[FilmResult]) -> list[Row]:
 
 
 if PRELOAD in os.environ:  # in the process that workers are forked from
-    load_worker(DetectorSource(**json.loads(os.environ[PRELOAD])))
+    with suppress(KneematchError, OSError, RuntimeError):  # the main process says what is wrong
+        load_worker(DetectorSource(**json.loads(os.environ[PRELOAD])))
     release_memory()  # or workers would inherit what loading has freed

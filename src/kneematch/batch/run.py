@@ -18,7 +18,7 @@ from kneematch.batch.changes import Work, compare_films
 from kneematch.batch.config import DetectConfig, DetectorSource
 from kneematch.errors import SettingsError
 from kneematch.io.discovery import select_films
-from kneematch.io.files import file_versions, make_folder, refuse_existing, remove_leftovers
+from kneematch.io.files import file_versions, make_out_folder, refuse_existing, remove_leftovers
 from kneematch.io.read import is_uncompressed
 from kneematch.io.run_folder import FOLDERS, JOURNAL, OLD_JOURNAL
 from kneematch.parallel import (
@@ -229,7 +229,7 @@ def _open_journal(plan: _Plan) -> "Iterator[Journal]":
     old = out / OLD_JOURNAL
     if old.exists() and not force:
         refuse_existing(old, "a run of version 0.1")
-    make_folder(out)
+    make_out_folder(out)
     with Journal(out / JOURNAL, row_reviser(out), create=True) as journal:
         if force:
             remove_results(out, journal)

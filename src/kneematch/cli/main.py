@@ -15,7 +15,14 @@ from kneematch.cli.evaluate import evaluate
 from kneematch.cli.films import import_template, info, synth
 from kneematch.cli.pages import annotate, review
 from kneematch.cli.runs import apply, compare
-from kneematch.cli.terminal import FAILED, INTERRUPTED, log_to_stderr, print_error
+from kneematch.cli.terminal import (
+    FAILED,
+    INTERRUPTED,
+    log_to_stderr,
+    print_error,
+    print_stopped,
+    stop_on_signals,
+)
 from kneematch.cli.train import train
 from kneematch.errors import KneematchError
 
@@ -80,7 +87,7 @@ def _options(
     """Declare the options before a command; Typer shows the help of the app instead of this."""
 
 
-def run() -> NoReturn:
+def run(program: typer.Typer = app) -> NoReturn:
     """Run a command as a program.
 
     It ends after the clean-up of all modules, but without taking the interpreter down in order,
@@ -88,7 +95,9 @@ def run() -> NoReturn:
     """
     # Imports make a million objects that stay; to look through them again and again takes 0.2 s.
     gc.set_threshold(100_000, 50, 50)
-    code = main()
+    code = INTERRUPTED
+    with suppress(KeyboardInterrupt), stop_on_signals():
+        code = main(program=program)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):  # a closed pipe; None if closed before
@@ -104,14 +113,18 @@ def main(arguments: Sequence[str] | None = None, program: typer.Typer = app) -> 
     name = program.info.name
     with log_to_stderr():
         try:
-            return program(given or ["--help"], prog_name=name, standalone_mode=False) or 0
+            code = program(given or ["--help"], prog_name=name, standalone_mode=False) or 0
+            if code == INTERRUPTED:
+                print_stopped()
+            return int(code)
         except UsageError as error:
-            print_error(f"{error.format_message()} See '{name} --help'.")
+            print_error(_usage_message(error, str(name)))
         except KneematchError as error:
             print_error(str(error))
         except OSError as error:
             print_error(f"{error.filename or 'the system'}: {error.strerror or error}")
         except typer.Abort:
+            print_stopped()
             return INTERRUPTED
         except Exception as error:
             advice = _memory_advice(error)
@@ -119,6 +132,14 @@ def main(arguments: Sequence[str] | None = None, program: typer.Typer = app) -> 
                 raise
             print_error(advice)
         return FAILED
+
+
+def _usage_message(error: typer.BadParameter, program: str) -> str:
+    """Return what is wrong with a command line, as one or two sentences."""
+    # Newer versions of typer check values with Pydantic, which says first that it is about one.
+    said = error.format_message().replace("Value error, ", "").rstrip(".")
+    command = error.ctx.command_path if error.ctx else program
+    return f"{said}. See '{command} --help'."
 
 
 def _memory_advice(error: Exception) -> str | None:

@@ -24,7 +24,7 @@ FinishedRun = Annotated[
 Root = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of films with relative paths.")]
 Log = Annotated[
     Path | None,
-    typer.Option("--log", metavar="FILE", help="Append all messages to NAME.log, with the time."),
+    typer.Option("--log", metavar="NAME.log", help="Append all messages to a file, with the time."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", metavar="", help="Print only what failed.")]
 
@@ -78,6 +78,7 @@ def _parameter(item: "Field[Any]", hint: Any) -> inspect.Parameter:
         min=about.minimum,
         parser=about.parser,
         rich_help_panel=about.group,
+        hidden=about.hidden,
         show_default=about.default_text or not (default in (None, []) or hint is bool),
     )
     return inspect.Parameter(

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,8 @@ SOME_FAILED: Final = 1  # of a run that finished, but not with every film
 INTERRUPTED: Final = 130  # as shells report after Ctrl-C
 ON_STDOUT: Final = 1  # level of lines that only a log file repeats
 LOG_SUFFIX: Final = ".log"
+STDERR: Final = 2  # its file descriptor
+SHOW_CURSOR: Final = "\r\x1b[K\x1b[?25h"  # which a progress bar hides; clears its line
 PIPE_WIDTH: Final = 160  # of tables that are not printed on a terminal
 
 
@@ -170,21 +173,69 @@ def progress_bar(label: str, total: int, done: int = 0) -> Iterator["Advance"]:
         yield advance
 
 
+@dataclass(slots=True)
+class _Stop:
+    """What Ctrl-C and SIGTERM do."""
+
+    kept: Path | None = None  # where the work is that was done, if it exists
+    advice: str = ""
+    asked: bool = False  # by a first signal
+    said: bool = False
+
+    def line(self) -> str:
+        if self.kept is None or not self.kept.exists():
+            return "stopped"
+        return f"stopped; what is done is in {shown(self.kept)}; {self.advice}"
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Unwind the stack; the second time, and in an import, end the program at once.
+
+        An exception in an import can be lost, or turned into another one.
+        """
+        if not self.asked and not _is_importing(frame):
+            self.asked = True
+            raise KeyboardInterrupt
+        if not self.said:
+            clean = SHOW_CURSOR if os.isatty(STDERR) else ""
+            os.write(STDERR, f"{clean}kneematch: {self.line()}\n".encode(errors="replace"))
+        os._exit(INTERRUPTED)
+
+
+_stop = _Stop()
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the program, with one line and exit code 130; then ignore them."""
+    numbers = signal.SIGINT, signal.SIGTERM
+    for number in numbers:
+        signal.signal(number, _stop.on_signal)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def print_stopped() -> None:
+    """Print that the program was stopped and, if work is kept, how to continue."""
+    print_error(_stop.line())
+    _stop.said = True
+
+
 @contextmanager
 def stopping_cleanly(
     kept: Path, advice: str = "continue with the same command and --resume"
 ) -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C; after either, say how to continue from the file that is kept."""
+    """Let a program that is stopped here say how to continue from the file that is kept."""
+    _stop.kept, _stop.advice = kept, advice
+    yield
+    _stop.kept = None
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        if kept.exists():
-            print_error(f"stopped; what is done is in {shown(kept)}; {advice}")
-        raise typer.Exit(INTERRUPTED) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False

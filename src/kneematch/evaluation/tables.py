@@ -14,7 +14,7 @@ from kneematch import __version__
 from kneematch.evaluation.config import GRID, EvaluateConfig
 from kneematch.export.run_file import device_name, versions
 from kneematch.io.csv_text import Cell, csv_line
-from kneematch.io.files import make_folder, write_file
+from kneematch.io.files import make_out_folder, write_file
 
 FORMAT: Final = "kneematch-evaluation/1"
 PAGE: Final = "evaluation.md"
@@ -136,7 +136,7 @@ def write_report(
     `drawings` has the captions of the figures that are there as NAME.png and NAME.pdf; `note`
     applies to all tables and figures.
     """
-    make_folder(out)
+    make_out_folder(out)
     for table in tables:
         write_text(out / f"{table.name}.csv", to_csv(table))
     write_text(out / TABLES, "\n".join(map(to_latex, tables)))

@@ -4,6 +4,7 @@ Files are created with mode 0600 and folders with 0700, or less where the umask 
 that replaces another one keeps its mode, so a file that was shared stays shared.
 """
 
+import errno
 import hashlib
 import os
 import platform
@@ -65,6 +66,31 @@ def write_file(path: str | os.PathLike[str], content: bytes) -> None:
 def make_folder(path: Path) -> None:
     """Make a folder that only its owner can read, unless it is there."""
     path.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+
+
+def make_out_folder(path: Path) -> None:
+    """Make the folder that a user named for results, unless it is there.
+
+    Raises:
+        SettingsError: there is a file in its place, or it cannot be written to.
+    """
+    try:
+        make_folder(path)
+    except (FileExistsError, NotADirectoryError) as error:
+        file = next((each for each in (path, *path.parents) if each.is_file()), path)
+        raise SettingsError(f"{file}: is a file; expected a folder; choose another -o") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise _not_writable(path) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise _not_writable(path)
+
+
+def _not_writable(path: Path) -> SettingsError:
+    return SettingsError(
+        f"{path}: cannot be written to; expected a folder of yours; choose another -o"
+    )
 
 
 def remove_leftovers(*folders: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.view import SMALLEST_FILM
 from kneematch.io.csv_text import write_csv
-from kneematch.io.files import make_folder, refuse_existing
+from kneematch.io.files import make_out_folder, refuse_existing
 from kneematch.io.limits import MAX_PIXELS
 from kneematch.io.read import read
 from kneematch.io.write import write_dicom, write_png16
@@ -118,7 +118,7 @@ def _check_size(size: tuple[int, int] | None) -> None:
 
 def _prepare_folder(folder: Path, *, force: bool) -> None:
     """Create the folder, or remove the files of an earlier run from it."""
-    make_folder(folder)
+    make_out_folder(folder)
     names = sorted(entry.name for entry in folder.iterdir())
     if names and not force:
         refuse_existing(folder, f"a folder with files ({names[0]})")
