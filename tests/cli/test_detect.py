@@ -18,6 +18,9 @@ from kneematch.cli.main import app, main
 from kneematch.export.tables import COLUMNS, TABLES
 from kneematch.io.write import write_dicom, write_png16
 from kneematch.matching.annotation import annotate, save_annotation
+from kneematch.review.log import AREA_COLUMNS, Area, Decision, ReviewLog
+from kneematch.synthetic.config import SynthConfig
+from kneematch.synthetic.dataset import synthesize
 from kneematch.synthetic.phantom import Knee, phantom
 
 TEMPLATE_SEED, SEEDS = 0, {"one.dcm": 1, "two.dcm": 10, "sub/two.png": 21}  # the last a negative
@@ -268,6 +271,33 @@ def test_detect_appends_to_a_log(
     added = log.read_text().splitlines()
     assert added[: len(lines)] == lines
     assert "2 knees in 1 film" in added[-2]
+
+
+def test_detect_says_that_there_are_no_knees(
+    films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hands, out = tmp_path / "hands", tmp_path / "out"
+    synthesize(hands, SynthConfig(2, "png", (300, 240), framing="other"))
+    assert main(["detect", str(hands), str(films / TRUNCATED), "-o", str(out)]) == 1
+    counts, following = capsys.readouterr().out.splitlines()
+    words = "no knees; 2 films without a knee; 1 film failed (failures.csv)"
+    assert counts == f"{out / 'detections.csv'}: {words}"
+    assert following == f"next: open {out / 'report.html'}"
+
+
+def test_detect_says_that_decisions_of_a_review_were_applied(
+    films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["detect", str(films / "one.dcm"), "--method", "neural", "-o", str(tmp_path / "out")]
+    assert main(command) == 0
+    assert "applied" not in capsys.readouterr().err
+    log = ReviewLog(tmp_path / "out" / "review.csv")
+    found = rows(tmp_path / "out" / "detections.csv")[0]
+    area = Area(*(float(found[name]) for name in AREA_COLUMNS))
+    log.add(Decision(found["film"], "left", "rejected", area))
+    log.close()
+    assert main(command) == 0
+    assert "review.csv applied: 0 accepted, 1 rejected, 0 corrected" in capsys.readouterr().err
 
 
 def test_detect_refuses_an_output_that_is_no_folder(

@@ -63,6 +63,19 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_evaluate_of_one_method_has_no_empty_table(
+    films: list[str], config: EvaluateConfig, tmp_path: Path
+) -> None:
+    one = kneematch.evaluate(films[:2], tmp_path, replace(config, methods=("neural",)))
+    names = {table.name for table in one.tables}
+    assert not names & {"pairs", "lower_loss", "failures"}
+    assert {"losses", "uniformity", "accuracy"} <= names
+    assert all(table.rows for table in one.tables)
+    page = one.page.read_text()
+    assert "## Pairs" not in page
+    assert "in bold" not in page
+
+
 def test_evaluate_writes_every_table_to_all_files(done: EvaluateResult) -> None:
     names = [table.name for table in done.tables]
     assert len(set(names)) == len(names)

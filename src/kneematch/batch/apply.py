@@ -24,7 +24,6 @@ from kneematch.io.run_folder import JOURNAL, RUN
 from kneematch.io.write import is_own_picture
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.review.log import DECISIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +37,7 @@ class ApplyResult:
     @property
     def message(self) -> str:
         """The counts in words."""
-        decided = [f"{getattr(self.counts, name)} {name}" for name in DECISIONS]
-        return f"{', '.join(decided)}, {self.counts.review} to review"
+        return f"{self.counts.decisions}, {self.counts.review:,} to review"
 
 
 def apply_review(

@@ -279,10 +279,13 @@ def _write(plan: _Plan, journal: "Journal", clock: _Clock, progress: Progress) -
         write_results,
         write_run_and_report,
     )
+    from kneematch.review.log import FILE_NAME
 
     out, workers = plan.out, plan.workers
     reasons = measure_corrections(plan.config, journal, workers=workers, progress=progress)
     counts = write_results(plan.config, out, journal, list(plan.detector.template.landmarks))
+    if counts.accepted or counts.rejected or counts.corrected:
+        logger.info("decisions of %s applied: %s", out / FILE_NAME, counts.decisions)
     clock.end("tables")
     reasons += write_artifacts(plan.config, out, journal, workers=workers, progress=progress)
     clock.end("pictures")

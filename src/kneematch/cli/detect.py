@@ -72,13 +72,24 @@ def _print_summary(result: "DetectResult", *, quiet: bool) -> None:
     lacking = "lack a picture, a crop, an export or measures"
     print_first_errors(result.unmade_reasons, result.unmade, lacking)
     if not quiet:
-        films = f"{result.films:,} film{'s' if result.films != 1 else ''}"
-        knees = f"{result.knees:,} knee{'s' if result.knees != 1 else ''} in {films}"
-        review = f", {result.review:,} to review" if result.review else ""
-        no_knee = f", {result.no_knee:,} without a knee" if result.no_knee else ""
-        failed = f", {result.failed:,} failed" if result.failed else ""
-        listed = " (failures.csv)" if no_knee or failed else ""
-        table, page = shown(result.out / DETECTIONS), shown(result.out / REPORT)
-        print_result(f"{table}: {knees}{review}{no_knee}{failed}{listed}")
-        folder = shlex.quote(shown(result.out))
-        print_result(f"next: open {shlex.quote(page)}; kneematch review {folder}")
+        table, page = shown(result.out / DETECTIONS), shlex.quote(shown(result.out / REPORT))
+        print_result(f"{table}: {_counts(result)}")
+        review = f"; kneematch review {shlex.quote(shown(result.out))}" if result.knees else ""
+        print_result(f"next: open {page}{review}")
+
+
+def _counts(result: "DetectResult") -> str:
+    """Return how many knees were found, and how many films have none or failed."""
+    without = {" without a knee": result.no_knee, " failed": result.failed}
+    listed = " (failures.csv)" if any(without.values()) else ""
+    if not result.knees:
+        others = [_number(count, "film") + what for what, count in without.items() if count]
+        return "; ".join(["no knees", *others]) + listed
+    counts = {" to review": result.review, **without}
+    others = [f"{count:,}{what}" for what, count in counts.items() if count]
+    found = f"{_number(result.knees, 'knee')} in {_number(result.films, 'film')}"
+    return ", ".join([found, *others]) + listed
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"

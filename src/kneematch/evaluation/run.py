@@ -170,20 +170,20 @@ def _compare_methods(
         tables.append(accuracy_table(scores, truth.left_out, np.random.default_rng(SEED)))
         tables += distance_tables(scores)
         tables += [*reliability_tables(scores), *loss_error_tables(scores)]
-    tables += _failure_tables(runs)
+    tables = [table for table in (*tables, _failure_table(runs)) if table.rows]
     logger.info("figures")
     return device, runs, tables, _draw(out, runs, scores)
 
 
-def _failure_tables(runs: Sequence[MethodRun]) -> list[Table]:
-    """Return a table of the films that could not be used, one row per film and reason, if any."""
+def _failure_table(runs: Sequence[MethodRun]) -> Table:
+    """Return a table of the films that could not be used, one row per film and reason."""
     methods: dict[tuple[str, str], list[str]] = {}
     for run in runs:
         for failure in run.failed.items():
             methods.setdefault(failure, []).append(run.method)
     caption = "Films that could not be used, and by which methods."
     rows = tuple((*failure, ", ".join(names)) for failure, names in methods.items())
-    return [Table("failures", caption, columns("film", "reason", "methods"), rows)] if rows else []
+    return Table("failures", caption, columns("film", "reason", "methods"), rows)
 
 
 def _draw(out: Path, runs: Sequence[MethodRun], scores: Scores) -> dict[str, str]:
@@ -196,10 +196,8 @@ def _draw(out: Path, runs: Sequence[MethodRun], scores: Scores) -> dict[str, str
         if films:
             listed = ", ".join(f"({figures.LETTERS[k]}) {film}" for k, film in enumerate(films))
             best = "closest to its label (lowest loss, where a knee has none)" if scores else ""
-            captions["figure"] = (
-                f"Areas and their losses; in bold the one {best or 'with the lowest loss'}. "
-                f"Films: {listed}."
-            )
+            bold = f"; in bold the one {best or 'with the lowest loss'}" if len(shown) > 1 else ""
+            captions["figure"] = f"Areas and their losses{bold}. Films: {listed}."
             figures.save_figure(figures.draw_areas(shown, films, scores), out / "figure")
             middle = films[len(films) // 2]
             captions["outlines"] = f"All methods on one film, {middle}."

@@ -36,6 +36,13 @@ class Counts:
     rejected: int = 0
     corrected: int = 0
 
+    @property
+    def decisions(self) -> str:
+        """The decisions of a review in words."""
+        return (
+            f"{self.accepted:,} accepted, {self.rejected:,} rejected, {self.corrected:,} corrected"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
