@@ -248,6 +248,25 @@ def test_detect_takes_paths_and_films(annotation: Annotation, film: Radiograph) 
     assert by_film[0].mm_per_px == pytest.approx(0.3)
 
 
+def test_detect_refuses_what_is_no_film(annotation: Annotation) -> None:
+    detector = Detector.load(template=annotation, method="search", device="cpu")
+    for given in (3, None, [3]):
+        kind = "NoneType" if given is None else "int"
+        with pytest.raises(SettingsError, match=f"^films of type {kind}; expected a path, a NumPy"):
+            detector.detect(given)  # type: ignore[call-overload]
+
+
+def test_repr_of_films_detectors_and_detections_has_no_arrays(
+    annotation: Annotation, film: Radiograph
+) -> None:
+    detector = Detector.load(template=annotation, method="search", device="cpu")
+    left, _ = detector.detect(film)
+    for each in (film, detector, left):
+        assert not any(word in repr(each) for word in ("array", "tensor", "\n"))
+    assert "side='left'" in repr(left)
+    assert "method='search'" in repr(detector)
+
+
 @pytest.mark.usefixtures("no_markers")
 def test_detect_takes_arrays_and_datasets(annotation: Annotation) -> None:
     detector = detector_at(annotation)

@@ -57,7 +57,7 @@ class Detection:
     loss: float  # of this side
     polarity: str  # "positive", or "negative" where bright and dark are the template's swapped
     method: str
-    corners: NDArray[np.float64]  # (4, 2), where the template's own corners land
+    corners: NDArray[np.float64] = field(repr=False)  # (4, 2), of the template, where they land
     centre: Point
     width_px: float
     height_px: float
@@ -67,8 +67,10 @@ class Detection:
     status: str = "ok"
     review: str = ""
     reason: str = ""
-    outlines: Outlines | None = None  # of the bones, where knees are measured
-    measures: Mapping[str, Measure] = field(default_factory=dict)  # by name; see docs/measures.md
+    outlines: Outlines | None = field(default=None, repr=False)  # of the bones, where measured
+    measures: Mapping[str, Measure] = field(  # by name; see docs/measures.md
+        default_factory=dict, repr=False
+    )
     laterality_source: str = ""  # "user", "header", "marker" or empty: how the laterality is known
     decision: str = ""  # of a reviewer: "accepted", "corrected", "rejected", or empty
     expected_error_px: float | None = None  # 9 of 10 margin errors lie below it

@@ -63,13 +63,13 @@ class FilmResult:
 class Detector:
     """A template and a solver that finds it."""
 
-    template: Template
-    solver: Solver
+    template: Template = field(repr=False)
+    solver: Solver = field(repr=False)
     method: str  # its name in the results
     paper: bool = False  # minimise the paper's energy instead of the robust one
     device: str = "cpu"
     batch_size: int = 1  # films that are searched together; on a CPU this changes nothing
-    check: ConsistencyCheck | None = None  # consistency check with the networks
+    check: ConsistencyCheck | None = field(default=None, repr=False)  # with the networks
     preparation: Preparation = field(default_factory=Preparation)
     _too_large: list[int] = field(default_factory=list, repr=False)  # batches that did not fit
 
@@ -151,6 +151,7 @@ class Detector:
 
         Raises:
             FilmError: a film cannot be used; `detect_each` goes on instead.
+            SettingsError: something else than films was given.
         """
         if isinstance(films, np.ndarray):
             film = radiograph_from_array(films, mm_per_px=mm_per_px, laterality=laterality)
@@ -171,7 +172,10 @@ class Detector:
 
     def detect_each(self, films: Iterable[Film]) -> Iterator[FilmResult]:
         """Yield the result of every film, in order; films that cannot be used do not stop it."""
-        source = iter(films)
+        try:
+            source = iter(films)
+        except TypeError:
+            raise _not_a_film(films) from None
         while batch := [self.prepare(film) for film in islice(source, self.batch_size)]:
             yield from self.results(batch)
 
@@ -184,6 +188,8 @@ class Detector:
                 film = radiograph_from_array(film)
             elif is_dataset(film):
                 film = radiograph_from_dataset(film)
+            if not isinstance(film, Radiograph):
+                raise _not_a_film(film)
             return prepare(film, self.preparation)
         except FilmError as error:
             return error
@@ -302,3 +308,10 @@ class Detector:
         if self.preparation.knees or not film.places:
             return sides
         return [s for s in sides if quality.is_knee(n, s, film.places[s])]
+
+
+def _not_a_film(found: object) -> SettingsError:
+    return SettingsError(
+        f"films of type {type(found).__name__}; expected a path, a NumPy array, a pydicom Dataset, "
+        "a Radiograph, or several of these; pass one of them"
+    )

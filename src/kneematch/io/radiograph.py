@@ -1,7 +1,7 @@
 """Radiograph: the pixels of a film, mapped to [0, 1], and the parts of its header that are kept."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ class Radiograph:
     so (0, 0) is the film's top-left corner and its first pixel's centre is (0.5, 0.5).
     """
 
-    pixels: NDArray[np.float32]  # (H, W), the darkest 0 and the brightest 1
+    pixels: NDArray[np.float32] = field(repr=False)  # (H, W), the darkest 0 and the brightest 1
     mm_per_px: float | None = None
     spacing_tag: str | None = None  # the DICOM keyword that mm_per_px came from
     laterality: str | None = None  # "L", "R" or "B": the patient's side, as tagged
