@@ -251,6 +251,17 @@ def test_train_reports_errors_in_one_line(
     assert not folder.written("x")
 
 
+def test_train_refuses_options_that_outlines_have_not(
+    folder: Folder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = folder.command("x.safetensors", "--outlines", "run", "--rounds", "2", "--resume")
+    assert main(command) == 2
+    told = capsys.readouterr().err
+    assert "--rounds, " in told
+    assert "--resume, FILMS, --template with --outlines or --masks; expected none but" in told
+    assert told.count("\n") == 1
+
+
 def test_train_refuses_a_single_film(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     command = folder.command("y.safetensors")
     one = [*command[:2], *command[1 + FILMS :]]

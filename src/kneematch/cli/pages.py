@@ -4,16 +4,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kneematch.cli.options import FinishedRun, Root, TemplateFile
-from kneematch.cli.terminal import print_hint
+from kneematch.cli.options import FinishedRun, TemplateFile
+from kneematch.cli.terminal import print_hint, shown
 from kneematch.errors import SettingsError, missing_extra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+LOOKED_FOR: Final = 1000  # films at most, at the start of a review
 
 Port = Annotated[
     int, typer.Option(metavar="N", min=0, max=65535, help="Port of the page; 0 chooses a free one.")
@@ -49,13 +51,37 @@ def annotate(
     _show(lambda: annotate_app(film, out, preview_films), port, browser=browser)
 
 
-def review(out: FinishedRun, root: Root = Path(), port: Port = 0, browser: Browser = True) -> None:
+def review(
+    out: FinishedRun,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of films with relative paths.",
+            show_default="the working folder, or that of the run",
+        ),
+    ] = None,
+    port: Port = 0,
+    browser: Browser = True,
+) -> None:
     """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
     check_web()
+    from kneematch.web.films import find_root
     from kneematch.web.review import review_app
     from kneematch.web.review_session import ReviewSession
 
-    _show(lambda: review_app(ReviewSession(out, root)), port, browser=browser)
+    def make_app() -> "FastAPI":
+        session = ReviewSession(out, root or Path())
+        films = list(dict.fromkeys(film for film, _ in session.knees))[:LOOKED_FOR]
+        session.root, found = find_root(out, films, root)
+        if found < len(films):
+            place = shown(session.root)
+            print_hint(
+                f"{found} of {len(films)} films found below {place}; give their folder with --root"
+            )
+        return review_app(session)
+
+    _show(make_app, port, browser=browser)
 
 
 def check_web() -> None:

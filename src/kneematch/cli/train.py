@@ -1,7 +1,8 @@
 """`kneematch train`: train a model for one's own template."""
 
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -15,8 +16,10 @@ from kneematch.cli.terminal import (
     writing,
 )
 from kneematch.errors import SettingsError
-from kneematch.options import INPUT, OUTPUT
+from kneematch.options import INPUT, METHOD, OUTPUT
 from kneematch.training.config import TrainConfig
+
+TUNING_OPTIONS: Final = ("device", "seed", "force")  # which apply to the outline network, too
 
 
 @config_options(TrainConfig)
@@ -62,6 +65,16 @@ def train(
             rich_help_panel=INPUT,
         ),
     ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Training steps with --outlines or --masks.",
+            rich_help_panel=METHOD,
+            show_default="600",
+        ),
+    ] = None,
     quiet: Quiet = False,
     log: Log = None,
 ) -> None:
@@ -79,7 +92,10 @@ def train(
     if outlines is not None or masks is not None:
         from kneematch.training.outline_training import OutlineConfig, tune_outlines
 
+        _refuse_others(config, films, template)
         tuning = OutlineConfig(device=config.device, seed=config.seed)
+        if steps is not None:
+            tuning = replace(tuning, steps=steps)
         with writing(out):
             knees = tune_outlines(
                 out, tuning, run=outlines, masks=masks, force=config.force, progress=progress
@@ -87,6 +103,8 @@ def train(
         if not quiet:
             print_result(f"{shown(out)}: tuned on {knees} knees")
         return
+    if steps is not None:
+        raise SettingsError("--steps without --outlines or --masks; expected --epochs; correct it")
     if not films or template is None:
         raise SettingsError(
             "films or a template are missing; expected FILMS and --template, or outlines to learn "
@@ -102,3 +120,19 @@ def train(
         print_result(f"{shown(out)}: trained on {result.films} films{left_out}")
     if result.failures:
         raise typer.Exit(SOME_FAILED)
+
+
+def _refuse_others(config: TrainConfig, films: list[str] | None, template: Path | None) -> None:
+    """Raise SettingsError if settings were given that the outline network does not have."""
+    given = [
+        f"--{item.name.replace('_', '-')}"
+        for item in fields(config)
+        if item.name not in TUNING_OPTIONS and getattr(config, item.name) != item.default
+    ]
+    given += ["FILMS"] * bool(films) + ["--template"] * (template is not None)
+    if given:
+        known = ", ".join(f"--{name}" for name in TUNING_OPTIONS)
+        raise SettingsError(
+            f"{', '.join(given)} with --outlines or --masks; expected none but --steps, {known}; "
+            "leave out what does not apply"
+        )

@@ -1,5 +1,6 @@
 """Train the outline network on phantoms, and tune it on joint spaces that people drew."""
 
+import logging
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -30,6 +31,9 @@ from kneematch.progress import Progress, no_progress
 from kneematch.training.config import MODEL_SUFFIX
 from kneematch.training.phase import freeze_batchnorm
 
+logger = logging.getLogger("kneematch")
+
+LOGGED_EVERY: Final = 50  # steps
 FIRST_SEED: Final = 30_000_000  # of the phantoms, which differ from those of the built-in network
 WARM_UP: Final = 0.1  # share of the steps during which the learning rate rises
 TARGET_SD: Final = 1.0  # of the distribution that is learnt, in pixels
@@ -109,13 +113,13 @@ def tune_network(
         return draw_views(real, rows, JOINT_FRAME, generator, real=True)
 
     with progress("tuning", config.steps) as advance:
-        return train_outlines(
-            network,
-            phantoms,
-            config,
-            report=lambda step, loss: advance(f"loss {loss:.2f}"),
-            more=real_views,
-        )
+
+        def report(step: int, loss: Tensor) -> None:
+            advance(f"loss {loss:.2f}")
+            if (step + 1) % LOGGED_EVERY == 0:
+                logger.info("step %d of %d, loss %.2f", step + 1, config.steps, loss)
+
+        return train_outlines(network, phantoms, config, report=report, more=real_views)
 
 
 def maps_of_knees(knees: Sequence[DrawnKnee]) -> KneeMaps:

@@ -57,9 +57,9 @@ export class Editor {
       "#restore": () => this.restore(),
       "#accept": () => this.decide("accepted"),
       "#reject": () => this.decide("rejected"),
-      "#previous": () => this.callbacks.step(-1),
-      "#next": () => this.callbacks.step(1),
-      "#back": () => this.close(),
+      "#previous": () => this.#leave(() => this.callbacks.step(-1)),
+      "#next": () => this.#leave(() => this.callbacks.step(1)),
+      "#back": () => this.#leave(() => this.close()),
       "#edit-outlines": () => this.editOutlines(),
       "#zoom-box": () => this.zoomToKnee(),
       "#add-left": () => this.add("left"),
@@ -239,17 +239,27 @@ export class Editor {
       a: () => this.decide("accepted"),
       x: () => this.decide("rejected"),
       Enter: () => this.save(),
-      PageUp: () => this.callbacks.step(-1),
-      PageDown: () => this.callbacks.step(1),
-      Escape: () => this.close(),
+      PageUp: () => this.#leave(() => this.callbacks.step(-1)),
+      PageDown: () => this.#leave(() => this.callbacks.step(1)),
+      Escape: () => this.#leave(() => this.close()),
       ...this.toolbar.keys(this.view),
     };
   }
 
+  get #unsaved() {
+    return this.knee && (this.adding || !same(this.knee, this.start));
+  }
+
+  // Leaves the knee by an action; asks first if a change would be lost.
+  #leave(action) {
+    if (this.#unsaved && !confirm("Discard the changes of this knee? They are not saved.")) return;
+    this.knee = null;
+    action();
+  }
+
   // Warns that a knee was changed and not saved.
   #warn() {
-    const changed = this.knee && (this.adding || !same(this.knee, this.start));
-    if (changed) showNotice("The changed knee was not saved", "fair");
+    if (this.#unsaved) showNotice("The changed knee was not saved", "fair");
     this.knee = null;
   }
 
