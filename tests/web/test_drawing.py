@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from kneematch.errors import SettingsError
@@ -16,6 +17,7 @@ from kneematch.synthetic.phantom import phantom
 from kneematch.web.drawing import (
     Drawing,
     SplitFilm,
+    box_warnings,
     default_coarse,
     find_problems,
     initial_annotation,
@@ -63,6 +65,15 @@ def test_find_problems_names_the_box_of_every_problem(film: SplitFilm) -> None:
     assert boxes_with_problems(film, drawn(fine=(-80.0, -80.0, 700.0, 700.0)))[0] == "fine"
 
 
+def test_box_warnings_are_about_boxes_without_a_joint(film: SplitFilm) -> None:
+    annotation = to_annotation(drawn(0), film)
+    assert box_warnings(annotation, film) == []
+    ramp = torch.linspace(0.1, 0.11, film.halves.pixels[0].numel())
+    even = replace(film.halves, pixels=ramp.reshape(1, 800, 500).repeat(2, 1, 1))
+    (warning,) = box_warnings(annotation, replace(film, halves=even))
+    assert warning.startswith("the fine box is mostly a single grey")
+
+
 def test_landmark_warnings_name_landmarks_that_swap_sides(film: SplitFilm) -> None:
     names = ("plateau_left", "RIGHT_margin", "plateau_medial", "tip")
     drawing = replace(drawn(), landmarks=dict.fromkeys(names, (1.0, 2.0)))
@@ -103,6 +114,18 @@ def test_initial_annotation_without_a_model_is_in_the_middle_of_a_half(
     drawn, source = initial_annotation(film, tmp_path / "none.json")
     assert source == "middle"
     assert find_problems(drawn, film) == []
+
+
+def test_initial_annotation_is_around_the_knee_of_a_film_with_one(tmp_path: Path) -> None:
+    made = phantom(1, framing="single")  # its knee lies across the line between the halves
+    path = tmp_path / "single.dcm"
+    drawn, source = initial_annotation(SplitFilm.from_film(path, made.radiograph), path)
+    (knee,) = made.knees
+    x0, y0, x1, y1 = drawn.fine
+    assert source == "model"
+    assert x0 < knee.plateau_medial[0] < x1
+    assert x0 < knee.plateau_lateral[0] < x1
+    assert y0 < knee.plateau_medial[1] < y1
 
 
 def pixels(address: str) -> np.ndarray:

@@ -108,7 +108,8 @@ def synth(
     typer.echo(
         f"{shown(out)}: {films}, {result.truth.name} and {result.template.name}"
         if result.template
-        else f"{shown(out)}: {films} and {result.truth.name}; no knee could serve as a template"
+        else f"{shown(out)}: {films} and {result.truth.name}; no template.json, since it "
+        "needs a healthy joint inside one half of a film, as films of two knees have"
     )
 
 

@@ -24,6 +24,7 @@ from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.web.drawing import (
     Drawing,
     SplitFilm,
+    box_warnings,
     default_coarse,
     find_problems,
     initial_annotation,
@@ -98,7 +99,8 @@ def _add_drawing_routes(
             "side": annotation.side,
             "coarse": annotation.coarse,
             "problems": problems,
-            "warnings": landmark_warnings(annotation),
+            "warnings": landmark_warnings(annotation)
+            + ([] if problems else box_warnings(annotation, film)),
             "template": None if problems else template_pictures(annotation, film),
         }
 

@@ -31,6 +31,8 @@ from kneematch.matching.template import Template, cut_from_half
 RED: Final = (255, 92, 92)
 GREEN: Final = (92, 220, 130)
 ENLARGEMENT: Final = 2  # of the template's picture, whose pixels are those of the half image
+SAME_GREY: Final = 0.02  # difference of greys in [0, 1]
+MOSTLY: Final = 0.4  # share of a box in one grey; up to 0.2 of a phantom's joint is
 PLATEAU_WIDTH: Final = 0.45  # of the half's width, where no knee was detected
 
 Coordinate = Annotated[float, Field(gt=-1e6, lt=1e6, allow_inf_nan=False)]
@@ -100,6 +102,15 @@ def find_problems(annotation: Annotation, film: SplitFilm) -> list[dict[str, str
     return [problem for k, problem in enumerate(found) if problem not in found[:k]]
 
 
+def box_warnings(annotation: Annotation, film: SplitFilm) -> list[str]:
+    """Return what to reconsider about boxes without problems: whether they show a joint."""
+    template, _ = cut_from_half(film.half(annotation.side), annotation)
+    same = (template.image - template.image.median()).abs() < SAME_GREY
+    if same.float().mean() < MOSTLY:
+        return []
+    return ["the fine box is mostly a single grey; a knee joint is not; move the boxes to one"]
+
+
 def landmark_warnings(annotation: Annotation) -> list[str]:
     """Return what to reconsider about the landmarks' names."""
     return [
@@ -147,18 +158,22 @@ def initial_annotation(film: SplitFilm, template: Path) -> tuple[Annotation, str
 
 @lru_cache(1)
 def detected_annotation(film: SplitFilm) -> Annotation | None:
-    """Return boxes around the knee with the lowest loss whose boxes are valid, or None."""
+    """Return boxes around a knee, or None without one.
+
+    It is the knee with the lowest loss whose boxes are valid or, if none are, with the lowest loss:
+    the page says what is wrong with them.
+    """
     try:
         found = Detector.load(device="cpu").detect(film.film)
     except KneematchError:  # no built-in model, or a film that it cannot use
         return None
+    drawn = []
     for knee in sorted(found, key=lambda knee: knee.loss):
         if margins := find_plateau_margins(knee.landmarks):
             left, right = ((round(x, 1), round(y, 1)) for x, y in sorted(margins))
-            annotation = _around_plateau(film, knee.side, left, right)
-            if not find_problems(annotation, film):
-                return annotation
-    return None
+            drawn.append(_around_plateau(film, knee.side, left, right))
+    valid = (each for each in drawn if not find_problems(each, film))
+    return next(valid, drawn[0] if drawn else None)
 
 
 def _around_plateau(film: SplitFilm, side: str, left: Point, right: Point) -> Annotation:
