@@ -247,7 +247,7 @@ export class Editor {
   }
 
   get #unsaved() {
-    return this.knee && (this.adding || !same(this.knee, this.start));
+    return this.knee && this.knee !== this.start && (this.adding || !same(this.knee, this.start));
   }
 
   // Leaves the knee by an action; asks first if a change would be lost.
