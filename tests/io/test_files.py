@@ -21,6 +21,7 @@ from kneematch.io.files import (
     make_folder,
     make_out_folder,
     remove_leftovers,
+    remove_unfinished,
     writing,
 )
 
@@ -31,6 +32,14 @@ def test_atomic_write_puts_the_content_under_the_name(tmp_path: Path) -> None:
         assert not (tmp_path / "a.txt").exists()
     assert (tmp_path / "a.txt").read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_remove_unfinished_removes_what_is_being_written(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old")
+    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "a.txt"):
+        remove_unfinished()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "old"
 
 
 def test_atomic_write_uses_the_same_folder_and_suffix(tmp_path: Path) -> None:

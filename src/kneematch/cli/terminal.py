@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from kneematch.errors import SettingsError
-from kneematch.io.files import FILE_MODE, check_suffix
+from kneematch.io.files import FILE_MODE, check_suffix, remove_unfinished
 from kneematch.io.files import writing as writing
 
 if TYPE_CHECKING:
@@ -198,6 +198,7 @@ class _Stop:
         if not self.said:
             clean = SHOW_CURSOR if os.isatty(STDERR) else ""
             os.write(STDERR, f"{clean}kneematch: {self.line()}\n".encode(errors="replace"))
+        remove_unfinished()
         os._exit(INTERRUPTED)
 
 

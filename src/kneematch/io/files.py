@@ -32,6 +32,9 @@ READERS: Final = 8  # threads; most of the time they wait for the disk
 PER_TASK: Final = 256  # files
 
 
+_unfinished: set[Path] = set()  # temporary files that this process is writing
+
+
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path in the same folder; the file written there replaces `path` on success.
@@ -41,6 +44,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(path)
     # Writers may choose a format by the suffix.
     temp = target.with_name(f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}{target.suffix}")
+    _unfinished.add(temp)
     try:
         temp.touch(FILE_MODE, exist_ok=False)
         with suppress(FileNotFoundError):
@@ -54,7 +58,14 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
     finally:
         temp.unlink(missing_ok=True)
+        _unfinished.discard(temp)
     _flush(target.parent)  # so that the new name survives a power cut
+
+
+def remove_unfinished() -> None:
+    """Remove the temporary files of this process, which is about to end at once."""
+    for temp in tuple(_unfinished):
+        temp.unlink(missing_ok=True)
 
 
 def write_file(path: str | os.PathLike[str], content: bytes) -> None:
