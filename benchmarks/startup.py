@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 LOAD = ["-c", "import kneematch; kneematch.Detector.load()"]
+SIZES = ["1024x1024", "2494x2048"]  # height and width
 
 
 def main() -> None:
@@ -23,12 +24,15 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        synth = ["-m", "kneematch", "synth", "-n", "1", "-o", f"{folder}/films"]
-        subprocess.run([sys.executable, *synth], check=True, capture_output=True)
-        film = str(next(Path(folder, "films").glob("*.dcm")))
-        detect = ["-m", "kneematch", "detect", film, "-o", f"{folder}/out", "--force"]
+        commands = {"Detector.load()": LOAD}
+        for size in SIZES:
+            synth = ["-m", "kneematch", "synth", "-n", "1", "-o", f"{folder}/{size}", "--size", size]
+            subprocess.run([sys.executable, *synth], check=True, capture_output=True)
+            film = str(next(Path(folder, size).glob("*.dcm")))
+            detect = ["-m", "kneematch", "detect", film, "-o", f"{folder}/out", "--force"]
+            commands[f"detect, one film of {size}"] = detect
         print("| what | other, s | this, s | ratio |\n|---|---:|---:|---:|")
-        for name, command in {"Detector.load()": LOAD, "detect, one film": detect}.items():
+        for name, command in commands.items():
             seconds: dict[str, list[float]] = {args.other: [], sys.executable: []}
             for _ in range(args.turns + 1):
                 for python, taken in seconds.items():
