@@ -49,12 +49,23 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for, so that `import kneematch` stays fast."""
+    """Import a public name when it is first asked for, so that `import kneematch` stays fast.
+
+    Garbage is not collected meanwhile: importing PyTorch makes many objects, all of which stay,
+    and looking through them took a sixth of the time.
+    """
     if name not in _HOME:
         raise AttributeError(f"module 'kneematch' has no attribute {name!r}")
+    import gc
     from importlib import import_module
 
-    return getattr(import_module(_HOME[name]), name)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return getattr(import_module(_HOME[name]), name)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def __dir__() -> list[str]:
