@@ -26,9 +26,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         commands = {"Detector.load()": LOAD}
         for size in SIZES:
-            synth = ["-m", "kneematch", "synth", "-n", "1", "-o", f"{folder}/{size}", "--size", size]
+            films = Path(folder, size)
+            synth = ["-m", "kneematch", "synth", "-n", "1", "-o", str(films), "--size", size]
             subprocess.run([sys.executable, *synth], check=True, capture_output=True)
-            film = str(next(Path(folder, size).glob("*.dcm")))
+            film = str(next(films.glob("*.dcm")))
             detect = ["-m", "kneematch", "detect", film, "-o", f"{folder}/out", "--force"]
             commands[f"detect, one film of {size}"] = detect
         print("| what | other, s | this, s | ratio |\n|---|---:|---:|---:|")
