@@ -17,6 +17,7 @@ LEVELS = {
     "errors": 0,
     "options": 1,
     "progress": 0,
+    "memory": 0,
     "devices": 1,
     "parallel": 1,
     "io": 2,

@@ -5,7 +5,6 @@ does not say which item killed it. Here every worker has a pipe of its own, so t
 the other workers go on, and the dead one is replaced.
 """
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -15,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from kneematch.errors import SettingsError
+from kneematch.memory import keep_memory
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,10 +31,6 @@ QUEUED: Final = 2  # items that a worker holds, so that it need not wait for the
 TRIES: Final = 2  # of an item whose worker died: the system may have killed it for its memory
 ITEMS_PER_WORKER: Final = 16  # films; with fewer, a worker takes longer to start than it saves
 FAILED_STARTS: Final = 3  # workers in a row that die before they are ready: none ever will be
-
-# Options of glibc's mallopt, and their values: keep freed memory instead of returning it.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
-MALLOC_OPTIONS: Final = {M_MMAP_THRESHOLD: 1 << 30, M_TRIM_THRESHOLD: (1 << 31) - 1, M_ARENA_MAX: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +50,6 @@ class WorkerDied:
         )
 
 
-def available_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def choose_workers(requested: int | None, items: int) -> int:
     """Return the number of worker processes that is requested.
 
@@ -69,7 +59,9 @@ def choose_workers(requested: int | None, items: int) -> int:
         return requested
     if os.name == "nt":
         return 0
-    workers = min(available_cores(), -(-items // ITEMS_PER_WORKER))
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    workers = min(cores, -(-items // ITEMS_PER_WORKER))
     return workers if workers > 1 else 0
 
 
@@ -98,7 +90,8 @@ def map_in_workers(
             initializer(*initargs)
         yield from ((item, function(item)) for item in items)
         return
-    pool = _Pool((function, initializer, initargs), iter(items), workers, queued)
+    start = partial(_start, function, initializer, initargs)
+    pool = _Pool(start, map(_Task, items), workers, queued)
     try:
         yield from pool.results()
     finally:
@@ -140,13 +133,9 @@ class _Pool:
     """Hand out items and collect results, in the caller's own thread."""
 
     def __init__(
-        self,
-        work: tuple[Callable[[Any], Any], Callable[..., None] | None, tuple[Any, ...]],
-        items: Iterator[Any],
-        size: int,
-        queued: int,
+        self, start: Callable[[], _Worker], tasks: Iterator[_Task], size: int, queued: int
     ) -> None:
-        self._work, self._items, self._size, self._queued = work, items, size, queued
+        self._start, self._tasks, self._size, self._queued = start, tasks, size, queued
         self._again: deque[_Task] = deque()  # those whose worker died
         self._workers: list[_Worker] = []
         self._failed_starts = 0
@@ -171,15 +160,12 @@ class _Pool:
             for number in range(self._size):
                 if number < len(self._workers) and len(self._workers[number].tasks) >= most:
                     continue
-                task = self._again.popleft() if self._again else self._next()
+                task = self._again.popleft() if self._again else next(self._tasks, None)
                 if task is None:
                     return
                 if number == len(self._workers):
-                    self._workers.append(_start(*self._work))
+                    self._workers.append(self._start())
                 self._workers[number].give(task)
-
-    def _next(self) -> _Task | None:
-        return next((_Task(item) for item in self._items), None)
 
     def _collect(self, worker: _Worker) -> list[tuple[Any, Any]]:
         """Return a worker's next item and result, if there is one."""
@@ -341,21 +327,3 @@ def _interrupt_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def keep_memory() -> None:
-    """Keep freed memory, since getting it again page by page takes time.
-
-    A film's arrays have many megabytes and are freed as soon as they are made. Does nothing where
-    malloc is not glibc's.
-    """
-    with suppress(OSError, TypeError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        for option, value in MALLOC_OPTIONS.items():
-            mallopt(option, value)
-
-
-def release_memory() -> None:
-    """Return freed memory to the system. Does nothing where malloc is not glibc's."""
-    with suppress(OSError, TypeError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)

@@ -12,7 +12,8 @@ from kneematch.batch.config import PRELOAD, DetectorSource
 from kneematch.batch.row import Row
 from kneematch.detection.detector import Detector, FilmResult
 from kneematch.errors import KneematchError, NoFrontalKnee
-from kneematch.parallel import WorkerDied, map_in_workers, release_memory
+from kneematch.memory import release_memory
+from kneematch.parallel import WorkerDied, map_in_workers
 
 LARGEST_CHUNK: Final = 8  # films that a worker takes at once, and that a power cut costs
 CHUNKS_PER_WORKER: Final = 8  # or more, so that all workers end at about the same time

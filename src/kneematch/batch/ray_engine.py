@@ -17,7 +17,7 @@ from kneematch.batch.config import DetectorSource
 from kneematch.batch.local_engine import NumberedFilms, chunks, detect_rows
 from kneematch.batch.row import Row
 from kneematch.errors import SettingsError, missing_extra
-from kneematch.parallel import keep_memory
+from kneematch.memory import keep_memory
 
 MAX_BLOCKS: Final = 10_000  # tasks that Ray keeps track of; each holds one batch or more
 FILMS_PER_GPU_TASK: Final = 512  # so that films are read while others are searched

@@ -21,12 +21,8 @@ from kneematch.io.discovery import select_films
 from kneematch.io.files import file_versions, make_out_folder, refuse_existing, remove_leftovers
 from kneematch.io.read import is_uncompressed
 from kneematch.io.run_folder import FOLDERS, JOURNAL, OLD_JOURNAL
-from kneematch.parallel import (
-    choose_workers,
-    keep_memory,
-    release_memory,
-    start_early,
-)
+from kneematch.memory import keep_memory, release_memory
+from kneematch.parallel import choose_workers, start_early
 from kneematch.progress import Progress, no_progress
 
 if TYPE_CHECKING:
