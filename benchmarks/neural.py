@@ -15,7 +15,7 @@ import torch
 from films import SCORE_COLUMNS, benchmark_parser, film_sets, find, score, table
 from kneematch.detection.methods import OWN_TRUST
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.networks.two_stage import network_solver, refined_network_solver
+from kneematch.networks.two_stage import network_solver
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import QUICK_LEVELS, refine_anchored
 from kneematch.solvers.exhaustive_search import exhaustive_search
@@ -34,16 +34,12 @@ def main() -> None:
     ask = network_solver(networks)
     methods = {
         "neural": ask,
-        "neural+sharpen": refined_network_solver(
+        "neural+sharpen": network_solver(
             networks, partial(refine_anchored, levels=QUICK_LEVELS, trust=OWN_TRUST)
         ),
-        "neural+two levels": refined_network_solver(
-            networks, partial(refine_anchored, trust=OWN_TRUST)
-        ),
-        "neural+gauss_newton": refined_network_solver(
-            networks, partial(refine_anchored, trust=0.0)
-        ),
-        "neural+adam": refined_network_solver(networks, adam),
+        "neural+two levels": network_solver(networks, partial(refine_anchored, trust=OWN_TRUST)),
+        "neural+gauss_newton": network_solver(networks, partial(refine_anchored, trust=0.0)),
+        "neural+adam": network_solver(networks, adam),
         "search": exhaustive_search,
         "sliding": sliding_window,
     }

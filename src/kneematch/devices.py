@@ -1,6 +1,7 @@
 """Choose the device to compute on, keep batches within its memory, compute with one thread."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -24,15 +25,15 @@ def resolve_device(name: str) -> str:
     Raises:
         SettingsError: the name is unknown, or this machine has no such device.
     """
-    kind, _, number = name.partition(":")
-    if kind not in ("auto", "cpu", "cuda", "mps") or (number and not number.isdecimal()):
+    if not re.fullmatch("auto|cpu|mps|cuda(:[0-9]+)?", name):
         raise SettingsError(f"device {name!r}; expected auto, cpu, cuda, cuda:N or mps")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if kind == "auto":
+    if name == "auto":
         return "cuda" if gpus else "cpu"
+    kind, _, number = name.partition(":")
     if kind == "cuda" and int(number or 0) >= gpus:
         raise SettingsError(f"device {name!r}: {gpus} NVIDIA GPUs found; choose 'cpu' or 'auto'")
-    if kind == "mps" and not torch.backends.mps.is_available():
+    if name == "mps" and not torch.backends.mps.is_available():
         raise SettingsError("device 'mps': not found; expected an Apple GPU; choose 'cpu'")
     return name
 

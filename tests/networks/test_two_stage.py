@@ -11,7 +11,6 @@ from kneematch.networks.two_stage import (
     ENLARGE,
     TwoStageNetworks,
     network_solver,
-    refined_network_solver,
 )
 from kneematch.solvers.problem import Problem, Solution, make_problem
 
@@ -65,7 +64,7 @@ def test_network_solver_returns_the_networks_pose(clouds: Callable, cut: Callabl
     assert torch.allclose(theta, networks.poses(asked.halves), atol=1e-5)
 
 
-def test_refined_network_solver_starts_at_the_networks_pose(
+def test_network_solver_starts_a_refinement_at_the_networks_pose(
     clouds: Callable, cut: Callable
 ) -> None:
     template, theta = cut(clouds())
@@ -81,4 +80,4 @@ def test_refined_network_solver_starts_at_the_networks_pose(
         assert torch.allclose(v, start, atol=1e-5)
         return Solution(v + 1, problem.energy(v + 1))
 
-    assert torch.allclose(refined_network_solver(Given(), sharpen)(asked), start + 1, atol=1e-5)
+    assert torch.allclose(network_solver(Given(), sharpen)(asked), start + 1, atol=1e-5)

@@ -1,6 +1,7 @@
 """The methods by name, and the solver that each of them stands for."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -21,7 +22,6 @@ from kneematch.networks.two_stage import (
     ConsistencyCheck,
     PosePredictor,
     network_solver,
-    refined_network_solver,
 )
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import QUICK_LEVELS, TRUST, refine_anchored
@@ -32,7 +32,6 @@ from kneematch.solvers.settings import (
     LOCATOR,
     METHODS,
     NEURAL,
-    SEARCHES,
     PaperSettings,
 )
 
@@ -119,51 +118,32 @@ def choose_solver(
     settings: PaperSettings = DEFAULT_SETTINGS,
 ) -> ChosenSolver:
     """Return the solver of a method; "auto" needs networks that see the template's knee."""
+
+    def neural(name: str) -> ChosenSolver:
+        if model is None:
+            raise SettingsError(f"no model; expected one with the method {name}; give one")
+        source = _source(template, model, located=name == LOCATOR)
+        poses, check = _networks(source, model, device, located=name == LOCATOR)
+        # In views of located knees their own template is not refined: with earlier networks,
+        # the mean IoU was 0.967 on the labelled films and 0.982 on 40 phantoms, refined or not.
+        as_it_is = name == "neural" or (name == LOCATOR and template is None and not paper)
+        refine = None if as_it_is else _refiner(settings, paper=paper, drawn=template is not None)
+        return ChosenSolver(source.template, name, network_solver(poses, refine), check)
+
     if method == AUTO and paper:
         method = "neural+sharpen"
-    if method in (AUTO, LOCATOR):
-        try:
-            return _located_solver(template, model, settings, paper=paper, device=device)
-        except TemplateError:
-            if method == LOCATOR:
-                raise
-    source = _source(template, model, located=False)
-    try:
-        networks = None if model is None else _networks(source, model, device)
-    except TemplateError:
-        if method in NEURAL:
-            raise
-        networks = None
-    if method in SEARCHES or networks is None:
-        name = "search" if method == AUTO else method
-        check = None if networks is None else networks[1]
-        return ChosenSolver(source.template, name, _search(name, settings), check)
-    poses, check = networks
-    if method == "neural":
-        return ChosenSolver(source.template, method, network_solver(poses), check)
-    refiner = _refiner(settings, paper=paper, drawn=template is not None)
-    solver = refined_network_solver(poses, refiner)
-    return ChosenSolver(source.template, "neural+sharpen", solver, check)
-
-
-def _located_solver(
-    template: DrawnTemplate | None,
-    model: Model | None,
-    settings: PaperSettings,
-    *,
-    paper: bool,
-    device: str,
-) -> ChosenSolver:
-    if model is None:
-        raise SettingsError("no model; expected one with the method locator; give one")
-    source = _source(template, model, located=True)
-    poses, check = _networks(source, model, device, located=True)
-    if template is None and not paper:
-        # In views of located knees a refinement did not help: with earlier networks, the mean IoU
-        # was 0.967 on the labelled films and 0.982 on 40 bilateral phantoms with and without it.
-        return ChosenSolver(source.template, LOCATOR, network_solver(poses), check)
-    refiner = _refiner(settings, paper=paper, drawn=template is not None)
-    return ChosenSolver(source.template, LOCATOR, refined_network_solver(poses, refiner), check)
+    if method in NEURAL:
+        return neural(method)
+    if method == AUTO:
+        for name in (LOCATOR, "neural+sharpen"):
+            with suppress(TemplateError):
+                return neural(name)
+        method = "search"
+    source, check = _source(template, model, located=False), None
+    if model is not None:
+        with suppress(TemplateError):
+            _, check = _networks(source, model, device)
+    return ChosenSolver(source.template, method, _search(method, settings), check)
 
 
 def _refiner(settings: PaperSettings, *, paper: bool, drawn: bool) -> Refiner:

@@ -63,20 +63,15 @@ class PosePredictor(Protocol):
         """Return the poses theta (N, S, 4) of the template in halves (N, S, H, W)."""
 
 
-def network_solver(networks: PosePredictor) -> Solver:
-    """Return a solver that takes the pose of the networks as it is."""
-    return lambda problem: _vector(networks, problem)
+def network_solver(networks: PosePredictor, refine: Refiner | None = None) -> Solver:
+    """Return a solver that takes the pose of the networks, or starts a refinement at it."""
 
+    def solve(problem: Problem) -> Tensor:
+        with torch.no_grad():
+            v = vector_from_pose(networks.poses(problem.halves), problem.height_ratio)
+        return v if refine is None else refine(problem, v).v
 
-def refined_network_solver(networks: PosePredictor, refine: Refiner) -> Solver:
-    """Return a solver that starts a refinement at the pose of the networks."""
-    return lambda problem: refine(problem, _vector(networks, problem)).v
-
-
-@torch.no_grad()
-def _vector(networks: PosePredictor, problem: Problem) -> Tensor:
-    """Return the vectors v (N, S, 4) of the networks' poses."""
-    return vector_from_pose(networks.poses(problem.halves), problem.height_ratio)
+    return solve
 
 
 @dataclass(frozen=True, slots=True, eq=False)
