@@ -13,7 +13,6 @@ order:
 
 import json
 import os
-import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Self
 
 from kneematch.batch.film_names import film_names, is_film_name
+from kneematch.batch.fingerprint import Fingerprint, differences
 from kneematch.batch.row import Row, json_line
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
@@ -30,20 +30,7 @@ from kneematch.io.run_folder import START
 FORMAT: Final = "kneematch-journal/1"
 NOT_DONE: Final = -1
 FILMS_PER_LINE: Final = 1000
-# What users call the settings that rows depend on; others are shown by their own names.
-SETTING_LABELS: Final = {
-    **{name: f"--{name}" for name in ("model", "template", "method", "paper", "knees", "device")},
-    "left_is": "--left-is",
-    "template_film": "the template's film",
-    "outlines": "the outline network (--outlines)",
-    "locator": "the locator's network",
-    "paper_settings": "the paper's settings",
-    "version": "the version of kneematch",
-}
-
 DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
-
-Fingerprint = Mapping[str, str | int | bool]
 
 
 class Journal:
@@ -122,15 +109,10 @@ class Journal:
 
     def check(self, settings: Fingerprint) -> None:
         """Raise SettingsError unless the run began with these settings."""
-        found = self.settings or {}
-        differences = [
-            _difference(name, found.get(name), settings.get(name))
-            for name in {**found, **settings}
-            if found.get(name) != settings.get(name)
-        ]
-        if differences:
+        different = differences(self.settings or {}, settings)
+        if different:
             raise SettingsError(
-                f"{self.path}: {', '.join(differences)}; expected the settings that the run began "
+                f"{self.path}: {', '.join(different)}; expected the settings that the run began "
                 "with; continue it with those, start over with --force, or name another folder"
             )
 
@@ -317,19 +299,3 @@ class Journal:
 def _position_key(knee: Detection) -> tuple[object, ...]:
     """Return where a knee and its landmarks lie."""
     return knee.side, *knee.corners.ravel().tolist(), *sorted(knee.landmarks.items())
-
-
-def _difference(name: str, before: object, now: object) -> str:
-    """Say how a setting differs from the one that the run began with."""
-    if name == "outlines" and None in (before, now):
-        given = ("was", "is not") if now is None else ("was not", "is")
-        return f"--measure {given[0]} given before and {given[1]} now"
-    return f"{SETTING_LABELS.get(name, name)} was {_shown(before)} and is {_shown(now)}"
-
-
-def _shown(value: object) -> str:
-    """Return a setting, in words where it is a hash or not there."""
-    if value is None or value == "":
-        return "not set"
-    text = str(value)
-    return f"a file with SHA-256 {text[:12]}" if re.fullmatch("[0-9a-f]{64}", text) else text[:24]

@@ -13,9 +13,9 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from kneematch import __version__
 from kneematch.batch.changes import Work, compare_films
 from kneematch.batch.config import DetectConfig, DetectorSource
+from kneematch.batch.fingerprint import Fingerprint, fingerprint
 from kneematch.errors import SettingsError
 from kneematch.io.discovery import select_films
 from kneematch.io.files import file_versions, make_out_folder, refuse_existing, remove_leftovers
@@ -26,7 +26,7 @@ from kneematch.parallel import choose_workers, start_early
 from kneematch.progress import Progress, no_progress
 
 if TYPE_CHECKING:
-    from kneematch.batch.journal import Fingerprint, Journal
+    from kneematch.batch.journal import Journal
     from kneematch.batch.ray_engine import Cluster
     from kneematch.batch.row import Row
     from kneematch.detection.detector import Detector
@@ -77,14 +77,12 @@ def detect_folder(
         SettingsError: the settings contradict each other, or those of the run in the folder.
     """
     config, folder = config or DetectConfig(), Path(out)
-    named = [films] if isinstance(films, str | os.PathLike) else list(films)
-    ours = [folder, *(folder / name for name in FOLDERS)]
     found = select_films(
-        [os.fspath(name) for name in named],
+        films,
         series=config.series,
         limit=config.limit,
         part=(config.part_id, config.num_parts),
-        leave_out=ours,
+        leave_out=[folder, *(folder / name for name in FOLDERS)],
     )
     return detect_files(found, folder, config, progress=progress)
 
@@ -116,7 +114,7 @@ def detect_files(
             clock.end("start")
             _detect(plan, journal, work, cluster, progress)
             clock.end("search")
-            return replace(_write(plan, journal, clock, progress), changed=len(work.changed))
+            return _write(plan, journal, work, clock, progress)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,7 +129,7 @@ class _Plan:
     device_name: str
     workers: int
     hashes: dict[str, str]
-    fingerprint: "Fingerprint"
+    fingerprint: Fingerprint
 
 
 class _Clock:
@@ -187,16 +185,6 @@ def _plan(
         from kneematch.batch.measure_rows import outline_hash  # imports SciPy, which is slow
 
         hashes |= outline_hash(config.outlines)
-    fingerprint: dict[str, str | int | bool] = {
-        "version": __version__,
-        **hashes,
-        "method": detector.method,
-        "paper": config.paper,
-        "paper_settings": " ".join(map(str, config.paper_settings)),
-        "left_is": config.left_is or "",
-        "knees": config.knees,
-        "device": device.split(":")[0],
-    }
     workers = choose_workers(config.workers, len(films))
     logger.debug(
         "%d films; method %s, model %s, template %s, device %s, %d workers",
@@ -207,7 +195,8 @@ def _plan(
         name,
         workers,
     )
-    return _Plan(films, out, config, detector, source, name, workers, hashes, fingerprint)
+    settings = fingerprint(config, detector.method, device, hashes)
+    return _Plan(films, out, config, detector, source, name, workers, hashes, settings)
 
 
 @contextmanager
@@ -266,7 +255,9 @@ def _detect(
                 advance("")
 
 
-def _write(plan: _Plan, journal: "Journal", clock: _Clock, progress: Progress) -> DetectResult:
+def _write(
+    plan: _Plan, journal: "Journal", work: Work, clock: _Clock, progress: Progress
+) -> DetectResult:
     """Write tables, pictures and the report."""
     from kneematch.batch.results import (
         failures,
@@ -285,8 +276,7 @@ def _write(plan: _Plan, journal: "Journal", clock: _Clock, progress: Progress) -
     clock.end("tables")
     reasons += write_artifacts(plan.config, out, journal, workers=workers, progress=progress)
     clock.end("pictures")
-    ended = partial(_run_file, plan, counts, clock)
-    write_run_and_report(out, journal, ended, workers=workers)
+    write_run_and_report(out, journal, partial(_run_file, plan, counts, clock), workers=workers)
     reasons_of_failed = (row.failure or "" for row in failures(journal) if not row.no_knee)
     return DetectResult(
         out,
@@ -295,10 +285,11 @@ def _write(plan: _Plan, journal: "Journal", clock: _Clock, progress: Progress) -
         counts.review,
         counts.no_knee,
         counts.failed,
-        tuple(islice(reasons_of_failed, LISTED_REASONS)),
-        len(reasons),
-        tuple(reasons[:LISTED_REASONS]),
-        len(journal.gone),
+        reasons=tuple(islice(reasons_of_failed, LISTED_REASONS)),
+        unmade=len(reasons),
+        unmade_reasons=tuple(reasons[:LISTED_REASONS]),
+        gone=len(journal.gone),
+        changed=len(work.changed),
     )
 
 
