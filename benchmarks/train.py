@@ -74,9 +74,7 @@ def trained(config: TrainConfig, args: argparse.Namespace) -> tuple[Model, float
     films, group = FilmsInMemory(torch.stack(made).to(config.device)), Group()
     labels, started = None, time.perf_counter()
     if not recipe.minimise_energy:
-        templates, labels = make_pseudo_labels(
-            films, templates, half, start.model, group, repeats=recipe.mean_template
-        )
+        labels = make_pseudo_labels(films, templates, half, start.model, group)
     task = Task(films, templates, recipe, labels, config.seed, start.random)
     for phase, state in train_two_phases(task, networks, group):
         if state.epoch in (1, recipe.epochs):

@@ -13,7 +13,7 @@ from playwright.sync_api import Page, Route, expect
 
 from kneematch.detection.quality import ATYPICAL
 from kneematch.web.review import review_app
-from kneematch.web.review_session import ReviewSession
+from kneematch.web.review_session import DecisionRequest, ReviewSession
 from kneematch.web.server import Credentials
 
 Served = Callable[[FastAPI], AbstractContextManager[Credentials]]
@@ -338,6 +338,28 @@ def test_review_app_filters_rows(page: Page) -> None:
     page.reload()
     ready(page)
     expect(page.locator("#none")).to_be_visible()
+
+
+def test_gallery_looks_for_an_undecided_knee_beyond_the_rows_in_memory(
+    run_folder: Path, serve: Callable[[FastAPI], Credentials], open_page: Open
+) -> None:
+    path, count = run_folder / "detections.csv", 4100  # more than the 4000 rows that a page keeps
+    header, first, *_ = path.read_text().splitlines(keepends=True)
+    film = first.partition(",")[0]
+    path.write_text(header + "".join(first.replace(film, f"{k}.dcm") for k in range(count)))
+    run = ReviewSession(run_folder, Path())
+    run.decide(DecisionRequest(0, "accepted"))
+    run.log.close()
+    path = run_folder / "review.csv"
+    header, line = path.read_text().splitlines(keepends=True)
+    path.write_text(header + "".join(line.replace("0.dcm", f"{k}.dcm") for k in range(count)))
+    app = review_app(ReviewSession(run_folder, Path()))
+    page = ready(open_page(serve(app), allowed="404"))  # of the films, which are not there
+    page.keyboard.press("End")
+    page.wait_for_selector(f".card[data-row='{count - 1}']")
+    page.keyboard.press("Home")
+    page.keyboard.press("n")
+    expect(page.locator("#notice")).to_have_text("No undecided knee after this one")
 
 
 def test_thumbnails_are_cached_in_the_run_for_the_owner_only(

@@ -197,7 +197,7 @@ class ReviewSession:
         """Return the loss of the run's template at a place, or None if it is unknown."""
         start = self._start(row, side)
         if side is None and area == area_of(start):
-            return start.loss
+            return _finite(start.loss)
         if self.template is None:
             return None
         return loss_at(move_detection(start, area), self.film(row), self.template)

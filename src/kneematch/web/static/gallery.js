@@ -77,9 +77,9 @@ export class Gallery {
     const { order } = this;
     for (let start = this.at + 1; start < order.length; start += 200) {
       const rows = order.slice(start, start + 200);
-      await this.#load(undefined, rows.filter((row) => !this.known.has(row)));
+      await this.#load(undefined, rows);
       if (order !== this.order) return; // other knees are shown by now
-      const found = rows.findIndex((row) => this.known.get(row).state === "undecided");
+      const found = rows.findIndex((row) => this.known.get(row)?.state === "undecided");
       if (found >= 0) return this.goTo(start + found);
     }
     showNotice("No undecided knee after this one");
@@ -121,14 +121,16 @@ export class Gallery {
       if (!this.cards.has(place)) this.#addCard(place);
       this.cards.get(place).classList.toggle("at", place === this.at);
     }
-    const missing = this.order.slice(first, end).filter((row) => !this.known.has(row));
-    if (missing.length) this.#fetch(missing);
+    const rowsShown = this.order.slice(first, end);
+    if (rowsShown.some((row) => !this.known.has(row))) this.#fetch(rowsShown);
   }
 
+  // Requests those of the rows that are not known.
   async #load(signal, rows) {
-    if (!rows.length) return;
     if (this.known.size > MAX_CACHED) this.known.clear();
-    const knees = await getJson(`api/rows?numbers=${rows.join(",")}`, { signal });
+    const missing = rows.filter((row) => !this.known.has(row));
+    if (!missing.length) return;
+    const knees = await getJson(`api/rows?numbers=${missing.join(",")}`, { signal });
     for (const knee of knees) this.known.set(knee.row, knee);
     for (const card of this.cards.values()) if (!card.filled) this.#fill(card);
     this.#render();
