@@ -1,6 +1,6 @@
 """Measure the knees of rows, in worker processes that read their films again."""
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ from kneematch.io.files import content_hash
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated, unexpected
 from kneematch.measures.network import OutlineNetwork, shipped_network
-from kneematch.parallel import WorkerDied, map_in_workers
+from kneematch.parallel import map_in_workers
 from kneematch.progress import Progress
 from kneematch.review.log import CORRECTED
 
@@ -36,7 +36,7 @@ def measure_rows(
     Films are read a second time: the search keeps no more than a reduced copy of them.
     """
     rows = (row for batch in batches for row in batch)
-    measured = _in_workers(measure_knees, network, rows, workers)
+    measured = map_in_workers(partial(_measure, measure_knees, network), rows, workers=workers)
     with closing(batches), closing(measured) as results:
         for row, result in results:
             yield [result if isinstance(result, Row) else _unmeasured(row, str(result))]
@@ -56,11 +56,11 @@ def measure_reviewed(
         ]
     problems: list[str] = []
     films = [replace(row, film=str(journal.root / row.film)) for row in rows]
-    measured = _in_workers(measure_placed_knees, network, films, workers)
+    measure = partial(_measure, measure_placed_knees, network)
     with (
         progress("measuring", len(films)) as advance,
         one_thread(),
-        closing(measured) as results,
+        closing(map_in_workers(measure, films, workers=workers)) as results,
     ):
         for row, result in results:
             if isinstance(result, Row):
@@ -77,13 +77,6 @@ def _to_measure(row: Row) -> Row:
     placed = tuple(knee for knee in row.knees if knee.decision == CORRECTED)
     known = all(knee.outlines is not None for knee in placed)
     return replace(row, detections=() if known else placed)
-
-
-def _in_workers(
-    measure: Measuring, network: str | None, rows: Iterable[Row], workers: int
-) -> Generator[tuple[Row, Row | str | WorkerDied]]:
-    """Yield rows, and the same measured or why it cannot be done."""
-    return map_in_workers(partial(_measure, measure, network), rows, workers=workers)
 
 
 def _measure(measure: Measuring, network: str | None, row: Row) -> Row | str:

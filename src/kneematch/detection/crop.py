@@ -79,7 +79,11 @@ def place(found: Detection, size: CropSize, assumed_mm_per_px: float | None = No
         NotARadiograph: the film's spacing is such that the crop would be far too large.
     """
     rows, columns, step = _extent(found, size, assumed_mm_per_px)
-    across, down = _axes(found, mirror=size.mirror)
+    # Unit vectors on the film along the crop's rows and down its columns.
+    across = (found.corners[1] - found.corners[0]) / found.width_px
+    down = (found.corners[3] - found.corners[0]) / found.height_px
+    if found.mirrored and not size.mirror:  # the area's own axes are a mirror already
+        across = -across
     to_film = torch.eye(3, dtype=torch.float64)
     to_film[:2, 0] = step * columns / 2 * torch.from_numpy(across)
     to_film[:2, 1] = step * rows / 2 * torch.from_numpy(down)
@@ -120,11 +124,3 @@ def _extent(
             "check the film's spacing, or ask for crops in pixels"
         )
     return max(1, round(height)), max(1, round(width)), step
-
-
-def _axes(found: Detection, *, mirror: bool) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the unit vectors (2,) on the film along the crop's rows and down its columns."""
-    across = (found.corners[1] - found.corners[0]) / found.width_px
-    down = (found.corners[3] - found.corners[0]) / found.height_px
-    # Where the template lies mirrored, its own axes already are a mirror.
-    return (-across if found.mirrored and not mirror else across), down

@@ -23,6 +23,7 @@ from kneematch.geometry.sampling import resize
 from kneematch.geometry.view import KneePlace, transform, turn_upright
 from kneematch.networks.cpu_inference import fold_batchnorm
 from kneematch.networks.model_file import read_safetensors
+from kneematch.networks.pose_network import standardize
 
 LOCATOR_FILE: Final = Path(str(files("kneematch.networks") / "locator.safetensors"))
 LONG_SIDES: Final = (256, 896)  # at which a film is looked at: for usual and for small knees
@@ -47,9 +48,7 @@ CHANNELS: Final = ("knee", "x", "y", "log_width", "rotation", "mirrored")
 
 def prepare_input(images: Tensor) -> Tensor:
     """Return images (N, H, W) as the network's input (N, 2, H, W): grey and its local contrast."""
-    grey = images[:, None]
-    deviation, mean = torch.std_mean(grey, dim=(-2, -1), keepdim=True, correction=0)
-    grey = (grey - mean) / (deviation + 1e-3)
+    grey = standardize(images)[:, None]
     detail = grey - _smooth(grey)
     return torch.cat([grey, detail / (_smooth(detail.square()).sqrt() + EPSILON)], dim=1)
 

@@ -131,17 +131,12 @@ class Quality:
             uneven: the two knees of the film differ too much, and this may be the wrong one.
             tagged: the film has a tag that says whether bones are bright.
         """
-        doubts = self.doubts(film, side, score) | {
-            SIDES_DIFFER: uneven,
-            CUT: cut,
-            METAL: self._is_bright(film, side) if metal is None else metal,
-        }
+        if metal is None:
+            metal = self.brightness is not None and self.brightness[film, side] > MAX_BRIGHTNESS
+        doubts = self.doubts(film, side, score) | {SIDES_DIFFER: uneven, CUT: cut, METAL: metal}
         reasons = [reason for reason, doubtful in doubts.items() if doubtful]
         notes = [WRONG_TAG if tagged else NEGATIVE] if self.negative[film, side] else []
         return YES if reasons else "", join_reasons(*reasons, *notes)
-
-    def _is_bright(self, film: int, side: int) -> bool:
-        return self.brightness is not None and bool(self.brightness[film, side] > MAX_BRIGHTNESS)
 
     def expected_error(self, film: int, side: int) -> float:
         """Return a margin error that 9 of 10 such areas stay below, in widths of the area."""

@@ -17,7 +17,6 @@ from typing import Final
 from kneematch.io.files import atomic_write
 
 _SIGNS: Final = frozenset("=+-@\t\r\n＝＋－＠")  # spreadsheets also know the full-width forms
-_STARTS: Final = _SIGNS | {"'"}
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 
 Cell = str | int | float | None
@@ -77,9 +76,7 @@ def read_csv_file(path: Path) -> tuple[list[str], list[list[str]]]:
 
 def neutralise(cell: str) -> str:
     """Put an apostrophe before what a spreadsheet would evaluate."""
-    if cell[:1] not in _STARTS or not _is_formula(cell):
-        return cell
-    return f"'{cell}"
+    return f"'{cell}" if _is_formula(cell) else cell
 
 
 def restore(cell: str) -> str:

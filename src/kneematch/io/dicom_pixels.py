@@ -36,6 +36,7 @@ from kneematch.io.radiograph import ROWS_AT_ONCE, grey_from_rgb
 PLUGIN: Final = "kneematch"
 JPEG_2000_SYNTAXES: Final = (JPEG2000Lossless, JPEG2000, HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K)
 CODESTREAM_SYNTAXES: Final = (*JPEGTransferSyntaxes, *JPEGLSTransferSyntaxes, *JPEG_2000_SYNTAXES)
+# pydicom asks a plug-in for this name, and for `is_available`.
 DECODER_DEPENDENCIES: Final = dict.fromkeys(CODESTREAM_SYNTAXES, ("imagecodecs",))
 ADOBE: Final = b"\xff\xee\x00\x0eAdobe"  # the JPEG segment that says which colours are stored
 YBR: Final = ("YBR_FULL", "YBR_FULL_422")
@@ -170,7 +171,7 @@ def _drop_unused_bits(pixels: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
 
 
 def is_available(syntax: UID) -> bool:
-    """Return whether the plug-in decodes a transfer syntax; pydicom calls it on registration."""
+    """Return whether the plug-in decodes a transfer syntax; pydicom calls it."""
     return syntax in CODESTREAM_SYNTAXES and find_spec("imagecodecs") is not None
 
 

@@ -114,8 +114,8 @@ def in_series(films: Iterable[str], text: str) -> Iterator[str]:
     A film that cannot be opened is kept, so that it is reported as failed and not passed over.
     """
     films = list(films)
-    with warnings.catch_warnings(), ThreadPoolExecutor(READERS) as readers:
-        warnings.simplefilter("ignore")  # pydicom's remarks on odd headers
+    # `read_header` sets this, too, but threads share it: it is reset when all of them have ended.
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(READERS) as readers:
         belongs = readers.map(partial(_belongs, text.casefold()), films)
         yield from (film for film, inside in zip(films, belongs, strict=True) if inside)
 

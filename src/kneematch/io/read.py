@@ -40,8 +40,7 @@ def read(path: str | os.PathLike[str]) -> Radiograph:
         FilmError: one of its kinds (see `kneematch.errors`), naming the file.
     """
     where = Path(path)
-    with _opened(where) as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydicom's and Pillow's remarks on odd headers
+    with _opened(where) as file:
         if _at_dicom(file):
             from kneematch.io.dicom import read_dicom
 
@@ -129,8 +128,7 @@ def radiograph_from_dataset(dataset: "Dataset") -> Radiograph:
     from kneematch.io.dicom import read_dicom
 
     file = io.BytesIO()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         with decoding(IN_MEMORY, "DICOM dataset"):
             if getattr(dataset, "file_meta", None):
                 dataset.save_as(file)
@@ -152,8 +150,7 @@ def read_header(path: str | os.PathLike[str], *keywords: str) -> "Dataset | None
         FilmError: as `read`.
     """
     where = Path(path)
-    with _opened(where) as file, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with _opened(where) as file:
         if not _at_dicom(file):
             return None
         from kneematch.io.dicom import parse_header
@@ -201,10 +198,13 @@ def _at_dicom(file: BinaryIO) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file of sensible size; raise Unreadable where the system refuses."""
+    """Open a regular file of sensible size; raise Unreadable where the system refuses.
+
+    Meanwhile, remarks of pydicom and Pillow on odd headers are not shown.
+    """
     try:
         _check_regular(path)
-        with path.open("rb") as file:
+        with path.open("rb") as file, warnings.catch_warnings(action="ignore"):
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise NotAnImage(f"{path}: an empty file; expected a film; copy or export it again")

@@ -17,7 +17,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from kneematch.networks.pose_network import INPUT, PoseNetwork, network_from_weights, standardize
+from kneematch.networks.pose_network import (
+    INPUT,
+    PoseNetwork,
+    Weights,
+    network_from_weights,
+    standardize,
+)
 
 BYTE_MAX: Final = 255  # of an activation
 WEIGHT_MAX: Final = 127  # of a weight, to either side of 0
@@ -28,7 +34,6 @@ CLIPPED: Final = 1e-4
 
 BLOCKS: Final = tuple(f"layer{layer}.{block}" for layer in (1, 2, 3, 4) for block in (0, 1))
 
-Weights = Mapping[str, Tensor]  # of a PoseNetwork
 Ranges = Mapping[str, tuple[float, float]]  # lowest and highest activation, by layer
 Convolution = Any  # nn.Conv2d with a bias, which is optional in PyTorch's type
 

@@ -24,7 +24,13 @@ from kneematch.io.radiograph import Point
 from kneematch.matching.annotation import PLATEAU_MARGINS, find_plateau_margins
 from kneematch.matching.template import Template, Window
 from kneematch.networks.cpu_inference import WEIGHT_MAX, Ranges, cpu_network, quantize_weights
-from kneematch.networks.pose_network import FIRST, WIDTH, network_from_weights, weight_shapes
+from kneematch.networks.pose_network import (
+    FIRST,
+    WIDTH,
+    Weights,
+    network_from_weights,
+    weight_shapes,
+)
 from kneematch.networks.two_stage import ENLARGE, Network, TwoStageNetworks
 
 FORMAT: Final = "kneematch-model/2"
@@ -33,8 +39,6 @@ STEPS: Final = ".steps"  # ends the name of the sizes of 8-bit steps, one per ou
 OLD_MARGINS: Final = {"plateau_left", "plateau_right"}  # landmarks' names in models of version 0.1
 SHIPPED: Final = "synthetic.safetensors"  # beside this file
 PHASES: Final = ("coarse", "fine")
-
-Weights = Mapping[str, Tensor]  # of a PoseNetwork, under its names
 
 
 @dataclass(frozen=True, slots=True, eq=False)

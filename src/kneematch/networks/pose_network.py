@@ -18,6 +18,8 @@ FIRST: Final = "backbone.conv1.weight"  # whose first axis is the network's widt
 EPSILON: Final = 1e-3  # added to the deviation of an image, for black images
 WIDTH: Final = 64  # channels after ResNet18's first convolution
 
+Weights = Mapping[str, Tensor]  # of a PoseNetwork, under its names
+
 
 class BasicBlock(nn.Module):
     """Two 3 x 3 convolutions and a shortcut around them."""
@@ -104,7 +106,7 @@ class PoseNetwork(nn.Module):
         return RANGE * (torch.sigmoid(self.regress(flat).float()) - 0.5)
 
 
-def network_from_weights(weights: Mapping[str, Tensor]) -> PoseNetwork:
+def network_from_weights(weights: Weights) -> PoseNetwork:
     """Return a network with a copy of the given weights, in evaluation mode."""
     network = _uninitialized(weights[FIRST].shape[0]).eval()
     copies = {name: tensor.clone() for name, tensor in weights.items()}
