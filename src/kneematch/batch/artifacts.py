@@ -22,7 +22,7 @@ from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import is_dicom, read_isolated, unexpected
 from kneematch.io.run_folder import CROPS, DICOM, LANDMARKS, OVERLAYS
 from kneematch.parallel import WorkerDied, map_in_workers
-from kneematch.progress import Progress
+from kneematch.progress import Advance, Progress
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -58,12 +58,17 @@ class Artifact:
     folder: Path
     crop_size: "CropSize | None" = None  # of crops
 
-    def content(self, row: Row) -> object:
-        """Return what the files are made of besides the film; JSON can hold it."""
-        if self.crop_size is None:
-            return [knee.to_dict() for knee in row.knees]
-        areas = [(knee.side, knee.corners.tolist(), knee.mm_per_px) for knee in row.knees]
-        return areas, asdict(self.crop_size)
+    def content_hash(self, row: Row) -> int:
+        """Return a hash of what a film's files are made of; 0 for no files."""
+        if not row.knees:
+            return 0
+        content: object = [knee.to_dict() for knee in row.knees]
+        if self.crop_size is not None:
+            areas = [(knee.side, knee.corners.tolist(), knee.mm_per_px) for knee in row.knees]
+            content = areas, asdict(self.crop_size)
+        version = row.version and (row.version.sha256 or astuple(row.version)[:2])
+        text = json.dumps([version, content])
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) or 1
 
     def is_complete(self, name: str, row: Row) -> bool:
         """Return whether all files are there; a film that is not DICOM has no DICOM objects."""
@@ -156,7 +161,7 @@ def update_artifacts(
     made: list[tuple[int, dict[str, int]]] = []
     kinds = ", ".join(artifact.kind for artifact in artifacts)
     with progress(f"writing {kinds}", journal.count) as advance:
-        films = _outdated(journal, artifacts, lambda: advance(""))
+        films = _outdated(journal, artifacts, advance)
         with closing(map_in_workers(_make, films, workers=workers)) as results:
             for film, result in results:
                 if isinstance(result, OSError):  # no other file can be written either
@@ -175,13 +180,13 @@ def update_artifacts(
 
 
 def _outdated(
-    journal: Journal, artifacts: Sequence[Artifact], skip: Callable[[], None]
+    journal: Journal, artifacts: Sequence[Artifact], advance: Advance
 ) -> Iterator[Outdated]:
-    """Yield films with outdated files, once the journal says so; call `skip` for the others."""
+    """Yield films with outdated files, once the journal says so; advance past the others."""
     group: list[Outdated] = []
     for found in journal.rows():
         row = replace(found, film=str(journal.root / found.film))
-        contents = {each.kind: _content(each, row) for each in artifacts}
+        contents = {each.kind: each.content_hash(row) for each in artifacts}
         name = journal.names[row.index]
         chosen = tuple(
             artifact
@@ -193,7 +198,7 @@ def _outdated(
             wanted = {artifact.kind: contents[artifact.kind] for artifact in chosen}
             group.append(Outdated(name, row, chosen, wanted))
         else:
-            skip()
+            advance("")
         if len(group) >= NOTED_TOGETHER:
             yield from _mark_outdated(journal, group)
             group = []
@@ -211,15 +216,6 @@ def _mark_outdated(journal: Journal, group: list[Outdated]) -> list[Outdated]:
         if any(journal.made(kind, film.row.index) for kind in film.contents)
     )
     return group
-
-
-def _content(artifact: Artifact, row: Row) -> int:
-    """Return a hash of what a film's files are made of; 0 for no files."""
-    if not row.knees:
-        return 0
-    version = row.version and (row.version.sha256 or astuple(row.version)[:2])
-    text = json.dumps([version, artifact.content(row)])
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) or 1
 
 
 def draw_films(

@@ -260,54 +260,55 @@ class Detector:
         """Return detections from maps (N, S, 3, 3) of the template's [-1, 1]^2 to film pixels."""
         cut = cut_by_edge(to_film, np.array([film.field for film in films]))
         differ = sides_differ(to_film)
-        shown = [self._shown_sides(n, film, quality) for n, film in enumerate(films)]
+        found = []
+        for n, film in enumerate(films):
+            sides = list(range(len(film.mirrored)))
+            if film.places and not self.preparation.knees:
+                sides = [s for s in sides if quality.is_knee(n, s, film.places[s])]
+            sound = {s for s in sides if not any(quality.doubts(n, s, film.scores[s]).values())}
+            knees = []
+            for s in sides:
+                uneven = differ[n] and bool(sound - {s})  # differs from a knee beyond doubt
+                doubts = {"cut": cut[n, s], "uneven": uneven}
+                knees.append(self._detection((n, s), film, to_film[n, s], quality, **doubts))
+            found.append(tuple(knees))
+        return found
 
-        def uneven(n: int, s: int) -> bool:
-            """Return whether a knee differs from one that is beyond doubt."""
-            scores = films[n].scores
-            others = (quality.doubts(n, k, scores[k]) for k in shown[n] if k != s)
-            return bool(differ[n]) and any(not any(doubts.values()) for doubts in others)
-
-        def detection(n: int, s: int, film: FilmFacts) -> Detection:
-            known = film.lateralities[s]
-            review, reason = quality.review(
-                n,
-                s,
-                cut=bool(cut[n, s]),
-                uneven=uneven(n, s),
-                score=film.scores[s],
-                metal=film.metal[s] if film.places else None,
-                tagged=film.tagged,
-            )
-            if film.places and film.places[s].quarter_turns:
-                turned = f"film turned by {90 * film.places[s].quarter_turns} degrees"
-                reason = join_reasons(reason, turned)
-            if known.conflict:
-                review, reason = YES, join_reasons(reason, known.conflict)
-            found = Detection.from_matrix(
-                to_film[n, s],
-                self.template.landmarks,
-                side=SIDES[LEFT if film.mirrored[s] else RIGHT],
-                laterality=known.side,
-                laterality_source=known.source,
-                energy=float(quality.energy[n]),
-                loss=float(quality.loss[n, s]),
-                polarity="negative" if quality.negative[n, s] else "positive",
-                method=self.method,
-                mm_per_px=film.mm_per_px,
-                review=review,
-                reason=reason,
-            )
-            return replace(found, expected_error_px=found.width_px * quality.expected_error(n, s))
-
-        return [tuple(detection(n, s, films[n]) for s in sides) for n, sides in enumerate(shown)]
-
-    def _shown_sides(self, n: int, film: FilmFacts, quality: Quality) -> list[int]:
-        """Return the sides of film n that show a knee, on closer inspection."""
-        sides = list(range(len(film.mirrored)))
-        if self.preparation.knees or not film.places:
-            return sides
-        return [s for s in sides if quality.is_knee(n, s, film.places[s])]
+    def _detection(
+        self,
+        at: tuple[int, int],
+        film: FilmFacts,
+        to_film: NDArray[np.float64],
+        quality: Quality,
+        **doubts: bool,
+    ) -> Detection:
+        """Return the detection at (film, side) of a batch; see `Quality.review` for the doubts."""
+        side = at[1]
+        known = film.lateralities[side]
+        metal = film.metal[side] if film.places else None
+        review, reason = quality.review(
+            *at, score=film.scores[side], metal=metal, tagged=film.tagged, **doubts
+        )
+        if film.places and film.places[side].quarter_turns:
+            turned = f"film turned by {90 * film.places[side].quarter_turns} degrees"
+            reason = join_reasons(reason, turned)
+        if known.conflict:
+            review, reason = YES, join_reasons(reason, known.conflict)
+        found = Detection.from_matrix(
+            to_film,
+            self.template.landmarks,
+            side=SIDES[LEFT if film.mirrored[side] else RIGHT],
+            laterality=known.side,
+            laterality_source=known.source,
+            energy=float(quality.energy[at[0]]),
+            loss=float(quality.loss[at]),
+            polarity="negative" if quality.negative[at] else "positive",
+            method=self.method,
+            mm_per_px=film.mm_per_px,
+            review=review,
+            reason=reason,
+        )
+        return replace(found, expected_error_px=found.width_px * quality.expected_error(*at))
 
 
 def _not_a_film(found: object) -> SettingsError:
