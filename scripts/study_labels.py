@@ -14,9 +14,9 @@ from kneematch.evaluation.ground_truth import (
     SQUARE_WIDTHS,
     GroundTruth,
     LabelledKnee,
-    Row,
+    LabelRow,
     load_ground_truth,
-    read_csv,
+    read_label_rows,
 )
 from kneematch.io.dicom_header import header_value
 from kneematch.io.read import read_header
@@ -37,7 +37,7 @@ def load_oai_labels(path: Path, films: Sequence[str]) -> GroundTruth:
     Raises:
         SettingsError: the file cannot be read, or none of the films is labelled.
     """
-    names, rows = read_csv(path)
+    names, rows = read_label_rows(path)
     if set(LANDMARK_COLUMNS) <= names:
         parse, of_film = _landmarks, {part: film for film in films for part in PurePath(film).parts}
     elif set(BOX_COLUMNS) <= names:
@@ -68,7 +68,7 @@ def load_oai_labels(path: Path, films: Sequence[str]) -> GroundTruth:
     return GroundTruth(path, tuple(knees), left_out)
 
 
-def _landmarks(row: Row, film: str) -> Iterator[LabelledKnee]:
+def _landmarks(row: LabelRow, film: str) -> Iterator[LabelledKnee]:
     """Yield the knee of a row of KNEEL: points in a crop, which is mirrored for left knees."""
     header: Any = read_header(film, *SPACING)
     spacing = next((value for name in SPACING if (value := header_value(header, name))), None)
@@ -84,7 +84,7 @@ def _landmarks(row: Row, film: str) -> Iterator[LabelledKnee]:
     yield LabelledKnee(film, HALVES[row["side"]], min(points), max(points), "KNEEL")
 
 
-def _boxes(row: Row, film: str) -> Iterator[LabelledKnee]:
+def _boxes(row: LabelRow, film: str) -> Iterator[LabelledKnee]:
     """Yield the knees of a row of denizlab: two boxes x0, y0, x1, y1 as fractions of the film."""
     header: Any = read_header(film, "Rows", "Columns")
     height, width = float(header.Rows), float(header.Columns)

@@ -7,11 +7,11 @@ import pytest
 
 from kneematch.evaluation.statistics import (
     bootstrap_mean,
-    deviation,
     holm,
     mean,
     mean_and_error,
     quantile_groups,
+    standard_deviation,
     wilcoxon_p,
 )
 
@@ -28,8 +28,8 @@ def test_mean_and_error_of_too_few_values_is_unknown() -> None:
 def test_mean_and_deviation_of_too_few_values_are_unknown() -> None:
     assert mean([True, False]) == 0.5
     assert mean([]) is None
-    assert deviation([1.0, 3.0]) == pytest.approx(math.sqrt(2))
-    assert deviation([1.0]) is None
+    assert standard_deviation([1.0, 3.0]) == pytest.approx(math.sqrt(2))
+    assert standard_deviation([1.0]) is None
 
 
 def test_wilcoxon_p_is_that_of_counting_all_signs() -> None:

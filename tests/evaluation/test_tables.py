@@ -10,11 +10,11 @@ from kneematch.evaluation.tables import (
     Column,
     Table,
     columns,
-    remove_report,
+    remove_evaluation,
     to_csv,
     to_latex,
     to_markdown,
-    write_report,
+    write_evaluation,
 )
 
 TABLE = Table(
@@ -63,10 +63,10 @@ def test_to_latex_escapes_special_characters() -> None:
 
 def write(out: Path, *tables: Table) -> None:
     config = EvaluateConfig(grid=2, methods=("neural",))
-    write_report(out, config, 3, "cpu", {"model": "abc"}, tables, {"figure": "Areas."})
+    write_evaluation(out, config, 3, "cpu", {"model": "abc"}, tables, {"figure": "Areas."})
 
 
-def test_write_report_writes_names_that_are_not_utf8(tmp_path: Path) -> None:
+def test_write_evaluation_writes_names_that_are_not_utf8(tmp_path: Path) -> None:
     write(tmp_path / "new", ODD)
     assert b"\xff.dcm" in (tmp_path / "new" / "losses.csv").read_bytes()
     page = (tmp_path / "new" / "evaluation.md").read_bytes()
@@ -75,7 +75,7 @@ def test_write_report_writes_names_that_are_not_utf8(tmp_path: Path) -> None:
     assert b"![Figure](figure.png)\n\nAreas." in page
 
 
-def test_write_report_keeps_settings_hashes_and_tables_without_nan(tmp_path: Path) -> None:
+def test_write_evaluation_keeps_settings_hashes_and_tables_without_nan(tmp_path: Path) -> None:
     broken = Table("failures", "", columns("a:1", "b:1"), ((float("nan"), 1.5),))
     write(tmp_path, ODD, broken)
     numbers = json.loads((tmp_path / "evaluation.json").read_text(), parse_constant=None)
@@ -86,19 +86,21 @@ def test_write_report_keeps_settings_hashes_and_tables_without_nan(tmp_path: Pat
     assert numbers["tables"]["failures"] == [{"a": None, "b": 1.5}]
 
 
-def test_remove_report_removes_what_write_report_wrote_and_nothing_else(tmp_path: Path) -> None:
+def test_remove_evaluation_removes_its_own_files_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     write(tmp_path, ODD)
     (tmp_path / "figure.png").touch()
     (tmp_path / "notes.csv").touch()
-    remove_report(tmp_path)
+    remove_evaluation(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.csv"]
-    remove_report(tmp_path)
+    remove_evaluation(tmp_path)
 
 
-def test_remove_report_leaves_files_of_other_folders(tmp_path: Path) -> None:
+def test_remove_evaluation_leaves_files_of_other_folders(tmp_path: Path) -> None:
     kept, out = tmp_path / "kept.csv", tmp_path / "out"
     kept.touch()
     out.mkdir()
     (out / "evaluation.json").write_text(json.dumps({"files": ["../kept.csv", str(kept)]}))
-    remove_report(out)
+    remove_evaluation(out)
     assert kept.exists()

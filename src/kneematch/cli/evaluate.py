@@ -15,12 +15,11 @@ from kneematch.cli.terminal import (
     stopping_cleanly,
     writing,
 )
-from kneematch.evaluation.config import EvaluateConfig
+from kneematch.evaluation.config import RUNS, EvaluateConfig
 
 if TYPE_CHECKING:
     from kneematch.evaluation.run import EvaluateResult
 
-RUNS: Final = "runs"
 # Tables to print, and the columns that a terminal has room for.
 PRINTED: Final[dict[str, tuple[str, ...] | None]] = {
     "losses": ("method", "films", "left + right loss", "standard error", "ms a film"),

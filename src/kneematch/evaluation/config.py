@@ -11,6 +11,7 @@ from kneematch.errors import SettingsError
 from kneematch.options import INPUT, METHOD, check_options, option, parse_names
 from kneematch.solvers.settings import N_SCALES, RATE, STEPS, STRIDE, PaperSettings
 
+RUNS: Final = "runs"  # folder of the methods' own runs
 GRID: Final = "grid"
 PAPER_METHODS: Final = ("sliding", "neural", "neural+sharpen", "search")  # on two half images
 METHODS: Final = ("locator", *PAPER_METHODS)

@@ -26,7 +26,7 @@ PHANTOM_COLUMNS: Final = (
     "implant",
 )
 
-Row = Mapping[str, str]
+LabelRow = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def load_ground_truth(path: Path) -> GroundTruth:
     Raises:
         SettingsError: the file is missing, or has neither set of columns.
     """
-    names, rows = read_csv(path)
+    names, rows = read_label_rows(path)
     if set(LABEL_COLUMNS) <= names:
         parse = _parse_label
     elif set(PHANTOM_COLUMNS) <= names:
@@ -126,13 +126,13 @@ def load_ground_truth(path: Path) -> GroundTruth:
     return GroundTruth(path, tuple(knees), left_out)
 
 
-def read_csv(path: Path) -> tuple[set[str], list[tuple[int, Row]]]:
+def read_label_rows(path: Path) -> tuple[set[str], list[tuple[int, LabelRow]]]:
     """Return the column names of a CSV file, and its rows with their line numbers."""
     try:
         text = read_text_bytes(path).decode("utf-8-sig")
         reader = csv.DictReader(io.StringIO(text, newline=""), restval="")
         names = set(reader.fieldnames or ())
-        rows: list[tuple[int, Row]] = [(reader.line_num, row) for row in reader]
+        rows: list[tuple[int, LabelRow]] = [(reader.line_num, row) for row in reader]
     except (OSError, ValueError, csv.Error) as error:
         what = error.strerror if isinstance(error, OSError) else error
         raise SettingsError(
@@ -141,7 +141,7 @@ def read_csv(path: Path) -> tuple[set[str], list[tuple[int, Row]]]:
     return names, rows
 
 
-def _parse_label(row: Row) -> LabelledKnee | None:
+def _parse_label(row: LabelRow) -> LabelledKnee | None:
     """Return the knee of a row; None if it has no points or a flag that makes it unusable."""
     if not row["x1"].strip() or any(word in row.get("flag", "") for word in UNUSABLE):
         return None
@@ -151,7 +151,7 @@ def _parse_label(row: Row) -> LabelledKnee | None:
     return _knee(row["id"], row["knee"], [row[name] for name in LABEL_COLUMNS[2:]], source)
 
 
-def _parse_phantom(row: Row) -> LabelledKnee:
+def _parse_phantom(row: LabelRow) -> LabelledKnee:
     """Return the knee of a row of a phantoms' truth.csv."""
     source = "negative" if row["negative"] == "1" else "ordinary"
     source = "implant" if row["implant"] else source

@@ -14,12 +14,11 @@ from kneematch.batch.run import detect_files
 from kneematch.detection.detection import Detection
 from kneematch.detection.detector import Detector
 from kneematch.detection.preparation import PreparedFilm, prepare_file
-from kneematch.evaluation.config import GRID, EvaluateConfig
+from kneematch.evaluation.config import GRID, RUNS, EvaluateConfig
 from kneematch.export.run_file import device_name
 from kneematch.io.run_folder import JOURNAL
 from kneematch.progress import Progress, no_progress
 
-RUNS: Final = "runs"  # folder of the methods' own runs
 # Settings that a method's run takes over.
 SHARED: Final = "model", "template", "paper", "resume", "force", "device", "batch_size", "workers"
 TIMED_FILMS: Final = 8

@@ -10,11 +10,10 @@ from typing import Final
 import numpy as np
 
 from kneematch.devices import resolve_device
-from kneematch.evaluation.config import EvaluateConfig
+from kneematch.evaluation.config import RUNS, EvaluateConfig
 from kneematch.evaluation.ground_truth import GroundTruth, load_ground_truth
 from kneematch.evaluation.loss_tables import found_knees, loss_error_tables, loss_tables
 from kneematch.evaluation.method_run import (
-    RUNS,
     MethodRun,
     file_hashes,
     leave_out_knee,
@@ -30,7 +29,7 @@ from kneematch.evaluation.scores import (
     reliability_tables,
     score_knees,
 )
-from kneematch.evaluation.tables import PAGE, Table, columns, remove_report, write_report
+from kneematch.evaluation.tables import PAGE, Table, columns, remove_evaluation, write_evaluation
 from kneematch.evaluation.template_ranking import METHOD, rank_templates
 from kneematch.evaluation.uniformity import find_joint_lines, uniformity_table
 from kneematch.io.discovery import select_films
@@ -111,10 +110,12 @@ def evaluate(
         own = None
         device, runs, drawings = resolve_device(config.device), [], {}
         tables = rank_templates(config.templates, paths, truth, paper=config.paper, device=device)
-        remove_report(out)
+        remove_evaluation(out)
         config = replace(config, methods=(METHOD,))
     note = "" if own is None else LEFT_OUT.format(film=own[0], side=own[1])
-    write_report(out, config, len(paths), device, file_hashes(config), tables, drawings, note=note)
+    write_evaluation(
+        out, config, len(paths), device, file_hashes(config), tables, drawings, note=note
+    )
     return EvaluateResult(out, tuple(runs), tuple(tables), drawings)
 
 
@@ -151,7 +152,7 @@ def _compare_methods(
     detectors = load_detectors(config, len(films))
     device = next(iter(detectors.values())).device
     runs = run_methods(films, out, config, progress)
-    remove_report(out)
+    remove_evaluation(out)
     logger.info("times")
     runs = measure_times(runs, detectors, films)
     if own is not None:

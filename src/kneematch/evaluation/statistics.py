@@ -21,7 +21,7 @@ def mean(values: ArrayLike) -> float | None:
     return float(given.mean()) if len(given) else None
 
 
-def deviation(values: ArrayLike) -> float | None:
+def standard_deviation(values: ArrayLike) -> float | None:
     """Return the standard deviation of numbers (N,); None for fewer than two."""
     given = np.asarray(values, np.float64)
     return float(given.std(ddof=1)) if len(given) > 1 else None
@@ -29,7 +29,7 @@ def deviation(values: ArrayLike) -> float | None:
 
 def mean_and_error(values: Sequence[float]) -> tuple[int, float | None, float | None]:
     """Return the number of values, their mean and its standard error, None where unknown."""
-    spread = deviation(values)
+    spread = standard_deviation(values)
     error = None if spread is None else spread / math.sqrt(len(values))
     return len(values), mean(values), error
 

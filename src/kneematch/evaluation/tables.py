@@ -106,7 +106,7 @@ def _escape_latex(plain: str) -> str:
     return re.sub(r"[<>]", lambda found: f"${found[0]}$", safe)
 
 
-def remove_report(out: Path) -> None:
+def remove_evaluation(out: Path) -> None:
     """Remove the files of an earlier evaluation, as its evaluation.json lists them.
 
     The runs of its methods stay, and so does every other file.
@@ -120,7 +120,7 @@ def remove_report(out: Path) -> None:
             (out / file).unlink(missing_ok=True)
 
 
-def write_report(
+def write_evaluation(
     out: Path,
     config: EvaluateConfig,
     films: int,

@@ -12,7 +12,7 @@ import numpy as np
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
 from kneematch.evaluation.method_run import MethodRun
-from kneematch.evaluation.statistics import Floats, deviation, mean
+from kneematch.evaluation.statistics import Floats, mean, standard_deviation
 from kneematch.evaluation.tables import Table, columns
 from kneematch.io.csv_text import Cell
 from kneematch.io.radiograph import Radiograph
@@ -162,7 +162,7 @@ def _asymmetry(run: MethodRun) -> Iterator[Cell]:
     for offset in (100 * apart / width, apart * mm):
         known = offset[np.isfinite(offset)]
         yield mean(np.abs(known))
-        yield deviation(known)
+        yield standard_deviation(known)
     yield mean(np.abs(100 * size / width))
     yield mean(np.abs(turned))
 
@@ -171,4 +171,4 @@ def _spread(heights: Floats) -> tuple[Cell, ...]:
     """Return the number of crops, and the SD and median deviation of the joint line, in %."""
     known = 100 * heights[np.isfinite(heights)]
     usual = float(np.median(np.abs(known - np.median(known)))) if len(known) else None
-    return len(known), deviation(known), usual
+    return len(known), standard_deviation(known), usual

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.statistics import deviation
+from kneematch.evaluation.statistics import standard_deviation
 from kneematch.export.measurements import MEASUREMENTS, MM
 from kneematch.export.tables import Cell, Columns, write_rows
 from kneematch.io.csv_text import read_csv_file
@@ -34,7 +34,7 @@ KNEE: Final = (
 TABLES: Final = (MEASUREMENTS[0], DETECTIONS, FAILURES)  # of a run, that are read
 LARGEST: Final = 1e9  # of a measure; a larger one is damaged
 
-Knee = Mapping[str, str]  # a row of measurements.csv
+KneeRow = Mapping[str, str]  # a row of measurements.csv
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class VisitComparison:
     """What `compare_visits` found."""
 
     knees: int  # rows of the table
@@ -60,7 +60,7 @@ class Comparison:
 class _Visit:
     """The films of a run."""
 
-    knees: Mapping[str, Sequence[Knee]]  # by film
+    knees: Mapping[str, Sequence[KneeRow]]  # by film
     without: Mapping[str, str]  # why a film has no measured knee
     films: Mapping[str, Sequence[str]]  # by file name
 
@@ -72,7 +72,7 @@ def compare_visits(
     out: str | os.PathLike[str],
     *,
     force: bool = False,
-) -> Comparison:
+) -> VisitComparison:
     """Write the change of every measure of every knee, and return the mean changes.
 
     Knees are paired by the patient's side, or by the half of the picture where a visit does not
@@ -113,7 +113,7 @@ def compare_visits(
     numbers = {f"{name}_{part}": DECIMALS for name in VALUES for part in PARTS}
     columns: Columns = {**dict.fromkeys(KNEE), **numbers}
     write_rows(rows, [Path(out)], columns)
-    return Comparison(len(rows), _summary(rows), skipped)
+    return VisitComparison(len(rows), _summary(rows), skipped)
 
 
 def _check_out(out: Path, pairs: Path, runs: Sequence[Path], *, force: bool) -> None:
@@ -139,8 +139,8 @@ def _why_skipped(visits: Sequence[_Visit], names: Sequence[str]) -> str:
 
 
 def _pair_knees(
-    before: Sequence[Knee], after: Sequence[Knee]
-) -> Iterator[tuple[Knee, Knee, str, str]]:
+    before: Sequence[KneeRow], after: Sequence[KneeRow]
+) -> Iterator[tuple[KneeRow, KneeRow, str, str]]:
     """Yield the knees that two films have in common, their laterality and how they were paired."""
     sides = [_lateralities(knees) for knees in (before, after)]
     for first in before:
@@ -160,7 +160,7 @@ def _has_partner(known: tuple[str, str], sides: Sequence[Mapping[str, str]]) -> 
     )
 
 
-def _lateralities(knees: Sequence[Knee]) -> dict[str, str]:
+def _lateralities(knees: Sequence[KneeRow]) -> dict[str, str]:
     """Return the lateralities of a film's knees by side; empty if not known or not distinct."""
     counts = Counter(knee.get(LATERALITY, "") for knee in knees)
     return {
@@ -168,7 +168,7 @@ def _lateralities(knees: Sequence[Knee]) -> dict[str, str]:
     }
 
 
-def _changes(before: Knee, after: Knee, laterality: str, paired_by: str) -> dict[str, Cell]:
+def _changes(before: KneeRow, after: KneeRow, laterality: str, paired_by: str) -> dict[str, Cell]:
     row: dict[str, Cell] = {LATERALITY: laterality, "paired_by": paired_by}
     for visit, knee in ((BEFORE, before), (AFTER, after)):
         row |= {f"film_{visit}": knee["film"], f"side_{visit}": knee[SIDE]}
@@ -189,13 +189,13 @@ def _summary(rows: Sequence[Mapping[str, Cell]]) -> list[Change]:
         values = [row[f"{name}_change"] for row in rows if f"{name}_change" in row]
         changes = [float(value) for value in values if value is not None]
         if changes:
-            spread = deviation(changes) or 0.0
+            spread = standard_deviation(changes) or 0.0
             summary.append(Change(name, len(changes), statistics.fmean(changes), spread))
     return summary
 
 
 def _read_visit(folder: Path) -> _Visit:
-    knees: dict[str, list[Knee]] = defaultdict(list)
+    knees: dict[str, list[KneeRow]] = defaultdict(list)
     for row in _read(folder / MEASUREMENTS[0], ("film", SIDE)):
         knees[row["film"]].append(row)
     without = {}

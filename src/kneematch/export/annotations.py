@@ -22,11 +22,11 @@ CATEGORY_ID: Final = 1
 DECIMALS: Final = 3
 ABSENT, OUTSIDE, VISIBLE = 0, 1, 2  # COCO's visibility of a keypoint
 
-Film = tuple[str, tuple[int, int], Sequence[Detection]]  # name, (height, width), knees
+CocoFilm = tuple[str, tuple[int, int], Sequence[Detection]]  # name, (height, width), knees
 
 
 def write_coco(
-    films: Iterable[Film], path: str | os.PathLike[str], *, landmarks: Sequence[str] = ()
+    films: Iterable[CocoFilm], path: str | os.PathLike[str], *, landmarks: Sequence[str] = ()
 ) -> None:
     """Write the films and their detections without holding them in memory.
 

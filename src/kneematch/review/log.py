@@ -35,7 +35,7 @@ ENTRY_START: Final = re.compile(rb"(?<=\n)(?=\d{4}-\d\d-\d\dT)")
 logger = logging.getLogger("kneematch")
 
 KneeKey = tuple[str, str]  # film, and half of the picture
-Points = Mapping[str, tuple[float, float]]  # landmarks, by name
+Landmarks = Mapping[str, tuple[float, float]]  # points (x, y) by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Decision:
     area: Area  # where it was found, or the corrected one
     loss: float | None = None  # at that area; None if it is not known
     laterality: str | None = None  # of a correction, "" for unknown; None keeps the one found
-    landmarks: Points | None = None  # of a correction; None moves them with the area
+    landmarks: Landmarks | None = None  # of a correction; None moves them with the area
     height_px: float | None = None  # of a knee that was not found, but added
     outlines: Outlines | None = None  # of a correction; None leaves them to the outline network
 

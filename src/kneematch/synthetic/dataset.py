@@ -37,7 +37,7 @@ TRUTH_COLUMNS: Final = (
     *("rotation_deg", "mm_per_px", "grade", "negative", "implant"),
 )
 
-Row = dict[str, str]
+TruthRow = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def synthesize(
     return SynthResult(truth, out / TEMPLATE)
 
 
-def find_template(folder: Path, rows: Sequence[Row]) -> Annotation | None:
+def find_template(folder: Path, rows: Sequence[TruthRow]) -> Annotation | None:
     """Annotate the first knee of a truth.csv that can serve as a template, best a typical one.
 
     Returns None if all films are negatives or show implants, or if the boxes of every knee leave
@@ -126,7 +126,9 @@ def _prepare_folder(folder: Path, *, force: bool) -> None:
         (folder / name).unlink()
 
 
-def _write_films(folder: Path, config: SynthConfig, progress: Progress) -> dict[int, list[Row]]:
+def _write_films(
+    folder: Path, config: SynthConfig, progress: Progress
+) -> dict[int, list[TruthRow]]:
     """Write the films and return the rows of the truth of each, by the film's number."""
     write = partial(_write_film, folder, config)
     workers = choose_workers(config.workers, config.count)
@@ -148,7 +150,7 @@ def _write_films(folder: Path, config: SynthConfig, progress: Progress) -> dict[
     return rows
 
 
-def _write_film(folder: Path, config: SynthConfig, index: int) -> list[Row] | OSError:
+def _write_film(folder: Path, config: SynthConfig, index: int) -> list[TruthRow] | OSError:
     """Write a film; return its rows of the truth, or why it cannot be written."""
     seed = config.seed + index
     names = "size", "family", "framing", "turn_deg", "mirrored"
@@ -188,7 +190,7 @@ def _film_name(config: SynthConfig, index: int) -> str:
     return f"phantom-{index:05d}{SUFFIXES[config.format]}"
 
 
-def _truth_row(name: str, made: Phantom, knee: Knee) -> Row:
+def _truth_row(name: str, made: Phantom, knee: Knee) -> TruthRow:
     points = {
         f"{point}_{axis}_px": f"{value:.4f}"
         for point in POINTS

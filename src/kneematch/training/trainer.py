@@ -50,7 +50,7 @@ from kneematch.training.two_phases import Task, TemplatePair, activation_ranges,
 METRICS, CURVES, PREVIEW = "metrics.csv", "curves.png", "preview.png"  # beside the model
 FEWEST_FILMS: Final = 2
 
-log = logging.getLogger("kneematch")
+logger = logging.getLogger("kneematch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def train(
             start = initial_networks(config.start, seed=config.seed)
         cached, failures = _prepare(paths, config, group, show)
         if group.is_main:
-            log.info("%d films; %s recipe on %s", len(cached), config.recipe, group.device)
+            logger.info("%d films; %s recipe on %s", len(cached), config.recipe, group.device)
         settings["films"] = hashlib.sha256("\n".join(cached.keys).encode()).hexdigest()
         checkpoint = None
         if config.resume:
@@ -125,7 +125,7 @@ def _warn_if_worse(model: Path, drawn: Annotation, task: Task) -> None:
     for measure in compare_with_built_in(model, drawn, halves):
         text = f"{measure.name} {measure.trained:.3f}, of the built-in model {measure.built_in:.3f}"
         if measure.worse:
-            log.warning(
+            logger.warning(
                 "%s: %s on %d of its films; expected the trained model to be better; train longer "
                 "or on more films, or detect with --template alone",
                 model,
@@ -133,7 +133,7 @@ def _warn_if_worse(model: Path, drawn: Annotation, task: Task) -> None:
                 len(halves),
             )
         else:
-            log.info("%s", text)
+            logger.info("%s", text)
 
 
 def checkpoint_path(model: Path) -> Path:
@@ -231,7 +231,7 @@ def _prepare(
         )
     if group.is_main:
         for _, reason in failures:
-            log.warning(reason)
+            logger.warning(reason)
     if len(cached) < FEWEST_FILMS:
         raise SettingsError(
             f"{len(cached)} of {len(paths)} films can be used; expected {FEWEST_FILMS} at least, "

@@ -36,7 +36,7 @@ SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
 }
 
-log = logging.getLogger("kneematch")
+logger = logging.getLogger("kneematch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,13 @@ class AuthMiddleware:
             await self.app(scope, receive, send_with_headers)
             return
         status, reason = refusal
-        log.warning("%s %r refused with %d: %s", request.method, scope["path"], status, reason)
+        _log_refusal(request, status, reason)
         await PlainTextResponse(reason, status, SECURITY_HEADERS)(scope, receive, send)
+
+
+def _log_refusal(request: Request, status: int, reason: str) -> None:
+    path = request.scope["path"]
+    logger.warning("%s %r refused with %d: %s", request.method, path, status, reason)
 
 
 def _refusal(request: Request, credentials: Credentials) -> tuple[int, str] | None:
@@ -155,7 +160,7 @@ def page_app(page: str) -> FastAPI:
         if isinstance(error, RequestValidationError):
             places = {".".join(map(str, problem["loc"])) for problem in error.errors()}
             reason = f"unexpected {', '.join(sorted(places))}"
-        log.warning("%s %r refused with %d: %s", request.method, request.url.path, status, reason)
+        _log_refusal(request, status, reason)
         return JSONResponse({"problem": reason}, status)
 
     return app
