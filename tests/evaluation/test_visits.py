@@ -158,6 +158,14 @@ def test_compare_visits_bears_empty_lines_and_names_short_ones(
         compare_visits(*runs, "/dev/zero", out, force=True)
 
 
+def test_compare_visits_reads_pairs_that_a_spreadsheet_saved(
+    runs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    on = pairs(tmp_path, "one.dcm,1.dcm")
+    on.write_bytes(b"\xef\xbb\xbf" + on.read_bytes())  # the mark of "CSV UTF-8"
+    assert compare_visits(*runs, on, tmp_path / "out.csv").knees == 2
+
+
 def test_compare_visits_never_replaces_what_it_compares(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:

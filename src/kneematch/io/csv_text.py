@@ -64,12 +64,12 @@ def read_csv(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def read_csv_file(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the header and the rows of a CSV file.
+    """Return the header and the rows of a CSV file, also of one that a spreadsheet has saved.
 
     Raises:
         OSError, ValueError, csv.Error: it cannot be read, is empty, or is not CSV.
     """
-    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         header, *rows = read_csv(file)
     return header, rows
 
