@@ -13,8 +13,8 @@ from typing import Final
 from kneematch.errors import SettingsError
 from kneematch.evaluation.statistics import standard_deviation
 from kneematch.export.measurements import MEASUREMENTS, MM
-from kneematch.export.tables import Cell, Columns, write_rows
-from kneematch.io.csv_text import read_csv_file
+from kneematch.export.tables import Columns, write_rows
+from kneematch.io.csv_text import Cell, read_csv_file
 from kneematch.io.files import check_suffix, refuse_existing
 from kneematch.io.run_folder import DETECTIONS, FAILURES
 from kneematch.measures.measure import UNITS

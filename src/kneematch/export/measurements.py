@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kneematch.detection.detection import Detection, join_reasons
-from kneematch.export.tables import DEGREE, PIXEL, SPACING, Cell, Columns, json_list, write_rows
+from kneematch.export.tables import DEGREE, PIXEL, SPACING, Columns, json_list, write_rows
+from kneematch.io.csv_text import Cell
 from kneematch.io.files import atomic_write
 from kneematch.measures.drawn_knees import OUTLINES
 from kneematch.measures.joint_space import COMPARTMENTS, LATERAL, MEDIAL, narrowest_place

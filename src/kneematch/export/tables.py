@@ -15,17 +15,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from kneematch.detection.detection import Detection
-from kneematch.io.csv_text import write_csv
+from kneematch.io.csv_text import Cell, write_csv
 from kneematch.io.files import atomic_write
 from kneematch.io.run_folder import DETECTIONS
 
 if TYPE_CHECKING:
     from kneematch.detection.crop import CropSize
 
+Columns = dict[str, int | None]  # names and decimals, None for text
+AddValues = Callable[[Mapping[str, Cell]], None]
+
 # Decimals of a position in pixels, an angle, an energy, a pixel spacing and a crop's matrix.
 PIXEL, DEGREE, ENERGY, SPACING, MATRIX = 3, 4, 6, 6, 6
 CORNER_COLUMNS: Final = [f"{axis}{corner}_px" for corner in range(4) for axis in "xy"]
-COLUMNS: Final[dict[str, int | None]] = {  # name: decimals, None for text
+COLUMNS: Final[Columns] = {
     "film": None,
     "side": None,
     "laterality": None,
@@ -52,7 +55,7 @@ ADDED_COLUMNS: Final = ("laterality_source", "expected_error_px", "decision")
 FIELDS: Final = tuple(item.name for item in fields(Detection) if item.name in COLUMNS)
 # film_x = xx * crop_x + xy * crop_y + x0 and film_y = yx * crop_x + yy * crop_y + y0. Both count
 # from the top left corner of their image, so the centre of the first pixel is (0.5, 0.5).
-CROP_COLUMNS: Final[dict[str, int | None]] = {
+CROP_COLUMNS: Final[Columns] = {
     **dict.fromkeys(("film", "side", "laterality", "file")),
     "mm_per_px": SPACING,
     "polarity": None,
@@ -61,10 +64,6 @@ CROP_COLUMNS: Final[dict[str, int | None]] = {
 TABLES: Final = (DETECTIONS, "detections.parquet", "detections.json")
 ORIGINAL: Final = "detections.original.csv"  # as found, where the others have reviewed rows
 PARQUET_GROUP_ROWS: Final = 10_000  # rows held in memory for one row group
-
-Cell = str | float | None
-Columns = dict[str, int | None]
-AddRow = Callable[[Mapping[str, Cell]], None]
 
 
 def write_tables(
@@ -190,13 +189,13 @@ def json_list(file: TextIO) -> Callable[[object], None]:
 
 
 @contextmanager
-def _csv(path: Path, columns: Columns) -> Iterator[AddRow]:
+def _csv(path: Path, columns: Columns) -> Iterator[AddValues]:
     with write_csv(path, columns) as add:
         yield lambda row: add(map(csv_text, row.values(), columns.values()))
 
 
 @contextmanager
-def _json(path: Path, columns: Columns) -> Iterator[AddRow]:
+def _json(path: Path, columns: Columns) -> Iterator[AddValues]:
     """Write a list of objects, one per line."""
     with atomic_write(path) as temp, temp.open("w", encoding="ascii", newline="\n") as file:
         file.write("[")
@@ -205,7 +204,7 @@ def _json(path: Path, columns: Columns) -> Iterator[AddRow]:
 
 
 @contextmanager
-def _parquet(path: Path, columns: Columns) -> Iterator[AddRow]:
+def _parquet(path: Path, columns: Columns) -> Iterator[AddValues]:
     import pyarrow as pa
     from pyarrow import parquet
     from pyarrow.json import ParseOptions, read_json

@@ -19,7 +19,7 @@ from kneematch.io.files import atomic_write
 _SIGNS: Final = frozenset("=+-@\t\r\n＝＋－＠")  # spreadsheets also know the full-width forms
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
 
-Cell = str | int | float | None
+Cell = str | float | None
 AddRow = Callable[[Iterable[str]], None]
 
 
