@@ -23,8 +23,8 @@ from pydicom.uid import generate_uid
 from kneematch import __version__
 from kneematch.detection.detection import Detection
 from kneematch.export.measurements import STATUS
-from kneematch.measures.joint_space import COMPARTMENTS, FIXED
-from kneematch.measures.measure import ANGLE, AREA, LENGTHS, WIDTH, in_mm
+from kneematch.measures.joint_space import COMPARTMENTS
+from kneematch.measures.measure import ANGLE, AREA, FIXED_WIDTHS, LENGTHS, WIDTH, in_mm
 
 MAKER: Final = "kneematch"
 SCHEME: Final = "99KNEEMATCH"
@@ -45,7 +45,7 @@ MEASURES: Final = {  # how measures are called
     **{
         f"joint_space_{side}_area": f"{side.capitalize()} joint-space area" for side in COMPARTMENTS
     },
-    **{f"jsw_x{round(1000 * x):03d}": f"Joint-space width at x = {x:.3f}" for x in FIXED},
+    **{name: f"Joint-space width at x = {x:.3f}" for name, x in FIXED_WIDTHS.items()},
     "joint_line_angle": "Joint-line angle",
     "tibiofemoral_angle": "Tibiofemoral angle",
 }

@@ -13,7 +13,8 @@ from kneematch.io.files import atomic_write
 from kneematch.measures.drawn_knees import OUTLINES
 from kneematch.measures.joint_space import COMPARTMENTS, LATERAL, MEDIAL, narrowest_place
 from kneematch.measures.landmarks import landmarks, texture_regions
-from kneematch.measures.measure import ANGLE, UNITS, in_mm
+from kneematch.measures.measure import ANGLE, FIXED_WIDTHS, UNITS, in_mm
+from kneematch.measures.outlines import Outlines
 
 MEASUREMENTS: Final = ("measurements.csv", "measurements.parquet")
 FORMAT: Final = "kneematch-outlines/1"
@@ -59,7 +60,7 @@ def write_measurements(
         add = json_list(file)
         for film, knee in knees():
             if knee.outlines is not None:
-                add(outline_record(film, knee))
+                add(_outline_record(film, knee, knee.outlines))
         file.write("\n]}\n")
 
 
@@ -111,23 +112,21 @@ def _reasons_left_out(knee: Detection) -> list[str]:
 
 def _part(measure: str) -> str:
     """Return the compartment of a measure; an angle is a part of its own."""
-    if measure.startswith("jsw_x"):
-        return MEDIAL if int(measure.removeprefix("jsw_x")) < 500 else LATERAL
+    if measure in FIXED_WIDTHS:
+        return MEDIAL if FIXED_WIDTHS[measure] < 0.5 else LATERAL
     return next((name for name in COMPARTMENTS if name in measure), measure)
 
 
-def outline_record(film: str, knee: Detection) -> dict[str, Any]:
+def _outline_record(film: str, knee: Detection, outlines: Outlines) -> dict[str, Any]:
     """Return the outlines of a knee as JSON can hold them."""
-    if knee.outlines is None:
-        return {}
-    places = landmarks(knee.outlines)
+    places = landmarks(outlines)
     return {
         "film": film,
         "side": knee.side,
         "polarity": knee.polarity,
-        **knee.outlines.to_dict(),
+        **outlines.to_dict(),
         "texture_regions": {
-            name: box.round(3).tolist() for name, box in texture_regions(knee.outlines).items()
+            name: box.round(3).tolist() for name, box in texture_regions(outlines).items()
         },
         "landmarks": {name: [round(x, 3), round(y, 3)] for name, (x, y) in places.items()},
     }

@@ -231,9 +231,7 @@ def _crossing(values: Tensor) -> Tensor:
     In pixels from the first one's outer edge, (N, C, L); NaN where they do not, or where values
     are missing there. A side that lies to the right is positive first: signs are reversed.
     """
-    rising = values if values.dim() == 4 else values[:, None]
-    sign = torch.where(rising[..., -1:].nan_to_num(1.0) < 0, -1.0, 1.0)
-    rising = rising * sign
+    rising = values * torch.where(values[..., -1:].nan_to_num(1.0) < 0, -1.0, 1.0)
     change = (rising[..., :-1] < 0) & (rising[..., 1:] >= 0)
     first = change.float().argmax(-1, keepdim=True)
     low, high = rising.gather(-1, first), rising.gather(-1, first + 1)

@@ -111,9 +111,7 @@ def _places(compartment: str) -> Array:
 
 def _height_at(outlines: Outlines, line: Array, x: Array) -> Array:
     """Return y (K,) of a border at x (K,), in plateau widths."""
-    points = outlines.in_plateau_widths(line)
-    order = np.argsort(points[:, 0], kind="stable")
-    return np.asarray(np.interp(x, points[order, 0], points[order, 1]))
+    return np.asarray(np.interp(x, *outlines.border_in_plateau_widths(line).T))
 
 
 def _lowest(outlines: Outlines, compartment: str) -> tuple[float, float]:

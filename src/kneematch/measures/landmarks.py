@@ -41,7 +41,7 @@ REGION_HEIGHT: Final = 0.12
 
 def landmarks(outlines: Outlines) -> dict[str, Point]:
     """Return the landmarks in film pixels, by name."""
-    tibia, femur = (_sorted(outlines, line) for line in (outlines.tibia, outlines.femur))
+    tibia, femur = map(outlines.border_in_plateau_widths, (outlines.tibia, outlines.femur))
     found = {name: _at(tibia, x) for name, x in TIBIA.items()}
     for name, ends in SPINES.items():
         found[name] = _highest(tibia, ends)
@@ -59,7 +59,7 @@ def texture_regions(outlines: Outlines) -> dict[str, Array]:
 
     Parallel to the plateau's line: the upper medial corner, the upper lateral one, and on around.
     """
-    line = _sorted(outlines, outlines.tibia)
+    line = outlines.border_in_plateau_widths(outlines.tibia)
     regions = {}
     for name, (x0, x1) in REGIONS.items():
         top = np.interp(np.linspace(x0, x1, 41), *line.T).max() + REGION_GAP
@@ -68,15 +68,12 @@ def texture_regions(outlines: Outlines) -> dict[str, Array]:
     return regions
 
 
-def _sorted(outlines: Outlines, line: Array) -> Array:
-    points = outlines.in_plateau_widths(line)
-    return np.asarray(points[np.argsort(points[:, 0], kind="stable")])
-
-
 def _at(line: Array, x: float) -> Point:
     return x, float(np.interp(x, *line.T))
 
 
 def _highest(line: Array, ends: tuple[float, float]) -> Point:
     x = np.linspace(*ends, 101)
-    return min(((each, _at(line, each)[1]) for each in x.tolist()), key=lambda point: point[1])
+    y = np.interp(x, *line.T)
+    k = y.argmin()
+    return float(x[k]), float(y[k])

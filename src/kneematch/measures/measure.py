@@ -27,10 +27,11 @@ AREA: Final = "pct2"  # percent of its square
 ANGLE: Final = "deg"
 
 LENGTHS: Final = ("minimum", "orthogonal_minimum", "mean")
+FIXED_WIDTHS: Final = {f"jsw_x{round(1000 * x):03d}": x for x in FIXED}  # names and their x
 UNITS: Final = {  # of every measure, by name
     **{f"jsw_{name}_{kind}": WIDTH for name in COMPARTMENTS for kind in LENGTHS},
     **{f"joint_space_{name}_area": AREA for name in COMPARTMENTS},
-    **{f"jsw_x{round(1000 * x):03d}": WIDTH for x in FIXED},
+    **dict.fromkeys(FIXED_WIDTHS, WIDTH),
     "joint_line_angle": ANGLE,
     "tibiofemoral_angle": ANGLE,
 }
@@ -84,8 +85,8 @@ def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
         )
     fixed = np.array(FIXED)
     widths_and_sds = widths_at(outlines, fixed).tolist(), _deviations(outlines, fixed).tolist()
-    for x, width, sd in zip(FIXED, *widths_and_sds, strict=True):
-        found[f"jsw_x{round(1000 * x):03d}"] = _checked(width, sd)
+    for name, width, sd in zip(FIXED_WIDTHS, *widths_and_sds, strict=True):
+        found[name] = _checked(width, sd)
     found["joint_line_angle"] = Measure(joint_line_angle(outlines), _angle_sd(outlines), ANGLE)
     if not (len(outlines.femur_sd) and len(outlines.tibia_sd)):
         found = {name: replace(each, sd=None) for name, each in found.items()}
@@ -154,9 +155,7 @@ def in_mm(measure: Measure, outlines: Outlines, magnification: float = 1.0) -> f
     if outlines.width_mm is None or measure.value is None or measure.unit == ANGLE:
         return None
     length = outlines.width_mm / magnification
-    if measure.unit == AREA:
-        return measure.value / PERCENT * length**2
-    return measure.value / PERCENT * length
+    return measure.value / PERCENT * (length**2 if measure.unit == AREA else length)
 
 
 def measures_to_dict(measures: Measures) -> dict[str, Any]:

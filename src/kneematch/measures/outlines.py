@@ -27,11 +27,8 @@ class Outlines:
     medial: str  # the end of the plateau that is medial, "left" or "right" in the picture
     femur_sd: Array = field(default_factory=lambda: np.zeros(0))  # (K,) in pixels; empty if unknown
     tibia_sd: Array = field(default_factory=lambda: np.zeros(0))  # (M,)
-    femur_sides: tuple[Array, Array] = (
-        NOTHING,
-        NOTHING,
-    )  # left, right; each (R, 2), proximal first
-    tibia_sides: tuple[Array, Array] = (NOTHING, NOTHING)  # proximal first
+    femur_sides: tuple[Array, Array] = (NOTHING, NOTHING)  # left, right; (R, 2), proximal first
+    tibia_sides: tuple[Array, Array] = (NOTHING, NOTHING)
     mm_per_px: float | None = None
     corrected: bool = False  # a person drew the borders
 
@@ -68,6 +65,11 @@ class Outlines:
         across = (end - start) / self.width_px**2
         down = np.array([-across[1], across[0]]) * (1 if self.medial == "left" else -1)
         return np.asarray((points - start) @ np.stack([across, down], axis=1))
+
+    def border_in_plateau_widths(self, border: Array) -> Array:
+        """Return a border (K, 2) in plateau widths, sorted by x, to interpolate along x."""
+        points = self.in_plateau_widths(border)
+        return np.asarray(points[np.argsort(points[:, 0], kind="stable")])
 
     def to_film(self, points: Array) -> Array:
         """Return the film pixels of points (K, 2) in plateau widths."""

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kneematch.measures.outlines import Outlines
+from kneematch.measures.outlines import Array, Outlines
 from kneematch.synthetic.anatomy import (
     KneeShape,
     femur_border,
@@ -23,8 +23,6 @@ from kneematch.synthetic.anatomy import (
 from kneematch.synthetic.film_plan import FilmPlan, Leg, plan_film
 from kneematch.synthetic.leg import draw_leg
 from kneematch.synthetic.phantom import exposed_legs, to_picture
-
-Array = NDArray[np.float64]
 
 # Readers draw borders where the film is steepest: a little inside the femur, whose edge is thin,
 # and on the upper edge of the tibia's bright subchondral line. In plateau widths. The femur's is

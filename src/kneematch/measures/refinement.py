@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.linalg import solveh_banded
 from scipy.ndimage import gaussian_filter1d, map_coordinates
 
-Array = NDArray[np.float64]
+from kneematch.measures.outlines import Array
 
 SMOOTHNESS: Final = 30.0  # weight of squared second differences, in pixels of a crop
 SMALLEST_SD: Final = 0.5  # pixels
