@@ -4,7 +4,6 @@ Bodies are drawn in units of an average tibial plateau (79 mm), upright, around 
 to the right and y downwards. They only need to be like bones, since they teach what a knee is not.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -306,6 +305,4 @@ def tangle(rng: Rng) -> Rods:
     return rods
 
 
-BODIES: Final[dict[str, Callable[[Rng], Rods]]] = {
-    body.__name__: body for body in (hand, foot, ankle, elbow, hip, chest, shoulder, shafts, tangle)
-}
+BODIES: Final = (hand, foot, ankle, elbow, hip, chest, shoulder, shafts, tangle)

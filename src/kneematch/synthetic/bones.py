@@ -24,7 +24,7 @@ from kneematch.synthetic.anatomy import (
 )
 from kneematch.synthetic.solids import Grid, bright_line, rounded_end, shell_chords, tube_chord
 
-# Attenuation of a chord one plateau width (75 mm) long, above that of the soft tissue it replaces.
+# Attenuation of a chord one plateau width (79 mm) long, above that of the soft tissue it replaces.
 CORTICAL: Final = 3.6
 TRABECULAR: Final = 0.95
 

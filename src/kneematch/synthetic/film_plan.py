@@ -109,6 +109,7 @@ def plan_film(
         height, width = screen = size or SCREENS[canvas.integers(len(SCREENS))]
         size = int(height * canvas.uniform(0.4, 0.8)), int(width * canvas.uniform(0.35, 0.6))
     shapes, grades = draw_knees(body, family)
+    knees = dict(zip(SIGNS, zip(shapes, grades, strict=True), strict=True))
     mean, deviation, least, most = PLATEAU_MM
     plateau_mm = float(np.clip(more.normal(mean, deviation), least, most))
     if shapes[0].growth_plates > 0:
@@ -119,9 +120,8 @@ def plan_film(
     return FilmPlan(
         seed=seed,
         legs=tuple(
-            Leg(shapes[side], grades[side], place, implant)
+            Leg(*knees[place.laterality], place, implant)
             for place, implant in zip(drawn.places, implants, strict=True)
-            for side in [list(SIGNS).index(place.laterality)]
         ),
         body=tuple(_draw_body(more, drawn)),
         plateau_mm=plateau_mm,
@@ -165,7 +165,7 @@ def _draw_body(rng: np.random.Generator, framing: Framing) -> list[Rod]:
     if framing.kind == "lateral":
         rods, angle = lateral_knee(rng), rng.normal(0, 0.3)
     else:
-        rods = list(BODIES.values())[rng.integers(len(BODIES))](rng)
+        rods = BODIES[rng.integers(len(BODIES))](rng)
         angle = rng.normal(0, 0.25) if rng.random() < 0.7 else rng.uniform(-math.pi, math.pi)
     scale = 1.0 if framing.places else float(np.exp(rng.normal(0, 0.2)))
     return place_rods(rods, (x, y), angle, scale, mirror)

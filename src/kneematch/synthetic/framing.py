@@ -10,8 +10,9 @@ from kneematch.io.radiograph import Point
 Range = tuple[float, float]
 Field = tuple[float, float, float, float]
 
-PATIENT_SIDES: Final = "RL"  # the patient's right knee lies in the left half of the picture
-SIGNS: Final = {"R": 1.0, "L": -1.0}  # of x along u, which grows medially
+# Sign of x along u, which grows medially, by the patient's side. The patient's right knee lies in
+# the left half of the picture.
+SIGNS: Final = {"R": 1.0, "L": -1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def _single(rng: np.random.Generator, size: tuple[int, int] | None) -> Framing:
     across, down = x1 - x0, y1 - y0
     short = min(across, down)
     plateau = float(short * np.exp(rng.uniform(np.log(0.14), np.log(0.72))))
-    laterality = str(rng.choice(list(PATIENT_SIDES)))
+    laterality = str(rng.choice(list(SIGNS)))
     room = 0.58 * plateau
     x = x0 + rng.uniform(0.3, 0.7) * across
     y = y0 + rng.uniform(0.25, 0.75) * down
@@ -195,5 +196,5 @@ def _without_frontal_knees(
     unit = min(width * rng.uniform(0.16, 0.22), 0.4 * height)
     x = width * (rng.uniform(0.2, 0.28) if rng.random() < 0.5 else rng.uniform(0.72, 0.8))
     y = height * rng.uniform(0.35, 0.6)
-    place = Place(str(rng.choice(list(PATIENT_SIDES))), (x, y), unit, rng.normal(0, 3.0))
+    place = Place(str(rng.choice(list(SIGNS))), (x, y), unit, rng.normal(0, 3.0))
     return Framing(framing, size, field, (place,), unit)

@@ -32,7 +32,7 @@ from kneematch.synthetic.solids import (
 )
 
 COARSE: Final = 4  # film pixels per pixel of soft tissue, which has no finer detail
-MUSCLE_ATTENUATION: Final = 1.45  # of a chord one plateau width (75 mm) long
+MUSCLE_ATTENUATION: Final = 1.45  # of a chord one plateau width (79 mm) long
 FAT_RATIO: Final = 0.84  # attenuation of fat over that of muscle
 SKIN_SOFTNESS: Final = 0.04
 SATURATED: Final = 2.8  # attenuation above which metal is no denser
@@ -246,8 +246,7 @@ def _nail(shape: KneeShape, rng: np.random.Generator) -> list[Rod]:
     """Return an intramedullary nail in the tibia or in the femur, and its locking screws."""
     if rng.random() < 0.7:
         far, start, axis = 4.2, rng.uniform(0.08, 0.2), 0.09 + 4 * shape.tibia_shear
-        screws = (0.35, 0.55)
-        near = 0.04
+        screws, near = (0.35, 0.55), 0.04
     else:
         far, start, axis = -4.2, rng.uniform(-0.35, -0.2), -0.25 - 3.7 * shape.femur_shear
         screws, near = (-0.4, -0.6), 0.02

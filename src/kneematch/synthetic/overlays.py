@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from kneematch.io.radiograph import Point
-from kneematch.synthetic.framing import Field, Framing
+from kneematch.synthetic.framing import SIGNS, Field, Framing
 from kneematch.synthetic.solids import segment_distance
 
 Disc = tuple[float, float, float, float]  # centre x and y, radius, grey
@@ -44,9 +44,9 @@ class Overlays:
     discs: tuple[Disc, ...]  # beads, calibration balls and coins
     round_field: Disc | None  # the corners outside of it are unexposed
     markers: tuple[Label, ...]  # R and L
-    texts: tuple[Label, ...] = ()
-    lines: tuple[Line, ...] = ()  # skin clips, ticks of a ruler, threads
-    shields: tuple[Shield, ...] = ()  # bright half planes: lead shields, edges of the cassette
+    texts: tuple[Label, ...]
+    lines: tuple[Line, ...]  # skin clips, ticks of a ruler, threads
+    shields: tuple[Shield, ...]  # bright half planes: lead shields, edges of the cassette
 
 
 def draw_overlays(
@@ -102,15 +102,14 @@ def _draw_markers(
     markers = []
     exposed = [place for place in framing.places if x0 < place.centre[0] < x1]
     for place in exposed:
-        knee = "RL".index(place.laterality)
-        sign, (x, y), px = (-1, 1)[knee], place.centre, place.plateau_px
-        x = x + sign * px * rng.uniform(0.6, 1.0) * rng.choice([1, 1, 1, -1])
+        outwards, (x, y), px = -SIGNS[place.laterality], place.centre, place.plateau_px
+        x = x + outwards * px * rng.uniform(0.6, 1.0) * rng.choice([1, 1, 1, -1])
         y = y + px * rng.choice([-1, 1]) * rng.uniform(0.25, 1.2)
         if corner:
-            x, y = (x0 if knee == 0 else x1) - sign * height, y0 + height
+            x, y = (x0 if outwards < 0 else x1) - outwards * height, y0 + height
         x = float(np.clip(x, x0 + 0.7 * height, x1 - 0.7 * height))
         y = float(np.clip(y, y0 + 0.7 * height, y1 - 0.7 * height))
-        if knee == 0 or both or len(exposed) == 1:
+        if place.laterality == "R" or both or len(exposed) == 1:
             markers.append(Label(place.laterality, (x, y), height, style, angle, mirrored))
     return tuple(markers) if rng.random() < 0.9 else ()
 
