@@ -14,8 +14,8 @@ from kneematch.review.correction import area_of
 from kneematch.review.log import Area
 from kneematch.web.bone_outlines import Borders, borders_of
 from kneematch.web.detections_table import RowQuery
-from kneematch.web.films import film_jpeg
-from kneematch.web.review_session import DecisionRequest, ReviewSession, Side, card
+from kneematch.web.films import film_jpeg, thumbnail_key
+from kneematch.web.review_session import DecisionRequest, ReviewSession, Side, finite
 from kneematch.web.server import page_app
 
 MAX_ROWS: Final = 400  # in one response
@@ -54,7 +54,7 @@ def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
         wanted = [int(number) for number in numbers.split(",")]
         if len(wanted) > MAX_ROWS:
             raise SettingsError(f"{len(wanted)} rows at once; expected at most {MAX_ROWS}")
-        return [card(session, session.check_row(row)) for row in wanted]
+        return [_card(session, session.check_row(row)) for row in wanted]
 
     @app.get("/api/areas/{row}")
     def areas(row: Row) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
 
     @app.post("/api/decide")
     def decide(request: DecisionRequest) -> dict[str, Any]:
-        return {"row": card(session, session.decide(request)), "counts": session.counts()}
+        return {"row": _card(session, session.decide(request)), "counts": session.counts()}
 
     @app.post("/api/undo")
     def undo() -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
         gone = row is None or (session.state(row) == "undecided" and row >= len(session.table))
         return {
             "undone": undone and {"film": undone.film, "side": undone.side},
-            "row": None if gone or row is None else card(session, row),
+            "row": None if gone or row is None else _card(session, row),
             "counts": session.counts(),
         }
 
@@ -122,6 +122,27 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
     def apply() -> dict[str, Any]:
         result = apply_review(session.out, root=session.root)
         return {"out": str(session.out), "message": result.message, "problems": result.problems}
+
+
+def _card(session: ReviewSession, row: int) -> dict[str, Any]:
+    """Return what the gallery shows of a row."""
+    film, side = session.knees[row]
+    path = film.encode("utf-8", "replace").decode()
+    name = film.removeprefix(session.folder).encode("utf-8", "replace").decode()
+    shown = {"row": row, "film": path, "name": name, "side": side}
+    if not side:
+        reasons, key = ["no knee found"], thumbnail_key(film, None)
+        return shown | {"state": "no_knee", "reasons": reasons, "key": key, "laterality": ""}
+    knee = session.knee(row)
+    in_table = row < len(session.table)
+    return shown | {
+        "laterality": knee.laterality,
+        "loss": finite(knee.loss),
+        "found_loss": finite(session.table.numbers["loss"][row]) if in_table else None,
+        "reasons": session.table.reasons[row] if in_table else ["added in the review"],
+        "state": session.state(row),
+        "key": thumbnail_key(film, knee),
+    }
 
 
 def _shape(knee: Detection) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
@@ -197,7 +197,7 @@ class ReviewSession:
         """Return the loss of the run's template at a place, or None if it is unknown."""
         start = self._start(row, side)
         if side is None and area == area_of(start):
-            return _finite(start.loss)
+            return finite(start.loss)
         if self.template is None:
             return None
         return loss_at(move_detection(start, area), self.film(row), self.template)
@@ -246,7 +246,7 @@ class ReviewSession:
             return row  # the reviewer drew it
         if request.area is None:
             found = self.found(row)
-            decision = Decision(film, side, request.state, area_of(found), _finite(found.loss))
+            decision = Decision(film, side, request.state, area_of(found), finite(found.loss))
         else:
             start, height = self._start(row, request.side), None
             if request.side is not None or row >= len(self.table):  # it is or was added
@@ -312,31 +312,10 @@ def path_inside(folder: Path, name: str) -> Path:
     return path
 
 
-def card(session: ReviewSession, row: int) -> dict[str, Any]:
-    """Return what the gallery shows of a row."""
-    film, side = session.knees[row]
-    path = film.encode("utf-8", "replace").decode()
-    name = film.removeprefix(session.folder).encode("utf-8", "replace").decode()
-    shown = {"row": row, "film": path, "name": name, "side": side}
-    if not side:
-        reasons, key = ["no knee found"], thumbnail_key(film, None)
-        return shown | {"state": "no_knee", "reasons": reasons, "key": key, "laterality": ""}
-    knee = session.knee(row)
-    in_table = row < len(session.table)
-    return shown | {
-        "laterality": knee.laterality,
-        "loss": _finite(knee.loss),
-        "found_loss": _finite(session.table.numbers["loss"][row]) if in_table else None,
-        "reasons": session.table.reasons[row] if in_table else ["added in the review"],
-        "state": session.state(row),
-        "key": thumbnail_key(film, knee),
-    }
-
-
 def _named(film: str, query: RowQuery) -> bool:
     return (query.film or "").casefold() in film.casefold()
 
 
-def _finite(value: float) -> float | None:
-    """Return a number as JSON can hold it."""
+def finite(value: float) -> float | None:
+    """Return a number as JSON can hold it: None for NaN."""
     return float(value) if math.isfinite(value) else None

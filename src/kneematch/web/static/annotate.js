@@ -24,8 +24,8 @@ const HINTS = {
 };
 
 const start = await getJson("api/start");
-const toolbar = setUpToolbar();
-const view = new FilmView($("#film"), () => toolbar.show(view.tone));
+const view = new FilmView($("#film"));
+const toolbarKeys = setUpToolbar(view);
 const preview = new PreviewStrip(start.preview_films);
 
 let drawing = null; // until the initial annotation is there
@@ -238,7 +238,6 @@ function addBoxButton(name, { key, colour, meaning }) {
   return [key, () => select("box", name)];
 }
 
-toolbar.control(view);
 const choices = Object.entries({ ...BOXES, [ALL]: MOVE_ALL }).map(([name, box]) => addBoxButton(name, box));
 const showHelp = setUpHelp();
 $("#zoom-box").addEventListener("click", zoomToKnee);
@@ -276,7 +275,7 @@ bindKeys({
   Backspace: remove,
   Escape: () => (view.drawn ? stopDrawing() : preview.close()),
   "?": showHelp,
-  ...toolbar.keys(view),
+  ...toolbarKeys,
 });
 show();
 document.body.dataset.ready = "yes";

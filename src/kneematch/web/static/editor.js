@@ -1,5 +1,6 @@
 // The editor: one knee on its film, whose area, landmarks, outlines and side can be corrected.
 
+import { AreaMarks } from "./area_marks.js";
 import { $, arrowKeys, element, showNotice } from "./dialogs.js";
 import { FilmView } from "./film_view.js";
 import { LandmarkMarks } from "./landmark_marks.js";
@@ -7,7 +8,6 @@ import { OutlineMarks } from "./outline_marks.js";
 import { debounce, getJson, postJson } from "./server.js";
 import { setUpToolbar } from "./toolbar.js";
 
-const COLOURS = { left: "#ff9628", right: "#46aaff" }; // as in the overlays of `kneematch detect`
 const DELAY_MS = 40;
 const TURN_DEG = 0.25;
 const RESIZE = 1.005;
@@ -48,9 +48,8 @@ export class Editor {
     this.measured = measured; // the run has outlines
     $("#measures").hidden = !measured;
     this.place = $("#editor");
-    this.toolbar = setUpToolbar(this.place);
-    this.view = new FilmView($("#film"), () => this.toolbar.show(this.view.tone));
-    this.toolbar.control(this.view);
+    this.view = new FilmView($("#film"));
+    this.toolbarKeys = setUpToolbar(this.view);
     this.#addShapes();
     const buttons = {
       "#save-area": () => this.save(),
@@ -242,7 +241,7 @@ export class Editor {
       PageUp: () => this.#leave(() => this.callbacks.step(-1)),
       PageDown: () => this.#leave(() => this.callbacks.step(1)),
       Escape: () => this.#leave(() => this.close()),
-      ...this.toolbar.keys(this.view),
+      ...this.toolbarKeys,
     };
   }
 
@@ -271,28 +270,8 @@ export class Editor {
   #addShapes() {
     const { view } = this;
     this.others = new Konva.Group({ listening: false, opacity: 0.45 });
-    this.rect = new Konva.Rect({
-      draggable: true,
-      strokeScaleEnabled: false,
-      strokeWidth: 2,
-      fill: "rgba(0, 0, 0, 0.001)",
-    });
-    this.handles = new Konva.Transformer({
-      nodes: [this.rect],
-      enabledAnchors: ["top-left", "top-right", "bottom-left", "bottom-right"],
-      keepRatio: true,
-      flipEnabled: false,
-      centeredScaling: false,
-      ignoreStroke: true,
-      borderEnabled: false,
-      anchorSize: 11,
-      anchorCornerRadius: 3,
-      anchorFill: "#12151b",
-      rotateAnchorOffset: 34,
-    });
-    this.rect.on("dragmove transform", () => this.#read());
-    this.rect.on("pointerdown", ({ evt }) => this.rect.draggable(evt.button === 0 && !evt.altKey));
-    view.marks.add(this.others, this.rect);
+    view.marks.add(this.others);
+    this.area = new AreaMarks(view, { changed: (area) => this.#dragged(area) });
     this.landmark = null; // that the arrow keys move, instead of the area
     this.landmarks = new LandmarkMarks(view, {
       changed: (name, point) => this.#setLandmark(name, point),
@@ -305,8 +284,6 @@ export class Editor {
       changed: (outlines) => this.#setOutlines(outlines),
       dragEnded: () => this.#set(this.knee),
     });
-    view.markLayer.add(this.handles);
-    view.marks.on("xChange yChange scaleXChange", () => this.handles.forceUpdate());
   }
 
   #showOthers(outlines) {
@@ -327,18 +304,8 @@ export class Editor {
   // Shows a knee, or none.
   #set(knee) {
     this.knee = knee && { ...knee };
-    const editsArea = Boolean(knee) && !this.#editsOutlines;
-    this.rect.visible(editsArea);
-    if (knee) {
-      const { centre_x_px: x, centre_y_px: y, width_px: width, height_px: height, rotation_deg } = knee;
-      const offset = { offsetX: width / 2, offsetY: height / 2 };
-      this.rect.setAttrs({ x, y, width, height, ...offset, rotation: rotation_deg, scaleX: 1, scaleY: 1 });
-      this.rect.stroke(COLOURS[knee.side]);
-      this.handles.anchorStroke(COLOURS[knee.side]);
-    }
+    this.area.set(this.#editsOutlines ? null : knee);
     if (!(this.landmark in (knee?.landmarks ?? {}))) this.landmark = null;
-    this.handles.nodes(editsArea ? [this.rect] : []);
-    this.handles.forceUpdate();
     this.#showLandmarks();
     this.#showOutlines();
     this.#changed();
@@ -392,8 +359,13 @@ export class Editor {
   }
 
   #moveArea(change) {
-    const area = { ...this.knee, ...change };
-    this.#set({ ...area, landmarks: carried(this.knee.landmarks, this.knee, area) });
+    this.#set(this.#moved(change));
+  }
+
+  // Returns the knee with another area, and its landmarks moved with it.
+  #moved(change) {
+    const moved = { ...this.knee, ...change };
+    return { ...moved, landmarks: carried(this.knee.landmarks, this.knee, moved) };
   }
 
   #setLandmark(name, point) {
@@ -401,20 +373,10 @@ export class Editor {
     this.#changed();
   }
 
-  // Reads the area from the rectangle after a drag.
-  #read() {
-    const { rect } = this;
-    const factor = rect.scaleX();
-    const area = {
-      ...this.knee,
-      centre_x_px: rect.x(),
-      centre_y_px: rect.y(),
-      width_px: Math.max(4, rect.width() * factor),
-      height_px: rect.height() * factor,
-      rotation_deg: rect.rotation(),
-    };
+  // The mark of the area is left alone meanwhile, or the drag would end.
+  #dragged(area) {
     this.landmark = null;
-    this.knee = { ...area, landmarks: carried(this.knee.landmarks, this.knee, area) };
+    this.knee = this.#moved(area);
     this.#showLandmarks();
     this.#showOutlines();
     this.#changed();

@@ -10,10 +10,10 @@ export const tenth = (value) => Math.round(value * 10) / 10;
 const between = (value, low, high) => Math.min(Math.max(value, low), high);
 
 export class FilmView {
-  // `changed` is called when position, zoom or tone have changed.
-  constructor(container, changed = () => {}) {
+  changed = () => {}; // called when position, zoom or tone have changed
+
+  constructor(container) {
     this.container = container;
-    this.changed = changed;
     this.stage = new Konva.Stage({ container, width: 10, height: 10 });
     this.filmLayer = new Konva.Layer({ listening: false });
     this.markLayer = new Konva.Layer();
@@ -55,7 +55,7 @@ export class FilmView {
   }
 
   // Zooms to a rectangle of the film, with a margin.
-  fitBox([x0, y0, x1, y1], margin = 1.6) {
+  fitBox([x0, y0, x1, y1], margin) {
     const { clientWidth, clientHeight } = this.container;
     const wanted = Math.min(clientWidth / (x1 - x0), clientHeight / (y1 - y0)) / margin;
     const scale = between(wanted, 0.01, MAX_ZOOM);

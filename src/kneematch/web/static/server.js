@@ -1,6 +1,6 @@
 // Requests to the server, with JSON in both directions.
 
-export class HttpError extends Error {
+class HttpError extends Error {
   constructor(status, problem) {
     super(problem);
     this.status = status;

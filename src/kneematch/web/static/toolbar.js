@@ -4,37 +4,22 @@ import { $ } from "./dialogs.js";
 
 const ZOOM_STEP = 1.25;
 
-// The sliders hold base-2 logarithms.
-export function setUpToolbar(root = document) {
-  const brightness = $("#brightness", root);
-  const contrast = $("#contrast", root);
-
-  function control(view) {
-    brightness.addEventListener("input", () => view.setTone({ brightness: 2 ** brightness.value }));
-    contrast.addEventListener("input", () => view.setTone({ contrast: 2 ** contrast.value }));
-    $("#zoom-in", root).addEventListener("click", () => view.zoom(ZOOM_STEP));
-    $("#zoom-out", root).addEventListener("click", () => view.zoom(1 / ZOOM_STEP));
-    $("#zoom-fit", root).addEventListener("click", () => view.fit());
-    $("#invert", root).addEventListener("click", () => view.invert());
-    $("#reset", root).addEventListener("click", () => view.resetTone());
+// Connects the toolbar with a film; returns the keys that do what its buttons do.
+export function setUpToolbar(view) {
+  const zoomIn = () => view.zoom(ZOOM_STEP);
+  const zoomOut = () => view.zoom(1 / ZOOM_STEP);
+  const fit = () => view.fit();
+  const invert = () => view.invert();
+  const reset = () => view.resetTone();
+  const buttons = { "#zoom-in": zoomIn, "#zoom-out": zoomOut, "#zoom-fit": fit, "#invert": invert, "#reset": reset };
+  for (const [name, work] of Object.entries(buttons)) $(name).addEventListener("click", work);
+  const sliders = ["brightness", "contrast"].map((name) => [name, $(`#${name}`)]); // of base-2 logarithms
+  for (const [name, slider] of sliders) {
+    slider.addEventListener("input", () => view.setTone({ [name]: 2 ** slider.value }));
   }
-
-  function show(tone) {
-    brightness.value = Math.log2(tone.brightness);
-    contrast.value = Math.log2(tone.contrast);
-    $("#invert", root).setAttribute("aria-pressed", String(tone.inverted));
-  }
-
-  function keys(view) {
-    return {
-      "+": () => view.zoom(ZOOM_STEP),
-      "=": () => view.zoom(ZOOM_STEP),
-      "-": () => view.zoom(1 / ZOOM_STEP),
-      0: () => view.fit(),
-      i: () => view.invert(),
-      w: () => view.resetTone(),
-    };
-  }
-
-  return { control, show, keys };
+  view.changed = () => {
+    for (const [name, slider] of sliders) slider.value = Math.log2(view.tone[name]);
+    $("#invert").setAttribute("aria-pressed", String(view.tone.inverted));
+  };
+  return { "+": zoomIn, "=": zoomIn, "-": zoomOut, 0: fit, i: invert, w: reset };
 }
