@@ -9,17 +9,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from kneematch.errors import FilmError
-from kneematch.export.run_file import Counts, Run, write_run
 from kneematch.io.read import read
 from kneematch.io.write import write_png16
-from kneematch.web.films import find_root, read_film
+from kneematch.web.films import read_film
 
 # Run at the start of every Python process: a worker process aborts on opening a certain file.
 DEADLY = """
@@ -98,24 +96,3 @@ def test_review_survives_the_crash_of_a_decoder(run_folder: Path, films: list[Pa
             status, content = get(address, path)
             assert status == 200
             assert content.startswith(b"\xff\xd8")  # a JPEG file
-
-
-def test_find_root_finds_the_working_folder_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "results" / "out"
-    out.mkdir(parents=True)
-    (tmp_path / "film.dcm").touch()
-    films = ["film.dcm", "gone.dcm"]
-    now = datetime.now(UTC)
-    write_run(Run(now, now, Counts(), {"out": "results/out"}), out / "run.json")
-    monkeypatch.chdir(out)
-    assert find_root(out, films) == (tmp_path, 1)
-    assert find_root(out, films, Path("other")) == (Path("other"), 0)
-    monkeypatch.chdir(tmp_path)
-    assert find_root(out, films) == (Path(), 1)
-    monkeypatch.chdir(out)
-    write_run(Run(now, now, Counts(), {"out": str(out)}), out / "run.json")
-    assert find_root(out, films) == (Path(), 0)
-    (out / "run.json").unlink()
-    assert find_root(out, films) == (Path(), 0)

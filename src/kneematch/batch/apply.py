@@ -1,9 +1,11 @@
 """apply_review: write the decisions of a review to all files of a run."""
 
 import csv
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from kneematch.batch.artifacts import crop_size
 from kneematch.batch.config import DetectConfig
@@ -25,6 +27,8 @@ from kneematch.io.write import is_own_picture
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 
+LOOKED_FOR: Final = 1000  # films at most, to find the folder of films with relative paths
+
 
 @dataclass(frozen=True, slots=True)
 class ApplyResult:
@@ -41,13 +45,17 @@ class ApplyResult:
 
 
 def apply_review(
-    out: Path, *, root: Path = Path(), workers: int | None = None, progress: Progress = no_progress
+    out: Path,
+    *,
+    root: Path | None = None,
+    workers: int | None = None,
+    progress: Progress = no_progress,
 ) -> ApplyResult:
     """Write tables, report and artifacts of a run again, from the rows as reviewed.
 
     Args:
         out: the folder that `kneematch detect` wrote.
-        root: folder of films with relative paths.
+        root: folder of films with relative paths; None finds it as `find_root` does.
         workers: number of worker processes; None chooses it.
         progress: shows progress.
 
@@ -56,8 +64,10 @@ def apply_review(
     """
     run = read_run(out / RUN)
     config = run_config(run)
-    with Journal(out / JOURNAL, row_reviser(out, root), root=root) as journal:
+    with Journal(out / JOURNAL) as journal:
         check_ended(journal)
+        journal.root, _ = find_root(out, journal.films, root)
+        journal.revise = row_reviser(out, journal.root)
         remove_leftovers(out, *(path for path in out.iterdir() if path.is_dir()))
         count = choose_workers(workers, journal.count)
         problems = measure_corrections(config, journal, workers=count, progress=progress)
@@ -65,6 +75,27 @@ def apply_review(
         problems += write_artifacts(config, out, journal, workers=count, progress=progress)
         write_run_and_report(out, journal, lambda: replace(run, counts=counts), workers=count)
     return ApplyResult(out, counts, tuple(problems))
+
+
+def find_root(out: Path, films: Sequence[str], root: Path | None = None) -> tuple[Path, int]:
+    """Return the folder in which films with relative paths are found, and how many are there.
+
+    Args:
+        out: folder of the run.
+        films: paths, of which the first 1000 are looked for.
+        root: the folder, if it is known; otherwise it is the working folder, or the one in which
+            the run was made, as far as the name of its folder tells.
+    """
+    roots, films = [root or Path()], films[:LOOKED_FOR]
+    with suppress(SettingsError):
+        named = Path(str(read_run(out / RUN).settings.get("out", "")))
+        depth, place = len(named.parts), out.resolve()
+        relative = depth > 0 and not named.is_absolute()
+        if root is None and relative and place.parts[-depth:] == named.parts:
+            roots.append(place.parents[depth - 1])
+    counts = [sum((root / film).exists() for film in films) for root in roots]
+    best = counts.index(max(counts))
+    return roots[best], counts[best]
 
 
 def check_ended(journal: Journal) -> None:

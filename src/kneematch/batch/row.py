@@ -103,11 +103,11 @@ def row_reviser(out: Path, root: Path = Path()) -> Callable[[Row], Row] | None:
         return None
 
     @cache
-    def size_and_spacing(film: str) -> tuple[tuple[int, int], float | None] | None:
+    def size_and_spacing(film: str) -> tuple[tuple[int, int] | None, float | None]:
         try:
             radiograph = read_isolated(root / film)
         except FilmError:
-            return None
+            return None, None  # the knee is kept all the same
         return radiograph.size, radiograph.mm_per_px
 
     def revise(row: Row) -> Row:
@@ -117,8 +117,8 @@ def row_reviser(out: Path, root: Path = Path()) -> Callable[[Row], Row] | None:
         if row.detections:
             mm_per_px = row.detections[0].mm_per_px
             return replace(row, detections=review_detections(row.detections, decisions, mm_per_px))
-        if any(map(is_added, decisions.values())) and (facts := size_and_spacing(row.film)):
-            size, mm_per_px = facts
+        if any(map(is_added, decisions.values())):
+            size, mm_per_px = size_and_spacing(row.film)
             knees = review_detections((), decisions, mm_per_px)
             return Row(row.index, row.film, size, knees, version=row.version)
         return row

@@ -21,7 +21,14 @@ TemplateFile = Annotated[
 FinishedRun = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="Output folder of `kneematch detect`.")
 ]
-Root = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of films with relative paths.")]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Folder of films with relative paths.",
+        show_default="the working folder, or that of the run",
+    ),
+]
 Log = Annotated[
     Path | None,
     typer.Option("--log", metavar="NAME.log", help="Append all messages to a file, with the time."),

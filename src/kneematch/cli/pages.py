@@ -4,18 +4,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kneematch.cli.options import FinishedRun, TemplateFile
+from kneematch.cli.options import FinishedRun, Root, TemplateFile
 from kneematch.cli.terminal import print_hint, shown
 from kneematch.errors import SettingsError, missing_extra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
-
-LOOKED_FOR: Final = 1000  # films at most, at the start of a review
 
 Port = Annotated[
     int, typer.Option(metavar="N", min=0, max=65535, help="Port of the page; 0 chooses a free one.")
@@ -53,20 +51,13 @@ def annotate(
 
 def review(
     out: FinishedRun,
-    root: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder of films with relative paths.",
-            show_default="the working folder, or that of the run",
-        ),
-    ] = None,
+    root: Root = None,
     port: Port = 0,
     browser: Browser = True,
 ) -> None:
     """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
     check_web()
-    from kneematch.web.films import find_root
+    from kneematch.batch.apply import LOOKED_FOR, find_root
     from kneematch.web.review import review_app
     from kneematch.web.review_session import ReviewSession
 

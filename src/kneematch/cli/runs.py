@@ -25,7 +25,7 @@ MOST_SHOWN: Final = 10  # pairs of films that are skipped
 
 def apply(
     out: FinishedRun,
-    root: Root = Path(),
+    root: Root = None,
     workers: Annotated[
         int | None,
         typer.Option(

@@ -2,8 +2,6 @@
 
 import hashlib
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,13 +12,10 @@ from PIL import Image
 
 from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import draw_detections
-from kneematch.errors import SettingsError
-from kneematch.export.run_file import read_run
 from kneematch.io.display import encode, to_grey8
 from kneematch.io.files import make_folder, write_file
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
-from kneematch.io.run_folder import RUN
 
 CACHED_FILMS: Final = 3  # in memory, each up to 50 MB
 MAX_SIDE_PX: Final = 5000  # larger films are shown smaller
@@ -86,24 +81,3 @@ def _around(film: Radiograph, knee: Detection) -> tuple[Radiograph, list[Detecti
     area = replace(knee, landmarks={}, outlines=None)
     shown = replace(area, corners=corners, width_px=knee.width_px / factor)
     return Radiograph(np.asarray(reduced, np.float32)), [shown]
-
-
-def find_root(out: Path, films: Sequence[str], root: Path | None = None) -> tuple[Path, int]:
-    """Return the folder in which films with relative paths are found, and how many of them are.
-
-    Args:
-        out: folder of the run.
-        films: paths.
-        root: the folder, if it is known; otherwise it is the working folder, or the one in which
-            the run was made, as far as the name of its folder tells.
-    """
-    roots = [root or Path()]
-    with suppress(SettingsError):
-        named = Path(str(read_run(out / RUN).settings.get("out", "")))
-        depth, place = len(named.parts), out.resolve()
-        relative = depth > 0 and not named.is_absolute()
-        if root is None and relative and place.parts[-depth:] == named.parts:
-            roots.append(place.parents[depth - 1])
-    counts = [sum((root / film).exists() for film in films) for root in roots]
-    best = counts.index(max(counts))
-    return roots[best], counts[best]
