@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kneematch.batch.config import DetectConfig
-    from kneematch.batch.run import DetectResult, detect_folder
+    from kneematch.batch.run import detect_folder
+    from kneematch.batch.stages import DetectResult
     from kneematch.detection.detection import Detection
     from kneematch.detection.detector import Detector
     from kneematch.errors import KneematchError
@@ -34,7 +35,7 @@ __all__ = [
 
 _HOME = {
     "DetectConfig": "kneematch.batch.config",
-    "DetectResult": "kneematch.batch.run",
+    "DetectResult": "kneematch.batch.stages",
     "Detection": "kneematch.detection.detection",
     "Detector": "kneematch.detection.detector",
     "EvaluateConfig": "kneematch.evaluation.config",

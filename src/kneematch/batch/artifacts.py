@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from kneematch.batch.config import CROP_PRESETS, DetectConfig
 from kneematch.batch.journal import Journal
 from kneematch.batch.row import Row
+from kneematch.detection.crop import CropSize, assumed_spacing, cut, place
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
 from kneematch.export.annotations import landmark_files
@@ -26,8 +27,6 @@ from kneematch.progress import Advance, Progress
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from kneematch.detection.crop import CropSize
 
 
 NOTED_TOGETHER: Final = 64  # films whose files are noted in the journal at once
@@ -56,7 +55,7 @@ class Artifact:
 
     kind: str  # OVERLAYS, CROPS or DICOM, the name of the folder
     folder: Path
-    crop_size: "CropSize | None" = None  # of crops
+    crop_size: CropSize | None = None  # of crops
 
     def content_hash(self, row: Row) -> int:
         """Return a hash of what a film's files are made of; 0 for no files."""
@@ -87,8 +86,6 @@ class Artifact:
 
             save_picture(draw_detections(film, row.knees), self.folder / f"{name}.png")
         elif self.crop_size is not None:
-            from kneematch.detection.crop import assumed_spacing, cut, place
-
             assumed = assumed_spacing(row.knees)
             for knee in row.knees:
                 path = self.folder / crop_name(name, knee.side)
@@ -125,10 +122,8 @@ def count_other_files(journal: Journal, folder: Path) -> int:
     )
 
 
-def crop_size(config: DetectConfig) -> "CropSize":
+def crop_size(config: DetectConfig) -> CropSize:
     """Return the size of crops; what is not given is CropSize's default."""
-    from kneematch.detection.crop import CropSize
-
     given = {"mm": config.crop_mm, "spacing_mm": config.crop_spacing, "px": config.crop_px}
     if config.crop_preset is not None:
         mm, pixels = CROP_PRESETS[config.crop_preset]

@@ -22,7 +22,7 @@ from kneematch.cli.terminal import (
 from kneematch.io.run_folder import DETECTIONS, FAILURES, JOURNAL, REPORT
 
 if TYPE_CHECKING:
-    from kneematch.batch.run import DetectResult
+    from kneematch.batch.stages import DetectResult
 
 
 @config_options(DetectConfig)

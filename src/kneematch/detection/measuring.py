@@ -64,7 +64,7 @@ def measure_knees(
 
 
 def measure_placed_knees(
-    film: Radiograph, placed: Sequence[Detection], network: OutlineNetwork | None = None
+    film: Radiograph, placed: Sequence[Detection], network: OutlineNetwork
 ) -> tuple[Detection, ...]:
     """Return knees that a reviewer placed with outlines and measures; they need no review.
 
@@ -79,14 +79,14 @@ def measure_placed_knees(
 
 def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
     """Return which of CUT and METAL are true of an area."""
-    cut = cut_by_edge(knee.to_film[None, None], np.array([exposed_field(film.pixels)]))
+    is_cut = cut_by_edge(knee.to_film[None, None], np.array([exposed_field(film.pixels)])).any()
     (x, y), across = _plateau(knee)
     width, angle = float(np.linalg.norm(across)), math.atan2(across[1], across[0])
     turns = -round(angle / (math.pi / 2))
     upright = angle + turns * math.pi / 2
     place = KneePlace(float(x), float(y), width, upright, knee.mirrored, turns % 4)
     (view,) = cut_views(torch.from_numpy(film.pixels), [place]).pixels
-    return [reason for reason, true in {CUT: cut.any(), METAL: has_metal(view)}.items() if true]
+    return [reason for reason, true in {CUT: is_cut, METAL: has_metal(view)}.items() if true]
 
 
 def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> Detection:

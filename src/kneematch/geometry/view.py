@@ -124,9 +124,8 @@ def cut_views(pixels: Tensor, knees: Sequence[KneePlace]) -> View:
 
 def _cut_view(pixels: Tensor, from_film: Tensor, knee: KneePlace) -> View:
     ((x, y),) = transform(from_film, from_film.new_tensor([[knee.x, knee.y]])).tolist()
-    rotated = abs(knee.rotation) > SMALLEST_ROTATION
     across, down = VIEW_WIDTH * knee.width / 2, HALF_ASPECT * VIEW_WIDTH * knee.width / 2
-    if not rotated:
+    if abs(knee.rotation) <= SMALLEST_ROTATION:
         return _upright_view(pixels, (x, y), (across, down), VIEW_SIZE, mirrored=knee.mirrored)
     # A view that holds the rotated one, of the same resolution.
     cos, sin = math.cos(knee.rotation), math.sin(knee.rotation)
