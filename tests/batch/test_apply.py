@@ -208,3 +208,24 @@ def test_apply_review_keeps_added_knees_in_another_working_folder_and_without_th
     apply_review(out, workers=0)
     (row,) = table(out / "detections.csv")
     assert (row["film"], row["mm_per_px"]) == (film, "")
+
+
+def test_apply_review_says_how_many_decisions_do_not_count(
+    films: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "out"
+    detect_folder(films, out, DetectConfig(method="neural", device="cpu", workers=0, limit=1))
+    left, right = table(out / "detections.csv")
+    area = Area(*(float(left[name]) for name in AREA_COLUMNS))
+    log = ReviewLog(out / "review.csv")
+    log.add(Decision(left["film"], "left", "accepted", area))
+    log.add(Decision("gone.dcm", "left", "rejected", area))
+    log.close()
+    apply_review(out, workers=0)
+    assert "not count" not in caplog.text
+    log = ReviewLog(out / "review.csv")
+    log.add(Decision(right["film"], "right", "rejected", area))
+    log.add(Decision("gone.dcm", "right", "accepted", area))
+    log.close()
+    assert apply_review(out, workers=0).counts.rejected == 0
+    assert "review.csv: 2 decisions do not count, about areas that have moved" in caplog.text

@@ -91,6 +91,9 @@ def test_review_page_drags_an_outline_and_measures_follow(
         film.evaluate("element => { element.textContent = element.textContent.split('/').pop(); }")
         page.screenshot(path=DOCS / "review-outlines.png")
 
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator("#notice")).to_have_text("Outlines are shown: O returns to the area")
+    expect(page.locator("#save-area")).to_be_disabled()
     femur = np.array(outlines(out)[0]["femur"])
     medial_handle = femur[75]  # the medial side of the left knee is on its right
     drag(page, tuple(medial_handle), (0, -8))

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from kneematch.review.correction import area_of
+from kneematch.review.log import Decision
 from kneematch.web.review_session import DecisionRequest, ReviewSession
 
 
@@ -23,3 +24,17 @@ def test_session_keeps_the_correction_of_an_added_knee_whose_loss_is_unknown(
     again.log.close()
     assert (again.log.warning, again.log.decisions) == ("", made)
     assert again.loss(row, drawn) is None
+
+
+def test_session_says_how_many_decisions_do_not_count(run_folder: Path) -> None:
+    session = ReviewSession(run_folder, Path())
+    assert session.warning == ""
+    (_, side), other = session.knees[:2]
+    session.decide(DecisionRequest(0, "accepted"))
+    session.log.add(Decision(*other, "accepted", area_of(session.found(0))))  # where it is not
+    session.log.add(Decision("gone.dcm", side, "rejected", area_of(session.found(0))))
+    session.log.close()
+    again = ReviewSession(run_folder, Path())
+    again.log.close()
+    assert again.counts()["accepted"] == 1
+    assert "review.csv: 1 decision does not count, about areas that have moved" in again.warning

@@ -37,7 +37,8 @@ from kneematch.io.csv_text import write_csv
 from kneematch.io.run_folder import CROPS, DICOM, FAILURES, LANDMARKS, REPORT, RUN
 from kneematch.measures.drawn_knees import OUTLINES
 from kneematch.progress import Progress
-from kneematch.review.log import DECISIONS, REJECTED
+from kneematch.review.correction import is_current, needs_knee, outdated_warning
+from kneematch.review.log import DECISIONS, FILE_NAME, REJECTED, read_decisions
 
 logger = logging.getLogger("kneematch")
 
@@ -97,8 +98,7 @@ def write_results(
             yield row.film, row.status, row.failure or ""
 
     if journal.revise is not None:
-        found = _detections(journal.rows_as_found(), journal.gone)
-        write_tables(found, out, landmarks=landmarks, names=(ORIGINAL,))
+        _write_as_found(out, journal, landmarks)
     write_tables(knees(), out, landmarks=landmarks)
     if journal.revise is None:
         (out / ORIGINAL).unlink(missing_ok=True)
@@ -120,6 +120,24 @@ def write_results(
         review=counts["review"],
         **{name: counts[name] for name in DECISIONS},
     )
+
+
+def _write_as_found(out: Path, journal: Journal, landmarks: Sequence[str]) -> None:
+    """Write the rows as they were found; warn of decisions that do not apply to them."""
+    decisions = dict(read_decisions(out / FILE_NAME))
+    moved = 0
+
+    def found() -> Iterator[tuple[str, Detection]]:
+        nonlocal moved
+        for film, knee in _detections(journal.rows_as_found(), journal.gone):
+            if decision := decisions.pop((film, knee.side), None):
+                moved += not is_current(decision, knee)
+            yield film, knee
+
+    write_tables(found(), out, landmarks=landmarks, names=(ORIGINAL,))
+    outdated = moved + sum(map(needs_knee, decisions.values()))
+    if warning := outdated_warning(out / FILE_NAME, outdated):
+        logger.warning("%s", warning)
 
 
 def write_artifacts(

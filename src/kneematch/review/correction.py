@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,7 @@ from kneematch.detection.detection import CORNERS, Detection
 from kneematch.geometry.split import SIDES
 from kneematch.geometry.view import transform
 from kneematch.measures.measure import measure_outlines
-from kneematch.review.log import CORRECTED, Area, Decision
+from kneematch.review.log import CORRECTED, REJECTED, Area, Decision
 
 METHOD: Final = "review"  # of an area or landmarks that a reviewer placed
 PIXEL, DEGREE = 3, 4  # decimals of an area in the tables and in review.csv
@@ -28,6 +29,25 @@ def area_of(found: Detection) -> Area:
 def is_current(decision: Decision, found: Detection) -> bool:
     """Return whether a decision applies: a correction always, others to the same area."""
     return decision.state == CORRECTED or decision.area == area_of(found)
+
+
+def needs_knee(decision: Decision) -> bool:
+    """Return whether a decision counts only where its knee was found.
+
+    One that adds a knee counts anywhere, and so does a rejection: there is no knee.
+    """
+    return decision.state != REJECTED and not is_added(decision)
+
+
+def outdated_warning(path: Path, count: int) -> str:
+    """Return that some decisions in a review.csv do not count, in one line; "" for none."""
+    if not count:
+        return ""
+    return (
+        f"{path}: {count} {'decision does' if count == 1 else 'decisions do'} not count, about "
+        "areas that have moved or are gone; expected the areas of this run; review those knees "
+        "again"
+    )
 
 
 def review_detections(

@@ -42,7 +42,7 @@ def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
             "counts": session.counts(),
             "no_loss": session.no_loss_reason,
             "measured": session.outliner is not None,
-            "warning": session.log.warning,
+            "warning": session.warning,
         }
 
     @app.get("/api/order")

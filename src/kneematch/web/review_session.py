@@ -1,5 +1,6 @@
 """ReviewSession: the knees of a run and the decisions about them, for the review page."""
 
+import logging
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from kneematch.review.correction import (
     is_added,
     is_current,
     move_detection,
+    needs_knee,
+    outdated_warning,
     reviewed,
 )
 from kneematch.review.log import ACCEPTED, CORRECTED, FILE_NAME, Area, Decision, KneeKey, ReviewLog
@@ -38,6 +41,8 @@ NEW_WIDTH: Final = 0.25  # of the film's width: an added knee, where nothing tel
 OTHER_SIDE: Final = {"R": "L", "L": "R"}
 
 Side = Literal["left", "right"]
+
+logger = logging.getLogger("kneematch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,20 @@ class ReviewSession:
         for decision in list(self.log.decisions.values()):
             if decision.knee in self._rows or is_added(decision):
                 self._update(self._row_of(decision.knee))
+        self.warning = self._warn()
         self.table.select(RowQuery(), self.states)  # fills the table's caches
+
+    def _warn(self) -> str:
+        """Return what the user should know about review.csv; log what the log has not."""
+        outdated = 0
+        for decision in self.log.decisions.values():
+            row = self._rows.get(decision.knee, len(self.table))
+            found = row < len(self.table)
+            outdated += not self.states[row] if found else needs_knee(decision)
+        warning = outdated_warning(self.out / FILE_NAME, outdated)
+        if warning:
+            logger.warning("%s", warning)
+        return " ".join(filter(None, (self.log.warning, warning)))
 
     def check_row(self, row: int) -> int:
         """Return a row's number; raise SettingsError if there is no such row."""

@@ -163,6 +163,7 @@ export class Editor {
     this.adding = side;
     this.outlined = null;
     $("#loss-found").textContent = "–";
+    $("#knee-reasons").textContent = ""; // those of the knee that was shown before
     $("#knee-facts").textContent = `new knee in the ${side} half, not saved`;
     this.#set(knee);
     this.zoomToKnee();
@@ -174,8 +175,14 @@ export class Editor {
     this.#set(this.found);
   }
 
+  // Returns whether keys move the area; says so where they do not.
+  #canMove() {
+    if (this.#editsOutlines) showNotice("Outlines are shown: O returns to the area", "fair");
+    return this.knee && !this.#editsOutlines;
+  }
+
   nudge(dx, dy) {
-    if (!this.knee || this.#editsOutlines) return;
+    if (!this.#canMove()) return;
     if (this.landmark) {
       const [x, y] = this.knee.landmarks[this.landmark];
       this.#setLandmark(this.landmark, [x + dx, y + dy]);
@@ -186,11 +193,11 @@ export class Editor {
   }
 
   turn(sign) {
-    if (this.knee && !this.#editsOutlines) this.#moveArea({ rotation_deg: this.knee.rotation_deg + sign * TURN_DEG });
+    if (this.#canMove()) this.#moveArea({ rotation_deg: this.knee.rotation_deg + sign * TURN_DEG });
   }
 
   resize(sign) {
-    if (!this.knee || this.#editsOutlines) return;
+    if (!this.#canMove()) return;
     const factor = RESIZE ** sign;
     const { width_px: width, height_px: height } = this.knee;
     this.#moveArea({ width_px: factor * width, height_px: factor * height });

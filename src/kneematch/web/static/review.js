@@ -36,7 +36,10 @@ function enqueue(work) {
 
 async function decide(decision) {
   const { row, counts } = await enqueue(() => postJson("api/decide", decision));
-  if (!gallery.order.includes(row.row)) gallery.insert(row.row); // a knee that was added
+  if (!gallery.order.includes(row.row)) {
+    gallery.insert(row.row); // a knee that was added
+    if (filters.shown.value !== "no_knee") showLength("knee");
+  }
   gallery.update(row);
   showCounts(counts);
 }
@@ -117,10 +120,14 @@ async function order(signal, at = null) {
 }
 
 function showOrder(rows, query, at) {
-  const noun = query.get("shown") === "no_knee" ? "film" : "knee";
-  $("#shown").textContent = `${rows.length.toLocaleString("en")} ${noun}${rows.length === 1 ? "" : "s"}`;
   // Continue after the last decision, or start at the beginning.
   gallery.setOrder(rows, at === null ? 0 : rows.indexOf(at) + 1);
+  showLength(query.get("shown") === "no_knee" ? "film" : "knee");
+}
+
+function showLength(noun) {
+  const { length } = gallery.order;
+  $("#shown").textContent = `${length.toLocaleString("en")} ${noun}${length === 1 ? "" : "s"}`;
 }
 
 function restoreFilters() {
