@@ -1,9 +1,7 @@
-"""How long-running functions report progress to whoever calls them, and time their stages."""
+"""How long-running functions report progress to whoever calls them."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
-from time import monotonic
 from typing import Protocol
 
 Advance = Callable[[str], None]
@@ -30,16 +28,3 @@ class Progress(Protocol):
 def no_progress(label: str, total: int, done: int = 0) -> AbstractContextManager[Advance]:
     """Show nothing."""
     return nullcontext(lambda note: None)
-
-
-class Clock:
-    """The time that the stages of a run take."""
-
-    def __init__(self) -> None:
-        self.started, self._last = datetime.now(UTC), monotonic()
-        self.seconds: dict[str, float] = {}  # by stage
-
-    def end(self, stage: str) -> None:
-        """Note the seconds since the last stage ended."""
-        now = monotonic()
-        self.seconds[stage], self._last = now - self._last, now

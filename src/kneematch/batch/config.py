@@ -1,12 +1,14 @@
-"""DetectConfig: the settings of `detect_folder` and of `kneematch detect`."""
+"""DetectConfig: the settings of `detect_folder`, and which of them the rows of a run depend on."""
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from kneematch import options
+from kneematch import __version__, options
 from kneematch.errors import SettingsError
 from kneematch.options import INPUT, METHOD, OUTPUT, PERFORMANCE, check_options, option
 from kneematch.solvers.settings import AUTO, DEFAULT_SETTINGS, LOCATOR, METHODS, PaperSettings
@@ -24,6 +26,18 @@ CROP_PRESETS: Final = {
 }
 EXPORTS: Final = ("coco", "dicom", "markups", "pts")
 PRELOAD: Final = "KNEEMATCH_PRELOAD"  # environment variable: a DetectorSource as JSON
+# What users call the settings that rows depend on; others are shown by their own names.
+SETTING_LABELS: Final = {
+    **{name: f"--{name}" for name in ("model", "template", "method", "paper", "knees", "device")},
+    "left_is": "--left-is",
+    "template_film": "the template's film",
+    "outlines": "the outline network (--outlines)",
+    "locator": "the locator's network",
+    "paper_settings": "the paper's settings",
+    "version": "the version of kneematch",
+}
+
+Fingerprint = Mapping[str, str | int | bool]  # the settings that rows depend on
 
 _input: Any = partial(option, group=INPUT)
 _method: Any = partial(option, group=METHOD)
@@ -154,6 +168,19 @@ class DetectConfig:
         knees = None if self.knees == "auto" else int(self.knees)
         return DetectorSource(**taken | {"knees": knees})
 
+    def fingerprint(self, method: str, device: str, hashes: Mapping[str, str]) -> Fingerprint:
+        """Return what rows depend on, given method and device as chosen and hashes of files."""
+        return {
+            "version": __version__,
+            **hashes,
+            "method": method,
+            "paper": self.paper,
+            "paper_settings": " ".join(map(str, self.paper_settings)),
+            "left_is": self.left_is or "",
+            "knees": self.knees,
+            "device": device.split(":")[0],
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class DetectorSource:
@@ -200,3 +227,28 @@ class DetectorSource:
         Workers that are forked from it share the model's memory.
         """
         return {PRELOAD: json.dumps(asdict(self))}
+
+
+def differences(before: Fingerprint, now: Fingerprint) -> list[str]:
+    """Say how each setting differs from the one that a run began with."""
+    return [
+        _difference(name, before.get(name), now.get(name))
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _difference(name: str, before: object, now: object) -> str:
+    """Say how a setting differs from the one that the run began with."""
+    if name == "outlines" and None in (before, now):
+        given = ("was", "is not") if now is None else ("was not", "is")
+        return f"--measure {given[0]} given before and {given[1]} now"
+    return f"{SETTING_LABELS.get(name, name)} was {_shown(before)} and is {_shown(now)}"
+
+
+def _shown(value: object) -> str:
+    """Return a setting, in words where it is a hash or not there."""
+    if value is None or value == "":
+        return "not set"
+    text = str(value)
+    return f"a file with SHA-256 {text[:12]}" if re.fullmatch("[0-9a-f]{64}", text) else text[:24]

@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final, Self
 
+from kneematch.batch.config import Fingerprint, differences
 from kneematch.batch.film_names import film_names, is_film_name
-from kneematch.batch.fingerprint import Fingerprint, differences
 from kneematch.batch.row import Row, json_line
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 from kneematch.batch.config import DetectConfig
 from kneematch.errors import SettingsError
+from kneematch.export.run_file import Clock
 from kneematch.io.discovery import select_films
 from kneematch.io.files import file_versions
 from kneematch.io.read import is_uncompressed
 from kneematch.io.run_folder import FOLDERS
 from kneematch.memory import keep_memory
 from kneematch.parallel import choose_workers, start_early
-from kneematch.progress import Clock, Progress, no_progress
+from kneematch.progress import Progress, no_progress
 
 if TYPE_CHECKING:
     from kneematch.batch.stages import DetectResult

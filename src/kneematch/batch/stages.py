@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kneematch.batch.artifacts import crop_size
-from kneematch.batch.config import DetectConfig, DetectorSource
-from kneematch.batch.fingerprint import Fingerprint, fingerprint
+from kneematch.batch.config import DetectConfig, DetectorSource, Fingerprint
 from kneematch.batch.journal import Journal
 from kneematch.batch.local_engine import detect_rows
 from kneematch.batch.results import (
@@ -28,7 +27,7 @@ from kneematch.batch.results import (
 from kneematch.batch.row import Row, row_reviser
 from kneematch.detection.detector import Detector
 from kneematch.devices import one_thread
-from kneematch.export.run_file import Counts, Run, device_name
+from kneematch.export.run_file import Clock, Counts, Run, device_name
 from kneematch.io.files import (
     FileVersion,
     file_versions,
@@ -39,7 +38,7 @@ from kneematch.io.files import (
 from kneematch.io.run_folder import FOLDERS, JOURNAL, OLD_JOURNAL
 from kneematch.memory import release_memory
 from kneematch.parallel import choose_workers
-from kneematch.progress import Clock, Progress
+from kneematch.progress import Progress
 from kneematch.review.log import FILE_NAME
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def _plan(
         name,
         workers,
     )
-    settings = fingerprint(config, detector.method, device, hashes)
+    settings = config.fingerprint(detector.method, device, hashes)
     return _Plan(films, out, config, detector, source, name, workers, hashes, settings)
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 from kneematch import __version__
@@ -42,6 +43,19 @@ class Counts:
         return (
             f"{self.accepted:,} accepted, {self.rejected:,} rejected, {self.corrected:,} corrected"
         )
+
+
+class Clock:
+    """The time that the stages of a run take."""
+
+    def __init__(self) -> None:
+        self.started, self._last = datetime.now(UTC), monotonic()
+        self.seconds: dict[str, float] = {}  # by stage
+
+    def end(self, stage: str) -> None:
+        """Note the seconds since the last stage ended."""
+        now = monotonic()
+        self.seconds[stage], self._last = now - self._last, now
 
 
 @dataclass(frozen=True, slots=True)

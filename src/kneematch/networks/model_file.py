@@ -142,18 +142,9 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     try:
         about = json.loads(metadata["about"])
         coarse, fine = (_weights(tensors, phase) for phase in PHASES)
-        described = about["templates"]
-        coarse_template, fine_template = (
-            _template(tensors, described[phase], phase) for phase in PHASES
-        )
-        return Model(
-            coarse,
-            fine,
-            coarse_template,
-            fine_template,
-            dict(about["settings"]),
-            dict(about.get("ranges", {})),
-        )
+        one, two = (_template(tensors, about["templates"][phase], phase) for phase in PHASES)
+        settings, ranges = dict(about["settings"]), dict(about.get("ranges", {}))
+        return Model(coarse, fine, one, two, settings, ranges)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         found = f"no {error}" if isinstance(error, KeyError) else error
         raise SettingsError(
@@ -224,17 +215,12 @@ def _weights(tensors: Mapping[str, Tensor], phase: str) -> Weights:
             found = tuple(tensor.shape)
             raise ValueError(f"{label} has shape {found} instead of {tuple(shape)}")
         if tensor.dtype == torch.int8:
-            tensor = WEIGHT_MAX * _steps(tensors, label)
+            steps = tensors[f"{label}{STEPS}"]
+            if steps.shape != (len(tensor),) or not steps.is_floating_point() or tensor.ndim != 4:
+                raise ValueError(f"{label} has steps that do not fit")
+            tensor = WEIGHT_MAX * steps
         _finite(tensor, label)
     return StoredWeights(tensors, phase, shapes)
-
-
-def _steps(tensors: Mapping[str, Tensor], name: str) -> Tensor:
-    """Return the sizes of 8-bit steps of a convolution's weights, one per output channel."""
-    steps, count = tensors[f"{name}{STEPS}"], len(tensors[name])
-    if steps.shape != (count,) or not steps.is_floating_point() or tensors[name].ndim != 4:
-        raise ValueError(f"{name} has steps that do not fit")
-    return steps
 
 
 def _finite(tensor: Tensor, name: str) -> Tensor:
