@@ -116,9 +116,9 @@ def code_lines(text: str) -> int:
     """Return how many lines hold code: neither blank, nor a comment, nor part of a docstring."""
     docs: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if is_text and isinstance(node.value.value, str):
-            docs.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                docs.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     skipped = (
         tokenize.COMMENT,
         tokenize.NL,

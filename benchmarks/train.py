@@ -83,8 +83,9 @@ def trained(config: TrainConfig, args: argparse.Namespace) -> tuple[Model, float
     if config.device.startswith("cuda"):
         torch.cuda.synchronize()
     about = {"recipe": asdict(recipe), "start": config.start, "films": "phantoms"}
-    weights = (network.state_dict() for network in networks)
-    return Model(*weights, templates.coarse, templates.fine, about), time.perf_counter() - started
+    coarse, fine = (network.state_dict() for network in networks)
+    model = Model(coarse, fine, templates.coarse, templates.fine, about)
+    return model, time.perf_counter() - started
 
 
 def halves(kind: str, side_margin: float, seed: int) -> Tensor:

@@ -9,7 +9,6 @@ page of a run under 1 s, any other place under 0.5 s after a scroll, a film on s
 """
 
 import argparse
-import csv
 import os
 import random
 import statistics
@@ -20,14 +19,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from films import table
-from kneematch.export.tables import COLUMNS
+from kneematch.detection.detection import YES, Detection
+from kneematch.export.tables import write_tables
+from kneematch.geometry.view import rectangle_to_film
 from kneematch.io.write import write_dicom
-from kneematch.synthetic.phantom import phantom
+from kneematch.synthetic.phantom import Knee, phantom
 from kneematch.web.annotate import annotate_app
 from kneematch.web.review import review_app
 from kneematch.web.review_session import ReviewSession
@@ -38,7 +38,6 @@ SIZES = {"1280 x 800": (1280, 800), "2560 x 1440": (2560, 1440)}
 FILM = (4000, 3000)
 RUN_FILM = (2494, 2048)
 DISTINCT = 40  # different films of the run; the others are links to them
-SQUARE = ((-1, -1), (1, -1), (1, 1), (-1, 1))
 PLACES = 12  # scroll positions
 # Seconds from a scroll until all cards in sight are filled, and until all have their pictures.
 SCROLL = """async (share) => {
@@ -95,32 +94,36 @@ def make_run(folder: Path, rows: int) -> Path:
             bits=16,
         )
         knees.append(made.knees)
-    with (out / "detections.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(COLUMNS)
-        for number in range(rows // 2):
-            path = films / f"film-{number:06d}.dcm"
-            path.symlink_to(films / f"own-{number % DISTINCT}.dcm")
-            for knee in knees[number % DISTINCT]:
-                half = 0.67 * abs(knee.plateau_right[0] - knee.plateau_left[0])
-                x, y = (value + draw.uniform(-9, 9) for value in knee.centre)
-                flip = -1 if knee.side == "left" else 1
-                corners = [(x + flip * a * half, y + b * half) for a, b in SQUARE]
-                loss = draw.betavariate(2, 9)
-                doubt = ("yes", "high loss") if loss > 0.4 else ("", "")
-                facts = [
-                    path,
-                    knee.side,
-                    knee.laterality,
-                    "ok",
-                    2 * loss,
-                    loss,
-                    "positive",
-                    "by hand",
-                ]
-                place = [x, y, 2 * half, 2 * half, 0.0, *np.ravel(corners), 0.15]
-                writer.writerow([*facts, *place, *doubt])
+    detections = []
+    for number in range(rows // 2):
+        path = films / f"film-{number:06d}.dcm"
+        path.symlink_to(films / f"own-{number % DISTINCT}.dcm")
+        detections += [(str(path), found(knee, draw)) for knee in knees[number % DISTINCT]]
+    write_tables(detections, out)
     return out
+
+
+def found(knee: Knee, draw: random.Random) -> Detection:
+    """Return an area a little off a true one, with a loss at random."""
+    half = 0.67 * abs(knee.plateau_right[0] - knee.plateau_left[0])
+    x, y = (value + draw.uniform(-9, 9) for value in knee.centre)
+    loss = draw.betavariate(2, 9)
+    review, reason = (YES, "high loss") if loss > 0.4 else ("", "")
+    left = knee.side == "left"
+    to_film = rectangle_to_film(x - half, y - half, x + half, y + half, mirrored=left)
+    return Detection.from_matrix(
+        to_film.numpy(),
+        {},
+        side=knee.side,
+        laterality=knee.laterality,
+        energy=2 * loss,
+        loss=loss,
+        polarity="positive",
+        method="by hand",
+        mm_per_px=0.15,
+        review=review,
+        reason=reason,
+    )
 
 
 def opened(browser: Browser, credentials: Credentials, size: tuple[int, int]) -> Page:
@@ -152,8 +155,8 @@ def review(browser: Browser, folder: Path, rows: int) -> None:
             page.close()
         usual, slowest = statistics.median(filled), max(filled)
         with_pictures = statistics.median(pictures), again[1]
-        times = first, first_pictures, usual, slowest, *with_pictures
-        lines.append([name, *map(_seconds, times)])
+        seconds = first, first_pictures, usual, slowest, *with_pictures
+        lines.append([name, *map(_seconds, seconds)])
     run.log.close()
     print(f"{rows} rows; opened in {loading:.2f} s. Load {_load()}. Seconds:\n")
     heads = ["window", "first page", "with pictures", "scroll, median", "scroll, slowest"]
