@@ -19,6 +19,15 @@ FINE, COARSE = [100, 200, 300, 380], [80, 180, 320, 400]
 RED, GREEN = [110, 250, 150, 300], [250, 250, 290, 300]
 
 
+@pytest.fixture(autouse=True)
+def film(tmp_path: Path) -> Path:
+    """The film that was drawn on."""
+    path = tmp_path / "films" / "one.dcm"
+    path.parent.mkdir()
+    path.touch()
+    return path
+
+
 def valid() -> dict[str, Any]:
     return {
         "format": "kneematch-template/1",
@@ -57,6 +66,11 @@ def test_load_annotation_reads_a_valid_file(tmp_path: Path) -> None:
         tuple(GREEN),
         {"medial margin": (120.5, 290.25)},
     )
+
+
+def test_load_annotation_names_the_film_that_is_not_there(tmp_path: Path, film: Path) -> None:
+    film.unlink()
+    assert f"its film {film} is not there; " in refusal(written(tmp_path, valid()))
 
 
 def test_save_annotation_reads_back(tmp_path: Path) -> None:
@@ -261,7 +275,7 @@ def test_save_annotation_leaves_the_old_file_on_failure(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         save_annotation(broken, path)
     assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "films", path]
 
 
 def test_annotation_problems_name_every_faulty_box() -> None:

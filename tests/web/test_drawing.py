@@ -19,6 +19,7 @@ from kneematch.web.drawing import (
     SplitFilm,
     box_warnings,
     default_coarse,
+    detected_annotation,
     find_problems,
     initial_annotation,
     landmark_warnings,
@@ -51,6 +52,20 @@ def test_to_annotation_takes_the_side_from_the_fine_box(
     annotation = to_annotation(drawn(number), film)
     assert annotation.side == side
     assert find_problems(annotation, film) == []
+
+
+def test_to_annotation_takes_the_side_of_a_detected_knee(tmp_path: Path) -> None:
+    made = phantom(3, framing="single")  # a left one in the picture's right half
+    film = SplitFilm.from_film(tmp_path / "single.dcm", made.radiograph)
+    (knee,) = made.knees
+    fine, _, red, green = (
+        getattr(annotate(film.path, knee.side, knee.plateau_left, knee.plateau_right), name)
+        for name in ("fine", "coarse", "red", "green")
+    )
+    assert (knee.side, fine[0] + fine[2] > 2 * film.axis_px) == ("left", True)
+    assert to_annotation(Drawing(fine, red, green), film).side == "left"
+    beside = tuple(value + 300 for value in fine)
+    assert to_annotation(Drawing(beside, red, green), film).side == "right"
 
 
 def test_find_problems_names_the_box_of_every_problem(film: SplitFilm) -> None:
@@ -110,6 +125,7 @@ def test_initial_annotation_without_a_model_is_in_the_middle_of_a_half(
     def none(**options: object) -> None:
         raise SettingsError("no model")
 
+    detected_annotation.cache_clear()
     monkeypatch.setattr("kneematch.web.drawing.Detector.load", none)
     drawn, source = initial_annotation(film, tmp_path / "none.json")
     assert source == "middle"

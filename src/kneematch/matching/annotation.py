@@ -75,7 +75,7 @@ def load_annotation(path: str | Path) -> Annotation:
     """Read a template.json; the path of its film is relative to the file's own folder.
 
     Raises:
-        TemplateError: the file cannot be read, or its boxes are not valid.
+        TemplateError: the file cannot be read, its film is not there, or its boxes are not valid.
     """
     path = Path(path)
     try:
@@ -169,7 +169,13 @@ def _parse(data: Any, path: Path) -> Annotation:
             f"{path}: landmarks is {points!r}; expected names and their [x, y]; correct it"
         )
     landmarks = {name: _numbers(point, 2, repr(name), path) for name, point in points.items()}
-    annotation = Annotation(path.parent / data["film"], side, fine, coarse, red, green, landmarks)
+    film = path.parent / data["film"]
+    if not film.exists():
+        raise TemplateError(
+            f"{path}: its film {film} is not there; expected the film that it was drawn on; put it "
+            "there, or correct 'film', a path from the template's own folder"
+        )
+    annotation = Annotation(film, side, fine, coarse, red, green, landmarks)
     for _, problem in annotation_problems(annotation):
         raise TemplateError(f"{path}: {problem}")
     return annotation

@@ -115,8 +115,8 @@ def _check_inside(annotation: Annotation, name: str, box: Box, width_px: float) 
     if min(box) < -1 - EDGE_SLACK or max(box) > 1 + EDGE_SLACK:
         raise TemplateError(
             f"{annotation.film}: the {name} box leaves the {annotation.side} half of the film; "
-            "expected it inside, as on films of two knees; check 'side', move the box, or annotate "
-            "such a film"
+            "expected it inside, as on films of two knees; move the box, annotate such a film, or "
+            "correct 'side' in the template's file"
         )
     # The paper's f >= 1: in a taller shape than the half's, large patches would not fit inside.
     if box[3] - box[1] > box[2] - box[0] + EDGE_SLACK:

@@ -81,9 +81,15 @@ class SplitFilm:
 
 
 def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
-    """Return the annotation of a drawing; the centre of the fine box decides on the side."""
-    fine = drawing.fine
-    side = SIDES[(fine[0] + fine[2]) / 2 >= film.axis_px]
+    """Return the annotation of a drawing; the centre of the fine box decides on the side.
+
+    It is that of a detected knee there: the knee of a film with one may lie in either half.
+    """
+    fine, knee = drawing.fine, detected_annotation(film)
+    x, y = (fine[0] + fine[2]) / 2, (fine[1] + fine[3]) / 2
+    side = SIDES[x >= film.axis_px]
+    if knee and knee.fine[0] < x < knee.fine[2] and knee.fine[1] < y < knee.fine[3]:
+        side = knee.side
     empty = min(fine[2] - fine[0], fine[3] - fine[1]) <= 0
     coarse = drawing.coarse or (fine if empty else default_coarse(fine, film.frame(side)))
     return Annotation(film.path, side, fine, coarse, drawing.red, drawing.green, drawing.landmarks)
