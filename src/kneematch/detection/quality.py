@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.detection.detection import CORNERS, YES, join_reasons
-from kneematch.geometry.pose import pose_matrix
-from kneematch.geometry.sampling import resize, sample
+from kneematch.geometry.sampling import resize
 from kneematch.geometry.view import KneePlace, transform
 from kneematch.matching.energy import (
     losses,
@@ -167,9 +166,7 @@ def measure_quality(
             metal, so that the brightness is not needed.
     """
     term, *others = problem.terms
-    template, image_aspect = term.template, problem.image_aspect
-    matrices = pose_matrix(theta, template.aspect, image_aspect).to(term.halves)
-    patches = sample(term.halves, matrices, template.size)
+    template, patches = term.template, term.patches(theta)
     (paper,) = paper_terms(term.halves, template)
     as_film, as_negative = polarity_losses(patches, template, paper.floor)
     loss, negative = torch.minimum(as_film, as_negative), as_negative < as_film

@@ -27,6 +27,12 @@ class Term:
     floor: Tensor  # (N, S), the deviation below which a patch fades into noise
     weight: float = 1.0
 
+    def patches(self, theta: Tensor) -> Tensor:
+        """Return the patches u(theta), (N, S, h, w), of the template's size at poses (N, S, 4)."""
+        height, width = self.halves.shape[-2:]
+        matrices = pose_matrix(theta, self.template.aspect, height / width)
+        return sample(self.halves, matrices.to(self.halves), self.template.size)
+
 
 Terms = tuple[Term, ...]
 
@@ -66,10 +72,8 @@ def losses(terms: Terms, theta: Tensor) -> Tensor:
     """Return the loss (N, S) of each side at poses (N, S, 4): L, or a weighted sum over terms."""
     total = theta.new_zeros(theta.shape[:-1])
     for term in terms:
-        height, width = term.halves.shape[-2:]
-        matrices = pose_matrix(theta, term.template.aspect, height / width)
-        patches = sample(term.halves, matrices, term.template.size)
-        total = total + term.weight * one_sided_loss(patches, term.template, term.floor)
+        loss = one_sided_loss(term.patches(theta), term.template, term.floor)
+        total = total + term.weight * loss
     return total
 
 

@@ -15,10 +15,8 @@ from kneematch.geometry.pose import (
     compose_pose,
     frame_from_poses,
     jitter_pose,
-    pose_from_vector,
     relative_pose,
 )
-from kneematch.networks.pose_network import crop_views
 from kneematch.networks.two_stage import TwoStageNetworks
 
 VIEWS: Final = 24  # of the annotated knee, over which the networks' poses are averaged
@@ -59,7 +57,7 @@ def transfer_template(
         TemplateError: the networks do not find a knee there.
     """
     image_aspect = half.shape[-2] / half.shape[-1]
-    own = _poses_in_views(networks, half[None, None])  # (VIEWS, 4)
+    own = _jittered_poses(networks, half[None, None])  # (VIEWS, 4)
     spread = own[:, 1:3].std(0).max() / (2 * own[:, 0].mean())
     if not spread < LARGEST_SPREAD:
         raise TemplateError(
@@ -71,7 +69,7 @@ def transfer_template(
     return TransferredTemplate(networks, offset.to(half))
 
 
-def _poses_in_views(networks: TwoStageNetworks, half: Tensor) -> Tensor:
+def _jittered_poses(networks: TwoStageNetworks, half: Tensor) -> Tensor:
     """Return the poses (VIEWS, 4) found in randomly jittered views of a half (1, 1, H, W)."""
     image_aspect = half.shape[-2] / half.shape[-1]
     aspect, ratio = networks.coarse_aspect, networks.fine_aspect / networks.coarse_aspect
@@ -80,5 +78,4 @@ def _poses_in_views(networks: TwoStageNetworks, half: Tensor) -> Tensor:
     generator = torch.Generator(half.device).manual_seed(0)
     wanted = jitter_pose(nominal, ratio, JITTER, generator)
     frames = frame_from_poses(theta, wanted, aspect, image_aspect)
-    v = networks.fine(crop_views(half.expand(VIEWS, -1, -1, -1), frames, aspect))
-    return compose_pose(frames, pose_from_vector(v, ratio), aspect, image_aspect)[:, 0]
+    return networks.poses_in_views(half.expand(VIEWS, -1, -1, -1), frames)[:, 0]

@@ -50,7 +50,13 @@ class TwoStageNetworks:
 
     def poses(self, halves: Tensor) -> Tensor:
         """Return the poses theta (N, S, 4) of the fine template in halves (N, S, H, W)."""
-        frames = self.frames(halves)
+        return self.poses_in_views(halves, self.frames(halves))
+
+    def poses_in_views(self, halves: Tensor, frames: Tensor) -> Tensor:
+        """Return the poses (N, S, 4) in halves (N, S, H, W) that the fine network sees in views.
+
+        The views have the poses `frames` (N, S, 4) and the coarse template's aspect.
+        """
         v = self.fine(crop_views(halves, frames, self.coarse_aspect))
         theta = pose_from_vector(v, self.fine_aspect / self.coarse_aspect)
         return compose_pose(frames, theta, self.coarse_aspect, halves.shape[-2] / halves.shape[-1])
@@ -96,7 +102,5 @@ class ConsistencyCheck:
             offset = self.offset.to(theta).expand_as(theta)
             theta = frame_from_poses(theta, offset, networks.fine_aspect, image_aspect)
         frames = enlarge_pose(theta, ZOOM * ENLARGE * self.larger)
-        v = networks.fine(crop_views(halves, frames, networks.coarse_aspect))
-        seen = pose_from_vector(v, networks.fine_aspect / networks.coarse_aspect)
-        seen = compose_pose(frames, seen, networks.coarse_aspect, image_aspect)
+        seen = networks.poses_in_views(halves, frames)
         return corner_distance(seen, theta, networks.fine_aspect, image_aspect)

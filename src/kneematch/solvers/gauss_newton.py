@@ -13,8 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.geometry.pose import clamp_pose, pose_matrix
-from kneematch.geometry.sampling import sample
+from kneematch.geometry.pose import clamp_pose
 from kneematch.matching.energy import TINY, Term, symmetry_penalty
 from kneematch.solvers.problem import Problem
 
@@ -141,9 +140,7 @@ def _one_sided(term: Term, theta: Tensor, softness: float) -> Quadratic:
 def _nine_images(term: Term, theta: Tensor) -> Tensor:
     """Return the images whose inner products the cost needs, (N, S, 9, height, width)."""
     height, width = term.template.size
-    image_aspect = term.halves.shape[-2] / term.halves.shape[-1]
-    matrices = pose_matrix(theta, term.template.aspect, image_aspect)
-    patch = sample(term.halves, matrices, term.template.size)
+    patch = term.patches(theta)
     x = torch.arange(1 - width, width, 2, device=patch.device).to(patch) / width
     y = (torch.arange(1 - height, height, 2, device=patch.device).to(patch) / height)[:, None]
     images = patch.new_empty(*patch.shape[:2], 9, height, width)
