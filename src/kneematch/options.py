@@ -8,7 +8,7 @@ used in two dataclasses.
 
 import math
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Final
 
@@ -37,7 +37,7 @@ class Option:
     parser: Callable[[str], Any] | None = None  # of the option's text, where its type has none
 
 
-def option(default: Any = MISSING, **about: Any) -> Any:
+def option(default: Any, **about: Any) -> Any:
     """Return a dataclass field with a command-line option attached, whose fields are `about`."""
     return field(default=default, metadata={KEY: Option(**about)})
 

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from kneematch.options import KEY, Option
+from kneematch.options import KEY, Option, force_option, workers_option
 
 OutFolder = Annotated[
     Path, typer.Option("-o", "--out", metavar="FOLDER", help="Folder for the results.")
@@ -76,10 +76,19 @@ def _parameter(item: "Field[Any]", hint: Any) -> inspect.Parameter:
     elif about.parser is not None:
         hint = str | None if default is None else str
         default = ",".join(default) if isinstance(default, tuple) else default
+    return inspect.Parameter(
+        item.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[hint, _declared(item.name, about, hint, default)],
+    )
+
+
+def _declared(name: str, about: Option, hint: Any, default: Any) -> Any:
+    """Return an option as Typer describes it."""
     # The name is given, since Typer 0.27 takes it from a metavar that is the same word.
-    flags = about.flags or (f"--{item.name.replace('_', '-')}",)
-    declared = typer.Option(
-        *flags,
+    return typer.Option(
+        *(about.flags or (f"--{name.replace('_', '-')}",)),
         help=about.help,
         metavar="" if hint is bool else about.metavar,
         min=about.minimum,
@@ -88,12 +97,13 @@ def _parameter(item: "Field[Any]", hint: Any) -> inspect.Parameter:
         hidden=about.hidden,
         show_default=about.default_text or not (default in (None, []) or hint is bool),
     )
-    return inspect.Parameter(
-        item.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=inspect.Parameter.empty if default is MISSING else default,
-        annotation=Annotated[hint, declared],
-    )
+
+
+# Settings that commands without a configuration share with the others.
+Workers = Annotated[
+    int | None, _declared("workers", workers_option().metadata[KEY], int | None, None)
+]
+Force = Annotated[bool, _declared("force", force_option().metadata[KEY], bool, False)]
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from kneematch.cli.options import FinishedRun, Quiet, Root
+from kneematch.cli.options import FinishedRun, Force, Quiet, Root, Workers
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
@@ -16,7 +16,7 @@ from kneematch.cli.terminal import (
     writing,
 )
 from kneematch.io.run_folder import DETECTIONS
-from kneematch.options import INPUT, OUTPUT, PERFORMANCE
+from kneematch.options import INPUT, OUTPUT
 
 # Parts of the names of the measures whose changes are printed.
 PRINTED: Final = ("jsw_medial_minimum", "jsw_lateral_minimum", "jsw_x225", "jsw_x250", "_angle")
@@ -26,15 +26,7 @@ MOST_SHOWN: Final = 10  # pairs of films that are skipped
 def apply(
     out: FinishedRun,
     root: Root = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Number of worker processes; 0 works in the main process.",
-            rich_help_panel=PERFORMANCE,
-        ),
-    ] = None,
+    workers: Workers = None,
     quiet: Quiet = False,
 ) -> None:
     """Write the decisions of `kneematch review` to the tables, pictures and exports of a run."""
@@ -66,12 +58,7 @@ def compare(
         Path,
         typer.Option("-o", "--out", metavar="FILE", help="Table to write.", rich_help_panel=OUTPUT),
     ] = Path("changes.csv"),
-    force: Annotated[
-        bool,
-        typer.Option(
-            "--force", metavar="", help="Replace what is there already.", rich_help_panel=OUTPUT
-        ),
-    ] = False,
+    force: Force = False,
 ) -> None:
     """Compare the measures of the same knees at two visits, both measured with --measure."""
     from kneematch.evaluation.visits import compare_visits
