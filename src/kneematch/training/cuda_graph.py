@@ -16,45 +16,43 @@ WARM_UPS: Final = 3  # eager runs before recording, in which libraries choose an
 
 
 class StepGraphs:
-    """A training step, recorded once for each batch size."""
+    """A training step, recorded once for each batch size.
 
-    def __init__(self, generator: torch.Generator) -> None:
-        self.on = False  # to be set where all that a step reads stays in place on one GPU
-        self._generator = generator
+    All that the step reads, besides the indices, has to stay in place on one GPU.
+    """
+
+    def __init__(self, step: Step, generator: torch.Generator) -> None:
+        self._step, self._generator = step, generator
         self._seen: dict[int, int] = {}
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]] = {}
         self._stream: torch.cuda.Stream | None = None
 
-    def __call__(self, step: Step, rows: Tensor) -> Tensor:
+    def __call__(self, rows: Tensor) -> Tensor:
         """Take a step on the films rows (B,) and return its loss."""
         count = len(rows)
-        if not self.on:
-            return step(rows)
         if count in self._graphs:
             graph, batch, loss = self._graphs[count]
             batch.copy_(rows)
             graph.replay()
             return loss.clone()
         self._seen[count] = self._seen.get(count, 0) + 1
-        if self._seen[count] <= WARM_UPS:
-            return self._warm_up(step, rows)
-        return self._record(step, rows)
+        return self._warm_up(rows) if self._seen[count] <= WARM_UPS else self._record(rows)
 
-    def _warm_up(self, step: Step, rows: Tensor) -> Tensor:
+    def _warm_up(self, rows: Tensor) -> Tensor:
         """Take an eager step on the stream on which a later one is recorded."""
         self._stream = self._stream or torch.cuda.Stream(rows.device)  # type: ignore[no-untyped-call]
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            loss = step(rows)
+            loss = self._step(rows)
         torch.cuda.current_stream().wait_stream(self._stream)
         return loss
 
-    def _record(self, step: Step, rows: Tensor) -> Tensor:
+    def _record(self, rows: Tensor) -> Tensor:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         batch = rows.clone()
         with torch.cuda.graph(graph):
-            loss = step(batch)
+            loss = self._step(batch)
         self._graphs[len(rows)] = graph, batch, loss
         graph.replay()
         return loss.clone()

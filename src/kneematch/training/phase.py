@@ -16,7 +16,7 @@ from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import refine_anchored
 from kneematch.solvers.problem import make_problem
 from kneematch.training.config import Recipe
-from kneematch.training.cuda_graph import StepGraphs
+from kneematch.training.cuda_graph import Step, StepGraphs
 from kneematch.training.dataset import Films, FilmsInMemory
 from kneematch.training.distributed import Group
 
@@ -78,7 +78,6 @@ class PhaseState:
             capturable=device.type == "cuda",
         )
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.replay = StepGraphs(self.generator)
         self.c_u = torch.ones(films, device=device)  # weights of the films
         self.round = 0  # finished rounds
         self.epoch = 0  # finished epochs of the current round
@@ -96,18 +95,19 @@ def train_phase(
 ) -> Iterator[None]:
     """Run Algorithm 1 from a state on; yield after every epoch, with the state updated."""
     network = _autocast(group.parallel(state.network), recipe)
-    fixed_memory = isinstance(data.films, FilmsInMemory) and group.size == 1
+    recordable = isinstance(data.films, FilmsInMemory) and group.size == 1 and state.c_u.is_cuda
     while state.round < recipe.rounds:
         data = replace(data, shrink=recipe.shrink_in(state.round))
-        state.replay = StepGraphs(state.generator)  # a graph holds the images of its round
-        state.replay.on = fixed_memory and state.c_u.is_cuda
+        step = _make_step(network, state, data, loss, group)
+        if recordable:
+            step = StepGraphs(step, state.generator)  # a graph holds the images of its round
         if state.round > 0 and state.epoch == 0:
             state.c_u.copy_(1 / refined_energies(state.network, data, group))
         while state.epoch < recipe.epochs:
             state.network.train()
             if recipe.frozen_statistics:
                 freeze_batchnorm(state.network)
-            state.loss = _train_epoch(network, state, data, loss, recipe, group)
+            state.loss = _train_epoch(step, state, recipe, group)
             state.epoch += 1
             yield
         state.round, state.epoch = state.round + 1, 0
@@ -159,26 +159,30 @@ def freeze_batchnorm(network: nn.Module) -> None:
             module.eval()
 
 
-def _train_epoch(
-    network: Network, state: PhaseState, data: PhaseData, loss: Loss, recipe: Recipe, group: Group
-) -> float:
-    """Train on every film once, in random order; return the mean weighted loss."""
-    generator, count = state.generator, len(data.films)
-    order = torch.randperm(count, generator=generator, device=generator.device)
-    batches = torch.split(order, recipe.batch_size)
-    total = data.frames.new_zeros(())
+def _make_step(
+    network: Network, state: PhaseState, data: PhaseData, loss: Loss, group: Group
+) -> Step:
+    """Return one step of Adam on films (B,); it returns this process's part of their mean loss."""
 
     def step(rows: Tensor) -> Tensor:
-        """Take one step of Adam on films (B,); return this process's part of their mean loss."""
         local, weight = group.share(len(rows), rows.device)
-        losses = loss(network, data, rows, local, generator)
+        losses = loss(network, data, rows, local, state.generator)
         mean = weight * (state.c_u[rows[local]] * losses).sum() / len(rows)
         state.optimiser.zero_grad(set_to_none=True)
         (group.size * mean).backward()  # type: ignore[no-untyped-call]
         state.optimiser.step()
         return mean.detach()
 
+    return step
+
+
+def _train_epoch(step: Step, state: PhaseState, recipe: Recipe, group: Group) -> float:
+    """Train on every film once, in random order; return the mean weighted loss."""
+    generator, count = state.generator, len(state.c_u)
+    order = torch.randperm(count, generator=generator, device=generator.device)
+    batches = torch.split(order, recipe.batch_size)
+    total = state.c_u.new_zeros(())
     for number, rows in enumerate(batches):
         state.set_learning_rates(recipe, (state.epoch + number / len(batches)) / recipe.epochs)
-        total += state.replay(step, rows) * len(rows)
+        total += step(rows) * len(rows)
     return float(group.sum(total)) / count
