@@ -1,6 +1,5 @@
 """What `apply` reads of a run, and what it measures again."""
 
-import csv
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,14 +23,10 @@ from kneematch.review.log import AREA_COLUMNS, Area, Decision, ReviewLog
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 from kneematch.training.outline_training import OutlineConfig, tune_outlines
+from tables import read_table
 
 NOW = datetime.now(UTC)
 RUN = Run(NOW, NOW, Counts(1, 2, 0, 0), {"crops": True, "export": ["coco"]}, (), "cpu", {}, {})
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def test_check_ended_refuses_a_run_with_films_to_be_done(tmp_path: Path) -> None:
@@ -85,7 +80,8 @@ def test_apply_review_measures_corrected_knees_again(tmp_path: Path) -> None:
     films, out = tmp_path / "films", tmp_path / "out"
     synthesize(films, SynthConfig(1, size=(900, 1000), workers=0))
     detect_folder(films, out, DetectConfig(method="neural", device="cpu", measure=True, workers=0))
-    (left, right), measured = table(out / "detections.csv"), table(out / "measurements.csv")
+    left, right = read_table(out / "detections.csv")
+    measured = read_table(out / "measurements.csv")
     assert all(row["plateau_width_px"] and row["jsw_x250_pct"] for row in measured)
     moved = {name: float(left[name]) for name in AREA_COLUMNS}
     moved["centre_x_px"] += 0.04 * moved["width_px"]
@@ -105,11 +101,11 @@ def test_apply_review_measures_corrected_knees_again(tmp_path: Path) -> None:
     log.close()
     for _ in range(2):  # the second time from the journal
         assert apply_review(out, workers=0).problems == ()
-    corrected, at_the_edge = table(out / "detections.csv")
+    corrected, at_the_edge = read_table(out / "detections.csv")
     for row in (corrected, at_the_edge):
         assert [row[name] for name in ("expected_error_px", "energy", "loss")] == [""] * 3
         assert (row["review"], row["reason"]) == ("", "")
-    again, cut = table(out / "measurements.csv")
+    again, cut = read_table(out / "measurements.csv")
     for name in ("plateau_width_px", "jsw_x250_pct"):
         assert float(again[name]) == pytest.approx(float(measured[0][name]), rel=0.05)
         assert again[name] != measured[0][name]
@@ -123,7 +119,7 @@ def test_apply_review_measures_corrected_knees_again(tmp_path: Path) -> None:
     log.close()
     (problem,) = apply_review(out, workers=0).problems
     assert problem.startswith(f"{film}: not measured (No such file")
-    assert table(out / "measurements.csv")[0]["jsw_x250_pct"] == ""
+    assert read_table(out / "measurements.csv")[0]["jsw_x250_pct"] == ""
 
 
 def test_apply_review_writes_outlines_that_were_drawn_and_training_finds_them(
@@ -133,7 +129,7 @@ def test_apply_review_writes_outlines_that_were_drawn_and_training_finds_them(
     synthesize(films, SynthConfig(1, size=(900, 1000), workers=0))
     settings = DetectConfig(method="neural", device="cpu", measure=True, overlays=True, workers=0)
     detect_folder(films, out, settings)
-    (left, right), before = table(out / "detections.csv"), table(out / "measurements.csv")
+    (left, right), before = read_table(out / "detections.csv"), read_table(out / "measurements.csv")
     (overlay,) = (out / "overlays").iterdir()
     picture = overlay.read_bytes()
     record = json.loads((out / "outlines.json").read_text())["knees"][0]
@@ -150,13 +146,13 @@ def test_apply_review_writes_outlines_that_were_drawn_and_training_finds_them(
     assert [knee.get("corrected") for knee in knees] == [True, None]
     assert knees[0]["femur"] == drawn.to_dict()["femur"]
     assert knees[0]["femur_sides"] == record["femur_sides"]
-    after = table(out / "measurements.csv")
+    after = read_table(out / "measurements.csv")
     assert after[1] == before[1]
     wider = float(after[0]["jsw_x250_pct"]) - float(before[0]["jsw_x250_pct"])
     assert wider == pytest.approx(2.0, abs=0.05)
     assert (before[0]["jsw_x250_pct_sd"] != "", after[0]["jsw_x250_pct_sd"]) == (True, "")
     assert overlay.read_bytes() != picture
-    assert table(out / "detections.csv") == [left | {"decision": "corrected"}, right]
+    assert read_table(out / "detections.csv") == [left | {"decision": "corrected"}, right]
     assert '"measured"' not in (out / "journal.jsonl").read_text()
     (knee,) = read_corrected(out)
     assert knee.outlines.to_dict() == drawn.to_dict()
@@ -200,13 +196,13 @@ def test_apply_review_keeps_added_knees_in_another_working_folder_and_without_th
     other.mkdir()
     monkeypatch.chdir(other)
     assert apply_review(out, workers=0).problems == ()
-    (row,) = table(out / "detections.csv")
+    (row,) = read_table(out / "detections.csv")
     assert (row["film"], row["decision"]) == (film, "corrected")
     assert row["mm_per_px"]
     assert (out / "crops" / "phantom-00000-left.png").exists()
     (tmp_path / film).unlink()
     apply_review(out, workers=0)
-    (row,) = table(out / "detections.csv")
+    (row,) = read_table(out / "detections.csv")
     assert (row["film"], row["mm_per_px"]) == (film, "")
 
 
@@ -215,7 +211,7 @@ def test_apply_review_says_how_many_decisions_do_not_count(
 ) -> None:
     out = tmp_path / "out"
     detect_folder(films, out, DetectConfig(method="neural", device="cpu", workers=0, limit=1))
-    left, right = table(out / "detections.csv")
+    left, right = read_table(out / "detections.csv")
     area = Area(*(float(left[name]) for name in AREA_COLUMNS))
     log = ReviewLog(out / "review.csv")
     log.add(Decision(left["film"], "left", "accepted", area))

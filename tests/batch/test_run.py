@@ -20,6 +20,7 @@ from kneematch.errors import SettingsError
 from kneematch.export.tables import TABLES
 from kneematch.io.read import read
 from kneematch.io.write import write_png16
+from tables import read_table
 
 CONFIG = DetectConfig(method="neural", device="cpu", workers=0)
 
@@ -47,11 +48,6 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def written(folder: Path) -> set[str]:
     return set(content(folder))
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
@@ -85,15 +81,13 @@ def test_detect_folder_writes_everything_that_is_requested(named: list[str], out
         *(f"crops/{name}-{side}.png" for name in ("a", "b", "a-2") for side in sides),
         *(f"dicom-objects/{name}-{kind}.dcm" for name in "ab" for kind in objects),
     }
-    with (out / "crops.csv").open(newline="") as file:
-        assert [row["file"] for row in csv.DictReader(file)][-1] == "a-2-right.png"
+    assert read_table(out / "crops.csv")[-1]["file"] == "a-2-right.png"
     with Image.open(out / "crops" / "a-2-left.png") as crop:
         assert (crop.size, crop.mode) == ((50, 50), "I;16")  # it has no spacing
     with Image.open(sheet) as drawn:
         assert drawn.width > 3 * 400
     run = json.loads((out / "run.json").read_text())
-    with (out / "detections.csv").open(newline="") as file:
-        review = sum(row["review"] == "yes" for row in csv.DictReader(file))
+    review = sum(row["review"] == "yes" for row in read_table(out / "detections.csv"))
     counts = {"films": 3, "knees": 6, "no_knee": 0, "failed": 1, "review": review}
     counts |= {"accepted": 0, "rejected": 0, "corrected": 0}
     assert run["counts"] == counts
@@ -158,7 +152,7 @@ def test_detect_files_does_the_new_films_of_an_archive_only(
 ) -> None:
     config = replace(CONFIG, overlays=True, crops=True)
     detect_files(named, out, config)
-    before = table(out / "detections.csv")
+    before = read_table(out / "detections.csv")
     kept = content(out / "crops")
     new = [str(out.parent / name / "a.dcm") for name in ("c", "d")]
     for path in new:
@@ -174,7 +168,7 @@ def test_detect_files_does_the_new_films_of_an_archive_only(
     counts = "5 films: 3 done before, 2 new, 1 gone (kept in the table, marked), 1 changed"
     assert counts in caplog.messages
     assert (result.films, result.failed, result.gone, result.changed) == (5, 1, 1, 1)
-    after = table(out / "detections.csv")
+    after = read_table(out / "detections.csv")
     order = [*named[:1], *named[2:], *new]
     assert [row["film"] for row in after] == [film for film in order for _ in range(2)]
     assert [row["status"] for row in after] == ["ok"] * 2 + ["gone"] * 2 + ["ok"] * 6
@@ -295,7 +289,7 @@ def test_detect_files_takes_the_longest_file_names(films: Path, out: Path) -> No
 def test_detect_files_maps_every_artifact_to_its_film_and_knee(named: list[str], out: Path) -> None:
     exports = ("coco", "dicom", "markups", "pts")
     detect_files(named, out, replace(CONFIG, overlays=True, crops=True, export=exports))
-    rows = {row["file"]: (row["film"], row["side"]) for row in table(out / "artifacts.csv")}
+    rows = {row["file"]: (row["film"], row["side"]) for row in read_table(out / "artifacts.csv")}
     assert set(rows) == {name for name in written(out) if "/" in name}
     assert rows["overlays/a-2.png"] == (named[3], "")
     assert rows["crops/a-left.png"] == (named[0], "left")

@@ -1,6 +1,5 @@
 """`kneematch apply`, and its errors."""
 
-import csv
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from PIL import Image
 from kneematch.cli.main import main
 from kneematch.io.read import read
 from kneematch.review.log import Area, Decision, ReviewLog
+from tables import read_table
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +33,6 @@ def run(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return out
 
 
-def table(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def area(row: dict[str, str]) -> Area:
     names = ("centre_x_px", "centre_y_px", "width_px", "rotation_deg")
     return Area(*(float(row[name]) for name in names))
@@ -50,7 +45,7 @@ def test_apply_finds_relative_films_in_root_and_removes_what_was_rejected(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    left, right = table(run / "detections.csv")
+    left, right = read_table(run / "detections.csv")
     log = ReviewLog(run / "review.csv")
     log.add(Decision("film.jpg", "left", "rejected", area(left)))
     moved = replace(area(right), centre_x_px=area(right).centre_x_px + 5)
@@ -66,7 +61,8 @@ def test_apply_finds_relative_films_in_root_and_removes_what_was_rejected(
     (crop,) = (run / "crops").iterdir()
     assert crop.name.endswith("-right.png")
     assert crop.read_bytes() != before[crop.name]
-    assert [row["decision"] for row in table(run / "detections.csv")] == ["rejected", "corrected"]
+    first, second = read_table(run / "detections.csv")
+    assert (first["decision"], second["decision"]) == ("rejected", "corrected")
     log = ReviewLog(run / "review.csv")
     assert log.undo() is not None
     assert log.undo() is not None
@@ -74,7 +70,7 @@ def test_apply_finds_relative_films_in_root_and_removes_what_was_rejected(
     assert main(["apply", str(run), "--root", str(archive), "--quiet"]) == 0
     assert {path.name: path.read_bytes() for path in (run / "crops").iterdir()} == before
     assert not (run / "detections.original.csv").exists()
-    assert table(run / "detections.csv") == [left, right]
+    assert read_table(run / "detections.csv") == [left, right]
 
 
 def test_apply_reports_a_film_that_is_gone(
@@ -87,7 +83,7 @@ def test_apply_reports_a_film_that_is_gone(
     capsys.readouterr()
     assert main(["apply", str(run), "--quiet", "--workers", "0"]) == 1
     assert "film.jpg: " in capsys.readouterr().err
-    assert table(run / "detections.csv")[1]["decision"] == "corrected"
+    assert read_table(run / "detections.csv")[1]["decision"] == "corrected"
 
 
 @pytest.mark.parametrize("folder", ["missing", ".", "empty"])

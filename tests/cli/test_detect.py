@@ -1,6 +1,5 @@
 """`kneematch detect`, end to end."""
 
-import csv
 import io
 import json
 import math
@@ -22,6 +21,7 @@ from kneematch.review.log import AREA_COLUMNS, Area, Decision, ReviewLog
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 from kneematch.synthetic.phantom import Knee, phantom
+from tables import read_table
 
 TEMPLATE_SEED, SEEDS = 0, {"one.dcm": 1, "two.dcm": 10, "sub/two.png": 21}  # the last a negative
 TRUNCATED = "broken.dcm"
@@ -65,11 +65,6 @@ def run(films: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def square(left: tuple[float, float], right: tuple[float, float]) -> Box:
     """A knee's area: upright, 1.5 plateaus wide."""
     x, y, half = (left[0] + right[0]) / 2, (left[1] + right[1]) / 2, 0.75 * math.dist(left, right)
@@ -100,7 +95,7 @@ def test_detect_names_a_bad_film_and_goes_on(
     assert run.stdout == f"{table}: 6 knees in 3 films, 1 failed (failures.csv)\n{next_step}\n"
     assert run.stderr.startswith(f"kneematch: {TRUNCATED}: ")
     assert run.stderr.count("\n") == 1
-    (failure,) = rows(films / "out" / "failures.csv")
+    (failure,) = read_table(films / "out" / "failures.csv")
     assert failure["film"] == TRUNCATED
     assert failure["reason"] in run.stderr
 
@@ -113,7 +108,7 @@ def test_detect_writes_the_documented_columns(films: Path) -> None:
 
 @pytest.mark.usefixtures("run")
 def test_detect_finds_knees_where_they_are(films: Path) -> None:
-    found = rows(films / "out" / "detections.csv")
+    found = read_table(films / "out" / "detections.csv")
     assert [row["film"] for row in found] == [name for name in SEEDS for _ in "LR"]
     knees = [knee for seed in SEEDS.values() for knee in phantom(seed).knees]
     for row, knee in zip(found, knees, strict=True):
@@ -132,7 +127,7 @@ def test_detect_finds_knees_where_they_are(films: Path) -> None:
 
 @pytest.mark.usefixtures("run")
 def test_detect_writes_left_corners_the_other_way_round(films: Path) -> None:
-    for row in rows(films / "out" / "detections.csv"):
+    for row in read_table(films / "out" / "detections.csv"):
         corners = np.array([[float(row[f"{axis}{k}_px"]) for axis in "xy"] for k in range(4)])
         (ax, ay), (bx, by) = corners[1] - corners[0], corners[2] - corners[1]
         assert (ax * by - ay * bx > 0) == (row["side"] == "right")
@@ -182,7 +177,7 @@ def test_detect_ends_with_0_without_failures(
     written = sorted(path.name for path in (tmp_path / "new" / "out").iterdir())
     others = ["failures.csv", "journal.jsonl", "report.html", "run.json"]
     assert written == sorted([*TABLES, *others])
-    assert rows(tmp_path / "new" / "out" / "failures.csv") == []
+    assert read_table(tmp_path / "new" / "out" / "failures.csv") == []
     with Image.open(sheet) as picture:
         assert picture.width == 480
 
@@ -198,8 +193,8 @@ def test_detect_ends_with_1_when_all_films_are_bad(
     said = capsys.readouterr()
     assert len(said.err.splitlines()) == 11
     assert "2 more films failed" in said.err
-    assert len(rows(tmp_path / "out" / "failures.csv")) == 12
-    assert rows(tmp_path / "out" / "detections.csv") == []
+    assert len(read_table(tmp_path / "out" / "failures.csv")) == 12
+    assert read_table(tmp_path / "out" / "detections.csv") == []
 
 
 @pytest.mark.parametrize(
@@ -292,7 +287,7 @@ def test_detect_says_that_decisions_of_a_review_were_applied(
     assert main(command) == 0
     assert "applied" not in capsys.readouterr().err
     log = ReviewLog(tmp_path / "out" / "review.csv")
-    found = rows(tmp_path / "out" / "detections.csv")[0]
+    found = read_table(tmp_path / "out" / "detections.csv")[0]
     area = Area(*(float(found[name]) for name in AREA_COLUMNS))
     log.add(Decision(found["film"], "left", "rejected", area))
     log.close()
@@ -338,7 +333,8 @@ def test_detect_counts_films_of_other_series(
     assert main(["detect", str(tmp_path), *template, "-o", out, "--series", "fixed"]) == 1
     said = capsys.readouterr()
     assert said.err.splitlines()[0] == "kneematch: 1 of 3 films are of other series"
-    assert [Path(row["film"]).name for row in rows(tmp_path / "out" / "failures.csv")] == ["a", "c"]
+    failures = read_table(tmp_path / "out" / "failures.csv")
+    assert [Path(row["film"]).name for row in failures] == ["a", "c"]
 
 
 def test_detect_help_names_its_arguments() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from detections import make_detection
 from kneematch.detection.crop import (
     ASSUMED_WIDTH_MM,
     MOST_PX,
@@ -45,23 +46,7 @@ def turned(x: Array, y: Array, degrees: float) -> tuple[Array, Array]:
 
 def area(side: str = "right", **changes: Any) -> Detection:
     """A rectangle of 150 x 120 film pixels, turned clockwise; mirrored in the left half."""
-    flip = -1 if side == "left" else 1
-    x, y = flip * np.array([-75.0, 75, 75, -75]), np.array([-60.0, -60, 60, 60])
-    dx, dy = turned(x, y, TURN_DEG)
-    found = Detection(
-        side=side,
-        laterality="R" if side == "left" else "L",
-        energy=0.3,
-        loss=0.1,
-        polarity="positive",
-        method="search",
-        corners=np.stack([CENTRE[0] + dx, CENTRE[1] + dy], -1),
-        centre=CENTRE,
-        width_px=150.0,
-        height_px=120.0,
-        rotation_deg=TURN_DEG,
-        mm_per_px=0.2,
-    )
+    found = make_detection(side, CENTRE, (120.0, 150.0), TURN_DEG, mm_per_px=0.2)
     return replace(found, **changes)
 
 

@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from detections import make_detection
 from kneematch.detection.detection import Detection
 from kneematch.detection.overlay import LONGEST_PX, REVIEW_COLOUR, draw_detections, label_text
 from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, Colour
@@ -20,21 +21,8 @@ def grey(height: int, width: int) -> Radiograph:
 
 def area(side: str, x0: float, y0: float, size: float) -> Detection:
     """An upright square; the template's top left is towards the middle of the picture."""
-    a, b = (x0, x0 + size) if side == "right" else (x0 + size, x0)
-    corners = np.array([[a, y0], [b, y0], [b, y0 + size], [a, y0 + size]])
-    return Detection(
-        side=side,
-        laterality="R" if side == "left" else "L",
-        energy=0.3,
-        loss=0.15,
-        polarity="positive",
-        method="search",
-        corners=corners,
-        centre=(x0 + size / 2, y0 + size / 2),
-        width_px=size,
-        height_px=size,
-        rotation_deg=0.0,
-    )
+    centre = x0 + size / 2, y0 + size / 2
+    return make_detection(side, centre, (size, size), loss=0.15)
 
 
 def near(picture: Image.Image, colour: Colour) -> NDArray[np.bool_]:

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image
 
+from detections import make_detection
 from kneematch.detection.detection import Detection
 from kneematch.evaluation.figures import (
     AROUND,
@@ -41,23 +42,7 @@ Texts = list[tuple[str, str]]  # font, text
 
 def knee_at(side: str, centre: tuple[float, float], loss: float, width: float = 60) -> Detection:
     """An area on the film, the template mirrored in the left half."""
-    reach = width / 2 * (-1 if side == "left" else 1)
-    offsets = np.array(
-        [(-reach, -width / 2), (reach, -width / 2), (reach, width / 2), (-reach, width / 2)]
-    )
-    return Detection(
-        side=side,
-        laterality="R" if side == "left" else "L",
-        energy=loss,
-        loss=loss,
-        polarity="positive",
-        method="any",
-        corners=np.array(centre) + offsets,
-        centre=centre,
-        width_px=width,
-        height_px=width,
-        rotation_deg=0.0,
-    )
+    return make_detection(side, centre, (width, width), loss=loss)
 
 
 def run(method: str, losses: dict[str, Sequence[float]]) -> MethodRun:
@@ -259,11 +244,9 @@ def outlined(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def area(x: float, y: float, width: float = 50) -> Detection:
-    corners = np.array([(x, y), (x + width, y), (x + width, y + width), (x, y + width)])
     centre = x + width / 2, y + width / 2
-    side, laterality = ("left", "R") if centre[0] < SIZE[1] / 2 else ("right", "L")
-    shape = (width, width, 0.0)
-    return Detection(side, laterality, 0.25, 0.125, "positive", "any", corners, centre, *shape)
+    side = "left" if centre[0] < SIZE[1] / 2 else "right"
+    return make_detection(side, centre, (width, width), loss=0.125)
 
 
 def pixels_of(picture: Path, colour: str) -> int:

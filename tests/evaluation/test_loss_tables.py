@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kneematch.detection.detection import Detection
+from detections import make_detection
 from kneematch.evaluation.loss_tables import (
     film_losses,
     found_knees,
@@ -23,26 +23,11 @@ KNEES = 30
 RISING = np.arange(1, KNEES + 1) / 100
 
 
-def knee(side: str, loss: float) -> Detection:
-    return Detection(
-        side=side,
-        laterality="R",
-        energy=0.0,
-        loss=loss,
-        polarity="positive",
-        method="search",
-        corners=np.zeros((4, 2)),
-        centre=(0.0, 0.0),
-        width_px=1.0,
-        height_px=1.0,
-        rotation_deg=0.0,
-    )
-
-
 def run(method: str, losses: list[float], ms: float | None = None) -> MethodRun:
     """Films 0, 1, ... of two knees, whose losses together are these."""
     found = {
-        str(k): (knee("left", 0.25 * x), knee("right", 0.75 * x)) for k, x in enumerate(losses)
+        str(k): (make_detection("left", loss=0.25 * x), make_detection("right", loss=0.75 * x))
+        for k, x in enumerate(losses)
     }
     return MethodRun(method, found, ms)
 
@@ -54,7 +39,8 @@ def row(table: Table, *start: str) -> dict[str, object]:
 
 
 def test_film_losses_add_both_sides_of_films_with_two_knees() -> None:
-    found = {"a": (knee("left", 0.1), knee("right", 0.2)), "b": (knee("left", 9),)}
+    both = make_detection("left", loss=0.1), make_detection("right", loss=0.2)
+    found = {"a": both, "b": (make_detection("left", loss=9.0),)}
     assert film_losses(MethodRun("search", found)) == {"a": pytest.approx(0.3)}
 
 

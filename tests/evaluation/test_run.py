@@ -1,6 +1,5 @@
 """A whole evaluation of small phantoms, and what it writes."""
 
-import csv
 import json
 import shutil
 import sys
@@ -19,6 +18,7 @@ from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import annotate, save_annotation
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
+from tables import read_table
 
 METHODS = ("neural", "search")
 OWN = "phantom-00000"  # of the template
@@ -58,11 +58,6 @@ def done(
     return kneematch.evaluate(films, tmp_path_factory.mktemp("out") / "evaluation", config)
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def test_evaluate_of_one_method_has_no_empty_table(
     films: list[str], config: EvaluateConfig, tmp_path: Path
 ) -> None:
@@ -86,12 +81,12 @@ def test_evaluate_writes_every_table_to_all_files(done: EvaluateResult) -> None:
     for table in done.tables:
         assert table.caption in page
         assert f"\\label{{tab:{table.name}}}" in latex
-        assert len(rows(done.out / f"{table.name}.csv")) == len(table.rows)
+        assert len(read_table(done.out / f"{table.name}.csv")) == len(table.rows)
 
 
 def test_evaluate_has_the_losses_of_the_runs_own_tables(done: EvaluateResult) -> None:
-    for row in rows(done.out / "losses.csv"):
-        detected = rows(done.out / "runs" / row["method"] / "detections.csv")
+    for row in read_table(done.out / "losses.csv"):
+        detected = read_table(done.out / "runs" / row["method"] / "detections.csv")
         assert int(row["films"]) == 2  # without that of the template
         total = sum(float(knee["loss"]) for knee in detected if OWN not in knee["film"])
         assert float(row["left + right loss"]) == pytest.approx(total / 2, abs=1e-5)
@@ -119,7 +114,7 @@ def test_evaluate_draws_figures_and_shows_them_on_the_page(done: EvaluateResult)
 
 def test_evaluate_lists_a_film_that_failed_once(done: EvaluateResult, films: list[str]) -> None:
     assert list(done.failed) == [films[-1]]
-    (row,) = rows(done.out / "failures.csv")
+    (row,) = read_table(done.out / "failures.csv")
     assert row["film"] == films[-1]
     assert row["methods"] == "neural, search"
     assert row["reason"] in done.page.read_text()
@@ -220,7 +215,7 @@ def test_evaluate_takes_the_first_films_of_a_series_in_a_folder(
 def test_evaluate_ranks_templates(folder: Path, config: EvaluateConfig, tmp_path: Path) -> None:
     drawn = tmp_path / "templates"
     drawn.mkdir()
-    for row in rows(folder / "truth.csv")[::2]:
+    for row in read_table(folder / "truth.csv")[::2]:
         left, right = sorted(
             (float(row[f"plateau_{end}_x_px"]), float(row[f"plateau_{end}_y_px"]))
             for end in ("medial", "lateral")
@@ -232,7 +227,7 @@ def test_evaluate_ranks_templates(folder: Path, config: EvaluateConfig, tmp_path
     table = ranked.table("templates")
     assert table is not None
     assert {row[0] for row in table.rows} == {path.name for path in drawn.iterdir()}
-    assert len(rows(ranked.out / "templates.csv")) == 3
+    assert len(read_table(ranked.out / "templates.csv")) == 3
     assert table.caption in ranked.page.read_text()
     assert ranked.table("losses") is None
     with pytest.raises(SettingsError, match="--force"):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detections import make_detection
 from kneematch.detection.detection import Detection, Point
 from kneematch.errors import SettingsError
 from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee
@@ -31,21 +32,8 @@ WIDTH = 200.0
 
 def area(side: str, left: Point, right: Point, **changes: Any) -> Detection:
     """A detection whose margins are known; nothing else of it matters here."""
-    found = Detection(
-        side=side,
-        laterality="L",
-        energy=0.3,
-        loss=0.1,
-        polarity="positive",
-        method="search",
-        corners=np.zeros((4, 2)),
-        centre=(0.0, 0.0),
-        width_px=1.0,
-        height_px=1.0,
-        rotation_deg=0.0,
-        landmarks={"plateau_lateral": left, "plateau_medial": right},
-    )
-    return replace(found, **changes)
+    margins = {"plateau_lateral": left, "plateau_medial": right}
+    return make_detection(side, **{"landmarks": margins} | changes)
 
 
 def labels(*names: str) -> GroundTruth:

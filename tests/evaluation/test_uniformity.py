@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detections import make_detection
 from kneematch.detection.detection import Detection
 from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.uniformity import (
@@ -43,24 +44,10 @@ def area(knee: Knee, polarity: str, down: float = 0.0) -> Detection:
     """The area around a phantom's plateau, upright to it, moved by so many of its heights."""
     width = WIDTH * math.dist(knee.plateau_left, knee.plateau_right)
     turn = math.radians(knee.rotation_deg)
-    axes = np.array([[math.cos(turn), math.sin(turn)], [-math.sin(turn), math.cos(turn)]])
-    corners = np.array([(-0.5, -0.5), (0.5, -0.5), (0.5, 0.5), (-0.5, 0.5)])
-    corners = corners * ([-1, 1] if knee.side == "left" else [1, 1]) + [0, down]
-    placed = np.array(knee.centre) + width * corners @ axes
-    x, y = placed.mean(0)
-    return Detection(
-        side=knee.side,
-        laterality=knee.laterality,
-        energy=0.3,
-        loss=0.1,
-        polarity=polarity,
-        method="search",
-        corners=placed,
-        centre=(float(x), float(y)),
-        width_px=width,
-        height_px=width,
-        rotation_deg=knee.rotation_deg,
-    )
+    moved = down * width * np.array([-math.sin(turn), math.cos(turn)])
+    x, y = (np.array(knee.centre) + moved).tolist()
+    how = {"laterality": knee.laterality, "polarity": polarity}
+    return make_detection(knee.side, (x, y), (width, width), knee.rotation_deg, **how)
 
 
 def run(method: str, films: list[str], down: np.ndarray[Any, Any]) -> MethodRun:

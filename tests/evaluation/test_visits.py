@@ -1,6 +1,5 @@
 """Changes between two visits, from tables as runs write them."""
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from kneematch.export.tables import write_failures
 from kneematch.io.run_folder import FAILURES
 from kneematch.measures.measure import measure_outlines
 from kneematch.measures.outlines import Outlines
+from tables import read_table
 
 SIDES = "left", "right"
 
@@ -52,11 +52,6 @@ def write_run(folder: Path, films: Mapping[str, Iterable[tuple[Any, ...]]]) -> P
     return folder
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
-        return list(csv.DictReader(file))
-
-
 def pairs(folder: Path, *rows: str) -> Path:
     path = folder / "pairs.csv"
     path.write_text("\n".join(["before,after", *rows, ""]))
@@ -74,7 +69,7 @@ def test_compare_visits_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Pat
     assert changes["jsw_x250_pct"].knees == 2
     assert changes["jsw_x250_pct"].mean == pytest.approx(-0.75)  # -1.5 % and 0
     assert changes["jsw_x250_mm"].mean == pytest.approx(-0.6)  # of 80 mm
-    left, right = read_rows(tmp_path / "out.csv")
+    left, right = read_table(tmp_path / "out.csv")
     assert (left["side_before"], left["film_after"]) == ("left", "/b/1.dcm")
     assert (left["laterality"], left["paired_by"]) == ("", "side")
     assert float(left["jsw_x250_pct_change"]) == pytest.approx(-1.5)
@@ -109,7 +104,7 @@ def test_compare_visits_pairs_knees_by_laterality(
         return
     assert compare_visits(*folders, pairs(tmp_path, "a,b"), out).knees == len(expected)
     names = "side_before", "side_after", "laterality", "paired_by"
-    assert [" ".join(row[name] for name in names) for row in read_rows(out)] == expected
+    assert [" ".join(row[name] for name in names) for row in read_table(out)] == expected
 
 
 def test_compare_skips_films_without_a_knee(
@@ -126,7 +121,7 @@ def test_compare_skips_films_without_a_knee(
     said = capsys.readouterr()
     assert said.err.count("no frontal knee found; pair skipped") == 10
     assert "2 more pairs of films skipped" in said.err
-    assert f"{out}: {len(read_rows(out))} knees" in said.out
+    assert f"{out}: {len(read_table(out))} knees" in said.out
     out.unlink()
     assert main([*command, str(pairs(tmp_path, *lost))]) == 2
     assert "no knees to compare (/b/hand-0.dcm: no frontal" in capsys.readouterr().err

@@ -1,6 +1,5 @@
 """Tables of detections, failures and crops: columns, numbers, names, and bounded memory."""
 
-import csv
 import json
 import os
 import tracemalloc
@@ -17,6 +16,7 @@ from kneematch.detection.detection import Detection
 from kneematch.export import tables
 from kneematch.export.tables import TABLES, crop_name, write_crops, write_failures, write_tables
 from kneematch.io.csv_text import read_csv
+from tables import read_table
 
 FIXED = (
     "film,side,laterality,laterality_source,status,energy,loss,polarity,method,centre_x_px,"
@@ -44,11 +44,6 @@ Knees = tuple[Detection, Detection]
 CROP_SIZE = CropSize(mm=30.0, spacing_mm=0.25)
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def written(folder: Path, *found: tuple[str, Detection], landmarks: Sequence[str] = ()) -> Path:
     """Write the tables; return the CSV."""
     write_tables(found, folder, landmarks=landmarks)
@@ -60,7 +55,7 @@ def test_write_tables_has_these_columns_and_then_landmarks(tmp_path: Path) -> No
     marked = replace(FOUND, landmarks={"rim": (1.5, -2.0), "tip": (3.0, 4.0)})
     path = written(tmp_path, ("a.dcm", marked), ("b.dcm", FOUND), landmarks=["rim", "tip"])
     assert path.read_text().splitlines()[0] == f"{FIXED},rim_x_px,rim_y_px,tip_x_px,tip_y_px"
-    first, second = rows(path)
+    first, second = read_table(path)
     assert (first["rim_x_px"], first["rim_y_px"], first["tip_y_px"]) == ("1.500", "-2.000", "4.000")
     assert second["tip_x_px"] == ""
 
@@ -74,7 +69,7 @@ def test_write_tables_numbers_have_fixed_decimals(tmp_path: Path) -> None:
 
 def test_write_tables_zero_has_no_sign_and_no_spacing_is_empty(tmp_path: Path) -> None:
     found = replace(FOUND, loss=-1e-9, rotation_deg=-0.0, mm_per_px=None)
-    (row,) = rows(written(tmp_path, ("a", found)))
+    (row,) = read_table(written(tmp_path, ("a", found)))
     assert (row["loss"], row["rotation_deg"], row["mm_per_px"]) == ("0.000000", "0.0000", "")
 
 
@@ -82,7 +77,7 @@ def test_write_tables_zero_has_no_sign_and_no_spacing_is_empty(tmp_path: Path) -
     "name", ["a,b.dcm", 'say "x".png', "two\nlines.png", "one\rtwo.png", "Käsi.dcm"]
 )
 def test_write_tables_any_name_of_a_film_is_one_row(tmp_path: Path, name: str) -> None:
-    assert [row["film"] for row in rows(written(tmp_path, (name, FOUND)))] == [name]
+    assert [row["film"] for row in read_table(written(tmp_path, (name, FOUND)))] == [name]
 
 
 @pytest.mark.parametrize("name", ["=HYPERLINK(A1)", "+1x.png", "-x.png", "@x.png", "\r=1", "'=x"])
@@ -91,7 +86,7 @@ def test_tables_no_name_is_a_formula_and_all_read_back(tmp_path: Path, name: str
     write_failures([(name, "failed", f"{name}: empty")], tmp_path / "failures.csv")
     write_crops([(name, FOUND, crop_name(name, "left"), 1.0)], tmp_path / "crops.csv", CROP_SIZE)
     for table in ("detections.csv", "failures.csv", "crops.csv"):
-        (row,) = rows(tmp_path / table)
+        (row,) = read_table(tmp_path / table)
         texts = {row[key] for key in ("film", "reason", "file") if key in row}
         assert all(text.startswith("'") for text in texts)
         with (tmp_path / table).open(newline="", encoding="utf-8") as file:
@@ -118,7 +113,7 @@ def test_write_tables_takes_a_folder_of_any_name(
 def test_write_failures_has_a_film_a_status_and_a_reason(tmp_path: Path) -> None:
     path = tmp_path / "failures.csv"
     write_failures([("a.dcm", "failed", "a.dcm: empty; expected a film, whole")], path)
-    (row,) = rows(path)
+    (row,) = read_table(path)
     assert list(row) == ["film", "status", "reason"]
     assert list(row.values()) == ["a.dcm", "failed", "a.dcm: empty; expected a film, whole"]
 
@@ -127,7 +122,7 @@ def test_write_tables_leaves_the_old_files_when_it_fails(tmp_path: Path) -> None
     path = written(tmp_path, ("old", FOUND))
     with pytest.raises(AttributeError):
         written(tmp_path, ("new", FOUND), ("bad", replace(FOUND, corners=None)))  # type: ignore[arg-type]
-    assert [row["film"] for row in rows(path)] == ["old"]
+    assert [row["film"] for row in read_table(path)] == ["old"]
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(TABLES)
 
 
@@ -137,7 +132,7 @@ MARKED = replace(FOUND, landmarks={"rim": (1.50049, -2.0)}, mm_per_px=None)
 def test_write_tables_all_formats_have_the_same_rows(tmp_path: Path) -> None:
     write_tables([("a.dcm", FOUND), ("b.dcm", MARKED)], tmp_path, landmarks=["rim"])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(TABLES)
-    lines = rows(tmp_path / "detections.csv")
+    lines = read_table(tmp_path / "detections.csv")
     typed = parquet.read_table(tmp_path / "detections.parquet").to_pylist()
     assert json.loads((tmp_path / "detections.json").read_text()) == typed
     assert [list(row) for row in typed] == [list(row) for row in lines]
@@ -209,7 +204,7 @@ def test_write_tables_leaves_nothing_when_the_rows_break_off(tmp_path: Path) -> 
 
 def test_write_failures_takes_any_iterable(tmp_path: Path) -> None:
     write_failures(((f"{k}.dcm", "failed", "why") for k in range(3)), tmp_path / "failures.csv")
-    assert len(rows(tmp_path / "failures.csv")) == 3
+    assert len(read_table(tmp_path / "failures.csv")) == 3
 
 
 @pytest.mark.parametrize("mirror", [False, True])
@@ -218,7 +213,7 @@ def test_write_crops_maps_crop_pixels_to_film_pixels(
 ) -> None:
     made = [("a.dcm", found, f"{found.side}.png", 1.0) for found in knees]
     write_crops(made, tmp_path / "crops.csv", replace(CROP_SIZE, mirror=mirror))
-    for row, found in zip(rows(tmp_path / "crops.csv"), knees, strict=True):
+    for row, found in zip(read_table(tmp_path / "crops.csv"), knees, strict=True):
         matrix = np.array([[row["xx"], row["xy"], row["x0"]], [row["yx"], row["yy"], row["y0"]]])
         to_film = matrix.astype(float)
         assert to_film @ [60, 60, 1] == pytest.approx(found.centre, abs=1e-4)
@@ -236,7 +231,7 @@ def test_write_crops_without_spacing_has_a_map_and_no_millimetres(
 ) -> None:
     bare = replace(knees[1], mm_per_px=None)
     write_crops([("a.png", bare, "a-right.png", 0.5)], tmp_path / "crops.csv", CROP_SIZE)
-    (row,) = rows(tmp_path / "crops.csv")
+    (row,) = read_table(tmp_path / "crops.csv")
     assert (row["mm_per_px"], row["file"], row["laterality"]) == ("", "a-right.png", "L")
     assert float(row["xx"]) == pytest.approx(0.5, rel=0.01)  # 0.25 mm at 0.5 mm per pixel
 

@@ -1,6 +1,5 @@
 """review.csv: decisions survive crashes, restarts, undo and damaged lines."""
 
-import csv
 import json
 import logging
 import math
@@ -26,6 +25,7 @@ from kneematch.review.log import (
     ReviewLog,
     read_decisions,
 )
+from tables import read_table
 
 FOUND, MOVED = Area(50.125, 60.5, 70.0, 1.25), Area(100.5, 90.25, 80.0, -3.5)
 KNEES: list[KneeKey] = [(f"film-{k}.dcm", side) for k in range(4) for side in SIDES]
@@ -48,11 +48,6 @@ def reopened(path: Path, before: ReviewLog) -> ReviewLog:
     return ReviewLog(path)
 
 
-def lines(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def states(log: ReviewLog) -> dict[int, str]:
     decisions = log.decisions
     return {row: decisions[knee].state for row, knee in enumerate(KNEES) if knee in decisions}
@@ -62,7 +57,7 @@ def test_review_log_writes_each_decision_at_once(path: Path) -> None:
     log = ReviewLog(path)
     decide(log, 2, "accepted")
     decide(log, 3, "corrected")
-    written = lines(path)
+    written = read_table(path)
     assert tuple(written[0]) == COLUMNS
     assert [line["decision"] for line in written] == ["accepted", "corrected"]
     assert [line["side"] for line in written] == ["left", "right"]
@@ -80,7 +75,7 @@ def test_review_log_undo_adds_a_line_and_restores_the_decision_before(path: Path
     assert log.undo() == Decision(*KNEES[1], "accepted", FOUND, 0.25)
     assert log.undo() is None
     assert states(log) == {}
-    assert [line["decision"] for line in lines(path)] == [
+    assert [line["decision"] for line in read_table(path)] == [
         "accepted",
         "rejected",
         "undone",
@@ -122,7 +117,7 @@ def test_review_log_removes_a_torn_last_line(path: Path) -> None:
     path.write_bytes(torn[:10])  # not even the header is whole
     log = ReviewLog(path)
     decide(log, 1, "rejected")
-    assert len(lines(path)) == 1
+    assert len(read_table(path)) == 1
     log.close()
 
 
@@ -141,8 +136,8 @@ def test_review_log_keeps_landmarks_laterality_and_height(path: Path) -> None:
         log.add(decision)
     log.close()
     assert list(read_decisions(path).values()) == [CORRECTION, unknown]
-    assert [line["laterality"] for line in lines(path)] == ["L", "unknown"]
-    assert json.loads(lines(path)[0]["landmarks"]) == {"plateau_medial": [90.5, 91.0]}
+    assert [line["laterality"] for line in read_table(path)] == ["L", "unknown"]
+    assert json.loads(read_table(path)[0]["landmarks"]) == {"plateau_medial": [90.5, 91.0]}
 
 
 def test_review_log_continues_a_file_of_version_0_1(path: Path) -> None:
@@ -153,8 +148,8 @@ def test_review_log_continues_a_file_of_version_0_1(path: Path) -> None:
     assert log.warning == ""
     log.add(CORRECTION)
     log.close()
-    assert [tuple(line) for line in lines(path)] == [COLUMNS, COLUMNS]
-    assert all(None not in line.values() for line in lines(path))
+    assert [tuple(line) for line in read_table(path)] == [COLUMNS, COLUMNS]
+    assert all(None not in line.values() for line in read_table(path))
     assert read_decisions(path) == {KNEES[2]: CORRECTION}
 
 
@@ -166,7 +161,7 @@ def test_review_log_continues_a_file_without_outlines(path: Path) -> None:
     assert log.warning == ""
     log.add(CORRECTION)
     log.close()
-    assert [tuple(line) for line in lines(path)] == [COLUMNS, COLUMNS]
+    assert [tuple(line) for line in read_table(path)] == [COLUMNS, COLUMNS]
     assert read_decisions(path) == {KNEES[2]: CORRECTION}
 
 

@@ -1,6 +1,5 @@
 """Reviewing a run in the browser: the files hold exactly what is decided there."""
 
-import csv
 import json
 import stat
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from kneematch.detection.quality import ATYPICAL
 from kneematch.web.review import review_app
 from kneematch.web.review_session import DecisionRequest, ReviewSession
 from kneematch.web.server import Credentials
+from tables import read_table
 
 Served = Callable[[FastAPI], AbstractContextManager[Credentials]]
 Open = Callable[..., Page]
@@ -59,13 +59,8 @@ def ready(page: Page) -> Page:
     return page
 
 
-def table(path: Path) -> list[Row]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def decisions(folder: Path) -> list[tuple[str, str, str]]:
-    lines = table(folder / "review.csv")
+    lines = read_table(folder / "review.csv")
     return [(Path(line["film"]).name, line["side"], line["decision"]) for line in lines]
 
 
@@ -120,7 +115,7 @@ def apply(page: Page) -> None:
 def test_review_app_writes_exactly_what_was_decided(
     run_folder: Path, finished_run: Path, served: Served, open_page: Open
 ) -> None:
-    rows = table(finished_run / "detections.csv")
+    rows = read_table(finished_run / "detections.csv")
     run = ReviewSession(run_folder, Path())
     with served(review_app(run)) as credentials:
         page = ready(open_page(credentials))
@@ -156,7 +151,7 @@ def test_review_app_writes_exactly_what_was_decided(
         apply(page)
     again.log.close()
     assert decisions(run_folder) == expected
-    assert_applied(table(run_folder / "detections.csv"), rows, order)
+    assert_applied(read_table(run_folder / "detections.csv"), rows, order)
     original = run_folder / "detections.original.csv"
     assert original.read_bytes() == (finished_run / "detections.csv").read_bytes()
     once_more = ReviewSession(run_folder, Path())
@@ -196,7 +191,7 @@ def assert_applied(applied: list[Row], rows: list[Row], order: list[int]) -> Non
 
 def test_editor_turns_and_resizes_an_area(page: Page, run_folder: Path) -> None:
     row = int(card(page, 0))
-    before = table(run_folder / "detections.csv")[row]
+    before = read_table(run_folder / "detections.csv")[row]
     edit(page)
     xs, ys = ([float(before[f"{axis}{k}_px"]) for k in range(4)] for axis in "xy")
     x, y = max(zip(xs, ys, strict=True), key=lambda corner: sum(corner))
@@ -204,7 +199,7 @@ def test_editor_turns_and_resizes_an_area(page: Page, run_folder: Path) -> None:
     for key in ("]", "]", "Shift+ArrowLeft"):
         page.keyboard.press(key)
     press(page, "Enter")
-    (line,) = table(run_folder / "review.csv")
+    (line,) = read_table(run_folder / "review.csv")
     turned = float(line["rotation_deg"]) - float(before["rotation_deg"])
     assert turned == pytest.approx(0.5, abs=1e-3)
     assert 5 < float(line["width_px"]) - float(before["width_px"]) < 30
@@ -220,7 +215,7 @@ def test_editor_is_used_with_fingers(page: Page, run_folder: Path) -> None:
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
 
     row, following = card(page, 0), card(page, 1)
-    before = table(run_folder / "detections.csv")[int(row)]
+    before = read_table(run_folder / "detections.csv")[int(row)]
     edit(page)
     centre = float(before["centre_x_px"]), float(before["centre_y_px"])
     finger("touchStart", *on_screen(page, *centre))
@@ -229,7 +224,7 @@ def test_editor_is_used_with_fingers(page: Page, run_folder: Path) -> None:
     finger("touchEnd")
     with page.expect_response(lambda response: "api/decide" in response.url and response.ok):
         page.locator("#save-area").click()
-    (line,) = table(run_folder / "review.csv")
+    (line,) = read_table(run_folder / "review.csv")
     assert float(line["centre_x_px"]) == pytest.approx(centre[0] + 12, abs=2)
     page.wait_for_selector(f"#editor[data-ready='{following}']")
     film = page.locator("#film")
@@ -262,7 +257,7 @@ def test_review_app_applies_fast_keys_to_successive_knees(page: Page, run_folder
         lambda response: f'"row":{order[4]},' in str(response.request.post_data)
     ):
         page.keyboard.type("axaxa")
-    rows = table(run_folder / "detections.csv")
+    rows = read_table(run_folder / "detections.csv")
     wanted = ["accepted", "rejected", "accepted", "rejected", "accepted"]
     expected = [(*named(rows[row]), state) for row, state in zip(order, wanted, strict=False)]
     assert decisions(run_folder) == expected
@@ -296,7 +291,7 @@ def test_review_app_takes_no_keys_before_the_order_that_was_asked_for(
     expect(page.locator(".card.at")).to_have_attribute("data-row", "0")
     press(page, "a")
     (decided,) = decisions(run_folder)
-    assert decided == (*named(table(run_folder / "detections.csv")[0]), "accepted")
+    assert decided == (*named(read_table(run_folder / "detections.csv")[0]), "accepted")
 
 
 def test_editor_stays_at_a_knee_that_was_opened_before_an_answer(page: Page) -> None:
@@ -404,7 +399,7 @@ def test_review_app_refuses_malformed_requests_and_writes_nothing(
         body = None if content is None else json.dumps(content)
         answer = request.fetch(f"{own}/{path}", method=method, data=body, headers=headers)
         assert answer.status == 422, path
-    assert table(run_folder / "review.csv") == []
+    assert read_table(run_folder / "review.csv") == []
 
 
 def test_review_app_shows_a_missing_film_on_its_card(

@@ -5,7 +5,6 @@ The archive then grows, changes and shrinks. Elsewhere: measures of corrected kn
 on the page of `annotate` (test_annotate.py), and killed runs (batch/test_interruption.py).
 """
 
-import csv
 import json
 import math
 import shutil
@@ -36,6 +35,7 @@ from kneematch.web.detections_table import DetectionsTable
 from kneematch.web.review import review_app
 from kneematch.web.review_session import ReviewSession
 from kneematch.web.server import Credentials
+from tables import read_table
 
 Serve = Callable[[FastAPI], Credentials]
 Open = Callable[..., Page]
@@ -49,13 +49,8 @@ MOVED, MARKED, SIDED = ("film-1.dcm", "left"), ("film-1.dcm", "right"), ("film-1
 LANDMARK = "plateau_medial"
 
 
-def table(path: Path) -> list[Row]:
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def by_knee(path: Path) -> dict[Knee, Row]:
-    return {(Path(row["film"]).name, row["side"]): row for row in table(path)}
+    return {(Path(row["film"]).name, row["side"]): row for row in read_table(path)}
 
 
 def point(row: Row, name: str) -> tuple[float, float]:
@@ -215,7 +210,7 @@ def assert_rows(rows: dict[Knee, Row], found: dict[Knee, Row]) -> None:
 
 def detections(out: Path) -> dict[str, list[Detection]]:
     """The knees of each film that were not rejected, from the table."""
-    rows = table(out / "detections.csv")
+    rows = read_table(out / "detections.csv")
     text = {name: [row[name] for row in rows] for name in rows[0]}
     knees: dict[str, list[Detection]] = {}
     for number, row in enumerate(rows):
@@ -234,9 +229,9 @@ def assert_files(out: Path, rows: dict[Knee, Row]) -> None:
         float(row["centre_x_px"]) for row in rows.values()
     ]
     made = {(line["film"], line["side"], Path(line["file"]).parent.name): out / line["file"]
-            for line in table(out / "artifacts.csv")}  # fmt: skip
+            for line in read_table(out / "artifacts.csv")}  # fmt: skip
     assert {path.relative_to(out).as_posix() for path in made.values()} <= set(stamps(out))
-    crops = {(Path(row["film"]).name, row["side"]): row for row in table(out / "crops.csv")}
+    crops = {(Path(row["film"]).name, row["side"]): row for row in read_table(out / "crops.csv")}
     kept = [knee for knee, row in rows.items() if row["decision"] != "rejected"]
     assert sorted(crops) == sorted(kept)
     assert len(list((out / "crops").iterdir())) == len(kept)
@@ -288,7 +283,7 @@ def assert_dicom(film: str, knees: list[Detection], out: Path) -> None:
     """The report and the presentation state of a film have its knees, and no others."""
     name = next(
         Path(line["file"]).name.removesuffix("-report.dcm")
-        for line in table(out / "artifacts.csv")
+        for line in read_table(out / "artifacts.csv")
         if line["film"] == film and line["file"].endswith("-report.dcm")
     )
     document = hd.sr.srread(out / "dicom-objects" / f"{name}-report.dcm")
@@ -398,7 +393,7 @@ def test_an_added_knee_reaches_the_files(
     assert right == pytest.approx((512 - left[0], left[1]), abs=0.01)
     points = [point(rows["film-0.dcm", side], LANDMARK) for side in ("left", "right")]
     assert points[1] == pytest.approx((512 - points[0][0], points[0][1]), abs=0.2)
-    assert table(out / "failures.csv") == []
+    assert read_table(out / "failures.csv") == []
     assert_files(out, rows)
     assert math.isfinite(float(added["mm_per_px"]))
     assert replace(detections(out)[added["film"]][1], loss=0.0).side == "right"
