@@ -116,6 +116,10 @@ def test_without_spacing_the_area_sets_the_scale() -> None:
     assert 280 * placed.step_px == pytest.approx(140 * 150 / ASSUMED_WIDTH_MM)
 
 
+def test_place_puts_the_middle_of_a_crop_exactly_on_that_of_the_area() -> None:
+    assert place(area(), CropSize()).to_film[:2, 2].tolist() == list(CENTRE)
+
+
 def test_place_has_one_scale_for_the_knees_of_a_film_without_spacing() -> None:
     knees = [area("left", mm_per_px=None, width_px=140.0), area(mm_per_px=None, width_px=160.0)]
     assumed = assumed_spacing(knees)

@@ -13,7 +13,7 @@ from torch import Tensor
 from kneematch.detection.detection import Detection
 from kneematch.errors import NotARadiograph, SettingsError
 from kneematch.geometry.sampling import sample
-from kneematch.geometry.view import compose, rectangle_to_film
+from kneematch.geometry.view import axes_to_film, compose, rectangle_to_film
 from kneematch.io.radiograph import Radiograph
 
 MOST_PX: Final = 8192  # a side, above which a size must be a slip
@@ -84,10 +84,7 @@ def place(found: Detection, size: CropSize, assumed_mm_per_px: float | None = No
     down = (found.corners[3] - found.corners[0]) / found.height_px
     if found.mirrored and not size.mirror:  # the area's own axes are a mirror already
         across = -across
-    to_film = torch.eye(3, dtype=torch.float64)
-    to_film[:2, 0] = step * columns / 2 * torch.from_numpy(across)
-    to_film[:2, 1] = step * rows / 2 * torch.from_numpy(down)
-    to_film[:2, 2] = torch.tensor(found.centre)
+    to_film = axes_to_film(step * columns / 2 * across, step * rows / 2 * down, found.centre)
     return Placed((rows, columns), step, to_film)
 
 

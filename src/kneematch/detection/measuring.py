@@ -14,7 +14,7 @@ from kneematch.detection.crop import Placed, cut
 from kneematch.detection.detection import YES, Detection, join_reasons
 from kneematch.detection.metal import has_metal
 from kneematch.detection.quality import CUT, METAL, NO_KNEE, cut_by_edge, exposed_field
-from kneematch.geometry.view import KneePlace, cut_views, transform
+from kneematch.geometry.view import KneePlace, axes_to_film, cut_views, transform
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import find_plateau_margins
 from kneematch.measures.measure import doubts, measure_outlines
@@ -170,9 +170,7 @@ def _place(centre: Array, across: Array, frame: Frame) -> Placed:
     across = across / frame.px  # of one pixel of the crop
     down = np.array([-across[1], across[0]])
     height, width = frame.size
-    to_film = torch.eye(3, dtype=torch.float64)
-    axes = np.stack([width / 2 * across, height / 2 * down, centre], axis=1)
-    to_film[:2] = torch.from_numpy(axes)
+    to_film = axes_to_film(width / 2 * across, height / 2 * down, centre)
     return Placed(frame.size, float(np.linalg.norm(across)), to_film)
 
 

@@ -1,7 +1,7 @@
 """View: images cut from films, upright around located knees, and their affine maps to the film."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -48,6 +48,18 @@ def film_tensor(film: Radiograph) -> Tensor:
     return torch.from_numpy(film.pixels)
 
 
+def axes_to_film(across: Iterable[float], down: Iterable[float], centre: Iterable[float]) -> Tensor:
+    """Return the map (3, 3) of [-1, 1]^2 to film pixels.
+
+    Args:
+        across: (x, y), half the width, from the centre to the right edge.
+        down: (x, y), half the height.
+        centre: (x, y).
+    """
+    columns = zip(across, down, centre, strict=True)
+    return torch.tensor([*columns, (0, 0, 1)], dtype=torch.float64)
+
+
 def rectangle_to_film(
     x0: float, y0: float, x1: float, y1: float, *, mirrored: bool = False
 ) -> Tensor:
@@ -55,11 +67,8 @@ def rectangle_to_film(
 
     x = -1 becomes the rectangle's left edge, or its right edge if mirrored.
     """
-    flip = -1.0 if mirrored else 1.0
-    return torch.tensor(
-        [[flip * (x1 - x0) / 2, 0, (x0 + x1) / 2], [0, (y1 - y0) / 2, (y0 + y1) / 2], [0, 0, 1]],
-        dtype=torch.float64,
-    )
+    across = (x0 - x1) / 2 if mirrored else (x1 - x0) / 2
+    return axes_to_film((across, 0), (0, (y1 - y0) / 2), ((x0 + x1) / 2, (y0 + y1) / 2))
 
 
 def compose(to_film: Tensor, matrices: Tensor) -> Tensor:
@@ -132,11 +141,8 @@ def _cut_view(pixels: Tensor, from_film: Tensor, knee: KneePlace) -> View:
     reach = across * cos + down * abs(sin), across * abs(sin) + down * cos
     size = round(VIEW_SIZE[0] * reach[1] / down), round(VIEW_SIZE[1] * reach[0] / across)
     large = _upright_view(pixels, (x, y), reach, size, mirrored=False)
-    flip = -1.0 if knee.mirrored else 1.0
-    wanted = torch.tensor(
-        [[flip * across * cos, -down * sin, x], [flip * across * sin, down * cos, y], [0, 0, 1]],
-        dtype=torch.float64,
-    )
+    right = -across if knee.mirrored else across
+    wanted = axes_to_film((right * cos, right * sin), (-down * sin, down * cos), (x, y))
     inside = torch.linalg.inv(large.to_film) @ wanted
     return View(sample(large.pixels, inside[:2].to(pixels), VIEW_SIZE), wanted)
 
