@@ -1,6 +1,7 @@
 """Fields that carry their command-line option."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +12,17 @@ from kneematch.options import METHOD, check_options, option
 @dataclass(frozen=True)
 class One:
     size: int = option(3, help="Size.", group=METHOD, metavar="N", minimum=2)
+    table: Path | None = option(None, help="Table.", group=METHOD)
+    names: tuple[str, ...] = option((), help="Names.", group=METHOD, choices=("a", "b"))
 
 
 def test_check_options_refuses_values_below_the_minimum() -> None:
     check_options(One(2))
     with pytest.raises(SettingsError, match="size 1; expected 2 or more"):
         check_options(One(1))
+
+
+def test_check_options_makes_paths_and_names_of_texts() -> None:
+    config = One(table="a/b.csv", names="a,b")  # type: ignore[arg-type]
+    check_options(config)
+    assert (config.table, config.names) == (Path("a/b.csv"), ("a", "b"))

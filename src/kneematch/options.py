@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, get_args, get_origin
 
 from kneematch.errors import SettingsError
 
@@ -50,12 +51,16 @@ def parse_names(text: str) -> tuple[str, ...]:
 def check_options(config: Any) -> None:
     """Raise SettingsError unless a configuration's values agree with its options and each other.
 
-    The command line checks them too; this is for configurations made in Python.
+    The command line checks them too; this is for configurations made in Python, in which a text
+    becomes a path or names, as there.
     """
     for item in fields(config):
         about, value = item.metadata.get(KEY), getattr(config, item.name)
         if about is None or value is None:
             continue
+        if isinstance(value, str) and (parse := _parser(item.type)):
+            value = parse(value)
+            object.__setattr__(config, item.name, value)
         flag = f"--{item.name.replace('_', '-')}"
         if isinstance(value, float) and not math.isfinite(value):
             raise SettingsError(f"{flag} {value}; expected a finite number; correct it")
@@ -68,6 +73,13 @@ def check_options(config: Any) -> None:
         raise SettingsError(
             "--resume and --force; expected one of them: to continue, or to start over"
         )
+
+
+def _parser(kind: Any) -> Callable[[str], Any] | None:
+    """Return what turns a text into a value of a field's type; None for other types."""
+    if get_origin(kind) is tuple:
+        return parse_names
+    return Path if Path in get_args(kind) else None
 
 
 model_option = partial(

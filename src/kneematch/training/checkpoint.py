@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -143,13 +143,22 @@ def load_checkpoint(
         checkpoint = Checkpoint(Path(path), phase, int(done["round"]), int(done["epoch"]), tensors)
     except MALFORMED as error:
         raise _malformed(path, error) from error
-    for name, now in settings.items():
-        if stored.get(name) != now:
-            raise SettingsError(
-                f"{path}: was trained with {name} {stored.get(name)!r}, now {now!r}; expected the "
-                "same; repeat the options of the interrupted command, or leave --resume out"
-            )
+    if different := list(_differences(stored, settings)):
+        raise SettingsError(
+            f"{path}: was trained with {', '.join(different)}; expected the same; repeat the "
+            "options of the interrupted command, or start over with --force"
+        )
     return checkpoint
+
+
+def _differences(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings that are not as they were, those of the recipe by name."""
+    for name, now in settings.items():
+        before = stored.get(name)
+        if isinstance(before, dict) and isinstance(now, dict):
+            yield from _differences(before, now)
+        elif before != now:
+            yield f"{name} {before!r} (now {now!r})"
 
 
 def _malformed(path: str | os.PathLike[str], reason: object) -> SettingsError:
