@@ -63,6 +63,16 @@ def test_find_films_leaves_out_folders(folder: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
+def test_find_films_says_that_links_to_folders_are_not_followed(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert find_films(["films"]) == IN_FOLDER
+    assert caplog.text == ""
+    (folder / "study" / "link").symlink_to(folder)
+    assert find_films(["films"]) == IN_FOLDER
+    assert "films: links to folders are not followed (1, such as films/study/link)" in caplog.text
+
+
 def test_find_films_takes_any_file_that_is_named() -> None:
     named = ["films/notes.txt", "missing.dcm", "films/.cache/c.dcm"]
     assert find_films(named) == named
@@ -146,6 +156,7 @@ def test_find_films_takes_a_table_of_ours_with_any_names() -> None:
         (["nothing"], "a folder without films"),
         (["@missing.txt"], "expected a list of films"),
         (["@empty.txt"], "an empty list"),
+        (["empty.txt"], "a text; expected films; for a list of films, give @empty.txt"),
         (["@films/a.DCM"], "a film; expected a list of films; leave the @ out"),
         ([""], "an empty name"),
         (["two.csv"], "columns a, b; expected one called film"),

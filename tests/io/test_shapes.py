@@ -74,7 +74,7 @@ def test_read_shapes_chooses_the_image_of_a_coco_file(tmp_path: Path) -> None:
     found = read_shapes(path, "film.dcm")  # which was converted for the other program
     assert found[0] == BOX
     assert [(shape.name, shape.values) for shape in found[2:]] == [("a", (3, 4)), ("b", (5, 6))]
-    with pytest.raises(TemplateError, match="2 images, none of them certainly third"):
+    with pytest.raises(TemplateError, match=r"drawn on 2 images, .*third\.dcm .*check --film"):
         read_shapes(path, "third.dcm")
 
 
@@ -148,3 +148,17 @@ def test_write_points_and_markups_leave_a_file_that_is_up_to_date(
     assert (tmp_path / name).stat() == before
     write(tmp_path / name, POINTS | {"plateau_b": (1.0, 2.0)})
     assert (tmp_path / name).stat().st_ino != before.st_ino
+
+
+def test_read_shapes_says_which_names_or_images_do_not_fit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "knee.pts"
+    write_points(path, POINTS)
+    with pytest.raises(TemplateError, match=r"pts: 2 points and 3 names; .*correct --names"):
+        read_shapes(path, "film.dcm", point_names=("a", "b", "c"))
+    one = saved(tmp_path / "one.json", coco("film.png"))
+    assert read_shapes(one, "film.dcm")
+    assert caplog.text == ""
+    assert read_shapes(one, "other.dcm")
+    assert "drawn on film.png, taken for other.dcm; check" in caplog.text

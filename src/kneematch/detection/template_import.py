@@ -115,7 +115,7 @@ def _boxes(boxes: dict[str, Box], points: dict[str, Point], film: Path, side: st
     if missing:
         raise TemplateError(
             f"no {missing[0]} box; expected boxes called fine, red and green, or two points "
-            "plateau_* instead; draw them"
+            "plateau_* instead; draw them, or name the points of a .pts file with --names"
         )
     coarse = boxes.get("coarse") or enlarged(boxes["fine"])
     return Annotation(film, side, boxes["fine"], coarse, boxes["red"], boxes["green"], points)

@@ -30,7 +30,7 @@ IMAGE_START_BYTES: Final = 8
 INDEX: Final = "DICOMDIR"  # the table of contents of a medium
 STDIN: Final = "-"
 LIST_SIGN: Final = "@"
-CSV_SUFFIX: Final = ".csv"
+CSV_SUFFIX, TEXT_SUFFIX = ".csv", ".txt"
 PATH_COLUMNS: Final = ("film", "path", "file", "filename")
 
 
@@ -154,6 +154,8 @@ def _films_of(name: str, leave_out: Sequence[Path]) -> Iterator[str]:
         names = list(_outside_runs(matches, name))
         if not names:
             raise SettingsError(f"{name}: nothing matches; expected films; check the pattern")
+    elif path.suffix.lower() == TEXT_SUFFIX and os.path.isfile(path) and not _is_film(path):  # noqa: PTH113
+        raise SettingsError(f"{name}: a text; expected films; for a list of films, give @{name}")
     else:
         names = [name]
     for one in names:
@@ -213,13 +215,17 @@ def refuse_unlistable(error: OSError) -> NoReturn:
 
 
 def _inside(folder: str, leave_out: Sequence[Path]) -> list[str]:
-    """Return the films of a folder, then of its folders, by name; links are not followed."""
+    """Return the films of a folder, then of its folders, by name.
+
+    Links to folders, which may form circles, are not followed; a warning says so.
+    """
 
     def is_left_out(path: Path) -> bool:
         return any(other.exists() and path.samefile(other) for other in leave_out)
 
-    films = []
+    films, not_entered = list[str](), set[str]()  # the latter are links in the end
     for parent, folders, files in os.walk(folder, onerror=refuse_unlistable):
+        not_entered.discard(parent)
         is_run = holds_run(parent)
         if is_run and parent != folder:
             _skip_run(parent)
@@ -232,8 +238,17 @@ def _inside(folder: str, leave_out: Sequence[Path]) -> list[str]:
             and not is_left_out(Path(parent, name))
             and not (is_run and name in FOLDERS)
         )
+        not_entered.update(os.path.join(parent, name) for name in folders)  # noqa: PTH118
         paths = [Path(parent, name) for name in sorted(files) if not name.startswith(".")]
         films += [str(path) for path in paths if path.name != INDEX and _is_film(path)]
+    if not_entered:
+        logger.warning(
+            "%s: links to folders are not followed (%d, such as %s); name the folders themselves "
+            "if their films are wanted",
+            folder,
+            len(not_entered),
+            min(not_entered),
+        )
     if not films:
         raise SettingsError(
             f"{folder}: a folder without films; expected DICOM, PNG, JPEG or TIFF in it or in its "

@@ -6,6 +6,7 @@ millimetre, with the axes x and y of an image along L and P, as it loads a radio
 """
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ SCHEMA: Final = (
     "https://raw.githubusercontent.com/slicer/slicer/master/Modules/Loadable/Markups/Resources/"
     "Schema/markups-schema-v1.0.3.json#"
 )
+logger = logging.getLogger("kneematch")
+
 CENTRE_PX: Final = 0.5  # of the first pixel
 DECIMALS: Final = 4
 
@@ -72,6 +75,8 @@ def read_shapes(
             unit_px = 1 / spacing if points_in_mm else 1.0
             return list(_from_points(text, point_names, unit_px))
         return list(_from_json(json.loads(text), film, spacing))
+    except TemplateError as error:
+        raise TemplateError(f"{path}: {error}") from error
     except OSError as error:
         raise TemplateError(
             f"{path}: cannot be read ({error.strerror}); expected a file of boxes or points; "
@@ -180,7 +185,9 @@ def _from_points(text: str, names: Sequence[str], unit_px: float) -> Iterator[Sh
     inside = text[text.index("{") + 1 : text.index("}")]
     lines = [line.split() for line in inside.splitlines() if line.strip()]
     if names and len(names) != len(lines):
-        raise ValueError(f"{len(lines)} points, but {len(names)} names")
+        raise TemplateError(
+            f"{len(lines)} points and {len(names)} names; expected a name for each; correct --names"
+        )
     for number, (x, y) in enumerate(lines):
         name = names[number] if names else f"point_{number + 1}"
         yield _shape(name, *(float(value) * unit_px + CENTRE_PX for value in (x, y)))
@@ -189,6 +196,8 @@ def _from_points(text: str, names: Sequence[str], unit_px: float) -> Iterator[Sh
 def _image(names: Mapping[Any, str], film: str) -> Any:
     """Return the key of the image that is the film, by name or, converted, by stem."""
     wanted = PurePath(film)
+    if not names:
+        raise ValueError("no images")
     for part in ("name", "stem"):
         found = [
             key
@@ -198,8 +207,15 @@ def _image(names: Mapping[Any, str], film: str) -> Any:
         if len(found) == 1:
             return found[0]
     if len(names) == 1:
-        return next(iter(names))
-    raise ValueError(f"{len(names)} images, none of them certainly {wanted.name}")
+        (only,) = names.items()
+        logger.warning(
+            "drawn on %s, taken for %s; check that it is the same film", only[1], wanted.name
+        )
+        return only[0]
+    raise TemplateError(
+        f"drawn on {len(names)} images, of which {wanted.name} is none or several; expected it "
+        "once; check --film"
+    )
 
 
 def _shape(name: Any, *values: Any) -> Shape:
