@@ -123,3 +123,10 @@ def test_match_refuses_an_ambiguous_name_only_if_it_is_labelled() -> None:
 def test_match_refuses_a_knee_that_is_labelled_twice() -> None:
     with pytest.raises(SettingsError, match="labelled twice"):
         known("one", "one.jpg").match(["a/one.jpg"])
+
+
+@pytest.mark.parametrize("name", ["/a/one.dcm", "one.dcm", "one"])
+def test_leave_out_removes_one_knee_however_its_film_is_named(name: str) -> None:
+    knees = [LabelledKnee(name, side, (1, 3), (3, 3), "any") for side in ("left", "right")]
+    truth = GroundTruth(Path("labels.csv"), tuple(knees), 0)
+    assert truth.leave_out("/a/one.dcm", "left").knees == (knees[1],)

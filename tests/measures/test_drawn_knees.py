@@ -38,13 +38,13 @@ def test_read_masks_pairs_crops_with_masks(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="no masks"):
         list(read_masks(tmp_path))
     crop = np.linspace(0, 1, 80 * 120, dtype=np.float32).reshape(80, 120)
-    write_png16(tmp_path / "a.png", crop)
-    write_png16(tmp_path / "a-mask.png", wedge().astype(np.float32))
+    write_png16(tmp_path / "a-masked.png", crop)
+    write_png16(tmp_path / "a-masked-mask.png", wedge().astype(np.float32))
     write_png16(tmp_path / "without.png", crop)
     (found,) = read_masks(tmp_path)
-    assert found.path == tmp_path / "a.png"
+    assert found.path == tmp_path / "a-masked.png"
     assert found.outlines.width_px == 100
-    write_png16(tmp_path / "a-mask.png", np.eye(80, dtype=np.float32))
+    write_png16(tmp_path / "a-masked-mask.png", np.eye(80, dtype=np.float32))
     with pytest.raises(SettingsError, match="expected the same size"):
         list(read_masks(tmp_path))
 

@@ -308,6 +308,25 @@ def test_editor_stays_at_a_knee_that_was_opened_before_an_answer(page: Page) -> 
     expect(page.locator(".card.at")).to_have_attribute("data-row", rows[7])
 
 
+def test_editor_asks_before_it_discards_a_correction_that_was_refused(
+    credentials: Credentials, open_page: Open, run_folder: Path
+) -> None:
+    page = ready(open_page(credentials, allowed="507"))
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    edit(page)
+    page.keyboard.press("Shift+ArrowLeft")
+    refused = {"status": 507, "json": {"problem": "507: the disk is full"}}
+    page.route("**/api/decide", lambda route: route.fulfill(**refused))
+    page.keyboard.press("Enter")
+    expect(page.locator("#notice.bad")).to_be_visible()
+    page.keyboard.press("Escape")
+    assert len(asked) == 1
+    page.unroute("**/api/decide")
+    press(page, "Enter")
+    assert len(decisions(run_folder)) == 1
+
+
 def test_editor_shows_the_knee_that_was_opened_last(page: Page) -> None:
     rows = [card(page, place) for place in range(8)]
     release = hold(page, "api/rows")

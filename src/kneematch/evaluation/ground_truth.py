@@ -51,9 +51,9 @@ class GroundTruth:
 
     def leave_out(self, film: str, side: str) -> "GroundTruth":
         """Return the labels without that of the knee in one half of a film."""
-        path = PurePath(film)
-        knees = (k for k in self.knees if k.side != side or k.film not in (path.name, path.stem))
-        return replace(self, knees=tuple(knees))
+        names = _names(film)
+        kept = (knee for knee in self.knees if knee.side != side or knee.film not in names)
+        return replace(self, knees=tuple(kept))
 
     def match(self, films: Sequence[str]) -> dict[str, tuple[LabelledKnee, ...]]:
         """Return the labelled knees of each film by its path; films without labels are left out.
@@ -65,8 +65,7 @@ class GroundTruth:
         """
         named: dict[str, list[str]] = {}  # paths by the names that a label may use
         for film in dict.fromkeys(films):
-            path = PurePath(film)
-            for name in {film, path.name, path.stem}:
+            for name in _names(film):
                 named.setdefault(name, []).append(film)
         matched: dict[str, dict[str, LabelledKnee]] = {}
         for knee in self.knees:
@@ -89,6 +88,11 @@ class GroundTruth:
                 f"{PurePath(films[0]).stem if films else 'film'}; check both"
             )
         return {film: tuple(knees.values()) for film, knees in matched.items()}
+
+
+def _names(film: str) -> set[str]:
+    """Return the names by which labels may call a film."""
+    return {film, PurePath(film).name, PurePath(film).stem}
 
 
 def load_ground_truth(path: Path) -> GroundTruth:

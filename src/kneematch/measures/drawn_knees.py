@@ -69,7 +69,7 @@ def read_masks(folder: Path) -> Iterator[DrawnKnee]:
             "another folder"
         )
     for path in masks:
-        crop = path.with_name(path.name.replace(SUFFIX, ""))
+        crop = path.with_name("".join(path.name.rsplit(SUFFIX, 1)))
         pixels, mask = (read_isolated(each).pixels for each in (crop, path))
         if pixels.shape != mask.shape:
             raise SettingsError(

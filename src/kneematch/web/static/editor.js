@@ -145,8 +145,13 @@ export class Editor {
     if ($("#save-area").disabled) return;
     const { landmarks, laterality, outlines } = this.knee;
     const correction = { area: areaOf(this.knee), landmarks, laterality, outlines, side: this.adding };
-    this.start = this.knee;
-    await this.#send({ row: this.row, state: "corrected", ...correction });
+    this.saved = this.knee; // leaving it needs no question, unless the server refuses it
+    try {
+      await this.#send({ row: this.row, state: "corrected", ...correction });
+    } catch (error) {
+      this.saved = null;
+      throw error;
+    }
   }
 
   // Goes on to the next knee, unless the user has done so before the server answered.
@@ -253,7 +258,7 @@ export class Editor {
   }
 
   get #unsaved() {
-    return this.knee && this.knee !== this.start && (this.adding || !same(this.knee, this.start));
+    return this.knee && this.knee !== this.saved && (this.adding || !same(this.knee, this.start));
   }
 
   // Leaves the knee by an action; asks first if a change would be lost.
