@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -470,9 +470,14 @@ def remember_results(work: Path, *, train: bool) -> None:
             poses.append(find(*args))
         return poses[0]
 
-    def tiny_backbone() -> nn.Module:
-        """Map images (K, 3, 224, 224) to features (K, 512, 7, 7)."""
-        return nn.Sequential(nn.AvgPool2d(32), nn.Conv2d(3, 512, 1))
+    def tiny_backbone(width: int) -> nn.Module:
+        """Map images (K, 3, 224, 224) to features (K, 8 width, 7, 7)."""
+        layers = {
+            "pool": nn.AvgPool2d(32),
+            "conv1": nn.Conv2d(3, width, 1, bias=False),  # by which files tell the width
+            "conv2": nn.Conv2d(width, 8 * width, 1),
+        }
+        return nn.Sequential(OrderedDict(layers))
 
     DetectorSource.load = lru_cache(DetectorSource.load)  # type: ignore[method-assign]
     Detector.detect_each = detect_each  # type: ignore[method-assign, assignment]
