@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
-from kneematch.geometry.view import transform
 from kneematch.io.radiograph import Point, Radiograph
 from kneematch.measures.measure import Measure, measures_from_dict, measures_to_dict
 from kneematch.measures.outlines import Outlines
@@ -123,7 +122,8 @@ class Detection:
             side: the half of the picture, "left" or "right".
             others: the fields that do not follow from these.
         """
-        points = transform(to_film, np.array([*CORNERS, *landmarks.values()]))
+        # `geometry.view.transform` would import torch, which reading tables does without.
+        points = np.array([*CORNERS, *landmarks.values()]) @ to_film[:2, :2].T + to_film[:2, 2]
         corners, marks = np.split(points, [len(CORNERS)])
         # The top edge from the picture's left to its right; mirrored, from corner 1 to 0.
         (x0, y0), (x1, y1) = corners[[1, 0] if side == "left" else [0, 1]]
