@@ -18,6 +18,7 @@ from kneematch.detection.detection import Detection
 from kneematch.io.csv_text import Cell, write_csv
 from kneematch.io.files import atomic_write
 from kneematch.io.run_folder import DETECTIONS
+from kneematch.review.log import DEGREE, PIXEL
 
 if TYPE_CHECKING:
     from kneematch.detection.crop import CropSize
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 Columns = dict[str, int | None]  # names and decimals, None for text
 AddValues = Callable[[Mapping[str, Cell]], None]
 
-# Decimals of a position in pixels, an angle, an energy, a pixel spacing and a crop's matrix.
-PIXEL, DEGREE, ENERGY, SPACING, MATRIX = 3, 4, 6, 6, 6
+ENERGY, SPACING, MATRIX = 6, 6, 6  # decimals of an energy, a pixel spacing and a crop's matrix
 CORNER_COLUMNS: Final = [f"{axis}{corner}_px" for corner in range(4) for axis in "xy"]
 COLUMNS: Final[Columns] = {
     "film": None,

@@ -13,10 +13,9 @@ from kneematch.detection.detection import CORNERS, Detection
 from kneematch.geometry.split import SIDES
 from kneematch.geometry.view import transform
 from kneematch.measures.measure import measure_outlines
-from kneematch.review.log import CORRECTED, REJECTED, Area, Decision
+from kneematch.review.log import CORRECTED, DEGREE, PIXEL, REJECTED, Area, Decision
 
 METHOD: Final = "review"  # of an area or landmarks that a reviewer placed
-PIXEL, DEGREE = 3, 4  # decimals of an area in the tables and in review.csv
 
 
 def area_of(found: Detection) -> Area:

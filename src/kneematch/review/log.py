@@ -28,6 +28,9 @@ AREA_COLUMNS: Final = ("centre_x_px", "centre_y_px", "width_px", "rotation_deg")
 OLD_COLUMNS: Final = ("time", "film", "side", "decision", *AREA_COLUMNS, "loss")  # of version 0.1
 COLUMNS: Final = (*OLD_COLUMNS, "laterality", "landmarks", "height_px", "outlines")
 HEADERS: Final = (COLUMNS, COLUMNS[:-1], OLD_COLUMNS)  # that are read
+# Decimals of a position in pixels and of an angle: here and in the tables, so that the area of a
+# decision is equal to the one found.
+PIXEL, DEGREE = 3, 4
 SMALLEST_PX, LARGEST_PX = 4, 1e6  # width of an area; distance from the film's corner
 # Entries start with a time; a film's name may contain line breaks, so not every line is an entry.
 ENTRY_START: Final = re.compile(rb"(?<=\n)(?=\d{4}-\d\d-\d\dT)")
@@ -293,7 +296,7 @@ def _parse_entry(line: bytes, missing: int) -> tuple[str, Decision] | None:
 def _cells(decision: Decision, state: str) -> list[str]:
     time = datetime.now(UTC).isoformat(timespec="seconds")
     *position, rotation = astuple(decision.area)
-    numbers = [*(f"{value:.3f}" for value in position), f"{rotation:.4f}"]
+    numbers = [*(f"{value:.{PIXEL}f}" for value in position), f"{rotation:.{DEGREE}f}"]
     loss = "" if decision.loss is None else f"{decision.loss:.6f}"
     laterality = UNKNOWN if decision.laterality == "" else decision.laterality or ""
     points = {
