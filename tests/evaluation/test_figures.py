@@ -1,4 +1,4 @@
-"""Figures: areas side by side, outlines, the plot of loss against error, and their style."""
+"""Figures: areas side by side, outlines, and their style."""
 
 import re
 import zlib
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from PIL import Image
 
 from detections import make_detection
@@ -26,14 +25,12 @@ from kneematch.evaluation.figures import (
     TALLEST,
     choose_films,
     draw_areas,
-    draw_loss_and_error,
     draw_outlines,
     journal_style,
-    quartiles_by,
     save_figure,
 )
 from kneematch.evaluation.method_run import MethodRun
-from kneematch.evaluation.scores import KneeScore, Scores
+from kneematch.evaluation.scores import KneeScore
 from kneematch.io.write import write_png16
 from kneematch.synthetic.phantom import phantom
 
@@ -291,73 +288,6 @@ def test_draw_outlines_makes_a_figure_no_taller_than_a_page(tmp_path: Path) -> N
         assert TALLEST * DPI <= picture.size[1] <= (TALLEST + 0.5) * DPI
 
 
-def random_scores(methods: int, knees: int, seed: int = 0) -> Scores:
-    """Scores whose error is proportional to the loss, but for noise."""
-    generator = np.random.default_rng(seed)
-    loss = generator.uniform(0.05, 0.3, (methods, knees))
-    return made(loss, 20 * loss * generator.lognormal(0, 0.3, loss.shape))
-
-
-def made(loss: NDArray[np.float64], error: NDArray[np.float64]) -> Scores:
-    """Scores of (methods, knees), two knees per film."""
-    return {
-        f"method {m}": [
-            KneeScore(
-                f"{k // 2}.png",
-                ("left", "right")[k % 2],
-                "any",
-                missed=False,
-                margin_percent=float(error[m, k]),
-                loss=float(loss[m, k]),
-            )
-            for k in range(loss.shape[1])
-        ]
-        for m in range(loss.shape[0])
-    }
-
-
-@pytest.mark.parametrize(("methods", "knees"), [(3, 60), (1, 40), (2, 3), (1, 1), (8, 4)])
-def test_draw_loss_and_error_works_for_many_knees_and_for_few(
-    methods: int, knees: int, tmp_path: Path
-) -> None:
-    with journal_style():
-        figure = draw_loss_and_error(random_scores(methods, knees))
-        png, pdf = save_figure(figure, tmp_path / "curve")
-    assert len(figure.axes) == (1 if methods == 1 else 2)
-    with Image.open(png) as picture:
-        assert picture.size[0] == FULL_WIDTH * DPI
-    content = pdf.read_bytes()
-    assert content.startswith(b"%PDF-")
-    assert len(re.findall(rb"/Type /Page\b", content)) == 1
-    assert b"/FontFile2" in content
-
-
-def test_draw_loss_and_error_shows_errors_of_zero_on_a_logarithmic_axis(tmp_path: Path) -> None:
-    figure = draw_loss_and_error(made(np.full((2, 4), 0.1), np.zeros((2, 4))))
-    assert all(path.stat().st_size for path in save_figure(figure, tmp_path / "curve"))
-
-
-def test_draw_loss_and_error_compares_methods_with_wilsons_intervals() -> None:
-    """Ten knees on which the lower loss is closer half the time, and all the time."""
-    loss = np.stack([np.full(10, 0.1), np.full(10, 0.2)])
-    for closer, low, high in ((5, 0.2366, 0.7634), (10, 0.7225, 1.0)):
-        error = np.stack([np.full(10, 1.0), np.where(np.arange(10) < closer, 2.0, 0.5)])
-        axes = draw_loss_and_error(made(loss, error)).axes[1]
-        (bars,) = axes.containers
-        data, _, (vertical,) = bars.lines  # type: ignore[attr-defined]
-        assert data.get_ydata() == pytest.approx([closer / 10])
-        (segment,) = vertical.get_segments()
-        assert segment[:, 1] == pytest.approx([low, high], abs=1e-4)
-
-
-def test_quartiles_by_are_those_of_knees_with_similar_loss() -> None:
-    loss = np.arange(120) / 100
-    middle, (lower, median, upper) = quartiles_by(loss, 3 * loss)
-    assert len(middle) == 10
-    assert median == pytest.approx(3 * middle)
-    assert upper - lower == pytest.approx(np.full(10, 3 * 0.055))
-
-
 def test_journal_style_does_not_outlast_its_context() -> None:
     with mpl.rc_context({"font.size": 33.0}):
         with journal_style():
@@ -368,7 +298,8 @@ def test_journal_style_does_not_outlast_its_context() -> None:
 def test_save_figure_keeps_a_dot_in_the_name_and_writes_the_same_bytes_again(
     tmp_path: Path,
 ) -> None:
-    figure = draw_loss_and_error(random_scores(1, 20))
+    figure = Figure()
+    figure.subplots().plot([0, 1])
     first = [path.read_bytes() for path in save_figure(figure, tmp_path / "v1.2")]
     paths = save_figure(figure, tmp_path / "v1.2")
     assert [path.name for path in paths] == ["v1.2.png", "v1.2.pdf"]

@@ -190,6 +190,7 @@ def _failure_table(runs: Sequence[MethodRun]) -> Table:
 def _draw(out: Path, runs: Sequence[MethodRun], scores: Scores) -> dict[str, str]:
     """Draw and save all figures that there are results for; return their captions."""
     from kneematch.evaluation import figures
+    from kneematch.evaluation.loss_plot import draw_loss_and_error
 
     shown = [run for run in runs if run.found]
     films, captions = figures.choose_films(shown) if shown else [], {}
@@ -205,5 +206,5 @@ def _draw(out: Path, runs: Sequence[MethodRun], scores: Scores) -> dict[str, str
             figures.save_figure(figures.draw_outlines(shown, middle), out / "outlines")
         if found_knees(scores):
             captions["curve"] = "Does a lower loss mean a better position?"
-            figures.save_figure(figures.draw_loss_and_error(scores), out / "curve")
+            figures.save_figure(draw_loss_and_error(scores), out / "curve")
     return captions
