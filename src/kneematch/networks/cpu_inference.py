@@ -213,14 +213,13 @@ def byte_network(weights: Weights, ranges: Ranges) -> ByteNetwork:
     for name in BLOCKS:
         block = backbone.get_submodule(name)
         inner, output = scales[f"{name}.bn1"], scales[f"{name}.bn2"]
-        last = name == BLOCKS[-1]
         first = _pack(block.conv1, size, maps, inner)
         kept, shortcut = maps, None
         if block.downsample is not None:
             kept = scales[f"{name}.downsample.1"]
             shortcut = _pack(block.downsample[0], size, maps, kept)
         size //= block.conv1.stride[0]
-        second = _pack(block.conv2, size, inner, output, kept, last=last)
+        second = _pack(block.conv2, size, inner, None if name == BLOCKS[-1] else output, kept)
         blocks.append(ByteBlock(first, second, shortcut))
         maps = output
     stem, step = backbone.conv1.to(memory_format=torch.channels_last), scales["bn1"].step
@@ -268,7 +267,7 @@ def bytes_are_exact() -> bool:
     maps = torch.full((1, channels, 4, 4), BYTE_MAX, dtype=torch.uint8)
     maps = maps.contiguous(memory_format=torch.channels_last)
     try:
-        sums = _pack(largest, 4, UNIT, UNIT, last=True).add_relu(maps, maps)
+        sums = _pack(largest, 4, UNIT, None).add_relu(maps, maps)
     except (AttributeError, RuntimeError):  # another version of PyTorch
         return False
     return bool((sums == BYTE_MAX + channels * WEIGHT_MAX * BYTE_MAX).all())
@@ -287,18 +286,11 @@ def quantize_weights(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pack(
-    conv: Convolution,
-    size: int,
-    maps: Scale,
-    output: Scale,
-    shortcut: Scale = UNIT,
-    *,
-    last: bool = False,
+    conv: Convolution, size: int, maps: Scale, output: Scale | None, shortcut: Scale = UNIT
 ) -> ByteConvolution:
     """Return a convolution in 8-bit integers, for maps of size x size."""
     rounded, steps = quantize_weights(conv.weight)
     geometry = list(conv.stride), list(conv.padding), [1, 1], 1
     shape = [2, conv.weight.shape[1], size, size]  # a film's, to optimise for; others work too
     packed = torch.ops.onednn.qconv_prepack(rounded, steps, maps.step, maps.zero, *geometry, shape)
-    output_scale = None if last else output
-    return ByteConvolution(packed, steps, conv.bias, geometry, maps, shortcut, output_scale)
+    return ByteConvolution(packed, steps, conv.bias, geometry, maps, shortcut, output)
