@@ -131,6 +131,8 @@ def test_journal_cuts_off_zeros_that_a_power_cut_left(path: Path) -> None:
         b'{"index": 1}',
         b'{"index": Infinity, "film": "x", "failure": "y"}',
         b'{"index": 99, "film": "x", "failure": "y"}',
+        b'{"index": 1, "film": "film-1", "size": [9, 9], "knees": [{}]}',
+        b'{"measured": {"index": 1, "film": "film-1", "size": [9, 9], "knees": [{}]}}',
         b"\xff",
     ],
 )

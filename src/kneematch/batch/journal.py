@@ -30,7 +30,10 @@ from kneematch.io.run_folder import START
 FORMAT: Final = "kneematch-journal/1"
 NOT_DONE: Final = -1
 FILMS_PER_LINE: Final = 1000
-DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+DAMAGED: Final = (  # what parsing a damaged line raises
+    *(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
+    SettingsError,
+)
 
 
 class Journal:
@@ -286,7 +289,7 @@ class Journal:
         elif "made" in plain:
             self._set_made(self._indices[plain["film"]], plain["made"])
         else:
-            row = Row.from_line(line)
+            row = Row.from_plain(plain)
             index = self._indices.get(row.film)
             if index is None:
                 if not self._lacks_films:

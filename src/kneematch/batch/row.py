@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kneematch.detection.detection import Detection
-from kneematch.errors import FilmError, SettingsError
+from kneematch.errors import FilmError
 from kneematch.io.files import FileVersion
 from kneematch.io.read import read_isolated
 from kneematch.review.correction import is_added, review_detections
@@ -58,15 +58,8 @@ class Row:
 
     @classmethod
     def from_line(cls, line: bytes) -> "Row":
-        """Return the row of a line.
-
-        Raises:
-            ValueError: the line is damaged.
-        """
-        try:
-            return cls.from_plain(json.loads(line))
-        except (KeyError, TypeError, AttributeError, SettingsError, RecursionError) as error:
-            raise ValueError(f"a damaged line of a journal ({error})") from error
+        """Return the row of a line that `to_line` wrote."""
+        return cls.from_plain(json.loads(line))
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Row":
