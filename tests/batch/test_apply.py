@@ -76,6 +76,17 @@ def test_apply_review_says_in_one_line_that_the_table_cannot_be_read(
             apply_review(out, workers=0)
 
 
+def test_apply_review_goes_on_past_a_film_that_is_empty_now(tmp_path: Path) -> None:
+    films, out = tmp_path / "films", tmp_path / "out"
+    synthesize(films, SynthConfig(2, size=(320, 400), format="png", workers=0))
+    config = DetectConfig(method="neural", device="cpu", workers=0, export=("dicom",))
+    detect_folder(films, out, config)
+    empty = sorted(films.glob("*.png"))[0]
+    empty.write_bytes(b"")
+    (problem,) = apply_review(out, workers=0).problems
+    assert problem.startswith(f"{empty}: an empty file")
+
+
 def test_apply_review_measures_corrected_knees_again(tmp_path: Path) -> None:
     films, out = tmp_path / "films", tmp_path / "out"
     synthesize(films, SynthConfig(1, size=(900, 1000), workers=0))

@@ -74,7 +74,7 @@ class Artifact:
         sides = _sides(row)
         expected = (file for file, side in FILES[self.kind](name).items() if side in sides)
         return all((self.folder / file).exists() for file in expected) or (
-            self.kind == DICOM and Path(row.film).exists() and not is_dicom(row.film)
+            self.kind == DICOM and _is_picture(Path(row.film))
         )
 
     def make(self, film: Radiograph, name: str, row: Row) -> str | None:
@@ -115,11 +115,18 @@ def count_other_files(journal: Journal, folder: Path) -> int:
     """Return how many films with knees are not DICOM, and so have no DICOM objects in a folder."""
     return sum(
         not any((folder / file).exists() for file in dicom_files(journal.names[row.index]))
-        and (journal.root / row.film).exists()
-        and not is_dicom(journal.root / row.film)
+        and _is_picture(journal.root / row.film)
         for row in journal.rows()
         if row.knees
     )
+
+
+def _is_picture(film: Path) -> bool:
+    """Return whether a film can be read, and is not DICOM."""
+    try:
+        return not is_dicom(film)
+    except FilmError:
+        return False
 
 
 def crop_size(config: DetectConfig) -> CropSize:
