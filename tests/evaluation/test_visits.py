@@ -1,5 +1,7 @@
 """Changes between two visits, from tables as runs write them."""
 
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -180,3 +182,8 @@ def test_compare_visits_keeps_a_file_that_is_there(runs: tuple[Path, Path], tmp_
     assert out.read_text() == "mine"
     compare_visits(*runs, pairs(tmp_path, "one.dcm,1.dcm"), out, force=True)
     assert out.read_text() != "mine"
+
+
+def test_compare_visits_does_not_import_torch() -> None:
+    code = "import sys, kneematch.evaluation.visits; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

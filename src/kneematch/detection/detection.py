@@ -16,11 +16,11 @@ from kneematch.measures.outlines import Outlines
 if TYPE_CHECKING:
     from PIL import Image
 
-
 # Of a template, clockwise from its top left.
 CORNERS: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
-
-
+# Decimals of positions in pixels and of angles, in the tables and in review.csv: the area of a
+# decision has to equal the one found.
+PIXEL, DEGREE = 3, 4
 YES: Final = "yes"  # in the column `review`
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from kneematch.detection.detection import Detection, join_reasons
+from kneematch.detection.detection import DEGREE, PIXEL, Detection, join_reasons
 from kneematch.export.tables import SPACING, Columns, json_list, write_rows
 from kneematch.io.csv_text import Cell
 from kneematch.io.files import atomic_write
@@ -15,7 +15,6 @@ from kneematch.measures.joint_space import COMPARTMENTS, LATERAL, MEDIAL, narrow
 from kneematch.measures.landmarks import landmarks, texture_regions
 from kneematch.measures.measure import ANGLE, FIXED_WIDTHS, UNITS, in_mm
 from kneematch.measures.outlines import Outlines
-from kneematch.review.log import DEGREE, PIXEL
 
 MEASUREMENTS: Final = ("measurements.csv", "measurements.parquet")
 FORMAT: Final = "kneematch-outlines/1"

@@ -14,11 +14,10 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
-from kneematch.detection.detection import Detection
+from kneematch.detection.detection import DEGREE, PIXEL, Detection
 from kneematch.io.csv_text import Cell, write_csv
 from kneematch.io.files import atomic_write
 from kneematch.io.run_folder import DETECTIONS
-from kneematch.review.log import DEGREE, PIXEL
 
 if TYPE_CHECKING:
     from kneematch.detection.crop import CropSize

@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kneematch.detection.detection import CORNERS, Detection
+from kneematch.detection.detection import CORNERS, DEGREE, PIXEL, Detection
 from kneematch.geometry.split import SIDES
 from kneematch.geometry.view import transform
 from kneematch.measures.measure import measure_outlines
-from kneematch.review.log import CORRECTED, DEGREE, PIXEL, REJECTED, Area, Decision
+from kneematch.review.log import CORRECTED, REJECTED, Area, Decision
 
 METHOD: Final = "review"  # of an area or landmarks that a reviewer placed
 

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from kneematch.detection.detection import DEGREE, PIXEL
 from kneematch.errors import SettingsError
 from kneematch.geometry.split import SIDES
 from kneematch.io.csv_text import csv_line, restore
@@ -28,9 +29,6 @@ AREA_COLUMNS: Final = ("centre_x_px", "centre_y_px", "width_px", "rotation_deg")
 OLD_COLUMNS: Final = ("time", "film", "side", "decision", *AREA_COLUMNS, "loss")  # of version 0.1
 COLUMNS: Final = (*OLD_COLUMNS, "laterality", "landmarks", "height_px", "outlines")
 HEADERS: Final = (COLUMNS, COLUMNS[:-1], OLD_COLUMNS)  # that are read
-# Decimals of a position in pixels and of an angle: here and in the tables, so that the area of a
-# decision is equal to the one found.
-PIXEL, DEGREE = 3, 4
 SMALLEST_PX, LARGEST_PX = 4, 1e6  # width of an area; distance from the film's corner
 # Entries start with a time; a film's name may contain line breaks, so not every line is an entry.
 ENTRY_START: Final = re.compile(rb"(?<=\n)(?=\d{4}-\d\d-\d\dT)")
