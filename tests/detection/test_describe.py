@@ -32,6 +32,18 @@ def test_a_picture_is_known_by_its_content(tmp_path: Path, pixels: np.ndarray, k
     assert (found["kind"], found["stored"]) == (kind, "8 bits")
 
 
+def test_describe_is_silent_about_a_large_picture(
+    tmp_path: Path,
+    pixels: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    write_png16(tmp_path / "a.png", pixels)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", pixels.size - 1)  # above which Pillow warns
+    describe(tmp_path / "a.png")
+    assert not recwarn.list
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_halves_are_those_that_split_cuts(seed: int) -> None:
     film = phantom(seed, size=(200, 240)).radiograph

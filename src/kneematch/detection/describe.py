@@ -1,6 +1,7 @@
 """Describe a film: what its file stores and where it would be split."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -61,5 +62,6 @@ def _dicom_storage(path: Path) -> str | None:
 def _picture_storage(path: Path) -> tuple[str, str]:
     from PIL import Image
 
-    with decoding(path, "picture"), Image.open(path) as image:
+    silent = warnings.catch_warnings(action="ignore")  # of Pillow's, on large pictures
+    with silent, decoding(path, "picture"), Image.open(path) as image:
         return image.format or "picture", PICTURE_DEPTHS.get(image.mode, image.mode)
