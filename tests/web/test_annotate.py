@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
+from film_mouse import drag, on_screen
 from kneematch.detection.detector import Detector
 from kneematch.matching.annotation import annotate, load_annotation
 from kneematch.synthetic.phantom import Knee, phantom
@@ -43,29 +44,10 @@ def template(tmp_path: Path) -> Path:
     return tmp_path / "drawn" / "template.json"
 
 
-def on_screen(page: Page, x: float, y: float) -> tuple[float, float]:
-    """Where a point of the film is."""
-    film = page.locator("#film")
-    place = film.bounding_box()
-    assert place is not None
-    left, top, scale = (float(film.get_attribute(f"data-{k}") or 0) for k in ("x", "y", "scale"))
-    return place["x"] + left + scale * x, place["y"] + top + scale * y
-
-
-def drag(page: Page, start: tuple[float, float], end: tuple[float, float], **press: str) -> None:
-    """From one point of the film to another."""
-    page.mouse.move(*on_screen(page, *start))
-    page.mouse.down(button=press.get("button", "left"))  # type: ignore[arg-type]
-    middle = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2
-    for point in (middle, end):
-        page.mouse.move(*on_screen(page, *point))
-    page.mouse.up(button=press.get("button", "left"))  # type: ignore[arg-type]
-
-
 def draw(page: Page, key: str, box: Box) -> None:
     page.keyboard.press(key)
     page.keyboard.press("d")
-    drag(page, box[:2], box[2:])
+    drag(page, box[:2], (box[2] - box[0], box[3] - box[1]))
 
 
 def valid(page: Page) -> None:
@@ -178,8 +160,8 @@ def test_box_marks_are_dragged_and_resized_with_the_mouse(page: Page, template: 
     save(page)
     x0, y0, x1, y1 = load_annotation(template).fine
     middle = ((x0 + x1) / 2, y0 + 0.2 * (y1 - y0))
-    drag(page, middle, (middle[0] - 6, middle[1] - 4))
-    drag(page, (x1 - 6, y1 - 4), (x1 + 2, y1 + 4))
+    drag(page, middle, (-6, -4))
+    drag(page, (x1 - 6, y1 - 4), (8, 8))
     valid(page)
     save(page, replace=True)
     assert load_annotation(template).fine == pytest.approx(
@@ -200,7 +182,7 @@ def test_landmark_list_adds_renames_and_removes(page: Page, template: Path) -> N
     assert page.locator("#status .fair").count() == 0
     save(page)
     assert dict(load_annotation(template).landmarks) == {"tip": pytest.approx((380, 260), abs=1)}
-    drag(page, (380, 260), (395, 250))
+    drag(page, (380, 260), (15, -10))
     valid(page)
     save(page, replace=True)
     assert dict(load_annotation(template).landmarks) == {"tip": pytest.approx((395, 250), abs=1)}
@@ -213,7 +195,7 @@ def test_landmark_list_adds_renames_and_removes(page: Page, template: Path) -> N
 def test_film_view_changes_contrast_by_right_drag_and_zooms_by_wheel(page: Page) -> None:
     film = page.locator("#film")
     tone = "document.querySelector('#film canvas').style.filter"
-    drag(page, (100, 100), (160, 60), button="right")
+    drag(page, (100, 100), (60, -40), button="right")
     filters = page.evaluate(tone)
     assert "brightness(1)" not in filters
     assert "contrast(1)" not in filters
@@ -270,7 +252,7 @@ def test_annotate_app_moves_all_boxes_together(page: Page, template: Path) -> No
     page.keyboard.press("Shift+ArrowUp")
     x0, y0, x1, y1 = before.red
     centre = ((x0 + x1) / 2, (y0 + y1) / 2 - 10)
-    drag(page, centre, (centre[0] - 6, centre[1] + 4))
+    drag(page, centre, (-6, 4))
     expect(page.locator("#boxes [data-name=all]")).to_have_attribute("aria-pressed", "true")
     valid(page)
     save(page, replace=True)

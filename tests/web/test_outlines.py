@@ -16,6 +16,7 @@ import pytest
 from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
+from film_mouse import drag
 from kneematch.batch.config import DetectConfig
 from kneematch.batch.run import detect_folder
 from kneematch.errors import SettingsError
@@ -53,20 +54,6 @@ def out(measured_run: Path, tmp_path: Path) -> Path:
 def outlines(out: Path) -> list[dict[str, object]]:
     knees: list[dict[str, object]] = json.loads((out / "outlines.json").read_text())["knees"]
     return knees
-
-
-def drag(page: Page, start: tuple[float, float], by: tuple[float, float]) -> None:
-    """Drag from a point of the film, by film pixels."""
-    film = page.locator("#film")
-    place = film.bounding_box()
-    assert place is not None
-    left, top, scale = (float(film.get_attribute(f"data-{k}") or 0) for k in ("x", "y", "scale"))
-    x, y = place["x"] + left + scale * start[0], place["y"] + top + scale * start[1]
-    page.mouse.move(x, y)
-    page.mouse.down()
-    for share in (0.4, 1.0):
-        page.mouse.move(x + share * scale * by[0], y + share * scale * by[1])
-    page.mouse.up()
 
 
 def test_review_page_drags_an_outline_and_measures_follow(

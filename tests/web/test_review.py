@@ -10,6 +10,7 @@ import pytest
 from fastapi import FastAPI
 from playwright.sync_api import Page, Route, expect
 
+from film_mouse import drag, on_screen
 from kneematch.detection.quality import ATYPICAL
 from kneematch.web.review import review_app
 from kneematch.web.review_session import DecisionRequest, ReviewSession
@@ -90,23 +91,6 @@ def edit(page: Page) -> None:
     page.wait_for_selector("#editor[data-ready]")
 
 
-def on_screen(page: Page, x: float, y: float) -> tuple[float, float]:
-    film = page.locator("#film")
-    place = film.bounding_box()
-    assert place is not None
-    left, top, scale = (float(film.get_attribute(f"data-{k}") or 0) for k in ("x", "y", "scale"))
-    return place["x"] + left + scale * x, place["y"] + top + scale * y
-
-
-def drag(page: Page, start: tuple[float, float], end: tuple[float, float]) -> None:
-    page.mouse.move(*on_screen(page, *start))
-    page.mouse.down()
-    for share in (0.3, 0.7, 1.0):
-        point = (a + share * (b - a) for a, b in zip(start, end, strict=True))
-        page.mouse.move(*on_screen(page, *point))
-    page.mouse.up()
-
-
 def apply(page: Page) -> None:
     with page.expect_response(lambda response: "api/apply" in response.url and response.ok):
         page.locator("#apply").click()
@@ -128,7 +112,7 @@ def test_review_app_writes_exactly_what_was_decided(
         found_loss = page.locator("#loss-here")
         expect(found_loss).to_have_text(f"{float(fixed['loss']):.3f}")
         centre = float(fixed["centre_x_px"]), float(fixed["centre_y_px"])
-        drag(page, centre, (centre[0] + 12, centre[1] - 8))
+        drag(page, centre, (12, -8))
         expect(found_loss).not_to_have_text(f"{float(fixed['loss']):.3f}")
         press(page, "Enter")
         page.wait_for_selector(f"#editor[data-ready='{order[3]}']")
@@ -195,7 +179,7 @@ def test_editor_turns_and_resizes_an_area(page: Page, run_folder: Path) -> None:
     edit(page)
     xs, ys = ([float(before[f"{axis}{k}_px"]) for k in range(4)] for axis in "xy")
     x, y = max(zip(xs, ys, strict=True), key=lambda corner: sum(corner))
-    drag(page, (x, y), (x + 15, y + 15))
+    drag(page, (x, y), (15, 15))
     for key in ("]", "]", "Shift+ArrowLeft"):
         page.keyboard.press(key)
     press(page, "Enter")

@@ -22,6 +22,7 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 from pyarrow import parquet
 
+from film_mouse import drag
 from kneematch.cli.main import main
 from kneematch.detection.crop import CropSize, cut, place
 from kneematch.detection.detection import Detection
@@ -88,21 +89,6 @@ class Walk:
         self.page.keyboard.press("Escape")
         expect(self.page.locator("#editor")).to_be_hidden()
 
-    def drag(self, start: tuple[float, float], by: tuple[float, float]) -> None:
-        """Drag from a point of the film."""
-        film = self.page.locator("#film")
-        place = film.bounding_box()
-        assert place is not None
-        left, top, scale = (
-            float(film.get_attribute(f"data-{k}") or 0) for k in ["x", "y", "scale"]
-        )
-        x, y = place["x"] + left + scale * start[0], place["y"] + top + scale * start[1]
-        self.page.mouse.move(x, y)
-        self.page.mouse.down()
-        for share in (0.4, 1.0):
-            self.page.mouse.move(x + share * scale * by[0], y + share * scale * by[1])
-        self.page.mouse.up()
-
 
 def review(walk: Walk) -> None:
     """Accept, reject and correct; move a landmark, set a side, and add a knee that was removed."""
@@ -111,10 +97,10 @@ def review(walk: Walk) -> None:
     walk.open(REJECTED)
     walk.decide("#reject")
     walk.open(MOVED)
-    walk.drag(point(walk.rows[MOVED], "centre"), (9, -6))
+    drag(walk.page, point(walk.rows[MOVED], "centre"), (9, -6))
     walk.decide("#save-area")
     walk.open(MARKED)
-    walk.drag(point(walk.rows[MARKED], LANDMARK), (-5, 4))
+    drag(walk.page, point(walk.rows[MARKED], LANDMARK), (-5, 4))
     walk.decide("#save-area")
     walk.open(SIDED)
     walk.page.locator("#laterality button[value=L]").click()
