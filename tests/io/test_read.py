@@ -16,7 +16,7 @@ from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRLittleEnd
 
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph, Unreadable
 from kneematch.io.limits import MAX_BYTES
-from kneematch.io.read import is_dicom, read
+from kneematch.io.read import is_dicom, is_uncompressed, read
 from kneematch.io.write import write_dicom, write_png16
 
 SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
@@ -301,3 +301,15 @@ def test_read_ignores_what_follows_the_pixels(tmp_path: Path) -> None:
     for tail in (bytes(10_000), b"\xff" * 1001, b"\xfc\xff\xfc\xffOB\0\0\xff\xff\xff\x7f"):
         path.write_bytes(whole + tail)
         np.testing.assert_array_equal(read(path).pixels, expected)
+
+
+def test_is_uncompressed_quotes_no_header_in_a_warning(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    path = tmp_path / "film.dcm"
+    write_dicom(path, np.eye(40, dtype=np.float32), mm_per_px=None, laterality=None)
+    syntax = ExplicitVRLittleEndian.encode()
+    assert is_uncompressed(path)
+    path.write_bytes(path.read_bytes().replace(syntax, b"DOE^JANE".ljust(len(syntax)), 1))
+    assert not is_uncompressed(path)
+    assert not recwarn.list
