@@ -303,8 +303,8 @@ def test_read_ignores_what_follows_the_pixels(tmp_path: Path) -> None:
         np.testing.assert_array_equal(read(path).pixels, expected)
 
 
-def test_is_uncompressed_quotes_no_header_in_a_warning(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
+def test_read_and_is_uncompressed_quote_no_header_in_a_warning(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "film.dcm"
     write_dicom(path, np.eye(40, dtype=np.float32), mm_per_px=None, laterality=None)
@@ -312,4 +312,7 @@ def test_is_uncompressed_quotes_no_header_in_a_warning(
     assert is_uncompressed(path)
     path.write_bytes(path.read_bytes().replace(syntax, b"DOE^JANE".ljust(len(syntax)), 1))
     assert not is_uncompressed(path)
+    with pytest.raises(FilmError):
+        read(path)
     assert not recwarn.list
+    assert not caplog.records

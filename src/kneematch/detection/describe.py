@@ -1,13 +1,12 @@
 """Describe a film: what its file stores and where it would be split."""
 
 import os
-import warnings
 from pathlib import Path
 from typing import Any
 
 from kneematch.errors import NotARadiograph
 from kneematch.geometry.split import split, split_lines
-from kneematch.io.limits import decoding
+from kneematch.io.limits import decoding, silent
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_header, read_isolated
 
@@ -62,6 +61,5 @@ def _dicom_storage(path: Path) -> str | None:
 def _picture_storage(path: Path) -> tuple[str, str]:
     from PIL import Image
 
-    silent = warnings.catch_warnings(action="ignore")  # of Pillow's, on large pictures
-    with silent, decoding(path, "picture"), Image.open(path) as image:
+    with silent(), decoding(path, "picture"), Image.open(path) as image:
         return image.format or "picture", PICTURE_DEPTHS.get(image.mode, image.mode)

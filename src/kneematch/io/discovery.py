@@ -7,7 +7,6 @@ import logging
 import os
 import stat
 import sys
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Final, NoReturn
 from kneematch.errors import FilmError, SettingsError, Unreadable
 from kneematch.io.csv_text import read_csv
 from kneematch.io.files import READERS
-from kneematch.io.limits import read_text_bytes
+from kneematch.io.limits import read_text_bytes, silent
 from kneematch.io.read import is_dicom, read_header
 from kneematch.io.run_folder import FOLDERS, holds_run
 
@@ -115,7 +114,7 @@ def in_series(films: Iterable[str], text: str) -> Iterator[str]:
     """
     films = list(films)
     # `read_header` sets this, too, but threads share it: it is reset when all of them have ended.
-    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(READERS) as readers:
+    with silent(), ThreadPoolExecutor(READERS) as readers:
         belongs = readers.map(partial(_belongs, text.casefold()), films)
         yield from (film for film, inside in zip(films, belongs, strict=True) if inside)
 

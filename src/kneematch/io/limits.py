@@ -1,6 +1,8 @@
-"""Limits on what a film's file may cost, and the errors that decoding it may raise."""
+"""Limits on what a film's file may cost, and what decoding it may raise, warn of or log."""
 
 import errno
+import logging
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,22 @@ MAX_TEXT_BYTES: Final = 1 << 28  # of a list or a template: a million paths of 2
 # small file that needs much more than this was made to exhaust the memory.
 SMALL_FILE_MEMORY: Final = 768 << 20
 MEMORY_PER_FILE_BYTE: Final = 384  # in larger files; equal at 2 MB
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Drop remarks of pydicom and Pillow on odd headers, which may quote the patient."""
+
+    def drop(record: logging.LogRecord) -> bool:
+        return False
+
+    logger = logging.getLogger("pydicom")
+    logger.addFilter(drop)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.removeFilter(drop)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import os
 import stat
 import struct
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsError, Unreadable
-from kneematch.io.limits import IN_MEMORY, MAX_BYTES, decoding
+from kneematch.io.limits import IN_MEMORY, MAX_BYTES, decoding, silent
 from kneematch.io.radiograph import BOTH_KNEES, LATERALITIES, Radiograph, unit_range
 from kneematch.parallel import WorkerDied, call_in_child
 
@@ -128,7 +127,7 @@ def radiograph_from_dataset(dataset: "Dataset") -> Radiograph:
     from kneematch.io.dicom import read_dicom
 
     file = io.BytesIO()
-    with warnings.catch_warnings(action="ignore"):
+    with silent():
         with decoding(IN_MEMORY, "DICOM dataset"):
             if getattr(dataset, "file_meta", None):
                 dataset.save_as(file)
@@ -173,7 +172,7 @@ def is_uncompressed(path: str | os.PathLike[str]) -> bool:
         from pydicom.uid import ExplicitVRBigEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
         plain = (ExplicitVRLittleEndian, ImplicitVRLittleEndian, ExplicitVRBigEndian)
-        with warnings.catch_warnings(action="ignore"):  # pydicom's, which quote the header
+        with silent():
             return read_file_meta_info(path).get("TransferSyntaxUID") in plain
     except Exception:  # noqa: BLE001 - pydicom raises nearly everything on broken headers
         return False
@@ -199,13 +198,10 @@ def _at_dicom(file: BinaryIO) -> bool:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file of sensible size; raise Unreadable where the system refuses.
-
-    Meanwhile, remarks of pydicom and Pillow on odd headers are not shown.
-    """
+    """Open a regular file of sensible size; raise Unreadable where the system refuses."""
     try:
         _check_regular(path)
-        with path.open("rb") as file, warnings.catch_warnings(action="ignore"):
+        with path.open("rb") as file, silent():
             size = os.fstat(file.fileno()).st_size
             if size == 0:
                 raise NotAnImage(f"{path}: an empty file; expected a film; copy or export it again")
