@@ -4,7 +4,6 @@ Each film gets a structured report, a presentation state and a secondary capture
 """
 
 import os
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
 from kneematch.io.dicom_header import BAD_ELEMENT, PATIENT_AND_STUDY, header_text, header_value
 from kneematch.io.files import atomic_write
+from kneematch.io.limits import silent
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_header
 
@@ -44,8 +44,7 @@ def export_dicom(
     Returns:
         Why files are missing, or "". A film that is not DICOM gets none.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydicom's warnings quote header values
+    with silent():
         try:
             objects, reason = _objects(_source_header(source), film, detections)
             for ending, dataset in objects.items():
