@@ -8,6 +8,7 @@ import numpy as np
 import pydicom
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from kneematch.detection import preparation
@@ -76,7 +77,8 @@ def clockwise(found: Detection) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("method", "most", "most_px"), [("search", 1e-3, 0.5), ("neural+sharpen", 3e-3, 1.0)]
+    ("method", "most", "most_px"),
+    [("search", 1e-3, 0.5), ("neural+sharpen", 3e-3, 1.0), ("locator", 3e-3, 2.0)],
 )
 def test_detector_finds_a_template_where_it_was_drawn(
     annotation: Annotation, method: str, most: float, most_px: float
@@ -88,6 +90,20 @@ def test_detector_finds_a_template_where_it_was_drawn(
     assert right.loss < most < left.loss < 0.3
     assert (right.method, right.polarity, right.status) == (method, "positive", "ok")
     assert abs(right.rotation_deg) < 0.5
+
+
+def test_detector_finds_a_box_as_it_was_drawn_on_a_rotated_knee(tmp_path: Path) -> None:
+    made = phantom(SEED, size=SIZE).radiograph.pixels
+    turned = np.asarray(Image.fromarray(made).rotate(5, Image.Resampling.BICUBIC))
+    write_dicom(tmp_path / "film.dcm", turned.clip(0, 1), mm_per_px=None, laterality="B")
+    _, knee = Detector.load().detect(tmp_path / "film.dcm")
+    (x0, y0), (x1, y1) = sorted(knee.landmarks.values())
+    drawn = annotate(tmp_path / "film.dcm", "right", (x0, y0), (x1, y1))
+    detector = Detector.load(template=drawn)
+    _, found = detector.detect(drawn.film)
+    assert (detector.method, abs(knee.rotation_deg) > 4) == ("locator", True)
+    width = drawn.fine[2] - drawn.fine[0]
+    assert np.abs(found.corners - box_corners(drawn.fine)).max() < 0.02 * width
 
 
 def test_detector_finds_the_knee_on_the_mirrored_side(annotation: Annotation) -> None:

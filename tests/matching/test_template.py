@@ -1,5 +1,6 @@
 """Templates: what is cut is what was drawn, on either side, and bad boxes are refused."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from kneematch.errors import TemplateError
 from kneematch.geometry.pose import pose_matrix
 from kneematch.geometry.split import split
-from kneematch.geometry.view import View, compose, rectangle_to_film, transform
+from kneematch.geometry.view import View, axes_to_film, compose, rectangle_to_film, transform
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Annotation, Box
 from kneematch.matching.template import cut_from_half, cut_template, normalize_local_contrast
@@ -66,6 +67,32 @@ def test_cut_from_half_mirrors_the_box_in_a_mirrored_half() -> None:
     template, theta = cut_from_half(view, moved)
     assert torch.allclose(template.image, view.pixels[50:98, 25:65], atol=1e-4)
     assert float(theta[1]) == pytest.approx(-0.1)
+
+
+def rotated(angle: float, *, mirrored: bool = False) -> View:
+    """A view of the same place as `half`, turned by an angle in radians."""
+    pixels = torch.rand(SIZE, generator=torch.Generator().manual_seed(0))
+    cos, sin, right = math.cos(angle), math.sin(angle), -100 if mirrored else 100
+    to_film = axes_to_film((right * cos, right * sin), (-160 * sin, 160 * cos), (1100, 660))
+    return View(pixels, to_film)
+
+
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_cut_from_half_keeps_a_box_as_drawn_in_a_rotated_view(mirrored: bool) -> None:
+    view = rotated(0.1, mirrored=mirrored)
+    template, theta = cut_from_half(view, DRAWN)
+    assert template.size == (48, 40)
+    assert float(theta[3]) == pytest.approx(0.1 if mirrored else -0.1)
+    placed = compose(view.to_film, pose_matrix(theta, template.aspect, SIZE[0] / SIZE[1]))
+    corners = transform(placed, torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
+    x0, y0, x1, y1 = DRAWN.fine
+    wanted = [[x1, y0], [x0, y1]] if mirrored else [[x0, y0], [x1, y1]]
+    assert corners.numpy() == pytest.approx(np.array(wanted), abs=0.01)
+
+
+def test_cut_from_half_refuses_a_box_on_a_knee_that_is_rotated_too_far() -> None:
+    with pytest.raises(TemplateError, match=r"rotated by 11 degrees; expected at most 7; annotate"):
+        cut_from_half(rotated(0.2), DRAWN)
 
 
 def test_cut_from_half_gives_windows_in_pixels_of_the_template() -> None:

@@ -1,5 +1,6 @@
 """Template: the image to look for, with its red and green window (paper, Sect. 4)."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import EllipsisType
@@ -9,10 +10,16 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import TemplateError
-from kneematch.geometry.pose import SCALE_MIN, SCALE_RANGE, pose_matrix
+from kneematch.geometry.pose import (
+    MAX_ROTATION,
+    SCALE_MIN,
+    SCALE_RANGE,
+    pose_from_points,
+    pose_matrix,
+)
 from kneematch.geometry.sampling import resize, sample
 from kneematch.geometry.split import SIDES, split
-from kneematch.geometry.view import HALF_ASPECT, View, compose, transform
+from kneematch.geometry.view import HALF_ASPECT, View, compose, rectangle_to_film, transform
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Annotation, Box
 
@@ -75,12 +82,15 @@ def annotated_half(film: Radiograph, annotation: Annotation) -> View:
 
 
 def cut_from_half(half: View, annotation: Annotation, box: str = "fine") -> tuple[Template, Tensor]:
-    """Cut a template out of one half image (H, W), at the half's own resolution."""
-    x0, y0, x1, y1 = _box_through(torch.linalg.inv(half.to_film), getattr(annotation, box))
-    _check_inside(annotation, box, (x0, y0, x1, y1), width_px=2 * abs(float(half.to_film[0, 0])))
-    size = max(round((y1 - y0) * half.size[0] / 2), 1), round((x1 - x0) * half.size[1] / 2)
-    theta = torch.tensor([(x1 - x0) / 2, (x0 + x1) / 2, (y0 + y1) / 2, 0], dtype=torch.float64)
-    matrix = pose_matrix(theta, size[0] / size[1], half.size[0] / half.size[1])
+    """Cut a template out of an image (H, W) of a knee, at the image's own resolution.
+
+    Boxes are upright on the film; in a view of a knee that was turned upright, they are rotated.
+    """
+    theta, height_ratio = _pose_of_box(half, getattr(annotation, box))
+    _check_pose(annotation, box, theta, height_ratio, 2 * float(half.to_film[:2, 0].norm()))
+    scale, (height, width) = float(theta[0]), half.size
+    size = max(round(scale * height_ratio * height), 1), round(scale * width)
+    matrix = pose_matrix(theta, size[0] / size[1], height / width)
     from_film = torch.linalg.inv(compose(half.to_film, matrix))
     template = Template(
         sample(half.pixels, matrix.to(half.pixels), size),
@@ -94,6 +104,17 @@ def cut_from_half(half: View, annotation: Annotation, box: str = "fine") -> tupl
     return template, theta
 
 
+def _pose_of_box(half: View, box: Box) -> tuple[Tensor, float]:
+    """Return the pose theta (4,) of a box on the film in an image, and its s2 over its scale."""
+    mirrored = bool(torch.linalg.det(half.to_film) < 0)
+    matrix = torch.linalg.inv(half.to_film) @ rectangle_to_film(*box, mirrored=mirrored)
+    image_aspect = half.size[0] / half.size[1]
+    ends = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
+    theta = pose_from_points(transform(matrix, ends), ends, 1.0, image_aspect)
+    down = matrix[:2, 1] * torch.tensor([1.0, image_aspect], dtype=torch.float64)
+    return theta, float(down.norm() / theta[0]) / image_aspect
+
+
 def _box_through(matrix: Tensor, box: Box) -> Box:
     """Map a box by an affine map (3, 3) that keeps it axis-aligned, or mirrors it."""
     corners = torch.tensor([[box[0], box[1]], [box[2], box[3]]], dtype=torch.float64)
@@ -101,9 +122,14 @@ def _box_through(matrix: Tensor, box: Box) -> Box:
     return min(xa, xb), min(ya, yb), max(xa, xb), max(ya, yb)
 
 
-def _check_inside(annotation: Annotation, name: str, box: Box, width_px: float) -> None:
-    """Refuse a box, in the [-1, 1]^2 of a half `width_px` film pixels wide, that cannot be cut."""
-    scale = (box[2] - box[0]) / 2
+def _check_pose(
+    annotation: Annotation, name: str, theta: Tensor, height_ratio: float, width_px: float
+) -> None:
+    """Refuse a box that cannot be cut, given its pose (4,) in an image `width_px` film pixels wide.
+
+    Its s2 is `height_ratio` times its scale.
+    """
+    scale, x, y, rotation = theta.tolist()
     largest = SCALE_MIN + SCALE_RANGE
     if not SCALE_MIN <= scale <= largest:
         raise TemplateError(
@@ -112,17 +138,23 @@ def _check_inside(annotation: Annotation, name: str, box: Box, width_px: float) 
             f"{SCALE_MIN} to {largest:g} of the {annotation.side} half's width; draw another box "
             "or annotate another film"
         )
-    if min(box) < -1 - EDGE_SLACK or max(box) > 1 + EDGE_SLACK:
+    if max(abs(x) + scale, abs(y) + height_ratio * scale) > 1 + EDGE_SLACK:
         raise TemplateError(
             f"{annotation.film}: the {name} box leaves the {annotation.side} half of the film; "
             "expected it inside, as on films of two knees; move the box, annotate such a film, or "
             "correct 'side' in the template's file"
         )
     # The paper's f >= 1: in a taller shape than the half's, large patches would not fit inside.
-    if box[3] - box[1] > box[2] - box[0] + EDGE_SLACK:
+    if 2 * scale * (height_ratio - 1) > EDGE_SLACK:
         raise TemplateError(
             f"{annotation.film}: the {name} box is taller in shape than the half image; expected "
             f"at most {HALF_ASPECT} times its width; draw it wider or less tall"
+        )
+    if abs(rotation) > MAX_ROTATION:
+        raise TemplateError(
+            f"{annotation.film}: the knee is rotated by {math.degrees(abs(rotation)):.0f} degrees; "
+            f"expected at most {math.degrees(MAX_ROTATION):.0f}; annotate another film, or choose "
+            "another method (detect --method search)"
         )
 
 
