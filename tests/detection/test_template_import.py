@@ -14,9 +14,11 @@ from kneematch.detection.detector import Detector
 from kneematch.detection.template_import import import_template
 from kneematch.errors import TemplateError
 from kneematch.io.shapes import write_points
+from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import BOXES, Annotation, load_annotation
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
+from kneematch.synthetic.phantom import phantom
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,21 @@ def test_import_template_places_boxes_by_the_plateau(tmp_path: Path, drawn: Anno
         assert imported.landmarks[name] == pytest.approx(point, abs=1e-3)
     (left, right) = Detector.load(template=tmp_path / "template.json").detect(drawn.film)
     assert {*left.landmarks} == {*right.landmarks} == {*drawn.landmarks}
+
+
+def test_import_template_takes_a_knee_across_both_halves(tmp_path: Path) -> None:
+    made = phantom(1, framing="single")
+    film, points = tmp_path / "single.dcm", tmp_path / "drawn.pts"
+    write_dicom(film, made.radiograph.pixels, mm_per_px=None, laterality=None)
+    (knee,) = made.knees
+    margins = {"plateau_medial": knee.plateau_medial, "plateau_lateral": knee.plateau_lateral}
+    write_points(points, margins)
+    config = ImportConfig(names=tuple(margins))
+    template = import_template(points, film, tmp_path / "template.json", config)
+    assert template.side == knee.side
+    (found,) = Detector.load(template=tmp_path / "template.json").detect(film)
+    for name, point in margins.items():
+        assert found.landmarks[name] == pytest.approx(point, abs=0.02 * found.width_px)
 
 
 @pytest.mark.parametrize("kind", ["coco", "markups", "pts"])

@@ -10,8 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-from kneematch.errors import SettingsError
+from kneematch.detection.detector import Detector
+from kneematch.errors import SettingsError, TemplateError
 from kneematch.io.read import read
+from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import annotate
 from kneematch.synthetic.phantom import phantom
 from kneematch.web.drawing import (
@@ -142,6 +144,28 @@ def test_initial_annotation_is_around_the_knee_of_a_film_with_one(tmp_path: Path
     assert x0 < knee.plateau_medial[0] < x1
     assert x0 < knee.plateau_lateral[0] < x1
     assert y0 < knee.plateau_medial[1] < y1
+
+
+def test_annotation_of_a_knee_across_both_halves_is_found_by_detect(tmp_path: Path) -> None:
+    made = phantom(1, framing="single")
+    path = tmp_path / "single.dcm"
+    write_dicom(path, made.radiograph.pixels, mm_per_px=None, laterality=None)
+    film = SplitFilm.from_film(path, read(path))
+    drawn, _ = initial_annotation(film, tmp_path / "none.json")
+    assert find_problems(drawn, film) == []
+    (warning,) = box_warnings(drawn, film)
+    assert "need boxes in one half" in warning
+    centres = [(box[0] + box[2]) / 2 for box in (drawn.fine, drawn.coarse)]
+    assert centres[0] == pytest.approx(centres[1], abs=0.2)
+    with pytest.raises(TemplateError, match="leaves the"):
+        Detector.load(template=drawn, method="search")
+    detector = Detector.load(template=drawn)
+    (found,) = detector.detect(path)
+    assert detector.method == "locator"
+    assert found.side == made.knees[0].side
+    x0, y0, x1, y1 = drawn.fine
+    assert found.centre == pytest.approx(((x0 + x1) / 2, (y0 + y1) / 2), abs=0.02 * (x1 - x0))
+    assert found.width_px == pytest.approx(x1 - x0, rel=0.02)
 
 
 def pixels(address: str) -> np.ndarray:

@@ -1,6 +1,7 @@
 """The methods by name, and the solver that each of them stands for."""
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +12,10 @@ from torch import Tensor
 from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.split import HALF_SIZE, LEFT, SIDES
-from kneematch.geometry.view import VIEW_SIZE, View, cut_views, film_tensor
+from kneematch.geometry.view import VIEW_SIZE, KneePlace, View, cut_views, film_tensor
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
-from kneematch.matching.annotation import Annotation, annotation_problems, load_annotation
+from kneematch.matching.annotation import Annotation, Box, annotation_problems, load_annotation
 from kneematch.matching.template import Template, annotated_half, cut_from_half
 from kneematch.networks.model_file import Model
 from kneematch.networks.template_transfer import transfer_template
@@ -72,19 +73,25 @@ def read_template(template: DrawnTemplate, *, located: bool) -> TemplateSource:
 def _located_view(film: Radiograph, drawn: Annotation) -> View:
     """Return the view around the knee that a fine box was drawn on."""
     pixels = film_tensor(film)
-    x0, y0, x1, y1 = drawn.fine
-    inside = [
-        place
-        for place in locate_knees(pixels, shipped_locator())
-        if x0 < place.x < x1 and y0 < place.y < y1 and place.mirrored == (drawn.side == SIDES[LEFT])
-    ]
-    if not inside:
+    knee = knee_in_box(locate_knees(pixels, shipped_locator()), drawn.fine)
+    if knee is None or knee.mirrored != (drawn.side == SIDES[LEFT]):
         raise TemplateError(
             f"{drawn.film}: the network sees no frontal knee in the fine box; expected one; "
             "annotate another film, or do without (detect --method search)"
         )
-    view = cut_views(pixels, inside[:1])
-    return View(view.pixels[0], view.to_film[0])
+    return view_of_knee(pixels, knee)
+
+
+def knee_in_box(knees: Iterable[KneePlace], box: Box) -> KneePlace | None:
+    """Return the first knee whose plateau has its middle in a box; None without one."""
+    x0, y0, x1, y1 = box
+    return next((knee for knee in knees if x0 < knee.x < x1 and y0 < knee.y < y1), None)
+
+
+def view_of_knee(pixels: Tensor, knee: KneePlace) -> View:
+    """Return the view (400, 250) of one knee of a film (H, W); see `cut_views`."""
+    views = cut_views(pixels, [knee])
+    return View(views.pixels[0], views.to_film[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

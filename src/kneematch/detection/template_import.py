@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from kneematch.detection.config import ImportConfig
+from kneematch.detection.locate import locate_knees, shipped_locator
+from kneematch.detection.methods import knee_in_box, view_of_knee
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.geometry.split import SIDES
+from kneematch.geometry.split import LEFT, RIGHT, SIDES
+from kneematch.geometry.view import film_tensor
 from kneematch.io.files import check_suffix, refuse_existing
 from kneematch.io.radiograph import Point, Radiograph
 from kneematch.io.read import read_isolated
@@ -23,7 +26,7 @@ from kneematch.matching.annotation import (
     enlarged,
     save_annotation,
 )
-from kneematch.matching.template import cut_template
+from kneematch.matching.template import cut_from_half, cut_template
 
 PLATEAU: Final = "plateau_"  # beginning of the names of the tibial plateau's two margins
 NEEDED: Final = ("fine", "red", "green")
@@ -73,7 +76,13 @@ def import_template(
         annotation = _annotation(shapes, Path(film), pixels, config.side)
     except TemplateError as error:
         raise TemplateError(f"{path}: {error}") from error
-    cut_template(pixels, annotation)  # which checks that the boxes lie in their half of the film
+    knees = locate_knees(film_tensor(pixels), shipped_locator())
+    if config.side is None and len(knees) == 1 and knee_in_box(knees, annotation.fine):
+        # A film of one knee, which may lie in either half, or across both.
+        annotation = replace(annotation, side=SIDES[LEFT if knees[0].mirrored else RIGHT])
+        cut_from_half(view_of_knee(film_tensor(pixels), knees[0]), annotation)
+    else:
+        cut_template(pixels, annotation)  # which checks that the boxes lie in their half
     save_annotation(annotation, out)
     return annotation
 

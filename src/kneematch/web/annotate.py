@@ -19,8 +19,6 @@ from kneematch.errors import FilmError, TemplateError
 from kneematch.io.display import data_url
 from kneematch.io.files import check_suffix
 from kneematch.matching.annotation import SUFFIX, Annotation, save_annotation
-from kneematch.matching.template import Template, cut_from_half
-from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.web.drawing import (
     Drawing,
     SplitFilm,
@@ -87,7 +85,7 @@ def _add_drawing_routes(
     app: FastAPI,
     film: SplitFilm,
     template: Path,
-    preview: Callable[[Template], Iterator[dict[str, Any]]],
+    preview: Callable[[Annotation], Iterator[dict[str, Any]]],
 ) -> None:
     """Add the routes that receive a drawing."""
 
@@ -107,8 +105,7 @@ def _add_drawing_routes(
     @app.post("/api/preview")
     def run_preview(drawing: Drawing) -> Response:
         annotation = _valid_annotation(drawing, film)
-        cut, _ = cut_from_half(film.half(annotation.side), annotation)
-        lines = (json.dumps(result) + "\n" for result in preview(cut))
+        lines = (json.dumps(result) + "\n" for result in preview(annotation))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
     @app.post("/api/save")
@@ -137,19 +134,18 @@ def _to_drawing(annotation: Annotation, film: SplitFilm) -> dict[str, Any]:
     return drawing | {"coarse": None if is_default else annotation.coarse}
 
 
-def _previewer(films: Sequence[Path]) -> Callable[[Template], Iterator[dict[str, Any]]]:
+def _previewer(films: Sequence[Path]) -> Callable[[Annotation], Iterator[dict[str, Any]]]:
     """Return a function that yields what a template finds on each film; a new call stops others."""
-    latest: list[Template] = []
+    latest: list[Annotation] = []
     # Held while a film is searched, never while a result is sent: the page may be closed.
     searching = threading.Lock()
 
-    def run(template: Template) -> Iterator[dict[str, Any]]:
-        latest[:] = [template]
-        # `Detector.load` would take seconds to load the networks of the consistency check.
-        detector = Detector(template, exhaustive_search, "search")
+    def run(drawn: Annotation) -> Iterator[dict[str, Any]]:
+        latest[:] = [drawn]
+        detector = Detector.load(template=drawn, device="cpu")
         for number, path in enumerate(films):
             with searching:
-                if latest[0] is not template:
+                if latest[0] is not drawn:
                     return
                 result = _detect(detector, path)
             yield {"number": number, "film": path.name, **result}

@@ -1,6 +1,7 @@
 """The boxes drawn on a film: the first ones, their problems, and the template's look."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -11,10 +12,12 @@ from PIL import Image, ImageDraw
 from pydantic import Field
 
 from kneematch.detection.detector import Detector
+from kneematch.detection.locate import locate_knees, shipped_locator
+from kneematch.detection.methods import knee_in_box, view_of_knee
 from kneematch.errors import KneematchError, TemplateError
 from kneematch.geometry.pose import SCALE_MIN, SCALE_RANGE
 from kneematch.geometry.split import SIDES, split, split_lines
-from kneematch.geometry.view import View, transform
+from kneematch.geometry.view import KneePlace, View, film_tensor, transform
 from kneematch.io.display import data_url, to_grey8
 from kneematch.io.radiograph import Point, Radiograph
 from kneematch.matching.annotation import (
@@ -73,23 +76,46 @@ class SplitFilm:
         k = SIDES.index(side)
         return View(self.halves.pixels[k], self.halves.to_film[k])
 
+    def only_knee(self, annotation: Annotation) -> KneePlace | None:
+        """Return the only knee of the film, if the fine box was drawn on it."""
+        knees = located_knees(self)
+        return knee_in_box(knees, annotation.fine) if len(knees) == 1 else None
+
+    def view(self, annotation: Annotation) -> View:
+        """Return the image that a template is cut from: of the film's only knee, or a half."""
+        knee = self.only_knee(annotation)
+        if knee is None:
+            return self.half(annotation.side)
+        return view_of_knee(film_tensor(self.film), knee)
+
     def frame(self, side: str) -> Box:
-        """Return the part of the film that a half shows, padding included, in film pixels."""
+        """Return where boxes may lie, in film pixels: in a half, padding included.
+
+        On a film of one knee, that is anywhere.
+        """
+        if len(located_knees(self)) == 1:
+            height, width = self.film.size
+            return 0.0, 0.0, float(width), float(height)
         ends = transform(self.half(side).to_film, torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
         (xa, y0), (xb, y1) = ends.tolist()
         return min(xa, xb), y0, max(xa, xb), y1
 
 
-def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
-    """Return the annotation of a drawing; the centre of the fine box decides on the side.
+@lru_cache(1)
+def located_knees(film: SplitFilm) -> tuple[KneePlace, ...]:
+    """Return where the locator sees knees on a film."""
+    return tuple(locate_knees(film_tensor(film.film), shipped_locator()))
 
-    It is that of a detected knee there: the knee of a film with one may lie in either half.
+
+def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
+    """Return the annotation of a drawing; the fine box decides on the side.
+
+    It is the side of the knee in the box: the knee of a film with one may lie in either half. In a
+    box without a knee, the box's centre decides.
     """
-    fine, knee = drawing.fine, detected_annotation(film)
-    x, y = (fine[0] + fine[2]) / 2, (fine[1] + fine[3]) / 2
-    side = SIDES[x >= film.axis_px]
-    if knee and knee.fine[0] < x < knee.fine[2] and knee.fine[1] < y < knee.fine[3]:
-        side = knee.side
+    fine, knee = drawing.fine, knee_in_box(located_knees(film), drawing.fine)
+    right = (fine[0] + fine[2]) / 2 >= film.axis_px if knee is None else not knee.mirrored
+    side = SIDES[right]
     empty = min(fine[2] - fine[0], fine[3] - fine[1]) <= 0
     coarse = drawing.coarse or (fine if empty else default_coarse(fine, film.frame(side)))
     return Annotation(film.path, side, fine, coarse, drawing.red, drawing.green, drawing.landmarks)
@@ -98,23 +124,43 @@ def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
 def find_problems(annotation: Annotation, film: SplitFilm) -> list[dict[str, str]]:
     """Return everything that prevents templates from being cut, with the box to correct."""
     found = [{"box": box, "text": text} for box, text in annotation_problems(annotation)]
-    for box in ("fine", "coarse") if not found else ():
+    if found:
+        return found
+    boxes = ("fine", "coarse") if film.only_knee(annotation) is None else ("fine",)
+    return _cutting_problems(annotation, film.view(annotation), boxes)
+
+
+def _cutting_problems(
+    annotation: Annotation, view: View, boxes: Sequence[str]
+) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    for box in boxes:
         try:
-            cut_from_half(film.half(annotation.side), annotation, box)
+            cut_from_half(view, annotation, box)
         except TemplateError as error:
             text = str(error).removeprefix(f"{annotation.film}: ")
             named = re.search(r"the (fine|coarse|red|green) box", text)
-            found.append({"box": named[1] if named else box, "text": text})
-    return [problem for k, problem in enumerate(found) if problem not in found[:k]]
+            problem = {"box": named[1] if named else box, "text": text}
+            found += [] if problem in found else [problem]
+    return found
 
 
 def box_warnings(annotation: Annotation, film: SplitFilm) -> list[str]:
-    """Return what to reconsider about boxes without problems: whether they show a joint."""
-    template, _ = cut_from_half(film.half(annotation.side), annotation)
+    """Return what to reconsider about boxes without problems.
+
+    That is whether they show a joint, and what they can be used for.
+    """
+    warnings = []
+    template, _ = cut_from_half(film.view(annotation), annotation)
     same = (template.image - template.image.median()).abs() < SAME_GREY
-    if same.float().mean() < MOSTLY:
-        return []
-    return ["the fine box is mostly a single grey; a knee joint is not; move the boxes to one"]
+    if same.float().mean() >= MOSTLY:
+        warnings += ["the fine box is mostly a single grey; a knee joint is not; move the boxes"]
+    if _cutting_problems(annotation, film.half(annotation.side), ("fine", "coarse")):
+        warnings += [
+            "the boxes do not lie in one half of the film: detect finds them with its usual "
+            "method; train and the other methods need boxes in one half, as on films of both knees"
+        ]
+    return warnings
 
 
 def landmark_warnings(annotation: Annotation) -> list[str]:
@@ -189,7 +235,7 @@ def _around_plateau(film: SplitFilm, side: str, left: Point, right: Point) -> An
 
 def template_pictures(annotation: Annotation, film: SplitFilm) -> dict[str, Any]:
     """Return the fine template as it is matched in the left and in the right half of films."""
-    template, _ = cut_from_half(film.half(annotation.side), annotation)
+    template, _ = cut_from_half(film.view(annotation), annotation)
     image = _draw_template(template)
     x0, y0, x1, y1 = annotation.fine
     return {
