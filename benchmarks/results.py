@@ -35,6 +35,8 @@ COMMANDS = {
     "box-real": "neural.py --films 0 --real REAL --threads 2",
     "template-transfer": "template_transfer.py --real REAL --threads 2",
     "evaluate-real": "evaluate.py --work WORK --real REAL",
+    "located-real": "evaluate.py --work WORK --real REAL --methods locator,neural+sharpen "
+    "--tables losses,accuracy",
     "paper-real": "evaluate.py --work WORK --real REAL --paper --methods sliding "
     "--tables losses,accuracy",
     "own-real": "neural.py --films 0 --real REAL --model WORK/real.safetensors --threads 2 "
