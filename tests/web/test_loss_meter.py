@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from kneematch.batch.config import DetectConfig
+from kneematch.batch.run import detect_folder
 from kneematch.io.files import content_hash
 from kneematch.io.read import read
+from kneematch.io.write import write_dicom
+from kneematch.matching.annotation import annotate, save_annotation
 from kneematch.networks.model_file import shipped_model
 from kneematch.review.correction import area_of, move_detection
 from kneematch.review.log import Area
+from kneematch.synthetic.phantom import phantom
 from kneematch.web.detections_table import DetectionsTable, read_detections_table
 from kneematch.web.loss_meter import load_run_template, loss_at
 
@@ -55,6 +60,21 @@ def test_load_run_template_finds_the_template_of_a_model(run_folder: Path) -> No
     template, reason = load_run_template(run_folder)
     assert template is not None, reason
     assert {"plateau_medial", "plateau_lateral"} <= set(template.landmarks)
+
+
+def test_load_run_template_takes_one_from_a_film_of_one_knee(tmp_path: Path) -> None:
+    made = phantom(1, framing="single")  # its knee lies across the line between the halves
+    film, (knee,) = tmp_path / "films" / "one.dcm", made.knees
+    film.parent.mkdir()
+    write_dicom(film, made.radiograph.pixels, mm_per_px=None, laterality=None)
+    drawn = annotate(film, knee.side, knee.plateau_left, knee.plateau_right)
+    save_annotation(drawn, tmp_path / "template.json")
+    config = DetectConfig(template=str(tmp_path / "template.json"), workers=0)
+    detect_folder(film.parent, tmp_path / "out", config)
+    template, reason = load_run_template(tmp_path / "out")
+    assert template is not None, reason
+    found = read_detections_table(tmp_path / "out").detection(0)
+    assert loss_at(found, read(film), template) == pytest.approx(found.loss, abs=0.015)
 
 
 MALFORMED_RUNS = [

@@ -1,6 +1,7 @@
 """The loss of a run's template at any area of a film."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -8,7 +9,7 @@ import torch
 
 from kneematch.detection.detection import Detection
 from kneematch.detection.methods import read_template, template_for_views
-from kneematch.errors import KneematchError
+from kneematch.errors import KneematchError, TemplateError
 from kneematch.geometry.sampling import sample
 from kneematch.geometry.view import KneePlace, compose, cut_views
 from kneematch.io.files import content_hash
@@ -18,7 +19,7 @@ from kneematch.matching.annotation import load_annotation
 from kneematch.matching.energy import one_sided_loss, paper_terms
 from kneematch.matching.template import Template, cut_template
 from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.solvers.settings import LOCATOR
+from kneematch.solvers.settings import AUTO, LOCATOR
 from kneematch.web.films import read_film
 
 AREA_WIDTH: Final = 1.35  # of an area, in plateau widths, so that the view is as in detection
@@ -56,8 +57,9 @@ def load_run_template(out: Path) -> tuple[Template | None, str]:
             return None, "the run's template has changed since"
         if drawn is None:
             return template_for_views(load_model(files["model"]).fine_template), ""
-        if settings.get("method") == LOCATOR:
-            return read_template(drawn, located=True).template, ""
+        if settings.get("method") in (AUTO, LOCATOR) and not settings.get("paper"):
+            with suppress(TemplateError):  # no knee in its boxes: it was searched for in halves
+                return read_template(drawn, located=True).template, ""
         return template_for_views(cut_template(read_film(drawn.film), drawn)[0]), ""
     except KneematchError as error:
         return None, str(error)
