@@ -2,8 +2,6 @@
 
 import dataclasses
 import inspect
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -61,13 +59,3 @@ def test_public_errors_are_one_family() -> None:
 
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
     assert all(issubclass(kind, kneematch.KneematchError) for kind in kinds)
-
-
-@pytest.mark.parametrize("collecting", [True, False])
-def test_public_names_leave_the_garbage_collector_as_it_was(collecting: bool) -> None:
-    program = (
-        f"import gc; gc.{'enable' if collecting else 'disable'}(); import kneematch; "
-        "kneematch.Radiograph; print(gc.isenabled())"
-    )
-    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert printed.stdout.strip() == str(collecting), printed.stderr

@@ -50,23 +50,12 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for, so that `import kneematch` stays fast.
-
-    Garbage is not collected meanwhile: importing PyTorch makes many objects, all of which stay,
-    and looking through them took a sixth of the time.
-    """
+    """Import a public name when it is first asked for, so that `import kneematch` stays fast."""
     if name not in _HOME:
         raise AttributeError(f"module 'kneematch' has no attribute {name!r}")
-    import gc
     from importlib import import_module
 
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return getattr(import_module(_HOME[name]), name)
-    finally:
-        if collecting:
-            gc.enable()
+    return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
