@@ -36,7 +36,7 @@ from kneematch.geometry.view import SIDE_MARGIN, View, compose, transform
 from kneematch.io.read import read
 from kneematch.matching.annotation import annotate, load_annotation
 from kneematch.matching.energy import losses, paper_terms, symmetry_penalty
-from kneematch.matching.template import Template, cut_from_half, cut_template
+from kneematch.matching.template import Template, cut_from_view, cut_template
 from kneematch.solvers.problem import Solver, make_problem
 from kneematch.synthetic.phantom import Phantom, phantom
 
@@ -222,7 +222,7 @@ def template_at(film: Film, side: int) -> Template:
     left, right = ((float(x), float(y)) for x, y in film.margins[side])
     drawn = annotate(Path(film.name), SIDES[side], left, right)
     half = View(film.halves.pixels[side], film.halves.to_film[side])
-    return cut_from_half(half, drawn)[0]
+    return cut_from_view(half, drawn)[0]
 
 
 def halves_of(films: Sequence[Film], device: str) -> Tensor:

@@ -20,7 +20,7 @@ from kneematch.geometry.split import SIDES, split, symmetry_axis
 from kneematch.geometry.view import View, transform
 from kneematch.matching.annotation import Annotation, Box
 from kneematch.matching.energy import energy, paper_terms
-from kneematch.matching.template import cut_from_half
+from kneematch.matching.template import cut_from_view
 from kneematch.synthetic.phantom import Knee, Phantom, phantom
 
 FINE = (1.3, 1.2)  # width and height of the box around a joint, in plateau widths
@@ -53,7 +53,7 @@ def true_pose_is_lowest(halves: View, made: Phantom, side: int) -> bool | None:
     """
     half = View(halves.pixels[side], halves.to_film[side])
     try:
-        template, theta = cut_from_half(half, annotate(made.knees[side], half))
+        template, theta = cut_from_view(half, annotate(made.knees[side], half))
     except TemplateError:
         return None
     signs = torch.cartesian_prod(*[torch.tensor([-1, 0, 1])] * 4)

@@ -14,7 +14,7 @@ from kneematch.geometry.sampling import resize
 from kneematch.geometry.split import split
 from kneematch.geometry.view import View, rectangle_to_film
 from kneematch.matching.annotation import Annotation, annotate
-from kneematch.matching.template import Template, cut_from_half
+from kneematch.matching.template import Template, cut_from_view
 from kneematch.synthetic.phantom import phantom
 
 FAMILY = 3
@@ -63,7 +63,7 @@ def cut() -> Callable[[Tensor], tuple[Template, Tensor]]:
         """The 50 x 50 pixels of a picture of clouds from (40, 70) on, and their pose."""
         view = View(half, rectangle_to_film(0, 0, SIZE[1], SIZE[0]))
         boxes = (40, 70, 90, 120), (30, 60, 100, 130), (42, 85, 60, 105), (70, 83, 88, 103)
-        return cut_from_half(view, Annotation(Path("clouds"), "right", *boxes))
+        return cut_from_view(view, Annotation(Path("clouds"), "right", *boxes))
 
     return cut_out
 
@@ -82,7 +82,7 @@ def knees() -> Callable[..., Knees]:
             for side, knee in enumerate(film.knees):
                 boxes = annotate(Path("film"), knee.side, knee.plateau_left, knee.plateau_right)
                 view = View(halves.pixels[side], halves.to_film[side])
-                cuts.append(cut_from_half(view, boxes))
+                cuts.append(cut_from_view(view, boxes))
             truth = torch.stack([theta for _, theta in cuts])
             made[seed, height] = Knees(halves.pixels, cuts[1][0], truth, film.negative)
         return made[seed, height]

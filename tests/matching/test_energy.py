@@ -22,7 +22,7 @@ from kneematch.matching.energy import (
     robust_terms,
     symmetry_penalty,
 )
-from kneematch.matching.template import Template, cut_from_half
+from kneematch.matching.template import Template, cut_from_view
 from kneematch.synthetic.phantom import Knee, phantom
 
 SIZE = (160, 100)
@@ -41,7 +41,7 @@ def cut(half: Tensor) -> tuple[Template, Tensor]:
     """A template of 48 x 40 pixels with two windows, and its pose."""
     view = View(half, rectangle_to_film(0, 0, SIZE[1], SIZE[0]))
     boxes = (30, 50, 70, 98), (20, 40, 80, 110), (32, 60, 44, 84), (56, 62, 68, 80)
-    return cut_from_half(view, Annotation("film.png", "right", *boxes))
+    return cut_from_view(view, Annotation("film.png", "right", *boxes))
 
 
 def poses(*shape: int, seed: int = 0) -> Tensor:
@@ -102,7 +102,7 @@ def cut_from_phantom(seed: int, side: int) -> tuple[Tensor, Template, Tensor]:
         for at in (knee.plateau_left[0], knee.plateau_right[0])
     ]
     annotation = Annotation("phantom", knee.side, fine, fine, *windows)
-    return half.pixels, *cut_from_half(half, annotation)
+    return half.pixels, *cut_from_view(half, annotation)
 
 
 def test_energy_is_zero_where_the_template_was_cut_out() -> None:

@@ -16,7 +16,7 @@ from kneematch.geometry.split import split
 from kneematch.geometry.view import View, axes_to_film, compose, rectangle_to_film, transform
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import Annotation, Box
-from kneematch.matching.template import cut_from_half, cut_template, normalize_local_contrast
+from kneematch.matching.template import cut_from_view, cut_template, normalize_local_contrast
 from kneematch.synthetic.phantom import phantom
 
 SIZE = (160, 100)  # of the half, a pixel of which is two of the film
@@ -45,26 +45,26 @@ def reflected(box: Box, width: float) -> Box:
 def refusal(annotation: Annotation, box: str = "fine") -> str:
     """The message of the error, which must be one line that names the film."""
     with pytest.raises(TemplateError) as caught:
-        cut_from_half(half(), annotation, box)
+        cut_from_view(half(), annotation, box)
     message = str(caught.value)
     assert message.startswith("film.dcm: ")
     assert len(message.splitlines()) == 1
     return message
 
 
-def test_cut_from_half_takes_the_pixels_in_the_box() -> None:
+def test_cut_from_view_takes_the_pixels_in_the_box() -> None:
     view = half()
-    template, theta = cut_from_half(view, DRAWN)
+    template, theta = cut_from_view(view, DRAWN)
     assert template.size == (48, 40)
     assert template.aspect == 1.2
     assert torch.allclose(template.image, view.pixels[50:98, 30:70], atol=1e-4)
     assert theta.tolist() == pytest.approx([0.4, 0.0, (-0.375 + 0.225) / 2, 0.0])
 
 
-def test_cut_from_half_mirrors_the_box_in_a_mirrored_half() -> None:
+def test_cut_from_view_mirrors_the_box_in_a_mirrored_half() -> None:
     view = half(mirrored=True)
     moved = replace(DRAWN, fine=(1070.0, 600.0, 1150.0, 696.0))
-    template, theta = cut_from_half(view, moved)
+    template, theta = cut_from_view(view, moved)
     assert torch.allclose(template.image, view.pixels[50:98, 25:65], atol=1e-4)
     assert float(theta[1]) == pytest.approx(-0.1)
 
@@ -78,9 +78,9 @@ def rotated(angle: float, *, mirrored: bool = False) -> View:
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
-def test_cut_from_half_keeps_a_box_as_drawn_in_a_rotated_view(mirrored: bool) -> None:
+def test_cut_from_view_keeps_a_box_as_drawn_in_a_rotated_view(mirrored: bool) -> None:
     view = rotated(0.1, mirrored=mirrored)
-    template, theta = cut_from_half(view, DRAWN)
+    template, theta = cut_from_view(view, DRAWN)
     assert template.size == (48, 40)
     assert float(theta[3]) == pytest.approx(0.1 if mirrored else -0.1)
     placed = compose(view.to_film, pose_matrix(theta, template.aspect, SIZE[0] / SIZE[1]))
@@ -90,23 +90,23 @@ def test_cut_from_half_keeps_a_box_as_drawn_in_a_rotated_view(mirrored: bool) ->
     assert corners.numpy() == pytest.approx(np.array(wanted), abs=0.01)
 
 
-def test_cut_from_half_refuses_a_box_on_a_knee_that_is_rotated_too_far() -> None:
+def test_cut_from_view_refuses_a_box_on_a_knee_that_is_rotated_too_far() -> None:
     with pytest.raises(TemplateError, match=r"rotated by 11 degrees; expected at most 7; annotate"):
-        cut_from_half(rotated(0.2), DRAWN)
+        cut_from_view(rotated(0.2), DRAWN)
 
 
-def test_cut_from_half_gives_windows_in_pixels_of_the_template() -> None:
-    template, _ = cut_from_half(half(), DRAWN)
+def test_cut_from_view_gives_windows_in_pixels_of_the_template() -> None:
+    template, _ = cut_from_view(half(), DRAWN)
     assert template.red == (..., slice(10, 30), slice(2, 14))
     assert template.green == (..., slice(12, 32), slice(28, 38))
-    mirrored, _ = cut_from_half(half(mirrored=True), DRAWN)
+    mirrored, _ = cut_from_view(half(mirrored=True), DRAWN)
     assert mirrored.red == (..., slice(10, 30), slice(26, 38))
     assert mirrored.green == (..., slice(12, 32), slice(2, 12))
 
 
-def test_cut_from_half_gives_both_templates_the_same_windows_on_the_film() -> None:
-    fine, _ = cut_from_half(half(), DRAWN)
-    coarse, _ = cut_from_half(half(), DRAWN, "coarse")
+def test_cut_from_view_gives_both_templates_the_same_windows_on_the_film() -> None:
+    fine, _ = cut_from_view(half(), DRAWN)
+    coarse, _ = cut_from_view(half(), DRAWN, "coarse")
     assert coarse.size == (70, 60)
     assert torch.allclose(coarse.image[coarse.red], fine.image[fine.red], atol=1e-4)
     assert torch.allclose(coarse.image[coarse.green], fine.image[fine.green], atol=1e-4)
@@ -114,10 +114,10 @@ def test_cut_from_half_gives_both_templates_the_same_windows_on_the_film() -> No
 
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("box", ["fine", "coarse"])
-def test_cut_from_half_maps_landmarks_back_to_film_pixels(mirrored: bool, box: str) -> None:
+def test_cut_from_view_maps_landmarks_back_to_film_pixels(mirrored: bool, box: str) -> None:
     view = half(mirrored=mirrored)
     uneven = replace(DRAWN, fine=(1060.7, 600.2, 1141.9, 697.3))  # not whole pixels of the half
-    template, theta = cut_from_half(view, uneven, box)
+    template, theta = cut_from_view(view, uneven, box)
     to_film = compose(view.to_film, pose_matrix(theta, template.aspect, SIZE[0] / SIZE[1]))
     points = torch.tensor(list(template.landmarks.values()), dtype=torch.float64)
     found = transform(to_film, points).tolist()
@@ -125,14 +125,14 @@ def test_cut_from_half_maps_landmarks_back_to_film_pixels(mirrored: bool, box: s
         assert point == pytest.approx(DRAWN.landmarks[name], abs=1e-9)
 
 
-def test_cut_from_half_needs_no_landmarks() -> None:
-    template, _ = cut_from_half(half(), replace(DRAWN, landmarks={}))
+def test_cut_from_view_needs_no_landmarks() -> None:
+    template, _ = cut_from_view(half(), replace(DRAWN, landmarks={}))
     assert template.landmarks == {}
 
 
 def test_cut_template_returns_the_pose_of_the_box() -> None:
     view = half(mirrored=True)
-    template, theta = cut_from_half(view, DRAWN)
+    template, theta = cut_from_view(view, DRAWN)
     to_film = compose(view.to_film, pose_matrix(theta, template.aspect, SIZE[0] / SIZE[1]))
     (xa, ya), (xb, yb) = transform(to_film, torch.tensor([[-1.0, -1], [1, 1]])).tolist()
     assert (xb, ya, xa, yb) == pytest.approx(DRAWN.fine)
@@ -173,25 +173,25 @@ def test_cut_template_of_a_left_knee_equals_the_mirrored_right_one(
         assert one.landmarks["margin"] == pytest.approx(two.landmarks["margin"])
 
 
-def test_cut_template_equals_cut_from_half() -> None:
+def test_cut_template_equals_cut_from_view() -> None:
     film = phantom(2, size=(400, 500)).radiograph
     annotation = Annotation(Path("film"), "right", *[(320.0, 150.0, 420.0, 250.0)] * 4)
     halves = split(film)
     one, theta = cut_template(film, annotation)
-    two, other = cut_from_half(View(halves.pixels[1], halves.to_film[1]), annotation)
+    two, other = cut_from_view(View(halves.pixels[1], halves.to_film[1]), annotation)
     assert torch.equal(one.image, two.image)
     assert torch.equal(theta, other)
 
 
 def test_template_to_takes_the_dtype_of_a_tensor() -> None:
-    template, _ = cut_from_half(half(), DRAWN)
+    template, _ = cut_from_view(half(), DRAWN)
     double = template.to(torch.zeros(1, dtype=torch.float64))
     assert double.image.dtype == double.local_contrast.dtype == torch.float64
     assert (double.red, double.landmarks) == (template.red, template.landmarks)
 
 
 def test_template_for_local_contrast_covers_the_same_patch() -> None:
-    template, _ = cut_from_half(half(), DRAWN)
+    template, _ = cut_from_view(half(), DRAWN)
     fine = template.for_local_contrast()
     assert fine.size == template.size
     assert torch.equal(fine.image, template.local_contrast)
@@ -215,12 +215,12 @@ def test_cut_template_refuses_a_box_that_leaves_the_half(fine: Box) -> None:
 def test_cut_template_names_a_coarse_box_that_leaves_the_half() -> None:
     wide = replace(DRAWN, coarse=(980.0, 580.0, 1160.0, 720.0))
     assert "the coarse box leaves" in refusal(wide, "coarse")
-    cut_from_half(half(), wide)  # the fine one is none the worse
+    cut_from_view(half(), wide)  # the fine one is none the worse
 
 
 def test_cut_template_accepts_a_box_on_the_edge_of_the_half() -> None:
     fine = (999.5, 600.0, 1100.0, 696.0)
-    template, _ = cut_from_half(half(), replace(DRAWN, fine=fine, green=DRAWN.red))
+    template, _ = cut_from_view(half(), replace(DRAWN, fine=fine, green=DRAWN.red))
     assert template.size == (48, 50)
 
 
@@ -257,7 +257,7 @@ def test_cut_template_names_a_window_on_a_single_grey(name: str) -> None:
     rows = slice((y0 - 500) // 2 - 1, (y1 - 500) // 2 + 1)
     view.pixels[rows, (x0 - 1000) // 2 - 1 : (x1 - 1000) // 2 + 1] = 0.0
     with pytest.raises(TemplateError, match=f"the {name} box shows a single grey"):
-        cut_from_half(view, DRAWN)
+        cut_from_view(view, DRAWN)
 
 
 def texture(seed: int = 0) -> Tensor:

@@ -12,7 +12,7 @@ from kneematch.geometry.sampling import resize
 from kneematch.geometry.split import split
 from kneematch.geometry.view import View
 from kneematch.matching.annotation import annotate
-from kneematch.matching.template import cut_from_half
+from kneematch.matching.template import cut_from_view
 from kneematch.networks.cpu_inference import float_network
 from kneematch.networks.model_file import Model, load_model, shipped_model
 from kneematch.networks.template_transfer import TransferredTemplate, transfer_template
@@ -43,7 +43,7 @@ def knees(seed: int) -> tuple[Tensor, Tensor, float]:
     for side, knee in enumerate(film.knees):
         boxes = annotate(Path("film"), knee.side, knee.plateau_left, knee.plateau_right)
         view = View(halves.pixels[side], halves.to_film[side])
-        template, theta = cut_from_half(view, boxes)
+        template, theta = cut_from_view(view, boxes)
         # Smaller than the model's, and off its middle.
         poses.append(theta * torch.tensor([0.8, 1, 1, 1]) + torch.tensor([0, 0.04, -0.03, 0.02]))
     return halves.pixels, torch.stack(poses).float(), template.aspect

@@ -12,7 +12,7 @@ from kneematch.geometry.sampling import resize
 from kneematch.geometry.split import split
 from kneematch.geometry.view import View
 from kneematch.matching.annotation import annotate
-from kneematch.matching.template import cut_from_half
+from kneematch.matching.template import cut_from_view
 from kneematch.synthetic.phantom import phantom
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.phase import Loss
@@ -72,10 +72,10 @@ def phantoms() -> Phantoms:
         for side, knee in enumerate(film.knees):
             boxes = annotate(Path("film"), knee.side, knee.plateau_left, knee.plateau_right)
             view = View(small[side], whole.to_film[side])
-            poses.append(cut_from_half(view, boxes)[1])
+            poses.append(cut_from_view(view, boxes)[1])
             if seed == SEEDS[0] and side == 1:
-                coarse, coarse_pose = cut_from_half(view, boxes, "coarse")
-                fine, fine_pose = cut_from_half(view, boxes, "fine")
+                coarse, coarse_pose = cut_from_view(view, boxes, "coarse")
+                fine, fine_pose = cut_from_view(view, boxes, "fine")
         halves.append(small)
     templates = TemplatePair(coarse, fine, coarse_pose.float(), fine_pose.float())
     truth = torch.stack(poses).reshape(len(SEEDS), 2, 4).float()

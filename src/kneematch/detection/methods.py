@@ -16,7 +16,7 @@ from kneematch.geometry.view import VIEW_SIZE, KneePlace, View, cut_views, film_
 from kneematch.io.radiograph import Radiograph
 from kneematch.io.read import read_isolated
 from kneematch.matching.annotation import Annotation, Box, annotation_problems, load_annotation
-from kneematch.matching.template import Template, annotated_half, cut_from_half
+from kneematch.matching.template import Template, annotated_half, cut_from_view
 from kneematch.networks.model_file import Model
 from kneematch.networks.template_transfer import transfer_template
 from kneematch.networks.two_stage import (
@@ -66,7 +66,7 @@ def read_template(template: DrawnTemplate, *, located: bool) -> TemplateSource:
         raise TemplateError(f"{drawn.film}: {problem}")
     film = read_isolated(drawn.film)
     view = _located_view(film, drawn) if located else annotated_half(film, drawn)
-    cut, theta = cut_from_half(view, drawn)
+    cut, theta = cut_from_view(view, drawn)
     return TemplateSource(cut, view.pixels, theta)
 
 

@@ -26,7 +26,7 @@ from kneematch.matching.annotation import (
     enlarged,
     save_annotation,
 )
-from kneematch.matching.template import cut_from_half, cut_template
+from kneematch.matching.template import cut_from_view, cut_template
 
 PLATEAU: Final = "plateau_"  # beginning of the names of the tibial plateau's two margins
 NEEDED: Final = ("fine", "red", "green")
@@ -80,7 +80,7 @@ def import_template(
     if config.side is None and len(knees) == 1 and knee_in_box(knees, annotation.fine):
         # A film of one knee, which may lie in either half, or across both.
         annotation = replace(annotation, side=SIDES[LEFT if knees[0].mirrored else RIGHT])
-        cut_from_half(view_of_knee(film_tensor(pixels), knees[0]), annotation)
+        cut_from_view(view_of_knee(film_tensor(pixels), knees[0]), annotation)
     else:
         cut_template(pixels, annotation)  # which checks that the boxes lie in their half
     save_annotation(annotation, out)

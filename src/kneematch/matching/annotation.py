@@ -108,7 +108,7 @@ def save_annotation(annotation: Annotation, path: str | Path) -> None:
 def annotation_problems(annotation: Annotation) -> Iterator[tuple[str, str]]:
     """Yield every geometric fault of an annotation.
 
-    Whether the boxes can be cut from the film is checked by `cut_from_half`.
+    Whether the boxes can be cut from the film is checked by `cut_from_view`.
 
     Yields:
         The name of the box to correct (or "landmarks"), and what was found, what was expected and

@@ -72,7 +72,7 @@ def cut_template(
     Returns:
         The template and the pose theta (4,) it has in its own half image.
     """
-    return cut_from_half(annotated_half(film, annotation), annotation, box)
+    return cut_from_view(annotated_half(film, annotation), annotation, box)
 
 
 def annotated_half(film: Radiograph, annotation: Annotation) -> View:
@@ -81,20 +81,20 @@ def annotated_half(film: Radiograph, annotation: Annotation) -> View:
     return View(halves.pixels[side], halves.to_film[side])
 
 
-def cut_from_half(half: View, annotation: Annotation, box: str = "fine") -> tuple[Template, Tensor]:
+def cut_from_view(view: View, annotation: Annotation, box: str = "fine") -> tuple[Template, Tensor]:
     """Cut a template out of an image (H, W) of a knee, at the image's own resolution.
 
     Boxes are upright on the film; in a view of a knee that was turned upright, they are rotated.
     """
-    theta, height_ratio = _pose_of_box(half, getattr(annotation, box))
-    _check_pose(annotation, box, theta, height_ratio, 2 * float(half.to_film[:2, 0].norm()))
-    scale, (height, width) = float(theta[0]), half.size
+    theta, height_ratio = _pose_of_box(view, getattr(annotation, box))
+    _check_pose(annotation, box, theta, height_ratio, 2 * float(view.to_film[:2, 0].norm()))
+    scale, (height, width) = float(theta[0]), view.size
     size = max(round(scale * height_ratio * height), 1), round(scale * width)
     matrix = pose_matrix(theta, size[0] / size[1], height / width)
-    from_film = torch.linalg.inv(compose(half.to_film, matrix))
+    from_film = torch.linalg.inv(compose(view.to_film, matrix))
     template = Template(
-        sample(half.pixels, matrix.to(half.pixels), size),
-        sample(normalize_local_contrast(half.pixels), matrix.to(half.pixels), size),
+        sample(view.pixels, matrix.to(view.pixels), size),
+        sample(normalize_local_contrast(view.pixels), matrix.to(view.pixels), size),
         red=_window(annotation, "red", from_film, size),
         green=_window(annotation, "green", from_film, size),
         landmarks=_landmarks(annotation, from_film),
@@ -104,11 +104,11 @@ def cut_from_half(half: View, annotation: Annotation, box: str = "fine") -> tupl
     return template, theta
 
 
-def _pose_of_box(half: View, box: Box) -> tuple[Tensor, float]:
+def _pose_of_box(view: View, box: Box) -> tuple[Tensor, float]:
     """Return the pose theta (4,) of a box on the film in an image, and its s2 over its scale."""
-    mirrored = bool(torch.linalg.det(half.to_film) < 0)
-    matrix = torch.linalg.inv(half.to_film) @ rectangle_to_film(*box, mirrored=mirrored)
-    image_aspect = half.size[0] / half.size[1]
+    mirrored = bool(torch.linalg.det(view.to_film) < 0)
+    matrix = torch.linalg.inv(view.to_film) @ rectangle_to_film(*box, mirrored=mirrored)
+    image_aspect = view.size[0] / view.size[1]
     ends = torch.tensor([[-1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)
     theta = pose_from_points(transform(matrix, ends), ends, 1.0, image_aspect)
     down = matrix[:2, 1] * torch.tensor([1.0, image_aspect], dtype=torch.float64)

@@ -26,7 +26,7 @@ from kneematch.io.files import (
 )
 from kneematch.io.read import read_isolated
 from kneematch.matching.annotation import Annotation, load_annotation
-from kneematch.matching.template import annotated_half, cut_from_half
+from kneematch.matching.template import annotated_half, cut_from_view
 from kneematch.networks.model_file import PHASES, Model, save_model
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
@@ -156,8 +156,8 @@ def cut_templates(annotation: Annotation, device: str) -> tuple[TemplatePair, Te
     """Return both templates, and the half image (H, W) that they were annotated on."""
     half = annotated_half(read_isolated(annotation.film), annotation)
     like = torch.empty(0, device=device)
-    coarse, coarse_pose = cut_from_half(half, annotation, "coarse")
-    fine, fine_pose = cut_from_half(half, annotation, "fine")
+    coarse, coarse_pose = cut_from_view(half, annotation, "coarse")
+    fine, fine_pose = cut_from_view(half, annotation, "fine")
     poses = coarse_pose.to(like), fine_pose.to(like)
     return TemplatePair(coarse.to(like), fine.to(like), *poses), half.pixels.to(like)
 

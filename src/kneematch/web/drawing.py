@@ -29,7 +29,7 @@ from kneematch.matching.annotation import (
     find_plateau_margins,
     load_annotation,
 )
-from kneematch.matching.template import Template, cut_from_half
+from kneematch.matching.template import Template, cut_from_view
 
 RED: Final = (255, 92, 92)
 GREEN: Final = (92, 220, 130)
@@ -58,7 +58,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitFilm:
-    """The film that is drawn on, and its two halves."""
+    """The film that is drawn on, its two halves, and what a template is cut from."""
 
     path: Path
     film: Radiograph
@@ -110,8 +110,8 @@ def located_knees(film: SplitFilm) -> tuple[KneePlace, ...]:
 def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
     """Return the annotation of a drawing; the fine box decides on the side.
 
-    It is the side of the knee in the box: the knee of a film with one may lie in either half. In a
-    box without a knee, the box's centre decides.
+    It is that of the knee in the box, since the only knee of a film may lie in either half; without
+    a knee in the box, it is the half that the box's centre lies in.
     """
     fine, knee = drawing.fine, knee_in_box(located_knees(film), drawing.fine)
     right = (fine[0] + fine[2]) / 2 >= film.axis_px if knee is None else not knee.mirrored
@@ -136,7 +136,7 @@ def _cutting_problems(
     found: list[dict[str, str]] = []
     for box in boxes:
         try:
-            cut_from_half(view, annotation, box)
+            cut_from_view(view, annotation, box)
         except TemplateError as error:
             text = str(error).removeprefix(f"{annotation.film}: ")
             named = re.search(r"the (fine|coarse|red|green) box", text)
@@ -151,7 +151,7 @@ def box_warnings(annotation: Annotation, film: SplitFilm) -> list[str]:
     That is whether they show a joint, and what they can be used for.
     """
     warnings = []
-    template, _ = cut_from_half(film.view(annotation), annotation)
+    template, _ = cut_from_view(film.view(annotation), annotation)
     same = (template.image - template.image.median()).abs() < SAME_GREY
     if same.float().mean() >= MOSTLY:
         warnings += ["the fine box is mostly a single grey; a knee joint is not; move the boxes"]
@@ -235,7 +235,7 @@ def _around_plateau(film: SplitFilm, side: str, left: Point, right: Point) -> An
 
 def template_pictures(annotation: Annotation, film: SplitFilm) -> dict[str, Any]:
     """Return the fine template as it is matched in the left and in the right half of films."""
-    template, _ = cut_from_half(film.view(annotation), annotation)
+    template, _ = cut_from_view(film.view(annotation), annotation)
     image = _draw_template(template)
     x0, y0, x1, y1 = annotation.fine
     return {
