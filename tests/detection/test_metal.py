@@ -75,7 +75,10 @@ def test_number_regions_equals_scipy(share: float) -> None:
     masks = np.random.default_rng(0).random((3, 40, 30)) < share
     cross = ndimage.generate_binary_structure(2, 1)[None]  # touches within a mask only
     wanted, count = ndimage.label(masks, np.pad(cross, ((1, 1), (0, 0), (0, 0))))
-    found = number_regions(masks)
-    assert len(found) == masks.sum()
+    starts, lengths, regions = number_regions(masks)
+    runs = zip(starts.tolist(), lengths.tolist(), strict=True)
+    places = [place for start, length in runs for place in range(start, start + length)]
+    assert places == np.flatnonzero(masks).tolist()
+    found = np.repeat(regions, lengths)
     pairs = set(zip(found.tolist(), wanted[masks].tolist(), strict=True))
     assert len(pairs) == count == len(set(found.tolist()))

@@ -5,23 +5,24 @@ abruptly. Bone may be as bright on the film, but fades over some millimetres, at
 of its outline.
 """
 
-from functools import cache, reduce
+from functools import cache
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kneematch.geometry.sampling import resize
-from kneematch.geometry.view import VIEW_WIDTH
+from kneematch.geometry.view import VIEW_SIZE, VIEW_WIDTH
 
 Grey = NDArray[np.float32]
 Mask = NDArray[np.bool_]
+Places = NDArray[np.int64]
 
-PLATEAU: Final = 100  # width of the plateau in what is looked at, in pixels
+PLATEAU: Final = round(VIEW_SIZE[1] / VIEW_WIDTH)  # its width in a view, in pixels
 HEIGHTS: Final = (-0.8, 1.0)  # of the part that is looked at, from the joint, in plateau widths
 ACROSS: Final = 0.7  # half the width of that part, in plateau widths
-SIZE: Final = (round(PLATEAU * (HEIGHTS[1] - HEIGHTS[0])), round(PLATEAU * 2 * ACROSS))
+ROWS: Final = slice(*(round(VIEW_SIZE[0] / 2 + PLATEAU * edge) for edge in HEIGHTS))
+COLUMNS: Final = slice(*(round(VIEW_SIZE[1] / 2 + PLATEAU * edge) for edge in (-ACROSS, ACROSS)))
 REACH: Final = 0.5  # of the bones to either side at the joint, in plateau widths
 SHAFT_REACH: Final = 0.3  # and away from it
 SHAFT: Final = (0.3, 0.7)  # distances from the joint between which the bones narrow
@@ -41,10 +42,7 @@ SHARPNESS: Final = 0.2
 
 def has_metal(view: Tensor) -> bool:
     """Return whether the knee in a view (400, 250), as `cut_views` makes it, has metal in it."""
-    height, width = view.shape
-    top, bottom = (round(height / 2 + edge * width / VIEW_WIDTH) for edge in HEIGHTS)
-    left, right = (round(width / 2 + edge * width / VIEW_WIDTH) for edge in (-ACROSS, ACROSS))
-    region = resize(view[top:bottom, left:right], SIZE).numpy()
+    region = view[ROWS, COLUMNS].numpy()
     bones, beside = _bones_and_beside()
     if region[bones].mean() < region[:, beside].mean():  # a negative
         region = -region
@@ -55,70 +53,99 @@ def has_metal(view: Tensor) -> bool:
 @cache
 def _bones_and_beside() -> tuple[Mask, Mask]:
     """Return where bones lie (H, W), and which columns (W,) lie beside the leg."""
-    away = np.abs((np.arange(SIZE[0]) + 0.5) / PLATEAU + HEIGHTS[0])
-    across = np.abs((np.arange(SIZE[1]) + 0.5) / PLATEAU - ACROSS)
+    away = np.abs((np.arange(ROWS.stop - ROWS.start) + 0.5) / PLATEAU + HEIGHTS[0])
+    across = np.abs((np.arange(COLUMNS.stop - COLUMNS.start) + 0.5) / PLATEAU - ACROSS)
     return across < np.interp(away, SHAFT, (REACH, SHAFT_REACH))[:, None], across > BESIDE
 
 
 def _has_metal(grey: Grey, bones: Mask) -> bool:
     """Return whether a bright region of grey levels (H, W) in the bones is even and sharp."""
-    fall = _highest(grey, NEARBY) + _highest(-grey, NEARBY)
-    compact = _highest(-_highest(-grey, THINNEST), THINNEST)
+    fall = _extreme(np.maximum, grey, NEARBY) - _extreme(np.minimum, grey, NEARBY)
+    compact = _extreme(np.maximum, _extreme(np.minimum, grey, THINNEST), THINNEST)
     bright = compact > np.array(LEVELS, np.float32)[:, None, None]
-    places = np.flatnonzero(bright)
-    pixel = places % grey.size  # of the bright ones at each level
-    region = number_regions(bright)
-    outline = ~_erode(bright).ravel()[places]
-    edge, fall = region[outline], fall.ravel()[pixel[outline]]
-    area = np.bincount(region)
-    inside, length, sharp = (
-        np.bincount(numbers, minlength=len(area))
-        for numbers in (region[bones.ravel()[pixel]], edge, edge[fall > SHARPNESS])
+    starts, lengths, region = number_regions(bright)
+    inner = _erode(bright)
+    outline = np.flatnonzero(bright ^ inner)
+    edge = region[np.searchsorted(starts, outline, side="right") - 1]
+    fall = fall.ravel()[outline % grey.size]
+    first = starts % grey.size
+    before = np.cumsum(np.append(0, bones))  # number of pixels in the bones before each pixel
+    area, inside, length, sharp = (
+        np.bincount(numbers, weights, minlength=len(region))
+        for numbers, weights in (
+            (region, lengths),
+            (region, before[first + lengths] - before[first]),
+            (edge, None),
+            (edge, fall > SHARPNESS),
+        )
     )
     possible = (area >= SMALLEST * PLATEAU**2) & (inside > IN_BONES * area)
     possible &= (length < area) & (sharp >= SHARP_SHARE * length.clip(min=1))
     for number in np.flatnonzero(possible):
-        core = grey.ravel()[pixel[(region == number) & ~outline]]
+        pixels = _ranges(starts[region == number], lengths[region == number])
+        core = grey.ravel()[pixels[inner.ravel()[pixels]] % grey.size]
         least = SHARPNESS + UNEVENNESS * core.std()
         if (fall[edge == number] > least).mean() >= SHARP_SHARE:
             return True
     return False
 
 
-def _highest(image: Grey, side: int) -> Grey:
-    """Return the largest value in the square around each pixel of an image (H, W)."""
-    height, width = image.shape
-    padded = np.pad(image, side // 2, mode="edge")
-    rows = reduce(np.maximum, (padded[k : k + height] for k in range(side)))
-    return reduce(np.maximum, (rows[:, k : k + width] for k in range(side)))
+def _extreme(choose: np.ufunc, image: Grey, side: int) -> Grey:
+    """Return the largest or smallest value in the square around each pixel of an image (H, W).
+
+    Args:
+        choose: np.maximum or np.minimum.
+        image: (H, W).
+        side: of the square, an odd number.
+    """
+    for _ in range(side // 2 * 2):  # as often along columns as along rows
+        image = image.T
+        chosen = image.copy(order="K")
+        choose(chosen[1:], image[:-1], out=chosen[1:])
+        choose(chosen[:-1], image[1:], out=chosen[:-1])
+        image = chosen
+    return image
 
 
 def _erode(masks: Mask) -> Mask:
     """Return which pixels of masks (N, H, W) have no neighbour outside their mask."""
-    padded = np.pad(masks, ((0, 0), (1, 1), (1, 1)), constant_values=True)
-    vertical = padded[:, :-2, 1:-1] & padded[:, 2:, 1:-1]
-    return masks & vertical & padded[:, 1:-1, :-2] & padded[:, 1:-1, 2:]
+    inner = masks.copy()
+    inner[:, 1:] &= masks[:, :-1]
+    inner[:, :-1] &= masks[:, 1:]
+    inner[:, :, 1:] &= masks[:, :, :-1]
+    inner[:, :, :-1] &= masks[:, :, 1:]
+    return inner
 
 
-def number_regions(masks: Mask) -> NDArray[np.int64]:
-    """Return the number of the connected region of each pixel that is set in masks (N, H, W).
+def number_regions(masks: Mask) -> tuple[Places, Places, Places]:
+    """Return the runs of set pixels in rows of masks (N, H, W), and the region of each run.
 
-    SciPy's `ndimage.label` takes 0.2 s to import. Runs of pixels in a row are united with those
-    that they touch in the next row: all get the lowest number.
+    SciPy's `ndimage.label` takes 0.2 s to import. Runs are united with those that they touch in
+    the next row: all get the lowest number.
+
+    Returns:
+        starts of the runs in the flattened masks, their lengths, and the numbers of their regions.
     """
-    padded = np.pad(masks, ((0, 0), (0, 1), (0, 1)))  # so that a run ends with its row
-    changes = np.flatnonzero(np.diff(padded.ravel(), prepend=False))
+    count, height, width = masks.shape
+    below = width + 1
+    padded = np.zeros((count * height + 1, below), np.bool_)  # so that a run ends with its row
+    padded[:-1, 1:] = masks.reshape(-1, width)
+    changes = np.flatnonzero(np.diff(padded.ravel()))
     starts, stops = changes[::2], changes[1::2]
-    below = padded.shape[2]
     first = np.searchsorted(stops, starts + below, side="right")
     touched = (np.searchsorted(starts, stops + below) - first).clip(min=0)
+    touched[starts // below % height == height - 1] = 0  # the next row is in another mask
     upper = np.repeat(np.arange(len(starts)), touched)
-    lower = np.arange(len(upper)) - np.repeat(np.cumsum(touched) - touched - first, touched)
-    number = np.arange(len(starts))
-    while (number[upper] != number[lower]).any():
-        roots = number[upper], number[lower]
-        for root in roots:
-            np.minimum.at(number, root, np.minimum(*roots))
-        number = number[number]
-    rank = np.cumsum(number == np.arange(len(starts))) - 1  # of the lowest numbers
-    return np.repeat(rank[number], stops - starts)
+    number, pairs = np.arange(len(starts)), np.stack([upper, _ranges(first, touched)])
+    while pairs.size:
+        np.minimum.at(number, pairs.max(0), pairs.min(0))
+        while (number != (root := number[number])).any():
+            number = root
+        pairs = number[pairs]
+        pairs = pairs[:, pairs[0] != pairs[1]]
+    return starts - starts // below, stops - starts, number
+
+
+def _ranges(starts: Places, lengths: Places) -> Places:
+    """Return `lengths` consecutive numbers from each of `starts` on, all in one array."""
+    return np.arange(lengths.sum()) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
