@@ -192,7 +192,7 @@ def measure_quality(
 def exposed_field(pixels: NDArray[np.float32]) -> tuple[int, int, int, int]:
     """Return the exposed part (x0, y0, x1, y1) of a film (H, W): all but even borders."""
     height, width = pixels.shape
-    few = pixels[::FIELD_STEP, ::FIELD_STEP]
+    few = pixels[::FIELD_STEP, ::FIELD_STEP].copy()  # contiguous: in half of the time
     dark, bright = np.percentile(few[::FIELD_STEP, ::FIELD_STEP], (1, 99))
     rows, columns = (np.flatnonzero(np.ptp(few, k) > EVEN * (bright - dark)) for k in (1, 0))
     if not rows.size or not columns.size:
