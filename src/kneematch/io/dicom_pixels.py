@@ -162,7 +162,7 @@ def _drop_unused_bits(pixels: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
     allocated, stored = 8 * pixels.dtype.itemsize, int(dataset.BitsStored)
     signed = pixels.dtype.kind == "i"
     low, high = (-(1 << stored - 1), (1 << stored - 1) - 1) if signed else (0, (1 << stored) - 1)
-    if low <= pixels.min() and pixels.max() <= high:
+    if pixels.max() <= high and (not signed or low <= pixels.min()):
         return pixels
     above = allocated - 1 - int(dataset.get("HighBit", stored - 1))
     used: NDArray[Any] = np.left_shift(pixels, max(above, 0))

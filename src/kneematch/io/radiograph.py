@@ -113,7 +113,8 @@ def unit_range(
         stored, band = (each[start : start + ROWS_AT_ONCE] for each in (pixels, unit))
         if pixels.dtype.itemsize <= 2:  # exact in float32
             band[:] = stored
-            band -= np.float32(dark)
+            if dark:
+                band -= np.float32(dark)
         else:  # subtracted before they are rounded
             np.subtract(stored, dark, out=band, dtype=np.float64, casting="same_kind")
         band /= np.float32(span)  # a division, so that the brightest is exactly 1
