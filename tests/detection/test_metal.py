@@ -6,6 +6,7 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
+from kneematch.detection import metal
 from kneematch.detection.metal import has_metal, number_regions
 from kneematch.geometry.view import VIEW_SIZE, KneePlace, cut_views
 from kneematch.synthetic.phantom import phantom
@@ -68,6 +69,46 @@ def test_has_metal_ignores_soft_brightness(view: Tensor) -> None:
 def test_has_metal_sees_metal_on_a_negative(view: Tensor) -> None:
     assert not has_metal(1 - view)
     assert has_metal(1 - with_disc(view, 0.1, 0.3))
+
+
+def drawn_shapes(seed: int) -> Tensor:
+    """A view with rectangles of any brightness on a background that is more or less smooth."""
+    rng = np.random.default_rng(seed)
+    view = 0.6 * ndimage.uniform_filter(rng.random(VIEW_SIZE), int(rng.integers(1, 40)))
+    for _ in range(rng.integers(1, 6)):
+        top, left, height, width = rng.integers((100, 40, 5, 5), (300, 200, 80, 80))
+        view[top : top + height, left : left + width] = rng.uniform(0, 1.5)
+    view = ndimage.uniform_filter(view, int(rng.integers(1, 7)))
+    return torch.from_numpy((view + rng.normal(0, 0.02, VIEW_SIZE)).astype(np.float32))
+
+
+def metal_by_scipy(view: Tensor) -> bool:
+    """The same as has_metal, region by region, as plainly as SciPy can say it."""
+    part = view[metal.ROWS, metal.COLUMNS].numpy()
+    bones, beside = metal._bones_and_beside()
+    part = -part if part[bones].mean() < part[:, beside].mean() else part
+    low, high = np.percentile(part, metal.QUANTILES).astype(np.float32)
+    grey = ((part - low) / (high - low)).clip(max=1.0)
+    fall = ndimage.maximum_filter(grey, metal.NEARBY) - ndimage.minimum_filter(grey, metal.NEARBY)
+    for level in np.array(metal.LEVELS, np.float32):
+        bright = ndimage.grey_opening(grey, metal.THINNEST) > level
+        labels, count = ndimage.label(bright)
+        for region in (labels == number for number in range(1, count + 1)):
+            core = ndimage.binary_erosion(region, border_value=1)
+            if region.sum() < metal.SMALLEST * metal.PLATEAU**2 or not core.any():
+                continue
+            least = metal.SHARPNESS + metal.UNEVENNESS * grey[core].std()
+            sharp = fall[region & ~core] > least
+            if bones[region].mean() > metal.IN_BONES and sharp.mean() >= metal.SHARP_SHARE:
+                return True
+    return False
+
+
+def test_has_metal_equals_scipy_on_drawn_shapes() -> None:
+    views = [drawn_shapes(seed) for seed in range(60)]
+    found = [has_metal(view) for view in views]
+    assert found == [metal_by_scipy(view) for view in views]
+    assert 10 < sum(found) < 50
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.6, 0.7, 1.0])

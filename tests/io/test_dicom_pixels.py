@@ -158,11 +158,12 @@ def test_decode_pixels_extends_signs_that_the_codestream_lacks(
     assert_reads(save_film(stored, 12, syntax, frame=frame), gradient())
 
 
+@pytest.mark.parametrize(("kind", "lowest"), [(np.uint16, 0), (np.int16, -2048)])
 def test_decode_pixels_drops_bits_above_the_stored_ones(
-    gradient: Gradient, save_film: Save, assert_reads: Check
+    gradient: Gradient, save_film: Save, assert_reads: Check, kind: type, lowest: int
 ) -> None:
-    overlaid = gradient()
-    overlaid[::2] |= 0x8000
+    overlaid = (gradient().astype(np.int32) + lowest).astype(kind)
+    overlaid.view(np.uint16)[::2] |= 0x8000
     assert_reads(save_film(overlaid), gradient())
 
 
