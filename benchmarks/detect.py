@@ -21,7 +21,6 @@ import torch
 
 from films import table, timed
 from kneematch.detection.detector import Detector
-from kneematch.detection.preparation import prepare
 from kneematch.io.read import read
 from kneematch.solvers.settings import NEURAL
 from kneematch.synthetic.config import SynthConfig
@@ -40,7 +39,7 @@ def parts(detector: Detector, paths: Sequence[Path]) -> dict[str, float]:
     times = []
     for k in range(MEASURED):
         film, decode = timed(partial(read, paths[k % len(paths)]))
-        prepared, split = timed(partial(prepare, film, detector.preparation))
+        (prepared,), split = timed(partial(detector.prepare, [film]))
         _, find = timed(partial(detector.find, [prepared]))
         times.append((decode, split, find))
     medians = (statistics.median(part) for part in zip(*times, strict=True))

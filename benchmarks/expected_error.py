@@ -96,7 +96,7 @@ def gather(detector: Detector, cases: Iterable[Case]) -> Knees:
 
 def find_knees(detector: Detector, case: Case) -> Iterator[tuple[float, float, float]]:
     """Yield mismatch, margin error and expected error of the knees of a film."""
-    film = detector.prepare(case.film)
+    (film,) = detector.prepare([case.film])
     if isinstance(film, FilmError) or case.margins is None:
         return
     posed = make_problem(film.views.pixels[None], detector.template)

@@ -1,6 +1,6 @@
 """Detect on a GPU that has too little memory, and compare the results with an undisturbed run's.
 
-    python benchmarks/gpu_memory.py [--films N] [--batch-size B] [--workers W]
+    python benchmarks/gpu_memory.py [--films N] [--batch-size B]
 
 The memory that a batch of B films and one of a single film take is measured first, as PyTorch
 reserves it on the card: with what lies between its tensors, which limits count as well. Then the
@@ -86,13 +86,13 @@ def free_memory() -> None:
     torch.cuda.reset_peak_memory_stats()
 
 
-def run(films: Path, out: Path, batch_size: int, workers: int) -> tuple[Rows, list[str], int]:
-    """Detect; return rows, messages and the most memory that PyTorch reserved."""
+def run(films: Path, out: Path, batch_size: int) -> tuple[Rows, list[str], int]:
+    """Detect in this process; return rows, messages and the most memory that PyTorch reserved."""
     messages = Messages()
     logger = logging.getLogger("kneematch")
     logger.addHandler(messages)
     try:
-        config = DetectConfig(device=DEVICE, batch_size=batch_size, workers=workers)
+        config = DetectConfig(device=DEVICE, batch_size=batch_size, workers=0)
         detect_folder(films, out, config)
     finally:
         logger.removeHandler(messages)
@@ -147,14 +147,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--films", type=int, default=40)
     parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         films, runs = Path(temporary) / "films", Path(temporary)
         synthesize(films, SynthConfig(args.films, size=(320, 400), framing="any"))
         networks = memory_of_networks()
-        _, _, small = run(films, runs / "single", 1, args.workers)
-        expected, _, large = run(films, runs / "undisturbed", args.batch_size, args.workers)
+        _, _, small = run(films, runs / "single", 1)
+        expected, _, large = run(films, runs / "undisturbed", args.batch_size)
         sizes = [size / MEGABYTE for size in (networks, small, large)]
         print(
             "Memory of the networks {:.0f} MB; with one film {:.0f}; a batch {:.0f}".format(*sizes)
@@ -167,7 +166,7 @@ def main() -> int:
                 rows, lines = Rows(), list[str]()
                 try:
                     with way(size):
-                        rows, lines, _ = run(films, out, args.batch_size, args.workers)
+                        rows, lines, _ = run(films, out, args.batch_size)
                 except (KneematchError, RuntimeError) as error:
                     wrong.append(f"{out.name}: {error!r}")
                 far = distance(rows, expected)

@@ -117,7 +117,7 @@ def astray(cases: Iterable[Case], detector: Detector) -> Judged:
     """Judge what is found where the locator did not see the knees."""
     judged = []
     for case in cases:
-        prepared = detector.prepare(case.film)
+        (prepared,) = detector.prepare([case.film])
         if isinstance(prepared, FilmError):
             continue
         for right, down, larger in ASTRAY:

@@ -44,7 +44,6 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000Lossless
 
 from kneematch.detection.detector import Detector
-from kneematch.detection.preparation import prepare
 from kneematch.synthetic.config import SynthConfig, parse_size
 from kneematch.synthetic.dataset import synthesize
 from kneematch.synthetic.phantom import phantom
@@ -201,7 +200,7 @@ def _search(seconds: float) -> float:
     """Return how often a second one process searches a film."""
     torch.set_num_threads(1)
     detector = Detector.load(device="cpu")
-    film = prepare(phantom(0, size=(512, 640)).radiograph, detector.preparation)
+    (film,) = detector.prepare([phantom(0, size=(512, 640)).radiograph])
     detector.find([film])
     started, count = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:

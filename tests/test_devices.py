@@ -1,8 +1,10 @@
 """Names of devices, and what they stand for."""
 
 import pytest
+import torch
+from torch import Tensor
 
-from kneematch.devices import resolve_device
+from kneematch.devices import map_alike, most_workers, resolve_device
 from kneematch.errors import SettingsError
 
 
@@ -20,3 +22,20 @@ def test_resolve_device_says_how_many_gpus_there_are() -> None:
 def test_resolve_device_keeps_a_name_and_chooses_for_auto() -> None:
     assert resolve_device("cpu") == "cpu"
     assert resolve_device("auto") in ("cpu", "cuda")
+
+
+def test_map_alike_gives_images_of_one_size_together() -> None:
+    images = [torch.full(size, float(k)) for k, size in enumerate([(2, 3), (4, 3), (2, 3), (1, 1)])]
+    seen = []
+
+    def mean(alike: Tensor) -> Tensor:
+        seen.append(tuple(alike.shape))
+        return alike.mean((1, 2))
+
+    assert [float(result) for result in map_alike(mean, images)] == [0.0, 1.0, 2.0, 3.0]
+    assert seen == [(2, 2, 3), (1, 4, 3), (1, 1, 1)]
+    assert map_alike(mean, []) == []
+
+
+def test_most_workers_is_not_limited_on_a_cpu() -> None:
+    assert most_workers("cpu") > 10_000

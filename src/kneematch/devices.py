@@ -2,16 +2,21 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from kneematch.errors import SettingsError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+WORKER_BYTES: Final = 1_400_000_000  # that a process with 16 large films takes on a GPU
 
 logger = logging.getLogger("kneematch")
 
@@ -36,6 +41,14 @@ def resolve_device(name: str) -> str:
     if name == "mps" and not torch.backends.mps.is_available():
         raise SettingsError("device 'mps': not found; expected an Apple GPU; choose 'cpu'")
     return name
+
+
+def most_workers(device: str) -> int:
+    """Return how many processes can compute on a device at a time; at least one."""
+    if not device.startswith("cuda"):
+        return sys.maxsize
+    free, _ = torch.cuda.mem_get_info(device)
+    return max(free // WORKER_BYTES, 1)
 
 
 def map_batches(
@@ -78,9 +91,48 @@ def map_batches(
     return found
 
 
+def copy_to(tensor: Tensor, device: str | torch.device) -> Tensor:
+    """Copy a tensor from the CPU to a device; to a GPU without waiting for what it is doing."""
+    if torch.device(device).type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def copy_back(*tensors: Tensor) -> list[NDArray[Any]]:
+    """Return tensors as arrays; a GPU is waited for once."""
+    if not tensors[0].is_cuda:
+        return [tensor.cpu().numpy() for tensor in tensors]
+    copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+    torch.cuda.current_stream(tensors[0].device).synchronize()
+    return [copy.numpy() for copy in copies]
+
+
+def map_alike(function: Callable[[Tensor], Tensor], images: Sequence[Tensor]) -> list[Tensor]:
+    """Return a function's results for images of any size, on the CPU.
+
+    Args:
+        function: from images (N, H, W) to as many results.
+        images: (H, W) each; those of one size are given to the function together.
+    """
+    results = list(images)
+    for size in dict.fromkeys(image.shape for image in images):
+        alike = [k for k, image in enumerate(images) if image.shape == size]
+        found = function(torch.stack([images[k] for k in alike])).cpu()
+        for k, result in zip(alike, found, strict=True):
+            results[k] = result
+    return results
+
+
 def cpu_has_bfloat16() -> bool:
     """Return whether the CPU multiplies numbers of type bfloat16, in half of float32's time."""
     return bool(getattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)())
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Convolve in float32 on a GPU, so that results do not depend on what shares a batch."""
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield
 
 
 @contextmanager

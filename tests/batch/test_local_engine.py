@@ -2,15 +2,18 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from kneematch.batch import local_engine
 from kneematch.batch.config import DetectorSource
-from kneematch.batch.local_engine import detect_chunk, detect_rows
+from kneematch.batch.local_engine import NumberedFilms, chunks, detect_chunk, detect_rows
+from kneematch.batch.row import Row
 from kneematch.detection.detector import Detector
+from kneematch.errors import SettingsError
 
 SOURCE = DetectorSource(method="neural", device="cpu")
 
@@ -47,3 +50,40 @@ def test_detect_chunk_does_not_depend_on_the_size_of_the_chunk(
     whole = detect_chunk(detector, numbered)
     single = [detect_chunk(detector, [film])[0] for film in numbered]
     assert [row.to_line() for row in whole] == [row.to_line() for row in single]
+
+
+def test_chunks_are_batches_on_a_gpu() -> None:
+    films = [(k, f"{k}.dcm") for k in range(1000)]
+    sizes = {
+        device: {len(chunk) for chunk in chunks(films, 2, DetectorSource(device=device))}
+        for device in ("cpu", "cuda")
+    }
+    assert sizes == {"cpu": {8}, "cuda": {16, 8}}
+    assert len(chunks(films, 2, DetectorSource(device="cuda", batch_size=5))) == 200
+    assert len(chunks(films[:10], 2, DetectorSource(device="cuda"))) == 10
+
+
+@pytest.mark.parametrize("fits_alone", [True, False])
+def test_detect_rows_tries_again_alone_what_did_not_fit_into_a_gpu(
+    named: list[str], detector: Detector, monkeypatch: pytest.MonkeyPatch, fits_alone: bool
+) -> None:
+    tried = []
+
+    def full(
+        source: DetectorSource, tasks: Sequence[NumberedFilms], workers: int
+    ) -> Iterator[tuple[NumberedFilms, list[Row] | SettingsError]]:
+        for task in tasks:
+            tried.append((len(task), workers))
+            fits = workers == 1 and fits_alone
+            yield task, detect_chunk(detector, task) if fits else SettingsError("too large")
+
+    monkeypatch.setattr(local_engine, "_map_chunks", full)
+    monkeypatch.setattr(local_engine, "most_workers", lambda device: 2)
+    source, films = DetectorSource(device="cuda", batch_size=4), list(enumerate(named)) * 8
+    found = detect_rows(detector, source, films, workers=3)
+    if fits_alone:
+        assert sum(len(rows) for rows in found) == len(films)
+        assert tried == [(4, 2)] * 20 + [(1, 1)] * 80
+    else:
+        with pytest.raises(SettingsError, match="too large"):
+            list(found)

@@ -54,13 +54,13 @@ def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
     """Let the search of any other film fail the test."""
     from kneematch.detection import detector
 
-    prepare = detector.prepare_file
+    read = detector.read_isolated
 
-    def checked(path: str, *arguments: Any) -> Any:
+    def checked(path: str) -> Any:
         assert path in films
-        return prepare(path, *arguments)
+        return read(path)
 
-    monkeypatch.setattr(detector, "prepare_file", checked)
+    monkeypatch.setattr(detector, "read_isolated", checked)
 
 
 def test_detect_folder_writes_everything_that_is_requested(named: list[str], out: Path) -> None:

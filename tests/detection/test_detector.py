@@ -207,7 +207,7 @@ def test_detector_finds_one_knee_where_the_header_says_so(
 @pytest.fixture
 def no_markers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Films without the letters R and L."""
-    monkeypatch.setattr(preparation, "read_markers", lambda pixels: ())
+    monkeypatch.setattr(preparation, "read_markers", lambda films: [()] * len(films))
 
 
 @pytest.mark.usefixtures("no_markers")
@@ -246,7 +246,9 @@ def test_built_in_landmarks_are_medial_and_lateral_in_both_halves(
 def test_detector_batch_size_changes_nothing(annotation: Annotation, film: Radiograph) -> None:
     one = replace(film, laterality="R")
     films = [film, one, replace(film, pixels=film.pixels[:, ::-1].copy()), one, film]
-    by_one, by_three = (detector_at(annotation, batch_size=size).detect(films) for size in (1, 3))
+    by_one, by_three = (
+        replace(detector_at(annotation), batch_size=size).detect(films) for size in (1, 3)
+    )
     assert [len(found) for found in by_one] == [2, 1, 2, 1, 2]
     for a, b in zip(by_one, by_three, strict=True):
         assert [d.side for d in a] == [d.side for d in b]
@@ -305,7 +307,7 @@ def test_detect_each_goes_on_after_a_bad_film(
     annotation: Annotation, film: Radiograph, tmp_path: Path
 ) -> None:
     missing, tiny = tmp_path / "missing.dcm", Radiograph(np.eye(8, dtype=np.float32))
-    detector = detector_at(annotation, batch_size=2)
+    detector = replace(detector_at(annotation), batch_size=2)
     outcomes = list(detector.detect_each([film, missing, tiny, film]))
     assert [outcome.failure is None for outcome in outcomes] == [True, False, False, True]
     assert [len(outcome.detections) for outcome in outcomes] == [2, 0, 0, 2]

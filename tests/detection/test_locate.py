@@ -58,7 +58,7 @@ def test_is_pair_refuses_fibulae_that_point_inwards() -> None:
 )
 def test_locate_knees_finds_the_knees_of_phantoms(framing: str, seed: int) -> None:
     made = phantom(seed, framing=framing)
-    found = locate_knees(torch.from_numpy(made.radiograph.pixels), shipped_locator())
+    (found,) = locate_knees([torch.from_numpy(made.radiograph.pixels)], shipped_locator())
     true = sorted(made.knees, key=lambda knee: knee.centre)
     assert len(found) == len(true) > 0
     for place, knee in zip(found, true, strict=True):
@@ -67,6 +67,21 @@ def test_locate_knees_finds_the_knees_of_phantoms(framing: str, seed: int) -> No
         assert place.width == pytest.approx(width, rel=0.12)
         assert place.mirrored == knee.lateral_is_left
         assert place.score > 0.3
+
+
+def test_locate_knees_looks_at_films_of_any_sizes_together() -> None:
+    kinds = ("bilateral", "single", "full_leg", "bilateral")
+    films = [
+        torch.from_numpy(phantom(k, framing=kind).radiograph.pixels) for k, kind in enumerate(kinds)
+    ]
+    films += [films[0].rot90(1), torch.zeros(64, 80)]
+    together = locate_knees(films, shipped_locator())
+    assert [len(places) for places in together] == [2, 1, 2, 2, 2, 0]
+    for film, places in zip(films, together, strict=True):
+        (alone,) = locate_knees([film], shipped_locator())
+        assert [place.quarter_turns for place in places] == [place.quarter_turns for place in alone]
+        for one, other in zip(places, alone, strict=True):
+            assert math.dist((one.x, one.y), (other.x, other.y)) < 0.01 * other.width
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +138,9 @@ def test_find_knees_sees_the_same_as_in_float32() -> None:
     pixels = torch.from_numpy(phantom(1, framing="bilateral").radiograph.pixels)
     image = resize(pixels, (224, 256))
     network = shipped_locator()
-    found, wanted = (find_knees(each, image)[:2] for each in (network, deepcopy(network).float()))
+    found, wanted = (
+        find_knees(each, [image])[0][:2] for each in (network, deepcopy(network).float())
+    )
     assert len(found) == len(wanted) == 2
     for one, other in zip(found, wanted, strict=True):
         assert one.score == pytest.approx(other.score, abs=0.01)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
 
 from kneematch.detection import markers
 from kneematch.detection.markers import (
@@ -19,18 +20,18 @@ from kneematch.detection.markers import (
 from kneematch.synthetic.phantom import phantom
 
 needs_network = pytest.mark.skipif(
-    markers._installed_networks() is None, reason="no networks are installed"
+    markers._installed_networks(torch.device("cpu")) is None, reason="no networks are installed"
 )
 
 
-def lettered(letters: dict[str, tuple[int, int]], size: int = 30) -> np.ndarray:
+def lettered(letters: dict[str, tuple[int, int]], size: int = 30) -> Tensor:
     """A phantom of 768 x 640 pixels with white letters around given points."""
     film = Image.fromarray((255 * phantom(3, size=(768, 640)).radiograph.pixels).astype(np.uint8))
     draw, font = ImageDraw.Draw(film), ImageFont.load_default(size)
     film.paste(0, (0, 0, 640, 120))
     for letter, place in letters.items():
         draw.text(place, letter, font=font, fill=255, anchor="mm")
-    return np.asarray(film, np.float32) / 255
+    return torch.from_numpy(np.asarray(film, np.float32) / 255)
 
 
 @pytest.mark.parametrize(
@@ -63,20 +64,20 @@ def networks_that_answer(spotter: list[float], reader: list[float]) -> torch.nn.
 def test_find_letters_sees_none_where_a_network_is_not_sure() -> None:
     film = torch.rand(300, 200)
     sure, unsure, other = [0.0, 9.0, 0.0], [0.0, 0.5, 0.2], [9.0, 0.0, 0.0]
-    assert find_letters(networks_that_answer(sure, unsure), film) == ()
-    assert find_letters(networks_that_answer(other, sure), film) == ()
+    assert find_letters(networks_that_answer(sure, unsure), [film]) == [()]
+    assert find_letters(networks_that_answer(other, sure), [film]) == [()]
 
 
 @pytest.mark.parametrize("size", [(300, 200), (1, 1), (3, 5), (2, 900), (900, 2)])
 def test_find_letters_looks_at_films_of_any_size_up_to_their_edges(size: tuple[int, int]) -> None:
     networks = networks_that_answer([0.0, 9.0, 0.0], [0.0, 0.0, 9.0])
-    found = find_letters(networks, torch.rand(size))
+    (found,) = find_letters(networks, [torch.rand(size)])
     assert {marker.letter for marker in found} == {"L"}
 
 
 @needs_network
 def test_read_markers_reads_letters_and_where_they_are() -> None:
-    found = read_markers(lettered({"R": (60, 60), "L": (580, 60)}))
+    (found,) = read_markers([lettered({"R": (60, 60), "L": (580, 60)})])
     places = {marker.letter: marker.x for marker in found}
     assert places == {"R": pytest.approx(60 / 640, abs=0.02), "L": pytest.approx(0.906, abs=0.02)}
 
@@ -84,19 +85,47 @@ def test_read_markers_reads_letters_and_where_they_are() -> None:
 @needs_network
 @pytest.mark.parametrize("letters", ["AKE", "387", ""])
 def test_read_markers_takes_nothing_else_for_a_letter(letters: str) -> None:
-    film = lettered({sign: (100 + 150 * k, 60) for k, sign in enumerate(letters)})
-    assert [marker for marker in read_markers(film) if marker.x < 0.8] == []
+    (found,) = read_markers(
+        [lettered({sign: (100 + 150 * k, 60) for k, sign in enumerate(letters)})]
+    )
+    assert [marker for marker in found if marker.x < 0.8] == []
 
 
 @needs_network
 @pytest.mark.parametrize("x", [16, 200, 202, 204, 206, 624])
 def test_read_markers_reads_a_letter_anywhere(x: int) -> None:
-    (found,) = read_markers(lettered({"R": (x, 16)}))
+    ((found,),) = read_markers([lettered({"R": (x, 16)})])
     assert found.letter == "R"
     assert found.x == pytest.approx(x / 640, abs=0.01)
 
 
 @needs_network
 def test_read_markers_does_not_read_mirrored_letters() -> None:
-    film = lettered({"R": (60, 60), "L": (580, 60)})[:, ::-1].copy()
-    assert read_markers(film) == ()
+    film = lettered({"R": (60, 60), "L": (580, 60)}).flip(1)
+    assert read_markers([film]) == [()]
+
+
+@needs_network
+def test_read_markers_reads_films_of_any_sizes_together() -> None:
+    films = [
+        lettered({"R": (60, 60)}),
+        torch.zeros(40, 900),
+        lettered({"L": (60, 60)})[:500],
+        lettered({"L": (580, 60), "R": (60, 60)}),
+    ]
+    together = read_markers(films)
+    assert [{marker.letter for marker in found} for found in together] == [
+        {"R"},
+        set(),
+        {"L"},
+        {"R", "L"},
+    ]
+    for film, found in zip(films, together, strict=True):
+        (alone,) = read_markers([film])
+        assert [marker.letter for marker in found] == [marker.letter for marker in alone]
+        for one, other in zip(found, alone, strict=True):
+            assert one.x == pytest.approx(other.x, abs=1e-4)
+
+
+def test_read_markers_takes_no_films() -> None:
+    assert read_markers([]) == []

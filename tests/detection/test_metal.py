@@ -7,7 +7,7 @@ from scipy import ndimage
 from torch import Tensor
 
 from kneematch.detection import metal
-from kneematch.detection.metal import has_metal, number_regions
+from kneematch.detection.metal import find_metal, number_regions
 from kneematch.geometry.view import VIEW_SIZE, KneePlace, cut_views
 from kneematch.synthetic.phantom import phantom
 
@@ -35,16 +35,21 @@ def with_disc(
     return view + inside * (brightness * view.max() - view)
 
 
-def test_has_metal_sees_none_in_a_knee(view: Tensor) -> None:
+def has_metal(view: Tensor) -> bool:
+    (found,) = find_metal(view[None])
+    return found
+
+
+def test_find_metal_sees_none_in_a_knee(view: Tensor) -> None:
     assert not has_metal(view)
     assert not has_metal(torch.zeros(VIEW_SIZE))
 
 
-def test_has_metal_sees_metal_in_the_bones(view: Tensor) -> None:
+def test_find_metal_sees_metal_in_the_bones(view: Tensor) -> None:
     assert has_metal(with_disc(view, 0.1, 0.3))
 
 
-def test_has_metal_sees_metal_in_white_bones(view: Tensor) -> None:
+def test_find_metal_sees_metal_in_white_bones(view: Tensor) -> None:
     """On an over-exposed film, metal is hardly brighter than bone, but still sharp."""
     white = (view / view.quantile(0.9)).clamp(max=1.0)
     assert not has_metal(white)
@@ -52,21 +57,21 @@ def test_has_metal_sees_metal_in_white_bones(view: Tensor) -> None:
     assert not has_metal(with_disc(white, 0.1, 0.3, softness=15.0, brightness=1.2))
 
 
-def test_has_metal_sees_metal_near_a_brighter_ball(view: Tensor) -> None:
+def test_find_metal_sees_metal_near_a_brighter_ball(view: Tensor) -> None:
     ball = with_disc(view, 0.66, 0.5)
     assert not has_metal(ball)
     assert has_metal(with_disc(ball, 0.1, 0.3, brightness=0.7))
 
 
-def test_has_metal_ignores_what_lies_beside_the_bones(view: Tensor) -> None:
+def test_find_metal_ignores_what_lies_beside_the_bones(view: Tensor) -> None:
     assert not has_metal(with_disc(view, 0.62, -0.6))
 
 
-def test_has_metal_ignores_soft_brightness(view: Tensor) -> None:
+def test_find_metal_ignores_soft_brightness(view: Tensor) -> None:
     assert not has_metal(with_disc(view, 0.1, 0.3, softness=30.0))
 
 
-def test_has_metal_sees_metal_on_a_negative(view: Tensor) -> None:
+def test_find_metal_sees_metal_on_a_negative(view: Tensor) -> None:
     assert not has_metal(1 - view)
     assert has_metal(1 - with_disc(view, 0.1, 0.3))
 
@@ -83,7 +88,7 @@ def drawn_shapes(seed: int) -> Tensor:
 
 
 def metal_by_scipy(view: Tensor) -> bool:
-    """The same as has_metal, region by region, as plainly as SciPy can say it."""
+    """The same as find_metal, region by region, as plainly as SciPy can say it."""
     part = view[metal.ROWS, metal.COLUMNS].numpy()
     bones, beside = metal._bones_and_beside()
     part = -part if part[bones].mean() < part[:, beside].mean() else part
@@ -104,9 +109,9 @@ def metal_by_scipy(view: Tensor) -> bool:
     return False
 
 
-def test_has_metal_equals_scipy_on_drawn_shapes() -> None:
+def test_find_metal_equals_scipy_on_drawn_shapes() -> None:
     views = [drawn_shapes(seed) for seed in range(60)]
-    found = [has_metal(view) for view in views]
+    found = find_metal(torch.stack(list(views)))
     assert found == [metal_by_scipy(view) for view in views]
     assert 10 < sum(found) < 50
 

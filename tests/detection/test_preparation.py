@@ -1,17 +1,26 @@
-"""The patient's side is stated only where the user or the header tells it."""
+"""Films are prepared alike in any batch; the patient's side is stated only where it is told."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 
+from kneematch.detection import preparation
+from kneematch.detection.locate import Locator, shipped_locator
 from kneematch.detection.markers import Marker
 from kneematch.detection.preparation import (
     Laterality,
     Preparation,
+    PreparedFilm,
+    load,
+    prepare,
     resolve_laterality,
     usual_mirroring,
 )
-from kneematch.errors import SettingsError
+from kneematch.errors import NoFrontalKnee, SettingsError
 from kneematch.io.radiograph import Radiograph
+from kneematch.synthetic.phantom import phantom
 
 BOTH = (True, False)  # the lateral sides of two knees point outwards
 
@@ -131,3 +140,58 @@ def test_preparation_refuses_other_sides_and_numbers() -> None:
         Preparation(left_is="left")
     with pytest.raises(SettingsError, match="expected 1, 2 or None"):
         Preparation(knees=3)
+
+
+@pytest.fixture(scope="module")
+def films() -> list[Radiograph]:
+    """Films of several sizes, of two knees, of one, and of none."""
+    noise = Radiograph(np.random.default_rng(0).random((300, 400), dtype=np.float32))
+    bilateral = [phantom(seed, size=(480, 600)).radiograph for seed in (1, 2, 3)]
+    return [bilateral[0], noise, phantom(4, framing="single").radiograph, *bilateral[1:]]
+
+
+def prepared(films: Sequence[Radiograph], **options: str) -> list[PreparedFilm | NoFrontalKnee]:
+    how = Preparation(**options)
+    return prepare([load(film, how) for film in films], how)
+
+
+def assert_alike(
+    found: Sequence[PreparedFilm | NoFrontalKnee],
+    expected: Sequence[PreparedFilm | NoFrontalKnee],
+    pixels: float,
+) -> None:
+    """Compare films; views may lie elsewhere by a number of pixels."""
+    for one, other in zip(found, expected, strict=True):
+        if isinstance(one, NoFrontalKnee) or isinstance(other, NoFrontalKnee):
+            assert type(one) is type(other)
+            continue
+        assert torch.allclose(one.views.to_film, other.views.to_film, atol=pixels)
+        assert one.views.pixels.shape == other.views.pixels.shape
+        assert (one.facts.mirrored, one.facts.metal) == (other.facts.mirrored, other.facts.metal)
+        assert one.facts.lateralities == other.facts.lateralities
+
+
+def test_prepare_does_not_depend_on_the_batch(films: list[Radiograph]) -> None:
+    together = prepared(films)
+    assert [isinstance(film, NoFrontalKnee) for film in together] == [False, True, *[False] * 3]
+    assert_alike(together, [prepared([film])[0] for film in films], 1.0)
+    assert prepared([]) == []
+
+
+def test_prepare_goes_on_without_a_gpu_that_is_full(
+    films: list[Radiograph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = prepared(films, device="cpu:0")  # by this name the CPU is used as a GPU is
+
+    def full(device: str, *, precise: bool) -> Locator:
+        if device != "cpu":
+            raise torch.OutOfMemoryError
+        return shipped_locator(device, precise=precise)
+
+    monkeypatch.setattr(preparation, "shipped_locator", full)
+    assert_alike(prepared(films, device="cpu:0"), expected, 0.0)
+
+
+def test_prepare_finds_the_same_in_full_precision(films: list[Radiograph]) -> None:
+    """As on a GPU; on a CPU the locator computes in half of it."""
+    assert_alike(prepared(films, device="cpu:0"), prepared(films), 1.5)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kneematch.detection.detector import Detector
-from kneematch.detection.preparation import Preparation, PreparedFilm, prepare
+from kneematch.detection.preparation import Preparation, PreparedFilm, load, prepare
 from kneematch.evaluation.config import METHODS, EvaluateConfig
 from kneematch.evaluation.method_run import (
     MethodRun,
@@ -188,7 +188,8 @@ def template(film: Path) -> Template:
 @pytest.fixture(scope="module")
 def prepared() -> list[PreparedFilm]:
     made = phantom(1, size=SIZE).radiograph
-    return [prepare(made, Preparation(locate=False, side_margin=0.0))] * 4
+    how = Preparation(locate=False, side_margin=0.0)
+    return prepare([load(made, how)] * 4, how)
 
 
 class Sleeper:

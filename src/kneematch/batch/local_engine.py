@@ -1,4 +1,4 @@
-"""Detect on this machine: one worker process per core, or reader processes that feed a GPU."""
+"""Detect on this machine, with a worker process per core; on a GPU all of them share it."""
 
 import json
 import os
@@ -10,8 +10,10 @@ import torch
 
 from kneematch.batch.config import PRELOAD, DetectorSource
 from kneematch.batch.row import Row
-from kneematch.detection.detector import Detector, FilmResult
-from kneematch.errors import KneematchError, NoFrontalKnee
+from kneematch.detection.detector import GPU_BATCH, Detector, FilmResult
+from kneematch.devices import most_workers
+from kneematch.errors import KneematchError, NoFrontalKnee, SettingsError
+from kneematch.io.radiograph import pin_films
 from kneematch.memory import release_memory
 from kneematch.parallel import WorkerDied, map_in_workers
 
@@ -27,17 +29,13 @@ def detect_rows(
     """Yield the rows of films, some at a time, in any order.
 
     Args:
-        detector: searches in this process, on a GPU or if there are no workers.
+        detector: searches in this process, if there are no workers.
         source: loads the same detector in each worker.
         films: indices and paths.
         workers: number of worker processes; 0 does everything in this process.
     """
-    if detector.device != "cpu":
-        from kneematch.batch.gpu_engine import detect_on_gpu
-
-        yield from detect_on_gpu(detector, films, workers)
-    elif workers == 0:
-        for chunk in chunks(films, 1):
+    if workers == 0:
+        for chunk in chunks(films, 1, source):
             yield detect_chunk(detector, chunk)
     else:
         yield from _detect_in_workers(source, films, workers)
@@ -46,14 +44,24 @@ def detect_rows(
 def _detect_in_workers(
     source: DetectorSource, films: NumberedFilms, workers: int
 ) -> Generator[list[Row]]:
-    """Yield rows from workers; films whose worker died are tried again one by one."""
+    """Yield rows from workers; films whose worker died are tried again one by one.
+
+    So are films that did not fit into the memory of a GPU, by a worker that has it for itself.
+
+    Raises:
+        SettingsError: a film does not even fit then.
+    """
+    workers = min(workers, most_workers(source.device))
     alone: list[NumberedFilms] = []
-    for chunk, rows in _map_chunks(source, chunks(films, workers), workers):
-        if isinstance(rows, WorkerDied):
-            alone += [[film] for film in chunk]
-        else:
+    for chunk, rows in _map_chunks(source, chunks(films, workers, source), workers):
+        if isinstance(rows, list):
             yield rows
-    for chunk, rows in _map_chunks(source, alone, min(workers, len(alone))):
+        else:
+            alone += [[film] for film in chunk]
+    most = workers if source.device == "cpu" else 1
+    for chunk, rows in _map_chunks(source, alone, min(most, len(alone))):
+        if isinstance(rows, SettingsError):
+            raise rows
         if isinstance(rows, WorkerDied):
             yield [Row(index, film, failure=f"{film}: {rows}") for index, film in chunk]
         else:
@@ -62,7 +70,7 @@ def _detect_in_workers(
 
 def _map_chunks(
     source: DetectorSource, tasks: Sequence[NumberedFilms], workers: int
-) -> Generator[tuple[NumberedFilms, list[Row] | WorkerDied]]:
+) -> Generator[tuple[NumberedFilms, list[Row] | SettingsError | WorkerDied]]:
     if tasks:
         found = map_in_workers(
             detect_in_worker,
@@ -75,9 +83,10 @@ def _map_chunks(
             yield from results
 
 
-def chunks(films: NumberedFilms, workers: int) -> list[NumberedFilms]:
-    """Divide films into what a worker takes at once."""
-    size = min(max(len(films) // (workers * CHUNKS_PER_WORKER), 1), LARGEST_CHUNK)
+def chunks(films: NumberedFilms, workers: int, source: DetectorSource) -> list[NumberedFilms]:
+    """Divide films into what a worker takes at once: a batch, on a GPU."""
+    largest = LARGEST_CHUNK if source.device == "cpu" else source.batch_size or GPU_BATCH
+    size = min(max(len(films) // (workers * CHUNKS_PER_WORKER), 1), largest)
     return [films[first : first + size] for first in range(0, len(films), size)]
 
 
@@ -90,13 +99,18 @@ def load_worker(source: DetectorSource) -> None:
     torch.set_num_threads(1)
     if _loaded is None or _loaded[0] != source:
         _loaded = source, source.load()
+    if source.device.startswith("cuda"):
+        pin_films()
 
 
-def detect_in_worker(films: NumberedFilms) -> list[Row]:
-    """Return the rows of films, found with this process's detector."""
+def detect_in_worker(films: NumberedFilms) -> list[Row] | SettingsError:
+    """Return the rows of films, found with this process's detector; or that a GPU is full."""
     if _loaded is None:
         raise RuntimeError("no detector; expected load_worker to be called first")
-    return detect_chunk(_loaded[1], films)
+    try:
+        return detect_chunk(_loaded[1], films)
+    except SettingsError as error:
+        return error
 
 
 def detect_chunk(detector: Detector, films: NumberedFilms) -> list[Row]:

@@ -14,13 +14,13 @@ from importlib import import_module
 from typing import Any, Final
 
 from kneematch.batch.config import DetectorSource
-from kneematch.batch.local_engine import NumberedFilms, chunks, detect_rows
+from kneematch.batch.local_engine import NumberedFilms, chunks, detect_chunk
 from kneematch.batch.row import Row
 from kneematch.errors import SettingsError, missing_extra
 from kneematch.memory import keep_memory
 
 MAX_BLOCKS: Final = 10_000  # tasks that Ray keeps track of; each holds one batch or more
-FILMS_PER_GPU_TASK: Final = 512  # so that films are read while others are searched
+ACTORS_PER_GPU: Final = 16  # each reads films while others search, and takes 1 GB on the GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +48,15 @@ class Cluster:
         """
         ray = _ray()
         on_gpu = source.device.startswith("cuda")
-        actors = max(self.gpus if on_gpu else self.cpus, 1)
-        readers = max(self.cpus // actors, 1) if on_gpu else 0
-        size = FILMS_PER_GPU_TASK
-        batches = (
-            [films[first : first + size] for first in range(0, len(films), size)]
-            if on_gpu
-            else chunks(films, actors)
-        )
+        actors = max(min(self.cpus, ACTORS_PER_GPU * self.gpus) if on_gpu else self.cpus, 1)
         # JSON, since names that are not UTF-8 do not fit into Arrow's texts.
-        items = [{"films": json.dumps(batch)} for batch in batches]
+        items = [{"films": json.dumps(batch)} for batch in chunks(films, actors, source)]
         found = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS)).map(
             _Actor,
-            fn_constructor_args=(source, readers, os.getcwd()),  # noqa: PTH109 - a text travels
+            fn_constructor_args=(source, os.getcwd()),  # noqa: PTH109 - a text travels
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors),
-            num_cpus=readers if on_gpu else 1,
-            num_gpus=1 if on_gpu else 0,
+            num_cpus=1,
+            num_gpus=max(self.gpus, 1) / actors if on_gpu else 0,
         )
         for item in found.iter_rows():
             yield [Row.from_line(line) for line in item["rows"].splitlines(keepends=True)]
@@ -72,7 +65,7 @@ class Cluster:
 class _Actor:
     """A process of the cluster that keeps its detector."""
 
-    def __init__(self, source: DetectorSource, readers: int, folder: str) -> None:
+    def __init__(self, source: DetectorSource, folder: str) -> None:
         import torch
 
         # Relative paths mean what they mean where the command was given; a machine without that
@@ -81,12 +74,12 @@ class _Actor:
             os.chdir(folder)
         torch.set_num_threads(1)
         keep_memory()
-        self.source, self.readers, self.detector = source, readers, source.load()
+        self.detector = source.load()
 
     def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
         films = [(index, film) for index, film in json.loads(item["films"])]
-        found = detect_rows(self.detector, self.source, films, workers=self.readers)
-        return {"rows": b"".join(row.to_line() for rows in found for row in rows)}
+        rows = detect_chunk(self.detector, films)
+        return {"rows": b"".join(row.to_line() for row in rows)}
 
 
 @contextmanager

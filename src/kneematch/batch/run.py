@@ -84,4 +84,4 @@ def _start_workers_early(films: Sequence[str], config: DetectConfig) -> None:
         preload = replace(config.source(), device="cpu").preload()
         start_early("kneematch.batch.local_engine", preload)
     else:
-        start_early("kneematch.batch.gpu_engine")
+        start_early("kneematch.batch.local_engine")

@@ -26,7 +26,7 @@ from kneematch.batch.results import (
 )
 from kneematch.batch.row import Row, row_reviser
 from kneematch.detection.detector import Detector
-from kneematch.devices import one_thread
+from kneematch.devices import one_thread, resolve_device
 from kneematch.export.run_file import Clock, Counts, Run, device_name
 from kneematch.io.files import (
     FileVersion,
@@ -118,20 +118,21 @@ def _plan(
 
         check_picture_path(config.sheet, films, out=out)
     source = config.source()
+    workers = choose_workers(config.workers, len(films))
     if cluster is None:
-        detector = source.load()
-        device, name = detector.device, device_name(detector.device)
+        device = resolve_device(source.device)
+        name = device_name(device)
     else:
-        # The cluster's devices are not this machine's, which only checks the settings.
-        detector = replace(source, device="cpu").load()
         device, name = cluster.device(source.device), cluster.name
+    # Where others search, this process only checks the settings.
+    alone = cluster is None and workers == 0
+    detector = replace(source, device=device if alone else "cpu").load()
     source = replace(source, device=device)
     hashes = source.hashes()
     if config.measure:
         from kneematch.batch.measure_rows import outline_hash  # imports SciPy, which is slow
 
         hashes |= outline_hash(config.outlines)
-    workers = choose_workers(config.workers, len(films))
     logger.debug(
         "%d films; method %s, model %s, template %s, device %s, %d workers",
         len(films),

@@ -7,7 +7,6 @@ each knee that is located, or the paper's two half images), solve (networks or a
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Union, overload
@@ -21,20 +20,26 @@ from kneematch.detection.detection import YES, Detection, join_reasons
 from kneematch.detection.methods import check_method, choose_solver, needs_model
 from kneematch.detection.preparation import (
     FilmFacts,
+    LoadedFilm,
     Preparation,
     PreparedFilm,
+    load,
     prepare,
-    prepare_file,
-    stack_views,
 )
 from kneematch.detection.quality import Quality, cut_by_edge, measure_quality, sides_differ
-from kneematch.devices import map_batches, resolve_device
+from kneematch.devices import full_precision, map_batches, resolve_device
 from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
 from kneematch.geometry.split import LEFT, RIGHT, SIDES
 from kneematch.geometry.view import SIDE_MARGIN, compose
 from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import is_dataset, radiograph_from_array, radiograph_from_dataset
+from kneematch.io.read import (
+    is_dataset,
+    radiograph_from_array,
+    radiograph_from_dataset,
+    read_isolated,
+    unexpected,
+)
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import Template
 from kneematch.networks.model_file import load_model, shipped_model
@@ -47,7 +52,7 @@ if TYPE_CHECKING:
 
 Film = Union[Radiograph, str, os.PathLike[str], NDArray[Any], "Dataset"]
 
-GPU_BATCH: Final = 64  # films
+GPU_BATCH: Final = 16  # films
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +73,7 @@ class Detector:
     method: str  # its name in the results
     paper: bool = False  # minimise the paper's energy instead of the robust one
     device: str = "cpu"
-    batch_size: int = 1  # films that are searched together; on a CPU this changes nothing
+    batch_size: int = 1  # films that are prepared and searched together; 1 on a CPU
     check: ConsistencyCheck | None = field(default=None, repr=False)  # with the networks
     preparation: Preparation = field(default_factory=Preparation)
     _too_large: list[int] = field(default_factory=list, repr=False)  # batches that did not fit
@@ -99,7 +104,7 @@ class Detector:
                 knee where the template was drawn.
             paper: minimise the paper's energy instead of the robust one.
             device: auto, cpu, cuda, cuda:N or mps.
-            batch_size: films that are searched together. Default: 64 on a GPU, 1 on a CPU.
+            batch_size: films that are searched together. Default: 16. On a CPU it is 1.
             check: compare what another method found with the networks, for `review`.
             knees: 1 or 2, how many frontal knees each film shows; None finds out. Methods other
                 than locator always split a film in two, unless its header names one knee.
@@ -122,8 +127,14 @@ class Detector:
             method, template, loaded, paper=paper, device=device, settings=paper_settings
         )
         cut = chosen.template.to(torch.empty(0, device=device))
-        films = batch_size or (1 if device == "cpu" else GPU_BATCH)
-        how = Preparation(chosen.method == LOCATOR, knees, 0.0 if paper else SIDE_MARGIN, left_is)
+        films = 1 if device == "cpu" else batch_size or GPU_BATCH
+        how = Preparation(
+            locate=chosen.method == LOCATOR,
+            knees=knees,
+            side_margin=0.0 if paper else SIDE_MARGIN,
+            left_is=left_is,
+            device=device if device.startswith("cuda") else "cpu",
+        )
         return cls(cut, chosen.solver, chosen.method, paper, device, films, chosen.check, how)
 
     @overload  # a str is an iterable of str, too; it is one film
@@ -176,23 +187,30 @@ class Detector:
             source = iter(films)
         except TypeError:
             raise _not_a_film(films) from None
-        while batch := [self.prepare(film) for film in islice(source, self.batch_size)]:
-            yield from self.results(batch)
+        while batch := list(islice(source, self.batch_size)):
+            yield from self.results(self.prepare(batch))
 
-    def prepare(self, film: Film) -> PreparedFilm | FilmError:
-        """Read a film and cut out its knees; what cannot be used is returned as an error."""
-        if isinstance(film, str | os.PathLike):
-            return prepare_file(os.fspath(film), self.preparation)
+    def prepare(self, films: Sequence[Film]) -> list[PreparedFilm | FilmError]:
+        """Read films and cut out their knees; what cannot be used is returned as an error."""
+        loaded = [_load(film, self.preparation) for film in films]
+        usable = [film for film in loaded if isinstance(film, LoadedFilm)]
+        prepared = iter(self._prepare(usable))
+        results = [next(prepared) if isinstance(film, LoadedFilm) else film for film in loaded]
+        return [
+            _failure(film, result) if isinstance(result, Exception) else result
+            for film, result in zip(films, results, strict=True)
+        ]
+
+    def _prepare(self, films: list[LoadedFilm]) -> Sequence[PreparedFilm | Exception]:
+        """Prepare films together or, if one of them fails, one by one."""
         try:
-            if isinstance(film, np.ndarray):
-                film = radiograph_from_array(film)
-            elif is_dataset(film):
-                film = radiograph_from_dataset(film)
-            if not isinstance(film, Radiograph):
-                raise _not_a_film(film)
-            return prepare(film, self.preparation)
-        except FilmError as error:
-            return error
+            return prepare(films, self.preparation)
+        except Exception as error:  # one among 500,000 films must not stop the others
+            if self.preparation.device != "cpu" and isinstance(error, RuntimeError):
+                raise  # it may be the GPU's
+            if len(films) == 1:
+                return [error]
+            return [each for film in films for each in self._prepare([film])]
 
     def results(self, batch: Sequence[PreparedFilm | FilmError]) -> Iterator[FilmResult]:
         """Yield the results of films that were prepared, in order."""
@@ -225,7 +243,9 @@ class Detector:
 
     def _find(self, films: list[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that have as many sides each."""
-        matrices, quality = self._search(stack_views(films, self.device))
+        views = torch.stack([film.views.pixels.to(self.device) for film in films])
+        with full_precision():
+            matrices, quality = self._search(views)
         to_film = compose(torch.stack([film.views.to_film for film in films]), matrices)
         facts = [film.facts for film in films]
         return self._detections(facts, to_film.numpy(), quality)
@@ -242,17 +262,6 @@ class Detector:
             located=self.preparation.locate,
         )
         return pose_matrix(theta, self.template.aspect, posed.image_aspect).cpu(), quality
-
-    def warm_up(self) -> None:
-        """Search empty images, so that a GPU loads its code, which takes a second, beforehand.
-
-        Methods without networks take long for any image, and are not warmed up.
-        """
-        if self.method not in NEURAL:
-            return
-        with suppress(RuntimeError):  # such as too little memory, which the first film will meet
-            self._search(torch.zeros(1, len(SIDES), *self.preparation.size, device=self.device))
-        torch.cuda.empty_cache()  # leave all memory to the films
 
     def _detections(
         self, films: list[FilmFacts], to_film: NDArray[np.float64], quality: Quality
@@ -309,6 +318,34 @@ class Detector:
             reason=reason,
         )
         return replace(found, expected_error_px=found.width_px * quality.expected_error(*at))
+
+
+def _load(film: Film, how: Preparation) -> LoadedFilm | Exception:
+    """Read a film, and copy it to the device that prepares it."""
+    try:
+        if isinstance(film, str | os.PathLike):
+            return load(read_isolated(film), how)
+        if isinstance(film, np.ndarray):
+            return load(radiograph_from_array(film), how)
+        if is_dataset(film):
+            return load(radiograph_from_dataset(film), how)
+        if isinstance(film, Radiograph):
+            return load(film, how)
+        return _not_a_film(film)
+    except Exception as error:  # noqa: BLE001 - a broken file can raise anything
+        return error
+
+
+def _failure(film: Film, error: Exception) -> FilmError:
+    """Return the error of a film, with its path if it has one; raise what only Python can meet."""
+    if isinstance(film, str | os.PathLike):
+        path = os.fspath(film)
+        if not isinstance(error, FilmError):
+            return unexpected(path, error)
+        return error if str(error).startswith(path) else type(error)(f"{path}: {error}")
+    if not isinstance(error, FilmError):
+        raise error
+    return error
 
 
 def _not_a_film(found: object) -> SettingsError:

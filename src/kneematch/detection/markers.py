@@ -8,19 +8,18 @@ reader on the whole film.
 The networks are trained on letters drawn on phantoms (scripts/make_markers.py).
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kneematch.devices import copy_to, map_alike
 from kneematch.geometry.sampling import resize, sample
 from kneematch.networks.cpu_inference import fold_batchnorm
 from kneematch.networks.model_file import read_safetensors
@@ -76,31 +75,73 @@ def _network(*layers: tuple[int, int, int, int]) -> nn.Sequential:
     return nn.Sequential(*modules, nn.Conv2d(channels, 1 + len(LETTERS), 1))
 
 
-def read_markers(pixels: NDArray[np.float32]) -> tuple[Marker, ...]:
-    """Return the letters on a film (H, W) in [0, 1]; none if no networks are installed."""
-    networks = _installed_networks()
-    return () if networks is None else find_letters(networks, torch.from_numpy(pixels))
+def read_markers(films: Sequence[Tensor]) -> list[tuple[Marker, ...]]:
+    """Return the letters on films (H, W) in [0, 1]; none if no networks are installed."""
+    networks = _installed_networks(films[0].device) if films else None
+    return [()] * len(films) if networks is None else find_letters(networks, films)
 
 
 @torch.no_grad()
-def find_letters(networks: nn.ModuleDict, pixels: Tensor) -> tuple[Marker, ...]:
-    """Return the letters that the networks see on a film (H, W)."""
-    spots = list(_spots(networks["spotter"], pixels))
-    if not spots:
-        return ()
-    reader, markers = networks["reader"], []
-    parts = torch.stack([_cut(pixels, x, y) for x, y in spots])[:, None]
-    answers = reader(parts).softmax(1)[:, 1:].amax(1)  # (K, 3, 3)
-    for (x, y), answer in zip(spots, answers, strict=True):
+def find_letters(networks: nn.ModuleDict, films: Sequence[Tensor]) -> list[tuple[Marker, ...]]:
+    """Return the letters that the networks see on each of films (H, W)."""
+    found: list[list[Marker]] = [[] for _ in films]
+    spots = _find_spots(networks["spotter"], films)
+    if spots:
+        spots = _centre_spots(networks["reader"], films, spots)
+    if spots:
+        for spot, certainty in zip(spots, _read(networks["reader"], films, spots), strict=True):
+            if certainty.max() > CERTAIN:
+                height, width = films[spot.film].shape
+                share = spot.x / FILM_PX * max(height, width) / width
+                found[spot.film].append(Marker(LETTERS[int(certainty.argmax())], share))
+    return [tuple(markers) for markers in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """Where a letter may be, in pixels of a film of FILM_PX."""
+
+    film: int  # its index
+    x: float
+    y: float
+
+
+def _find_spots(spotter: nn.Module, films: Sequence[Tensor]) -> list[_Spot]:
+    """Return where letters may be on films (H, W), most likely first on each."""
+
+    def log_odds(images: Tensor) -> Tensor:
+        logits: Tensor = spotter(images[:, None])  # (N, 3, h, w)
+        return logits[:, 1:].amax(1) - logits[:, 0]
+
+    small = [F.pad(shrink(film, FILM_PX // REDUCTION), (SPOTTER_PADDING,) * 4) for film in films]
+    first = REDUCTION * (SPOTTER_PATCH / 2 - SPOTTER_PADDING)
+    spots = []
+    for film, scores in enumerate(map_alike(log_odds, small)):
+        while scores.max() > POSSIBLE:
+            row, column = divmod(int(scores.argmax()), scores.shape[1])
+            scores[max(row - 2, 0) : row + 3, max(column - 2, 0) : column + 3] = -torch.inf
+            spots.append(_Spot(film, first + STRIDE * column, first + STRIDE * row))
+    return spots
+
+
+def _centre_spots(reader: nn.Module, films: Sequence[Tensor], spots: list[_Spot]) -> list[_Spot]:
+    """Return the spots at which the reader sees a letter, in the middle of it."""
+    answers = reader(_cut_parts(films, spots)).softmax(1)[:, 1:].amax(1).cpu()  # (K, 3, 3)
+    centred = []
+    for spot, answer in zip(spots, answers, strict=True):
         if answer.max() > CANDIDATE:
             dx, dy = _centroid(answer)
-            part = _cut(pixels, x + STRIDE * dx, y + STRIDE * dy)
-            views = sample(part, VIEWS, (PATCH, PATCH))[:, None]
-            mean = reader(views).softmax(1)[..., 0, 0].mean(0)[1:]  # (2,)
-            if mean.max() > CERTAIN:
-                share = (x + STRIDE * dx) / FILM_PX * max(pixels.shape) / pixels.shape[1]
-                markers.append(Marker(LETTERS[int(mean.argmax())], share))
-    return tuple(markers)
+            centred.append(_Spot(spot.film, spot.x + STRIDE * dx, spot.y + STRIDE * dy))
+    return centred
+
+
+def _read(reader: nn.Module, films: Sequence[Tensor], spots: list[_Spot]) -> Tensor:
+    """Return the mean probability of each letter over the views of K spots, (K, 2)."""
+    parts = _cut_parts(films, spots)
+    matrices = copy_to(VIEWS, parts.device).expand(len(parts), *VIEWS.shape)
+    views = sample(parts, matrices, (PATCH, PATCH))
+    answers: Tensor = reader(views.flatten(0, 1)[:, None]).softmax(1)[..., 0, 0]
+    return answers.reshape(*views.shape[:2], -1).mean(1)[:, 1:].cpu()
 
 
 def _centroid(answer: Tensor) -> tuple[float, float]:
@@ -108,18 +149,6 @@ def _centroid(answer: Tensor) -> tuple[float, float]:
     weights = answer / answer.sum()
     across, down = weights.sum(0), weights.sum(1)
     return float(across[2] - across[0]), float(down[2] - down[0])
-
-
-def _spots(spotter: nn.Module, pixels: Tensor) -> Iterator[tuple[float, float]]:
-    """Yield where letters may be on a film (H, W), most likely first, in pixels of FILM_PX."""
-    film = F.pad(shrink(pixels, FILM_PX // REDUCTION), (SPOTTER_PADDING,) * 4)
-    other, *letters = spotter(film[None, None])[0]  # (h, w) each
-    scores = torch.maximum(*letters) - other
-    first = REDUCTION * (SPOTTER_PATCH / 2 - SPOTTER_PADDING)
-    while scores.max() > POSSIBLE:
-        row, column = divmod(int(scores.argmax()), scores.shape[1])
-        scores[max(row - 2, 0) : row + 3, max(column - 2, 0) : column + 3] = -torch.inf
-        yield first + STRIDE * column, first + STRIDE * row
 
 
 def shrink(pixels: Tensor, longest: int) -> Tensor:
@@ -130,21 +159,22 @@ def shrink(pixels: Tensor, longest: int) -> Tensor:
     return resize(resize(rows, (len(rows), width)), (height, width))
 
 
-def _cut(pixels: Tensor, x: float, y: float) -> Tensor:
-    """Return the part (PART, PART) around a point of a film (H, W); black outside.
+def _cut_parts(films: Sequence[Tensor], spots: Sequence[_Spot]) -> Tensor:
+    """Return the parts (K, 1, PART, PART) of films (H, W) around K spots; black outside."""
+    parts = []
+    for spot in spots:
+        pixels = films[spot.film]
+        height, width = pixels.shape
+        scale = max(height, width) / FILM_PX
+        side = max(1, round(scale * PART))
+        left, top = (round(scale * centre - side / 2) for centre in (spot.x, spot.y))
+        around = (-left, left + side - width, -top, top + side - height)  # negative: cut off
+        parts.append(resize(F.pad(pixels, around), (PART, PART)))
+    return torch.stack(parts)[:, None]
 
-    The point and the part are in pixels of a film of FILM_PX.
-    """
-    height, width = pixels.shape
-    scale = max(pixels.shape) / FILM_PX
-    side = max(1, round(scale * PART))
-    left, top = (round(scale * centre - side / 2) for centre in (x, y))
-    around = (-left, left + side - width, -top, top + side - height)  # what is negative is cut off
-    return resize(F.pad(pixels, around), (PART, PART))
 
-
-@lru_cache(1)
-def _installed_networks() -> nn.ModuleDict | None:
+@cache
+def _installed_networks(device: torch.device) -> nn.ModuleDict | None:
     path = Path(str(files("kneematch.detection") / FILE))
     if not path.exists():
         return None
@@ -152,4 +182,4 @@ def _installed_networks() -> nn.ModuleDict | None:
     networks = marker_networks()
     networks.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
     fold_batchnorm(networks.eval())
-    return networks.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    return networks.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from kneematch.detection.crop import Placed, cut
 from kneematch.detection.detection import YES, Detection, join_reasons
-from kneematch.detection.metal import has_metal
+from kneematch.detection.metal import find_metal
 from kneematch.detection.quality import CUT, METAL, NO_KNEE, cut_by_edge, exposed_field
 from kneematch.geometry.view import KneePlace, axes_to_film, cut_views, transform
 from kneematch.io.radiograph import Radiograph
@@ -85,8 +85,8 @@ def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
     turns = -round(angle / (math.pi / 2))
     upright = angle + turns * math.pi / 2
     place = KneePlace(float(x), float(y), width, upright, knee.mirrored, turns % 4)
-    (view,) = cut_views(torch.from_numpy(film.pixels), [place]).pixels
-    return [reason for reason, true in {CUT: is_cut, METAL: has_metal(view)}.items() if true]
+    (metal,) = find_metal(cut_views(torch.from_numpy(film.pixels), [place]).pixels)
+    return [reason for reason, true in {CUT: is_cut, METAL: metal}.items() if true]
 
 
 def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> Detection:

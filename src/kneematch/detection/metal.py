@@ -40,14 +40,17 @@ UNEVENNESS: Final = 4.0  # standard deviations of a region's inside that the fal
 SHARPNESS: Final = 0.2
 
 
-def has_metal(view: Tensor) -> bool:
-    """Return whether the knee in a view (400, 250), as `cut_views` makes it, has metal in it."""
-    region = view[ROWS, COLUMNS].numpy()
+def find_metal(views: Tensor) -> list[bool]:
+    """Return which of views (N, 400, 250), as `cut_views` makes them, show metal in the knee."""
+    return [_has_metal(region) for region in views[:, ROWS, COLUMNS].cpu().numpy()]
+
+
+def _has_metal(region: Grey) -> bool:
     bones, beside = _bones_and_beside()
     if region[bones].mean() < region[:, beside].mean():  # a negative
         region = -region
     low, high = np.percentile(region, QUANTILES).astype(np.float32)
-    return _has_metal(((region - low) / max(high - low, 1e-3)).clip(max=1.0), bones)
+    return _has_sharp_region(((region - low) / max(high - low, 1e-3)).clip(max=1.0), bones)
 
 
 @cache
@@ -58,7 +61,7 @@ def _bones_and_beside() -> tuple[Mask, Mask]:
     return across < np.interp(away, SHAFT, (REACH, SHAFT_REACH))[:, None], across > BESIDE
 
 
-def _has_metal(grey: Grey, bones: Mask) -> bool:
+def _has_sharp_region(grey: Grey, bones: Mask) -> bool:
     """Return whether a bright region of grey levels (H, W) in the bones is even and sharp."""
     fall = _extreme(np.maximum, grey, NEARBY) - _extreme(np.minimum, grey, NEARBY)
     compact = _extreme(np.maximum, _extreme(np.minimum, grey, THINNEST), THINNEST)

@@ -73,7 +73,7 @@ def read_template(template: DrawnTemplate, *, located: bool) -> TemplateSource:
 def _located_view(film: Radiograph, drawn: Annotation) -> View:
     """Return the view around the knee that a fine box was drawn on."""
     pixels = film_tensor(film)
-    knee = knee_in_box(locate_knees(pixels, shipped_locator()), drawn.fine)
+    knee = knee_in_box(locate_knees([pixels], shipped_locator())[0], drawn.fine)
     if knee is None or knee.mirrored != (drawn.side == SIDES[LEFT]):
         raise TemplateError(
             f"{drawn.film}: the network sees no frontal knee in the fine box; expected one; "

@@ -1,24 +1,27 @@
-"""Prepare a film: read it, and cut out an upright image of each knee, or the paper's two halves.
+"""Prepare films: cut out an upright image of each knee, or the paper's two halves.
 
 The patient's side of each knee is told by the user, the header or markers on the film.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.detection.markers import Marker, read_markers
-from kneematch.detection.metal import has_metal
+from kneematch.detection.metal import find_metal
 from kneematch.detection.quality import exposed_field
-from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
+from kneematch.devices import copy_to
+from kneematch.errors import NoFrontalKnee, SettingsError
 from kneematch.geometry.split import HALF_SIZE, single, split
 from kneematch.geometry.view import SIDE_MARGIN, VIEW_SIZE, KneePlace, View, cut_views, film_tensor
 from kneematch.io.radiograph import LATERALITIES, Radiograph
-from kneematch.io.read import read_isolated, unexpected
 
 USER: Final = "user"
 HEADER: Final = "header"
@@ -43,6 +46,7 @@ class Preparation:
     knees: int | None = None  # how many knees a film shows; None: the locator finds out
     side_margin: float = SIDE_MARGIN  # how far halves go past the film, as a share of its width
     left_is: str | None = None  # the patient's side at the picture's left, stated by the user
+    device: str = "cpu"  # where knees are located and cut out
 
     def __post_init__(self) -> None:
         """Check each setting.
@@ -91,71 +95,87 @@ class PreparedFilm:
     facts: FilmFacts
 
 
-def stack_views(films: Sequence[PreparedFilm], device: str) -> Tensor:
-    """Return the images of films of S knees each, (N, S, H, W) floats in [0, 1], on a device.
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedFilm:
+    """A film on the device that prepares it."""
 
-    16-bit integers, as reader processes hand them over, are converted there.
-    """
-    views = [film.views.pixels for film in films]
-    batch = torch.empty(len(views), *views[0].shape, dtype=views[0].dtype, device=device)
-    for place, view in zip(batch, views, strict=True):
-        place.copy_(view, non_blocking=True)
-    return batch if batch.is_floating_point() else batch.float() / torch.iinfo(batch.dtype).max
+    radiograph: Radiograph  # without its pixels, if they are on a GPU
+    pixels: Tensor  # (H, W)
+    field: tuple[int, int, int, int]  # its exposed part (x0, y0, x1, y1)
 
 
-def prepare(film: Radiograph, how: Preparation) -> PreparedFilm:
-    """Cut out the knees of a film.
+def load(film: Radiograph, how: Preparation) -> LoadedFilm:
+    """Copy a film to the device that prepares it, unless that is full.
 
     Raises:
-        NoFrontalKnee: the locator sees none.
+        NotARadiograph: the film is too small.
     """
-    if how.locate:
-        return _prepare_located(film, how)
-    if film.laterality in LATERALITIES:  # the header says that the film shows one knee
-        mirrored = usual_mirroring(film, how.left_is)
-        halves = single(film, mirrored=mirrored, side_margin=how.side_margin)
-        return PreparedFilm(halves, _facts(film, how, (mirrored,)))
-    facts = _facts(film, how, (True, False))
-    return PreparedFilm(split(film, side_margin=how.side_margin), facts)
+    pixels, field = film_tensor(film), exposed_field(film.pixels)
+    if how.device != "cpu" and how.locate:
+        with suppress(torch.OutOfMemoryError):
+            there = copy_to(pixels, how.device)
+            return LoadedFilm(replace(film, pixels=np.empty((0, 0), np.float32)), there, field)
+    return LoadedFilm(film, pixels, field)
+
+
+def prepare(films: Sequence[LoadedFilm], how: Preparation) -> list[PreparedFilm | NoFrontalKnee]:
+    """Cut out the knees of films; on the CPU if they do not fit into a GPU's memory."""
+    if not how.locate:
+        return [_prepare_halves(film, how) for film in films]
+    try:
+        return _prepare_located(films, how, how.device)
+    except torch.OutOfMemoryError:
+        return _prepare_located(films, how, "cpu")
+
+
+def _prepare_halves(film: LoadedFilm, how: Preparation) -> PreparedFilm:
+    radiograph, margin = film.radiograph, how.side_margin
+    (markers,) = read_markers([film.pixels])
+    if radiograph.laterality in LATERALITIES:  # the header says that the film shows one knee
+        mirrored = usual_mirroring(radiograph, how.left_is)
+        halves = single(radiograph, mirrored=mirrored, side_margin=margin)
+        return PreparedFilm(halves, _facts(film, how, (mirrored,), markers))
+    halves = split(radiograph, side_margin=margin)
+    return PreparedFilm(halves, _facts(film, how, (True, False), markers))
 
 
 def _facts(
-    film: Radiograph,
+    film: LoadedFilm,
     how: Preparation,
     mirrored: tuple[bool, ...],
+    markers: Sequence[Marker],
     **located: Any,
 ) -> FilmFacts:
+    height, width = film.pixels.shape
     return FilmFacts(
-        film.size,
-        exposed_field(film.pixels),
-        film.mm_per_px,
+        (height, width),
+        film.field,
+        film.radiograph.mm_per_px,
         mirrored,
-        resolve_laterality(film, mirrored, how.left_is, read_markers(film.pixels)),
-        tagged=film.polarity_tag is not None,
+        resolve_laterality(film.radiograph, mirrored, how.left_is, markers),
+        tagged=film.radiograph.polarity_tag is not None,
         **located,
     )
 
 
-def _prepare_located(film: Radiograph, how: Preparation) -> PreparedFilm:
-    pixels = film_tensor(film)
-    places = tuple(locate_knees(pixels, shipped_locator(), how.knees))
-    if not places:
-        raise NoFrontalKnee()
-    mirrored = tuple(place.mirrored for place in places)
-    views = cut_views(pixels, places)
-    metal = tuple(has_metal(view) for view in views.pixels)
-    return PreparedFilm(views, _facts(film, how, mirrored, places=places, metal=metal))
-
-
-def prepare_file(path: str, how: Preparation) -> PreparedFilm | FilmError:
-    """Read a film's file and cut out its knees; any failure is returned, not raised."""
-    try:
-        return prepare(read_isolated(path), how)
-    except FilmError as error:
-        named = str(error) if str(error).startswith(path) else f"{path}: {error}"
-        return type(error)(named)
-    except Exception as error:  # noqa: BLE001 - among 500,000 films one must not stop the others
-        return unexpected(path, error)
+def _prepare_located(
+    films: Sequence[LoadedFilm], how: Preparation, device: str
+) -> list[PreparedFilm | NoFrontalKnee]:
+    pixels = [film.pixels.to(device) for film in films]
+    network = shipped_locator(device, precise=how.device != "cpu")
+    places = locate_knees(pixels, network, how.knees)
+    seen = [k for k, knees in enumerate(places) if knees]
+    views = [cut_views(pixels[k], places[k]) for k in seen]
+    markers = read_markers([pixels[k] for k in seen])
+    metal = iter(find_metal(torch.cat([view.pixels for view in views]))) if views else iter([])
+    prepared: list[PreparedFilm | NoFrontalKnee] = [NoFrontalKnee() for _ in films]
+    for k, view, letters in zip(seen, views, markers, strict=True):
+        knees = tuple(places[k])
+        mirrored = tuple(knee.mirrored for knee in knees)
+        has_metal = tuple(islice(metal, len(knees)))
+        facts = _facts(films[k], how, mirrored, letters, places=knees, metal=has_metal)
+        prepared[k] = PreparedFilm(view, facts)
+    return prepared
 
 
 def resolve_laterality(

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.detection.detection import CORNERS, YES, join_reasons
+from kneematch.devices import copy_back
 from kneematch.geometry.sampling import resize
 from kneematch.geometry.view import KneePlace, transform
 from kneematch.matching.energy import (
@@ -76,9 +77,9 @@ class Quality:
     loss: NDArray[np.float64]  # the paper's one-sided loss
     negative: NDArray[np.bool_]  # bright and dark are swapped against the template
     mismatch: NDArray[np.float64]  # one-sided loss of the energy that was minimised
-    network_distance: NDArray[np.float64] | None  # 0 where the check was skipped
-    brightness: NDArray[np.float64] | None  # how far its brightest parts stand out from bone
     neural: bool  # the poses come from networks
+    network_distance: NDArray[np.float64] | None = None  # 0 where the check was skipped
+    brightness: NDArray[np.float64] | None = None  # how far its brightest parts stand out from bone
 
     def is_knee(self, film: int, side: int, place: KneePlace) -> bool:
         """Return whether what the locator saw is a frontal knee at all, on closer inspection."""
@@ -162,7 +163,7 @@ def measure_quality(
         theta: poses in the half images.
         check: the consistency check; None leaves it out.
         neural: whether networks found the poses.
-        located: whether the images are views of located knees, in which `has_metal` looks for
+        located: whether the images are views of located knees, in which `find_metal` looks for
             metal, so that the brightness is not needed.
     """
     term, *others = problem.terms
@@ -172,21 +173,20 @@ def measure_quality(
     loss, negative = torch.minimum(as_film, as_negative), as_negative < as_film
     mismatch = term.weight * one_sided_loss(patches, template, term.floor)
     mismatch = mismatch + losses(tuple(others), theta.to(term.halves))
-    brightness = None
+    found = {
+        "energy": loss.sum(-1) + symmetry_penalty(theta).to(loss),
+        "loss": loss,
+        "negative": negative,
+        "mismatch": mismatch,
+    }
     if not located:
-        brightness = _highlight(torch.where(negative[..., None, None], -patches, patches))
-    distance = None
+        found["brightness"] = _highlight(torch.where(negative[..., None, None], -patches, patches))
     if check is not None:
-        distance = _network_distance(check, term.halves, theta, mismatch, neural=neural)
-    return Quality(
-        energy=(loss.sum(-1) + symmetry_penalty(theta).to(loss)).cpu().numpy(),
-        loss=loss.cpu().numpy(),
-        negative=negative.cpu().numpy(),
-        mismatch=mismatch.cpu().numpy(),
-        network_distance=None if distance is None else distance.cpu().numpy(),
-        brightness=None if brightness is None else brightness.cpu().numpy(),
-        neural=neural,
-    )
+        found["network_distance"] = _network_distance(
+            check, term.halves, theta, mismatch, neural=neural
+        )
+    arrays = dict(zip(found, copy_back(*found.values()), strict=True))
+    return Quality(**arrays, neural=neural)
 
 
 def exposed_field(pixels: NDArray[np.float32]) -> tuple[int, int, int, int]:
@@ -237,9 +237,10 @@ def _network_distance(
 
     Skipped, and 0, for films on which networks found a good match themselves.
     """
-    doubtful = ~(mismatch.amax(1) <= (CERTAIN_MISMATCH if neural else 0.0))
+    certain = mismatch.amax(1) <= (CERTAIN_MISMATCH if neural else 0.0)
+    doubtful = (~certain).nonzero()[:, 0]
     distance = torch.zeros_like(mismatch)
-    if doubtful.any():
+    if len(doubtful):
         distance[doubtful] = check(halves[doubtful], theta[doubtful]).to(distance)
     return distance
 

@@ -76,7 +76,7 @@ def import_template(
         annotation = _annotation(shapes, Path(film), pixels, config.side)
     except TemplateError as error:
         raise TemplateError(f"{path}: {error}") from error
-    knees = locate_knees(film_tensor(pixels), shipped_locator())
+    (knees,) = locate_knees([film_tensor(pixels)], shipped_locator())
     if config.side is None and len(knees) == 1 and knee_in_box(knees, annotation.fine):
         # A film of one knee, which may lie in either half, or across both.
         annotation = replace(annotation, side=SIDES[LEFT if knees[0].mirrored else RIGHT])

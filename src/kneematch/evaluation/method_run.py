@@ -13,7 +13,7 @@ from kneematch.batch.journal import Journal
 from kneematch.batch.run import detect_files
 from kneematch.detection.detection import Detection
 from kneematch.detection.detector import Detector
-from kneematch.detection.preparation import PreparedFilm, prepare_file
+from kneematch.detection.preparation import PreparedFilm
 from kneematch.evaluation.config import GRID, RUNS, EvaluateConfig
 from kneematch.export.run_file import device_name
 from kneematch.io.run_folder import JOURNAL
@@ -113,8 +113,8 @@ def measure_times(
     The first films that can be used are read and split before the clock starts.
     """
     prepared = {}
-    for how in {detector.preparation for detector in detectors.values()}:
-        read = (prepare_file(path, how) for path in films)
+    for how, detector in {each.preparation: each for each in detectors.values()}.items():
+        read = (film for path in films for film in detector.prepare([path]))
         usable = (film for film in read if isinstance(film, PreparedFilm))
         prepared[how] = list(islice(usable, TIMED_FILMS))
     return [

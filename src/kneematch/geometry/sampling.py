@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from kneematch.devices import copy_to
+
 Span = tuple[int, int]  # the first row or column, and the one after the last
 
 STRIP: Final = 128  # columns that are resized at once, so that they stay in the CPU's cache
@@ -84,7 +86,7 @@ def resize_part(
     `csr_array`, which also takes 0.2 s to import.
 
     Args:
-        image: (H, W), on a CPU.
+        image: (H, W).
         rows: the first row of the rectangle and the one after the last.
         columns: the same for its columns.
         size: (height, width) of the result.
@@ -94,15 +96,17 @@ def resize_part(
     (top, bottom), *down = _tent_filter(rows, size[0], (0, height), height)
     (left, right), *across = _tent_filter(columns, size[1], replicate or (0, width), width)
     turned = image.new_empty(right - left, size[0])
-    for start in range(left, right, STRIP):
-        strip = image[top:bottom, start : min(start + STRIP, right)]
-        turned[start - left : start - left + STRIP] = _weighted_sums(strip, *down).mT
+    step = right - left if image.is_cuda else STRIP
+    for start in range(left, right, step):
+        strip = image[top:bottom, start : min(start + step, right)]
+        turned[start - left : start - left + step] = _weighted_sums(strip, *down).mT
     return _weighted_sums(turned, *across).mT
 
 
 def _weighted_sums(lines: Tensor, places: Tensor, weights: Tensor) -> Tensor:
     """Return sums (N, W) of lines (L, W) at places (N, K), weighted (N, K)."""
-    return F.embedding_bag(places, lines, per_sample_weights=weights.to(lines), mode="sum")
+    at, by = (copy_to(each, lines.device) for each in (places, weights.to(lines.dtype)))
+    return F.embedding_bag(at, lines, per_sample_weights=by, mode="sum")
 
 
 def _tent_filter(

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kneematch.devices import copy_to
 from kneematch.errors import NotARadiograph
 from kneematch.geometry.sampling import resize_part, sample
 from kneematch.io.radiograph import Radiograph
@@ -144,7 +145,8 @@ def _cut_view(pixels: Tensor, from_film: Tensor, knee: KneePlace) -> View:
     right = -across if knee.mirrored else across
     wanted = axes_to_film((right * cos, right * sin), (-down * sin, down * cos), (x, y))
     inside = torch.linalg.inv(large.to_film) @ wanted
-    return View(sample(large.pixels, inside[:2].to(pixels), VIEW_SIZE), wanted)
+    matrix = copy_to(inside[:2].to(pixels.dtype), pixels.device)
+    return View(sample(large.pixels, matrix, VIEW_SIZE), wanted)
 
 
 def _upright_view(

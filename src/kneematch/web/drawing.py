@@ -104,7 +104,7 @@ class SplitFilm:
 @lru_cache(1)
 def located_knees(film: SplitFilm) -> tuple[KneePlace, ...]:
     """Return where the locator sees knees on a film."""
-    return tuple(locate_knees(film_tensor(film.film), shipped_locator()))
+    return tuple(locate_knees([film_tensor(film.film)], shipped_locator())[0])
 
 
 def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
