@@ -44,11 +44,11 @@ def resolve_device(name: str) -> str:
 
 
 def most_workers(device: str) -> int:
-    """Return how many processes can compute on a device at a time; at least one."""
+    """Return how many processes can compute on a device at a time."""
     if not device.startswith("cuda"):
         return sys.maxsize
     free, _ = torch.cuda.mem_get_info(device)
-    return max(free // WORKER_BYTES, 1)
+    return free // WORKER_BYTES
 
 
 def map_batches(

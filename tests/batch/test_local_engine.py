@@ -78,9 +78,8 @@ def test_detect_rows_tries_again_alone_what_did_not_fit_into_a_gpu(
             yield task, detect_chunk(detector, task) if fits else SettingsError("too large")
 
     monkeypatch.setattr(local_engine, "_map_chunks", full)
-    monkeypatch.setattr(local_engine, "most_workers", lambda device: 2)
     source, films = DetectorSource(device="cuda", batch_size=4), list(enumerate(named)) * 8
-    found = detect_rows(detector, source, films, workers=3)
+    found = detect_rows(detector, source, films, workers=2)
     if fits_alone:
         assert sum(len(rows) for rows in found) == len(films)
         assert tried == [(4, 2)] * 20 + [(1, 1)] * 80

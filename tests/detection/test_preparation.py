@@ -150,8 +150,10 @@ def films() -> list[Radiograph]:
     return [bilateral[0], noise, phantom(4, framing="single").radiograph, *bilateral[1:]]
 
 
-def prepared(films: Sequence[Radiograph], **options: str) -> list[PreparedFilm | NoFrontalKnee]:
-    how = Preparation(**options)
+def prepared(
+    films: Sequence[Radiograph], device: str = "cpu"
+) -> list[PreparedFilm | NoFrontalKnee]:
+    how = Preparation(device=device, precise=device != "cpu")
     return prepare([load(film, how) for film in films], how)
 
 

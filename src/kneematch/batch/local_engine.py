@@ -11,7 +11,6 @@ import torch
 from kneematch.batch.config import PRELOAD, DetectorSource
 from kneematch.batch.row import Row
 from kneematch.detection.detector import GPU_BATCH, Detector, FilmResult
-from kneematch.devices import most_workers
 from kneematch.errors import KneematchError, NoFrontalKnee, SettingsError
 from kneematch.io.radiograph import pin_films
 from kneematch.memory import release_memory
@@ -51,7 +50,6 @@ def _detect_in_workers(
     Raises:
         SettingsError: a film does not even fit then.
     """
-    workers = min(workers, most_workers(source.device))
     alone: list[NumberedFilms] = []
     for chunk, rows in _map_chunks(source, chunks(films, workers, source), workers):
         if isinstance(rows, list):

@@ -26,7 +26,7 @@ from kneematch.batch.results import (
 )
 from kneematch.batch.row import Row, row_reviser
 from kneematch.detection.detector import Detector
-from kneematch.devices import one_thread, resolve_device
+from kneematch.devices import most_workers, one_thread, resolve_device
 from kneematch.export.run_file import Clock, Counts, Run, device_name
 from kneematch.io.files import (
     FileVersion,
@@ -77,6 +77,7 @@ class _Plan:
     source: DetectorSource
     device_name: str
     workers: int
+    searchers: int  # those of them that fit into a GPU's memory
     hashes: dict[str, str]
     fingerprint: Fingerprint
 
@@ -118,14 +119,14 @@ def _plan(
 
         check_picture_path(config.sheet, films, out=out)
     source = config.source()
-    workers = choose_workers(config.workers, len(films))
+    workers = searchers = choose_workers(config.workers, len(films))
     if cluster is None:
         device = resolve_device(source.device)
-        name = device_name(device)
+        name, searchers = device_name(device), min(workers, most_workers(device))
     else:
         device, name = cluster.device(source.device), cluster.name
     # Where others search, this process only checks the settings.
-    alone = cluster is None and workers == 0
+    alone = cluster is None and searchers == 0
     detector = replace(source, device=device if alone else "cpu").load()
     source = replace(source, device=device)
     hashes = source.hashes()
@@ -140,10 +141,10 @@ def _plan(
         config.model or "built in",
         config.template or "the model's own",
         name,
-        workers,
+        searchers,
     )
     settings = config.fingerprint(detector.method, device, hashes)
-    return _Plan(films, out, config, detector, source, name, workers, hashes, settings)
+    return _Plan(films, out, config, detector, source, name, workers, searchers, hashes, settings)
 
 
 @contextmanager
@@ -218,7 +219,7 @@ def _detect(
     films = [(index, journal.films[index]) for index in work.search]
     found: Generator[list[Row]]
     if cluster is None:
-        found = detect_rows(plan.detector, plan.source, films, workers=plan.workers)
+        found = detect_rows(plan.detector, plan.source, films, workers=plan.searchers)
     else:
         found = cluster.detect_rows(plan.source, films)
     if plan.config.measure:

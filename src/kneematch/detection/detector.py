@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 Film = Union[Radiograph, str, os.PathLike[str], NDArray[Any], "Dataset"]
 
 GPU_BATCH: Final = 16  # films
+FEWEST_ON_GPU: Final = 4  # films; fewer are prepared on the CPU before a GPU has loaded its code
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,6 +135,7 @@ class Detector:
             side_margin=0.0 if paper else SIDE_MARGIN,
             left_is=left_is,
             device=device if device.startswith("cuda") else "cpu",
+            precise=device.startswith("cuda"),
         )
         return cls(cut, chosen.solver, chosen.method, paper, device, films, chosen.check, how)
 
@@ -192,25 +194,16 @@ class Detector:
 
     def prepare(self, films: Sequence[Film]) -> list[PreparedFilm | FilmError]:
         """Read films and cut out their knees; what cannot be used is returned as an error."""
-        loaded = [_load(film, self.preparation) for film in films]
-        usable = [film for film in loaded if isinstance(film, LoadedFilm)]
-        prepared = iter(self._prepare(usable))
+        how = self.preparation
+        if len(films) < FEWEST_ON_GPU:
+            how = replace(how, device="cpu")
+        loaded = [_load(film, how) for film in films]
+        prepared = iter(_prepare([film for film in loaded if isinstance(film, LoadedFilm)], how))
         results = [next(prepared) if isinstance(film, LoadedFilm) else film for film in loaded]
         return [
             _failure(film, result) if isinstance(result, Exception) else result
             for film, result in zip(films, results, strict=True)
         ]
-
-    def _prepare(self, films: list[LoadedFilm]) -> Sequence[PreparedFilm | Exception]:
-        """Prepare films together or, if one of them fails, one by one."""
-        try:
-            return prepare(films, self.preparation)
-        except Exception as error:  # one among 500,000 films must not stop the others
-            if self.preparation.device != "cpu" and isinstance(error, RuntimeError):
-                raise  # it may be the GPU's
-            if len(films) == 1:
-                return [error]
-            return [each for film in films for each in self._prepare([film])]
 
     def results(self, batch: Sequence[PreparedFilm | FilmError]) -> Iterator[FilmResult]:
         """Yield the results of films that were prepared, in order."""
@@ -334,6 +327,18 @@ def _load(film: Film, how: Preparation) -> LoadedFilm | Exception:
         return _not_a_film(film)
     except Exception as error:  # noqa: BLE001 - a broken file can raise anything
         return error
+
+
+def _prepare(films: list[LoadedFilm], how: Preparation) -> Sequence[PreparedFilm | Exception]:
+    """Prepare films together or, if one of them fails, one by one."""
+    try:
+        return prepare(films, how)
+    except Exception as error:  # one among 500,000 films must not stop the others
+        if how.device != "cpu" and isinstance(error, RuntimeError):
+            raise  # it may be the GPU's
+        if len(films) == 1:
+            return [error]
+        return [each for film in films for each in _prepare([film], how)]
 
 
 def _failure(film: Film, error: Exception) -> FilmError:

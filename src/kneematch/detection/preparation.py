@@ -47,6 +47,7 @@ class Preparation:
     side_margin: float = SIDE_MARGIN  # how far halves go past the film, as a share of its width
     left_is: str | None = None  # the patient's side at the picture's left, stated by the user
     device: str = "cpu"  # where knees are located and cut out
+    precise: bool = False  # whether the CPU's locator computes as precisely as a GPU's
 
     def __post_init__(self) -> None:
         """Check each setting.
@@ -123,9 +124,9 @@ def prepare(films: Sequence[LoadedFilm], how: Preparation) -> list[PreparedFilm 
     if not how.locate:
         return [_prepare_halves(film, how) for film in films]
     try:
-        return _prepare_located(films, how, how.device)
+        return _prepare_located(films, how)
     except torch.OutOfMemoryError:
-        return _prepare_located(films, how, "cpu")
+        return _prepare_located(films, replace(how, device="cpu"))
 
 
 def _prepare_halves(film: LoadedFilm, how: Preparation) -> PreparedFilm:
@@ -159,10 +160,10 @@ def _facts(
 
 
 def _prepare_located(
-    films: Sequence[LoadedFilm], how: Preparation, device: str
+    films: Sequence[LoadedFilm], how: Preparation
 ) -> list[PreparedFilm | NoFrontalKnee]:
-    pixels = [film.pixels.to(device) for film in films]
-    network = shipped_locator(device, precise=how.device != "cpu")
+    pixels = [film.pixels.to(how.device) for film in films]
+    network = shipped_locator(how.device, precise=how.precise)
     places = locate_knees(pixels, network, how.knees)
     seen = [k for k, knees in enumerate(places) if knees]
     views = [cut_views(pixels[k], places[k]) for k in seen]
