@@ -1,4 +1,4 @@
-"""Choose the device to compute on, keep batches within its memory, compute with one thread."""
+"""Choose the device to compute on, copy to it and back, keep batches within its memory."""
 
 import logging
 import re
@@ -16,7 +16,8 @@ from kneematch.errors import SettingsError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-WORKER_BYTES: Final = 1_400_000_000  # that a process with 16 large films takes on a GPU
+WORKER_BYTES: Final = 800_000_000  # that a process takes on a GPU, most of it CUDA's own
+FILM_BYTES: Final = 40_000_000  # and besides for each film of a batch; 20 million are its pixels
 
 logger = logging.getLogger("kneematch")
 
@@ -25,30 +26,29 @@ def resolve_device(name: str) -> str:
     """Return the device that a name stands for; "auto" is a GPU if there is one, else the CPU.
 
     Args:
-        name: auto, cpu, cuda, cuda:N or mps.
+        name: auto, cpu, cuda or cuda:N.
 
     Raises:
         SettingsError: the name is unknown, or this machine has no such device.
     """
-    if not re.fullmatch("auto|cpu|mps|cuda(:[0-9]+)?", name):
-        raise SettingsError(f"device {name!r}; expected auto, cpu, cuda, cuda:N or mps")
+    if not re.fullmatch("auto|cpu|cuda(:[0-9]+)?", name):
+        raise SettingsError(f"device {name!r}; expected auto, cpu, cuda or cuda:N")
+    if name == "cpu":  # CUDA is not asked, or processes that are forked later could not use it
+        return name
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         return "cuda" if gpus else "cpu"
-    kind, _, number = name.partition(":")
-    if kind == "cuda" and int(number or 0) >= gpus:
+    if int(name.partition(":")[2] or 0) >= gpus:
         raise SettingsError(f"device {name!r}: {gpus} NVIDIA GPUs found; choose 'cpu' or 'auto'")
-    if name == "mps" and not torch.backends.mps.is_available():
-        raise SettingsError("device 'mps': not found; expected an Apple GPU; choose 'cpu'")
     return name
 
 
-def most_workers(device: str) -> int:
-    """Return how many processes can compute on a device at a time."""
-    if not device.startswith("cuda"):
+def most_workers(device: str, batch_size: int) -> int:
+    """Return how many processes can compute on a device at a time, with a batch of films each."""
+    if device == "cpu":
         return sys.maxsize
     free, _ = torch.cuda.mem_get_info(device)
-    return free // WORKER_BYTES
+    return free // (WORKER_BYTES + batch_size * FILM_BYTES)
 
 
 def map_batches(
@@ -114,13 +114,12 @@ def map_alike(function: Callable[[Tensor], Tensor], images: Sequence[Tensor]) ->
         function: from images (N, H, W) to as many results.
         images: (H, W) each; those of one size are given to the function together.
     """
-    results = list(images)
-    for size in dict.fromkeys(image.shape for image in images):
+    results: dict[int, Tensor] = {}
+    for size in {image.shape for image in images}:
         alike = [k for k, image in enumerate(images) if image.shape == size]
         found = function(torch.stack([images[k] for k in alike])).cpu()
-        for k, result in zip(alike, found, strict=True):
-            results[k] = result
-    return results
+        results |= zip(alike, found, strict=True)
+    return [results[k] for k in range(len(images))]
 
 
 def cpu_has_bfloat16() -> bool:

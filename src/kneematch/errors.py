@@ -13,6 +13,10 @@ KneematchError
 The message is one line: what was found; what was expected; what to do.
 """
 
+from typing import Final
+
+GPU_OUT_OF_MEMORY: Final = ("CUDA out of memory", "CUDA error: out of memory", "_ALLOC_FAILED")
+
 
 class KneematchError(Exception):
     """Base of all errors that a user can correct."""
@@ -61,3 +65,8 @@ def missing_extra(what: str, extra: str) -> SettingsError:
         f"{what}, not installed; expected the extra '{extra}'; run: pip install "
         f"'kneematch[{extra}]', or in a checkout: pip install '.[{extra}]'"
     )
+
+
+def is_gpu_full(error: Exception) -> bool:
+    """Return whether an error, PyTorch's or one of CUDA's libraries', says that a GPU is full."""
+    return any(text in str(error) for text in GPU_OUT_OF_MEMORY)

@@ -105,7 +105,7 @@ paper_option = partial(
     group=METHOD,
 )
 device_option = partial(
-    option, "auto", help="auto, cpu, cuda, cuda:N or mps.", group=PERFORMANCE, metavar="DEVICE"
+    option, "auto", help="auto, cpu, cuda or cuda:N.", group=PERFORMANCE, metavar="DEVICE"
 )
 batch_size_option = partial(
     option,

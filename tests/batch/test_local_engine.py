@@ -4,13 +4,21 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from kneematch.batch import local_engine
 from kneematch.batch.config import DetectorSource
-from kneematch.batch.local_engine import NumberedFilms, chunks, detect_chunk, detect_rows
+from kneematch.batch.local_engine import (
+    NumberedFilms,
+    chunks,
+    detect_chunk,
+    detect_in_worker,
+    detect_rows,
+)
 from kneematch.batch.row import Row
 from kneematch.detection.detector import Detector
 from kneematch.errors import SettingsError
@@ -60,12 +68,18 @@ def test_chunks_are_batches_on_a_gpu() -> None:
     }
     assert sizes == {"cpu": {8}, "cuda": {16, 8}}
     assert len(chunks(films, 2, DetectorSource(device="cuda", batch_size=5))) == 200
-    assert len(chunks(films[:10], 2, DetectorSource(device="cuda"))) == 10
+    assert len(chunks(films[:40], 2, DetectorSource(device="cuda"))) == 10  # enough for the GPU
+    assert len(chunks(films[:40], 2, DetectorSource(device="cpu"))) == 20
+    assert len(chunks(films[:40], 0, DetectorSource(device="cuda"))) == 3
 
 
 @pytest.mark.parametrize("fits_alone", [True, False])
 def test_detect_rows_tries_again_alone_what_did_not_fit_into_a_gpu(
-    named: list[str], detector: Detector, monkeypatch: pytest.MonkeyPatch, fits_alone: bool
+    named: list[str],
+    detector: Detector,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fits_alone: bool,
 ) -> None:
     tried = []
 
@@ -83,6 +97,24 @@ def test_detect_rows_tries_again_alone_what_did_not_fit_into_a_gpu(
     if fits_alone:
         assert sum(len(rows) for rows in found) == len(films)
         assert tried == [(4, 2)] * 20 + [(1, 1)] * 80
+        assert "80 films are searched one by one" in caplog.text
     else:
         with pytest.raises(SettingsError, match="too large"):
             list(found)
+
+
+@pytest.mark.parametrize("text", ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED"])
+def test_detect_in_worker_returns_that_a_gpu_is_full(
+    detector: Detector, named: list[str], monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    def full(problem: object) -> NoReturn:
+        raise RuntimeError(text)
+
+    there = replace(detector, solver=full, device="cpu:0", batch_size=2)
+    monkeypatch.setattr(local_engine, "_loaded", (SOURCE, there))
+    found = detect_in_worker([(0, named[0])])
+    assert isinstance(found, SettingsError)
+    assert text in str(found)
+    text = "anything else"
+    with pytest.raises(RuntimeError, match=text):
+        detect_in_worker([(0, named[0])])

@@ -127,6 +127,18 @@ def test_cluster_device_is_a_gpu_where_there_is_one() -> None:
     assert Cluster(cpus=8, gpus=0).device("auto") == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "actors", "share"),
+    [(16, 1, 8, 1 / 8), (4, 1, 4, 1 / 4), (64, 4, 32, 1 / 8), (6, 8, 6, 1.0), (8, 0, 1, 1.0)],
+)
+def test_cluster_divides_its_gpus_among_actors(
+    cpus: int, gpus: int, actors: int, share: float
+) -> None:
+    cluster = Cluster(cpus, gpus)
+    assert cluster.actors("cuda") == (actors, share)
+    assert cluster.actors("cpu") == (cpus, 0.0)
+
+
 def test_connect_names_the_extra_without_ray(
     films: Path,
     tmp_path: Path,

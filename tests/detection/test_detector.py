@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pydicom
@@ -385,3 +386,51 @@ def test_detector_says_when_not_even_one_film_fits_into_memory(annotation: Annot
     detector = replace(detector_at(annotation), solver=without_memory, device="cpu:0", batch_size=2)
     with pytest.raises(SettingsError, match="one film does not fit into the memory"):
         detector.detect([annotation.film] * 2)
+
+
+def on_gpu(detector: Detector, **options: int) -> Detector:
+    """By this name the CPU is used as a GPU is: films of a batch are prepared together."""
+    how = replace(detector.preparation, device="cpu:0", precise=True)
+    return replace(detector, preparation=how, **options)
+
+
+def test_detector_finds_the_same_in_batches_of_any_size(tmp_path: Path) -> None:
+    films: list[Radiograph | Path] = [
+        phantom(seed, size=SIZE, framing=framing).radiograph
+        for seed, framing in enumerate(["bilateral", "single", "bilateral", "single"])
+    ]
+    films.insert(1, tmp_path / "missing.dcm")
+    films.insert(3, Radiograph(np.random.default_rng(0).random((300, 400), dtype=np.float32)))
+    detector = Detector.load(device="cpu")
+    alone, few, all_ = (
+        list(on_gpu(detector, batch_size=size).detect_each(films)) for size in (1, 2, len(films))
+    )
+    assert [len(result.detections) for result in alone] == [2, 0, 1, 0, 2, 1]
+    for results in (few, all_):
+        for result, expected in zip(results, alone, strict=True):
+            assert str(result.failure) == str(expected.failure)
+            for knee, other in zip(result.detections, expected.detections, strict=True):
+                assert np.abs(knee.corners - other.corners).max() < 0.05
+                assert (knee.laterality, knee.review) == (other.laterality, other.review)
+
+
+def test_detector_raises_what_a_gpu_raises(
+    film: Radiograph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And does not blame the film for it."""
+
+    def broken(*arguments: object) -> NoReturn:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    detector = on_gpu(Detector.load(device="cpu"), batch_size=4)
+    for place in ("copy_to", "locate_knees"):
+        with monkeypatch.context() as patched:
+            patched.setattr(preparation, place, broken)
+            with pytest.raises(RuntimeError, match="launch failure"):
+                list(detector.detect_each([film] * 4))
+
+
+def test_detect_each_keeps_no_pixels_of_films_that_fail() -> None:
+    (result,) = Detector.load(device="cpu").detect_each([np.zeros((100, 100))])
+    assert result.failure is not None
+    assert result.failure.__traceback__ is None

@@ -1,6 +1,7 @@
 """Detect on this machine, with a worker process per core; on a GPU all of them share it."""
 
 import json
+import logging
 import os
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import closing, suppress
@@ -10,14 +11,16 @@ import torch
 
 from kneematch.batch.config import PRELOAD, DetectorSource
 from kneematch.batch.row import Row
-from kneematch.detection.detector import GPU_BATCH, Detector, FilmResult
-from kneematch.errors import KneematchError, NoFrontalKnee, SettingsError
+from kneematch.detection.detector import FEWEST_ON_GPU, GPU_BATCH, Detector, FilmResult
+from kneematch.errors import KneematchError, NoFrontalKnee, SettingsError, is_gpu_full
 from kneematch.io.radiograph import pin_films
 from kneematch.memory import release_memory
 from kneematch.parallel import WorkerDied, map_in_workers
 
 LARGEST_CHUNK: Final = 8  # films that a worker takes at once, and that a power cut costs
 CHUNKS_PER_WORKER: Final = 8  # or more, so that all workers end at about the same time
+
+logger = logging.getLogger("kneematch")
 
 NumberedFilms = Sequence[tuple[int, str]]  # indices in the list of films, and paths
 
@@ -34,7 +37,7 @@ def detect_rows(
         workers: number of worker processes; 0 does everything in this process.
     """
     if workers == 0:
-        for chunk in chunks(films, 1, source):
+        for chunk in chunks(films, 0, source):
             yield detect_chunk(detector, chunk)
     else:
         yield from _detect_in_workers(source, films, workers)
@@ -56,7 +59,15 @@ def _detect_in_workers(
             yield rows
         else:
             alone += [[film] for film in chunk]
-    most = workers if source.device == "cpu" else 1
+    most = workers
+    if alone and source.device != "cpu":
+        most = 1
+        logger.warning(
+            "%d films are searched one by one: their worker ended, or %s had no room for them "
+            "beside those of other workers",
+            len(alone),
+            source.device,
+        )
     for chunk, rows in _map_chunks(source, alone, min(most, len(alone))):
         if isinstance(rows, SettingsError):
             raise rows
@@ -82,9 +93,12 @@ def _map_chunks(
 
 
 def chunks(films: NumberedFilms, workers: int, source: DetectorSource) -> list[NumberedFilms]:
-    """Divide films into what a worker takes at once: a batch, on a GPU."""
-    largest = LARGEST_CHUNK if source.device == "cpu" else source.batch_size or GPU_BATCH
-    size = min(max(len(films) // (workers * CHUNKS_PER_WORKER), 1), largest)
+    """Divide films into what a worker, or this process, takes at once: a batch, on a GPU."""
+    fewest, most = 1, LARGEST_CHUNK
+    if source.device != "cpu":
+        most = source.batch_size or GPU_BATCH
+        fewest = FEWEST_ON_GPU if workers else most
+    size = min(max(len(films) // (max(workers, 1) * CHUNKS_PER_WORKER), fewest), most)
     return [films[first : first + size] for first in range(0, len(films), size)]
 
 
@@ -97,7 +111,7 @@ def load_worker(source: DetectorSource) -> None:
     torch.set_num_threads(1)
     if _loaded is None or _loaded[0] != source:
         _loaded = source, source.load()
-    if source.device.startswith("cuda"):
+    if source.device != "cpu":
         pin_films()
 
 
@@ -109,6 +123,10 @@ def detect_in_worker(films: NumberedFilms) -> list[Row] | SettingsError:
         return detect_chunk(_loaded[1], films)
     except SettingsError as error:
         return error
+    except RuntimeError as error:  # of CUDA's libraries
+        if is_gpu_full(error):
+            return SettingsError(str(error))
+        raise
 
 
 def detect_chunk(detector: Detector, films: NumberedFilms) -> list[Row]:

@@ -14,13 +14,13 @@ from importlib import import_module
 from typing import Any, Final
 
 from kneematch.batch.config import DetectorSource
-from kneematch.batch.local_engine import NumberedFilms, chunks, detect_chunk
+from kneematch.batch.local_engine import NumberedFilms, chunks, detect_in_worker, load_worker
 from kneematch.batch.row import Row
 from kneematch.errors import SettingsError, missing_extra
 from kneematch.memory import keep_memory
 
 MAX_BLOCKS: Final = 10_000  # tasks that Ray keeps track of; each holds one batch or more
-ACTORS_PER_GPU: Final = 16  # each reads films while others search, and takes 1 GB on the GPU
+ACTORS_PER_GPU: Final = 8  # each takes about 1.4 GB on the GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,20 @@ class Cluster:
             return wanted
         return "cuda" if self.gpus else "cpu"
 
+    def actors(self, device: str) -> tuple[int, float]:
+        """Return how many actors there are for a device, and the share of a GPU of each."""
+        if device == "cpu":
+            return max(self.cpus, 1), 0.0
+        actors = max(min(self.cpus, ACTORS_PER_GPU * self.gpus), 1)
+        return actors, min(max(self.gpus, 1) / actors, 1.0)
+
     def detect_rows(self, source: DetectorSource, films: NumberedFilms) -> Generator[list[Row]]:
         """Yield the rows of films, some at a time, in any order.
 
         What a machine that is lost had in hand is done again by another.
         """
         ray = _ray()
-        on_gpu = source.device.startswith("cuda")
-        actors = max(min(self.cpus, ACTORS_PER_GPU * self.gpus) if on_gpu else self.cpus, 1)
+        actors, gpus = self.actors(source.device)
         # JSON, since names that are not UTF-8 do not fit into Arrow's texts.
         items = [{"films": json.dumps(batch)} for batch in chunks(films, actors, source)]
         found = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS)).map(
@@ -56,7 +62,7 @@ class Cluster:
             fn_constructor_args=(source, os.getcwd()),  # noqa: PTH109 - a text travels
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors),
             num_cpus=1,
-            num_gpus=max(self.gpus, 1) / actors if on_gpu else 0,
+            num_gpus=gpus,
         )
         for item in found.iter_rows():
             yield [Row.from_line(line) for line in item["rows"].splitlines(keepends=True)]
@@ -66,19 +72,18 @@ class _Actor:
     """A process of the cluster that keeps its detector."""
 
     def __init__(self, source: DetectorSource, folder: str) -> None:
-        import torch
-
         # Relative paths mean what they mean where the command was given; a machine without that
         # folder can still find absolute ones.
         with suppress(OSError):
             os.chdir(folder)
-        torch.set_num_threads(1)
         keep_memory()
-        self.detector = source.load()
+        load_worker(source)
 
     def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
         films = [(index, film) for index, film in json.loads(item["films"])]
-        rows = detect_chunk(self.detector, films)
+        rows = detect_in_worker(films)
+        if isinstance(rows, SettingsError):
+            raise rows
         return {"rows": b"".join(row.to_line() for row in rows)}
 
 

@@ -80,8 +80,13 @@ def _start_workers_early(films: Sequence[str], config: DetectConfig) -> None:
     if choose_workers(config.workers, len(films)) == 0:
         if not is_uncompressed(films[0]):  # which a child process will decode
             start_early("kneematch.io.read")
-    elif config.device == "cpu" or (config.device == "auto" and not Path("/dev/nvidia0").exists()):
+    elif config.device == "cpu" or (config.device == "auto" and not _may_have_gpu()):
         preload = replace(config.source(), device="cpu").preload()
         start_early("kneematch.batch.local_engine", preload)
     else:
         start_early("kneematch.batch.local_engine")
+
+
+def _may_have_gpu() -> bool:
+    """Return whether an NVIDIA GPU may be there; to ask CUDA takes as long as to import torch."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()  # WSL has the last

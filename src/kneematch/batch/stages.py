@@ -25,7 +25,7 @@ from kneematch.batch.results import (
     write_run_and_report,
 )
 from kneematch.batch.row import Row, row_reviser
-from kneematch.detection.detector import Detector
+from kneematch.detection.detector import GPU_BATCH, Detector
 from kneematch.devices import most_workers, one_thread, resolve_device
 from kneematch.export.run_file import Clock, Counts, Run, device_name
 from kneematch.io.files import (
@@ -122,12 +122,21 @@ def _plan(
     workers = searchers = choose_workers(config.workers, len(films))
     if cluster is None:
         device = resolve_device(source.device)
-        name, searchers = device_name(device), min(workers, most_workers(device))
+        name = device_name(device)
+        searchers = min(workers, most_workers(device, config.batch_size or GPU_BATCH))
+        if searchers < workers:
+            logger.warning(
+                "room for %d of %d workers in the memory of %s; free some of it, or choose a "
+                "smaller --batch-size",
+                searchers,
+                workers,
+                device,
+            )
     else:
         device, name = cluster.device(source.device), cluster.name
     # Where others search, this process only checks the settings.
-    alone = cluster is None and searchers == 0
-    detector = replace(source, device=device if alone else "cpu").load()
+    searches = cluster is None and searchers == 0
+    detector = replace(source, device=device if searches else "cpu").load()
     source = replace(source, device=device)
     hashes = source.hashes()
     if config.measure:

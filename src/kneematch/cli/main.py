@@ -24,7 +24,7 @@ from kneematch.cli.terminal import (
     stop_on_signals,
 )
 from kneematch.cli.train import train
-from kneematch.errors import KneematchError
+from kneematch.errors import KneematchError, is_gpu_full
 
 # typer brings a click of its own and exports this class of it; its base is every usage error.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
@@ -37,7 +37,6 @@ OUT_OF_MEMORY: Final = (
     "Failed to launch worker thread",
     "could not create a primitive",  # of oneDNN
 )
-GPU_OUT_OF_MEMORY: Final = ("CUDA out of memory", "CUDA error: out of memory", "_ALLOC_FAILED")
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
@@ -144,7 +143,7 @@ def _usage_message(error: typer.BadParameter, program: str) -> str:
 
 def _memory_advice(error: Exception) -> str | None:
     """Return what to do about an error if memory ran out; torch, pyarrow and others have theirs."""
-    if any(text in str(error) for text in GPU_OUT_OF_MEMORY):
+    if is_gpu_full(error):
         return (
             "not enough memory on the GPU; expected room for the networks and a batch of films; "
             "free some, choose a smaller --batch-size, or --device cpu"

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 Film = Union[Radiograph, str, os.PathLike[str], NDArray[Any], "Dataset"]
 
 GPU_BATCH: Final = 16  # films
-FEWEST_ON_GPU: Final = 4  # films; fewer are prepared on the CPU before a GPU has loaded its code
+FEWEST_ON_GPU: Final = 4  # films; the CPU prepares fewer in less time than a GPU needs to begin
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,7 +104,7 @@ class Detector:
                 locator (neural+sharpen with the paper's energy), or search if the networks see no
                 knee where the template was drawn.
             paper: minimise the paper's energy instead of the robust one.
-            device: auto, cpu, cuda, cuda:N or mps.
+            device: auto, cpu, cuda or cuda:N.
             batch_size: films that are searched together. Default: 16. On a CPU it is 1.
             check: compare what another method found with the networks, for `review`.
             knees: 1 or 2, how many frontal knees each film shows; None finds out. Methods other
@@ -134,8 +134,8 @@ class Detector:
             knees=knees,
             side_margin=0.0 if paper else SIDE_MARGIN,
             left_is=left_is,
-            device=device if device.startswith("cuda") else "cpu",
-            precise=device.startswith("cuda"),
+            device=device,
+            precise=device != "cpu",
         )
         return cls(cut, chosen.solver, chosen.method, paper, device, films, chosen.check, how)
 
@@ -193,7 +193,10 @@ class Detector:
             yield from self.results(self.prepare(batch))
 
     def prepare(self, films: Sequence[Film]) -> list[PreparedFilm | FilmError]:
-        """Read films and cut out their knees; what cannot be used is returned as an error."""
+        """Read films and cut out their knees, on the GPU if there is one and the films are many.
+
+        What cannot be used is returned as an error.
+        """
         how = self.preparation
         if len(films) < FEWEST_ON_GPU:
             how = replace(how, device="cpu")
@@ -316,17 +319,25 @@ class Detector:
 def _load(film: Film, how: Preparation) -> LoadedFilm | Exception:
     """Read a film, and copy it to the device that prepares it."""
     try:
-        if isinstance(film, str | os.PathLike):
-            return load(read_isolated(film), how)
-        if isinstance(film, np.ndarray):
-            return load(radiograph_from_array(film), how)
-        if is_dataset(film):
-            return load(radiograph_from_dataset(film), how)
-        if isinstance(film, Radiograph):
-            return load(film, how)
-        return _not_a_film(film)
+        radiograph = _read(film)
     except Exception as error:  # noqa: BLE001 - a broken file can raise anything
         return error
+    try:
+        return load(radiograph, how)
+    except FilmError as error:
+        return error
+
+
+def _read(film: Film) -> Radiograph:
+    if isinstance(film, str | os.PathLike):
+        return read_isolated(film)
+    if isinstance(film, np.ndarray):
+        return radiograph_from_array(film)
+    if is_dataset(film):
+        return radiograph_from_dataset(film)
+    if isinstance(film, Radiograph):
+        return film
+    raise _not_a_film(film)
 
 
 def _prepare(films: list[LoadedFilm], how: Preparation) -> Sequence[PreparedFilm | Exception]:
@@ -347,10 +358,11 @@ def _failure(film: Film, error: Exception) -> FilmError:
         path = os.fspath(film)
         if not isinstance(error, FilmError):
             return unexpected(path, error)
-        return error if str(error).startswith(path) else type(error)(f"{path}: {error}")
+        named = str(error) if str(error).startswith(path) else f"{path}: {error}"
+        return type(error)(named)  # a new one, since the traceback of the other holds the pixels
     if not isinstance(error, FilmError):
         raise error
-    return error
+    return type(error)(str(error))
 
 
 def _not_a_film(found: object) -> SettingsError:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kneematch.devices import cpu_has_bfloat16, full_precision, map_alike
+from kneematch.devices import cpu_has_bfloat16, map_alike
 from kneematch.geometry.sampling import resize
 from kneematch.geometry.view import KneePlace, transform, turn_upright
 from kneematch.networks.cpu_inference import fold_batchnorm
@@ -157,8 +157,7 @@ def find_knees(network: nn.Module, images: Sequence[Tensor]) -> list[list[Candid
         return maps
 
     padded = [F.pad(each, (0, -each.shape[1] % 32, 0, -each.shape[0] % 32)) for each in images]
-    with full_precision():
-        return [_candidates(maps) for maps in map_alike(look, padded)]
+    return [_candidates(maps) for maps in map_alike(look, padded)]
 
 
 def _candidates(maps: Tensor) -> list[Candidate]:

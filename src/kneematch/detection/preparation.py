@@ -17,7 +17,7 @@ from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.detection.markers import Marker, read_markers
 from kneematch.detection.metal import find_metal
 from kneematch.detection.quality import exposed_field
-from kneematch.devices import copy_to
+from kneematch.devices import copy_to, full_precision
 from kneematch.errors import NoFrontalKnee, SettingsError
 from kneematch.geometry.split import HALF_SIZE, single, split
 from kneematch.geometry.view import SIDE_MARGIN, VIEW_SIZE, KneePlace, View, cut_views, film_tensor
@@ -92,7 +92,7 @@ class FilmFacts:
 class PreparedFilm:
     """Images of the S knees of a film, lateral side to the right."""
 
-    views: View  # pixels (S, H, W), to_film (S, 3, 3)
+    views: View  # pixels (S, H, W), perhaps on a GPU; to_film (S, 3, 3)
     facts: FilmFacts
 
 
@@ -123,10 +123,10 @@ def prepare(films: Sequence[LoadedFilm], how: Preparation) -> list[PreparedFilm 
     """Cut out the knees of films; on the CPU if they do not fit into a GPU's memory."""
     if not how.locate:
         return [_prepare_halves(film, how) for film in films]
-    try:
+    with suppress(torch.OutOfMemoryError):
         return _prepare_located(films, how)
-    except torch.OutOfMemoryError:
-        return _prepare_located(films, replace(how, device="cpu"))
+    torch.cuda.empty_cache()
+    return _prepare_located(films, replace(how, device="cpu"))
 
 
 def _prepare_halves(film: LoadedFilm, how: Preparation) -> PreparedFilm:
@@ -159,6 +159,7 @@ def _facts(
     )
 
 
+@full_precision()
 def _prepare_located(
     films: Sequence[LoadedFilm], how: Preparation
 ) -> list[PreparedFilm | NoFrontalKnee]:

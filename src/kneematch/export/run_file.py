@@ -149,8 +149,6 @@ def describe_environment() -> dict[str, Any]:
     from kneematch.networks.model_file import shipped_model
 
     devices = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
-    if torch.backends.mps.is_available():
-        devices.append("mps")
     return {
         "format": INFO_FORMAT,
         "versions": versions(),

@@ -1,6 +1,7 @@
 """Radiograph: the pixels of a film, mapped to [0, 1], and the parts of its header that are kept."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -137,5 +138,6 @@ def _new_film(size: tuple[int, ...]) -> NDArray[np.float32]:
     if _pinned:
         import torch
 
-        return torch.empty(size, pin_memory=True).numpy()
+        with suppress(RuntimeError):  # no more memory can be pinned
+            return torch.empty(size, pin_memory=True).numpy()
     return np.empty(size, np.float32)
