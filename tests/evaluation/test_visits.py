@@ -130,7 +130,27 @@ def test_compare_skips_films_without_a_knee(
     assert not out.exists()
 
 
-def test_compare_visits_refuses_films_that_are_not_in_a_run(
+def test_compare_skips_films_that_are_not_in_a_run(
+    runs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on = pairs(tmp_path, "three.dcm,1.dcm", "one.dcm,1.dcm", "one.dcm,", "x.dcm,y.dcm")
+    out = tmp_path / "out.csv"
+    assert main(["compare", *map(str, runs), "--on", str(on), "-o", str(out)]) == 1
+    said = capsys.readouterr()
+    assert said.err == (
+        f"kneematch: {on}: 3 pairs of films skipped, the first since three.dcm: no such film in "
+        f"{runs[0]}; expected films of the runs; name them as measurements.csv does\n"
+    )
+    assert f"{out}: 2 knees" in said.out
+    assert [row["film_before"] for row in read_table(out)] == ["/a/one.dcm"] * 2
+    result = compare_visits(*runs, on, out, force=True)
+    assert result.unknown[1:] == [
+        f"an empty cell: no such film in {runs[1]}",
+        f"x.dcm: no such film in {runs[0]}",
+    ]
+
+
+def test_compare_visits_refuses_tables_without_a_film_of_the_runs(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match=r"three\.dcm: no such film"):

@@ -71,7 +71,13 @@ def compare(
                 f"{each.measure}: mean change {each.mean:+.3f}, standard deviation {each.sd:.3f}"
             )
     print_result(f"{shown(out)}: {result.knees:,} knee{'s' if result.knees != 1 else ''}")
-    if result.skipped:
-        shown_first = result.skipped[:MOST_SHOWN]
-        print_first_errors(shown_first, len(result.skipped), "skipped", what="pairs of films")
+    shown_first = result.skipped[:MOST_SHOWN]
+    print_first_errors(shown_first, len(result.skipped), "skipped", what="pairs of films")
+    if count := len(result.unknown):
+        skipped = f"{count:,} pair{'s' if count != 1 else ''} of films skipped"
+        print_error(
+            f"{shown(on)}: {skipped}, the first since {result.unknown[0]}; expected films of the "
+            "runs; name them as measurements.csv does"
+        )
+    if result.skipped or result.unknown:
         raise typer.Exit(SOME_FAILED)

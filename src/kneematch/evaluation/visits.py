@@ -54,12 +54,14 @@ class VisitComparison:
     knees: int  # rows of the table
     changes: list[Change]
     skipped: list[str]  # pairs of films without a knee to compare, and why
+    unknown: list[str]  # pairs with a film that is not in its run: that film, and what was found
 
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
     """The films of a run."""
 
+    folder: Path
     knees: Mapping[str, Sequence[KneeRow]]  # by film
     without: Mapping[str, str]  # why a film has no measured knee
     films: Mapping[str, Sequence[str]]  # by file name
@@ -76,7 +78,8 @@ def compare_visits(
     """Write the change of every measure of every knee, and return the mean changes.
 
     Knees are paired by the patient's side, or by the half of the picture where a visit does not
-    know the patient's side. Pairs of films without a knee in common are skipped.
+    know the patient's side. Pairs of films without a knee in common are skipped, as are those with
+    a film that is not in its run.
 
     Args:
         before: folder of the first visit's run, made with --measure.
@@ -87,33 +90,35 @@ def compare_visits(
         force: replace a file of that name.
 
     Raises:
-        SettingsError: `out` exists, a table is missing or has no such columns, a film is not in
-            its run, or there is no knee to compare.
+        SettingsError: `out` exists, a table is missing or has no such columns, or there is no knee
+            to compare.
     """
     _check_out(Path(out), Path(pairs), (Path(before), Path(after)), force=force)
     visits = [_read_visit(Path(folder)) for folder in (before, after)]
     rows: list[dict[str, Cell]] = []
-    skipped = []
+    skipped: list[str] = []
+    unknown: list[str] = []
     for films in _read(Path(pairs), (BEFORE, AFTER)):
-        names = [
-            _film(visit, films[column], Path(pairs))
-            for visit, column in zip(visits, (BEFORE, AFTER), strict=True)
-        ]
+        try:
+            names = [_film(visits[0], films[BEFORE]), _film(visits[1], films[AFTER])]
+        except LookupError as error:
+            unknown.append(str(error))
+            continue
         knees = [visit.knees.get(name, ()) for visit, name in zip(visits, names, strict=True)]
         found = [_changes(*pair) for pair in _pair_knees(*knees)]
         rows += found
         if not found:
             skipped.append(_why_skipped(visits, names))
     if not rows:
-        why = f" ({skipped[0]})" if skipped else ""
+        why = "".join(f" ({reason})" for reason in (skipped + unknown)[:1])
         raise SettingsError(
             f"{pairs}: no knees to compare{why}; expected a knee that was measured at both visits; "
-            "name other films"
+            "name other films, as measurements.csv does"
         )
     numbers = {f"{name}_{part}": DECIMALS for name in VALUES for part in PARTS}
     columns: Columns = {**dict.fromkeys(KNEE), **numbers}
     write_rows(rows, [Path(out)], columns)
-    return VisitComparison(len(rows), _summary(rows), skipped)
+    return VisitComparison(len(rows), _summary(rows), skipped, unknown)
 
 
 def _check_out(out: Path, pairs: Path, runs: Sequence[Path], *, force: bool) -> None:
@@ -209,19 +214,21 @@ def _read_visit(folder: Path) -> _Visit:
     names: dict[str, list[str]] = defaultdict(list)
     for film in (*knees, *without):
         names[PurePath(film).name].append(film)
-    return _Visit(dict(knees), without, names)
+    return _Visit(folder, dict(knees), without, names)
 
 
-def _film(visit: _Visit, name: str, pairs: Path) -> str:
-    """Return the film of a run that has a name, or its file name."""
+def _film(visit: _Visit, name: str) -> str:
+    """Return the film of a run that has a name, or its file name.
+
+    Raises:
+        LookupError: there is none, or there are several.
+    """
     if name in visit.knees or name in visit.without:
         return name
     alike = visit.films.get(PurePath(name).name, ())
     if len(alike) != 1:
         found = "several such films" if alike else "no such film"
-        raise SettingsError(
-            f"{pairs}: {name}: {found} in the run; expected one; name it as measurements.csv does"
-        )
+        raise LookupError(f"{name or 'an empty cell'}: {found} in {visit.folder}")
     return alike[0]
 
 
