@@ -9,13 +9,13 @@ import pytest
 import torch
 from PIL import Image
 
-from kneematch.batch.apply import apply_review, check_ended, find_root, run_config
+from kneematch.batch.apply import apply_review, check_ended, run_config
 from kneematch.batch.config import DetectConfig
 from kneematch.batch.journal import Journal
 from kneematch.batch.row import Row
 from kneematch.batch.run import detect_folder
 from kneematch.errors import SettingsError
-from kneematch.export.run_file import Counts, Run, write_run
+from kneematch.export.run_file import Counts, Run
 from kneematch.io.write import save_picture
 from kneematch.measures.drawn_knees import read_corrected
 from kneematch.measures.outlines import Outlines
@@ -169,27 +169,6 @@ def test_apply_review_writes_outlines_that_were_drawn_and_training_finds_them(
     assert knee.outlines.to_dict() == drawn.to_dict()
     config = OutlineConfig(steps=1, batch=2, phantoms=2, device="cpu")
     assert tune_outlines(tmp_path / "own.safetensors", config, run=out) == 1
-
-
-def test_find_root_finds_the_working_folder_of_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "results" / "out"
-    out.mkdir(parents=True)
-    (tmp_path / "film.dcm").touch()
-    films = ["film.dcm", "gone.dcm"]
-    now = datetime.now(UTC)
-    write_run(Run(now, now, Counts(), {"out": "results/out"}), out / "run.json")
-    monkeypatch.chdir(out)
-    assert find_root(out, films) == (tmp_path, 1)
-    assert find_root(out, films, Path("other")) == (Path("other"), 0)
-    monkeypatch.chdir(tmp_path)
-    assert find_root(out, films) == (Path(), 1)
-    monkeypatch.chdir(out)
-    write_run(Run(now, now, Counts(), {"out": str(out)}), out / "run.json")
-    assert find_root(out, films) == (Path(), 0)
-    (out / "run.json").unlink()
-    assert find_root(out, films) == (Path(), 0)
 
 
 def test_apply_review_keeps_added_knees_in_another_working_folder_and_without_their_film(

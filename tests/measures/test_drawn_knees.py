@@ -49,6 +49,22 @@ def test_read_masks_pairs_crops_with_masks(tmp_path: Path) -> None:
         list(read_masks(tmp_path))
 
 
+def test_read_corrected_finds_films_from_another_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    write_png16(tmp_path / "film.png", wedge().astype(np.float32))
+    knee = {"film": "film.png", "corrected": True, **outlines_of_mask(wedge()).to_dict()}
+    (out / "outlines.json").write_text(json.dumps({"knees": [knee]}))
+    (out / "run.json").write_text(json.dumps({"settings": {"out": "out"}}))
+    for folder in (tmp_path, out):
+        monkeypatch.chdir(folder)
+        (found,) = read_corrected(out)
+        assert found.path.resolve() == tmp_path / "film.png"
+        assert found.pixels.shape == wedge().shape
+
+
 def test_read_corrected_takes_marked_outlines_only(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"outlines\.json: no such file"):
         list(read_corrected(tmp_path))

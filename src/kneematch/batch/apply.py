@@ -1,11 +1,9 @@
 """apply_review: write the decisions of a review to all files of a run."""
 
 import csv
-from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from kneematch.batch.artifacts import crop_size
 from kneematch.batch.config import DetectConfig
@@ -22,12 +20,10 @@ from kneematch.export.run_file import Counts, Run, read_run
 from kneematch.export.tables import TABLES, landmark_names
 from kneematch.io.csv_text import read_csv
 from kneematch.io.files import remove_leftovers
-from kneematch.io.run_folder import JOURNAL, RUN
+from kneematch.io.run_folder import JOURNAL, RUN, find_root
 from kneematch.io.write import is_own_picture
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
-
-LOOKED_FOR: Final = 1000  # films at most, to find the folder of films with relative paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,27 +71,6 @@ def apply_review(
         problems += write_artifacts(config, out, journal, workers=count, progress=progress)
         write_run_and_report(out, journal, lambda: replace(run, counts=counts), workers=count)
     return ApplyResult(out, counts, tuple(problems))
-
-
-def find_root(out: Path, films: Sequence[str], root: Path | None = None) -> tuple[Path, int]:
-    """Return the folder in which films with relative paths are found, and how many are there.
-
-    Args:
-        out: folder of the run.
-        films: paths, of which the first 1000 are looked for.
-        root: the folder, if it is known; otherwise it is the working folder, or the one in which
-            the run was made, as far as the name of its folder tells.
-    """
-    roots, films = [root or Path()], films[:LOOKED_FOR]
-    with suppress(SettingsError):
-        named = Path(str(read_run(out / RUN).settings.get("out", "")))
-        depth, place = len(named.parts), out.resolve()
-        relative = depth > 0 and not named.is_absolute()
-        if root is None and relative and place.parts[-depth:] == named.parts:
-            roots.append(place.parents[depth - 1])
-    counts = [sum((root / film).exists() for film in films) for root in roots]
-    best = counts.index(max(counts))
-    return roots[best], counts[best]
 
 
 def check_ended(journal: Journal) -> None:

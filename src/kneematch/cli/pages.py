@@ -57,7 +57,7 @@ def review(
 ) -> None:
     """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
     check_web()
-    from kneematch.batch.apply import LOOKED_FOR, find_root
+    from kneematch.io.run_folder import LOOKED_FOR, find_root
     from kneematch.web.review import review_app
     from kneematch.web.review_session import ReviewSession
 

@@ -1,6 +1,9 @@
-"""Names in the output folder of `kneematch detect`, and how such a folder is recognised."""
+"""Names in the output folder of `kneematch detect`, and where the films of such a folder are."""
 
+import json
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +14,7 @@ RUN, REPORT = "run.json", "report.html"
 OVERLAYS, CROPS, DICOM, LANDMARKS = "overlays", "crops", "dicom-objects", "landmarks"
 FOLDERS: Final = (OVERLAYS, CROPS, DICOM, LANDMARKS)  # of files made from films
 START: Final = b'{"format": "kneematch-'  # of a journal
+LOOKED_FOR: Final = 1000  # films at most, to find the folder of films with relative paths
 
 
 def holds_run(folder: str | os.PathLike[str]) -> bool:
@@ -23,3 +27,24 @@ def holds_run(folder: str | os.PathLike[str]) -> bool:
         except OSError:
             continue
     return False
+
+
+def find_root(out: Path, films: Sequence[str], root: Path | None = None) -> tuple[Path, int]:
+    """Return the folder in which films with relative paths are found, and how many are there.
+
+    Args:
+        out: folder of the run.
+        films: paths, of which the first 1000 are looked for.
+        root: the folder, if it is known; otherwise it is the working folder, or the one in which
+            the run was made, as far as the name of its folder tells.
+    """
+    roots, films = [root or Path()], films[:LOOKED_FOR]
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        named = Path(json.loads((out / RUN).read_text("ascii"))["settings"]["out"])
+        depth, place = len(named.parts), out.resolve()
+        relative = depth > 0 and not named.is_absolute()
+        if root is None and relative and place.parts[-depth:] == named.parts:
+            roots.append(place.parents[depth - 1])
+    counts = [sum((root / film).exists() for film in films) for root in roots]
+    best = counts.index(max(counts))
+    return roots[best], counts[best]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
 from kneematch.io.read import read_isolated
+from kneematch.io.run_folder import find_root
 from kneematch.measures.outlines import Outlines
 
 OUTLINES: Final = "outlines.json"  # of a run
@@ -29,6 +30,8 @@ class DrawnKnee:
 
 def read_corrected(run: Path) -> Iterator[DrawnKnee]:
     """Yield the knees in a run's outlines.json that are marked `"corrected": true`.
+
+    Films with relative paths are found as `find_root` does.
 
     Raises:
         SettingsError: there is none, or the file or a film cannot be read.
@@ -50,10 +53,12 @@ def read_corrected(run: Path) -> Iterator[DrawnKnee]:
             f'{path}: no corrected outlines; expected some with "corrected": true; correct them, '
             "or give masks with --masks"
         )
+    root, _ = find_root(run, [film for film, _ in corrected])
     for film, knee in corrected:
-        pixels = read_isolated(film).pixels
+        place = root / film
+        pixels = read_isolated(place).pixels
         bright = 1 - pixels if knee.get("polarity") == "negative" else pixels
-        yield DrawnKnee(Path(film), bright, Outlines.from_dict(knee))
+        yield DrawnKnee(place, bright, Outlines.from_dict(knee))
 
 
 def read_masks(folder: Path) -> Iterator[DrawnKnee]:
