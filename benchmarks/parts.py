@@ -24,9 +24,10 @@ import torch
 torch.set_num_threads(1)
 import kneematch
 try:
-    from kneematch.detection.preparation import load, prepare as prepare_films
+    from kneematch.detection.loading import load
+    from kneematch.detection.preparation import prepare as prepare_films
     def prepare(film, how):
-        return prepare_films([load(film, how)], how)[0]
+        return prepare_films([load(film, how.device)], how)[0]
 except ImportError:
     from kneematch.detection.prepare import prepare
 detector = kneematch.Detector.load(device="cpu")

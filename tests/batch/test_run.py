@@ -52,15 +52,15 @@ def written(folder: Path) -> set[str]:
 
 def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
     """Let the search of any other film fail the test."""
-    from kneematch.detection import detector
+    from kneematch.detection import loading
 
-    read = detector.read_isolated
+    read = loading.read_isolated
 
     def checked(path: str) -> Any:
         assert path in films
         return read(path)
 
-    monkeypatch.setattr(detector, "read_isolated", checked)
+    monkeypatch.setattr(loading, "read_isolated", checked)
 
 
 def test_detect_folder_writes_everything_that_is_requested(named: list[str], out: Path) -> None:

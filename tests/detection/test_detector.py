@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from kneematch.detection import preparation
+from kneematch.detection import loading, preparation
 from kneematch.detection.detection import Detection
 from kneematch.detection.detector import Detector
 from kneematch.detection.preparation import Preparation
@@ -423,9 +423,9 @@ def test_detector_raises_what_a_gpu_raises(
         raise RuntimeError("CUDA error: unspecified launch failure")
 
     detector = on_gpu(Detector.load(device="cpu"), batch_size=4)
-    for place in ("copy_to", "locate_knees"):
+    for module, name in ((loading, "copy_to"), (preparation, "locate_knees")):
         with monkeypatch.context() as patched:
-            patched.setattr(preparation, place, broken)
+            patched.setattr(module, name, broken)
             with pytest.raises(RuntimeError, match="launch failure"):
                 list(detector.detect_each([film] * 4))
 

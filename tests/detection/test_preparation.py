@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.detection import preparation
+from kneematch.detection import loading, preparation
+from kneematch.detection.loading import load
 from kneematch.detection.locate import Locator, shipped_locator
 from kneematch.detection.markers import Marker
 from kneematch.detection.preparation import (
     Laterality,
     Preparation,
     PreparedFilm,
-    load,
     prepare,
     resolve_laterality,
     usual_mirroring,
@@ -156,7 +156,7 @@ def prepared(
     films: Sequence[Radiograph], device: str = "cpu"
 ) -> list[PreparedFilm | NoFrontalKnee]:
     how = Preparation(device=device, precise=device != "cpu")
-    return prepare([load(film, how) for film in films], how)
+    return prepare([load(film, how.device) for film in films], how)
 
 
 def assert_alike(
@@ -205,14 +205,14 @@ def test_load_leaves_a_film_on_the_cpu_if_a_gpu_is_full(
     films: list[Radiograph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     how = Preparation(device="cpu:0", precise=True)
-    there = load(films[0], how)
+    there = load(films[0], how.device)
     assert there.radiograph.pixels.size == 0  # they need not be kept
     assert torch.equal(there.pixels, torch.from_numpy(films[0].pixels))
 
     def full(pixels: Tensor, device: str) -> NoReturn:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(preparation, "copy_to", full)
-    left = load(films[0], how)
+    monkeypatch.setattr(loading, "copy_to", full)
+    left = load(films[0], how.device)
     assert left.radiograph is films[0]
     assert_alike(prepare([left], how), prepare([there], how), 0.0)

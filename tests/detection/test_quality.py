@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from kneematch.detection.detector import Detector
-from kneematch.detection.preparation import Preparation, load, prepare
+from kneematch.detection.loading import load
+from kneematch.detection.preparation import Preparation, prepare
 from kneematch.detection.quality import (
     ATYPICAL,
     CERTAIN_MISMATCH,
@@ -237,7 +238,7 @@ def test_measure_quality_checks_only_films_whose_match_is_doubtful() -> None:
     noise = Radiograph(np.random.default_rng(0).random((600, 720), dtype=np.float32))
     films = [phantom(6, size=(600, 720)).radiograph, noise]
     how = Preparation(locate=False)
-    prepared = prepare([load(film, how) for film in films], how)
+    prepared = prepare([load(film, how.device) for film in films], how)
     halves = torch.stack([film.views.pixels for film in prepared])
     posed = make_problem(halves, detector.template)
     theta = pose_from_vector(detector.solver(posed), posed.height_ratio)
@@ -258,7 +259,7 @@ def test_detector_compares_only_knees_that_it_shows(detector: Detector) -> None:
 
 def test_detector_blames_a_difference_on_the_knee_that_is_doubtful(detector: Detector) -> None:
     film = phantom(22, size=(600, 720)).radiograph
-    (prepared,) = prepare([load(film, Preparation())], Preparation())
+    (prepared,) = prepare([load(film, "cpu")], Preparation())
     first, second = prepared.facts.places
     places = first, replace(second, y=second.y + second.width)  # not where the knee is
     views = cut_views(torch.from_numpy(film.pixels), places)

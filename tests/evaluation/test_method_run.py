@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from kneematch.detection.detector import Detector
-from kneematch.detection.preparation import Preparation, PreparedFilm, load, prepare
+from kneematch.detection.loading import load
+from kneematch.detection.preparation import Preparation, PreparedFilm, prepare
 from kneematch.evaluation.config import METHODS, EvaluateConfig
 from kneematch.evaluation.method_run import (
     MethodRun,
@@ -189,7 +190,7 @@ def template(film: Path) -> Template:
 def prepared() -> list[PreparedFilm]:
     made = phantom(1, size=SIZE).radiograph
     how = Preparation(locate=False, side_margin=0.0)
-    return prepare([load(made, how)] * 4, how)
+    return prepare([load(made, how.device)] * 4, how)
 
 
 class Sleeper:

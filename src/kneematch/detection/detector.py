@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Union, overload
+from typing import Final, overload
 
 import numpy as np
 import torch
@@ -17,15 +17,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.detection.detection import YES, Detection, join_reasons
-from kneematch.detection.methods import check_method, choose_solver, needs_model
-from kneematch.detection.preparation import (
-    FilmFacts,
+from kneematch.detection.loading import (
+    Film,
     LoadedFilm,
-    Preparation,
-    PreparedFilm,
-    load,
-    prepare,
+    film_error,
+    load_film,
+    may_be_of_gpu,
+    not_a_film,
 )
+from kneematch.detection.methods import check_method, choose_solver, needs_model
+from kneematch.detection.preparation import FilmFacts, Preparation, PreparedFilm, prepare
 from kneematch.detection.quality import Quality, cut_by_edge, measure_quality, sides_differ
 from kneematch.devices import full_precision, map_batches, resolve_device
 from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
@@ -33,24 +34,13 @@ from kneematch.geometry.pose import pose_from_vector, pose_matrix
 from kneematch.geometry.split import LEFT, RIGHT, SIDES
 from kneematch.geometry.view import SIDE_MARGIN, compose
 from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import (
-    is_dataset,
-    radiograph_from_array,
-    radiograph_from_dataset,
-    read_isolated,
-    unexpected,
-)
+from kneematch.io.read import is_dataset, radiograph_from_array
 from kneematch.matching.annotation import Annotation
 from kneematch.matching.template import Template
 from kneematch.networks.model_file import load_model, shipped_model
 from kneematch.networks.two_stage import ConsistencyCheck
 from kneematch.solvers.problem import Solver, make_problem
 from kneematch.solvers.settings import AUTO, DEFAULT_SETTINGS, LOCATOR, NEURAL, PaperSettings
-
-if TYPE_CHECKING:
-    from pydicom import Dataset
-
-Film = Union[Radiograph, str, os.PathLike[str], NDArray[Any], "Dataset"]
 
 GPU_BATCH: Final = 16  # films
 FEWEST_ON_GPU: Final = 4  # films; the CPU prepares fewer in less time than a GPU needs to begin
@@ -134,7 +124,7 @@ class Detector:
             knees=knees,
             side_margin=0.0 if paper else SIDE_MARGIN,
             left_is=left_is,
-            device=device,
+            device=device if chosen.method == LOCATOR else "cpu",
             precise=device != "cpu",
         )
         return cls(cut, chosen.solver, chosen.method, paper, device, films, chosen.check, how)
@@ -188,7 +178,7 @@ class Detector:
         try:
             source = iter(films)
         except TypeError:
-            raise _not_a_film(films) from None
+            raise not_a_film(films) from None
         while batch := list(islice(source, self.batch_size)):
             yield from self.results(self.prepare(batch))
 
@@ -200,11 +190,11 @@ class Detector:
         how = self.preparation
         if len(films) < FEWEST_ON_GPU:
             how = replace(how, device="cpu")
-        loaded = [_load(film, how) for film in films]
+        loaded = [load_film(film, how.device) for film in films]
         prepared = iter(_prepare([film for film in loaded if isinstance(film, LoadedFilm)], how))
         results = [next(prepared) if isinstance(film, LoadedFilm) else film for film in loaded]
         return [
-            _failure(film, result) if isinstance(result, Exception) else result
+            film_error(film, result) if isinstance(result, Exception) else result
             for film, result in zip(films, results, strict=True)
         ]
 
@@ -316,57 +306,13 @@ class Detector:
         return replace(found, expected_error_px=found.width_px * quality.expected_error(*at))
 
 
-def _load(film: Film, how: Preparation) -> LoadedFilm | Exception:
-    """Read a film, and copy it to the device that prepares it."""
-    try:
-        radiograph = _read(film)
-    except Exception as error:  # noqa: BLE001 - a broken file can raise anything
-        return error
-    try:
-        return load(radiograph, how)
-    except FilmError as error:
-        return error
-
-
-def _read(film: Film) -> Radiograph:
-    if isinstance(film, str | os.PathLike):
-        return read_isolated(film)
-    if isinstance(film, np.ndarray):
-        return radiograph_from_array(film)
-    if is_dataset(film):
-        return radiograph_from_dataset(film)
-    if isinstance(film, Radiograph):
-        return film
-    raise _not_a_film(film)
-
-
 def _prepare(films: list[LoadedFilm], how: Preparation) -> Sequence[PreparedFilm | Exception]:
     """Prepare films together or, if one of them fails, one by one."""
     try:
         return prepare(films, how)
     except Exception as error:  # one among 500,000 films must not stop the others
-        if how.device != "cpu" and isinstance(error, RuntimeError):
-            raise  # it may be the GPU's
+        if may_be_of_gpu(error, how.device):
+            raise
         if len(films) == 1:
             return [error]
         return [each for film in films for each in _prepare([film], how)]
-
-
-def _failure(film: Film, error: Exception) -> FilmError:
-    """Return the error of a film, with its path if it has one; raise what only Python can meet."""
-    if isinstance(film, str | os.PathLike):
-        path = os.fspath(film)
-        if not isinstance(error, FilmError):
-            return unexpected(path, error)
-        named = str(error) if str(error).startswith(path) else f"{path}: {error}"
-        return type(error)(named)  # a new one, since the traceback of the other holds the pixels
-    if not isinstance(error, FilmError):
-        raise error
-    return type(error)(str(error))
-
-
-def _not_a_film(found: object) -> SettingsError:
-    return SettingsError(
-        f"films of type {type(found).__name__}; expected a path, a NumPy array, a pydicom Dataset, "
-        "a Radiograph, or several of these; pass one of them"
-    )

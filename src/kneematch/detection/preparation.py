@@ -9,18 +9,16 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-import numpy as np
 import torch
-from torch import Tensor
 
+from kneematch.detection.loading import LoadedFilm
 from kneematch.detection.locate import locate_knees, shipped_locator
 from kneematch.detection.markers import Marker, read_markers
 from kneematch.detection.metal import find_metal
-from kneematch.detection.quality import exposed_field
-from kneematch.devices import copy_to, full_precision
+from kneematch.devices import full_precision
 from kneematch.errors import NoFrontalKnee, SettingsError
 from kneematch.geometry.split import HALF_SIZE, single, split
-from kneematch.geometry.view import SIDE_MARGIN, VIEW_SIZE, KneePlace, View, cut_views, film_tensor
+from kneematch.geometry.view import SIDE_MARGIN, VIEW_SIZE, KneePlace, View, cut_views
 from kneematch.io.radiograph import LATERALITIES, Radiograph
 
 USER: Final = "user"
@@ -94,29 +92,6 @@ class PreparedFilm:
 
     views: View  # pixels (S, H, W), perhaps on a GPU; to_film (S, 3, 3)
     facts: FilmFacts
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LoadedFilm:
-    """A film on the device that prepares it."""
-
-    radiograph: Radiograph  # without its pixels, if they are on a GPU
-    pixels: Tensor  # (H, W)
-    field: tuple[int, int, int, int]  # its exposed part (x0, y0, x1, y1)
-
-
-def load(film: Radiograph, how: Preparation) -> LoadedFilm:
-    """Copy a film to the device that prepares it, unless that is full.
-
-    Raises:
-        NotARadiograph: the film is too small.
-    """
-    pixels, field = film_tensor(film), exposed_field(film.pixels)
-    if how.device != "cpu" and how.locate:
-        with suppress(torch.OutOfMemoryError):
-            there = copy_to(pixels, how.device)
-            return LoadedFilm(replace(film, pixels=np.empty((0, 0), np.float32)), there, field)
-    return LoadedFilm(film, pixels, field)
 
 
 def prepare(films: Sequence[LoadedFilm], how: Preparation) -> list[PreparedFilm | NoFrontalKnee]:
