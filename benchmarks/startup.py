@@ -3,7 +3,8 @@
     python benchmarks/startup.py --other PYTHON [--turns N]
 
 `--other` is the Python of another environment with kneematch in it. Both take turns in processes of
-their own; the first turn warms up. Columns: the median wall time of each, and their ratio.
+their own; the first turn warms up. Columns: the median wall time of each, and their ratio. The
+first row is what PyTorch takes by itself, which every other row includes.
 """
 
 import argparse
@@ -24,7 +25,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=7)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        commands = {"Detector.load()": LOAD}
+        commands = {"import torch": ["-c", "import torch"], "Detector.load()": LOAD}
         for size in SIZES:
             films = Path(folder, size)
             synth = ["-m", "kneematch", "synth", "-n", "1", "-o", str(films), "--size", size]
