@@ -189,6 +189,32 @@ def test_editor_turns_and_resizes_an_area(page: Page, run_folder: Path) -> None:
     assert 5 < float(line["width_px"]) - float(before["width_px"]) < 30
 
 
+def test_editor_hints_at_two_knees_of_the_same_side(page: Page) -> None:
+    hint, sides = page.locator("#same-side"), page.locator("#laterality")
+    page.locator("[name=sort]").select_option("film")  # the left, then the right knee of each film
+    page.locator(".card[data-row='0']").dblclick()
+    page.wait_for_selector("#editor[data-ready='0']")
+    expect(sides.locator("[aria-pressed=true]")).to_have_text("R")
+    expect(hint).to_be_empty()
+    sides.locator("[value=L]").click()
+    expect(hint).to_have_text("The other knee of this film is L, too: check both.")
+    press(page, "r", "api/loss")
+    expect(hint).to_be_empty()
+    sides.locator("[value=L]").click()
+    page.locator("#save-area").click()  # not refused
+    page.wait_for_selector("#editor[data-ready='1']")
+    expect(hint).to_contain_text("is L, too")
+    sides.locator("[value='']").click()
+    expect(hint).to_be_empty()
+    page.keyboard.press("x")  # a rejected knee has no side
+    page.wait_for_selector("#editor[data-ready='2']")
+    for row in ("1", "0"):
+        page.keyboard.press("PageUp")
+        page.wait_for_selector(f"#editor[data-ready='{row}']")
+    expect(sides.locator("[aria-pressed=true]")).to_have_text("L")
+    expect(hint).to_be_empty()
+
+
 def test_editor_is_used_with_fingers(page: Page, run_folder: Path) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     touch = page.context.new_cdp_session(page)

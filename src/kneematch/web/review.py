@@ -11,7 +11,7 @@ from kneematch.batch.apply import apply_review
 from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError, SettingsError
 from kneematch.review.correction import area_of
-from kneematch.review.log import Area
+from kneematch.review.log import REJECTED, Area
 from kneematch.web.bone_outlines import Borders, borders_of
 from kneematch.web.detections_table import RowQuery
 from kneematch.web.films import film_jpeg, thumbnail_key
@@ -59,13 +59,15 @@ def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
     @app.get("/api/areas/{row}")
     def areas(row: Row) -> dict[str, Any]:
         height, width = session.film(row).size
-        others = (session.knee(other) for other in session.same_film(row) if other != row)
+        knees = {other: session.knee(other) for other in session.same_film(row)}
+        kept = [knee for other, knee in knees.items() if session.state(other) != REJECTED]
         has_knee = bool(session.knees[row][1])
         return {
             "size": [width, height],
             "knee": _shape(session.knee(row)) if has_knee else None,
             "found": _shape(session.found(row)) if has_knee else None,
-            "others": [knee.corners.tolist() for knee in others],
+            "others": [knee.corners.tolist() for other, knee in knees.items() if other != row],
+            "lateralities": {knee.side: knee.laterality for knee in kept},
             "free": session.free_sides(row),
         }
 

@@ -100,6 +100,7 @@ export class Editor {
     this.film = film;
     this.found = areas.found;
     this.start = areas.knee;
+    this.lateralities = areas.lateralities; // of the film's knees, by half
     this.free = areas.free;
     this.adding = null; // the half of a knee that is being added
     this.drags = []; // outlines before each drag, to undo it
@@ -405,11 +406,20 @@ export class Editor {
       button.disabled = !knee;
       button.setAttribute("aria-pressed", String(button.value === knee?.laterality));
     }
+    this.#showSameSide();
     for (const side of ["left", "right"]) {
       $(`#add-${side}`).hidden = !this.free?.includes(side) || side === adding;
     }
     for (const name of ["#accept", "#reject", "#restore"]) $(name).disabled = !knee || Boolean(adding);
     if (knee && this.showsLoss) this.#requestLoss(this.row, areaOf(knee), adding);
+  }
+
+  // Hints at two knees of a film that have the same side of the patient.
+  #showSameSide() {
+    const { laterality, side } = this.knee ?? {};
+    const other = this.lateralities?.[side === "left" ? "right" : "left"];
+    $("#same-side").textContent =
+      laterality && laterality === other ? `The other knee of this film is ${other}, too: check both.` : "";
   }
 
   #requestMeasures = debounce(DELAY_MS, async (signal, row, borders) => {
