@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -131,6 +132,32 @@ def test_reasons_can_be_left_out_and_are_wrapped_beside_each_other() -> None:
     _, top, right, bottom = red(flagged[:1], reasons=True)
     assert bottom - top > 2.5 * (short_bottom - short_top)  # two more lines at least
     assert right < red(flagged[1:], reasons=True)[0]  # the labels of both knees do not overlap
+
+
+@pytest.mark.parametrize("reasons", [False, True])
+@pytest.mark.parametrize("width", [400, 1400])
+def test_labels_of_small_knees_do_not_overlap(width: int, reasons: bool) -> None:
+    flagged = [
+        replace(
+            area(side, x, 500, 100), laterality="", review="yes", reason="the networks disagree"
+        )
+        for side, x in (("left", width / 2 - 125), ("right", width / 2 + 25))
+    ]
+
+    def shown(detections: list[Detection], longest_px: int) -> NDArray[np.bool_]:
+        """Where labels are, in a picture of a black film."""
+        film = Radiograph(np.zeros((1400, width), np.float32))
+        draw = partial(draw_detections, longest_px=longest_px, thumbnail=True, reasons=reasons)
+        return near(draw(film, detections), REVIEW_COLOUR)
+
+    for longest_px in (480, 640):
+        left, right = (shown([knee], longest_px) for knee in flagged)
+        both = shown(flagged, longest_px)
+        columns = np.flatnonzero(both.any(0))
+        assert (left & right).any()  # where there is but one knee, its label may take more room
+        assert (np.diff(columns) > 2).sum() == 1
+        assert columns[0] > 0
+        assert columns[-1] < both.shape[1] - 1
 
 
 def test_label_text_names_the_patients_side_only_where_it_is_known() -> None:

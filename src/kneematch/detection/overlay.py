@@ -25,6 +25,7 @@ LANDMARK_COLOUR: Final = (255, 255, 255)
 SHADE: Final = (10, 12, 16)  # under lines and text, so that they stand out on bone
 REVIEW_COLOUR: Final = (190, 30, 45)  # behind the label of a knee to review
 THUMBNAIL_TEXT_SHARE: Final = 1 / 25  # legible where a picture is shown at half its size
+SPAN_SHARE: Final = 1 / 6  # of the columns for a label, at most, so that its words fit
 DASHES: Final = 12  # along each edge of an area to review
 
 Points = NDArray[np.float64]  # (K, 2), pixels of the layer
@@ -68,8 +69,11 @@ def draw_detections(
     found = list(detections)
     for detection in found:
         _outline(draw, detection, larger * scale, line)
-    for detection in found:
-        _label(layer, detection, larger * scale, text_px, reasons=reasons)
+    spans = [_label_span(detection, found, larger * scale, layer.width) for detection in found]
+    narrowest = min((high - low for low, high in spans), default=layer.width)
+    text_px = max(text_px // 2, min(text_px, round(SPAN_SHARE * narrowest)))
+    for detection, span in zip(found, spans, strict=True):
+        _label(layer, detection, larger * scale, text_px, span, reasons=reasons)
     return Image.alpha_composite(picture.convert("RGBA"), layer.reduce(larger)).convert("RGB")
 
 
@@ -134,26 +138,48 @@ def label_text(found: Detection) -> str:
     return f"{found.laterality or found.side + ' half'}{loss}"
 
 
-def _wrap(text: str, font: Font, room: float) -> list[str]:
-    """Break a text into lines that are not wider than `room`, where its words allow it."""
+def _label_span(
+    knee: Detection, knees: Iterable[Detection], scale: float, width: int
+) -> tuple[float, float]:
+    """Return the columns for a label, which end halfway to a knee that stands beside its own."""
+    low, high = 0.0, float(width)
+    for other in knees:
+        dx, dy = (there - here for here, there in zip(knee.centre, other.centre, strict=True))
+        if abs(dx) > abs(dy):
+            middle = scale * (knee.centre[0] + dx / 2)
+            low, high = (low, min(high, middle)) if dx > 0 else (max(low, middle), high)
+    return low, high
+
+
+def _wrap(text: str, font: Font, room: float, space: str = " ") -> list[str]:
+    """Break a text into lines that are not wider than `room`, where its spaces allow it."""
     lines: list[str] = []
-    for word in text.split():
-        if lines and font.getlength(f"{lines[-1]} {word}") <= room:
-            lines[-1] += f" {word}"
+    for word in text.split(space):
+        if lines and font.getlength(f"{lines[-1]}{space}{word}") <= room:
+            lines[-1] += f"{space}{word}"
         else:
             lines.append(word)
     return lines
 
 
-def _label(layer: Image.Image, found: Detection, scale: float, size: int, *, reasons: bool) -> None:
+def _label(
+    layer: Image.Image,
+    found: Detection,
+    scale: float,
+    size: int,
+    span: tuple[float, float],
+    *,
+    reasons: bool,
+) -> None:
     """Draw the patient's side and the loss on a plate above the area, or where there is room."""
-    lines = [label_text(found)]
-    if found.needs_review:
-        lines[0] += "   review"
+    low, high = span
+    title = label_text(found) + ("   review" if found.needs_review else "")
     font = ImageFont.load_default(size)
     pad = size // 3
+    room = high - low - 4 * pad
+    lines = _wrap(title, font, room, "   ")
     if found.needs_review and reasons:
-        room = max(layer.width / 2, scale * found.width_px) - 4 * pad
+        room = min(room, max(layer.width / 2, scale * found.width_px) - 4 * pad)
         lines += [line for reason in found.review_reasons for line in _wrap(reason, font, room)]
     wide = math.ceil(max(map(font.getlength, lines))) + 2 * pad
     tall = len(lines) * (size + pad)
@@ -161,7 +187,7 @@ def _label(layer: Image.Image, found: Detection, scale: float, size: int, *, rea
     gap = 0.5 * size
     above, below = y0 - gap - tall, y1 + gap
     y = above if above >= gap else min(below, layer.height - tall - gap)
-    x = min(max((x0 + x1 - wide) / 2, gap), max(gap, layer.width - wide - gap))
+    x = max(pad, min(max((x0 + x1 - wide) / 2, low + pad), high - wide - pad))
     plate = Image.new("RGBA", (wide, tall), (0, 0, 0, 0))
     draw = ImageDraw.Draw(plate)
     back = (*REVIEW_COLOUR, 225) if found.needs_review else (*SHADE, 170)
