@@ -324,10 +324,10 @@ def test_editor_asks_before_it_discards_a_correction_that_was_refused(
     page = ready(open_page(credentials, allowed="507"))
     asked: list[str] = []
     page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
-    edit(page)
-    page.keyboard.press("Shift+ArrowLeft")
     refused = {"status": 507, "json": {"problem": "507: the disk is full"}}
     page.route("**/api/decide", lambda route: route.fulfill(**refused))
+    edit(page)
+    page.keyboard.press("Shift+ArrowLeft")
     page.keyboard.press("Enter")
     expect(page.locator("#notice.bad")).to_be_visible()
     page.keyboard.press("Escape")
