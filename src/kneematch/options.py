@@ -110,10 +110,10 @@ device_option = partial(
 batch_size_option = partial(
     option,
     None,
-    help="Films per batch.",
+    help="Films that are searched together on a GPU.",
     group=PERFORMANCE,
     metavar="N",
-    default_text="chosen by the device",
+    default_text="16; a CPU searches one by one",
     minimum=1,
 )
 workers_option = partial(

@@ -70,7 +70,6 @@ def map_in_workers(
     items: Iterable[Item],
     *,
     workers: int,
-    queued: int = QUEUED,
     initializer: Callable[..., None] | None = None,
     initargs: tuple[Any, ...] = (),
 ) -> Generator[tuple[Item, Result | WorkerDied]]:
@@ -82,7 +81,6 @@ def map_in_workers(
         function: is called in a worker process with one item.
         items: are taken from the iterable as workers become free.
         workers: number of processes; 0 calls the function in this process.
-        queued: items that a worker holds at most; it works on the first.
         initializer: is called once in each worker, with `initargs`, before the first item.
     """
     if workers == 0:
@@ -91,7 +89,7 @@ def map_in_workers(
         yield from ((item, function(item)) for item in items)
         return
     start = partial(_start, function, initializer, initargs)
-    pool = _Pool(start, map(_Task, items), workers, queued)
+    pool = _Pool(start, map(_Task, items), workers)
     try:
         yield from pool.results()
     finally:
@@ -132,10 +130,8 @@ class _Worker:
 class _Pool:
     """Hand out items and collect results, in the caller's own thread."""
 
-    def __init__(
-        self, start: Callable[[], _Worker], tasks: Iterator[_Task], size: int, queued: int
-    ) -> None:
-        self._start, self._tasks, self._size, self._queued = start, tasks, size, queued
+    def __init__(self, start: Callable[[], _Worker], tasks: Iterator[_Task], size: int) -> None:
+        self._start, self._tasks, self._size = start, tasks, size
         self._again: deque[_Task] = deque()  # those whose worker died
         self._workers: list[_Worker] = []
         self._failed_starts = 0
@@ -156,7 +152,7 @@ class _Pool:
 
     def _hand_out(self) -> None:
         """Give every worker one task, then a second, and so on; start workers as needed."""
-        for most in range(1, self._queued + 1):
+        for most in range(1, QUEUED + 1):
             for number in range(self._size):
                 if number < len(self._workers) and len(self._workers[number].tasks) >= most:
                     continue

@@ -17,9 +17,10 @@ from kneematch.detection.methods import (
     choose_solver,
     read_template,
 )
-from kneematch.detection.preparation import Preparation
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector
+from kneematch.geometry.split import HALF_SIZE
+from kneematch.geometry.view import VIEW_SIZE
 from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import annotate
 from kneematch.matching.template import Template
@@ -216,7 +217,7 @@ def test_read_template_knows_where_it_was_drawn(tmp_path: Path, located: bool) -
     sought = read_template(boxes, located=located)
     assert sought.view is not None
     assert sought.theta is not None
-    assert sought.view.shape == Preparation(locate=located).size
+    assert sought.view.shape == (VIEW_SIZE if located else HALF_SIZE)
     assert set(sought.template.landmarks) == {"plateau_medial", "plateau_lateral"}
     question = make_problem(sought.view[None, None], sought.template)
     found = methods.network_solver(

@@ -39,7 +39,7 @@ class LoadedFilm:
 
 
 def load_film(film: Film, device: str) -> LoadedFilm | Exception:
-    """Read a film and copy it to a device; what goes wrong is returned, but for a GPU's errors."""
+    """Read a film and copy it to a device; errors are returned, but those of a GPU are raised."""
     try:
         radiograph = _read(film)
     except Exception as error:  # noqa: BLE001 - a broken file can raise anything
@@ -84,7 +84,12 @@ def may_be_of_gpu(error: Exception, device: str) -> bool:
 
 
 def film_error(film: Film, error: Exception) -> FilmError:
-    """Return the error of a film, with its path if it has one; raise what only Python can meet."""
+    """Return why a film cannot be used, with its path if it is a file.
+
+    Raises:
+        Exception: the given one, if it is no FilmError and the film is no file but an object that
+            the caller made.
+    """
     if isinstance(film, str | os.PathLike):
         path = os.fspath(film)
         if not isinstance(error, FilmError):

@@ -260,7 +260,15 @@ def _to_places(
     to_film: Tensor,
     turns: int,
 ) -> list[KneePlace]:
-    """Return knees in film pixels that were chosen in a copy of the turned film, of a size."""
+    """Return where on the film the knees are that were chosen in a small copy of it.
+
+    Args:
+        chosen: in pixels of the copy.
+        size: (height, width) of the copy.
+        film_size: (height, width) of the turned film.
+        to_film: (3, 3), from its pixels to those of the film as it is.
+        turns: quarter turns, clockwise, by which it was turned.
+    """
     factor = max(size) / max(film_size)
     places = []
     for knee in sorted(chosen, key=attrgetter("x")):

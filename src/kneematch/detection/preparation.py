@@ -17,8 +17,8 @@ from kneematch.detection.markers import Marker, read_markers
 from kneematch.detection.metal import find_metal
 from kneematch.devices import full_precision
 from kneematch.errors import NoFrontalKnee, SettingsError
-from kneematch.geometry.split import HALF_SIZE, single, split
-from kneematch.geometry.view import SIDE_MARGIN, VIEW_SIZE, KneePlace, View, cut_views
+from kneematch.geometry.split import single, split
+from kneematch.geometry.view import SIDE_MARGIN, KneePlace, View, cut_views
 from kneematch.io.radiograph import LATERALITIES, Radiograph
 
 USER: Final = "user"
@@ -60,11 +60,6 @@ class Preparation:
                 f"left_is {self.left_is!r}; expected 'R' or 'L', the patient's side at the "
                 "picture's left; correct it or leave it out"
             )
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Return the (height, width) of the images."""
-        return VIEW_SIZE if self.locate else HALF_SIZE
 
 
 @dataclass(frozen=True, slots=True)
