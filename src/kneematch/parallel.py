@@ -148,6 +148,8 @@ class _Pool:
 
     def close(self) -> None:
         for worker in self._workers:
+            worker.process.kill()  # all at once: one that uses a GPU takes 0.1 s to end
+        for worker in self._workers:
             worker.end()
 
     def _hand_out(self) -> None:

@@ -1,5 +1,6 @@
 """G(.; phi): the network that predicts the pose of the template (paper, Sect. 5)."""
 
+import functools
 from collections.abc import Mapping
 from typing import Final
 
@@ -114,9 +115,11 @@ def network_from_weights(weights: Weights) -> PoseNetwork:
     return network
 
 
+@functools.cache
 def weight_shapes(width: int) -> dict[str, torch.Size]:
     """Return the names and shapes of a PoseNetwork's weights."""
-    return {name: tensor.shape for name, tensor in _uninitialized(width).state_dict().items()}
+    tensors = _uninitialized(width).state_dict(keep_vars=True)  # copies would take 0.1 s
+    return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def _uninitialized(width: int) -> PoseNetwork:
