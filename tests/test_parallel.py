@@ -24,6 +24,12 @@ def test_map_in_workers_pairs_every_item_with_its_result(workers: int) -> None:
         assert sorted(results) == [(number, -number) for number in range(50)]
 
 
+def test_map_in_workers_sends_large_items_and_results_at_the_same_time() -> None:
+    items = [bytes([number]) * 3_000_000 for number in range(4)]  # far more than a pipe holds
+    with closing(map_in_workers(bytes, items, workers=1)) as results:
+        assert [item == result for item, result in results] == [True] * 4
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_map_in_workers_has_no_results_without_items(workers: int) -> None:
     with closing(map_in_workers(abs, [], workers=workers)) as results:
@@ -132,6 +138,20 @@ def test_call_in_child_works_in_the_present_folder(
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         assert call_in_child(os.path.realpath, ".") == os.path.realpath(tmp_path / name)
+
+
+def test_call_in_child_blames_no_item_for_a_missing_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get_process = operator.methodcaller("__call__"), os.getpid
+    child = call_in_child(*get_process)
+    (tmp_path / "gone").mkdir()
+    with monkeypatch.context() as here:
+        here.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        with pytest.raises(FileNotFoundError):
+            call_in_child(operator.neg, 1)
+    assert call_in_child(*get_process) == child
 
 
 def test_call_in_child_gives_every_thread_its_own_result() -> None:

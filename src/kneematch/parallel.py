@@ -18,6 +18,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
+from queue import SimpleQueue
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
@@ -30,6 +31,7 @@ Result = TypeVar("Result")
 QUEUED: Final = 2  # items that a worker holds, so that it need not wait for the next one
 TRIES: Final = 2  # of an item whose worker died: the system may have killed it for its memory
 ITEMS_PER_WORKER: Final = 16  # films; with fewer, a worker takes longer to start than it saves
+END: Final = object()  # after the last item of a worker
 FAILED_STARTS: Final = 3  # workers in a row that die before they are ready: none ever will be
 
 
@@ -209,6 +211,7 @@ def call_in_child(function: Callable[[Item], Result], item: Item) -> Result | Wo
     several threads are made one after the other.
     """
     global _child
+    call = function, item, Path.cwd()
     with _calling:
         if _child is None:
             _child = _start(_apply, None, ())
@@ -216,7 +219,7 @@ def call_in_child(function: Callable[[Item], Result], item: Item) -> Result | Wo
             if not _child.ready:
                 _child.pipe.recv()  # it has started
                 _child.ready = True
-            _child.pipe.send((function, item, Path.cwd()))
+            _child.pipe.send(call)
             result: Result = _child.pipe.recv()
         except BaseException as error:  # after Ctrl-C, too, or the next call would get this answer
             died, _child = WorkerDied(_child.end()), None
@@ -260,14 +263,30 @@ def _work(
         sys.modules["torch"].set_num_threads(1)
     if initializer is not None:
         initializer(*initargs)
+    # Items are received by a thread: while this end sends a large result, the other end may be
+    # sending a large item, and neither would receive what the other sends.
+    items: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_receive, args=(pipe, items), daemon=True).start()
     result: object = None  # the first message only says that the worker has started
     while True:
         try:
             pipe.send(result)
-            item = pipe.recv()
-        except (OSError, EOFError):  # the program is gone
+        except OSError:  # the program is gone
+            return
+        item = items.get()
+        if item is END:
             return
         result = function(item)
+
+
+def _receive(pipe: Connection, items: "SimpleQueue[Any]") -> None:
+    """Put what arrives into a queue, and END when the other end of the pipe is closed."""
+    try:
+        with suppress(OSError, EOFError):
+            while True:
+                items.put(pipe.recv())
+    finally:
+        items.put(END)
 
 
 def start_early(preload: str, environment: Mapping[str, str] | None = None) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kneematch.batch.config import DetectorSource
 from kneematch.batch.ray_engine import Cluster, connect
 from kneematch.cli.main import main
 from kneematch.errors import SettingsError
@@ -119,6 +120,11 @@ def test_cluster_that_loses_a_node_writes_what_one_machine_writes(
         assert (ray / name).read_bytes() == (local / name).read_bytes()
     lines = [(folder / "journal.jsonl").read_bytes().splitlines() for folder in (ray, local)]
     assert sorted(lines[0][1:]) == sorted(lines[1][1:])
+
+
+def test_cluster_has_nothing_to_do_for_a_run_that_is_done() -> None:
+    pytest.importorskip("ray.data")
+    assert list(Cluster(cpus=1, gpus=0).detect_rows(DetectorSource(device="cpu"), [])) == []
 
 
 def test_cluster_device_is_a_gpu_where_there_is_one() -> None:

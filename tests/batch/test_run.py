@@ -349,6 +349,19 @@ def test_detect_files_goes_on_when_a_film_is_gone_before_it_is_drawn(
     assert {path.name for path in (out / "overlays").iterdir()} == {"b.png", "a-2.png"}
 
 
+def test_detect_files_writes_a_report_without_a_picture_that_fails(
+    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kneematch.detection import overlay
+
+    def fail(*found: object, **options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(overlay, "draw_detections", fail)
+    assert detect_files(named[:1], out, CONFIG).knees == 2
+    assert (out / "report.html").read_text().count("<img ") == 0
+
+
 def test_detect_files_writes_the_same_bytes_with_workers(named: list[str], out: Path) -> None:
     config, elsewhere = replace(CONFIG, overlays=True, crops=True), out.with_name("elsewhere")
     alone = detect_files(named, out, config)

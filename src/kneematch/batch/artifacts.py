@@ -274,6 +274,8 @@ def _draw(
     film, knees = found
     try:
         pixels = read_isolated(root / film)
-    except FilmError:  # it was there a moment ago, and has its rows
+        return draw_detections(
+            pixels, knees, longest_px=longest_px, thumbnail=True, reasons=reasons
+        )
+    except Exception:  # noqa: BLE001 - the film has its rows; a report can do without its picture
         return None
-    return draw_detections(pixels, knees, longest_px=longest_px, thumbnail=True, reasons=reasons)

@@ -53,6 +53,8 @@ class Cluster:
 
         What a machine that is lost had in hand is done again by another.
         """
+        if not films:  # Ray does not make a dataset of nothing
+            return
         ray = _ray()
         actors, gpus = self.actors(source.device)
         # JSON, since names that are not UTF-8 do not fit into Arrow's texts.
