@@ -445,7 +445,7 @@ def remember_results(work: Path, *, train: bool) -> None:
     """
     from torch import Tensor, nn
 
-    from kneematch.batch.config import DetectorSource
+    from kneematch.batch.config import DetectConfig
     from kneematch.cli.main import main as kneematch
     from kneematch.detection.detector import Detector, FilmResult
     from kneematch.networks import pose_network
@@ -479,7 +479,7 @@ def remember_results(work: Path, *, train: bool) -> None:
         }
         return nn.Sequential(OrderedDict(layers))
 
-    DetectorSource.load = lru_cache(DetectorSource.load)  # type: ignore[method-assign]
+    DetectConfig.load_detector = lru_cache(DetectConfig.load_detector)  # type: ignore[method-assign]
     Detector.detect_each = detect_each  # type: ignore[method-assign, assignment]
     pseudo_labels.find_poses = find_poses
     trainer.compare_with_built_in = lambda *_: []

@@ -1,12 +1,16 @@
 """Settings that contradict each other."""
 
+import json
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kneematch.batch.artifacts import crop_size
-from kneematch.batch.config import CROP_PRESETS, DetectConfig
+from kneematch.batch.config import CROP_PRESETS, DetectConfig, config_from_json
 from kneematch.errors import SettingsError
+from kneematch.solvers.settings import PaperSettings
 
 
 @pytest.mark.parametrize(
@@ -32,23 +36,33 @@ def test_detect_config_refuses_contradictions(wrong: dict[str, Any], message: st
         DetectConfig(**wrong)
 
 
-def test_detector_source_loads_what_the_settings_say() -> None:
-    detector = DetectConfig(method="neural", device="cpu", left_is="L").source().load()
+def test_detect_config_loads_the_detector_of_its_settings() -> None:
+    detector = DetectConfig(method="neural", device="cpu", left_is="L").load_detector()
     assert detector.preparation.left_is == "L"
     assert (detector.method, detector.device, detector.paper) == ("neural", "cpu", False)
 
 
-def test_detector_source_hashes_every_file_that_rows_depend_on(template: str) -> None:
+def test_detect_config_hashes_every_file_that_rows_depend_on(template: str) -> None:
     """The consistency check of a search uses the model, so another model gives other rows."""
 
     def files(**settings: Any) -> set[str]:
-        return set(DetectConfig(**settings).source().hashes())
+        return set(DetectConfig(**settings).file_hashes())
 
     drawn = {"template", "template_film"}
     assert files() == {"model", "locator"}
     assert files(template=template, method="neural") == {"model", *drawn}
     assert files(template=template, method="search") == {"model", *drawn}
     assert files(template=template, method="search", paper=True) == drawn
+
+
+def test_config_from_json_restores_every_setting() -> None:
+    """Workers share a detector that was loaded early only if its configuration is equal."""
+    paper = PaperSettings(adam_steps=7, adam_rate=0.1)
+    config = DetectConfig(
+        template="\udcff.json", sheet=Path("a.png"), export=("coco", "pts"), paper_settings=paper
+    )
+    text = json.dumps(asdict(config) | {"unknown": 1}, default=str)
+    assert config_from_json(json.loads(text)) == config
 
 
 def test_crop_size_of_a_preset_is_what_its_name_says() -> None:

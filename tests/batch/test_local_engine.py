@@ -11,7 +11,7 @@ from typing import NoReturn
 import pytest
 
 from kneematch.batch import local_engine
-from kneematch.batch.config import DetectorSource
+from kneematch.batch.config import DetectConfig
 from kneematch.batch.local_engine import (
     NumberedFilms,
     chunks,
@@ -23,7 +23,7 @@ from kneematch.batch.row import Row
 from kneematch.detection.detector import Detector
 from kneematch.errors import SettingsError
 
-SOURCE = DetectorSource(method="neural", device="cpu")
+SOURCE = DetectConfig(method="neural", device="cpu")
 
 
 @pytest.fixture
@@ -63,14 +63,14 @@ def test_detect_chunk_does_not_depend_on_the_size_of_the_chunk(
 def test_chunks_are_batches_on_a_gpu() -> None:
     films = [(k, f"{k}.dcm") for k in range(1000)]
     sizes = {
-        device: {len(chunk) for chunk in chunks(films, 2, DetectorSource(device=device))}
+        device: {len(chunk) for chunk in chunks(films, 2, DetectConfig(device=device))}
         for device in ("cpu", "cuda")
     }
     assert sizes == {"cpu": {8}, "cuda": {16, 8}}
-    assert len(chunks(films, 2, DetectorSource(device="cuda", batch_size=5))) == 200
-    assert len(chunks(films[:40], 2, DetectorSource(device="cuda"))) == 10  # enough for the GPU
-    assert len(chunks(films[:40], 2, DetectorSource(device="cpu"))) == 20
-    assert len(chunks(films[:40], 0, DetectorSource(device="cuda"))) == 3
+    assert len(chunks(films, 2, DetectConfig(device="cuda", batch_size=5))) == 200
+    assert len(chunks(films[:40], 2, DetectConfig(device="cuda"))) == 10  # enough for the GPU
+    assert len(chunks(films[:40], 2, DetectConfig(device="cpu"))) == 20
+    assert len(chunks(films[:40], 0, DetectConfig(device="cuda"))) == 3
 
 
 @pytest.mark.parametrize("fits_alone", [True, False])
@@ -84,7 +84,7 @@ def test_detect_rows_tries_again_alone_what_did_not_fit_into_a_gpu(
     tried = []
 
     def full(
-        source: DetectorSource, tasks: Sequence[NumberedFilms], workers: int
+        source: DetectConfig, tasks: Sequence[NumberedFilms], workers: int
     ) -> Iterator[tuple[NumberedFilms, list[Row] | SettingsError]]:
         for task in tasks:
             tried.append((len(task), workers))
@@ -92,7 +92,7 @@ def test_detect_rows_tries_again_alone_what_did_not_fit_into_a_gpu(
             yield task, detect_chunk(detector, task) if fits else SettingsError("too large")
 
     monkeypatch.setattr(local_engine, "_map_chunks", full)
-    source, films = DetectorSource(device="cuda", batch_size=4), list(enumerate(named)) * 8
+    source, films = DetectConfig(device="cuda", batch_size=4), list(enumerate(named)) * 8
     found = detect_rows(detector, source, films, workers=2)
     if fits_alone:
         assert sum(len(rows) for rows in found) == len(films)

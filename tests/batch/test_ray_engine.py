@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kneematch.batch.config import DetectorSource
+from kneematch.batch.config import DetectConfig
 from kneematch.batch.ray_engine import Cluster, connect
 from kneematch.cli.main import main
 from kneematch.errors import SettingsError
@@ -124,7 +124,7 @@ def test_cluster_that_loses_a_node_writes_what_one_machine_writes(
 
 def test_cluster_has_nothing_to_do_for_a_run_that_is_done() -> None:
     pytest.importorskip("ray.data")
-    assert list(Cluster(cpus=1, gpus=0).detect_rows(DetectorSource(device="cpu"), [])) == []
+    assert list(Cluster(cpus=1, gpus=0).detect_rows(DetectConfig(device="cpu"), [])) == []
 
 
 def test_cluster_device_is_a_gpu_where_there_is_one() -> None:

@@ -1,12 +1,11 @@
 """apply_review: write the decisions of a review to all files of a run."""
 
 import csv
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from kneematch.batch.artifacts import crop_size
-from kneematch.batch.config import DetectConfig
+from kneematch.batch.config import DetectConfig, config_from_json
 from kneematch.batch.journal import Journal
 from kneematch.batch.results import (
     measure_corrections,
@@ -88,15 +87,12 @@ def run_config(run: Run) -> DetectConfig:
     Raises:
         SettingsError: run.json was changed by hand.
     """
-    known = {item.name for item in fields(DetectConfig)}
-    settings: dict[str, Any] = {k: v for k, v in run.settings.items() if k in known}
-    settings |= {"resume": False, "force": False}
+    settings = {**run.settings, "resume": False, "force": False}
     try:
-        settings["export"] = tuple(settings.get("export", ()))
         if settings.get("sheet") is not None:  # drawn again if it is where it was
             sheet = Path(settings["sheet"])
             settings["sheet"] = sheet if is_own_picture(sheet) else None
-        config = DetectConfig(**settings)
+        config = config_from_json(settings)
         if config.crops:
             crop_size(config)
         return config

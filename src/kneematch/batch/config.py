@@ -1,9 +1,8 @@
 """DetectConfig: the settings of `detect_folder`, and which of them the rows of a run depend on."""
 
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +24,7 @@ CROP_PRESETS: Final = {
     "140mm-224px": (140.0, 224),
 }
 EXPORTS: Final = ("coco", "dicom", "markups", "pts")
-PRELOAD: Final = "KNEEMATCH_PRELOAD"  # environment variable: a DetectorSource as JSON
+PRELOAD: Final = "KNEEMATCH_PRELOAD"  # environment variable: a DetectConfig as JSON
 # What users call the settings that rows depend on; others are shown by their own names.
 SETTING_LABELS: Final = {
     **{name: f"--{name}" for name in ("model", "template", "method", "paper", "knees", "device")},
@@ -162,11 +161,21 @@ class DetectConfig:
         if self.ray_address is not None and self.engine != "ray":
             raise SettingsError("--ray-address without Ray; expected --engine ray; add it")
 
-    def source(self) -> "DetectorSource":
-        """Return the part of the settings that loads the detector."""
-        taken = {item.name: getattr(self, item.name) for item in fields(DetectorSource)}
-        knees = None if self.knees == "auto" else int(self.knees)
-        return DetectorSource(**taken | {"knees": knees})
+    def load_detector(self) -> "Detector":
+        """Load the detector that these settings describe."""
+        from kneematch.detection.detector import Detector
+
+        return Detector.load(
+            self.model,
+            template=self.template,
+            method=self.method,
+            paper=self.paper,
+            device=self.device,
+            batch_size=self.batch_size,
+            knees=None if self.knees == "auto" else int(self.knees),
+            left_is=self.left_is,
+            paper_settings=self.paper_settings,
+        )
 
     def fingerprint(self, method: str, device: str, hashes: Mapping[str, str]) -> Fingerprint:
         """Return what rows depend on, given method and device as chosen and hashes of files."""
@@ -181,29 +190,7 @@ class DetectConfig:
             "device": device.split(":")[0],
         }
 
-
-@dataclass(frozen=True, slots=True)
-class DetectorSource:
-    """The arguments of `Detector.load`, small enough to send to another process or machine."""
-
-    model: str | None = None
-    template: str | None = None
-    method: str = "auto"
-    paper: bool = False
-    device: str = "auto"
-    batch_size: int | None = None
-    left_is: str | None = None
-    knees: int | None = None
-    paper_settings: PaperSettings = DEFAULT_SETTINGS
-
-    def load(self) -> "Detector":
-        """Load the detector."""
-        from kneematch.detection.detector import Detector
-
-        settings = PaperSettings(*self.paper_settings)  # a list, if it came as JSON
-        return Detector.load(**asdict(self) | {"paper_settings": settings})
-
-    def hashes(self) -> dict[str, str]:
+    def file_hashes(self) -> dict[str, str]:
         """Return the SHA-256 of the files that rows depend on; a template's film is one."""
         from kneematch.detection.locate import LOCATOR_FILE
         from kneematch.detection.methods import needs_model
@@ -221,12 +208,18 @@ class DetectorSource:
             files["template_film"] = load_annotation(self.template).film
         return {name: content_hash(path) for name, path in files.items()}
 
-    def preload(self) -> dict[str, str]:
-        """Return the environment of a process that loads the detector with this module.
 
-        Workers that are forked from it share the model's memory.
-        """
-        return {PRELOAD: json.dumps(asdict(self))}
+def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:
+    """Return the configuration that JSON holds; other names than those of its fields are ignored.
+
+    Raises:
+        SettingsError, TypeError, ValueError: a value makes no sense.
+    """
+    known = {item.name for item in fields(DetectConfig)}
+    given = {name: value for name, value in settings.items() if name in known}
+    given["export"] = tuple(given.get("export", ()))
+    given["paper_settings"] = PaperSettings(*given.get("paper_settings", ()))
+    return DetectConfig(**given)
 
 
 def differences(before: Fingerprint, now: Fingerprint) -> list[str]:

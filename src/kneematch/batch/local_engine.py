@@ -3,15 +3,15 @@
 import json
 import logging
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from typing import Final
 
 import torch
 
-from kneematch.batch.config import PRELOAD, DetectorSource
+from kneematch.batch.config import PRELOAD, DetectConfig, config_from_json
 from kneematch.batch.row import Row
-from kneematch.detection.detector import FEWEST_ON_GPU, GPU_BATCH, Detector, FilmResult
+from kneematch.detection.detector import FEWEST_ON_GPU, GPU_BATCH, Detector
 from kneematch.errors import KneematchError, NoFrontalKnee, SettingsError, is_gpu_full
 from kneematch.io.radiograph import pin_films
 from kneematch.memory import release_memory
@@ -26,25 +26,25 @@ NumberedFilms = Sequence[tuple[int, str]]  # indices in the list of films, and p
 
 
 def detect_rows(
-    detector: Detector, source: DetectorSource, films: NumberedFilms, *, workers: int
+    detector: Detector, config: DetectConfig, films: NumberedFilms, *, workers: int
 ) -> Generator[list[Row]]:
     """Yield the rows of films, some at a time, in any order.
 
     Args:
         detector: searches in this process, if there are no workers.
-        source: loads the same detector in each worker.
+        config: loads the same detector in each worker.
         films: indices and paths.
         workers: number of worker processes; 0 does everything in this process.
     """
     if workers == 0:
-        for chunk in chunks(films, 0, source):
+        for chunk in chunks(films, 0, config):
             yield detect_chunk(detector, chunk)
     else:
-        yield from _detect_in_workers(source, films, workers)
+        yield from _detect_in_workers(config, films, workers)
 
 
 def _detect_in_workers(
-    source: DetectorSource, films: NumberedFilms, workers: int
+    config: DetectConfig, films: NumberedFilms, workers: int
 ) -> Generator[list[Row]]:
     """Yield rows from workers; films whose worker died are tried again one by one.
 
@@ -54,21 +54,21 @@ def _detect_in_workers(
         SettingsError: a film does not even fit then.
     """
     alone: list[NumberedFilms] = []
-    for chunk, rows in _map_chunks(source, chunks(films, workers, source), workers):
+    for chunk, rows in _map_chunks(config, chunks(films, workers, config), workers):
         if isinstance(rows, list):
             yield rows
         else:
             alone += [[film] for film in chunk]
     most = workers
-    if alone and source.device != "cpu":
+    if alone and config.device != "cpu":
         most = 1
         logger.warning(
             "%d films are searched one by one: their worker ended, or %s had no room for them "
             "beside those of other workers",
             len(alone),
-            source.device,
+            config.device,
         )
-    for chunk, rows in _map_chunks(source, alone, min(most, len(alone))):
+    for chunk, rows in _map_chunks(config, alone, min(most, len(alone))):
         if isinstance(rows, SettingsError):
             raise rows
         if isinstance(rows, WorkerDied):
@@ -78,7 +78,7 @@ def _detect_in_workers(
 
 
 def _map_chunks(
-    source: DetectorSource, tasks: Sequence[NumberedFilms], workers: int
+    config: DetectConfig, tasks: Sequence[NumberedFilms], workers: int
 ) -> Generator[tuple[NumberedFilms, list[Row] | SettingsError | WorkerDied]]:
     if tasks:
         found = map_in_workers(
@@ -86,32 +86,32 @@ def _map_chunks(
             tasks,
             workers=workers,
             initializer=load_worker,
-            initargs=(source,),
+            initargs=(config,),
         )
         with closing(found) as results:
             yield from results
 
 
-def chunks(films: NumberedFilms, workers: int, source: DetectorSource) -> list[NumberedFilms]:
+def chunks(films: NumberedFilms, workers: int, config: DetectConfig) -> list[NumberedFilms]:
     """Divide films into what a worker, or this process, takes at once: a batch, on a GPU."""
     fewest, most = 1, LARGEST_CHUNK
-    if source.device != "cpu":
-        most = source.batch_size or GPU_BATCH
+    if config.device != "cpu":
+        most = config.batch_size or GPU_BATCH
         fewest = FEWEST_ON_GPU if workers else most
     size = min(max(len(films) // (max(workers, 1) * CHUNKS_PER_WORKER), fewest), most)
     return [films[first : first + size] for first in range(0, len(films), size)]
 
 
-_loaded: tuple[DetectorSource, Detector] | None = None
+_loaded: tuple[DetectConfig, Detector] | None = None
 
 
-def load_worker(source: DetectorSource) -> None:
+def load_worker(config: DetectConfig) -> None:
     """Load this process's detector, unless it was forked from one that has it already."""
     global _loaded
     torch.set_num_threads(1)
-    if _loaded is None or _loaded[0] != source:
-        _loaded = source, source.load()
-    if source.device != "cpu":
+    if _loaded is None or _loaded[0] != config:
+        _loaded = config, config.load_detector()
+    if config.device != "cpu":
         pin_films()
 
 
@@ -131,12 +131,7 @@ def detect_in_worker(films: NumberedFilms) -> list[Row] | SettingsError:
 
 def detect_chunk(detector: Detector, films: NumberedFilms) -> list[Row]:
     """Return the rows of a few films."""
-    return to_rows(films, detector.detect_each(path for _, path in films))
-
-
-def to_rows(films: NumberedFilms, results: Iterable[FilmResult]) -> list[Row]:
-    """Return the rows of films with these results."""
-    rows = []
+    rows, results = [], detector.detect_each(path for _, path in films)
     for (index, film), result in zip(films, results, strict=True):
         if isinstance(result.failure, NoFrontalKnee):
             rows.append(Row(index, film, failure=NoFrontalKnee.reason, no_knee=True))
@@ -149,5 +144,5 @@ def to_rows(films: NumberedFilms, results: Iterable[FilmResult]) -> list[Row]:
 
 if PRELOAD in os.environ:  # in the process that workers are forked from
     with suppress(KneematchError, OSError, RuntimeError):  # the main process says what is wrong
-        load_worker(DetectorSource(**json.loads(os.environ[PRELOAD])))
+        load_worker(config_from_json(json.loads(os.environ[PRELOAD])))
     release_memory()  # or workers would inherit what loading has freed

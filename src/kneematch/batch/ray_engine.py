@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Final
 
-from kneematch.batch.config import DetectorSource
+from kneematch.batch.config import DetectConfig
 from kneematch.batch.local_engine import NumberedFilms, chunks, detect_in_worker, load_worker
 from kneematch.batch.row import Row
 from kneematch.errors import SettingsError, missing_extra
@@ -48,7 +48,7 @@ class Cluster:
         actors = max(min(self.cpus, ACTORS_PER_GPU * self.gpus), 1)
         return actors, min(max(self.gpus, 1) / actors, 1.0)
 
-    def detect_rows(self, source: DetectorSource, films: NumberedFilms) -> Generator[list[Row]]:
+    def detect_rows(self, config: DetectConfig, films: NumberedFilms) -> Generator[list[Row]]:
         """Yield the rows of films, some at a time, in any order.
 
         What a machine that is lost had in hand is done again by another.
@@ -56,12 +56,12 @@ class Cluster:
         if not films:  # Ray does not make a dataset of nothing
             return
         ray = _ray()
-        actors, gpus = self.actors(source.device)
+        actors, gpus = self.actors(config.device)
         # JSON, since names that are not UTF-8 do not fit into Arrow's texts.
-        items = [{"films": json.dumps(batch)} for batch in chunks(films, actors, source)]
+        items = [{"films": json.dumps(batch)} for batch in chunks(films, actors, config)]
         found = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS)).map(
             _Actor,
-            fn_constructor_args=(source, os.getcwd()),  # noqa: PTH109 - a text travels
+            fn_constructor_args=(config, os.getcwd()),  # noqa: PTH109 - a text travels
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors),
             num_cpus=1,
             num_gpus=gpus,
@@ -73,13 +73,13 @@ class Cluster:
 class _Actor:
     """A process of the cluster that keeps its detector."""
 
-    def __init__(self, source: DetectorSource, folder: str) -> None:
+    def __init__(self, config: DetectConfig, folder: str) -> None:
         # Relative paths mean what they mean where the command was given; a machine without that
         # folder can still find absolute ones.
         with suppress(OSError):
             os.chdir(folder)
         keep_memory()
-        load_worker(source)
+        load_worker(config)
 
     def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
         films = [(index, film) for index, film in json.loads(item["films"])]

@@ -3,13 +3,14 @@
 This module imports nothing heavy: the process that workers are forked from is started first.
 """
 
+import json
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kneematch.batch.config import DetectConfig
+from kneematch.batch.config import PRELOAD, DetectConfig
 from kneematch.errors import SettingsError
 from kneematch.export.run_file import Clock
 from kneematch.io.discovery import select_films
@@ -81,8 +82,9 @@ def _start_workers_early(films: Sequence[str], config: DetectConfig) -> None:
         if not is_uncompressed(films[0]):  # which a child process will decode
             start_early("kneematch.io.read")
     elif config.device == "cpu" or (config.device == "auto" and not _may_have_gpu()):
-        preload = replace(config.source(), device="cpu").preload()
-        start_early("kneematch.batch.local_engine", preload)
+        # It loads the detector, too, whose memory the workers then share.
+        preload = json.dumps(asdict(replace(config, device="cpu")), default=str)
+        start_early("kneematch.batch.local_engine", {PRELOAD: preload})
     else:
         start_early("kneematch.batch.local_engine")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kneematch.batch.artifacts import crop_size
-from kneematch.batch.config import DetectConfig, DetectorSource, Fingerprint
+from kneematch.batch.config import DetectConfig, Fingerprint
 from kneematch.batch.journal import Journal
 from kneematch.batch.local_engine import detect_rows
 from kneematch.batch.results import (
@@ -74,7 +74,7 @@ class _Plan:
     out: Path
     config: DetectConfig
     detector: Detector
-    source: DetectorSource
+    device: str  # on which films are searched
     device_name: str
     workers: int
     searchers: int  # those of them that fit into a GPU's memory
@@ -118,10 +118,9 @@ def _plan(
         from kneematch.io.write import check_picture_path
 
         check_picture_path(config.sheet, films, out=out)
-    source = config.source()
     workers = searchers = choose_workers(config.workers, len(films))
     if cluster is None:
-        device = resolve_device(source.device)
+        device = resolve_device(config.device)
         name = device_name(device)
         searchers = min(workers, most_workers(device, config.batch_size or GPU_BATCH))
         if searchers < workers:
@@ -133,12 +132,11 @@ def _plan(
                 device,
             )
     else:
-        device, name = cluster.device(source.device), cluster.name
+        device, name = cluster.device(config.device), cluster.name
     # Where others search, this process only checks the settings.
     searches = cluster is None and searchers == 0
-    detector = replace(source, device=device if searches else "cpu").load()
-    source = replace(source, device=device)
-    hashes = source.hashes()
+    detector = replace(config, device=device if searches else "cpu").load_detector()
+    hashes = config.file_hashes()
     if config.measure:
         from kneematch.batch.measure_rows import outline_hash  # imports SciPy, which is slow
 
@@ -153,7 +151,7 @@ def _plan(
         searchers,
     )
     settings = config.fingerprint(detector.method, device, hashes)
-    return _Plan(films, out, config, detector, source, name, workers, searchers, hashes, settings)
+    return _Plan(films, out, config, detector, device, name, workers, searchers, hashes, settings)
 
 
 @contextmanager
@@ -226,15 +224,16 @@ def _detect(
 ) -> None:
     """Search the films that are left; write rows down as they come."""
     films = [(index, journal.films[index]) for index in work.search]
+    config = replace(plan.config, device=plan.device)
     found: Generator[list[Row]]
     if cluster is None:
-        found = detect_rows(plan.detector, plan.source, films, workers=plan.searchers)
+        found = detect_rows(plan.detector, config, films, workers=plan.searchers)
     else:
-        found = cluster.detect_rows(plan.source, films)
-    if plan.config.measure:
+        found = cluster.detect_rows(config, films)
+    if config.measure:
         from kneematch.batch.measure_rows import measure_rows
 
-        found = measure_rows(found, plan.config.outlines, workers=plan.workers)
+        found = measure_rows(found, config.outlines, workers=plan.workers)
     with (
         progress("detecting", len(plan.films), len(plan.films) - len(films)) as advance,
         one_thread(),

@@ -97,12 +97,12 @@ def films_per_method(config: EvaluateConfig, count: int) -> dict[str, int]:
 def load_detectors(config: EvaluateConfig, count: int) -> dict[str, Detector]:
     """Load the detector of every method that is run on `count` films."""
     methods = films_per_method(config, count)
-    return {method: _detect_config(config, method).source().load() for method in methods}
+    return {method: _detect_config(config, method).load_detector() for method in methods}
 
 
 def file_hashes(config: EvaluateConfig) -> dict[str, str]:
     """Return the SHA-256 of the model and, if one is given, of the template and its film."""
-    return _detect_config(config, "auto").source().hashes()
+    return _detect_config(config, "auto").file_hashes()
 
 
 def measure_times(
