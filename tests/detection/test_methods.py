@@ -18,13 +18,13 @@ from kneematch.detection.methods import (
     read_template,
 )
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.geometry.pose import pose_from_vector
+from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.split import HALF_SIZE
 from kneematch.geometry.view import VIEW_SIZE
 from kneematch.io.write import write_dicom
 from kneematch.matching.annotation import annotate
 from kneematch.matching.template import Template
-from kneematch.networks.template_transfer import TransferredTemplate
+from kneematch.networks.two_stage import TwoStageNetworks
 from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.solvers.grid_search import grid_search
 from kneematch.solvers.problem import Solution, make_problem
@@ -32,22 +32,11 @@ from kneematch.solvers.settings import NEURAL, SEARCHES, PaperSettings
 from kneematch.solvers.sliding_window import sliding_window
 from kneematch.synthetic.phantom import phantom
 
-V = torch.tensor([0.2, -0.1, 0.1, 0.3])
 
-
-class Known:
-    """Networks that see a knee in the same place of any half."""
-
-    coarse_aspect = fine_aspect = 1.0
-
-    def frames(self, halves: Tensor) -> Tensor:
-        return torch.tensor([0.8, 0.0, 0.0, 0.0]).expand(*halves.shape[:2], 4)
-
-    def poses(self, halves: Tensor) -> Tensor:
-        return torch.tensor([0.4, 0.1, 0.0, 0.0]).expand(*halves.shape[:2], 4)
-
-    def fine(self, images: Tensor) -> Tensor:
-        return V.expand(*images.shape[:-2], 4)
+def fine(images: Tensor) -> Tensor:
+    """Say of any image that the template has half its width, a bit to the right."""
+    v = vector_from_pose(torch.tensor([0.5, 0.125, 0.0, 0.0]), 1.0)
+    return v.expand(*images.shape[:-2], 4)
 
 
 class AModel:
@@ -56,8 +45,9 @@ class AModel:
     def __init__(self, template: Template) -> None:
         self.fine_template = self.coarse_template = template
 
-    def networks(self, device: str, *, located: bool = False) -> Known:
-        return Known()
+    def networks(self, device: str, *, located: bool = False) -> TwoStageNetworks:
+        """Networks that see a knee in the same place of any half."""
+        return TwoStageNetworks(torch.tensor([0.8, 0.0, 0.0, 0.0]), fine, 1.0, 1.0)
 
 
 @pytest.fixture
@@ -95,7 +85,7 @@ def offset(monkeypatch: pytest.MonkeyPatch) -> Tensor:
     """Where any drawn template lies in the networks' own."""
     pose = torch.tensor([0.5, 0.2, 0.0, 0.0])
     monkeypatch.setattr(
-        methods, "transfer_template", lambda networks, *drawn: TransferredTemplate(networks, pose)
+        methods, "transfer_template", lambda networks, *drawn: replace(networks, offset=pose)
     )
     return pose
 
@@ -168,9 +158,9 @@ def test_choose_solver_transfers_only_a_drawn_template(
     assert torch.allclose(found[0], torch.tensor([0.4, 0.1, 0.0, 0.0]), atol=1e-5)
     assert torch.allclose(found[1], torch.tensor([0.2, 0.18, 0.0, 0.0]), atol=1e-5)
     assert own.check is not None
-    assert own.check.offset is None
+    assert own.check.networks.offset is None
     assert other.check is not None
-    assert other.check.offset is offset
+    assert other.check.networks.offset is offset
 
 
 def test_choose_solver_refines_what_it_locates_for_a_drawn_template(

@@ -19,11 +19,7 @@ from kneematch.matching.annotation import Annotation, Box, annotation_problems, 
 from kneematch.matching.template import Template, annotated_half, cut_from_view
 from kneematch.networks.model_file import Model
 from kneematch.networks.template_transfer import transfer_template
-from kneematch.networks.two_stage import (
-    ConsistencyCheck,
-    PosePredictor,
-    network_solver,
-)
+from kneematch.networks.two_stage import ConsistencyCheck, network_solver
 from kneematch.solvers.adam import adam
 from kneematch.solvers.anchored_refinement import QUICK_LEVELS, TRUST, refine_anchored
 from kneematch.solvers.problem import Refiner, Solver, resize_template
@@ -130,12 +126,12 @@ def choose_solver(
         if model is None:
             raise SettingsError(f"no model; expected one with the method {name}; give one")
         source = _source(template, model, located=name == LOCATOR)
-        poses, check = _networks(source, model, device, located=name == LOCATOR)
+        check = _check(source, model, device, located=name == LOCATOR)
         # In views of located knees their own template is not refined: with earlier networks,
         # the mean IoU was 0.967 on the labelled films and 0.982 on 40 phantoms, refined or not.
         as_it_is = name == "neural" or (name == LOCATOR and template is None and not paper)
         refine = None if as_it_is else _refiner(settings, paper=paper, drawn=template is not None)
-        return ChosenSolver(source.template, name, network_solver(poses, refine), check)
+        return ChosenSolver(source.template, name, network_solver(check.networks, refine), check)
 
     if method == AUTO and paper:
         method = "neural+sharpen"
@@ -149,7 +145,7 @@ def choose_solver(
     source, check = _source(template, model, located=False), None
     if model is not None:
         with suppress(TemplateError):
-            _, check = _networks(source, model, device)
+            check = _check(source, model, device)
     return ChosenSolver(source.template, method, _search(method, settings), check)
 
 
@@ -203,13 +199,12 @@ def _search(name: str, settings: PaperSettings) -> Solver:
     return sliding_window
 
 
-def _networks(
+def _check(
     source: TemplateSource, model: Model, device: str, *, located: bool = False
-) -> tuple[PosePredictor, ConsistencyCheck]:
-    """Return the networks that find the template, and their consistency check."""
+) -> ConsistencyCheck:
+    """Return the consistency check, with the networks that find the template."""
     networks = model.networks(device, located=located)
-    coarse_to_fine = model.coarse_template.size[1] / model.fine_template.size[1]
-    if source.view is None or source.theta is None:
-        return networks, ConsistencyCheck(networks, coarse_to_fine)
-    transferred = transfer_template(networks, source.view.to(device), source.theta)
-    return transferred, ConsistencyCheck(networks, coarse_to_fine, transferred.offset)
+    if source.view is not None and source.theta is not None:
+        networks = transfer_template(networks, source.view.to(device), source.theta)
+    larger = model.coarse_template.size[1] / model.fine_template.size[1]
+    return ConsistencyCheck(networks, larger)

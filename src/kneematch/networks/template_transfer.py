@@ -3,7 +3,7 @@
 The networks find their own template on the annotated knee, which gives the relative pose.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor
 from kneematch.errors import TemplateError
 from kneematch.geometry.pose import (
     PoseJitter,
-    compose_pose,
     frame_from_poses,
     jitter_pose,
     relative_pose,
@@ -26,30 +25,12 @@ JITTER: Final = PoseJitter(0.1, 0.1, 0.06)
 LARGEST_SPREAD: Final = 0.02
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TransferredTemplate:
-    """Networks that find their own template, and the pose of another one relative to it."""
-
-    networks: TwoStageNetworks
-    offset: Tensor  # (4,), a pose in the frame of the networks' fine template
-
-    def poses(self, halves: Tensor) -> Tensor:
-        """Return the poses theta (N, S, 4) of the other template in halves (N, S, H, W)."""
-        own = self.networks.poses(halves)
-        offset = self.offset.to(own).expand_as(own)
-        return compose_pose(
-            own, offset, self.networks.fine_aspect, halves.shape[-2] / halves.shape[-1]
-        )
-
-
 @torch.no_grad()
-def transfer_template(
-    networks: TwoStageNetworks, half: Tensor, theta: Tensor
-) -> TransferredTemplate:
-    """Relate the template that was drawn at a pose of a half image to the networks' own.
+def transfer_template(networks: TwoStageNetworks, half: Tensor, theta: Tensor) -> TwoStageNetworks:
+    """Return networks that find the template which was drawn at a pose of a half image.
 
     Args:
-        networks: the networks.
+        networks: they find their own template.
         half: (H, W), the annotated half image.
         theta: (4,), the pose of the drawn template in it.
 
@@ -66,7 +47,7 @@ def transfer_template(
             "none)"
         )
     offset = relative_pose(own.mean(0).to(theta), theta, networks.fine_aspect, image_aspect)
-    return TransferredTemplate(networks, offset.to(half))
+    return replace(networks, offset=offset.to(half))
 
 
 def _jittered_poses(networks: TwoStageNetworks, half: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ The consistency check compares a detection with what the fine network finds in a
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -32,13 +32,14 @@ class TwoStageNetworks:
     """Both networks, and the aspects (height over width) of their templates.
 
     In views of located knees the pose (4,) of the fine network's view, on its device, takes the
-    place of the coarse network.
+    place of the coarse network. With an offset they find another template than their own.
     """
 
     coarse: Network | Tensor
     fine: Network
     coarse_aspect: float
     fine_aspect: float
+    offset: Tensor | None = None  # (4,), pose of a drawn template in the fine one's frame
 
     def frames(self, halves: Tensor) -> Tensor:
         """Return the enlarged coarse patches of halves (N, S, H, W): poses (N, S, 4)."""
@@ -49,11 +50,15 @@ class TwoStageNetworks:
         return enlarge_pose(pose_from_vector(v, self.coarse_aspect / image_aspect), ENLARGE)
 
     def poses(self, halves: Tensor) -> Tensor:
-        """Return the poses theta (N, S, 4) of the fine template in halves (N, S, H, W)."""
-        return self.poses_in_views(halves, self.frames(halves))
+        """Return the poses theta (N, S, 4) of the template in halves (N, S, H, W)."""
+        own = self.poses_in_views(halves, self.frames(halves))
+        if self.offset is None:
+            return own
+        offset = self.offset.to(own).expand_as(own)
+        return compose_pose(own, offset, self.fine_aspect, halves.shape[-2] / halves.shape[-1])
 
     def poses_in_views(self, halves: Tensor, frames: Tensor) -> Tensor:
-        """Return the poses (N, S, 4) in halves (N, S, H, W) that the fine network sees in views.
+        """Return the poses (N, S, 4) of the fine template in halves (N, S, H, W), seen in views.
 
         The views have the poses `frames` (N, S, 4) and the coarse template's aspect.
         """
@@ -62,14 +67,7 @@ class TwoStageNetworks:
         return compose_pose(frames, theta, self.coarse_aspect, halves.shape[-2] / halves.shape[-1])
 
 
-class PosePredictor(Protocol):
-    """Something that finds a template, such as `TwoStageNetworks`."""
-
-    def poses(self, halves: Tensor) -> Tensor:
-        """Return the poses theta (N, S, 4) of the template in halves (N, S, H, W)."""
-
-
-def network_solver(networks: PosePredictor, refine: Refiner | None = None) -> Solver:
+def network_solver(networks: TwoStageNetworks, refine: Refiner | None = None) -> Solver:
     """Return a solver that takes the pose of the networks, or starts a refinement at it."""
 
     def solve(problem: Problem) -> Tensor:
@@ -82,11 +80,10 @@ def network_solver(networks: PosePredictor, refine: Refiner | None = None) -> So
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConsistencyCheck:
-    """The fine network, and how a template relates to its own."""
+    """Compare poses with what the fine network sees in other views of the same knees."""
 
     networks: TwoStageNetworks
     larger: float  # width of the coarse template over that of the fine one
-    offset: Tensor | None = None  # (4,), pose of a transferred template in the networks' own
 
     @torch.no_grad()
     def __call__(self, halves: Tensor, theta: Tensor) -> Tensor:
@@ -98,8 +95,8 @@ class ConsistencyCheck:
         """
         image_aspect = halves.shape[-2] / halves.shape[-1]
         networks, theta = self.networks, theta.to(halves)
-        if self.offset is not None:  # to the pose of the networks' own template
-            offset = self.offset.to(theta).expand_as(theta)
+        if networks.offset is not None:  # to the pose of the networks' own template
+            offset = networks.offset.to(theta).expand_as(theta)
             theta = frame_from_poses(theta, offset, networks.fine_aspect, image_aspect)
         frames = enlarge_pose(theta, ZOOM * ENLARGE * self.larger)
         seen = networks.poses_in_views(halves, frames)

@@ -7,7 +7,7 @@ from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.matching.template import Template
 from kneematch.networks.model_file import Model
 from kneematch.networks.template_transfer import transfer_template
-from kneematch.networks.two_stage import PosePredictor
+from kneematch.networks.two_stage import TwoStageNetworks
 from kneematch.solvers.anchored_refinement import refine_anchored
 from kneematch.solvers.exhaustive_search import exhaustive_search
 from kneematch.solvers.problem import make_problem
@@ -35,7 +35,7 @@ def make_pseudo_labels(
 
 
 def find_poses(
-    films: Films, template: Template, networks: PosePredictor | None, group: Group
+    films: Films, template: Template, networks: TwoStageNetworks | None, group: Group
 ) -> Tensor:
     """Return the poses (N, 2, 4) of a template on all films.
 
