@@ -120,8 +120,9 @@ def astray(cases: Iterable[Case], detector: Detector) -> Judged:
         (prepared,) = detector.prepare([case.film])
         if isinstance(prepared, FilmError):
             continue
+        seen = [knee.place for knee in prepared.knees if knee.place is not None]
         for right, down, larger in ASTRAY:
-            places = [move_place(place, right, down, larger) for place in prepared.facts.places]
+            places = [move_place(place, right, down, larger) for place in seen]
             views = cut_views(torch.from_numpy(case.film.pixels), places)
             (found,) = detector.find([replace(prepared, views=views)])
             judged += judge_film(case, found)

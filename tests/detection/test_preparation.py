@@ -171,8 +171,9 @@ def assert_alike(
             continue
         assert torch.allclose(one.views.to_film, other.views.to_film, atol=pixels)
         assert (one.views.pixels - other.views.pixels).abs().mean() < 0.01 * pixels + 1e-5
-        assert (one.facts.mirrored, one.facts.metal) == (other.facts.mirrored, other.facts.metal)
-        assert one.facts.lateralities == other.facts.lateralities
+        for knee, same in zip(one.knees, other.knees, strict=True):
+            assert (knee.mirrored, knee.metal) == (same.mirrored, same.metal)
+            assert knee.laterality == same.laterality
 
 
 def test_prepare_does_not_depend_on_the_batch(films: list[Radiograph]) -> None:

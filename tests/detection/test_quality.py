@@ -29,7 +29,7 @@ from kneematch.detection.quality import (
 )
 from kneematch.errors import NoFrontalKnee
 from kneematch.geometry.pose import pose_from_vector
-from kneematch.geometry.view import KneePlace, cut_views, rectangle_to_film
+from kneematch.geometry.view import cut_views, rectangle_to_film
 from kneematch.io.radiograph import Radiograph
 from kneematch.solvers.problem import make_problem
 from kneematch.synthetic.phantom import phantom
@@ -122,14 +122,14 @@ def test_review_wants_the_network_to_agree_the_more_the_worse_the_match(
         (0.4, 0.6, 0.01, True),
         (0.4, 0.9, 0.01, False),
         (0.4, 0.6, 0.2, False),  # the network sees it elsewhere
+        (None, 0.97, 0.2, True),  # the locator was not used
     ],
 )
 def test_is_knee_doubts_what_the_locator_is_not_certain_of(
-    score: float, mismatch: float, distance: float, expected: bool
+    score: float | None, mismatch: float, distance: float, expected: bool
 ) -> None:
-    place = KneePlace(100.0, 100.0, 50.0, 0.0, mirrored=False, score=score)
     knee = quality(mismatch=mismatch, network_distance=distance)
-    assert knee.is_knee(0, 0, place) == expected
+    assert knee.is_knee(0, 0, score) == expected
 
 
 def test_review_believes_what_is_known_about_metal() -> None:
@@ -260,7 +260,7 @@ def test_detector_compares_only_knees_that_it_shows(detector: Detector) -> None:
 def test_detector_blames_a_difference_on_the_knee_that_is_doubtful(detector: Detector) -> None:
     film = phantom(22, size=(600, 720)).radiograph
     (prepared,) = prepare([load(film, "cpu")], Preparation())
-    first, second = prepared.facts.places
+    first, second = (knee.place for knee in prepared.knees)
     places = first, replace(second, y=second.y + second.width)  # not where the knee is
     views = cut_views(torch.from_numpy(film.pixels), places)
     ((good, astray),) = detector.find([replace(prepared, views=views)])

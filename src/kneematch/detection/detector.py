@@ -14,7 +14,6 @@ from typing import Final, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from kneematch.detection.detection import YES, Detection, join_reasons
 from kneematch.detection.loading import (
@@ -26,7 +25,7 @@ from kneematch.detection.loading import (
     not_a_film,
 )
 from kneematch.detection.methods import check_method, choose_solver, needs_model
-from kneematch.detection.preparation import FilmFacts, Preparation, PreparedFilm, prepare
+from kneematch.detection.preparation import Preparation, PreparedFilm, prepare
 from kneematch.detection.quality import Quality, cut_by_edge, measure_quality, sides_differ
 from kneematch.devices import full_precision, map_batches, resolve_device
 from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
@@ -180,7 +179,15 @@ class Detector:
         except TypeError:
             raise not_a_film(films) from None
         while batch := list(islice(source, self.batch_size)):
-            yield from self.results(self.prepare(batch))
+            prepared = self.prepare(batch)
+            found = iter(self.find([film for film in prepared if isinstance(film, PreparedFilm)]))
+            for film in prepared:
+                if not isinstance(film, PreparedFilm):
+                    yield FilmResult(failure=film)
+                elif knees := next(found):
+                    yield FilmResult(film.size, knees)
+                else:
+                    yield FilmResult(film.size, failure=NoFrontalKnee())
 
     def prepare(self, films: Sequence[Film]) -> list[PreparedFilm | FilmError]:
         """Read films and cut out their knees, on the GPU if there is one and the films are many.
@@ -198,17 +205,6 @@ class Detector:
             for film, result in zip(films, results, strict=True)
         ]
 
-    def results(self, batch: Sequence[PreparedFilm | FilmError]) -> Iterator[FilmResult]:
-        """Yield the results of films that were prepared, in order."""
-        found = iter(self.find([film for film in batch if isinstance(film, PreparedFilm)]))
-        for film in batch:
-            if not isinstance(film, PreparedFilm):
-                yield FilmResult(failure=film)
-            elif knees := next(found):
-                yield FilmResult(film.facts.size, knees)
-            else:
-                yield FilmResult(film.facts.size, failure=NoFrontalKnee())
-
     def find(self, films: Sequence[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that were prepared.
 
@@ -220,7 +216,7 @@ class Detector:
             return [self._find([film])[0] for film in films]
         found: list[tuple[Detection, ...]] = [()] * len(films)
         for sides in (1, len(SIDES)):
-            alike = [k for k, film in enumerate(films) if len(film.facts.mirrored) == sides]
+            alike = [k for k, film in enumerate(films) if len(film.knees) == sides]
             batch = [films[k] for k in alike]
             knees = map_batches(self._find, batch, self.device, self._too_large)
             for k, each in zip(alike, knees, strict=True):
@@ -229,40 +225,35 @@ class Detector:
 
     def _find(self, films: list[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that have as many sides each."""
-        views = torch.stack([film.views.pixels.to(self.device) for film in films])
+        views = torch.stack([film.views.pixels.to(self.device) for film in films])  # (N, S, H, W)
         with full_precision():
-            matrices, quality = self._search(views)
+            problem = make_problem(views, self.template, paper=self.paper)
+            theta = pose_from_vector(self.solver(problem).double(), problem.height_ratio)
+            quality = measure_quality(
+                problem,
+                theta,  # (N, S, 4)
+                self.check,
+                neural=self.method in NEURAL,
+                located=self.preparation.locate,
+            )
+        matrices = pose_matrix(theta, self.template.aspect, problem.image_aspect).cpu()
         to_film = compose(torch.stack([film.views.to_film for film in films]), matrices)
-        facts = [film.facts for film in films]
-        return self._detections(facts, to_film.numpy(), quality)
-
-    def _search(self, views: Tensor) -> tuple[Tensor, Quality]:
-        """Find the template in views (N, S, H, W); return maps (N, S, 2, 3) into them."""
-        posed = make_problem(views, self.template, paper=self.paper)
-        theta = pose_from_vector(self.solver(posed).double(), posed.height_ratio)  # (N, S, 4)
-        quality = measure_quality(
-            posed,
-            theta,
-            self.check,
-            neural=self.method in NEURAL,
-            located=self.preparation.locate,
-        )
-        return pose_matrix(theta, self.template.aspect, posed.image_aspect).cpu(), quality
+        return self._detections(films, to_film.numpy(), quality)
 
     def _detections(
-        self, films: list[FilmFacts], to_film: NDArray[np.float64], quality: Quality
+        self, films: list[PreparedFilm], to_film: NDArray[np.float64], quality: Quality
     ) -> list[tuple[Detection, ...]]:
         """Return detections from maps (N, S, 3, 3) of the template's [-1, 1]^2 to film pixels."""
         cut = cut_by_edge(to_film, np.array([film.field for film in films]))
         differ = sides_differ(to_film)
         found = []
         for n, film in enumerate(films):
-            sides = list(range(len(film.mirrored)))
-            if film.places and not self.preparation.knees:
-                sides = [s for s in sides if quality.is_knee(n, s, film.places[s])]
-            sound = {s for s in sides if not any(quality.doubts(n, s, film.scores[s]).values())}
+            scores = dict(enumerate(knee.score for knee in film.knees))
+            if not self.preparation.knees:
+                scores = {s: score for s, score in scores.items() if quality.is_knee(n, s, score)}
+            sound = {s for s, score in scores.items() if not quality.doubts(n, s, score)}
             knees = []
-            for s in sides:
+            for s in scores:
                 uneven = differ[n] and bool(sound - {s})  # differs from a knee beyond doubt
                 doubts = {"cut": cut[n, s], "uneven": uneven}
                 knees.append(self._detection((n, s), film, to_film[n, s], quality, **doubts))
@@ -272,29 +263,27 @@ class Detector:
     def _detection(
         self,
         at: tuple[int, int],
-        film: FilmFacts,
+        film: PreparedFilm,
         to_film: NDArray[np.float64],
         quality: Quality,
         **doubts: bool,
     ) -> Detection:
         """Return the detection at (film, side) of a batch; see `Quality.review` for the doubts."""
-        side = at[1]
-        known = film.lateralities[side]
-        metal = film.metal[side] if film.places else None
+        knee = film.knees[at[1]]
         review, reason = quality.review(
-            *at, score=film.scores[side], metal=metal, tagged=film.tagged, **doubts
+            *at, score=knee.score, metal=knee.metal, tagged=film.tagged, **doubts
         )
-        if film.places and film.places[side].quarter_turns:
-            turned = f"film turned by {90 * film.places[side].quarter_turns} degrees"
+        if knee.place is not None and knee.place.quarter_turns:
+            turned = f"film turned by {90 * knee.place.quarter_turns} degrees"
             reason = join_reasons(reason, turned)
-        if known.conflict:
-            review, reason = YES, join_reasons(reason, known.conflict)
+        if knee.laterality.conflict:
+            review, reason = YES, join_reasons(reason, knee.laterality.conflict)
         found = Detection.from_matrix(
             to_film,
             self.template.landmarks,
-            side=SIDES[LEFT if film.mirrored[side] else RIGHT],
-            laterality=known.side,
-            laterality_source=known.source,
+            side=SIDES[LEFT if knee.mirrored else RIGHT],
+            laterality=knee.laterality.side,
+            laterality_source=knee.laterality.source,
             energy=float(quality.energy[at[0]]),
             loss=float(quality.loss[at]),
             polarity="negative" if quality.negative[at] else "positive",

@@ -3,11 +3,11 @@
 The patient's side of each knee is told by the user, the header or markers on the film.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -63,22 +63,18 @@ class Preparation:
 
 
 @dataclass(frozen=True, slots=True)
-class FilmFacts:
-    """What a detection needs of a film besides its pixels; S knees."""
+class Knee:
+    """A knee that is to be searched, and what is known of it already."""
 
-    size: tuple[int, int]  # (height, width)
-    field: tuple[int, int, int, int]  # its exposed part (x0, y0, x1, y1)
-    mm_per_px: float | None
-    mirrored: tuple[bool, ...]  # where the lateral side points to the picture's left
-    lateralities: tuple[Laterality, ...]
-    places: tuple[KneePlace, ...] = ()  # where the locator saw the knees
-    metal: tuple[bool, ...] = ()  # which of these have metal in them
-    tagged: bool = False  # a tag says whether bones are bright
+    mirrored: bool  # its lateral side points to the picture's left
+    laterality: Laterality
+    place: KneePlace | None = None  # where the locator saw it; None where that was not used
+    metal: bool | None = None  # whether there is metal in it; None where it was not looked for
 
     @property
-    def scores(self) -> tuple[float | None, ...]:
-        """Return how certain the locator is of each knee; None where it was not used."""
-        return tuple(place.score for place in self.places) or (None,) * len(self.mirrored)
+    def score(self) -> float | None:
+        """How certain the locator is of it; None where that was not used."""
+        return None if self.place is None else self.place.score
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +82,11 @@ class PreparedFilm:
     """Images of the S knees of a film, lateral side to the right."""
 
     views: View  # pixels (S, H, W), perhaps on a GPU; to_film (S, 3, 3)
-    facts: FilmFacts
+    knees: tuple[Knee, ...]
+    size: tuple[int, int]  # (height, width) of the film
+    field: tuple[int, int, int, int]  # its exposed part (x0, y0, x1, y1)
+    mm_per_px: float | None
+    tagged: bool  # a tag says whether bones are bright
 
 
 def prepare(films: Sequence[LoadedFilm], how: Preparation) -> list[PreparedFilm | NoFrontalKnee]:
@@ -103,30 +103,13 @@ def _prepare_halves(film: LoadedFilm, how: Preparation) -> PreparedFilm:
     radiograph, margin = film.radiograph, how.side_margin
     (markers,) = read_markers([film.pixels])
     if radiograph.laterality in LATERALITIES:  # the header says that the film shows one knee
-        mirrored = usual_mirroring(radiograph, how.left_is)
-        halves = single(radiograph, mirrored=mirrored, side_margin=margin)
-        return PreparedFilm(halves, _facts(film, how, (mirrored,), markers))
-    halves = split(radiograph, side_margin=margin)
-    return PreparedFilm(halves, _facts(film, how, (True, False), markers))
-
-
-def _facts(
-    film: LoadedFilm,
-    how: Preparation,
-    mirrored: tuple[bool, ...],
-    markers: Sequence[Marker],
-    **located: Any,
-) -> FilmFacts:
-    height, width = film.pixels.shape
-    return FilmFacts(
-        (height, width),
-        film.field,
-        film.radiograph.mm_per_px,
-        mirrored,
-        resolve_laterality(film.radiograph, mirrored, how.left_is, markers),
-        tagged=film.radiograph.polarity_tag is not None,
-        **located,
-    )
+        mirrored = [usual_mirroring(radiograph, how.left_is)]
+        halves = single(radiograph, mirrored=mirrored[0], side_margin=margin)
+    else:
+        mirrored = [True, False]
+        halves = split(radiograph, side_margin=margin)
+    sides = resolve_laterality(radiograph, mirrored, how.left_is, markers)
+    return _prepared(film, halves, map(Knee, mirrored, sides))
 
 
 @full_precision()
@@ -142,12 +125,18 @@ def _prepare_located(
     metal = iter(find_metal(torch.cat([view.pixels for view in views]))) if views else iter([])
     prepared: list[PreparedFilm | NoFrontalKnee] = [NoFrontalKnee() for _ in films]
     for k, view, letters in zip(seen, views, markers, strict=True):
-        knees = tuple(places[k])
-        mirrored = tuple(knee.mirrored for knee in knees)
-        has_metal = tuple(islice(metal, len(knees)))
-        facts = _facts(films[k], how, mirrored, letters, places=knees, metal=has_metal)
-        prepared[k] = PreparedFilm(view, facts)
+        mirrored = [place.mirrored for place in places[k]]
+        sides = resolve_laterality(films[k].radiograph, mirrored, how.left_is, letters)
+        has_metal = islice(metal, len(mirrored))
+        prepared[k] = _prepared(films[k], view, map(Knee, mirrored, sides, places[k], has_metal))
     return prepared
+
+
+def _prepared(film: LoadedFilm, views: View, knees: Iterable[Knee]) -> PreparedFilm:
+    height, width = film.pixels.shape
+    tagged = film.radiograph.polarity_tag is not None
+    spacing = film.radiograph.mm_per_px
+    return PreparedFilm(views, tuple(knees), (height, width), film.field, spacing, tagged)
 
 
 def resolve_laterality(

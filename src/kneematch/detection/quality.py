@@ -11,7 +11,7 @@ from torch import Tensor
 from kneematch.detection.detection import CORNERS, YES, join_reasons
 from kneematch.devices import copy_back
 from kneematch.geometry.sampling import resize
-from kneematch.geometry.view import KneePlace, transform
+from kneematch.geometry.view import transform
 from kneematch.matching.energy import (
     losses,
     one_sided_loss,
@@ -81,16 +81,21 @@ class Quality:
     network_distance: NDArray[np.float64] | None = None  # 0 where the check was skipped
     brightness: NDArray[np.float64] | None = None  # how far its brightest parts stand out from bone
 
-    def is_knee(self, film: int, side: int, place: KneePlace) -> bool:
-        """Return whether what the locator saw is a frontal knee at all, on closer inspection."""
+    def is_knee(self, film: int, side: int, score: float | None) -> bool:
+        """Return whether what the locator saw is a frontal knee at all, on closer inspection.
+
+        `score` says how certain the locator is; None if it was not used, and nothing is known.
+        """
         at = film, side
-        if place.score >= CERTAIN_SCORE:
+        if score is None:
+            return True
+        if score >= CERTAIN_SCORE:
             return bool(self.mismatch[at] <= WORST_LOCATED_MISMATCH)
         seen = self.network_distance is None or self.network_distance[at] <= MAX_NETWORK_DISTANCE
         return bool(seen and self.mismatch[at] <= WORST_MISMATCH)
 
-    def doubts(self, film: int, side: int, score: float | None) -> dict[str, bool]:
-        """Return which reasons to review an area lie in itself; see `review` for the arguments."""
+    def doubts(self, film: int, side: int, score: float | None) -> list[str]:
+        """Return the reasons to review an area that lie in itself; arguments as of `review`."""
         at = film, side
         mismatch = self.mismatch[at]
         limit = MAX_NETWORK_DISTANCE if self.neural else MAX_SEARCH_DISTANCE
@@ -103,11 +108,12 @@ class Quality:
             absent = not mismatch <= WORST_LOCATED_MISMATCH
             limit = float(np.interp(mismatch, *MAX_LOCATED_DISTANCE))
         far = self.network_distance is not None and bool(self.network_distance[at] > limit)
-        return {
+        doubts = {
             NO_KNEE: absent,
             ATYPICAL: not absent and (strange or (far and self.neural)),
             DISAGREE: far and not self.neural,
         }
+        return [reason for reason, doubtful in doubts.items() if doubtful]
 
     def review(
         self,
@@ -133,8 +139,8 @@ class Quality:
         """
         if metal is None:
             metal = self.brightness is not None and self.brightness[film, side] > MAX_BRIGHTNESS
-        doubts = self.doubts(film, side, score) | {SIDES_DIFFER: uneven, CUT: cut, METAL: metal}
-        reasons = [reason for reason, doubtful in doubts.items() if doubtful]
+        others = {SIDES_DIFFER: uneven, CUT: cut, METAL: metal}
+        reasons = self.doubts(film, side, score) + [each for each, true in others.items() if true]
         notes = [WRONG_TAG if tagged else NEGATIVE] if self.negative[film, side] else []
         return YES if reasons else "", join_reasons(*reasons, *notes)
 
