@@ -20,7 +20,7 @@ from kneematch.export.tables import crop_name
 from kneematch.geometry.split import SIDES
 from kneematch.io.files import make_folder
 from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import is_dicom, read_isolated, unexpected
+from kneematch.io.read import is_dicom, read_isolated, to_film_error
 from kneematch.io.run_folder import CROPS, DICOM, LANDMARKS, OVERLAYS
 from kneematch.parallel import WorkerDied, map_in_workers
 from kneematch.progress import Advance, Progress
@@ -145,8 +145,11 @@ class Outdated:
 
     name: str
     row: Row
-    artifacts: tuple[Artifact, ...]  # the kinds of these files
-    contents: dict[str, int]  # hashes of what they are to be made of, by kind
+    contents: dict[Artifact, int]  # hashes of what these files are to be made of
+
+    def hashes(self) -> dict[str, int]:
+        """Return the hashes by kind, as the journal has them."""
+        return {artifact.kind: content for artifact, content in self.contents.items()}
 
 
 def update_artifacts(
@@ -169,7 +172,7 @@ def update_artifacts(
                 if isinstance(result, OSError):  # no other file can be written either
                     raise result
                 if result is None:
-                    made.append((film.row.index, film.contents))
+                    made.append((film.row.index, film.hashes()))
                 else:
                     died = isinstance(result, WorkerDied)
                     reasons.append(f"{film.row.film}: {result}" if died else str(result))
@@ -188,17 +191,15 @@ def _outdated(
     group: list[Outdated] = []
     for found in journal.rows():
         row = replace(found, film=str(journal.root / found.film))
-        contents = {each.kind: each.content_hash(row) for each in artifacts}
         name = journal.names[row.index]
-        chosen = tuple(
-            artifact
+        contents = {
+            artifact: content
             for artifact in artifacts
-            if journal.made(artifact.kind, row.index) != contents[artifact.kind]
+            if (content := artifact.content_hash(row)) != journal.made(artifact.kind, row.index)
             or (row.knees and not artifact.is_complete(name, row))
-        )
-        if chosen:
-            wanted = {artifact.kind: contents[artifact.kind] for artifact in chosen}
-            group.append(Outdated(name, row, chosen, wanted))
+        }
+        if contents:
+            group.append(Outdated(name, row, contents))
         else:
             advance("")
         if len(group) >= NOTED_TOGETHER:
@@ -213,9 +214,9 @@ def _mark_outdated(journal: Journal, group: list[Outdated]) -> list[Outdated]:
     After a kill in between, it is unknown what they were made of.
     """
     journal.note_made(
-        (film.row.index, dict.fromkeys(film.contents, 0))
+        (film.row.index, dict.fromkeys(film.hashes(), 0))
         for film in group
-        if any(journal.made(kind, film.row.index) for kind in film.contents)
+        if any(journal.made(kind, film.row.index) for kind in film.hashes())
     )
     return group
 
@@ -244,20 +245,18 @@ def _make(film: Outdated) -> str | OSError | None:
     name, row = film.name, film.row
     sides = _sides(row)
     try:
-        for artifact in film.artifacts:
+        for artifact in film.contents:
             for file, side in FILES[artifact.kind](name).items():
                 if side not in sides:  # of a knee that is no longer there
                     (artifact.folder / file).unlink(missing_ok=True)
         if not row.knees:
             return None
         pixels = read_isolated(row.film)
-        made = [each.make(pixels, name, row) for each in film.artifacts]
-    except FilmError as error:
-        return str(error)
+        made = [each.make(pixels, name, row) for each in film.contents]
     except OSError as error:
         return error
     except Exception as error:  # noqa: BLE001 - one picture must not stop the others
-        return str(unexpected(row.film, error))
+        return str(to_film_error(row.film, error))
     return "; ".join(reason for reason in made if reason) or None
 
 

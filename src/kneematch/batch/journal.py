@@ -5,7 +5,7 @@ with locks do not. The first line holds the settings that rows depend on. The ot
 order:
 
 - `films`: films and their names among the artifacts, which stay theirs for good;
-- a row, as `Row.to_line` writes it: of several rows of a film, the last one counts;
+- a row, as `Row.to_dict` makes it: of several rows of a film, the last one counts;
 - `gone`: all films with detections whose files are no longer there;
 - `measured`: a row of knees that a reviewer placed, with their measures;
 - `made`: hash of the content of a film's artifacts, by kind; 0 while they are made again.
@@ -21,7 +21,7 @@ from typing import BinaryIO, Final, Self
 
 from kneematch.batch.config import Fingerprint, differences
 from kneematch.batch.film_names import film_names, is_film_name
-from kneematch.batch.row import Row, json_line
+from kneematch.batch.row import Row
 from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.io.files import FILE_MODE, FileVersion, lock
@@ -108,7 +108,7 @@ class Journal:
         self._forget()
         self.settings = settings
         self._file.truncate(0)
-        self._append(json_line({"format": FORMAT, "settings": dict(settings)}))
+        self._append({"format": FORMAT, "settings": dict(settings)})
 
     def check(self, settings: Fingerprint) -> None:
         """Raise SettingsError unless the run began with these settings."""
@@ -130,7 +130,7 @@ class Journal:
         names = film_names(new, {name.casefold() for name in self.names})
         for first in range(0, len(new), FILMS_PER_LINE):
             part = slice(first, first + FILMS_PER_LINE)
-            self._append(json_line({"films": list(zip(new[part], names[part], strict=True))}))
+            self._append({"films": list(zip(new[part], names[part], strict=True))})
         for film, name in zip(new, names, strict=True):
             known[os.path.abspath(film)] = self._place(film, name)  # noqa: PTH100
         return [known[path] for path in paths]
@@ -150,18 +150,16 @@ class Journal:
     def append(self, rows: Iterable[Row]) -> None:
         """Write rows, and wait until they are on disk."""
         rows = list(rows)
-        lines = [row.to_line() for row in rows]
-        offset = self._append(b"".join(lines))
-        for row, line in zip(rows, lines, strict=True):
+        offsets = self._append(*(row.to_dict() for row in rows))
+        for row, offset in zip(rows, offsets, strict=True):
             self._offsets[row.index], self._versions[row.index] = offset, row.version
-            offset += len(line)
 
     def mark_gone(self, indices: Iterable[int]) -> None:
         """Write down which films with rows are no longer there, if that has changed."""
         gone = frozenset(indices)
         if gone != self.gone:
             self.gone = gone
-            self._append(json_line({"gone": [self.films[index] for index in sorted(gone)]}))
+            self._append({"gone": [self.films[index] for index in sorted(gone)]})
 
     def made(self, kind: str, index: int) -> int:
         """Return the content hash of a film's artifacts of a kind; 0 if there are none."""
@@ -170,16 +168,15 @@ class Journal:
 
     def note_made(self, made: Iterable[tuple[int, Mapping[str, int]]]) -> None:
         """Write down the content hashes of artifacts, by the film's index and by kind."""
-        text = bytearray()
+        made = list(made)
         for index, contents in made:
             self._set_made(index, contents)
-            text += json_line({"made": dict(contents), "film": self.films[index]})
-        if text:
-            self._append(bytes(text))
+        if made:
+            self._append(*({"made": dict(each), "film": self.films[k]} for k, each in made))
 
     def note_measured(self, row: Row) -> None:
         """Write down the measures of knees that a reviewer placed."""
-        self._measured[row.index] = self._append(json_line({"measured": row.to_plain()}))
+        (self._measured[row.index],) = self._append({"measured": row.to_dict()})
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows so far as reviewed, in the order of the list of films."""
@@ -192,7 +189,7 @@ class Journal:
             return row
         with self.path.open("rb") as file:
             file.seek(self._measured[row.index])
-            measured = Row.from_plain(json.loads(file.readline())["measured"])
+            measured = Row.from_dict(json.loads(file.readline())["measured"])
         if measured.version != row.version:
             return row
         known = {_position_key(knee): knee for knee in measured.detections}
@@ -210,22 +207,25 @@ class Journal:
                 if offset != NOT_DONE:
                     if offset != file.tell():
                         file.seek(offset)
-                    yield replace(Row.from_line(file.readline()), index=index)
+                    yield replace(Row.from_dict(json.loads(file.readline())), index=index)
 
-    def _append(self, text: bytes) -> int:
-        """Write lines, wait until they are on disk, and return where they begin.
+    def _append(self, *objects: Mapping[str, object]) -> list[int]:
+        """Write JSON objects, a line of ASCII each; return where they begin once they are on disk.
 
         Nothing stays behind in a buffer. Without locks another run may have written in between.
         """
+        lines = [json.dumps(each).encode("ascii") + b"\n" for each in objects]
         try:
-            file, rest = self._file.fileno(), memoryview(text)
+            file, rest = self._file.fileno(), memoryview(b"".join(lines))
             while rest:
                 rest = rest[os.write(file, rest) :]
             os.fsync(file)
-            return os.lseek(file, 0, os.SEEK_CUR) - len(text)
+            end = os.lseek(file, 0, os.SEEK_CUR)
         except OSError as error:
             error.filename = str(self.path)
             raise
+        sizes = [len(line) for line in lines]
+        return [end - sum(sizes[k:]) for k in range(len(sizes))]
 
     def _place(self, film: str, name: str) -> int:
         """Return the index of a film, which is added unless it is there."""
@@ -284,12 +284,12 @@ class Journal:
         elif "gone" in plain:
             self.gone = frozenset(self._indices[film] for film in plain["gone"])
         elif "measured" in plain:
-            row = Row.from_plain(plain["measured"])
+            row = Row.from_dict(plain["measured"])
             self._measured[self._indices[row.film]] = offset
         elif "made" in plain:
             self._set_made(self._indices[plain["film"]], plain["made"])
         else:
-            row = Row.from_plain(plain)
+            row = Row.from_dict(plain)
             index = self._indices.get(row.film)
             if index is None:
                 if not self._lacks_films:

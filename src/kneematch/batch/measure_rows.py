@@ -10,10 +10,9 @@ from kneematch.batch.row import Row
 from kneematch.detection.detection import YES, Detection, join_reasons
 from kneematch.detection.measuring import measure_knees, measure_placed_knees, outline_network
 from kneematch.devices import one_thread
-from kneematch.errors import FilmError
 from kneematch.io.files import content_hash
 from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read_isolated, unexpected
+from kneematch.io.read import read_isolated, to_film_error
 from kneematch.measures.network import OutlineNetwork, shipped_network
 from kneematch.parallel import map_in_workers
 from kneematch.progress import Progress
@@ -87,10 +86,8 @@ def _measure(measure: Measuring, network: str | None, row: Row) -> Row | str:
         film = read_isolated(row.film)
         knees = measure(film, row.detections, outline_network(network))
         return replace(row, detections=knees)
-    except FilmError as error:
-        return str(error)
     except Exception as error:  # noqa: BLE001 - one film must not stop the others
-        return str(unexpected(row.film, error))
+        return str(to_film_error(row.film, error))
 
 
 def _unmeasured(row: Row, reason: str) -> Row:

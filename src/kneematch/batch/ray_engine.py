@@ -67,7 +67,7 @@ class Cluster:
             num_gpus=gpus,
         )
         for item in found.iter_rows():
-            yield [Row.from_line(line) for line in item["rows"].splitlines(keepends=True)]
+            yield [Row.from_dict(row) for row in json.loads(item["rows"])]
 
 
 class _Actor:
@@ -86,7 +86,7 @@ class _Actor:
         rows = detect_in_worker(films)
         if isinstance(rows, SettingsError):
             raise rows
-        return {"rows": b"".join(row.to_line() for row in rows)}
+        return {"rows": json.dumps([row.to_dict() for row in rows])}
 
 
 @contextmanager

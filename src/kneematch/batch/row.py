@@ -1,6 +1,5 @@
 """A row of a run: what was found on one film, and what a reviewer made of it."""
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, replace
@@ -40,12 +39,8 @@ class Row:
         """The detections that a reviewer did not reject."""
         return tuple(knee for knee in self.detections if knee.decision != REJECTED)
 
-    def to_line(self) -> bytes:
-        """Return one line of ASCII: numbers exact, names that are not UTF-8 escaped."""
-        return json_line(self.to_plain())
-
-    def to_plain(self) -> dict[str, object]:
-        """Return the row as a JSON object."""
+    def to_dict(self) -> dict[str, object]:
+        """Return what JSON can hold, every number exact."""
         plain: dict[str, object] = {"index": self.index, "film": self.film, "status": self.status}
         if self.version is not None:
             plain["version"] = astuple(self.version)
@@ -57,13 +52,8 @@ class Row:
         return plain
 
     @classmethod
-    def from_line(cls, line: bytes) -> "Row":
-        """Return the row of a line that `to_line` wrote."""
-        return cls.from_plain(json.loads(line))
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Row":
-        """Return the row of a JSON object, as `to_plain` makes it."""
+    def from_dict(cls, plain: Mapping[str, Any]) -> "Row":
+        """Return the row that `to_dict` wrote."""
         stored = plain.get("version")
         version = None if stored is None else FileVersion(*stored)
         row = cls(int(plain["index"]), plain["film"], version=version)
@@ -73,11 +63,6 @@ class Row:
         height, width = plain["size"]
         knees = tuple(Detection.from_dict(found) for found in plain["knees"])
         return replace(row, size=(height, width), detections=knees)
-
-
-def json_line(plain: Mapping[str, object]) -> bytes:
-    """Return a JSON object as one line of ASCII."""
-    return json.dumps(plain).encode("ascii") + b"\n"
 
 
 def row_reviser(out: Path, root: Path = Path()) -> Callable[[Row], Row] | None:

@@ -20,7 +20,7 @@ from kneematch.io.read import (
     radiograph_from_array,
     radiograph_from_dataset,
     read_isolated,
-    unexpected,
+    to_film_error,
 )
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def film_error(film: Film, error: Exception) -> FilmError:
     """
     if isinstance(film, str | os.PathLike):
         path = os.fspath(film)
-        if not isinstance(error, FilmError):
-            return unexpected(path, error)
+        error = to_film_error(path, error)
         named = str(error) if str(error).startswith(path) else f"{path}: {error}"
         return type(error)(named)  # a new one, since the traceback of the other holds the pixels
     if not isinstance(error, FilmError):

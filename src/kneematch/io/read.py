@@ -71,14 +71,17 @@ def _read_or_error(path: str) -> Radiograph | FilmError:
     """Read a film; errors are returned, since an exception would end the process."""
     try:
         return read(path)
-    except FilmError as error:
-        return error
     except Exception as error:  # noqa: BLE001 - the caller cannot see what this process raises
-        return unexpected(path, error)
+        return to_film_error(path, error)
 
 
-def unexpected(path: str, error: Exception) -> FilmError:
-    """Return the failure of a film that met a bug; without the error's text, which may quote it."""
+def to_film_error(path: str, error: Exception) -> FilmError:
+    """Return why a film cannot be used: an error of the film, or that it met a bug.
+
+    A bug's own text is left out, since it may quote the film's header.
+    """
+    if isinstance(error, FilmError):
+        return error
     return FilmError(
         f"{path}: {type(error).__name__}; expected a film or a known fault; report this as a bug "
         "of kneematch"

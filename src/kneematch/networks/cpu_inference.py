@@ -137,21 +137,15 @@ class ByteNetwork:
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         """Return vectors v (..., 4) of images (..., 224, 224)."""
-        maps = self.features(images)
-        # One image at a time: in a batch the sums are rounded differently, and the last digit of a
-        # coarse pose can change a byte in the fine network.
-        v = torch.cat([self.head.head(one) for one in torch.split(maps, 1)])
-        return v.reshape(*images.shape[:-2], 4)
-
-    @torch.no_grad()
-    def features(self, images: Tensor) -> Tensor:
-        """Return the feature maps (K, 512, 7, 7) of images (..., 224, 224)."""
         maps = self.stem(standardize(images).reshape(-1, 1, *images.shape[-2:])).relu_()
         maps = F.max_pool2d(maps, 3, stride=2, padding=1)
         maps = maps.clamp_(max=BYTE_MAX).to(torch.uint8)
         for block in self.blocks:
-            maps = block(maps)
-        return maps
+            maps = block(maps)  # the last one returns (K, 512, 7, 7) in float32
+        # One image at a time: in a batch the sums are rounded differently, and the last digit of a
+        # coarse pose can change a byte in the fine network.
+        v = torch.cat([self.head.head(one) for one in torch.split(maps, 1)])
+        return v.reshape(*images.shape[:-2], 4)
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadabl
 from kneematch.geometry.split import HALF_SIZE, SIDES, split
 from kneematch.io.files import content_hash, is_abandoned, make_folder, write_file, writing
 from kneematch.io.radiograph import LATERALITIES
-from kneematch.io.read import is_dicom, read_isolated, unexpected
+from kneematch.io.read import is_dicom, read_isolated, to_film_error
 from kneematch.parallel import WorkerDied, map_in_workers
 from kneematch.training.config import CACHE_VARIABLE, cache_folder
 
@@ -206,7 +206,7 @@ def _split(path: str, side_margin: float) -> Tensor | str:
     except FilmError:
         raise
     except Exception as error:  # one film of 100,000 must not stop the others
-        raise unexpected(path, error) from error
+        raise to_film_error(path, error) from error
 
 
 def _store(own: Path, key: str, halves: Tensor | str) -> None:
