@@ -39,26 +39,20 @@ DAMAGED: Final = (  # what parsing a damaged line raises
 class Journal:
     """The films of a run, their rows, and what was made of them."""
 
-    def __init__(
-        self,
-        path: Path,
-        revise: Callable[[Row], Row] | None = None,
-        *,
-        root: Path = Path(),
-        create: bool = False,
-    ) -> None:
+    revise: Callable[[Row], Row] | None = None  # gives a row as a reviewer left it, if any did
+    root: Path = Path()  # folder of films with relative paths
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
         """Open a journal; damaged lines are left out, so that their films are done again.
 
         Args:
             path: the journal.
-            revise: returns a row as a reviewer left it; None where nothing was reviewed.
-            root: folder of films with relative paths.
             create: make the file if it is not there.
 
         Raises:
             SettingsError: another run has it open, or it is not a journal.
         """
-        self.path, self.revise, self.root = path, revise, root
+        self.path = path
         if not create and not path.exists():
             raise SettingsError(
                 f"{path}: not there; expected the journal of a run; name the folder that "

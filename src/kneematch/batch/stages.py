@@ -166,7 +166,9 @@ def _open_journal(plan: _Plan) -> Iterator[Journal]:
     if old.exists() and not force:
         refuse_existing(old, "a run of version 0.1")
     make_out_folder(out)
-    with Journal(out / JOURNAL, row_reviser(out), create=True) as journal:
+    revise = row_reviser(out)
+    with Journal(out / JOURNAL, create=True) as journal:
+        journal.revise = revise
         if force:
             remove_results(out, journal)
             old.unlink(missing_ok=True)
