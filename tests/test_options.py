@@ -13,6 +13,7 @@ from kneematch.options import METHOD, check_options, option
 class One:
     size: int = option(3, help="Size.", group=METHOD, metavar="N", minimum=2)
     table: Path | None = option(None, help="Table.", group=METHOD)
+    knees: str = option("auto", help="Knees.", group=METHOD, choices=("auto", "1"))
     names: tuple[str, ...] = option((), help="Names.", group=METHOD, choices=("a", "b"))
 
 
@@ -20,6 +21,14 @@ def test_check_options_refuses_values_below_the_minimum() -> None:
     check_options(One(2))
     with pytest.raises(SettingsError, match="size 1; expected 2 or more"):
         check_options(One(1))
+
+
+def test_check_options_takes_a_number_for_a_text() -> None:
+    config = One(knees=1)  # type: ignore[arg-type]
+    check_options(config)
+    assert config.knees == "1"
+    with pytest.raises(SettingsError, match="--knees '2'; expected one of auto, 1"):
+        check_options(One(knees=2))  # type: ignore[arg-type]
 
 
 def test_check_options_makes_paths_and_names_of_texts() -> None:

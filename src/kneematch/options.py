@@ -52,14 +52,14 @@ def check_options(config: Any) -> None:
     """Raise SettingsError unless a configuration's values agree with its options and each other.
 
     The command line checks them too; this is for configurations made in Python, in which a text
-    becomes a path or names, as there.
+    becomes a path or names, as there, and a number a text.
     """
     for item in fields(config):
         about, value = item.metadata.get(KEY), getattr(config, item.name)
         if about is None or value is None:
             continue
-        if isinstance(value, str) and (parse := _parser(item.type)):
-            value = parse(value)
+        if convert := _converter(item.type, value):
+            value = convert(value)
             object.__setattr__(config, item.name, value)
         flag = f"--{item.name.replace('_', '-')}"
         if isinstance(value, float) and not math.isfinite(value):
@@ -75,8 +75,12 @@ def check_options(config: Any) -> None:
         )
 
 
-def _parser(kind: Any) -> Callable[[str], Any] | None:
-    """Return what turns a text into a value of a field's type; None for other types."""
+def _converter(kind: Any, value: Any) -> Callable[[Any], Any] | None:
+    """Return what makes a value of a field's type; None where it is one, or no such value."""
+    if kind is str and type(value) is int:  # such as a number of knees
+        return str
+    if not isinstance(value, str):
+        return None
     if get_origin(kind) is tuple:
         return parse_names
     return Path if Path in get_args(kind) else None
