@@ -14,6 +14,7 @@ class One:
     size: int = option(3, help="Size.", group=METHOD, metavar="N", minimum=2)
     table: Path | None = option(None, help="Table.", group=METHOD)
     knees: str = option("auto", help="Knees.", group=METHOD, choices=("auto", "1"))
+    model: str | None = option(None, help="Model.", group=METHOD)
     names: tuple[str, ...] = option((), help="Names.", group=METHOD, choices=("a", "b"))
 
 
@@ -23,10 +24,10 @@ def test_check_options_refuses_values_below_the_minimum() -> None:
         check_options(One(1))
 
 
-def test_check_options_takes_a_number_for_a_text() -> None:
-    config = One(knees=1)  # type: ignore[arg-type]
+def test_check_options_takes_numbers_and_paths_for_texts() -> None:
+    config = One(knees=1, model=Path("a/b"))  # type: ignore[arg-type]
     check_options(config)
-    assert config.knees == "1"
+    assert (config.knees, config.model) == ("1", "a/b")
     with pytest.raises(SettingsError, match="--knees '2'; expected one of auto, 1"):
         check_options(One(knees=2))  # type: ignore[arg-type]
 

@@ -7,6 +7,7 @@ used in two dataclasses.
 """
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -52,7 +53,7 @@ def check_options(config: Any) -> None:
     """Raise SettingsError unless a configuration's values agree with its options and each other.
 
     The command line checks them too; this is for configurations made in Python, in which a text
-    becomes a path or names, as there, and a number a text.
+    becomes a path or names, as there, and a path or a number a text.
     """
     for item in fields(config):
         about, value = item.metadata.get(KEY), getattr(config, item.name)
@@ -77,13 +78,13 @@ def check_options(config: Any) -> None:
 
 def _converter(kind: Any, value: Any) -> Callable[[Any], Any] | None:
     """Return what makes a value of a field's type; None where it is one, or no such value."""
-    if kind is str and type(value) is int:  # such as a number of knees
-        return str
-    if not isinstance(value, str):
-        return None
     if get_origin(kind) is tuple:
-        return parse_names
-    return Path if Path in get_args(kind) else None
+        return parse_names if isinstance(value, str) else None
+    if kind is str or str in get_args(kind):
+        if isinstance(value, os.PathLike):
+            return os.fspath
+        return str if type(value) is int else None  # such as a number of knees
+    return Path if Path in get_args(kind) and isinstance(value, str) else None
 
 
 model_option = partial(

@@ -20,6 +20,7 @@ from kneematch.errors import SettingsError
 from kneematch.export.tables import TABLES
 from kneematch.io.read import read
 from kneematch.io.write import write_png16
+from kneematch.networks.model_file import shipped_model
 from tables import read_table
 
 CONFIG = DetectConfig(method="neural", device="cpu", workers=0)
@@ -371,6 +372,13 @@ def test_detect_files_writes_the_same_bytes_with_workers(named: list[str], out: 
     for name in sorted(written(out)):
         if name not in ("run.json", "report.html", "journal.jsonl"):
             assert (elsewhere / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_detect_files_takes_paths_of_a_template_and_a_model(
+    named: list[str], template: str, out: Path
+) -> None:
+    config = replace(CONFIG, template=Path(template), model=shipped_model(), workers=1)
+    assert detect_files(named[:1], out, config).knees == 2
 
 
 @pytest.mark.parametrize("change", ["template", "paper", "method", "model", "knees"])
