@@ -22,7 +22,7 @@ def test_resolve_device_says_how_many_gpus_there_are() -> None:
 
 
 def test_resolve_device_keeps_a_name_and_chooses_for_auto() -> None:
-    assert resolve_device("cpu") == "cpu"
+    assert resolve_device("cpu") == resolve_device(torch.device("cpu")) == "cpu"
     assert resolve_device("auto") in ("cpu", "cuda")
 
 

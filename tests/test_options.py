@@ -36,3 +36,6 @@ def test_check_options_makes_paths_and_names_of_texts() -> None:
     config = One(table="a/b.csv", names="a,b")  # type: ignore[arg-type]
     check_options(config)
     assert (config.table, config.names) == (Path("a/b.csv"), ("a", "b"))
+    config = One(names=["b"])  # type: ignore[arg-type]
+    check_options(config)
+    assert config.names == ("b",)

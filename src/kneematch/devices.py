@@ -22,15 +22,16 @@ FILM_BYTES: Final = 40_000_000  # and besides for each film of a batch; 20 milli
 logger = logging.getLogger("kneematch")
 
 
-def resolve_device(name: str) -> str:
-    """Return the device that a name stands for; "auto" is a GPU if there is one, else the CPU.
+def resolve_device(device: str | torch.device) -> str:
+    """Return the name of a device; "auto" is a GPU if there is one, else the CPU.
 
     Args:
-        name: auto, cpu, cuda or cuda:N.
+        device: auto, cpu, cuda or cuda:N, or PyTorch's object for one.
 
     Raises:
         SettingsError: the name is unknown, or this machine has no such device.
     """
+    name = str(device)
     if not re.fullmatch("auto|cpu|cuda(:[0-9]+)?", name):
         raise SettingsError(f"device {name!r}; expected auto, cpu, cuda or cuda:N")
     if name == "cpu":  # CUDA is not asked, or processes that are forked later could not use it

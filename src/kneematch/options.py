@@ -53,7 +53,7 @@ def check_options(config: Any) -> None:
     """Raise SettingsError unless a configuration's values agree with its options and each other.
 
     The command line checks them too; this is for configurations made in Python, in which a text
-    becomes a path or names, as there, and a path or a number a text.
+    becomes a path or names, as there, a list a tuple, and a path or a number a text.
     """
     for item in fields(config):
         about, value = item.metadata.get(KEY), getattr(config, item.name)
@@ -79,7 +79,9 @@ def check_options(config: Any) -> None:
 def _converter(kind: Any, value: Any) -> Callable[[Any], Any] | None:
     """Return what makes a value of a field's type; None where it is one, or no such value."""
     if get_origin(kind) is tuple:
-        return parse_names if isinstance(value, str) else None
+        if isinstance(value, str):
+            return parse_names
+        return tuple if isinstance(value, list) else None
     if kind is str or str in get_args(kind):
         if isinstance(value, os.PathLike):
             return os.fspath

@@ -217,7 +217,6 @@ def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:
     """
     known = {item.name for item in fields(DetectConfig)}
     given = {name: value for name, value in settings.items() if name in known}
-    given["export"] = tuple(given.get("export", ()))
     given["paper_settings"] = PaperSettings(*given.get("paper_settings", ()))
     return DetectConfig(**given)
 

@@ -76,7 +76,7 @@ class Detector:
         template: str | os.PathLike[str] | Annotation | None = None,
         method: str = AUTO,
         paper: bool = False,
-        device: str = AUTO,
+        device: str | torch.device = AUTO,
         batch_size: int | None = None,
         check: bool = True,
         knees: int | None = None,
@@ -93,7 +93,7 @@ class Detector:
                 locator (neural+sharpen with the paper's energy), or search if the networks see no
                 knee where the template was drawn.
             paper: minimise the paper's energy instead of the robust one.
-            device: auto, cpu, cuda or cuda:N.
+            device: auto, cpu, cuda or cuda:N, or a torch.device.
             batch_size: films that are searched together. Default: 16. On a CPU it is 1.
             check: compare what another method found with the networks, for `review`.
             knees: 1 or 2, how many frontal knees each film shows; None finds out. Methods other
