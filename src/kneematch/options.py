@@ -77,7 +77,7 @@ def check_options(config: Any) -> None:
 
 
 def _converter(kind: Any, value: Any) -> Callable[[Any], Any] | None:
-    """Return what makes a value of a field's type; None where it is one, or no such value."""
+    """Return what turns a value of another type into one of a field; None where nothing does."""
     if get_origin(kind) is tuple:
         if isinstance(value, str):
             return parse_names

@@ -201,7 +201,7 @@ class _Pool:
 
 _child: _Worker | None = None
 _calling = threading.Lock()  # one call at a time: answers carry no name
-_starting = threading.Lock()  # a start changes sys.modules for a moment
+_start_lock = threading.Lock()  # a start changes sys.modules for a moment
 
 
 def call_in_child(function: Callable[[Item], Result], item: Item) -> Result | WorkerDied:
@@ -244,7 +244,7 @@ def _start(
     ours, theirs = processes.Pipe()
     arguments = function, initializer, initargs, theirs
     process = processes.Process(target=_work, args=arguments, daemon=True)  # type: ignore[attr-defined]
-    with _starting, _interrupt_blocked(), _main_module_hidden():
+    with _starting():
         process.start()
     theirs.close()
     return _Worker(process, ours)
@@ -289,25 +289,24 @@ def _receive(pipe: Connection, items: "SimpleQueue[Any]") -> None:
         items.put(END)
 
 
-def start_early(preload: str, environment: Mapping[str, str] | None = None) -> None:
+def start_early(preload: str, variables: Mapping[str, str] | None = None) -> None:
     """Start the process that workers are forked from; what it loads, they share copy-on-write.
 
     Args:
         preload: module that it imports meanwhile.
-        environment: variables that it is started with.
+        variables: environment variables that it, and not this process, has.
     """
     if sys.platform == "linux":
         from multiprocessing.forkserver import ensure_running
 
         _context(preload)
-        with _starting, _interrupt_blocked(), _main_module_hidden():
-            before = dict(os.environ)
-            os.environ.update(environment or {})
+        with _starting():
+            os.environ.update(variables or {})
             try:
                 ensure_running()
             finally:
-                os.environ.clear()
-                os.environ.update(before)
+                for name in variables or {}:
+                    del os.environ[name]
 
 
 def _context(preload: str) -> BaseContext:
@@ -320,27 +319,23 @@ def _context(preload: str) -> BaseContext:
 
 
 @contextmanager
-def _main_module_hidden() -> Iterator[None]:
-    """Start processes that do not import the user's script, which need not expect that."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+def _starting() -> Iterator[None]:
+    """Start a process that does not import the user's script, and does not receive Ctrl-C.
 
+    A script need not expect to be imported; and the process ends when its pipe is closed.
+    """
+    can_block = hasattr(signal, "pthread_sigmask")
+    with _start_lock:
+        main = sys.modules["__main__"]
+        if can_block:
+            from multiprocessing.resource_tracker import ensure_running
 
-@contextmanager
-def _interrupt_blocked() -> Iterator[None]:
-    """Start processes that do not receive Ctrl-C: they end when their pipe is closed."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    from multiprocessing.resource_tracker import ensure_running
-
-    ensure_running()  # its start, which others need, would unblock the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            ensure_running()  # its start, which others need, would unblock the signal
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+            if can_block:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
