@@ -48,6 +48,7 @@ def test_map_in_workers_loses_only_the_item_that_kills_its_worker() -> None:
     }
     assert [result for item, result in found if not item] == [None] * 5
     assert "killed by SIGSEGV" in str(WorkerDied(-signal.SIGSEGV))
+    assert "killed by signal 40" in str(WorkerDied(-40))  # one without a name
 
 
 def test_map_in_workers_reports_the_exit_code_of_a_worker() -> None:

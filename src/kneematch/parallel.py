@@ -43,7 +43,8 @@ class WorkerDied:
 
     def __str__(self) -> str:
         if self.exit_code is not None and self.exit_code < 0:
-            how = f"killed by {signal.Signals(-self.exit_code).name}"
+            names = {number.value: number.name for number in signal.Signals}  # not of all signals
+            how = f"killed by {names.get(-self.exit_code, f'signal {-self.exit_code}')}"
         else:
             how = f"exit code {self.exit_code}"
         return (
