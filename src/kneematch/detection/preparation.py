@@ -63,7 +63,7 @@ class Preparation:
 
 
 @dataclass(frozen=True, slots=True)
-class Knee:
+class PreparedKnee:
     """A knee that is to be searched, and what is known of it already."""
 
     mirrored: bool  # its lateral side points to the picture's left
@@ -82,7 +82,7 @@ class PreparedFilm:
     """Images of the S knees of a film, lateral side to the right."""
 
     views: View  # pixels (S, H, W), perhaps on a GPU; to_film (S, 3, 3)
-    knees: tuple[Knee, ...]
+    knees: tuple[PreparedKnee, ...]
     size: tuple[int, int]  # (height, width) of the film
     field: tuple[int, int, int, int]  # its exposed part (x0, y0, x1, y1)
     mm_per_px: float | None
@@ -109,7 +109,7 @@ def _prepare_halves(film: LoadedFilm, how: Preparation) -> PreparedFilm:
         mirrored = [True, False]
         halves = split(radiograph, side_margin=margin)
     sides = resolve_laterality(radiograph, mirrored, how.left_is, markers)
-    return _prepared(film, halves, map(Knee, mirrored, sides))
+    return _prepared(film, halves, map(PreparedKnee, mirrored, sides))
 
 
 @full_precision()
@@ -128,11 +128,13 @@ def _prepare_located(
         mirrored = [place.mirrored for place in places[k]]
         sides = resolve_laterality(films[k].radiograph, mirrored, how.left_is, letters)
         has_metal = islice(metal, len(mirrored))
-        prepared[k] = _prepared(films[k], view, map(Knee, mirrored, sides, places[k], has_metal))
+        prepared[k] = _prepared(
+            films[k], view, map(PreparedKnee, mirrored, sides, places[k], has_metal)
+        )
     return prepared
 
 
-def _prepared(film: LoadedFilm, views: View, knees: Iterable[Knee]) -> PreparedFilm:
+def _prepared(film: LoadedFilm, views: View, knees: Iterable[PreparedKnee]) -> PreparedFilm:
     height, width = film.pixels.shape
     tagged = film.radiograph.polarity_tag is not None
     spacing = film.radiograph.mm_per_px
