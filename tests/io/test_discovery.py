@@ -73,6 +73,19 @@ def test_find_films_says_that_links_to_folders_are_not_followed(
     assert "films: links to folders are not followed (1, such as films/study/link)" in caplog.text
 
 
+def test_find_films_matches_patterns_without_following_links(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("link", "study/up"):  # circles: followed, they would never end
+        (folder / name).symlink_to(folder)
+    assert find_films(["films/**/*.dcm"]) == ["films/b.dcm", "films/pipe.dcm"]
+    assert "links to folders are not followed (2, such as films/link)" in caplog.text
+    assert find_films(["**/1*"]) == find_films(["films/**/s*/1*"]) == ["films/study/10"]
+    assert find_films([f"{folder}/**/**/1*"]) == [str(folder / "study" / "10")]
+    assert find_films(["films/**"]) == find_films(["**"]) == IN_FOLDER
+    assert find_films(["films/l*/*.dcm"]) == ["films/link/b.dcm", "films/link/pipe.dcm"]
+
+
 def test_find_films_takes_any_file_that_is_named() -> None:
     named = ["films/notes.txt", "missing.dcm", "films/.cache/c.dcm"]
     assert find_films(named) == named

@@ -5,6 +5,7 @@ import glob
 import io
 import logging
 import os
+import re
 import stat
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -28,6 +29,7 @@ IMAGE_STARTS: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*"
 IMAGE_START_BYTES: Final = 8
 INDEX: Final = "DICOMDIR"  # the table of contents of a medium
 STDIN: Final = "-"
+ANY_FOLDERS: Final = r"(^|/)\*\*(/+|$)"  # of a pattern
 LIST_SIGN: Final = "@"
 CSV_SUFFIX, TEXT_SUFFIX = ".csv", ".txt"
 PATH_COLUMNS: Final = ("film", "path", "file", "filename")
@@ -149,8 +151,7 @@ def _films_of(name: str, leave_out: Sequence[Path]) -> Iterator[str]:
     elif path.suffix.lower() == CSV_SUFFIX and os.path.isfile(path):  # noqa: PTH113
         names = [resolve_listed_path(entry, path.parent) for entry in _column(_bytes(path), path)]
     elif glob.has_magic(name) and not os.path.lexists(path):
-        matches = sorted(glob.glob(name, recursive=True))  # noqa: PTH207 - keeps the name as given
-        names = list(_outside_runs(matches, name))
+        names = _expand(name)
         if not names:
             raise SettingsError(f"{name}: nothing matches; expected films; check the pattern")
     elif path.suffix.lower() == TEXT_SUFFIX and os.path.isfile(path) and not _is_film(path):  # noqa: PTH113
@@ -240,20 +241,56 @@ def _inside(folder: str, leave_out: Sequence[Path]) -> list[str]:
         not_entered.update(os.path.join(parent, name) for name in folders)  # noqa: PTH118
         paths = [Path(parent, name) for name in sorted(files) if not name.startswith(".")]
         films += [str(path) for path in paths if path.name != INDEX and _is_film(path)]
-    if not_entered:
-        logger.warning(
-            "%s: links to folders are not followed (%d, such as %s); name the folders themselves "
-            "if their films are wanted",
-            folder,
-            len(not_entered),
-            min(not_entered),
-        )
+    _tell_of_links(folder, not_entered)
     if not films:
         raise SettingsError(
             f"{folder}: a folder without films; expected DICOM, PNG, JPEG or TIFF in it or in its "
             "folders; check the path"
         )
     return films
+
+
+def _tell_of_links(source: str, links: Collection[str]) -> None:
+    if links:
+        logger.warning(
+            "%s: links to folders are not followed (%d, such as %s); name the folders themselves "
+            "if their films are wanted",
+            source,
+            len(links),
+            min(links),
+        )
+
+
+def _expand(pattern: str) -> list[str]:
+    """Return the files and folders that match a pattern, sorted, without results of a run."""
+    links: set[str] = set()
+    found = _matches(pattern, links) - links
+    _tell_of_links(pattern, links)
+    return list(_outside_runs(sorted(found), pattern))
+
+
+def _matches(pattern: str, links: set[str]) -> set[str]:
+    """Return what matches a pattern, named as the pattern is, and add links to folders to `links`.
+
+    `**` does not enter them, as that of `glob` does: circles of links would name the same films
+    again and again. At the end of a pattern, `**` means the folder before it.
+    """
+    any_folders = re.search(ANY_FOLDERS, pattern)
+    if any_folders is None:
+        return set(glob.glob(pattern))  # noqa: PTH207 - keeps the name as given
+    head, tail = pattern[: any_folders.end(1)], pattern[any_folders.end() :]
+    roots = glob.glob(head) if head else [os.curdir]  # noqa: PTH207
+    if not tail:
+        return set(roots)
+    found: set[str] = set()
+    for root in roots:
+        for parent, folders, _ in os.walk(root, onerror=refuse_unlistable):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            inside = parent if head else parent.removeprefix(os.curdir).lstrip("/")
+            paths = [os.path.join(inside, name) for name in folders]  # noqa: PTH118
+            links.update(path for path in paths if os.path.islink(path))  # noqa: PTH114
+            found |= _matches(os.path.join(glob.escape(inside), tail), links)  # noqa: PTH118
+    return found
 
 
 def _outside_runs(names: Sequence[str], pattern: str) -> Iterator[str]:
