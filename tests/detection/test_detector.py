@@ -16,6 +16,7 @@ from kneematch.detection import loading, preparation
 from kneematch.detection.detection import Detection
 from kneematch.detection.detector import Detector
 from kneematch.detection.preparation import Preparation
+from kneematch.detection.quality import WRONG_SPACING
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.split import split
@@ -242,6 +243,17 @@ def test_built_in_landmarks_are_medial_and_lateral_in_both_halves(
         width = math.dist(knee.plateau_medial, knee.plateau_lateral)
         assert math.dist(found.landmarks["plateau_medial"], knee.plateau_medial) < 0.1 * width
         assert math.dist(found.landmarks["plateau_lateral"], knee.plateau_lateral) < 0.1 * width
+
+
+def test_detector_doubts_a_spacing_by_which_no_knee_has_its_size(film: Radiograph) -> None:
+    detector = Detector.load(device="cpu")
+    made = phantom(SEED, size=SIZE).radiograph
+    assert made.mm_per_px is not None
+    for factor, doubted in ((1.0, False), (1.4, False), (10.0, True), (0.1, True)):
+        knees = detector.detect(replace(film, mm_per_px=factor * made.mm_per_px))
+        assert [WRONG_SPACING in knee.review_reasons for knee in knees] == [doubted] * 2
+        assert {knee.review for knee in knees} == {"yes" if doubted else ""}
+    assert not any(knee.review for knee in detector.detect(replace(film, mm_per_px=None)))
 
 
 def test_detector_batch_size_changes_nothing(annotation: Annotation, film: Radiograph) -> None:

@@ -26,7 +26,14 @@ from kneematch.detection.loading import (
 )
 from kneematch.detection.methods import check_method, choose_solver, needs_model
 from kneematch.detection.preparation import Preparation, PreparedFilm, prepare
-from kneematch.detection.quality import Quality, cut_by_edge, measure_quality, sides_differ
+from kneematch.detection.quality import (
+    WRONG_SPACING,
+    Quality,
+    cut_by_edge,
+    is_spacing_plausible,
+    measure_quality,
+    sides_differ,
+)
 from kneematch.devices import full_precision, map_batches, resolve_device
 from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
 from kneematch.geometry.pose import pose_from_vector, pose_matrix
@@ -278,6 +285,8 @@ class Detector:
             reason = join_reasons(reason, turned)
         if knee.laterality.conflict:
             review, reason = YES, join_reasons(reason, knee.laterality.conflict)
+        if knee.place is not None and not is_spacing_plausible(knee.place, film.mm_per_px):
+            review, reason = YES, join_reasons(reason, WRONG_SPACING)
         found = Detection.from_matrix(
             to_film,
             self.template.landmarks,

@@ -45,6 +45,9 @@ JOINT_SHARE: Final = 0.75  # inner part of an area that must lie on the exposed 
 FIELD_STEP: Final = 4  # pixels between those that are looked at for the exposed part
 EVEN: Final = 0.02  # range of an unexposed row or column, as a share of the film's
 MIN_CONTRAST: Final = 1e-3  # anything below is rounding
+# Width of a tibial plateau by the film's pixel spacing: an infant's has more, and that of a large
+# person far from the detector has less. Not tuned: it is to find spacings in another unit.
+PLATEAU_MM: Final = (20.0, 150.0)
 HISTOGRAM_SIZE: Final = (96, 96)  # an area is resized to this before its grey levels are counted
 # 90 % of the margin errors lie below these shares of the area's width, by mismatch: calibrated on
 # phantoms and multiplied by 2.71, which labelled real films need (benchmarks/expected_error.py).
@@ -64,6 +67,7 @@ DISAGREE: Final = "search and network disagree"
 SIDES_DIFFER: Final = "the two knees differ in size or height"
 CUT: Final = "cut by the film's edge"
 METAL: Final = "metal"
+WRONG_SPACING: Final = "pixel spacing not plausible"
 # Notes only: the position is not affected.
 NEGATIVE: Final = "bright and dark are swapped"
 WRONG_TAG: Final = "wrong polarity tag"
@@ -234,6 +238,12 @@ def sides_differ(to_film: NDArray[np.float64]) -> NDArray[np.bool_]:
     step = np.abs((apart * along).sum(-1)) / size.sum(-1)  # in mean widths
     ratio = np.abs(np.log(size[:, 0] / size[:, 1]))
     return np.asarray((ratio > MAX_SCALE_DIFFERENCE) | (step > MAX_HEIGHT_DIFFERENCE))
+
+
+def is_spacing_plausible(place: KneePlace, mm_per_px: float | None) -> bool:
+    """Return whether a knee has the size of a knee, by the film's pixel spacing."""
+    low, high = PLATEAU_MM
+    return mm_per_px is None or low <= place.width * mm_per_px <= high
 
 
 def _network_distance(
