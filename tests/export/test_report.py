@@ -261,6 +261,16 @@ def test_summarise_counts_every_knee_by_its_loss(knees: Knees) -> None:
     assert found.methods == ("search",)
 
 
+def test_write_report_says_that_it_shows_some_of_the_films_to_review(
+    tmp_path: Path, knees: Knees
+) -> None:
+    rows = [(film, replace(knee, review="yes")) for film, knee in films(knees, [(0.5, 0.6)] * 50)]
+    page, _ = written(tmp_path, rows)
+    assert "Of 50 films to review, the 48 that match worst; " in " ".join(page.text)
+    page, _ = written(tmp_path, rows[: 2 * 48])
+    assert "Films to review, then those that match worst: 48 of" in " ".join(page.text)
+
+
 def test_summarise_counts_nan_as_the_worst_loss(tmp_path: Path, knees: Knees) -> None:
     rows = list(films(knees, [(0.9, 0.9), (math.nan, 0.1), (0.1, math.nan)]))
     found = summarise(rows, [])

@@ -50,6 +50,7 @@ class RunSummary:
     reasons: tuple[tuple[str, int], ...]  # for review, with their counts, most frequent first
     methods: tuple[str, ...]
     worst: tuple[FilmKnees, ...]  # worst first
+    films_to_review: int  # of all films, whether they are among the worst or not
     failures: tuple[tuple[str, str], ...]  # film and reason of the first failures
 
 
@@ -69,6 +70,7 @@ def summarise(
     bins = [0] * BINS, [0] * BINS
     reasons: Counter[str] = Counter()
     methods: dict[str, None] = {}
+    to_review: Counter[bool] = Counter()
 
     def ranked() -> Iterator[tuple[tuple[bool, float, int], FilmKnees]]:
         for number, (film, group) in enumerate(groupby(rows, key=itemgetter(0))):
@@ -78,8 +80,9 @@ def summarise(
                 reasons.update(knee.review_reasons)
                 methods[knee.method] = None
             highest = max(math.inf if math.isnan(knee.loss) else knee.loss for knee in knees)
-            rank = any(knee.needs_review for knee in knees), highest, -number
-            yield rank, (film, knees)
+            flagged = any(knee.needs_review for knee in knees)
+            to_review[flagged] += 1
+            yield (flagged, highest, -number), (film, knees)
 
     worst = heapq.nlargest(most_films, ranked())
     return RunSummary(
@@ -88,6 +91,7 @@ def summarise(
         reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
         methods=tuple(methods),
         worst=tuple(film for _, film in worst),
+        films_to_review=to_review[True],
         failures=tuple(islice(failures, MOST_FAILURES)),
     )
 
