@@ -20,6 +20,7 @@ from kneematch.errors import SettingsError
 from kneematch.export.tables import TABLES
 from kneematch.io.read import read
 from kneematch.io.write import write_png16
+from kneematch.matching.annotation import load_annotation, save_annotation
 from kneematch.networks.model_file import shipped_model
 from tables import read_table
 
@@ -96,6 +97,27 @@ def test_detect_folder_writes_everything_that_is_requested(named: list[str], out
     assert set(run["sha256"]) == {"model"}
     assert len(json.loads((out / "coco.json").read_text())["images"]) == 3
     assert (out / "report.html").read_text().count("<img ") == 3
+
+
+def test_detect_folder_warns_of_templates_beside_the_joint_and_without_landmarks(
+    films: Path, out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    drawn = load_annotation(films / "template.json")
+    config = DetectConfig(template=str(out.with_suffix(".json")), device="cpu", workers=0)
+    save_annotation(drawn, out.with_suffix(".json"))
+    detect_folder(films / "phantom-00001.dcm", out, config)
+    assert {row["method"] for row in read_table(out / "detections.csv")} == {"locator"}
+    assert caplog.text == ""
+    x0, y0, x1, y1 = drawn.red  # at an end of the plateau
+    third = (x1 - x0) / 3
+    red, green = (x0, y0, x0 + third, y1), (x1 - third, y0, x1, y1)
+    beside = replace(drawn, fine=drawn.red, coarse=drawn.fine, red=red, green=green, landmarks={})
+    save_annotation(beside, out.with_suffix(".json"))
+    config = replace(config, export=("markups", "pts"), force=True)
+    detect_folder(films / "phantom-00001.dcm", out, config)
+    assert {row["method"] for row in read_table(out / "detections.csv")} == {"neural+sharpen"}
+    assert "--export markups and pts: files without points" in caplog.text
+    assert "has its middle in the fine box); neural+sharpen is used instead" in caplog.text
 
 
 def test_detect_folder_finds_what_detect_finds(films: Path, out: Path, detector: Detector) -> None:

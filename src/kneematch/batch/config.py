@@ -59,8 +59,9 @@ class DetectConfig:
     template: str | None = options.template_option()
     method: str = _method(
         "auto",
-        help="How knees are found; auto is locator (neural+sharpen with --paper), or search if the "
-        "networks see no knee where the template was drawn.",
+        help="How knees are found; auto is locator (neural+sharpen with --paper). For a template "
+        "without the middle of the plateau in its fine box it is neural+sharpen, or search if the "
+        "networks see no knee there.",
         choices=METHODS,
     )
     paper: bool = options.paper_option()

@@ -112,6 +112,12 @@ def write_results(
     if kinds := set(LANDMARK_EXPORTS) & set(config.export):
         named = ((journal.names[row.index], row.knees) for row in journal.rows())
         write_landmarks(named, out / LANDMARKS, kinds)
+        if not landmarks:
+            logger.warning(
+                "--export %s: files without points, since the template has no landmarks; expected "
+                "some; add them to the template, or use --export coco",
+                " and ".join(sorted(kinds)),
+            )
     return Counts(
         films=journal.done() - counts[NO_KNEE] - counts[FAILED],
         knees=counts["knees"],

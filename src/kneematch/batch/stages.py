@@ -26,7 +26,9 @@ from kneematch.batch.results import (
 )
 from kneematch.batch.row import Row, row_reviser
 from kneematch.detection.detector import GPU_BATCH, Detector
+from kneematch.detection.methods import read_template
 from kneematch.devices import most_workers, one_thread, resolve_device
+from kneematch.errors import TemplateError
 from kneematch.export.run_file import Clock, Counts, Run, device_name
 from kneematch.io.files import (
     FileVersion,
@@ -40,6 +42,7 @@ from kneematch.memory import release_memory
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress
 from kneematch.review.log import FILE_NAME
+from kneematch.solvers.settings import AUTO, LOCATOR
 
 if TYPE_CHECKING:
     from kneematch.batch.ray_engine import Cluster
@@ -150,8 +153,28 @@ def _plan(
         name,
         searchers,
     )
+    if config.template and config.method == AUTO and not config.paper:
+        _tell_of_halves(config.template, detector.method)
     settings = config.fingerprint(detector.method, device, hashes)
     return _Plan(films, out, config, detector, device, name, workers, searchers, hashes, settings)
+
+
+def _tell_of_halves(template: str, method: str) -> None:
+    """Warn if `auto` could not choose the locator for a template, which changes what is found."""
+    if method == LOCATOR:
+        return
+    reason = "the networks see no knee where it was drawn"
+    try:
+        read_template(template, located=True)
+    except TemplateError as error:
+        reason = str(error).split("; ")[0]
+    logger.warning(
+        "%s: not found by the method locator (%s); %s is used instead, which looks for two knees "
+        "on every film; for films of one knee or none, draw a fine box around the whole joint",
+        template,
+        reason,
+        method,
+    )
 
 
 @contextmanager

@@ -97,8 +97,9 @@ class Detector:
             template: annotation, or path of a template.json, whose fine box is found instead of
                 the model's own template.
             method: auto, locator, neural+sharpen, neural, search, grid or sliding. "auto" is
-                locator (neural+sharpen with the paper's energy), or search if the networks see no
-                knee where the template was drawn.
+                locator (neural+sharpen with the paper's energy). For a template without the middle
+                of the plateau in its fine box it is neural+sharpen, or search if the networks see
+                no knee there; the detector's `method` says which.
             paper: minimise the paper's energy instead of the robust one.
             device: auto, cpu, cuda or cuda:N, or a torch.device.
             batch_size: films that are searched together. Default: 16. On a CPU it is 1.

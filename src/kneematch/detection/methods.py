@@ -72,8 +72,8 @@ def _located_view(film: Radiograph, drawn: Annotation) -> View:
     knee = knee_in_box(locate_knees([pixels], shipped_locator())[0], drawn.fine)
     if knee is None or knee.mirrored != (drawn.side == SIDES[LEFT]):
         raise TemplateError(
-            f"{drawn.film}: the network sees no frontal knee in the fine box; expected one; "
-            "annotate another film, or do without (detect --method search)"
+            f"{drawn.film}: no tibial plateau that the network sees has its middle in the fine "
+            "box; expected one; draw the box around it, or do without (detect --method search)"
         )
     return view_of_knee(pixels, knee)
 
