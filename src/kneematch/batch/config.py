@@ -122,7 +122,9 @@ class DetectConfig:
     export: tuple[str, ...] = _output(
         (), help="Write results for other programs; may be repeated.", choices=EXPORTS
     )
-    sheet: Path | None = _output(None, help="Draw the first films side by side.", metavar="PNG")
+    sheet: Path | None = _output(
+        None, help="Draw the first films with knees, at most 48, side by side.", metavar="PNG"
+    )
 
     device: str = options.device_option()
     batch_size: int | None = options.batch_size_option()
