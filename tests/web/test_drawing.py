@@ -89,6 +89,9 @@ def test_box_warnings_are_about_boxes_without_a_joint(film: SplitFilm) -> None:
     even = replace(film.halves, pixels=ramp.reshape(1, 800, 500).repeat(2, 1, 1))
     (warning,) = box_warnings(annotation, replace(film, halves=even))
     assert warning.startswith("the fine box is mostly a single grey")
+    x0, y0, x1, y1 = annotation.fine
+    (warning,) = box_warnings(replace(annotation, fine=(x0, y0, x1, (y0 + y1) / 2)), film)
+    assert warning.startswith("the fine box does not hold the middle of a tibial plateau")
 
 
 def test_landmark_warnings_name_landmarks_that_swap_sides(film: SplitFilm) -> None:

@@ -160,6 +160,13 @@ def box_warnings(annotation: Annotation, film: SplitFilm) -> list[str]:
             "the boxes do not lie in one half of the film: detect finds them with its usual "
             "method; train and the other methods need boxes in one half, as on films of both knees"
         ]
+    knee = knee_in_box(located_knees(film), annotation.fine)
+    if knee is None or SIDES[not knee.mirrored] != annotation.side:
+        warnings += [
+            "the fine box does not hold the middle of a tibial plateau that the network sees: then "
+            "detect looks for two knees on every film, one in each half; for films of one knee or "
+            "none, draw it around the whole joint"
+        ]
     return warnings
 
 
