@@ -17,7 +17,7 @@ from kneematch.detection.detection import Detection
 from kneematch.detection.detector import Detector
 from kneematch.detection.preparation import Preparation
 from kneematch.detection.quality import WRONG_SPACING
-from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
+from kneematch.errors import FilmError, NoFrontalKnee, NotARadiograph, SettingsError, TemplateError
 from kneematch.geometry.pose import pose_from_vector, vector_from_pose
 from kneematch.geometry.split import split
 from kneematch.io.radiograph import Radiograph
@@ -327,6 +327,14 @@ def test_detect_each_goes_on_after_a_bad_film(
     assert str(missing) in str(outcomes[1].failure)
     with pytest.raises(FilmError, match=r"missing\.dcm"):
         detector.detect([film, missing])
+
+
+def test_detect_names_a_film_without_a_knee(
+    annotation: Annotation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Detector, "find", lambda self, films: [()] * len(films))  # on inspection
+    with pytest.raises(NoFrontalKnee, match=r"a\.dcm: no frontal knee found"):
+        Detector.load(device="cpu").detect(annotation.film)
 
 
 def test_detect_names_a_film_that_is_too_small(annotation: Annotation, tmp_path: Path) -> None:

@@ -160,7 +160,8 @@ class Detector:
             laterality: "R" or "L" if an array shows one knee of a known side.
 
         Raises:
-            FilmError: a film cannot be used; `detect_each` goes on instead.
+            FilmError: a film cannot be used or shows no frontal knee (NoFrontalKnee);
+                `detect_each` goes on instead.
             SettingsError: something else than films was given.
         """
         if isinstance(films, np.ndarray):
@@ -181,21 +182,25 @@ class Detector:
         return found
 
     def detect_each(self, films: Iterable[Film]) -> Iterator[FilmResult]:
-        """Yield the result of every film, in order; films that cannot be used do not stop it."""
+        """Yield the result of every film, in order.
+
+        Where a film cannot be used or shows no frontal knee, the result has no detections, and its
+        `failure` says why.
+        """
         try:
             source = iter(films)
         except TypeError:
             raise not_a_film(films) from None
         while batch := list(islice(source, self.batch_size)):
             prepared = self.prepare(batch)
-            found = iter(self.find([film for film in prepared if isinstance(film, PreparedFilm)]))
-            for film in prepared:
-                if not isinstance(film, PreparedFilm):
-                    yield FilmResult(failure=film)
+            found = iter(self.find([item for item in prepared if isinstance(item, PreparedFilm)]))
+            for film, item in zip(batch, prepared, strict=True):
+                if not isinstance(item, PreparedFilm):
+                    yield FilmResult(failure=item)
                 elif knees := next(found):
-                    yield FilmResult(film.size, knees)
+                    yield FilmResult(item.size, knees)
                 else:
-                    yield FilmResult(film.size, failure=NoFrontalKnee())
+                    yield FilmResult(item.size, failure=film_error(film, NoFrontalKnee()))
 
     def prepare(self, films: Sequence[Film]) -> list[PreparedFilm | FilmError]:
         """Read films and cut out their knees, on the GPU if there is one and the films are many.
