@@ -81,8 +81,10 @@ def train(
     """Train both networks on films without labels to find the boxes of a template.
 
     Training pays where the built-in model, with `detect --template`, is off on your films;
-    take 50 films or more that look like those to come. At the end both models are compared on the
-    training films, without labels, and a warning says where the new one is worse.
+    take 50 films or more that look like those to come. They have to show both knees, since each
+    half of a film is taken for a knee: leave out films of one knee and of other parts of the body.
+    At the end both models are compared on the training films, without labels, and a warning says
+    where the new one is worse.
 
     NAME.metrics.csv, NAME.curves.png and NAME.preview.png show the progress.
     A checkpoint is kept beside them until the training ends.

@@ -210,7 +210,7 @@ def refuse_unlistable(error: OSError) -> NoReturn:
     """Raise SettingsError for a folder that os.walk cannot list."""
     raise SettingsError(
         f"{error.filename}: {error.strerror}; expected a folder that can be listed; check its "
-        "permissions, or leave it out"
+        "permissions, or name the folders beside it instead of the one around it"
     ) from error
 
 
