@@ -74,6 +74,18 @@ def test_measure_knees_leaves_out_what_is_no_knee(made: Phantom, untrained: Outl
     assert {each.reason for each in knee.measures.values()} == {METAL}
 
 
+def test_measure_knees_states_no_lengths_by_an_implausible_spacing(
+    made: Phantom, untrained: OutlineNetwork
+) -> None:
+    film, found = made.radiograph, detection(made, 0)
+    assert film.mm_per_px is not None
+    for factor, stated in ((1.0, True), (10.0, False), (0.1, False)):
+        scaled = replace(film, mm_per_px=factor * film.mm_per_px)
+        (knee,) = measure_knees(scaled, [found], untrained)
+        assert knee.outlines is not None
+        assert (knee.outlines.mm_per_px is not None) == stated
+
+
 def test_measured_detection_survives_json(made: Phantom, untrained: OutlineNetwork) -> None:
     (knee,) = measure_knees(made.radiograph, [detection(made, 0)], untrained)
     plain = json.loads(json.dumps(knee.to_dict()))

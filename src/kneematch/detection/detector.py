@@ -291,7 +291,7 @@ class Detector:
             reason = join_reasons(reason, turned)
         if knee.laterality.conflict:
             review, reason = YES, join_reasons(reason, knee.laterality.conflict)
-        if knee.place is not None and not is_spacing_plausible(knee.place, film.mm_per_px):
+        if knee.place is not None and not is_spacing_plausible(knee.place.width, film.mm_per_px):
             review, reason = YES, join_reasons(reason, WRONG_SPACING)
         found = Detection.from_matrix(
             to_film,

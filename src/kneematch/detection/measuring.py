@@ -13,7 +13,14 @@ import torch.nn.functional as F
 from kneematch.detection.crop import Placed, cut
 from kneematch.detection.detection import YES, Detection, join_reasons
 from kneematch.detection.metal import find_metal
-from kneematch.detection.quality import CUT, METAL, NO_KNEE, cut_by_edge, exposed_field
+from kneematch.detection.quality import (
+    CUT,
+    METAL,
+    NO_KNEE,
+    cut_by_edge,
+    exposed_field,
+    is_spacing_plausible,
+)
 from kneematch.geometry.view import KneePlace, axes_to_film, cut_views, transform
 from kneematch.io.radiograph import Radiograph
 from kneematch.matching.annotation import find_plateau_margins
@@ -93,6 +100,8 @@ def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> De
     if found.polarity == "negative":
         film = replace(film, pixels=1 - film.pixels)
     centre, across = _plateau(found)
+    if not is_spacing_plausible(float(np.linalg.norm(across)), film.mm_per_px):
+        film = replace(film, mm_per_px=None)  # no lengths in mm rather than wrong ones
     medial = "right" if found.side == "left" else "left"  # towards the other knee
     outlines = find_outlines(film, centre, across, network, medial=medial)
     measures = measure_outlines(outlines)

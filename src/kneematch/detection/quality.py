@@ -240,10 +240,10 @@ def sides_differ(to_film: NDArray[np.float64]) -> NDArray[np.bool_]:
     return np.asarray((ratio > MAX_SCALE_DIFFERENCE) | (step > MAX_HEIGHT_DIFFERENCE))
 
 
-def is_spacing_plausible(place: KneePlace, mm_per_px: float | None) -> bool:
-    """Return whether a knee has the size of a knee, by the film's pixel spacing."""
+def is_spacing_plausible(plateau_px: float, mm_per_px: float | None) -> bool:
+    """Return whether a knee has the size of a knee, by the film's pixel spacing, if it has one."""
     low, high = PLATEAU_MM
-    return mm_per_px is None or low <= place.width * mm_per_px <= high
+    return mm_per_px is None or low <= plateau_px * mm_per_px <= high
 
 
 def _network_distance(
