@@ -65,7 +65,9 @@ def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
     monkeypatch.setattr(loading, "read_isolated", checked)
 
 
-def test_detect_folder_writes_everything_that_is_requested(named: list[str], out: Path) -> None:
+def test_detect_folder_writes_everything_that_is_requested(
+    named: list[str], out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     sheet = out.with_suffix(".png")
     config = replace(
         CONFIG, overlays=True, crops=True, crop_px=50, export=("coco", "dicom"), sheet=sheet
@@ -74,6 +76,7 @@ def test_detect_folder_writes_everything_that_is_requested(named: list[str], out
     assert (result.films, result.knees, result.failed) == (3, 6, 1)
     assert named[1] in result.reasons[0]
     assert result.unmade == 0  # the PNG is no DICOM to export, which is no failure
+    assert "--export dicom: 1 of 3 films with knees are not DICOM" in caplog.text
     sides, objects = ("left", "right"), ("report", "state", "picture")
     assert written(out) == {
         *TABLES,

@@ -57,7 +57,7 @@ def test_apply_finds_relative_films_in_root_and_removes_what_was_rejected(
     assert main(["apply", str(run), "--root", str(archive), "--workers", "0"]) == 0
     printed = capsys.readouterr()
     assert "detections.csv: 0 accepted, 1 rejected, 1 corrected, 0 to review" in printed.out
-    assert "1 of 1 films are not DICOM" in printed.err
+    assert "1 of 1 films with knees are not DICOM" in printed.err
     (crop,) = (run / "crops").iterdir()
     assert crop.name.endswith("-right.png")
     assert crop.read_bytes() != before[crop.name]

@@ -111,14 +111,19 @@ def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
     return artifacts
 
 
-def count_other_files(journal: Journal, folder: Path) -> int:
-    """Return how many films with knees are not DICOM, and so have no DICOM objects in a folder."""
-    return sum(
-        not any((folder / file).exists() for file in dicom_files(journal.names[row.index]))
-        and _is_picture(journal.root / row.film)
-        for row in journal.rows()
-        if row.knees
-    )
+def count_other_files(journal: Journal, folder: Path) -> tuple[int, int]:
+    """Return how many films with knees are not DICOM, and so have no DICOM objects in a folder.
+
+    The second number is that of all films with knees.
+    """
+    others = films = 0
+    for row in journal.rows():
+        if row.knees:
+            names = dicom_files(journal.names[row.index])
+            made = any((folder / file).exists() for file in names)
+            others += not made and _is_picture(journal.root / row.film)
+            films += 1
+    return others, films
 
 
 def _is_picture(film: Path) -> bool:
