@@ -40,6 +40,7 @@ MISFITS: list[tuple[str, str, object]] = [
     ("POST", "api/decide", {"row": 0, "state": "x" * 70_000}),
     ("POST", "api/loss/0", {"centre_x_px": 1e9, "centre_y_px": 1, "width_px": 9}),
 ]
+FILM_SHOWN = "Konva.stages[0].find('Image')[0].image().src"
 ALL_PICTURES = """count => document.images.length === count
   && [...document.images].every((image) => image.complete && image.naturalWidth)"""
 
@@ -347,6 +348,84 @@ def test_editor_shows_the_knee_that_was_opened_last(page: Page) -> None:
         release()
     page.evaluate("async () => { await fetch(location.href); }")  # the late answer was seen
     expect(page.locator("#editor")).to_have_attribute("data-ready", rows[7])
+
+
+def by_film(page: Page) -> Page:
+    """Sort the knees as in the table, two per film, and select the first."""
+    page.locator("[name=sort]").select_option("film")
+    expect(page.locator("#gallery")).to_have_attribute("aria-busy", "false")
+    page.locator("#gallery").focus()
+    return page
+
+
+def test_editor_shows_the_film_of_the_knee_that_was_opened_last(page: Page) -> None:
+    by_film(page).keyboard.press("ArrowRight")
+    edit(page)
+    release = hold(page, "/film/2")  # the next knee, on the second film
+    with page.expect_request(lambda request: "/film/2" in request.url):
+        page.keyboard.press("PageDown")
+    page.keyboard.press("PageUp")
+    page.wait_for_selector("#editor[data-ready='1']")
+    with page.expect_response(lambda response: "/film/2" in response.url):
+        release()
+    page.wait_for_timeout(500)  # to decode the picture that comes too late
+    assert page.evaluate(FILM_SHOWN).endswith("/film/1")
+    page.keyboard.press("PageDown")
+    page.wait_for_selector("#editor[data-ready='2']")
+    assert page.evaluate(FILM_SHOWN).endswith("/film/2")
+
+
+def test_editor_takes_no_decision_about_a_knee_that_it_does_not_show_yet(
+    page: Page, run_folder: Path
+) -> None:
+    by_film(page).keyboard.press("ArrowRight")
+    edit(page)
+    release = hold(page, "/film/2")
+    with page.expect_request(lambda request: "/film/2" in request.url):
+        page.keyboard.press("PageDown")
+    page.keyboard.press("a")
+    release()
+    page.wait_for_selector("#editor[data-ready='2']")
+    press(page, "x")
+    assert [what for _, _, what in decisions(run_folder)] == ["rejected"]
+
+
+def test_editor_stays_open_when_the_film_of_a_knee_before_cannot_be_read(
+    credentials: Credentials, open_page: Open
+) -> None:
+    page = by_film(ready(open_page(credentials, allowed="404")))
+    page.keyboard.press("ArrowRight")
+    edit(page)
+    held: list[Route] = []
+    page.route("**/film/2", lambda route: held.append(route), times=1)
+    with page.expect_request(lambda request: "/film/2" in request.url):
+        page.keyboard.press("PageDown")
+    page.keyboard.press("PageUp")
+    page.wait_for_selector("#editor[data-ready='1']")
+    with page.expect_response(lambda response: "/film/2" in response.url):
+        held[0].fulfill(status=404)
+    page.evaluate("async () => { await fetch(location.href); }")  # the late answer was seen
+    assert page.locator("#editor").is_visible()
+    page.keyboard.press("PageDown")
+    page.wait_for_selector("#editor[data-ready='2']")
+
+
+def test_editor_adds_a_knee_to_the_film_that_it_was_asked_for(
+    run_folder: Path, serve: Callable[[FastAPI], Credentials], open_page: Open
+) -> None:
+    table = run_folder / "detections.csv"
+    header, first, _, *others = table.read_text().splitlines(keepends=True)
+    table.write_text("".join([header, first, *others]))  # the first film lacks its right knee
+    page = by_film(ready(open_page(serve(review_app(ReviewSession(run_folder, Path()))))))
+    edit(page)
+    release = hold(page, "api/draft")
+    page.keyboard.press("k")
+    page.keyboard.press("PageDown")
+    page.wait_for_selector("#editor[data-ready='1']")
+    with page.expect_response(lambda response: "api/draft" in response.url):
+        release()
+    page.evaluate("async () => { await fetch(location.href); }")  # the late answer was seen
+    expect(page.locator("#knee-facts")).not_to_contain_text("new knee")
 
 
 def test_review_app_filters_rows(page: Page) -> None:

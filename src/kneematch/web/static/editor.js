@@ -91,13 +91,16 @@ export class Editor {
     try {
       areas = await getJson(`api/areas/${row.row}`);
       if (this.row !== row.row) return;
-      if (film !== this.film) await this.view.show(`film/${row.row}`, ...areas.size);
+      if (film !== this.film) this.filmShown = this.view.show(`film/${row.row}`, ...areas.size);
+      this.film = film;
+      await this.filmShown;
     } catch (error) {
+      if (this.film === film) this.film = null; // to load it again
+      if (this.row !== row.row) return;
       this.close();
       throw error;
     }
     if (this.row !== row.row) return; // the user has moved on to another knee
-    this.film = film;
     this.found = areas.found;
     this.start = areas.knee;
     this.lateralities = areas.lateralities; // of the film's knees, by half
@@ -137,6 +140,7 @@ export class Editor {
   }
 
   async decide(state) {
+    if (!this.place.dataset.ready) return; // the knee is not shown yet
     if (!this.start || this.adding) return showNotice("There is no detected knee here: add one, or go on", "fair");
     this.knee = null; // the decision is about the detected area, not the moved one
     await this.#send({ row: this.row, state });
@@ -164,7 +168,9 @@ export class Editor {
   // Shows a new knee in a half without one; it is not stored before it is saved.
   async add(side = this.free[0]) {
     if (!this.free.includes(side)) return showNotice("Both halves have a knee already", "fair");
-    const knee = await getJson(`api/draft/${this.row}/${side}`);
+    const { row } = this;
+    const knee = await getJson(`api/draft/${row}/${side}`);
+    if (this.row !== row) return; // the user has moved on to another knee
     if (this.start) this.others.add(this.#outline(this.start));
     this.adding = side;
     this.outlined = null;
@@ -429,6 +435,6 @@ export class Editor {
 
   #requestLoss = debounce(DELAY_MS, async (signal, row, area, side) => {
     const { loss } = await postJson(`api/loss/${row}${side ? `?side=${side}` : ""}`, area, signal);
-    $("#loss-here").textContent = loss === null ? "–" : loss.toFixed(3);
+    if (this.row === row) $("#loss-here").textContent = loss === null ? "–" : loss.toFixed(3);
   });
 }

@@ -29,10 +29,13 @@ export class FilmView {
     this.#listen();
   }
 
+  // Loads a film and shows it, unless another one was asked for meanwhile.
   async show(address, width, height) {
     const image = new Image();
+    this.awaited = image;
     image.src = address;
     await image.decode();
+    if (this.awaited !== image) return;
     this.size = { width, height };
     this.film.destroyChildren();
     this.film.add(new Konva.Image({ image, width, height }));
