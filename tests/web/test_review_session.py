@@ -1,7 +1,10 @@
 """The decisions about a run's knees, without a browser."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from kneematch.detection.detection import Detection
 from kneematch.review.correction import area_of
 from kneematch.review.log import Decision
 from kneematch.web.review_session import DecisionRequest, ReviewSession
@@ -38,3 +41,27 @@ def test_session_says_how_many_decisions_do_not_count(run_folder: Path) -> None:
     again.log.close()
     assert again.counts()["accepted"] == 1
     assert "review.csv: 1 decision does not count, about areas that have moved" in again.warning
+
+
+@dataclass(frozen=True, slots=True)
+class NoOutliner:
+    """Outlines no knee."""
+
+    def outline(self, knee: Detection, film: object, *, placed: bool) -> Detection:
+        return knee
+
+
+class InterruptedSession(ReviewSession):
+    """A session in which another thread outlines the knee of row 1 whenever one was outlined."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if name == "_outlined" and value is not None:
+            super().__setattr__(name, ((1, None), self.knee(1)))
+
+
+def test_session_outlines_the_knee_that_was_asked_for(run_folder: Path) -> None:
+    session = InterruptedSession(run_folder, Path())
+    session.log.close()
+    session.outliner = NoOutliner()  # type: ignore[assignment]
+    assert session.outlined(0).side == session.knees[0][1]

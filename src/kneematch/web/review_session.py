@@ -149,11 +149,12 @@ class ReviewSession:
         """
         outliner = self.check_outliner()
         key = row, self.log.decisions.get(self.knees[row])
-        if self._outlined is None or self._outlined[0] != key:
+        last = self._outlined
+        if last is None or last[0] != key:
             placed = self.state(row) == CORRECTED
-            knee = outliner.outline(self.knee(row), self.film(row), placed=placed)
-            self._outlined = key, knee
-        return self._outlined[1]
+            last = key, outliner.outline(self.knee(row), self.film(row), placed=placed)
+            self._outlined = last  # another thread may replace it at once
+        return last[1]
 
     def check_outliner(self) -> Outliner:
         """Return how the run outlined its knees; raise SettingsError if it did not."""
