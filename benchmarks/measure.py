@@ -294,12 +294,12 @@ def tuned(args: argparse.Namespace) -> None:
     from kneematch.training.outline_training import OutlineConfig, tune_network
 
     crops = list(read_masks(args.real / "joint-space"))
-    config = OutlineConfig(steps=args.steps, device=args.device)
+    config = OutlineConfig(steps=args.steps, start=args.network, device=args.device)
     parts = []
     for fold in range(FOLDS):
         test = crops[fold::FOLDS]
         others = [crop for number, crop in enumerate(crops) if number % FOLDS != fold]
-        network = tune_network(others, config, start=args.network)
+        network = tune_network(others, config)
         parts.append(score_crops(test, network.cpu().eval()))
     scores = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     order = [crop for fold in range(FOLDS) for crop in crops[fold::FOLDS]]

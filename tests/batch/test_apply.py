@@ -168,7 +168,7 @@ def test_apply_review_writes_outlines_that_were_drawn_and_training_finds_them(
     (knee,) = read_corrected(out)
     assert knee.outlines.to_dict() == drawn.to_dict()
     config = OutlineConfig(steps=1, batch=2, phantoms=2, device="cpu")
-    assert tune_outlines(tmp_path / "own.safetensors", config, run=out) == 1
+    assert tune_outlines([knee], tmp_path / "own.safetensors", config) == 1
 
 
 def test_apply_review_keeps_added_knees_in_another_working_folder_and_without_their_film(

@@ -260,6 +260,8 @@ def test_train_refuses_options_that_outlines_have_not(
     assert "--rounds, " in told
     assert "--resume, FILMS, --template with --outlines or --masks; expected none but" in told
     assert told.count("\n") == 1
+    assert main(folder.command("x.safetensors", "--root", "films")) == 2
+    assert "--root without --outlines; expected a run with it" in capsys.readouterr().err
 
 
 def test_train_refuses_a_single_film(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,6 +63,11 @@ def test_read_corrected_finds_films_from_another_working_folder(
         (found,) = read_corrected(out)
         assert found.path.resolve() == tmp_path / "film.png"
         assert found.pixels.shape == wedge().shape
+    moved = tmp_path / "elsewhere"
+    moved.mkdir()
+    (tmp_path / "film.png").rename(moved / "film.png")
+    (found,) = read_corrected(out, moved)
+    assert found.path == moved / "film.png"
 
 
 def test_read_corrected_takes_marked_outlines_only(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) ->
     start, out = tmp_path / "start.safetensors", tmp_path / "tuned.safetensors"
     torch.manual_seed(0)
     save_network(start, OutlineNetwork((4, 4, 4, 4, 4)), {"trained_on": "nothing"})
-    config = OutlineConfig(steps=4, batch=2, phantoms=2, device="cpu")
+    config = OutlineConfig(steps=4, batch=2, phantoms=2, start=start, device="cpu")
     shown: list[str] = []
 
     @contextmanager
@@ -87,14 +87,14 @@ def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) ->
         assert (title, total, done) == ("tuning", 4, 0)
         yield shown.append
 
-    assert tune_outlines(out, config, masks=tmp_path, start=start, progress=progress) == 2
+    assert tune_outlines(read_masks(tmp_path), out, config, progress=progress) == 2
     assert len(shown) == config.steps
     assert all(text.startswith("loss ") for text in shown)
     assert b"phantoms and 2 drawn knees" in out.read_bytes()
     with pytest.raises(SettingsError, match=r"there is a file already; .*--force"):
-        tune_outlines(out, config, masks=tmp_path, start=start)
+        tune_outlines(read_masks(tmp_path), out, config)
     with pytest.raises(SettingsError, match=r"0\.png: not the name of a model"):
-        tune_outlines(tmp_path / "0.png", config, masks=tmp_path, start=start, force=True)
+        tune_outlines(read_masks(tmp_path), tmp_path / "0.png", config, force=True)
     before, after = load_network(start), load_network(out)
     assert not torch.equal(before.head.weight, after.head.weight)
 

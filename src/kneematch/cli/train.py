@@ -1,12 +1,13 @@
 """`kneematch train`: train a model for one's own template."""
 
 from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from kneematch.cli.options import Log, Quiet, config_options
+from kneematch.cli.options import Log, Quiet, Root, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
@@ -57,6 +58,7 @@ def train(
             rich_help_panel=INPUT,
         ),
     ] = None,
+    root: Root = None,
     masks: Annotated[
         Path | None,
         typer.Option(
@@ -91,19 +93,24 @@ def train(
     With several GPUs: torchrun --nproc-per-node N -m kneematch train ...
     """
     progress = choose_messages(quiet=quiet, log=log)
+    if root is not None and outlines is None:
+        raise SettingsError("--root without --outlines; expected a run with it; leave it out")
     if outlines is not None or masks is not None:
+        from kneematch.measures.drawn_knees import read_corrected, read_masks
         from kneematch.training.outline_training import OutlineConfig, tune_outlines
 
         _refuse_others(config, films, template)
         tuning = OutlineConfig(device=config.device, seed=config.seed)
         if steps is not None:
             tuning = replace(tuning, steps=steps)
+        knees = chain(
+            () if outlines is None else read_corrected(outlines, root),
+            () if masks is None else read_masks(masks),
+        )
         with writing(out):
-            knees = tune_outlines(
-                out, tuning, run=outlines, masks=masks, force=config.force, progress=progress
-            )
+            count = tune_outlines(knees, out, tuning, force=config.force, progress=progress)
         if not quiet:
-            print_result(f"{shown(out)}: tuned on {knees} knees")
+            print_result(f"{shown(out)}: tuned on {count} knees")
         return
     if steps is not None:
         raise SettingsError("--steps without --outlines or --masks; expected --epochs; correct it")
@@ -135,6 +142,6 @@ def _refuse_others(config: TrainConfig, films: list[str] | None, template: Path 
     if given:
         known = ", ".join(f"--{name}" for name in TUNING_OPTIONS)
         raise SettingsError(
-            f"{', '.join(given)} with --outlines or --masks; expected none but --steps, {known}; "
-            "leave out what does not apply"
+            f"{', '.join(given)} with --outlines or --masks; expected none but --steps, --root, "
+            f"{known}; leave out what does not apply"
         )

@@ -28,10 +28,10 @@ class DrawnKnee:
     outlines: Outlines
 
 
-def read_corrected(run: Path) -> Iterator[DrawnKnee]:
+def read_corrected(run: Path, root: Path | None = None) -> Iterator[DrawnKnee]:
     """Yield the knees in a run's outlines.json that are marked `"corrected": true`.
 
-    Films with relative paths are found as `find_root` does.
+    Films with relative paths lie in `root`, or else where `find_root` finds them.
 
     Raises:
         SettingsError: there is none, or the file or a film cannot be read.
@@ -53,9 +53,9 @@ def read_corrected(run: Path) -> Iterator[DrawnKnee]:
             f'{path}: no corrected outlines; expected some with "corrected": true; correct them, '
             "or give masks with --masks"
         )
-    root, _ = find_root(run, [film for film, _ in corrected])
+    folder, _ = find_root(run, [film for film, _ in corrected], root)
     for film, knee in corrected:
-        place = root / film
+        place = folder / film
         pixels = read_isolated(place).pixels
         bright = 1 - pixels if knee.get("polarity") == "negative" else pixels
         yield DrawnKnee(place, bright, Outlines.from_dict(knee))

@@ -3,7 +3,7 @@
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from torch import Tensor
 from kneematch.devices import resolve_device
 from kneematch.io.files import check_suffix, refuse_existing
 from kneematch.measures.augmentation import Views, draw_views
-from kneematch.measures.drawn_knees import DrawnKnee, read_corrected, read_masks
+from kneematch.measures.drawn_knees import DrawnKnee
 from kneematch.measures.network import (
     JOINT_FRAME,
     LEG_FRAME,
@@ -53,57 +53,46 @@ class OutlineConfig:
     # and leg crops share, as it will when the network is used.
     frozen_from: float = 0.0
     phantoms: int = 200  # knees that are mixed in when tuning
+    start: str | os.PathLike[str] | None = None  # network that is tuned; None: the built-in one
     device: str = "auto"
     seed: int = 0
 
 
 def tune_outlines(
+    knees: Iterable[DrawnKnee],
     out: str | os.PathLike[str],
-    config: OutlineConfig | None = None,
+    config: OutlineConfig,
     *,
-    run: str | os.PathLike[str] | None = None,
-    masks: str | os.PathLike[str] | None = None,
-    start: str | os.PathLike[str] | None = None,
     force: bool = False,
     progress: Progress = no_progress,
 ) -> int:
     """Tune the outline network on what people drew and write it; return the number of knees.
 
     Args:
+        knees: see `measures.drawn_knees`.
         out: the network's file, NAME.safetensors.
         config: settings.
-        run: folder of a run whose outlines.json has corrected outlines.
-        masks: folder of crops NAME.png with masks NAME-mask.png.
-        start: network to start from; default: the built-in one.
         force: replace a file of that name.
         progress: shows the steps.
 
     Raises:
-        SettingsError: `out` exists, nothing was drawn, or the network cannot be used.
+        SettingsError: `out` exists, or the network cannot be used.
     """
     check_suffix(Path(out), MODEL_SUFFIX, "a model")
     if os.path.lexists(out) and not force:
         refuse_existing(Path(out))
-    knees: list[DrawnKnee] = []
-    if run is not None:
-        knees += read_corrected(Path(run))
-    if masks is not None:
-        knees += read_masks(Path(masks))
-    network = tune_network(knees, config or OutlineConfig(), start=start, progress=progress)
-    save_network(out, network, {"trained_on": f"phantoms and {len(knees)} drawn knees"})
-    return len(knees)
+    drawn = list(knees)
+    network = tune_network(drawn, config, progress=progress)
+    save_network(out, network, {"trained_on": f"phantoms and {len(drawn)} drawn knees"})
+    return len(drawn)
 
 
 def tune_network(
-    knees: Sequence[DrawnKnee],
-    config: OutlineConfig,
-    *,
-    start: str | os.PathLike[str] | None = None,
-    progress: Progress = no_progress,
+    knees: Sequence[DrawnKnee], config: OutlineConfig, *, progress: Progress = no_progress
 ) -> OutlineNetwork:
     """Return a network tuned on knees; see `tune_outlines`."""
     device = resolve_device(config.device)
-    network = load_network(start).to(device)
+    network = load_network(config.start).to(device)
     seeds = range(FIRST_SEED, FIRST_SEED + config.phantoms)
     phantoms = [draw_maps(seeds, extent).to(device) for extent in (JOINT, LEG)]
     real = maps_of_knees(knees).to(device)

@@ -148,7 +148,7 @@ def compare_with_built_in(model: Path, drawn: Annotation, halves: Tensor) -> lis
     Returns:
         The measures; none if the built-in networks see no knee where the template was drawn.
     """
-    load = partial(Detector.load, method="neural", device=str(halves.device), check=False)
+    load = partial(Detector.load, method="neural", device=str(halves.device))
     try:
         built_in = load(template=drawn)
     except TemplateError:
