@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,6 +41,18 @@ def test_measure_outlines_of_an_even_joint_space() -> None:
     assert found["joint_space_medial_area"].value == pytest.approx(0.20 * 5)
     assert found["joint_line_angle"].value == pytest.approx(0)
     assert found["tibiofemoral_angle"] == Measure(None, None, "deg", SHORT_SHAFT)
+
+
+def test_measure_outlines_states_the_spread_of_the_joint_line_angle() -> None:
+    """Each compartment's border of the femur is off by an error of its own."""
+    rng, angles = np.random.default_rng(0), []
+    outlines = flat(10, sd_px=1.0)
+    known = replace(outlines, tibia_sd=np.zeros(21))
+    for errors in rng.normal(0, 1.0, (400, 2)):
+        femur = outlines.femur + np.stack([np.zeros(21), np.repeat(errors, (11, 10))], axis=1)
+        angles.append(measure_outlines(replace(known, femur=femur))["joint_line_angle"].value)
+    stated = measure_outlines(known)["joint_line_angle"].sd
+    assert stated == pytest.approx(np.std(angles), rel=0.1)
 
 
 def test_measure_outlines_leaves_out_what_is_not_credible() -> None:

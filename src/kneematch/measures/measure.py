@@ -117,9 +117,12 @@ def doubts(outlines: Outlines, detected_px: float) -> list[str]:
 
 
 def _angle_sd(outlines: Outlines) -> float:
-    """Return the standard deviation of the joint-line angle, in degrees."""
+    """Return the standard deviation of the joint-line angle, in degrees.
+
+    It is that of the difference of two widths whose errors are independent.
+    """
     medial, lateral = (float(np.mean(ends)) for ends in COMPARTMENTS.values())
-    sd = _sd(outlines, np.array([medial, lateral]))
+    sd = math.hypot(*_deviations(outlines, np.array([medial, lateral])))
     return math.degrees(sd / PERCENT / (lateral - medial))
 
 
