@@ -80,6 +80,17 @@ def test_compare_visits_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Pat
     assert float(right["jsw_x250_pct_change"]) == 0
 
 
+def test_compare_states_no_deviation_of_a_single_knee(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [write_run(tmp_path / film, {film: [("left", 9, "R")]}) for film in ("a", "b")]
+    command = ["compare", *map(str, folders), "--on", str(pairs(tmp_path, "a,b"))]
+    assert main([*command, "-o", str(tmp_path / "out.csv")]) == 0
+    said = capsys.readouterr().out
+    assert "jsw_x250_pct: mean change +0.000\n" in said
+    assert "standard deviation" not in said
+
+
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [

@@ -67,9 +67,8 @@ def compare(
         result = compare_visits(before, after, on, out, force=force)
     for each in result.changes:
         if any(name in each.measure for name in PRINTED):
-            print_result(
-                f"{each.measure}: mean change {each.mean:+.3f}, standard deviation {each.sd:.3f}"
-            )
+            spread = "" if each.sd is None else f", standard deviation {each.sd:.3f}"
+            print_result(f"{each.measure}: mean change {each.mean:+.3f}{spread}")
     print_result(f"{shown(out)}: {result.knees:,} knee{'s' if result.knees != 1 else ''}")
     shown_first = result.skipped[:MOST_SHOWN]
     print_first_errors(shown_first, len(result.skipped), "skipped", what="pairs of films")

@@ -3,7 +3,6 @@
 import csv
 import math
 import os
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.statistics import standard_deviation
+from kneematch.evaluation.statistics import mean, standard_deviation
 from kneematch.export.measurements import MEASUREMENTS, MM
 from kneematch.export.tables import Columns, write_rows
 from kneematch.io.csv_text import Cell, read_csv_file
@@ -44,7 +43,7 @@ class Change:
     measure: str  # name and unit
     knees: int
     mean: float
-    sd: float  # of the changes between knees
+    sd: float | None  # of the changes between knees; None for a single one
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +190,12 @@ def _changes(before: KneeRow, after: KneeRow, laterality: str, paired_by: str) -
 def _summary(rows: Sequence[Mapping[str, Cell]]) -> list[Change]:
     summary = []
     for name in VALUES:
-        values = [row[f"{name}_change"] for row in rows if f"{name}_change" in row]
+        values = (row.get(f"{name}_change") for row in rows)
         changes = [float(value) for value in values if value is not None]
-        if changes:
-            spread = standard_deviation(changes) or 0.0
-            summary.append(Change(name, len(changes), statistics.fmean(changes), spread))
+        mean_change = mean(changes)
+        if mean_change is not None:
+            spread = standard_deviation(changes)
+            summary.append(Change(name, len(changes), mean_change, spread))
     return summary
 
 
