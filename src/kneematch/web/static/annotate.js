@@ -25,7 +25,7 @@ const HINTS = {
 
 const start = await getJson("api/start");
 const view = new FilmView($("#film"));
-const toolbarKeys = setUpToolbar(view);
+const toolbarKeys = setUpToolbar(view, zoomToKnee);
 const preview = new PreviewStrip(start.preview_films);
 
 let drawing = null; // until the initial annotation is there
@@ -240,7 +240,6 @@ function addBoxButton(name, { key, colour, meaning }) {
 
 const choices = Object.entries({ ...BOXES, [ALL]: MOVE_ALL }).map(([name, box]) => addBoxButton(name, box));
 const showHelp = setUpHelp();
-$("#zoom-box").addEventListener("click", zoomToKnee);
 $("#name").textContent = start.film;
 $("#facts").textContent = `${start.size[0]} × ${start.size[1]} pixels`;
 $("#target").textContent = `Saves to ${start.template}`;
@@ -266,7 +265,6 @@ bindKeys({
   d: startDrawing,
   l: startPointing,
   m: mirror,
-  f: zoomToKnee,
   t: runPreview,
   s: () => save(),
   "Ctrl+s": () => save(),

@@ -49,7 +49,7 @@ export class Editor {
     $("#measures").hidden = !measured;
     this.place = $("#editor");
     this.view = new FilmView($("#film"));
-    this.toolbarKeys = setUpToolbar(this.view);
+    this.toolbarKeys = setUpToolbar(this.view, () => this.zoomToKnee());
     this.#addShapes();
     const buttons = {
       "#save-area": () => this.save(),
@@ -60,7 +60,6 @@ export class Editor {
       "#next": () => this.#leave(() => this.callbacks.step(1)),
       "#back": () => this.#leave(() => this.close()),
       "#edit-outlines": () => this.editOutlines(),
-      "#zoom-box": () => this.zoomToKnee(),
       "#add-left": () => this.add("left"),
       "#add-right": () => this.add("right"),
     };
@@ -253,7 +252,6 @@ export class Editor {
       k: () => this.add(),
       o: () => this.editOutlines(),
       r: () => this.restore(),
-      f: () => this.zoomToKnee(),
       a: () => this.decide("accepted"),
       x: () => this.decide("rejected"),
       Enter: () => this.save(),
