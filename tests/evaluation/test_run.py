@@ -15,7 +15,7 @@ from kneematch.errors import SettingsError
 from kneematch.evaluation.config import EvaluateConfig
 from kneematch.evaluation.run import EvaluateResult, evaluate
 from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import annotate, save_annotation
+from kneematch.matching.annotation import annotate, load_annotation, save_annotation
 from kneematch.synthetic.config import SynthConfig
 from kneematch.synthetic.dataset import synthesize
 from tables import read_table
@@ -69,6 +69,17 @@ def test_evaluate_of_one_method_has_no_empty_table(
     page = one.page.read_text()
     assert "## Pairs" not in page
     assert "in bold" not in page
+
+
+def test_evaluate_refuses_a_template_without_margins_before_any_film_is_searched(
+    films: list[str], config: EvaluateConfig, tmp_path: Path
+) -> None:
+    drawn = load_annotation(str(config.template))
+    save_annotation(replace(drawn, landmarks={}), tmp_path / "bare.json")
+    bare = replace(config, template=str(tmp_path / "bare.json"))
+    with pytest.raises(SettingsError, match="areas with 0 landmarks; expected both margins"):
+        kneematch.evaluate(films, tmp_path / "out", bare)
+    assert not (tmp_path / "out").exists()
 
 
 def test_evaluate_writes_every_table_to_all_files(done: EvaluateResult) -> None:

@@ -27,6 +27,7 @@ from kneematch.evaluation.scores import (
     accuracy_table,
     distance_tables,
     reliability_tables,
+    require_margins,
     score_knees,
 )
 from kneematch.evaluation.tables import PAGE, Table, columns, remove_evaluation, write_evaluation
@@ -103,12 +104,12 @@ def evaluate(
         paths = select_films(films, series=config.series, limit=config.limit, leave_out=[out])
     if config.truth is not None:
         truth = load_ground_truth(config.truth)
+    device = resolve_device(config.device)
+    own, runs, drawings = None, list[MethodRun](), dict[str, str]()
     if config.templates is None:
         own = _template_knee(paths, config.template)
-        device, runs, tables, drawings = _compare_methods(paths, truth, own, out, config, progress)
+        runs, tables, drawings = _compare_methods(paths, truth, own, out, config, progress)
     else:
-        own = None
-        device, runs, drawings = resolve_device(config.device), [], {}
         tables = rank_templates(config.templates, paths, truth, paper=config.paper, device=device)
         remove_evaluation(out)
         config = replace(config, methods=(METHOD,))
@@ -145,12 +146,13 @@ def _compare_methods(
     out: Path,
     config: EvaluateConfig,
     progress: Progress,
-) -> tuple[str, list[MethodRun], list[Table], dict[str, str]]:
-    """Return the device, the run of every method, all tables, and the figures' captions."""
-    if truth is not None:
-        truth.match(films)  # refuse labels of other films before hours of work
+) -> tuple[list[MethodRun], list[Table], dict[str, str]]:
+    """Return the run of every method, all tables, and the figures' captions."""
     detectors = load_detectors(config, len(films))
-    device = next(iter(detectors.values())).device
+    if truth is not None:  # refuse what cannot be compared before hours of work
+        truth.match(films)
+        for detector in detectors.values():
+            require_margins(detector.template.landmarks)
     runs = run_methods(films, out, config, progress)
     remove_evaluation(out)
     logger.info("times")
@@ -173,7 +175,7 @@ def _compare_methods(
         tables += [*reliability_tables(scores), *loss_error_tables(scores)]
     tables = [table for table in (*tables, _failure_table(runs)) if table.rows]
     logger.info("figures")
-    return device, runs, tables, _draw(out, runs, scores)
+    return runs, tables, _draw(out, runs, scores)
 
 
 def _failure_table(runs: Sequence[MethodRun]) -> Table:
