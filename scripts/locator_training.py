@@ -1,11 +1,12 @@
-"""Train the locator on random views of small phantom films."""
+"""Train the locator on random views of small phantom films; the loop of all such trainings."""
 
 import math
 import time
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from kneematch.detection.locate import CHANNELS, STRIDE, UNIT_PX, Locator, prepare_input
 from kneematch.training.losses import apply_exposures, draw_exposures
@@ -20,43 +21,49 @@ WHOLE = 0.55  # share of the views that show the whole film
 WEIGHTS = {"offset": 0.5, "width": 1.0, "rotation": 1.0, "mirrored": 0.2}
 
 
-def train_locator(data: PhantomData, steps: int, batch: int, rate: float, seed: int) -> Locator:
-    """Train with AdamW and a one-cycle schedule."""
-    device = data.films.device
-    network = Locator().to(device, memory_format=torch.channels_last).train()
-    optimiser = torch.optim.AdamW(
-        network.parameters(), weight_decay=0.02, fused=device.type == "cuda"
-    )
+def train_one_cycle(
+    name: str, network: nn.Module, steps: int, rate: float, losses: Callable[[], dict[str, Tensor]]
+) -> None:
+    """Train with AdamW and a one-cycle schedule; leave the network in evaluation mode.
+
+    `losses` draws a batch and returns its losses by name; their sum is minimised.
+    """
+    optimiser = torch.optim.AdamW(network.parameters(), weight_decay=0.02, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimiser, rate, total_steps=steps, pct_start=0.1
     )
-    generator = torch.Generator(device).manual_seed(seed)
-    small = (
-        F.avg_pool2d(data.films.float()[:, None], 2)[:, 0].round().byte()
-        if device.type != "cuda"
-        else torch.cat(
-            [
-                F.avg_pool2d(part.float()[:, None], 2)[:, 0].round().byte()
-                for part in data.films.split(512)
-            ]
-        )
-    )
     started = time.perf_counter()
+    network.train()
     for step in range(steps):
-        rows = torch.randint(len(data.films), (batch,), generator=generator, device=device)
-        views, knees = draw_views(data, small, rows, generator)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            maps = network(prepare_input(views).contiguous(memory_format=torch.channels_last))
-        losses = locator_losses(maps.float(), knees)
+        found = losses()
         optimiser.zero_grad(set_to_none=True)
-        sum(losses.values()).backward()
+        sum(found.values()).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimiser.step()
         schedule.step()
         if step % 250 == 0 or step == steps - 1:
-            text = " ".join(f"{name} {float(value):.4f}" for name, value in losses.items())
-            print(f"locator step {step} {text} {time.perf_counter() - started:.0f} s", flush=True)
-    return network.eval()
+            text = " ".join(f"{kind} {value.detach():.4f}" for kind, value in found.items())
+            print(f"{name} step {step} {text} {time.perf_counter() - started:.0f} s", flush=True)
+    network.eval()
+
+
+def train_locator(data: PhantomData, steps: int, batch: int, rate: float, seed: int) -> Locator:
+    """Return a locator that was trained on random views."""
+    device = data.films.device
+    network = Locator().to(device, memory_format=torch.channels_last)
+    generator = torch.Generator(device).manual_seed(seed)
+    halved = (F.avg_pool2d(part.float()[:, None], 2)[:, 0] for part in data.films.split(512))
+    small = torch.cat([part.round().byte() for part in halved])
+
+    def losses() -> dict[str, Tensor]:
+        rows = torch.randint(len(data.films), (batch,), generator=generator, device=device)
+        views, knees = draw_views(data, small, rows, generator)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            maps = network(prepare_input(views).contiguous(memory_format=torch.channels_last))
+        return locator_losses(maps.float(), knees)
+
+    train_one_cycle("locator", network, steps, rate, losses)
+    return network
 
 
 def draw_views(
@@ -121,16 +128,14 @@ def draw_views(
     tilt = torch.atan2(up[..., 0], -up[..., 1])
     rotation = torch.atan2(along[..., 1], along[..., 0])
     inside = ((centre > 2) & (centre < VIEW - 2)).all(-1) & exists
+    seen = inside & (plateau >= SEEN[0]) & (plateau <= SEEN[1]) & (tilt.abs() < UPRIGHT)
     return views, {
         "centre": centre,
         "width": plateau,
         "rotation": rotation,
         "mirrored": mirrored,
-        "seen": inside & (plateau >= SEEN[0]) & (plateau <= SEEN[1]) & (tilt.abs() < UPRIGHT),
-        "ignored": exists
-        & (plateau >= UNSEEN)
-        & (tilt.abs() < TURNED)
-        & ~(inside & (plateau >= SEEN[0]) & (plateau <= SEEN[1]) & (tilt.abs() < UPRIGHT)),
+        "seen": seen,
+        "ignored": exists & (plateau >= UNSEEN) & (tilt.abs() < TURNED) & ~seen,
     }
 
 

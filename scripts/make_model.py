@@ -38,7 +38,7 @@ from kneematch.networks.model_file import Model, load_model, save_model, shipped
 from kneematch.networks.pose_network import INPUT, WIDTH, PoseNetwork, crop_views
 from kneematch.networks.two_stage import ENLARGE
 from kneematch.training.losses import apply_exposures, draw_exposures
-from locator_training import train_locator
+from locator_training import train_locator, train_one_cycle
 from phantom_data import (
     CROP,
     CROP_PLATEAU,
@@ -213,31 +213,22 @@ def coarse_views(data: PhantomData) -> Views:
 def train_pose_network(
     name: str, views: Views, steps: int, args: argparse.Namespace
 ) -> PoseNetwork:
-    """Train a pose network with AdamW and a one-cycle schedule."""
+    """Return a pose network that was trained on random views."""
     device = views.images.device
-    network = PoseNetwork(POSE_NETWORKS[name]).to(device, memory_format=torch.channels_last).train()
-    optimiser = torch.optim.AdamW(network.parameters(), weight_decay=0.02, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimiser, args.rate, total_steps=steps, pct_start=0.1
-    )
+    network = PoseNetwork(POSE_NETWORKS[name]).to(device, memory_format=torch.channels_last)
     generator = torch.Generator(device).manual_seed(args.seed)
-    started = time.perf_counter()
-    for step in range(steps):
+
+    def losses() -> dict[str, Tensor]:
         rows = torch.randint(len(views.images), (args.batch,), generator=generator, device=device)
         images, wanted = draw_views(views, rows, generator)
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             v = network(images)
         found = pose_from_vector(v, views.template_aspect / views.view_aspect)
-        distance = corner_distance(found, wanted, views.template_aspect, views.view_aspect).mean()
-        optimiser.zero_grad(set_to_none=True)
-        distance.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimiser.step()
-        schedule.step()
-        if step % 250 == 0 or step == steps - 1:
-            seconds = time.perf_counter() - started
-            print(f"{name} step {step} distance {distance:.4f} {seconds:.0f} s", flush=True)
-    return network.eval()
+        distance = corner_distance(found, wanted, views.template_aspect, views.view_aspect)
+        return {"distance": distance.mean()}
+
+    train_one_cycle(name, network, steps, args.rate, losses)
+    return network
 
 
 def draw_views(views: Views, rows: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
