@@ -1,12 +1,19 @@
 """The decisions about a run's knees, without a browser."""
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from kneematch.batch.config import DetectConfig
+from kneematch.batch.run import detect_folder
 from kneematch.detection.detection import Detection
+from kneematch.matching.annotation import annotate, save_annotation
 from kneematch.review.correction import area_of
 from kneematch.review.log import Decision
+from kneematch.synthetic.phantom import phantom
 from kneematch.web.review_session import DecisionRequest, ReviewSession
 
 
@@ -65,3 +72,22 @@ def test_session_outlines_the_knee_that_was_asked_for(run_folder: Path) -> None:
     session.log.close()
     session.outliner = NoOutliner()  # type: ignore[assignment]
     assert session.outlined(0).side == session.knees[0][1]
+
+
+def test_session_finds_films_and_template_from_another_working_folder(
+    films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(films[0], tmp_path / "film.dcm")
+    knee = phantom(0, size=(512, 512)).knees[1]
+    drawn = annotate(tmp_path / "film.dcm", knee.side, knee.plateau_left, knee.plateau_right)
+    save_annotation(drawn, tmp_path / "template.json")
+    monkeypatch.chdir(tmp_path)
+    config = DetectConfig(template="template.json", method="search", device="cpu", workers=0)
+    detect_folder("film.dcm", "out", config)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    session = ReviewSession(Path("../out"))
+    session.log.close()
+    assert (session.films, session.films_found) == (["film.dcm"], 1)
+    assert session.film(0).size == (512, 512)
+    assert (session.template is not None, session.no_loss_reason) == (True, "")

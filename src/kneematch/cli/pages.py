@@ -57,18 +57,17 @@ def review(
 ) -> None:
     """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
     check_web()
-    from kneematch.io.run_folder import LOOKED_FOR, find_root
+    from kneematch.io.run_folder import LOOKED_FOR
     from kneematch.web.review import review_app
     from kneematch.web.review_session import ReviewSession
 
     def make_app() -> "FastAPI":
-        session = ReviewSession(out, root or Path())
-        films = list(dict.fromkeys(film for film, _ in session.knees))[:LOOKED_FOR]
-        session.root, found = find_root(out, films, root)
-        if found < len(films):
-            place = shown(session.root)
+        session = ReviewSession(out, root)
+        found, count = session.films_found, min(len(session.films), LOOKED_FOR)
+        if found < count:
             print_hint(
-                f"{found} of {len(films)} films found below {place}; give their folder with --root"
+                f"{found} of {count} films found below {shown(session.root)}; give their folder "
+                "with --root"
             )
         return review_app(session)
 

@@ -84,8 +84,11 @@ class Outliner:
         return {"unit": unit, "lines": lines}
 
 
-def load_outliner(out: Path) -> Outliner | None:
-    """Return how a run outlined its knees; None if it did not, or if its run.json is not there."""
+def load_outliner(out: Path, root: Path) -> Outliner | None:
+    """Return how a run outlined its knees; None if it did not, or if its run.json is not there.
+
+    A relative path of its outline network is taken from `root`.
+    """
     try:
         run = read_run(out / RUN)
         config = run_config(run)
@@ -93,7 +96,8 @@ def load_outliner(out: Path) -> Outliner | None:
         return None
     if not config.measure:
         return None
-    return Outliner(config.outlines, run.hashes.get("outlines"), config.magnification or 1.0)
+    network = None if config.outlines is None else str(root / config.outlines)
+    return Outliner(network, run.hashes.get("outlines"), config.magnification or 1.0)
 
 
 def draw_borders(knee: Detection, borders: Borders) -> Detection:

@@ -36,8 +36,8 @@ def loss_at(found: Detection, film: Radiograph, template: Template) -> float:
     return float(one_sided_loss(patch, template, term.floor))
 
 
-def load_run_template(out: Path) -> tuple[Template | None, str]:
-    """Load the template that a run used, as its run.json names it.
+def load_run_template(out: Path, root: Path = Path()) -> tuple[Template | None, str]:
+    """Load the template that a run used, as its run.json names it; relative paths from `root`.
 
     Returns:
         The template, or None and the reason if it is unknown or has changed.
@@ -49,10 +49,11 @@ def load_run_template(out: Path) -> tuple[Template | None, str]:
         drawn = None
         if settings.get("template") is None:
             model = settings.get("model")
-            files = {"model": shipped_model() if model is None else Path(model)}
+            files = {"model": shipped_model() if model is None else root / model}
         else:
-            drawn = load_annotation(Path(settings["template"]))
-            files = {"template": Path(settings["template"]), "template_film": drawn.film}
+            files = {"template": root / settings["template"]}
+            drawn = load_annotation(files["template"])
+            files["template_film"] = drawn.film
         if any(content_hash(file) != hashes[name] for name, file in files.items()):
             return None, "the run's template has changed since"
         if drawn is None:

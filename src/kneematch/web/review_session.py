@@ -14,6 +14,7 @@ from kneematch.errors import SettingsError
 from kneematch.geometry.split import SIDES
 from kneematch.io.discovery import common_folder
 from kneematch.io.radiograph import Radiograph
+from kneematch.io.run_folder import find_root
 from kneematch.review.correction import (
     added_knee,
     area_of,
@@ -65,18 +66,19 @@ class ReviewSession:
     knees that the reviewer added follow.
     """
 
-    def __init__(self, out: Path, root: Path) -> None:
-        """Open the folder `out` of a run, whose films with relative paths lie in `root`.
+    def __init__(self, out: Path, root: Path | None = None) -> None:
+        """Open the folder `out` of a run.
+
+        Films with relative paths lie in `root`, or else where `find_root` finds them; so do the
+        run's template and networks.
 
         Raises:
             SettingsError: The folder cannot be reviewed.
         """
         if not out.is_dir():
             raise SettingsError(f"{out}: no such folder; expected that of a run; check the path")
-        self.out, self.root = out, root
+        self.out = out
         self.table = read_detections_table(out)
-        self.template, self.no_loss_reason = load_run_template(out)
-        self.outliner = load_outliner(out)  # None in a run without measures
         self._outlined: tuple[object, Detection] | None = None  # the last knee, and what it was
         self.thumbnails = path_inside(out, THUMBNAILS)
         self.log = ReviewLog(path_inside(out, FILE_NAME))
@@ -86,7 +88,11 @@ class ReviewSession:
         self._rows = {knee: row for row, knee in enumerate(self.knees)}
         for film in read_films_without_knee(out):
             self._row_of((film, ""))
-        self.folder = common_folder([film for film, _ in self._rows])  # left out on cards
+        self.films = list(dict.fromkeys(film for film, _ in self.knees))
+        self.folder = common_folder(self.films)  # left out on cards
+        self.root, self.films_found = find_root(out, self.films, root)
+        self.template, self.no_loss_reason = load_run_template(out, self.root)
+        self.outliner = load_outliner(out, self.root)  # None in a run without measures
         self.states: States = np.zeros(len(self.table), np.int8)
         for decision in list(self.log.decisions.values()):
             if decision.knee in self._rows or is_added(decision):
