@@ -7,17 +7,17 @@ READY := .venv/ready
 .PHONY: demo docs test test-matrix test-tools lint fuzz faults audit coverage clean
 .DEFAULT_GOAL := test
 
-# 24 films, DICOM and PNG, two of them broken on purpose; the knees in all others, found by the model
-# in the box and by the search with a template, and all that kneematch can tell about them.
-DETECT := $(BIN)/kneematch detect demo/films --force
+# 24 films, DICOM and PNG, two of them broken on purpose; the knees in all others, and all that
+# kneematch can tell about them. Then two methods with a template, against the truth.
 demo: $(READY)
 	$(BIN)/kneematch synth -n 14 -o demo/films/dicom --force
 	$(BIN)/kneematch synth -n 8 -o demo/films/png --format png --seed 14 --force
 	head -c 20000 demo/films/dicom/phantom-00000.dcm > demo/films/dicom/cut-short.dcm
 	echo "not a picture" > demo/films/png/not-a-picture.png
-	$(DETECT) -o demo/model --overlays --crops --export coco --export dicom || [ $$? = 1 ]
-	$(DETECT) -o demo/search --template demo/films/dicom/template.json --method search || [ $$? = 1 ]
-	@$(BIN)/python scripts/demo_table.py demo/films demo/model demo/search
+	$(BIN)/kneematch detect demo/films -o demo/model --force --overlays --crops \
+		--export coco --export dicom || [ $$? = 1 ]
+	$(BIN)/kneematch evaluate demo/films/dicom -o demo/evaluation --force --methods locator,search \
+		--template demo/films/dicom/template.json --truth demo/films/dicom/truth.csv || [ $$? = 1 ]
 	@echo "Look at demo/model/report.html, and at the pictures in demo/model/overlays."
 
 # One thread a worker: two workers with torch's own threads would be in each other's way.
