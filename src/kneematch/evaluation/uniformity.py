@@ -57,17 +57,18 @@ def find_joint_lines(
     Crops of all methods are aligned with their common mean. Each film is read once, by worker
     processes or, without any, by this one.
     """
-    found = {film: [knee for run in runs for knee in run.found.get(film, ())] for film in films}
+    found = {film: [run.found.get(film, ()) for run in runs] for film in films}
     measured = {}
     with closing(map_in_workers(_profiles, found.items(), workers=workers)) as results:
         for (film, knees), result in results:
             measured[film] = _unknown(knees) if isinstance(result, WorkerDied) else result
-    profiles = np.concatenate([np.empty((0, ROWS)), *(measured[film] for film in found)])
-    owners = [k for film in found for k, run in enumerate(runs) for _ in run.found.get(film, ())]
-    order = np.argsort(np.array(owners, np.intp), kind="stable")  # one method after the other
-    ends = np.searchsorted(np.sort(owners), range(1, len(runs)))
-    shifts = np.split(profile_shifts(profiles[order]) / ROWS, ends)
-    return dict(zip([run.method for run in runs], shifts, strict=True))
+    of_runs = [
+        np.concatenate([np.empty((0, ROWS)), *(measured[film][k] for film in found)])
+        for k in range(len(runs))
+    ]
+    shifts = profile_shifts(np.concatenate(of_runs)) / ROWS
+    ends = np.cumsum([len(profiles) for profiles in of_runs])[:-1]
+    return dict(zip([run.method for run in runs], np.split(shifts, ends), strict=True))
 
 
 def profile_shifts(profiles: Floats) -> Floats:
@@ -115,20 +116,21 @@ def _normalised(values: Floats) -> Floats:
     return unit
 
 
-def _profiles(task: tuple[str, Sequence[Detection]]) -> Floats:
-    """Return the profiles (knees, ROWS) of all crops of a film."""
-    path, knees = task
-    if not knees:
-        return _unknown(knees)
+def _profiles(task: tuple[str, Sequence[Sequence[Detection]]]) -> list[Floats]:
+    """Return the profiles (knees, ROWS) of all crops of a film, one array per run."""
+    path, found = task
+    if not any(found):
+        return _unknown(found)
     try:
         film = read_isolated(path)
-        return np.array([_profile(film, knee) for knee in knees])
+        profiles = ([_profile(film, knee) for knee in knees] for knees in found)
+        return [np.array(each).reshape(-1, ROWS) for each in profiles]
     except (FilmError, OSError):  # the file has changed since the detection
-        return _unknown(knees)
+        return _unknown(found)
 
 
-def _unknown(knees: Sequence[Detection]) -> Floats:
-    return np.full((len(knees), ROWS), np.nan)
+def _unknown(found: Sequence[Sequence[Detection]]) -> list[Floats]:
+    return [np.full((len(knees), ROWS), np.nan) for knees in found]
 
 
 def _profile(film: Radiograph, found: Detection) -> Floats:
