@@ -101,7 +101,7 @@ def test_score_knees_without_spacing_has_no_millimetres() -> None:
 def test_score_knees_counts_knees_that_were_not_found_but_not_films_that_were_not_searched() -> (
     None
 ):
-    right = area("right", (100, 300), (300, 300))
+    right = area("right", (700, 300), (900, 300))
     left = area("left", (100, 300), (300, 300))
     found = {"one.jpg": (right,), "two.jpg": (left,)}
     runs = [
@@ -115,6 +115,15 @@ def test_score_knees_counts_knees_that_were_not_found_but_not_films_that_were_no
     assert [knee.iou for knee in many] == [0, 1, 0]
     assert [math.isnan(knee.margin_percent) for knee in many] == [True, False, True]
     assert [knee.film for knee in scores["grid"]] == ["two.jpg"]
+
+
+def test_score_knees_finds_the_only_knee_of_a_film_in_either_half() -> None:
+    there = area("right", (102.0, 300.0), (300.0, 300.0))
+    elsewhere = area("right", (902.0, 300.0), (1100.0, 300.0))
+    run = MethodRun("m", {"a": (there,), "b": (elsewhere,), "c": (there, replace(there))})
+    scores = score_knees([run], labels("a", "b", "c"))["m"]
+    assert [knee.missed for knee in scores] == [False, True, True]
+    assert scores[0].margin_percent == pytest.approx(0.5)
 
 
 def made(

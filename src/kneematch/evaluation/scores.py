@@ -70,7 +70,7 @@ def score_knees(runs: Sequence[MethodRun], truth: GroundTruth) -> dict[str, list
     labels = truth.match([film for run in runs for film in (*run.found, *run.failed)])
     return {
         run.method: [
-            _score(film, knee, run.found.get(film, ()))
+            _score(film, knee, _find(knee, knees, run.found.get(film, ())))
             for film, knees in labels.items()
             if film in run.found or film in run.failed
             for knee in knees
@@ -186,8 +186,26 @@ def reliability_tables(scores: Scores) -> list[Table]:
     ]
 
 
-def _score(film: str, label: LabelledKnee, found: Sequence[Detection]) -> KneeScore:
-    detection = next((each for each in found if each.side == label.side), None)
+def _find(
+    label: LabelledKnee, labels: Sequence[LabelledKnee], found: Sequence[Detection]
+) -> Detection | None:
+    """Return the detection of a labelled knee, given all labels and detections of its film.
+
+    It is the one on its side. The only knee of a film may be labelled by the half in which it lies;
+    detections name it after the half in which it would stand on a film of both.
+    """
+    for detection in found:
+        alone = len(labels) == len(found) == 1
+        if detection.side == label.side or (alone and _overlap(detection, label) > 0):
+            return detection
+    return None
+
+
+def _overlap(detection: Detection, label: LabelledKnee) -> float:
+    return plateau_iou(require_margins(detection.landmarks), (label.left, label.right))
+
+
+def _score(film: str, label: LabelledKnee, detection: Detection | None) -> KneeScore:
     if detection is None:
         return KneeScore(film, label.side, label.source)
     left, right = require_margins(detection.landmarks)
@@ -201,7 +219,7 @@ def _score(film: str, label: LabelledKnee, found: Sequence[Detection]) -> KneeSc
         label.side,
         label.source,
         missed=False,
-        iou=plateau_iou((left, right), (label.left, label.right)),
+        iou=_overlap(detection, label),
         centre_percent=centre * percent,
         margin_percent=margin * percent,
         margin_mm=margin * (math.nan if mm is None else mm),
