@@ -111,7 +111,7 @@ function undo() {
 }
 
 function startDrawing() {
-  if (selected.kind !== "box" || selected.name === ALL) return;
+  if (!drawing || selected.kind !== "box" || selected.name === ALL) return;
   const { name } = selected;
   view.drawNext((box, click) => {
     stopDrawing();

@@ -46,6 +46,8 @@ export class Editor {
     this.callbacks = { decide, closed, step };
     this.showsLoss = loss;
     this.measured = measured; // the run has outlines
+    this.free = []; // halves to which a knee can be added
+    this.drags = []; // outlines before each drag, to undo it
     $("#measures").hidden = !measured;
     this.place = $("#editor");
     this.view = new FilmView($("#film"));
@@ -105,7 +107,7 @@ export class Editor {
     this.lateralities = areas.lateralities; // of the film's knees, by half
     this.free = areas.free;
     this.adding = null; // the half of a knee that is being added
-    this.drags = []; // outlines before each drag, to undo it
+    this.drags = [];
     this.outlined = null; // borders and measures of the run's outline network
     this.#showOthers(areas.others);
     this.#set(areas.knee);
@@ -412,7 +414,7 @@ export class Editor {
     }
     this.#showSameSide();
     for (const side of ["left", "right"]) {
-      $(`#add-${side}`).hidden = !this.free?.includes(side) || side === adding;
+      $(`#add-${side}`).hidden = !this.free.includes(side) || side === adding;
     }
     for (const name of ["#accept", "#reject", "#restore"]) $(name).disabled = !knee || Boolean(adding);
     if (knee && this.showsLoss) this.#requestLoss(this.row, areaOf(knee), adding);
