@@ -3,9 +3,9 @@
     python benchmarks/startup.py --other PYTHON [--turns N]
 
 `--other` is the Python of another environment with kneematch in it. Both take turns in processes of
-their own; the first turn warms up, and writes bytecode where it is missing. Columns: the median wall
-time of each, and their ratio. The first row is what PyTorch takes by itself, which every other row
-includes.
+their own; the first turn warms up, and writes bytecode where it is missing. Columns: the median
+wall time of each, and their ratio. The first row is what PyTorch takes by itself, which every other
+row includes.
 """
 
 import argparse
@@ -43,7 +43,9 @@ def main() -> None:
             for _ in range(args.turns + 1):
                 for python, taken in seconds.items():
                     started = time.perf_counter()
-                    subprocess.run([python, *command], check=True, capture_output=True, env=ENVIRONMENT)
+                    subprocess.run(
+                        [python, *command], check=True, capture_output=True, env=ENVIRONMENT
+                    )
                     taken.append(time.perf_counter() - started)
             other, this = (statistics.median(taken[1:]) for taken in seconds.values())
             print(f"| {name} | {other:.2f} | {this:.2f} | {this / other:.2f} |", flush=True)
