@@ -283,3 +283,16 @@ def test_journal_of_a_run_that_was_killed_as_it_began_is_empty(path: Path, text:
 
 def test_journal_is_for_the_owner_only(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_failures_are_those_of_the_last_rows_of_films(path: Path) -> None:
+    fill(path, [5, 0, 2])
+    with Journal(path) as journal:
+        assert [each.index for each in journal.failures()] == [2, 5]
+        found, failed = replace(row(0), index=2, film="film-2"), replace(row(2), index=0)
+        journal.append([found, replace(failed, film="film-0")])
+        assert [each.index for each in journal.failures()] == [0, 5]
+    with Journal(path) as journal:
+        assert [each.index for each in journal.failures()] == [0, 5]
+        journal.revise = lambda each: replace(each, failure=None) if each.index == 5 else each
+        assert [each.index for each in journal.failures()] == [0]

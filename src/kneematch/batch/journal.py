@@ -89,6 +89,7 @@ class Journal:
         self._lacks_films = False  # whether a line of films is damaged
         self._offsets = array("q")  # of each film's row
         self._versions: list[FileVersion | None] = []
+        self._without_knees: set[int] = set()  # indices of films whose rows say why
         self._made: dict[str, array[int]] = {}  # by kind and index: content hash
         self._measured: dict[int, int] = {}  # by index: where the line `measured` begins
 
@@ -146,7 +147,7 @@ class Journal:
         rows = list(rows)
         offsets = self._append(*(row.to_dict() for row in rows))
         for row, offset in zip(rows, offsets, strict=True):
-            self._offsets[row.index], self._versions[row.index] = offset, row.version
+            self._note_row(row.index, row, offset)
 
     def mark_gone(self, indices: Iterable[int]) -> None:
         """Write down which films with rows are no longer there, if that has changed."""
@@ -172,9 +173,9 @@ class Journal:
         """Write down the measures of knees that a reviewer placed."""
         (self._measured[row.index],) = self._append({"measured": row.to_dict()})
 
-    def rows(self) -> Iterator[Row]:
-        """Yield the rows so far as reviewed, in the order of the list of films."""
-        for row in self.rows_as_found():
+    def rows(self, indices: Iterable[int] | None = None) -> Iterator[Row]:
+        """Yield the rows so far as reviewed: all, in the order of the list of films, or some."""
+        for row in self.rows_as_found(indices):
             yield row if self.revise is None else self._measures_added(self.revise(row))
 
     def _measures_added(self, row: Row) -> Row:
@@ -194,10 +195,15 @@ class Journal:
 
         return replace(row, detections=tuple(map(add, row.detections)))
 
-    def rows_as_found(self) -> Iterator[Row]:
-        """Yield the rows so far as they were found, in the order of the list of films."""
+    def failures(self) -> Iterator[Row]:
+        """Yield the rows, as reviewed, of films without a knee or that could not be used."""
+        return (row for row in self.rows(sorted(self._without_knees)) if row.failure is not None)
+
+    def rows_as_found(self, indices: Iterable[int] | None = None) -> Iterator[Row]:
+        """Yield the rows so far as they were found; see `rows`."""
         with self.path.open("rb") as file:  # its own position in the file
-            for index, offset in enumerate(self._offsets):
+            for index in range(self.count) if indices is None else indices:
+                offset = self._offsets[index]
                 if offset != NOT_DONE:
                     if offset != file.tell():
                         file.seek(offset)
@@ -290,7 +296,14 @@ class Journal:
                     raise ValueError("a row of an unknown film")
                 (name,) = film_names([row.film], {name.casefold() for name in self.names})
                 index = self._place(row.film, name)
-            self._offsets[index], self._versions[index] = offset, row.version
+            self._note_row(index, row, offset)
+
+    def _note_row(self, index: int, row: Row, offset: int) -> None:
+        self._offsets[index], self._versions[index] = offset, row.version
+        if row.failure is None:
+            self._without_knees.discard(index)
+        else:
+            self._without_knees.add(index)
 
 
 def _position_key(knee: Detection) -> tuple[object, ...]:

@@ -93,7 +93,7 @@ def write_results(
             yield film, knee
 
     def failed() -> Iterator[tuple[str, str, str]]:
-        for row in failures(journal):
+        for row in journal.failures():
             counts[row.status] += 1
             yield row.film, row.status, row.failure or ""
 
@@ -224,7 +224,7 @@ def write_run_and_report(
     from kneematch.export.report import PICTURE_PX, summarise, write_report
 
     most = min(max(int(DRAWN_SHARE * journal.count), FEWEST_DRAWN), MOST_DRAWN)
-    failed = ((row.film, row.failure or "") for row in failures(journal))
+    failed = ((row.film, row.failure or "") for row in journal.failures())
     summary = summarise(_knees(journal), failed, most_films=most)
     drawn = draw_films(
         summary.worst, root=journal.root, longest_px=PICTURE_PX, reasons=False, workers=workers
@@ -233,11 +233,6 @@ def write_run_and_report(
     pictures = [drawn.get(film) for film, _ in summary.worst]
     write_report(out / REPORT, ended, summary, pictures)
     write_run(ended, out / RUN)
-
-
-def failures(journal: Journal) -> Iterator[Row]:
-    """Yield the rows of films without detections: without a knee, or that could not be used."""
-    return (row for row in journal.rows() if row.failure is not None)
 
 
 def _knees(journal: Journal) -> Iterator[tuple[str, Detection]]:

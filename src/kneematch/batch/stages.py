@@ -16,7 +16,6 @@ from kneematch.batch.config import DetectConfig, Fingerprint
 from kneematch.batch.journal import Journal
 from kneematch.batch.local_engine import detect_rows
 from kneematch.batch.results import (
-    failures,
     measure_corrections,
     remove_artifacts,
     remove_results,
@@ -250,6 +249,8 @@ def _detect(
     """Search the films that are left; write rows down as they come."""
     films = [(index, journal.films[index]) for index in work.search]
     config = replace(plan.config, device=plan.device)
+    if config.device != "cpu":  # its arithmetic might choose another method than the journal names
+        config = replace(config, method=plan.detector.method)
     found: Generator[list[Row]]
     if cluster is None:
         found = detect_rows(plan.detector, config, films, workers=plan.searchers)
@@ -283,7 +284,7 @@ def _write(
     reasons += write_artifacts(plan.config, out, journal, workers=workers, progress=progress)
     clock.end("pictures")
     write_run_and_report(out, journal, partial(_run_file, plan, counts, clock), workers=workers)
-    reasons_of_failed = (row.failure or "" for row in failures(journal) if not row.no_knee)
+    reasons_of_failed = (row.failure or "" for row in journal.failures() if not row.no_knee)
     return DetectResult(
         out,
         counts.films,
