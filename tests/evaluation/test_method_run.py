@@ -106,7 +106,7 @@ def test_run_methods_reads_a_complete_run_instead_of_searching_again(
 
     (again,) = run_methods(films, out, replace(config, resume=True), progress)
     assert list(again.found) == list(run.found)
-    assert opened == [("detecting", 4, 4)]
+    assert opened == [("detecting", 4, 4), ("writing tables", 4, 0)]
     assert detections.read_bytes() == before
 
 

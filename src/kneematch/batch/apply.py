@@ -66,7 +66,7 @@ def apply_review(
         remove_leftovers(out, *(path for path in out.iterdir() if path.is_dir()))
         count = choose_workers(workers, journal.count)
         problems = measure_corrections(config, journal, workers=count, progress=progress)
-        counts = write_results(config, out, journal, _landmarks(out))
+        counts = write_results(config, out, journal, _landmarks(out), progress=progress)
         problems += write_artifacts(config, out, journal, workers=count, progress=progress)
         write_run_and_report(out, journal, lambda: replace(run, counts=counts), workers=count)
     return ApplyResult(out, counts, tuple(problems))

@@ -80,13 +80,24 @@ def measure_corrections(
 
 
 def write_results(
-    config: DetectConfig, out: Path, journal: Journal, landmarks: Sequence[str]
+    config: DetectConfig,
+    out: Path,
+    journal: Journal,
+    landmarks: Sequence[str],
+    *,
+    progress: Progress,
 ) -> Counts:
     """Write detections.*, failures.csv and, where asked for, measurements and exports."""
     counts: Counter[str] = Counter()
 
+    def rows() -> Iterator[Row]:
+        with progress("writing tables", journal.done()) as advance:
+            for row in journal.rows():
+                yield row
+                advance("")
+
     def knees() -> Iterator[tuple[str, Detection]]:
-        for film, knee in _detections(journal.rows(), journal.gone):
+        for film, knee in _detections(rows(), journal.gone):
             counts["knees"] += knee.decision != REJECTED
             counts["review"] += knee.needs_review
             counts[knee.decision] += 1
@@ -106,8 +117,8 @@ def write_results(
     if config.measure:
         write_measurements(partial(_knees, journal), out, config.magnification)
     if "coco" in config.export:
-        rows = (row for row in journal.rows() if row.size is not None)
-        films = ((row.film, row.size, row.knees) for row in rows)
+        sized = (row for row in journal.rows() if row.size is not None)
+        films = ((row.film, row.size, row.knees) for row in sized)
         write_coco(films, out / COCO, landmarks=landmarks)  # type: ignore[arg-type]
     if kinds := set(LANDMARK_EXPORTS) & set(config.export):
         named = ((journal.names[row.index], row.knees) for row in journal.rows())

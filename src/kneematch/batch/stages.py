@@ -277,7 +277,8 @@ def _write(
     """Write tables, pictures and the report."""
     out, workers = plan.out, plan.workers
     reasons = measure_corrections(plan.config, journal, workers=workers, progress=progress)
-    counts = write_results(plan.config, out, journal, list(plan.detector.template.landmarks))
+    landmarks = list(plan.detector.template.landmarks)
+    counts = write_results(plan.config, out, journal, landmarks, progress=progress)
     if counts.accepted or counts.rejected or counts.corrected:
         logger.info("decisions of %s applied: %s", out / FILE_NAME, counts.decisions)
     clock.end("tables")
