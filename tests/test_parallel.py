@@ -14,8 +14,23 @@ from pathlib import Path
 
 import pytest
 
+from kneematch import parallel
 from kneematch.errors import SettingsError
-from kneematch.parallel import WorkerDied, call_in_child, map_in_workers
+from kneematch.parallel import WorkerDied, call_in_child, map_in_workers, usable_cores
+
+
+@pytest.mark.parametrize(
+    ("limit", "cores"),
+    [("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1), ("max 100000", 4), ("", 4)],
+)
+def test_usable_cores_heeds_the_cpu_limit_of_a_container(
+    limit: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(parallel, "CPU_LIMIT", tmp_path / "cpu.max")
+    assert usable_cores() == 4
+    (tmp_path / "cpu.max").write_text(limit + "\n")
+    assert usable_cores() == cores
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -32,6 +32,7 @@ QUEUED: Final = 2  # items that a worker holds, so that it need not wait for the
 TRIES: Final = 2  # of an item whose worker died: the system may have killed it for its memory
 ITEMS_PER_WORKER: Final = 16  # films; with fewer, a worker takes longer to start than it saves
 END: Final = object()  # after the last item of a worker
+CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time, and per how many
 FAILED_STARTS: Final = 3  # workers in a row that die before they are ready: none ever will be
 
 
@@ -62,10 +63,18 @@ def choose_workers(requested: int | None, items: int) -> int:
         return requested
     if os.name == "nt":
         return 0
+    workers = min(usable_cores(), -(-items // ITEMS_PER_WORKER))
+    return workers if workers > 1 else 0
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use; a container may have a limit on CPU time."""
     has_affinity = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    workers = min(cores, -(-items // ITEMS_PER_WORKER))
-    return workers if workers > 1 else 0
+    with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+        quota, period = map(int, CPU_LIMIT.read_text(encoding="ascii").split())
+        cores = min(cores, max(quota // period, 1))
+    return cores
 
 
 def map_in_workers(
