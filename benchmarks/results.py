@@ -72,6 +72,7 @@ COMMANDS = {
     "--distinct 160 --work WORK",
     "scaling-gpu": "scaling.py --cores 16 --size 2048x2494 --films 4096 --distinct 160 "
     "--device cuda --work WORK",
+    "gpu-workers": "gpu_workers.py --films 2048 --ray --work WORK",
     "gpu-memory": "gpu_memory.py",
     "detect": "detect.py",
     "web": "web.py",
