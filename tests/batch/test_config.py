@@ -49,7 +49,7 @@ def test_detect_config_hashes_every_file_that_rows_depend_on(template: str) -> N
         return set(DetectConfig(**settings).file_hashes())
 
     drawn = {"template", "template_film"}
-    assert files() == {"model", "locator"}
+    assert files() == files(method="locator", paper=True) == {"model", "locator"}
     assert files(template=template, method="neural") == {"model", *drawn}
     assert files(template=template, method="search") == {"model", *drawn}
     assert files(template=template, method="search", paper=True) == drawn

@@ -204,7 +204,7 @@ class DetectConfig:
         files: dict[str, str | Path] = {}
         if needs_model(self.template is not None, self.method, paper=self.paper):
             files["model"] = self.model or shipped_model()
-        if self.method in (AUTO, LOCATOR) and not self.paper:
+        if self.method == LOCATOR or (self.method == AUTO and not self.paper):
             files["locator"] = LOCATOR_FILE
         if self.template is not None:
             files["template"] = self.template
