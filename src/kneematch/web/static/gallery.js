@@ -161,7 +161,7 @@ export class Gallery {
       element(
         "div",
         { className: "line" },
-        element("span", { className: "film", title: knee.film }, knee.name),
+        element("span", { className: "film", title: knee.film }, element("bdi", {}, knee.name)),
         element("span", {}, `${knee.laterality || knee.side} ${knee.loss?.toFixed(2) ?? ""}`),
       ),
       element("div", { className: "reasons", title: knee.reasons.join("; ") }, knee.reasons.join("; ")),

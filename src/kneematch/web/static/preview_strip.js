@@ -68,7 +68,7 @@ export class PreviewStrip {
     const losses = (knees ?? []).map(({ side, loss }) =>
       element("span", { className: grade(loss), title: `${side} half` }, loss.toFixed(2)),
     );
-    const name = element("span", { className: "name", title: film }, film);
+    const name = element("span", { className: "name", title: film }, element("bdi", {}, film));
     return element("figure", {}, shown, element("figcaption", {}, name, ...losses));
   }
 }
