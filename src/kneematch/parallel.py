@@ -32,7 +32,7 @@ QUEUED: Final = 2  # items that a worker holds, so that it need not wait for the
 TRIES: Final = 2  # of an item whose worker died: the system may have killed it for its memory
 ITEMS_PER_WORKER: Final = 16  # films; with fewer, a worker takes longer to start than it saves
 END: Final = object()  # after the last item of a worker
-CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")  # microseconds of CPU time, and per how many
+CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")  # CPU time that may be used, and per what time
 FAILED_STARTS: Final = 3  # workers in a row that die before they are ready: none ever will be
 
 

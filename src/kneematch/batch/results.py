@@ -157,7 +157,7 @@ def _write_as_found(out: Path, journal: Journal, landmarks: Sequence[str]) -> No
         logger.warning("%s", warning)
 
 
-def _tell_of_other_files(others: int, films: int) -> None:
+def _warn_of_other_files(others: int, films: int) -> None:
     if others:
         logger.warning(
             "--export dicom: %d of %d films with knees are not DICOM, so that there is nothing to "
@@ -178,7 +178,7 @@ def write_artifacts(
     artifacts = requested_artifacts(config, out)
     reasons = update_artifacts(journal, artifacts, workers=workers, progress=progress)
     if "dicom" in config.export:
-        _tell_of_other_files(*count_other_files(journal, out / DICOM))
+        _warn_of_other_files(*count_other_files(journal, out / DICOM))
     if config.crops:
         write_crop_table(config, out, journal)
     write_artifact_table(out, journal)

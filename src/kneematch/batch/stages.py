@@ -153,12 +153,12 @@ def _plan(
         searchers,
     )
     if config.template and config.method == AUTO and not config.paper:
-        _tell_of_halves(config.template, detector.method)
+        _warn_of_halves(config.template, detector.method)
     settings = config.fingerprint(detector.method, device, hashes)
     return _Plan(films, out, config, detector, device, name, workers, searchers, hashes, settings)
 
 
-def _tell_of_halves(template: str, method: str) -> None:
+def _warn_of_halves(template: str, method: str) -> None:
     """Warn if `auto` could not choose the locator for a template, which changes what is found."""
     if method == LOCATOR:
         return

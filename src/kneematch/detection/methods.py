@@ -126,7 +126,7 @@ def choose_solver(
         if model is None:
             raise SettingsError(f"no model; expected one with the method {name}; give one")
         source = _source(template, model, located=name == LOCATOR)
-        check = _check(source, model, device, located=name == LOCATOR)
+        check = _make_check(source, model, device, located=name == LOCATOR)
         # In views of located knees their own template is not refined: with earlier networks,
         # the mean IoU was 0.967 on the labelled films and 0.982 on 40 phantoms, refined or not.
         as_it_is = name == "neural" or (name == LOCATOR and template is None and not paper)
@@ -145,7 +145,7 @@ def choose_solver(
     source, check = _source(template, model, located=False), None
     if model is not None:
         with suppress(TemplateError):
-            check = _check(source, model, device)
+            check = _make_check(source, model, device)
     return ChosenSolver(source.template, method, _search(method, settings), check)
 
 
@@ -199,7 +199,7 @@ def _search(name: str, settings: PaperSettings) -> Solver:
     return sliding_window
 
 
-def _check(
+def _make_check(
     source: TemplateSource, model: Model, device: str, *, located: bool = False
 ) -> ConsistencyCheck:
     """Return the consistency check, with the networks that find the template."""

@@ -29,7 +29,7 @@ IMAGE_STARTS: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*"
 IMAGE_START_BYTES: Final = 8
 INDEX: Final = "DICOMDIR"  # the table of contents of a medium
 STDIN: Final = "-"
-ANY_FOLDERS: Final = r"(^|/)\*\*(/+|$)"  # of a pattern
+ANY_FOLDERS: Final = r"(^|/)\*\*(/+|$)"  # "**" between slashes, as in a/**/b.dcm
 LIST_SIGN: Final = "@"
 CSV_SUFFIX, TEXT_SUFFIX = ".csv", ".txt"
 PATH_COLUMNS: Final = ("film", "path", "file", "filename")
@@ -241,7 +241,7 @@ def _inside(folder: str, leave_out: Sequence[Path]) -> list[str]:
         not_entered.update(os.path.join(parent, name) for name in folders)  # noqa: PTH118
         paths = [Path(parent, name) for name in sorted(files) if not name.startswith(".")]
         films += [str(path) for path in paths if path.name != INDEX and _is_film(path)]
-    _tell_of_links(folder, not_entered)
+    _warn_of_links(folder, not_entered)
     if not films:
         raise SettingsError(
             f"{folder}: a folder without films; expected DICOM, PNG, JPEG or TIFF in it or in its "
@@ -250,7 +250,7 @@ def _inside(folder: str, leave_out: Sequence[Path]) -> list[str]:
     return films
 
 
-def _tell_of_links(source: str, links: Collection[str]) -> None:
+def _warn_of_links(source: str, links: Collection[str]) -> None:
     if links:
         logger.warning(
             "%s: links to folders are not followed (%d, such as %s); name the folders themselves "
@@ -265,7 +265,7 @@ def _expand(pattern: str) -> list[str]:
     """Return the files and folders that match a pattern, sorted, without results of a run."""
     links: set[str] = set()
     found = _matches(pattern, links) - links
-    _tell_of_links(pattern, links)
+    _warn_of_links(pattern, links)
     return list(_outside_runs(sorted(found), pattern))
 
 
