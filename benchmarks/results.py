@@ -60,7 +60,8 @@ COMMANDS = {
     "inference": "inference.py --real REAL",
     "parts": "parts.py --other OTHER",
     "startup": "startup.py --other OTHER",
-    "scaling": "scaling.py --cores 1 2 --size 2048x2494 --films 160 --fewest 80 --work WORK",
+    "scaling": "scaling.py --cores 1 2 --size 2048x2494 --films 400 --fewest 200 --turns 3 "
+    "--work WORK",
     "scaling-jpeg2000": "scaling.py --cores 1 2 --size 2048x2494 --films 120 --fewest 60 "
     "--turns 3 --jpeg2000 --work WORK",
     "scaling-ray": "scaling.py --cores 1 2 --films 400 --fewest 200 --turns 3 --engine ray "
