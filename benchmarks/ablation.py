@@ -31,9 +31,8 @@ from films import (
     score,
     table,
 )
-from kneematch.geometry.pose import pose_from_vector
-from kneematch.geometry.view import SIDE_MARGIN
-from kneematch.matching.energy import (
+from kneematch.knee.view import SIDE_MARGIN
+from kneematch.paper.energy import (
     CONTRAST,
     LOCAL_CONTRAST_WEIGHT,
     Terms,
@@ -41,11 +40,12 @@ from kneematch.matching.energy import (
     paper_terms,
     robust_terms,
 )
-from kneematch.matching.template import Template
-from kneematch.solvers import ncc_bank as bank
-from kneematch.solvers.exhaustive_search import exhaustive_search
-from kneematch.solvers.problem import Problem
-from kneematch.synthetic.phantom import Phantom, phantom
+from kneematch.paper.pose import pose_from_vector
+from kneematch.paper.problem import Problem
+from kneematch.paper.template import Template
+from kneematch.search import ncc_bank as bank
+from kneematch.search.exhaustive_search import exhaustive_search
+from kneephantoms.phantom import Phantom, phantom
 
 Build = Callable[[Tensor, Template], Terms]
 

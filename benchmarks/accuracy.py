@@ -32,8 +32,8 @@ from films import (
     template_at,
 )
 from kneematch.errors import TemplateError
-from kneematch.matching.template import Template
-from kneematch.solvers.exhaustive_search import exhaustive_search
+from kneematch.paper.template import Template
+from kneematch.search.exhaustive_search import exhaustive_search
 
 FAMILY_SEED = 500_000  # seed of the first film of the template's family
 MISSED = 0.75

@@ -32,10 +32,10 @@ from films import (
     table,
     timed,
 )
-from kneematch.matching.energy import losses, paper_terms
-from kneematch.matching.template import Template
-from kneematch.solvers.exhaustive_search import exhaustive_search
-from kneematch.solvers.sliding_window import SCALES, sliding_window
+from kneematch.paper.energy import losses, paper_terms
+from kneematch.paper.sliding_window import SCALES, sliding_window
+from kneematch.paper.template import Template
+from kneematch.search.exhaustive_search import exhaustive_search
 
 Image = NDArray[np.float32]
 Pose = tuple[float, float, float, float]

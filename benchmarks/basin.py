@@ -11,11 +11,11 @@ knees whose IoU is then 0.75 at least.
 import torch
 
 from films import benchmark_parser, halves_of, known, real_films, score, table, true_vectors
-from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.geometry.view import HALF_ASPECT
-from kneematch.matching.annotation import load_annotation
-from kneematch.solvers.adam import adam
-from kneematch.solvers.problem import make_problem, pyramid
+from kneematch.films.annotation import load_annotation
+from kneematch.knee.view import HALF_ASPECT
+from kneematch.paper.pose import pose_from_vector, vector_from_pose
+from kneematch.paper.problem import make_problem, pyramid
+from kneematch.paper.sharpening import adam
 from kneematch.training.trainer import cut_templates
 from replication import TESTED_FROM, rendered
 from train import annotate_a_phantom

@@ -20,11 +20,11 @@ from pathlib import Path
 import torch
 
 from films import table, timed
-from kneematch.detection.detector import Detector
-from kneematch.io.read import read
-from kneematch.solvers.settings import NEURAL
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
+from kneematch.films.read import read
+from kneematch.knee.detector import Detector
+from kneematch.search.settings import NEURAL
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
 from memory import run_watched
 
 SIZE = (2494, 2048)

@@ -17,8 +17,8 @@ from pathlib import Path
 from kneematch.evaluation.config import METHODS, EvaluateConfig
 from kneematch.evaluation.run import evaluate
 from kneematch.evaluation.tables import to_markdown
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import TRUTH, synthesize
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import TRUTH, synthesize
 
 SEEDS = {"knee": 600_000, "leg": 700_000}  # disjoint from those of any training
 TOLD = ("losses", "pairs", "accuracy", "reliability", "loss_and_error", "error_by_loss")

@@ -21,11 +21,11 @@ from scipy.optimize import isotonic_regression
 from films import benchmark_parser, table
 from kinds import KNEE_FRAMINGS, Case, labelled_cases, metal_cases, phantom_case
 from kneematch import Detector
-from kneematch.detection.quality import measure_quality
 from kneematch.errors import FilmError
-from kneematch.geometry.pose import pose_from_vector, pose_matrix
-from kneematch.geometry.view import compose
-from kneematch.solvers.problem import make_problem
+from kneematch.knee.quality import measure_quality
+from kneematch.knee.view import compose
+from kneematch.paper.pose import pose_from_vector, pose_matrix
+from kneematch.paper.problem import make_problem
 
 COVERAGE = 0.9
 NEAR = 0.75  # widths of the plateau; a knee that is farther from the true one is another knee

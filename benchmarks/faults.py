@@ -76,9 +76,9 @@ def prepare_killed(folder: Path) -> None:
 
 def prepare_reviewed(folder: Path) -> None:
     """Leave a finished run and decisions about its knees."""
-    from kneematch.detection.detection import Detection
-    from kneematch.review.correction import area_of
-    from kneematch.review.log import Decision, ReviewLog
+    from kneematch.knee.detection import Detection
+    from kneematch.run.correction import area_of
+    from kneematch.run.decisions import Decision, ReviewLog
 
     assert run(folder, [*CROPS, "--overlays"]).code == 0
     log = ReviewLog(folder / "out" / "review.csv")
@@ -414,8 +414,8 @@ def main() -> int:
     args = parser.parse_args()
     if SHIM not in os.environ:
         return run_with_shim()
-    from kneematch.synthetic.config import SynthConfig
-    from kneematch.synthetic.dataset import synthesize
+    from kneephantoms.config import SynthConfig
+    from kneephantoms.dataset import synthesize
 
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary).resolve()
@@ -445,10 +445,10 @@ def remember_results(work: Path, *, train: bool) -> None:
     """
     from torch import Tensor, nn
 
-    from kneematch.batch.config import DetectConfig
     from kneematch.cli.main import main as kneematch
-    from kneematch.detection.detector import Detector, FilmResult
-    from kneematch.networks import pose_network
+    from kneematch.knee.detector import Detector, FilmResult
+    from kneematch.paper import network as pose_network
+    from kneematch.run.config import DetectConfig
     from kneematch.training import pseudo_labels, trainer
 
     found: dict[str, FilmResult] = {}

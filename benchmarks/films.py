@@ -25,20 +25,20 @@ from torch import Tensor
 
 from kneematch.errors import TemplateError
 from kneematch.evaluation.ground_truth import SQUARE_WIDTHS
-from kneematch.geometry.pose import (
+from kneematch.films.annotation import annotate, load_annotation
+from kneematch.films.read import read
+from kneematch.knee.view import SIDE_MARGIN, View, compose, transform
+from kneematch.paper.energy import losses, paper_terms, symmetry_penalty
+from kneematch.paper.pose import (
     pose_from_points,
     pose_from_vector,
     pose_matrix,
     vector_from_pose,
 )
-from kneematch.geometry.split import HALF_SIZE, SIDES, split
-from kneematch.geometry.view import SIDE_MARGIN, View, compose, transform
-from kneematch.io.read import read
-from kneematch.matching.annotation import annotate, load_annotation
-from kneematch.matching.energy import losses, paper_terms, symmetry_penalty
-from kneematch.matching.template import Template, cut_from_view, cut_template
-from kneematch.solvers.problem import Solver, make_problem
-from kneematch.synthetic.phantom import Phantom, phantom
+from kneematch.paper.problem import Solver, make_problem
+from kneematch.paper.split import HALF_SIZE, SIDES, split
+from kneematch.paper.template import Template, cut_from_view, cut_template
+from kneephantoms.phantom import Phantom, phantom
 
 Result = TypeVar("Result")
 
@@ -152,7 +152,7 @@ def phantom_films(
     *,
     side_margin: float = SIDE_MARGIN,
 ) -> list[Film]:
-    """Return phantoms; see `kneematch.synthetic.film_plan.plan_film` for family and framing."""
+    """Return phantoms; see `kneephantoms.film_plan.plan_film` for family and framing."""
     return [
         film_of_phantom(
             f"phantom {seed}",

@@ -41,29 +41,29 @@ from fuzz_mutations import (
     mutate_safetensors,
     mutate_tiff,
 )
-from kneematch.batch.apply import check_ended, run_config
-from kneematch.batch.config import DetectConfig
-from kneematch.batch.journal import Journal
-from kneematch.batch.run import detect_folder
 from kneematch.errors import FilmError
 from kneematch.evaluation.ground_truth import load_ground_truth
-from kneematch.export.run_file import read_run
-from kneematch.io.discovery import find_films
-from kneematch.io.read import read, read_header
-from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import load_annotation
-from kneematch.matching.template import cut_template
-from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.review.correction import area_of
-from kneematch.review.log import Decision, ReviewLog, read_decisions
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
+from kneematch.films.annotation import load_annotation
+from kneematch.films.discovery import find_films
+from kneematch.films.read import read, read_header
+from kneematch.films.write import write_dicom
+from kneematch.models.model_file import load_model, shipped_model
+from kneematch.paper.template import cut_template
+from kneematch.run.apply import check_ended, run_config
+from kneematch.run.config import DetectConfig
+from kneematch.run.correction import area_of
+from kneematch.run.decisions import Decision, ReviewLog, read_decisions
+from kneematch.run.detect_folder import detect_folder
+from kneematch.run.journal import Journal
+from kneematch.run.outputs.run_file import read_run
 from kneematch.training.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from kneematch.training.checkpoint import load_checkpoint
 from kneematch.training.config import DEFAULT
 from kneematch.training.dataset import read_index
 from kneematch.web.detections_table import RowQuery, read_detections_table
 from kneematch.web.loss_meter import load_run_template
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
 
 SECRET = "Zyx^Quux"  # stands for the patient in headers; no message may hold it
 LARGEST_SEED = 40_000  # bytes of pydicom's files
@@ -143,12 +143,12 @@ def read_checkpoint(path: Path) -> object:
 
 
 def read_list(path: Path) -> object:
-    with patch("kneematch.io.discovery._inside", lambda folder, leave_out: [folder]):
+    with patch("kneematch.films.discovery._inside", lambda folder, leave_out: [folder]):
         return find_films(f"@{path}")  # a spoilt list may name the whole disk
 
 
 def read_csv_list(path: Path) -> object:
-    with patch("kneematch.io.discovery._inside", lambda folder, leave_out: [folder]):
+    with patch("kneematch.films.discovery._inside", lambda folder, leave_out: [folder]):
         return find_films(path)
 
 

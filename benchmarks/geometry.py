@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import TemplateError
-from kneematch.geometry.split import SIDES, split, symmetry_axis
-from kneematch.geometry.view import View, transform
-from kneematch.matching.annotation import Annotation, Box
-from kneematch.matching.energy import energy, paper_terms
-from kneematch.matching.template import cut_from_view
-from kneematch.synthetic.phantom import Knee, Phantom, phantom
+from kneematch.films.annotation import Annotation, Box
+from kneematch.knee.view import View, transform
+from kneematch.paper.energy import energy, paper_terms
+from kneematch.paper.split import SIDES, split, symmetry_axis
+from kneematch.paper.template import cut_from_view
+from kneephantoms.phantom import Knee, Phantom, phantom
 
 FINE = (1.3, 1.2)  # width and height of the box around a joint, in plateau widths
 EDGE_SHARE = 0.12  # half width of the windows at the margins, in widths of the box

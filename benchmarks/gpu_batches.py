@@ -12,10 +12,10 @@ import argparse
 import numpy as np
 
 from films import table
-from kneematch.detection.detection import Detection
-from kneematch.detection.detector import Detector
-from kneematch.io.radiograph import Radiograph
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.radiograph import Radiograph
+from kneematch.knee.detection import Detection
+from kneematch.knee.detector import Detector
+from kneephantoms.phantom import phantom
 
 SIZE = (2048, 2494)
 BATCH = 16

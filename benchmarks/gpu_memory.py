@@ -29,13 +29,13 @@ import torch
 from numpy.typing import NDArray
 
 from films import table
-from kneematch.batch.config import DetectConfig
-from kneematch.batch.run import detect_folder
 from kneematch.cli.main import main as kneematch
-from kneematch.detection.detector import Detector
 from kneematch.errors import KneematchError
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
+from kneematch.knee.detector import Detector
+from kneematch.run.config import DetectConfig
+from kneematch.run.detect_folder import detect_folder
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
 
 SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)  # of the way from the memory of one film to a batch's
 LARGEST_PX = 0.05

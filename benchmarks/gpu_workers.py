@@ -16,8 +16,8 @@ import sys
 from pathlib import Path
 
 from films import table
-from kneematch.batch.config import DetectConfig
-from kneematch.batch.run import detect_folder
+from kneematch.run.config import DetectConfig
+from kneematch.run.detect_folder import detect_folder
 from scaling import links, phantom_folder
 
 SIZE = "2048x2494"

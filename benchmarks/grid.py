@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from films import Film, benchmark_parser, halves_of, sets_of_films, share_worse, table, timed
-from kneematch.matching.template import Template
-from kneematch.solvers.exhaustive_search import exhaustive_search
-from kneematch.solvers.grid_search import CHUNK, grid_starts, lowest_descent
-from kneematch.solvers.problem import Problem, make_problem, pyramid
-from kneematch.solvers.settings import N_SCALES, STEPS, STRIDE
+from kneematch.paper.grid_search import CHUNK, grid_starts, lowest_descent
+from kneematch.paper.problem import Problem, make_problem, pyramid
+from kneematch.paper.template import Template
+from kneematch.search.exhaustive_search import exhaustive_search
+from kneematch.search.settings import N_SCALES, STEPS, STRIDE
 
 WORSE = 0.005
 

@@ -24,14 +24,14 @@ from films import (
     score,
     table,
 )
-from kneematch.geometry.pose import pose_matrix
-from kneematch.geometry.split import HALF_SIZE
-from kneematch.geometry.view import transform
-from kneematch.matching.template import Template
-from kneematch.networks.cpu_inference import ByteNetwork
-from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.networks.pose_network import INPUT, network_from_weights
-from kneematch.networks.two_stage import TwoStageNetworks
+from kneematch.knee.view import transform
+from kneematch.models.cpu_inference import ByteNetwork
+from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.two_stage import TwoStageNetworks
+from kneematch.paper.network import INPUT, network_from_weights
+from kneematch.paper.pose import pose_matrix
+from kneematch.paper.split import HALF_SIZE
+from kneematch.paper.template import Template
 
 
 def least(methods: Mapping[str, Callable[[Tensor], Tensor]], given: Tensor, turns: int) -> Tensor:

@@ -27,11 +27,11 @@ from scipy import ndimage
 
 from films import SQUARE_WIDTHS, benchmark_parser, table
 from kneematch import Detection, Detector
-from kneematch.detection.quality import METAL
-from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read
-from kneematch.synthetic.film_plan import plan_film
-from kneematch.synthetic.phantom import exposed_legs, phantom
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.read import read
+from kneematch.knee.quality import METAL
+from kneephantoms.film_plan import plan_film
+from kneephantoms.phantom import exposed_legs, phantom
 
 KNEE_FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral")
 FRAMINGS = (*KNEE_FRAMINGS, "other")

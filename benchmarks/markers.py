@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 
 from films import table
-from kneematch.detection.markers import Marker, read_markers
-from kneematch.detection.preparation import resolve_laterality
-from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read
-from kneematch.synthetic.film_plan import plan_film
-from kneematch.synthetic.phantom import render
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.read import read
+from kneematch.knee.preparation import resolve_laterality
+from kneematch.models.markers import Marker, read_markers
+from kneephantoms.film_plan import plan_film
+from kneephantoms.phantom import render
 
 FIRST_SEED = 60_000_000  # disjoint from those of the training
 

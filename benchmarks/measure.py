@@ -26,18 +26,18 @@ from numpy.typing import NDArray
 from scipy.ndimage import affine_transform
 
 from films import table
-from kneematch.detection.detector import Detector
-from kneematch.detection.measuring import find_outlines, measure_knees, outline_network
-from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read
-from kneematch.measures.drawn_knees import SUFFIX, DrawnKnee, read_masks
-from kneematch.measures.joint_space import COMPARTMENTS, FIXED, minimum_width, widths_at
-from kneematch.measures.measure import ANGLE, UNITS, measure_outlines
-from kneematch.measures.network import JOINT_FRAME, OutlineNetwork
-from kneematch.measures.outlines import Outlines
-from kneematch.measures.phantom_crops import true_outlines
-from kneematch.synthetic.film_plan import plan_film
-from kneematch.synthetic.phantom import phantom, true_knees
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.read import read
+from kneematch.knee.detector import Detector
+from kneematch.knee.joint_space import COMPARTMENTS, FIXED, minimum_width, widths_at
+from kneematch.knee.measure import ANGLE, UNITS, measure_outlines
+from kneematch.knee.measuring import find_outlines, measure_knees, outline_network
+from kneematch.knee.outlines import Outlines
+from kneematch.models.outlines import JOINT_FRAME, OutlineNetwork
+from kneematch.training.drawn_knees import SUFFIX, DrawnKnee, read_masks
+from kneematch.training.phantom_crops import true_outlines
+from kneephantoms.film_plan import plan_film
+from kneephantoms.phantom import phantom, true_knees
 
 Array = NDArray[np.float64]
 

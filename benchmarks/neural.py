@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 
 from films import SCORE_COLUMNS, benchmark_parser, film_sets, find, score, table
-from kneematch.detection.methods import OWN_TRUST
-from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.networks.two_stage import network_solver
-from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import QUICK_LEVELS, refine_anchored
-from kneematch.solvers.exhaustive_search import exhaustive_search
-from kneematch.solvers.sliding_window import sliding_window
+from kneematch.knee.methods import OWN_TRUST
+from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.two_stage import network_solver
+from kneematch.paper.sharpening import adam
+from kneematch.paper.sliding_window import sliding_window
+from kneematch.search.anchored_refinement import QUICK_LEVELS, refine_anchored
+from kneematch.search.exhaustive_search import exhaustive_search
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from kneematch.networks.pose_network import PoseNetwork
+from kneematch.paper.network import PoseNetwork
 from kneematch.training.distributed import Group
 from kneematch.training.initial_weights import Networks, initial_networks
 from kneematch.training.phase import PhaseData, PhaseState

@@ -24,12 +24,12 @@ import torch
 torch.set_num_threads(1)
 import kneematch
 try:
-    from kneematch.detection.loading import load
-    from kneematch.detection.preparation import prepare as prepare_films
+    from kneematch.knee.loading import load
+    from kneematch.knee.preparation import prepare as prepare_films
     def prepare(film, how):
         return prepare_films([load(film, how.device)], how)[0]
 except ImportError:
-    from kneematch.detection.prepare import prepare
+    from kneematch.knee.preparation import prepare
 detector = kneematch.Detector.load(device="cpu")
 how = detector.preparation if hasattr(detector, "preparation") else detector.room
 def timed(work):

@@ -17,11 +17,11 @@ from scipy.ndimage import map_coordinates
 from films import benchmark_parser, table
 from kneematch import Detector
 from kneematch.evaluation.ground_truth import load_ground_truth
-from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read
-from kneematch.synthetic.anatomy import femur_border, tibia_border
-from kneematch.synthetic.film_plan import plan_film
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.read import read
+from kneephantoms.anatomy import femur_border, tibia_border
+from kneephantoms.film_plan import plan_film
+from kneephantoms.phantom import phantom
 
 Array = NDArray[np.float64]
 

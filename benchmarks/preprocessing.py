@@ -25,10 +25,10 @@ from pydicom.uid import ExplicitVRLittleEndian
 from skimage.transform import resize
 
 from films import table, timed
-from kneematch.geometry.split import split
-from kneematch.io.read import read
-from kneematch.io.write import write_dicom
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.read import read
+from kneematch.films.write import write_dicom
+from kneematch.paper.split import split
+from kneephantoms.phantom import phantom
 from memory import kilobytes
 
 FASTER = 5.0  # target: times faster than the plain script

@@ -37,27 +37,27 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from films import Film, evaluate_poses, halves_of, known, phantom_films, real_films, score, table
-from kneematch.geometry.pose import (
+from kneematch.films.annotation import Annotation, load_annotation, save_annotation
+from kneematch.films.read import read
+from kneematch.knee.view import HALF_ASPECT, View
+from kneematch.models.model_file import PHASES
+from kneematch.models.two_stage import TwoStageNetworks
+from kneematch.paper.energy import energy, paper_terms
+from kneematch.paper.network import crop_views, full_frames
+from kneematch.paper.pose import (
     compose_pose,
     pose_from_vector,
     pose_matrix,
     relative_pose,
     vector_from_pose,
 )
-from kneematch.geometry.sampling import sample
-from kneematch.geometry.split import split
-from kneematch.geometry.view import HALF_ASPECT, View
-from kneematch.io.read import read
-from kneematch.matching.annotation import Annotation, load_annotation, save_annotation
-from kneematch.matching.energy import energy, paper_terms
-from kneematch.matching.template import Template
-from kneematch.networks.model_file import PHASES
-from kneematch.networks.pose_network import crop_views, full_frames
-from kneematch.networks.two_stage import TwoStageNetworks
-from kneematch.solvers.adam import adam
-from kneematch.solvers.exhaustive_search import exhaustive_search
-from kneematch.solvers.problem import Problem, make_problem, pyramid
-from kneematch.solvers.sliding_window import sliding_window
+from kneematch.paper.problem import Problem, make_problem, pyramid
+from kneematch.paper.sharpening import adam
+from kneematch.paper.sliding_window import sliding_window
+from kneematch.paper.split import split
+from kneematch.paper.template import Template
+from kneematch.sampling import sample
+from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.training import distributed
 from kneematch.training.config import PAPER
 from kneematch.training.dataset import FilmsInMemory

@@ -23,11 +23,11 @@ from films import benchmark_parser, table
 from kinds import Case, iou, labelled_cases, phantom_case
 from kneematch import Detection, Detector
 from kneematch.errors import FilmError
-from kneematch.geometry.split import SIDES, split
-from kneematch.geometry.view import SIDE_MARGIN, KneePlace, cut_views
-from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read
-from kneematch.matching.annotation import Annotation, annotate
+from kneematch.films.annotation import Annotation, annotate
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.read import read
+from kneematch.knee.view import SIDE_MARGIN, KneePlace, cut_views
+from kneematch.paper.split import SIDES, split
 
 GOOD = 0.75  # IoU
 HALVES = "neural+sharpen"  # the built-in networks on halves, as in the paper

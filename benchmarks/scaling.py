@@ -43,10 +43,10 @@ import torch
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000Lossless
 
-from kneematch.detection.detector import Detector
-from kneematch.synthetic.config import SynthConfig, parse_size
-from kneematch.synthetic.dataset import synthesize
-from kneematch.synthetic.phantom import phantom
+from kneematch.knee.detector import Detector
+from kneephantoms.config import SynthConfig, parse_size
+from kneephantoms.dataset import synthesize
+from kneephantoms.phantom import phantom
 
 SAMPLE_S = 0.02
 COMPUTE_S = 6.0

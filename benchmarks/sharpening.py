@@ -29,14 +29,14 @@ from films import (
     timed,
     true_vectors,
 )
-from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.matching.energy import losses, symmetry_penalty
-from kneematch.matching.template import Template
-from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import refine_anchored
-from kneematch.solvers.ncc_bank import bank_minima
-from kneematch.solvers.problem import Problem, Refiner, make_problem, pyramid
-from kneematch.solvers.settings import STEPS
+from kneematch.paper.energy import losses, symmetry_penalty
+from kneematch.paper.pose import pose_from_vector, vector_from_pose
+from kneematch.paper.problem import Problem, Refiner, make_problem, pyramid
+from kneematch.paper.sharpening import adam
+from kneematch.paper.template import Template
+from kneematch.search.anchored_refinement import refine_anchored
+from kneematch.search.ncc_bank import bank_minima
+from kneematch.search.settings import STEPS
 
 SCALE_OFF, CENTRE_OFF, ROTATION_OFF = 0.12, 0.2, 0.05
 WORSE = 0.005

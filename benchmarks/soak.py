@@ -29,9 +29,9 @@ from pathlib import Path
 import numpy as np
 
 from films import table
-from kneematch.io.write import write_png16
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
+from kneematch.films.write import write_png16
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
 from memory import kilobytes
 
 FAULTY_SHARE = 0.05

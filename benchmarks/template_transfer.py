@@ -24,22 +24,22 @@ from films import (
     score,
     table,
 )
-from kneematch.geometry.pose import (
+from kneematch.films.annotation import load_annotation
+from kneematch.knee.view import HALF_ASPECT
+from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.template_transfer import transfer_template
+from kneematch.paper.pose import (
     compose_pose,
     pose_from_vector,
     pose_matrix,
     relative_pose,
     vector_from_pose,
 )
-from kneematch.geometry.sampling import sample
-from kneematch.geometry.view import HALF_ASPECT
-from kneematch.matching.annotation import load_annotation
-from kneematch.matching.template import Template, normalize_local_contrast
-from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.networks.template_transfer import transfer_template
-from kneematch.solvers.anchored_refinement import LEVELS, refine_anchored
-from kneematch.solvers.gauss_newton import Level
-from kneematch.solvers.problem import make_problem
+from kneematch.paper.problem import make_problem
+from kneematch.paper.template import Template, normalize_local_contrast
+from kneematch.sampling import sample
+from kneematch.search.anchored_refinement import LEVELS, refine_anchored
+from kneematch.search.gauss_newton import Level
 from kneematch.training.dataset import Films, FilmsInMemory
 from kneematch.training.distributed import Group
 from kneematch.training.pseudo_labels import find_poses

@@ -22,12 +22,12 @@ from torch import Tensor
 
 from films import FAMILY, ordinary_phantoms, phantom_films
 from kneematch.errors import TemplateError
-from kneematch.geometry.view import SIDE_MARGIN
-from kneematch.io.read import read
-from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import Annotation, annotate
-from kneematch.matching.template import cut_template
-from kneematch.networks.model_file import Model, save_model
+from kneematch.films.annotation import Annotation, annotate
+from kneematch.films.read import read
+from kneematch.films.write import write_dicom
+from kneematch.knee.view import SIDE_MARGIN
+from kneematch.models.model_file import Model, save_model
+from kneematch.paper.template import cut_template
 from kneematch.training.config import RECIPES, TrainConfig
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group

@@ -23,15 +23,15 @@ from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from films import table
-from kneematch.detection.detection import YES, Detection
-from kneematch.export.tables import write_tables
-from kneematch.geometry.view import rectangle_to_film
-from kneematch.io.write import write_dicom
-from kneematch.synthetic.phantom import Knee, phantom
+from kneematch.films.write import write_dicom
+from kneematch.knee.detection import YES, Detection
+from kneematch.knee.view import rectangle_to_film
+from kneematch.run.outputs.tables import write_tables
 from kneematch.web.annotate import annotate_app
 from kneematch.web.review import review_app
 from kneematch.web.review_session import ReviewSession
 from kneematch.web.server import Credentials, make_server, open_port
+from kneephantoms.phantom import Knee, phantom
 
 CHROMIUM = "/usr/bin/chromium"
 SIZES = {"1280 x 800": (1280, 800), "2560 x 1440": (2560, 1440)}

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from kneematch.detection.detector import Detector
-from kneematch.detection.overlay import draw_detections
-from kneematch.export.contact_sheet import CELL_PX, contact_sheet, draw_split
-from kneematch.measures.joint_space import COMPARTMENTS, FIXED
-from kneematch.measures.landmarks import landmarks
-from kneematch.measures.outlines import Array
-from kneematch.measures.phantom_crops import true_outlines
-from kneematch.synthetic.film_plan import plan_film
-from kneematch.synthetic.phantom import phantom
+from kneematch.knee.detector import Detector
+from kneematch.knee.joint_space import COMPARTMENTS, FIXED
+from kneematch.knee.landmarks import landmarks
+from kneematch.knee.outlines import Array
+from kneematch.knee.overlay import draw_detections
+from kneematch.run.outputs.contact_sheet import CELL_PX, contact_sheet, draw_split
+from kneematch.training.phantom_crops import true_outlines
+from kneephantoms.film_plan import plan_film
+from kneephantoms.phantom import phantom
 
 ORANGE, BLUE, YELLOW, WHITE, BLACK = "#ff9a3c", "#4aa8ff", "#ffe14d", "#ffffff", "#000000"
 IMAGES = Path(__file__).parent / "images"

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kneematch.detection.locate import CHANNELS, STRIDE, UNIT_PX, Locator, prepare_input
+from kneematch.models.locator import CHANNELS, STRIDE, UNIT_PX, Locator, prepare_input
 from kneematch.training.losses import apply_exposures, draw_exposures
 from phantom_data import PhantomData
 

@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from kneematch.detection.markers import (
+from kneematch.models.markers import (
     FILM_PX,
     LETTERS,
     PATCH,
@@ -31,9 +31,9 @@ from kneematch.detection.markers import (
     marker_networks,
     shrink,
 )
-from kneematch.geometry.sampling import resize
-from kneematch.synthetic.film_plan import plan_film
-from kneematch.synthetic.phantom import render
+from kneematch.sampling import resize
+from kneephantoms.film_plan import plan_film
+from kneephantoms.phantom import render
 
 FIRST_SEED = 50_000_000  # disjoint from those of any test
 FINER = 3  # letters are drawn this many times larger and then reduced

@@ -17,7 +17,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from kneematch.geometry.pose import (
+from kneematch.films.annotation import COARSE, FINE, GREEN, PLATEAU_MARGINS, RED, Box
+from kneematch.knee.view import HALF_ASPECT, VIEW_SIZE, VIEW_WIDTH
+from kneematch.models.cpu_inference import measured_ranges
+from kneematch.models.model_file import Model, load_model, save_model, shipped_model
+from kneematch.models.two_stage import ENLARGE
+from kneematch.paper.network import INPUT, WIDTH, PoseNetwork, crop_views
+from kneematch.paper.pose import (
     WIDE_JITTER,
     PoseJitter,
     corner_distance,
@@ -29,14 +35,8 @@ from kneematch.geometry.pose import (
     pose_matrix,
     relative_pose,
 )
-from kneematch.geometry.sampling import resize, sample
-from kneematch.geometry.view import HALF_ASPECT, VIEW_SIZE, VIEW_WIDTH
-from kneematch.matching.annotation import COARSE, FINE, GREEN, PLATEAU_MARGINS, RED, Box
-from kneematch.matching.template import Template, Window, normalize_local_contrast
-from kneematch.networks.cpu_inference import measured_ranges
-from kneematch.networks.model_file import Model, load_model, save_model, shipped_model
-from kneematch.networks.pose_network import INPUT, WIDTH, PoseNetwork, crop_views
-from kneematch.networks.two_stage import ENLARGE
+from kneematch.paper.template import Template, Window, normalize_local_contrast
+from kneematch.sampling import resize, sample
 from kneematch.training.losses import apply_exposures, draw_exposures
 from locator_training import train_locator, train_one_cycle
 from phantom_data import (

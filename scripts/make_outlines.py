@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from kneematch.io.files import content_hash
-from kneematch.measures.network import CHANNELS, OutlineNetwork, load_network, save_network
-from kneematch.measures.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
+from kneematch.films.files import content_hash
+from kneematch.models.outlines import CHANNELS, OutlineNetwork, load_network, save_network
 from kneematch.training.outline_training import OutlineConfig, train_outlines
+from kneematch.training.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
 
 FIRST_SEED = 20_000_000  # disjoint from those of any test
 EXTENTS = {"joint": JOINT, "leg": LEG}

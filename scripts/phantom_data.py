@@ -7,12 +7,12 @@ from multiprocessing import get_context
 import torch
 from torch import Tensor
 
-from kneematch.geometry.sampling import resize, resize_part
-from kneematch.geometry.split import HALF_SIZE, split
-from kneematch.geometry.view import SIDE_MARGIN, transform
-from kneematch.io.radiograph import Radiograph
-from kneematch.synthetic.film_plan import plan_film
-from kneematch.synthetic.phantom import Knee, render, true_knees
+from kneematch.films.radiograph import Radiograph
+from kneematch.knee.view import SIDE_MARGIN, transform
+from kneematch.paper.split import HALF_SIZE, split
+from kneematch.sampling import resize, resize_part
+from kneephantoms.film_plan import plan_film
+from kneephantoms.phantom import Knee, render, true_knees
 
 FIRST_SEED = 10_000_000  # disjoint from those of any test
 FRAMINGS = {  # share of the films

@@ -43,12 +43,12 @@ from kneematch.evaluation.tables import (
     to_markdown,
     write_text,
 )
-from kneematch.io.csv_text import Cell
-from kneematch.io.files import make_folder, refuse_existing, write_file
-from kneematch.matching.annotation import load_annotation
-from kneematch.networks.model_file import load_model
+from kneematch.films.annotation import load_annotation
+from kneematch.films.csv_text import Cell
+from kneematch.films.files import make_folder, refuse_existing, write_file
+from kneematch.models.model_file import load_model
 from kneematch.progress import Progress, no_progress
-from kneematch.solvers.settings import PaperSettings
+from kneematch.search.settings import PaperSettings
 from kneematch.training.config import RECIPES
 from kneematch.training.trainer import checkpoint_path, training_settings
 from reproduce_config import ReproduceConfig

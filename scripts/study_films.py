@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from kneematch.errors import FilmError, SettingsError
-from kneematch.io.discovery import (
+from kneematch.films.discovery import (
     CSV_SUFFIX,
     LIST_SIGN,
     find_films,
@@ -18,7 +18,7 @@ from kneematch.io.discovery import (
     refuse_unlistable,
     resolve_listed_path,
 )
-from kneematch.io.read import is_dicom
+from kneematch.films.read import is_dicom
 from reproduce_config import ReproduceConfig
 
 ARCHIVE = ".tar.gz"  # in which a series may be packed

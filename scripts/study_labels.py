@@ -18,8 +18,8 @@ from kneematch.evaluation.ground_truth import (
     load_ground_truth,
     read_label_rows,
 )
-from kneematch.io.dicom_header import header_value
-from kneematch.io.read import read_header
+from kneematch.films.dicom_header import header_value
+from kneematch.films.read import read_header
 
 LANDMARK_COLUMNS = ("subject_id", "side", "tibia", "bbox")
 BOX_COLUMNS = tuple("012345678")

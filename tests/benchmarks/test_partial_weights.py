@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kneematch.networks.pose_network import PoseNetwork, full_frames
+from kneematch.paper.network import PoseNetwork, full_frames
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group
 from kneematch.training.phase import PhaseData, PhaseState

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from kneematch.cli.main import main
-from kneematch.io.read import read
-from kneematch.review.log import Area, Decision, ReviewLog
+from kneematch.films.read import read
+from kneematch.run.decisions import Area, Decision, ReviewLog
 from tables import read_table
 
 

@@ -14,13 +14,13 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from kneematch.cli.main import app, main
-from kneematch.export.tables import COLUMNS, TABLES
-from kneematch.io.write import write_dicom, write_png16
-from kneematch.matching.annotation import annotate, save_annotation
-from kneematch.review.log import AREA_COLUMNS, Area, Decision, ReviewLog
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
-from kneematch.synthetic.phantom import Knee, phantom
+from kneematch.films.annotation import annotate, save_annotation
+from kneematch.films.write import write_dicom, write_png16
+from kneematch.run.decisions import AREA_COLUMNS, Area, Decision, ReviewLog
+from kneematch.run.outputs.tables import COLUMNS, TABLES
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
+from kneephantoms.phantom import Knee, phantom
 from tables import read_table
 
 TEMPLATE_SEED, SEEDS = 0, {"one.dcm": 1, "two.dcm": 10, "sub/two.png": 21}  # the last a negative

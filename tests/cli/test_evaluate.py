@@ -7,8 +7,8 @@ import pytest
 
 from kneematch.cli.evaluate import PRINTED
 from kneematch.cli.main import main
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
 
 OPTIONS = ["--methods", "search", "--paper", "--device", "cpu", "--workers", "0"]
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import kneematch
 from kneematch.cli.main import app, main
 from kneematch.cli.terminal import log_to_stderr
-from kneematch.io.write import write_dicom, write_png16
+from kneematch.films.write import write_dicom, write_png16
 
 HEAVY = {"torch", "numpy", "skimage", "pydicom", "PIL"}
 
@@ -64,7 +64,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_compare_imports_no_torch() -> None:
-    code = "import sys, kneematch.evaluation.visits; print(*sys.modules)"
+    code = "import sys, kneematch.evaluation.longitudinal; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "torch" not in done.stdout.split()
 
@@ -120,7 +120,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     def broken(path: Path) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("kneematch.detection.describe.describe", broken)
+    monkeypatch.setattr("kneematch.knee.describe.describe", broken)
     with pytest.raises(ZeroDivisionError):
         main(["info", str(film(tmp_path / "a.png"))])
 
@@ -142,7 +142,7 @@ def test_too_little_memory_of_a_gpu_is_one_line(
     def full(path: Path) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 MiB.\nGPU 0 has ...")
 
-    monkeypatch.setattr("kneematch.detection.describe.describe", full)
+    monkeypatch.setattr("kneematch.knee.describe.describe", full)
     assert main(["info", str(film(tmp_path / "a.png"))]) == 2
     assert one_line(capsys.readouterr().err).startswith("kneematch: not enough memory on the GPU; ")
 

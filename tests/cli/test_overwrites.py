@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kneematch.cli.main import main
-from kneematch.io.write import write_png16
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.write import write_png16
+from kneephantoms.phantom import phantom
 
 FILM, PICTURE = "films/phantom-00000.dcm", "films/photo.png"
 TRAIN = ("train", "films", "--template", "films/template.json", "--device", "cpu", "-o")

@@ -17,12 +17,12 @@ import pytest
 from torch import Tensor
 
 from kneematch.cli.main import main
-from kneematch.detection.detector import Detector
-from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
+from kneematch.knee.detector import Detector
+from kneematch.models.model_file import load_model, shipped_model
 from kneematch.training import trainer
 from kneematch.training.report import Epoch, read_metrics, write_metrics
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
 
 FILMS = 3
 DEFAULT = ["--epochs", "1", "--batch-size", "2"]  # the second batch is one film

@@ -6,7 +6,7 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import EvaluateConfig
-from kneematch.solvers.settings import PaperSettings
+from kneematch.search.settings import PaperSettings
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from detections import make_detection
-from kneematch.detection.detection import Detection
 from kneematch.evaluation.figures import (
     AROUND,
     CAPTION,
@@ -31,8 +30,9 @@ from kneematch.evaluation.figures import (
 )
 from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.scores import KneeScore
-from kneematch.io.write import write_png16
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.write import write_png16
+from kneematch.knee.detection import Detection
+from kneephantoms.phantom import phantom
 
 Texts = list[tuple[str, str]]  # font, text
 

@@ -17,7 +17,7 @@ from kneematch.evaluation.loss_tables import (
 from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.scores import KneeScore
 from kneematch.evaluation.tables import Table, to_latex, to_markdown
-from kneematch.io.csv_text import Cell
+from kneematch.films.csv_text import Cell
 
 KNEES = 30
 RISING = np.arange(1, KNEES + 1) / 100

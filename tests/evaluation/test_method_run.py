@@ -11,9 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.detection.detector import Detector
-from kneematch.detection.loading import load
-from kneematch.detection.preparation import Preparation, PreparedFilm, prepare
 from kneematch.evaluation.config import METHODS, EvaluateConfig
 from kneematch.evaluation.method_run import (
     MethodRun,
@@ -25,14 +22,17 @@ from kneematch.evaluation.method_run import (
     run_methods,
     timing_caption,
 )
-from kneematch.io.write import write_png16
-from kneematch.matching.annotation import annotate
-from kneematch.matching.template import Template, cut_template
+from kneematch.films.annotation import annotate
+from kneematch.films.write import write_png16
+from kneematch.knee.detector import Detector
+from kneematch.knee.loading import load
+from kneematch.knee.preparation import Preparation, PreparedFilm, prepare
+from kneematch.paper.problem import Problem
+from kneematch.paper.template import Template, cut_template
 from kneematch.progress import Advance, no_progress
-from kneematch.solvers.problem import Problem
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
-from kneematch.synthetic.phantom import phantom
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
+from kneephantoms.phantom import phantom
 
 SIZE = (320, 400)
 SLEEP_MS = 40

@@ -14,10 +14,10 @@ import kneematch
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import EvaluateConfig
 from kneematch.evaluation.run import EvaluateResult, evaluate
-from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import annotate, load_annotation, save_annotation
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
+from kneematch.films.annotation import annotate, load_annotation, save_annotation
+from kneematch.films.write import write_dicom
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
 from tables import read_table
 
 METHODS = ("neural", "search")

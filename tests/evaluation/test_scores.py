@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from detections import make_detection
-from kneematch.detection.detection import Detection, Point
 from kneematch.errors import SettingsError
 from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee
 from kneematch.evaluation.method_run import MethodRun
@@ -23,7 +22,8 @@ from kneematch.evaluation.scores import (
     score_knees,
 )
 from kneematch.evaluation.tables import Table
-from kneematch.io.csv_text import Cell
+from kneematch.films.csv_text import Cell
+from kneematch.knee.detection import Detection, Point
 
 Margins = tuple[float, float, float, float]  # x1, y1, x2, y2
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from kneematch.detection.detection import CORNERS, corners_to_matrix
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.evaluation.ground_truth import load_ground_truth
 from kneematch.evaluation.tables import Table
@@ -18,15 +17,16 @@ from kneematch.evaluation.template_ranking import (
     disagreement,
     rank_templates,
 )
-from kneematch.matching.annotation import (
+from kneematch.films.annotation import (
     PLATEAU_MARGINS,
     Annotation,
     Box,
     annotate,
     save_annotation,
 )
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
+from kneematch.knee.detection import CORNERS, corners_to_matrix
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
 
 Floats = NDArray[np.float64]
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from detections import make_detection
-from kneematch.detection.detection import Detection
 from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.uniformity import (
     REACH,
@@ -19,9 +18,10 @@ from kneematch.evaluation.uniformity import (
     profile_shifts,
     uniformity_table,
 )
-from kneematch.io.csv_text import Cell
-from kneematch.io.write import write_png16
-from kneematch.synthetic.phantom import Knee, Phantom, phantom
+from kneematch.films.csv_text import Cell
+from kneematch.films.write import write_png16
+from kneematch.knee.detection import Detection
+from kneephantoms.phantom import Knee, Phantom, phantom
 
 FILMS = 12
 WIDTH = 1.35  # of an area, in plateaus

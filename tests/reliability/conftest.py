@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -14,10 +14,10 @@ import pytest
 import typer
 
 from kneematch.cli import main as cli
-from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import annotate, save_annotation
-from kneematch.networks.model_file import load_model
-from kneematch.synthetic.phantom import Phantom, phantom
+from kneematch.films.annotation import annotate, save_annotation
+from kneematch.films.write import write_dicom
+from kneematch.models.model_file import load_model
+from kneephantoms.phantom import Phantom, phantom
 from reproduce_oai_most import app
 
 FRONTAL = "Bilateral PA Fixed Flexion Knee"

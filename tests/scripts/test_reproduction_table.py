@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kneematch.detection.detection import CORNERS, Detection
 from kneematch.evaluation.method_run import MethodRun
+from kneematch.knee.detection import CORNERS, Detection
 from reproduce_config import ReproduceConfig
 from reproduce_oai_most import reproduction_table
 from study_films import MOST, OAI

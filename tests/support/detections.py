@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kneematch.detection.detection import Detection
+from kneematch.knee.detection import Detection
 
 
 def make_detection(

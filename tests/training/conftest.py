@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kneematch.geometry.sampling import resize
-from kneematch.geometry.split import split
-from kneematch.geometry.view import View
-from kneematch.matching.annotation import annotate
-from kneematch.matching.template import cut_from_view
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.annotation import annotate
+from kneematch.knee.view import View
+from kneematch.paper.split import split
+from kneematch.paper.template import cut_from_view
+from kneematch.sampling import resize
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.phase import Loss
 from kneematch.training.two_phases import TemplatePair
+from kneephantoms.phantom import phantom
 
 SEEDS, FAMILY = (9, 14, 23, 42, 47), 3
 SIZE = (160, 100)  # of a half

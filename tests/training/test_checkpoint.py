@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.solvers.adam import adam
+from kneematch.paper.sharpening import adam
 from kneematch.training import phase as phase_module
 from kneematch.training.checkpoint import load_checkpoint, save_checkpoint
 from kneematch.training.config import DEFAULT, PAPER, Recipe

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.networks.two_stage import ENLARGE
+from kneematch.models.two_stage import ENLARGE
 from kneematch.training.config import DEFAULT, PAPER, TrainConfig, cache_folder
 
 

@@ -16,12 +16,9 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.geometry.split import split
-from kneematch.io.read import read
-from kneematch.io.write import write_dicom, write_png16
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.read import read
+from kneematch.films.write import write_dicom, write_png16
+from kneematch.paper.split import split
 from kneematch.training import dataset
 from kneematch.training.dataset import (
     BYTES,
@@ -31,6 +28,9 @@ from kneematch.training.dataset import (
     read_index,
     to_device,
 )
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
+from kneephantoms.phantom import phantom
 
 SIDE_MARGIN = 0.08
 COUNT = 4

@@ -11,8 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kneematch.errors import SettingsError
-from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.networks.pose_network import PoseNetwork, network_from_weights
+from kneematch.models.model_file import load_model, shipped_model
+from kneematch.paper.network import PoseNetwork, network_from_weights
 from kneematch.training import initial_weights
 from kneematch.training.initial_weights import initial_networks
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.geometry.pose import NARROW_JITTER, PoseJitter, relative_pose, vector_from_pose
-from kneematch.networks.pose_network import crop_views, full_frames
-from kneematch.solvers.problem import make_problem, pyramid
+from kneematch.paper.network import crop_views, full_frames
+from kneematch.paper.pose import NARROW_JITTER, PoseJitter, relative_pose, vector_from_pose
+from kneematch.paper.problem import make_problem, pyramid
 from kneematch.training import losses as module
 from kneematch.training.losses import (
     HIDDEN,

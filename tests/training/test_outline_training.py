@@ -8,12 +8,11 @@ import pytest
 import torch
 
 from kneematch.errors import SettingsError
-from kneematch.io.write import write_png16
-from kneematch.measures.augmentation import draw_views
-from kneematch.measures.drawn_knees import read_masks
-from kneematch.measures.network import JOINT_FRAME, OutlineNetwork, load_network, save_network
-from kneematch.measures.outlines import Outlines
-from kneematch.measures.phantom_crops import JOINT, draw_maps
+from kneematch.films.write import write_png16
+from kneematch.knee.outlines import Outlines
+from kneematch.models.outlines import JOINT_FRAME, OutlineNetwork, load_network, save_network
+from kneematch.training.drawn_knees import read_masks
+from kneematch.training.outline_augmentation import draw_views
 from kneematch.training.outline_training import (
     OutlineConfig,
     maps_of_knees,
@@ -21,6 +20,7 @@ from kneematch.training.outline_training import (
     train_outlines,
     tune_outlines,
 )
+from kneematch.training.phantom_crops import JOINT, draw_maps
 
 
 def write_phantom_masks(folder: Path, count: int) -> None:

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.networks.pose_network import PoseNetwork, crop_views, full_frames
-from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import refine_anchored
-from kneematch.solvers.problem import make_problem
+from kneematch.paper.network import PoseNetwork, crop_views, full_frames
+from kneematch.paper.pose import pose_from_vector, vector_from_pose
+from kneematch.paper.problem import make_problem
+from kneematch.paper.sharpening import adam
+from kneematch.search.anchored_refinement import refine_anchored
 from kneematch.training import distributed, phase
 from kneematch.training.config import DEFAULT, PAPER, Recipe
 from kneematch.training.distributed import Group

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.geometry.pose import corner_distance, vector_from_pose
-from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.solvers.problem import make_problem
+from kneematch.models.model_file import load_model, shipped_model
+from kneematch.paper.pose import corner_distance, vector_from_pose
+from kneematch.paper.problem import make_problem
 from kneematch.training import distributed
 from kneematch.training.distributed import Group
 from kneematch.training.pseudo_labels import find_poses, make_pseudo_labels

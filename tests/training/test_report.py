@@ -13,13 +13,12 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from kneematch.errors import SettingsError
-from kneematch.geometry.split import split
-from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR
-from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import Annotation, annotate
-from kneematch.networks.model_file import load_model, save_model, shipped_model
-from kneematch.networks.pose_network import PoseNetwork
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.annotation import Annotation, annotate
+from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR
+from kneematch.films.write import write_dicom
+from kneematch.models.model_file import load_model, save_model, shipped_model
+from kneematch.paper.network import PoseNetwork
+from kneematch.paper.split import split
 from kneematch.training.config import DEFAULT, PAPER
 from kneematch.training.distributed import Group
 from kneematch.training.phase import predict_poses
@@ -36,6 +35,7 @@ from kneematch.training.report import (
     write_metrics,
 )
 from kneematch.training.two_phases import Task, coarse_phase, fine_phase
+from kneephantoms.phantom import phantom
 
 SIZE = (1200, 640)  # (width, height) of the picture
 FILM_SIZE = (480, 600)

@@ -19,12 +19,12 @@ from torch import Tensor
 import kneematch
 from kneematch import TrainConfig
 from kneematch.errors import SettingsError
-from kneematch.networks.model_file import load_model, shipped_model
+from kneematch.models.model_file import load_model, shipped_model
 from kneematch.progress import Advance
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
 from kneematch.training.report import read_metrics
 from kneematch.training.trainer import TrainResult, checkpoint_path, train, training_settings
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
 
 FILMS = 2
 

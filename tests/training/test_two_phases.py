@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.geometry.pose import compose_pose, pose_from_vector
-from kneematch.networks.pose_network import crop_views, full_frames
+from kneematch.paper.network import crop_views, full_frames
+from kneematch.paper.pose import compose_pose, pose_from_vector
 from kneematch.training import two_phases
 from kneematch.training.config import DEFAULT, PAPER
 from kneematch.training.distributed import Group

@@ -21,13 +21,13 @@ from playwright.sync_api import (
 )
 
 from kneematch.cli.main import main
-from kneematch.detection.quality import ATYPICAL, DISAGREE
-from kneematch.io.read import read
-from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import Annotation, annotate, save_annotation
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.annotation import Annotation, annotate, save_annotation
+from kneematch.films.read import read
+from kneematch.films.write import write_dicom
+from kneematch.knee.quality import ATYPICAL, DISAGREE
 from kneematch.web.drawing import SplitFilm, detected_annotation
 from kneematch.web.server import Credentials, make_server, open_port
+from kneephantoms.phantom import phantom
 
 CHROMIUM = Path("/usr/bin/chromium")
 TIMEOUT_MS = 90_000  # for a busy machine

@@ -13,11 +13,11 @@ from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
 from film_mouse import drag, on_screen
-from kneematch.detection.detector import Detector
-from kneematch.matching.annotation import annotate, load_annotation
-from kneematch.synthetic.phantom import Knee, phantom
+from kneematch.films.annotation import annotate, load_annotation
+from kneematch.knee.detector import Detector
 from kneematch.web.annotate import annotate_app
 from kneematch.web.server import Credentials
+from kneephantoms.phantom import Knee, phantom
 
 SIZE = (512, 512)
 KNEE = phantom(0, size=SIZE).knees[0]  # the one with the lower loss

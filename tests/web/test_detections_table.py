@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kneematch.detection.quality import ATYPICAL, DISAGREE
 from kneematch.errors import SettingsError
-from kneematch.export.tables import landmark_names, write_tables
+from kneematch.knee.quality import ATYPICAL, DISAGREE
+from kneematch.run.outputs.tables import landmark_names, write_tables
 from kneematch.web.detections_table import DetectionsTable, RowQuery, read_detections_table
 
 

@@ -10,12 +10,11 @@ import pytest
 import torch
 from PIL import Image
 
-from kneematch.detection.detector import Detector
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.io.read import read
-from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import annotate
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.annotation import annotate
+from kneematch.films.read import read
+from kneematch.films.write import write_dicom
+from kneematch.knee.detector import Detector
 from kneematch.web.drawing import (
     Drawing,
     SplitFilm,
@@ -28,6 +27,7 @@ from kneematch.web.drawing import (
     template_pictures,
     to_annotation,
 )
+from kneephantoms.phantom import phantom
 
 KNEES = phantom(0, size=(512, 512)).knees
 

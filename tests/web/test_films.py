@@ -15,8 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from kneematch.errors import FilmError
-from kneematch.io.read import read
-from kneematch.io.write import write_png16
+from kneematch.films.read import read
+from kneematch.films.write import write_png16
 from kneematch.web.films import read_film
 
 # Run at the start of every Python process: a worker process aborts on opening a certain file.

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from kneematch.batch.config import DetectConfig
-from kneematch.batch.run import detect_folder
-from kneematch.io.files import content_hash
-from kneematch.io.read import read
-from kneematch.io.write import write_dicom
-from kneematch.matching.annotation import annotate, save_annotation
-from kneematch.networks.model_file import shipped_model
-from kneematch.review.correction import area_of, move_detection
-from kneematch.review.log import Area
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.annotation import annotate, save_annotation
+from kneematch.films.files import content_hash
+from kneematch.films.read import read
+from kneematch.films.write import write_dicom
+from kneematch.models.model_file import shipped_model
+from kneematch.run.config import DetectConfig
+from kneematch.run.correction import area_of, move_detection
+from kneematch.run.decisions import Area
+from kneematch.run.detect_folder import detect_folder
 from kneematch.web.detections_table import DetectionsTable, read_detections_table
 from kneematch.web.loss_meter import load_run_template, loss_at
+from kneephantoms.phantom import phantom
 
 
 @pytest.fixture

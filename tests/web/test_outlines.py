@@ -17,17 +17,17 @@ from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
 from film_mouse import drag
-from kneematch.batch.config import DetectConfig
-from kneematch.batch.run import detect_folder
 from kneematch.errors import SettingsError
-from kneematch.measures.drawn_knees import read_corrected
-from kneematch.review.log import AREA_COLUMNS, read_decisions
-from kneematch.synthetic.config import SynthConfig
-from kneematch.synthetic.dataset import synthesize
+from kneematch.run.config import DetectConfig
+from kneematch.run.decisions import AREA_COLUMNS, read_decisions
+from kneematch.run.detect_folder import detect_folder
+from kneematch.training.drawn_knees import read_corrected
 from kneematch.web.bone_outlines import MAX_POINTS
 from kneematch.web.review import review_app
 from kneematch.web.review_session import ReviewSession
 from kneematch.web.server import Credentials
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
 
 Serve = Callable[[FastAPI], Credentials]
 Open = Callable[..., Page]

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from playwright.sync_api import Page, Route, expect
 
 from film_mouse import drag, on_screen
-from kneematch.detection.quality import ATYPICAL
+from kneematch.knee.quality import ATYPICAL
 from kneematch.web.review import review_app
 from kneematch.web.review_session import DecisionRequest, ReviewSession
 from kneematch.web.server import Credentials

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from kneematch.batch.config import DetectConfig
-from kneematch.batch.run import detect_folder
-from kneematch.detection.detection import Detection
-from kneematch.matching.annotation import annotate, save_annotation
-from kneematch.review.correction import area_of
-from kneematch.review.log import Decision
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.annotation import annotate, save_annotation
+from kneematch.knee.detection import Detection
+from kneematch.run.config import DetectConfig
+from kneematch.run.correction import area_of
+from kneematch.run.decisions import Decision
+from kneematch.run.detect_folder import detect_folder
 from kneematch.web.review_session import DecisionRequest, ReviewSession
+from kneephantoms.phantom import phantom
 
 
 def test_session_keeps_the_correction_of_an_added_knee_whose_loss_is_unknown(

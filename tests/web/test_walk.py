@@ -24,18 +24,18 @@ from pyarrow import parquet
 
 from film_mouse import drag
 from kneematch.cli.main import main
-from kneematch.detection.crop import CropSize, cut, place
-from kneematch.detection.detection import Detection
-from kneematch.detection.overlay import draw_detections
-from kneematch.export.contact_sheet import CELL_PX, contact_sheet
-from kneematch.io.read import read
-from kneematch.io.shapes import read_shapes
-from kneematch.io.write import write_dicom
-from kneematch.synthetic.phantom import phantom
+from kneematch.films.read import read
+from kneematch.films.shapes import read_shapes
+from kneematch.films.write import write_dicom
+from kneematch.knee.crop import CropSize, cut, place
+from kneematch.knee.detection import Detection
+from kneematch.knee.overlay import draw_detections
+from kneematch.run.outputs.contact_sheet import CELL_PX, contact_sheet
 from kneematch.web.detections_table import DetectionsTable
 from kneematch.web.review import review_app
 from kneematch.web.review_session import ReviewSession
 from kneematch.web.server import Credentials
+from kneephantoms.phantom import phantom
 from tables import read_table
 
 Serve = Callable[[FastAPI], Credentials]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kneematch.batch.config import DetectConfig
 from kneematch.cli.options import Log, OutFolder, Quiet, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
@@ -19,10 +18,11 @@ from kneematch.cli.terminal import (
     stopping_cleanly,
     writing,
 )
-from kneematch.io.run_folder import DETECTIONS, FAILURES, JOURNAL, REPORT
+from kneematch.films.run_folder import DETECTIONS, FAILURES, JOURNAL, REPORT
+from kneematch.run.config import DetectConfig
 
 if TYPE_CHECKING:
-    from kneematch.batch.stages import DetectResult
+    from kneematch.run.pipeline import DetectResult
 
 
 @config_options(DetectConfig)
@@ -49,7 +49,7 @@ def detect(
 ) -> None:
     """Find the knee joint areas of films; write tables, a report and pictures."""
     progress = choose_messages(quiet=quiet, verbose=verbose, log=log)
-    from kneematch.batch.run import detect_folder
+    from kneematch.run.detect_folder import detect_folder
 
     journal = out / JOURNAL
     safe = (

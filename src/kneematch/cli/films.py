@@ -9,9 +9,9 @@ import typer
 
 from kneematch.cli.options import TemplateFile, config_options
 from kneematch.cli.terminal import FAILED, SOME_FAILED, print_error, progress_bar, shown, writing
-from kneematch.detection.config import ImportConfig
 from kneematch.errors import KneematchError
-from kneematch.synthetic.config import SynthConfig
+from kneematch.knee.import_config import ImportConfig
+from kneephantoms.config import SynthConfig
 
 NOTHING = "-"  # the file does not say
 MOST_COLUMNS = 6  # of a contact sheet
@@ -38,9 +38,9 @@ def info(
     if not files:
         _print_environment(as_json=as_json)
         return
-    from kneematch.detection.describe import describe
-    from kneematch.export.contact_sheet import contact_sheet, draw_split
-    from kneematch.io.write import check_picture_path, save_picture
+    from kneematch.films.write import check_picture_path, save_picture
+    from kneematch.knee.describe import describe
+    from kneematch.run.outputs.contact_sheet import contact_sheet, draw_split
 
     if preview is not None:
         check_picture_path(preview, files)
@@ -84,7 +84,7 @@ def import_template(
     Boxes are called fine, red, green and, if drawn, coarse. Without boxes, two points whose names
     begin with plateau_ (the margins of the tibial plateau) place them.
     """
-    from kneematch.detection import template_import
+    from kneematch.knee import template_import
 
     with writing(out):
         drawn = template_import.import_template(file, film, out, config)
@@ -100,7 +100,7 @@ def synth(
     config: SynthConfig,
 ) -> None:
     """Write synthetic knee films (phantoms), truth.csv with their knees, and a template.json."""
-    from kneematch.synthetic.dataset import synthesize
+    from kneephantoms.dataset import synthesize
 
     with writing(out):
         result = synthesize(out, config, progress=progress_bar)
@@ -114,7 +114,7 @@ def synth(
 
 
 def _print_environment(*, as_json: bool) -> None:
-    from kneematch.export.run_file import describe_environment
+    from kneematch.run.outputs.run_file import describe_environment
 
     found = describe_environment()
     if as_json:

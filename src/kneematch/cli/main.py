@@ -63,7 +63,7 @@ for command in (
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from kneematch.export.run_file import versions
+        from kneematch.run.outputs.run_file import versions
 
         for name, version in versions().items():
             typer.echo(f"{name} {version}")

@@ -38,7 +38,7 @@ def annotate(
 ) -> None:
     """Draw the boxes of a template on one film and preview them on others, in the browser."""
     check_web()
-    from kneematch.io.discovery import find_films
+    from kneematch.films.discovery import find_films
     from kneematch.web.annotate import annotate_app
 
     preview_films = find_films(films) if films else []
@@ -57,7 +57,7 @@ def review(
 ) -> None:
     """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
     check_web()
-    from kneematch.io.run_folder import LOOKED_FOR
+    from kneematch.films.run_folder import LOOKED_FOR
     from kneematch.web.review import review_app
     from kneematch.web.review_session import ReviewSession
 

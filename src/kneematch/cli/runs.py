@@ -15,7 +15,7 @@ from kneematch.cli.terminal import (
     shown,
     writing,
 )
-from kneematch.io.run_folder import DETECTIONS
+from kneematch.films.run_folder import DETECTIONS
 from kneematch.options import INPUT, OUTPUT
 
 # Parts of the names of the measures whose changes are printed.
@@ -30,7 +30,7 @@ def apply(
     quiet: Quiet = False,
 ) -> None:
     """Write the decisions of `kneematch review` to the tables, pictures and exports of a run."""
-    from kneematch.batch.apply import apply_review
+    from kneematch.run.apply import apply_review
 
     progress = choose_messages(quiet=quiet)
     with writing(out):
@@ -61,7 +61,7 @@ def compare(
     force: Force = False,
 ) -> None:
     """Compare the measures of the same knees at two visits, both measured with --measure."""
-    from kneematch.evaluation.visits import compare_visits
+    from kneematch.evaluation.longitudinal import compare_visits
 
     with writing(out):
         result = compare_visits(before, after, on, out, force=force)

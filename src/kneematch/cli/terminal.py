@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 from kneematch.errors import SettingsError
-from kneematch.io.files import FILE_MODE, check_suffix, remove_unfinished
-from kneematch.io.files import writing as writing
+from kneematch.films.files import FILE_MODE, check_suffix, remove_unfinished
+from kneematch.films.files import writing as writing
 
 if TYPE_CHECKING:
     from kneematch.evaluation.tables import Table

@@ -96,7 +96,7 @@ def train(
     if root is not None and outlines is None:
         raise SettingsError("--root without --outlines; expected a run with it; leave it out")
     if outlines is not None or masks is not None:
-        from kneematch.measures.drawn_knees import read_corrected, read_masks
+        from kneematch.training.drawn_knees import read_corrected, read_masks
         from kneematch.training.outline_training import OutlineConfig, tune_outlines
 
         _refuse_others(config, films, template)

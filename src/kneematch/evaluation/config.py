@@ -9,7 +9,7 @@ from typing import Any, Final
 from kneematch import options
 from kneematch.errors import SettingsError
 from kneematch.options import INPUT, METHOD, check_options, option, parse_names
-from kneematch.solvers.settings import N_SCALES, RATE, STEPS, STRIDE, PaperSettings
+from kneematch.search.settings import N_SCALES, RATE, STEPS, STRIDE, PaperSettings
 
 RUNS: Final = "runs"  # folder of the methods' own runs
 GRID: Final = "grid"

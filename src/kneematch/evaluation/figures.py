@@ -16,14 +16,14 @@ from matplotlib.patches import Polygon
 from numpy.typing import NDArray
 from PIL import Image
 
-from kneematch.detection.detection import Detection
 from kneematch.evaluation.method_run import MethodRun, common_films
 from kneematch.evaluation.scores import Scores
-from kneematch.geometry.split import SIDES
-from kneematch.io.display import to_grey8
-from kneematch.io.files import atomic_write
-from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read_isolated
+from kneematch.films.display import to_grey8
+from kneematch.films.files import atomic_write
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.read import read_isolated
+from kneematch.knee.detection import Detection
+from kneematch.paper.split import SIDES
 
 FULL_WIDTH: Final = 7.2  # inches, both columns of a journal
 DPI: Final = 300

@@ -9,9 +9,9 @@ from pathlib import Path, PurePath
 from typing import Final
 
 from kneematch.errors import SettingsError
-from kneematch.io.limits import read_text_bytes
-from kneematch.io.radiograph import Point
-from kneematch.matching.annotation import PLATEAU_MARGINS
+from kneematch.films.annotation import PLATEAU_MARGINS
+from kneematch.films.limits import read_text_bytes
+from kneematch.films.radiograph import Point
 
 SQUARE_WIDTHS: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau
 UNUSABLE: Final = ("implant", "doubtful", "corrupt", "notbilateral", "cut")  # flags of labels

@@ -20,7 +20,7 @@ from kneematch.evaluation.statistics import (
     wilcoxon_p,
 )
 from kneematch.evaluation.tables import Table, columns
-from kneematch.io.csv_text import Cell
+from kneematch.films.csv_text import Cell
 
 FEWEST_KNEES: Final = 3  # for a correlation
 FIFTHS: Final = ("lowest", "low", "middle", "high", "highest")

@@ -8,16 +8,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from kneematch.batch.config import DetectConfig
-from kneematch.batch.journal import Journal
-from kneematch.batch.run import detect_files
-from kneematch.detection.detection import Detection
-from kneematch.detection.detector import Detector
-from kneematch.detection.preparation import PreparedFilm
 from kneematch.evaluation.config import GRID, RUNS, EvaluateConfig
-from kneematch.export.run_file import device_name
-from kneematch.io.run_folder import JOURNAL
+from kneematch.films.run_folder import JOURNAL
+from kneematch.knee.detection import Detection
+from kneematch.knee.detector import Detector
+from kneematch.knee.preparation import PreparedFilm
 from kneematch.progress import Progress, no_progress
+from kneematch.run.config import DetectConfig
+from kneematch.run.detect_folder import detect_files
+from kneematch.run.journal import Journal
+from kneematch.run.outputs.run_file import device_name
 
 # Settings that a method's run takes over.
 SHARED: Final = "model", "template", "paper", "resume", "force", "device", "batch_size", "workers"

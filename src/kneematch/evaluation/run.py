@@ -33,10 +33,10 @@ from kneematch.evaluation.scores import (
 from kneematch.evaluation.tables import PAGE, Table, columns, remove_evaluation, write_evaluation
 from kneematch.evaluation.template_ranking import METHOD, rank_templates
 from kneematch.evaluation.uniformity import find_joint_lines, uniformity_table
-from kneematch.io.discovery import select_films
-from kneematch.io.files import refuse_existing
-from kneematch.io.run_folder import JOURNAL
-from kneematch.matching.annotation import load_annotation
+from kneematch.films.annotation import load_annotation
+from kneematch.films.discovery import select_films
+from kneematch.films.files import refuse_existing
+from kneematch.films.run_folder import JOURNAL
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 

@@ -7,15 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
 from kneematch.evaluation.ground_truth import SQUARE_WIDTHS, GroundTruth, LabelledKnee
 from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.statistics import bootstrap_mean, mean
 from kneematch.evaluation.tables import Table, columns
-from kneematch.io.csv_text import Cell
-from kneematch.io.radiograph import Point
-from kneematch.matching.annotation import PLATEAU_MARGINS, find_plateau_margins
+from kneematch.films.annotation import PLATEAU_MARGINS, find_plateau_margins
+from kneematch.films.csv_text import Cell
+from kneematch.films.radiograph import Point
+from kneematch.knee.detection import Detection
 
 GOOD_IOU: Final = 0.75
 ALL: Final = "all"

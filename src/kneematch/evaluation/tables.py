@@ -12,9 +12,9 @@ from typing import Final
 
 from kneematch import __version__
 from kneematch.evaluation.config import GRID, EvaluateConfig
-from kneematch.export.run_file import device_name, versions
-from kneematch.io.csv_text import Cell, csv_line
-from kneematch.io.files import make_out_folder, write_file
+from kneematch.films.csv_text import Cell, csv_line
+from kneematch.films.files import make_out_folder, write_file
+from kneematch.run.outputs.run_file import device_name, versions
 
 FORMAT: Final = "kneematch-evaluation/1"
 PAGE: Final = "evaluation.md"

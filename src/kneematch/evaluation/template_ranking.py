@@ -8,8 +8,6 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.detection.detection import CORNERS, Detection
-from kneematch.detection.detector import Detector
 from kneematch.errors import SettingsError
 from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee
 from kneematch.evaluation.method_run import MethodRun, common_films
@@ -22,9 +20,11 @@ from kneematch.evaluation.scores import (
 )
 from kneematch.evaluation.statistics import Floats, mean
 from kneematch.evaluation.tables import Column, Table, columns
-from kneematch.geometry.view import rectangle_to_film
-from kneematch.io.csv_text import Cell
-from kneematch.matching.annotation import Annotation, load_annotation
+from kneematch.films.annotation import Annotation, load_annotation
+from kneematch.films.csv_text import Cell
+from kneematch.knee.detection import CORNERS, Detection
+from kneematch.knee.detector import Detector
+from kneematch.knee.view import rectangle_to_film
 
 METHOD: Final = "search"  # it uses nothing but the template
 FEWEST: Final = 3  # of two that disagree, neither is known to be wrong

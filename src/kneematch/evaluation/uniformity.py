@@ -9,14 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError
 from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.statistics import Floats, mean, standard_deviation
 from kneematch.evaluation.tables import Table, columns
-from kneematch.io.csv_text import Cell
-from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read_isolated
+from kneematch.films.csv_text import Cell
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.read import read_isolated
+from kneematch.knee.detection import Detection
 from kneematch.parallel import WorkerDied, map_in_workers
 
 ROWS: Final = 96  # height to which crops are resized
@@ -140,7 +140,7 @@ def _profile(film: Radiograph, found: Detection) -> Floats:
     """
     import torch
 
-    from kneematch.geometry.sampling import resize
+    from kneematch.sampling import resize
 
     crop = torch.from_numpy(found.crop(film, mm=None, spacing_mm=None, mirror=True))
     margin = round(ROWS * (1 - MIDDLE) / 2)

@@ -11,9 +11,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.io.files import write_file
-from kneematch.networks.model_file import PHASES, read_safetensors
-from kneematch.networks.pose_network import PoseNetwork
+from kneematch.films.files import write_file
+from kneematch.models.model_file import PHASES, read_safetensors
+from kneematch.paper.network import PoseNetwork
 from kneematch.training.config import Recipe
 from kneematch.training.phase import PhaseState
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadable
-from kneematch.geometry.split import HALF_SIZE, SIDES, split
-from kneematch.io.files import content_hash, is_abandoned, make_folder, write_file, writing
-from kneematch.io.radiograph import LATERALITIES
-from kneematch.io.read import is_dicom, read_isolated, to_film_error
+from kneematch.films.files import content_hash, is_abandoned, make_folder, write_file, writing
+from kneematch.films.radiograph import LATERALITIES
+from kneematch.films.read import is_dicom, read_isolated, to_film_error
+from kneematch.paper.split import HALF_SIZE, SIDES, split
 from kneematch.parallel import WorkerDied, map_in_workers
 from kneematch.training.config import CACHE_VARIABLE, cache_folder
 

@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.io.files import content_hash
-from kneematch.networks.model_file import (
+from kneematch.films.files import content_hash
+from kneematch.models.model_file import (
     READABLE,
     Model,
     load_model,
     read_safetensors,
     shipped_model,
 )
-from kneematch.networks.pose_network import PoseNetwork, network_from_weights
+from kneematch.paper.network import PoseNetwork, network_from_weights
 from kneematch.training.config import cache_folder
 
 SYNTHETIC: Final = "synthetic"  # the built-in model

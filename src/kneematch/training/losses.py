@@ -12,7 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.geometry.pose import (
+from kneematch.knee.view import HALF_ASPECT
+from kneematch.models.two_stage import Network
+from kneematch.paper.energy import energy
+from kneematch.paper.network import INPUT, crop_views
+from kneematch.paper.pose import (
     PoseJitter,
     compose_pose,
     corner_distance,
@@ -21,11 +25,7 @@ from kneematch.geometry.pose import (
     pose_from_vector,
     relative_pose,
 )
-from kneematch.geometry.view import HALF_ASPECT
-from kneematch.matching.energy import energy
-from kneematch.networks.pose_network import INPUT, crop_views
-from kneematch.networks.two_stage import Network
-from kneematch.solvers.problem import make_problem, pyramid
+from kneematch.paper.problem import make_problem, pyramid
 from kneematch.training.phase import Loss, PhaseData
 
 LOG_GAMMA: Final = 0.7  # largest logarithm of the exponent gamma

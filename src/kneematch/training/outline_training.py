@@ -14,10 +14,8 @@ from scipy.ndimage import map_coordinates
 from torch import Tensor
 
 from kneematch.devices import resolve_device
-from kneematch.io.files import check_suffix, refuse_existing
-from kneematch.measures.augmentation import Views, draw_views
-from kneematch.measures.drawn_knees import DrawnKnee
-from kneematch.measures.network import (
+from kneematch.films.files import check_suffix, refuse_existing
+from kneematch.models.outlines import (
     JOINT_FRAME,
     LEG_FRAME,
     OutlineNetwork,
@@ -26,9 +24,11 @@ from kneematch.measures.network import (
     split_logits,
     standardize,
 )
-from kneematch.measures.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
 from kneematch.progress import Progress, no_progress
 from kneematch.training.config import MODEL_SUFFIX
+from kneematch.training.drawn_knees import DrawnKnee
+from kneematch.training.outline_augmentation import Views, draw_views
+from kneematch.training.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
 from kneematch.training.phase import freeze_batchnorm
 
 logger = logging.getLogger("kneematch")

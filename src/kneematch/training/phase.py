@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from kneematch.geometry.pose import compose_pose, pose_from_vector, vector_from_pose
-from kneematch.geometry.view import HALF_ASPECT
-from kneematch.matching.template import Template
-from kneematch.networks.pose_network import PoseNetwork, crop_views
-from kneematch.networks.two_stage import Network
-from kneematch.solvers.adam import adam
-from kneematch.solvers.anchored_refinement import refine_anchored
-from kneematch.solvers.problem import make_problem
+from kneematch.knee.view import HALF_ASPECT
+from kneematch.models.two_stage import Network
+from kneematch.paper.network import PoseNetwork, crop_views
+from kneematch.paper.pose import compose_pose, pose_from_vector, vector_from_pose
+from kneematch.paper.problem import make_problem
+from kneematch.paper.sharpening import adam
+from kneematch.paper.template import Template
+from kneematch.search.anchored_refinement import refine_anchored
 from kneematch.training.config import Recipe
 from kneematch.training.cuda_graph import Step, StepGraphs
 from kneematch.training.dataset import Films, FilmsInMemory

@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor
 
-from kneematch.geometry.pose import pose_from_vector, vector_from_pose
-from kneematch.matching.template import Template
-from kneematch.networks.model_file import Model
-from kneematch.networks.template_transfer import transfer_template
-from kneematch.networks.two_stage import TwoStageNetworks
-from kneematch.solvers.anchored_refinement import refine_anchored
-from kneematch.solvers.exhaustive_search import exhaustive_search
-from kneematch.solvers.problem import make_problem
+from kneematch.models.model_file import Model
+from kneematch.models.template_transfer import transfer_template
+from kneematch.models.two_stage import TwoStageNetworks
+from kneematch.paper.pose import pose_from_vector, vector_from_pose
+from kneematch.paper.problem import make_problem
+from kneematch.paper.template import Template
+from kneematch.search.anchored_refinement import refine_anchored
+from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.training.dataset import Films
 from kneematch.training.distributed import Group
 from kneematch.training.two_phases import TemplatePair

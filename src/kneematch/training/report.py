@@ -14,17 +14,17 @@ from matplotlib.figure import Figure
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from kneematch.detection.detector import Detector
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.geometry.pose import pose_from_vector, pose_matrix
-from kneematch.geometry.view import transform
-from kneematch.io.csv_text import read_csv_file, write_csv
-from kneematch.io.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
-from kneematch.io.files import atomic_write
-from kneematch.matching.annotation import Annotation
-from kneematch.matching.energy import losses, robust_terms
-from kneematch.networks.model_file import PHASES
-from kneematch.solvers.problem import make_problem
+from kneematch.films.annotation import Annotation
+from kneematch.films.csv_text import read_csv_file, write_csv
+from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
+from kneematch.films.files import atomic_write
+from kneematch.knee.detector import Detector
+from kneematch.knee.view import transform
+from kneematch.models.model_file import PHASES
+from kneematch.paper.energy import losses, robust_terms
+from kneematch.paper.pose import pose_from_vector, pose_matrix
+from kneematch.paper.problem import make_problem
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group
 from kneematch.training.initial_weights import Networks

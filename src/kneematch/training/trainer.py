@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.geometry.split import SIDES
-from kneematch.geometry.view import SIDE_MARGIN
-from kneematch.io.discovery import find_films
-from kneematch.io.files import (
+from kneematch.films.annotation import Annotation, load_annotation
+from kneematch.films.discovery import find_films
+from kneematch.films.files import (
     atomic_write,
     check_suffix,
     make_folder,
@@ -24,10 +23,11 @@ from kneematch.io.files import (
     remove_leftovers,
     writing,
 )
-from kneematch.io.read import read_isolated
-from kneematch.matching.annotation import Annotation, load_annotation
-from kneematch.matching.template import annotated_half, cut_from_view
-from kneematch.networks.model_file import PHASES, Model, save_model
+from kneematch.films.read import read_isolated
+from kneematch.knee.view import SIDE_MARGIN
+from kneematch.models.model_file import PHASES, Model, save_model
+from kneematch.paper.split import SIDES
+from kneematch.paper.template import annotated_half, cut_from_view
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint

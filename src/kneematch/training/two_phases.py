@@ -7,19 +7,19 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.geometry.pose import (
+from kneematch.knee.view import HALF_ASPECT
+from kneematch.models.cpu_inference import Ranges, measured_ranges
+from kneematch.models.model_file import PHASES
+from kneematch.models.two_stage import ENLARGE, TwoStageNetworks
+from kneematch.paper.network import PoseNetwork, crop_views, full_frames
+from kneematch.paper.pose import (
     NARROW_JITTER,
     WIDE_JITTER,
     compose_pose,
     enlarge_pose,
     relative_pose,
 )
-from kneematch.geometry.view import HALF_ASPECT
-from kneematch.matching.template import Template
-from kneematch.networks.cpu_inference import Ranges, measured_ranges
-from kneematch.networks.model_file import PHASES
-from kneematch.networks.pose_network import PoseNetwork, crop_views, full_frames
-from kneematch.networks.two_stage import ENLARGE, TwoStageNetworks
+from kneematch.paper.template import Template
 from kneematch.training.checkpoint import Checkpoint
 from kneematch.training.config import Recipe
 from kneematch.training.dataset import Films

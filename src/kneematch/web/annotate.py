@@ -13,12 +13,12 @@ from typing import Any, Final
 from fastapi import FastAPI
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from kneematch.detection.detector import Detector
-from kneematch.detection.overlay import draw_detections
 from kneematch.errors import FilmError, TemplateError
-from kneematch.io.display import data_url
-from kneematch.io.files import check_suffix
-from kneematch.matching.annotation import SUFFIX, Annotation, save_annotation
+from kneematch.films.annotation import SUFFIX, Annotation, save_annotation
+from kneematch.films.display import data_url
+from kneematch.films.files import check_suffix
+from kneematch.knee.detector import Detector
+from kneematch.knee.overlay import draw_detections
 from kneematch.web.drawing import (
     Drawing,
     SplitFilm,

@@ -7,15 +7,15 @@ from typing import Annotated, Any, Final
 import numpy as np
 from pydantic import Field
 
-from kneematch.batch.apply import run_config
-from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
-from kneematch.export.run_file import read_run
-from kneematch.io.radiograph import Radiograph
-from kneematch.io.run_folder import RUN
-from kneematch.measures.joint_space import PERCENT
-from kneematch.measures.measure import measure_outlines
-from kneematch.review.log import check_outlines
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.run_folder import RUN
+from kneematch.knee.detection import Detection
+from kneematch.knee.joint_space import PERCENT
+from kneematch.knee.measure import measure_outlines
+from kneematch.run.apply import run_config
+from kneematch.run.decisions import check_outlines
+from kneematch.run.outputs.run_file import read_run
 
 MAX_POINTS: Final = 1000  # of a border that is drawn
 SHOWN: Final = {  # the medial and the lateral measure of each line of the table
@@ -48,12 +48,12 @@ class Outliner:
         Raises:
             SettingsError: Another network lies in the place of the run's.
         """
-        from kneematch.batch.measure_rows import outline_hash  # imports SciPy, which is slow
-        from kneematch.detection.measuring import (
+        from kneematch.knee.measuring import (
             measure_knees,
             measure_placed_knees,
             outline_network,
         )
+        from kneematch.run.measure_rows import outline_hash  # imports SciPy, which is slow
 
         if outline_hash(self.network)["outlines"] != self.sha256:
             raise SettingsError(

@@ -12,9 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from kneematch.detection.detection import Detection, split_reasons
 from kneematch.errors import SettingsError
-from kneematch.export.tables import (
+from kneematch.films.csv_text import read_csv_file
+from kneematch.films.run_folder import DETECTIONS, FAILURES
+from kneematch.knee.detection import Detection, split_reasons
+from kneematch.paper.split import SIDES
+from kneematch.run.decisions import DECISIONS
+from kneematch.run.outputs.tables import (
     ADDED_COLUMNS,
     COLUMNS,
     CORNER_COLUMNS,
@@ -22,10 +26,6 @@ from kneematch.export.tables import (
     ORIGINAL,
     landmark_names,
 )
-from kneematch.geometry.split import SIDES
-from kneematch.io.csv_text import read_csv_file
-from kneematch.io.run_folder import DETECTIONS, FAILURES
-from kneematch.review.log import DECISIONS
 
 POSITION: Final = ("centre_x_px", "centre_y_px", "rotation_deg", *CORNER_COLUMNS)  # finite numbers
 LENGTHS: Final = ("width_px", "height_px")  # positive numbers

@@ -11,16 +11,8 @@ import torch
 from PIL import Image, ImageDraw
 from pydantic import Field
 
-from kneematch.detection.detector import Detector
-from kneematch.detection.locate import locate_knees, shipped_locator
-from kneematch.detection.methods import knee_in_box, view_of_knee
 from kneematch.errors import KneematchError, TemplateError
-from kneematch.geometry.pose import SCALE_MIN, SCALE_RANGE
-from kneematch.geometry.split import SIDES, split, split_lines
-from kneematch.geometry.view import KneePlace, View, film_tensor, transform
-from kneematch.io.display import data_url, to_grey8
-from kneematch.io.radiograph import Point, Radiograph
-from kneematch.matching.annotation import (
+from kneematch.films.annotation import (
     COARSE_MARGIN,
     Annotation,
     Box,
@@ -29,7 +21,15 @@ from kneematch.matching.annotation import (
     find_plateau_margins,
     load_annotation,
 )
-from kneematch.matching.template import Template, cut_from_view
+from kneematch.films.display import data_url, to_grey8
+from kneematch.films.radiograph import Point, Radiograph
+from kneematch.knee.detector import Detector
+from kneematch.knee.methods import knee_in_box, view_of_knee
+from kneematch.knee.view import KneePlace, View, film_tensor, transform
+from kneematch.models.locator import locate_knees, shipped_locator
+from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE
+from kneematch.paper.split import SIDES, split, split_lines
+from kneematch.paper.template import Template, cut_from_view
 
 RED: Final = (255, 92, 92)
 GREEN: Final = (92, 220, 130)

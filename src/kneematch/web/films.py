@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-from kneematch.detection.detection import Detection
-from kneematch.detection.overlay import draw_detections
-from kneematch.io.display import encode, to_grey8
-from kneematch.io.files import make_folder, write_file
-from kneematch.io.radiograph import Radiograph
-from kneematch.io.read import read_isolated
+from kneematch.films.display import encode, to_grey8
+from kneematch.films.files import make_folder, write_file
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.read import read_isolated
+from kneematch.knee.detection import Detection
+from kneematch.knee.overlay import draw_detections
 
 CACHED_FILMS: Final = 3  # in memory, each up to 50 MB
 MAX_SIDE_PX: Final = 5000  # larger films are shown smaller

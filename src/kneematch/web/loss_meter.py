@@ -7,19 +7,19 @@ from typing import Final
 
 import torch
 
-from kneematch.detection.detection import Detection
-from kneematch.detection.methods import read_template, template_for_views
 from kneematch.errors import KneematchError, TemplateError
-from kneematch.geometry.sampling import sample
-from kneematch.geometry.view import KneePlace, compose, cut_views
-from kneematch.io.files import content_hash
-from kneematch.io.radiograph import Radiograph
-from kneematch.io.run_folder import RUN
-from kneematch.matching.annotation import load_annotation
-from kneematch.matching.energy import one_sided_loss, paper_terms
-from kneematch.matching.template import Template, cut_template
-from kneematch.networks.model_file import load_model, shipped_model
-from kneematch.solvers.settings import AUTO, LOCATOR
+from kneematch.films.annotation import load_annotation
+from kneematch.films.files import content_hash
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.run_folder import RUN
+from kneematch.knee.detection import Detection
+from kneematch.knee.methods import read_template, template_for_views
+from kneematch.knee.view import KneePlace, compose, cut_views
+from kneematch.models.model_file import load_model, shipped_model
+from kneematch.paper.energy import one_sided_loss, paper_terms
+from kneematch.paper.template import Template, cut_template
+from kneematch.sampling import sample
+from kneematch.search.settings import AUTO, LOCATOR
 from kneematch.web.films import read_film
 
 AREA_WIDTH: Final = 1.35  # of an area, in plateau widths, so that the view is as in detection

@@ -7,11 +7,11 @@ from typing import Annotated, Any, Final
 from fastapi import Depends, FastAPI, Query
 from starlette.responses import FileResponse, JSONResponse, Response
 
-from kneematch.batch.apply import apply_review
-from kneematch.detection.detection import Detection
 from kneematch.errors import FilmError, SettingsError
-from kneematch.review.correction import area_of
-from kneematch.review.log import REJECTED, Area
+from kneematch.knee.detection import Detection
+from kneematch.run.apply import apply_review
+from kneematch.run.correction import area_of
+from kneematch.run.decisions import REJECTED, Area
 from kneematch.web.bone_outlines import Borders, borders_of
 from kneematch.web.detections_table import RowQuery
 from kneematch.web.films import film_jpeg, thumbnail_key

@@ -9,13 +9,13 @@ from typing import Final, Literal
 
 import numpy as np
 
-from kneematch.detection.detection import Detection
 from kneematch.errors import SettingsError
-from kneematch.geometry.split import SIDES
-from kneematch.io.discovery import common_folder
-from kneematch.io.radiograph import Radiograph
-from kneematch.io.run_folder import find_root
-from kneematch.review.correction import (
+from kneematch.films.discovery import common_folder
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.run_folder import find_root
+from kneematch.knee.detection import Detection
+from kneematch.paper.split import SIDES
+from kneematch.run.correction import (
     added_knee,
     area_of,
     is_added,
@@ -25,7 +25,15 @@ from kneematch.review.correction import (
     outdated_warning,
     reviewed,
 )
-from kneematch.review.log import ACCEPTED, CORRECTED, FILE_NAME, Area, Decision, KneeKey, ReviewLog
+from kneematch.run.decisions import (
+    ACCEPTED,
+    CORRECTED,
+    FILE_NAME,
+    Area,
+    Decision,
+    KneeKey,
+    ReviewLog,
+)
 from kneematch.web.bone_outlines import Borders, Outliner, draw_borders, load_outliner
 from kneematch.web.detections_table import (
     STATES,

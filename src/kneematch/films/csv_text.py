@@ -1,0 +1,89 @@
+"""CSV files whose cells no spreadsheet takes for formulas, and that read back exactly.
+
+A cell that a spreadsheet would evaluate (it starts with =, +, -, @, a tab or a line break, and is
+not a plain number) is written with an apostrophe in front. `read_csv` removes it again. A cell
+that already starts with apostrophes before such a sign gets one more, so nothing is lost.
+"""
+
+import csv
+import io
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from kneematch.films.files import atomic_write
+
+_SIGNS: Final = frozenset("=+-@\t\r\n＝＋－＠")  # spreadsheets also know the full-width forms
+_NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+
+Cell = str | float | None
+AddRow = Callable[[Iterable[str]], None]
+
+
+@contextmanager
+def write_csv(path: str | os.PathLike[str], columns: Iterable[str]) -> Iterator[AddRow]:
+    """Yield a function that adds a row of cells to a CSV file, which appears at `path` at the end.
+
+    Names that are not UTF-8 are written as the bytes they are.
+    """
+    with (
+        atomic_write(path) as temp,
+        temp.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file,
+    ):
+
+        def add(cells: Iterable[str]) -> None:
+            file.write(csv_line(cells))
+
+        add(columns)
+        yield add
+
+
+def csv_line(cells: Iterable[Cell]) -> str:
+    """Return one row as text, ended by a line feed; numbers have all digits, None is empty."""
+    text = io.StringIO(newline="")
+    safe = (neutralise(cell) if isinstance(cell, str) else cell for cell in cells)
+    # csv quotes only the line breaks of its own line ending, so both of them have to be in it.
+    csv.writer(text, lineterminator="\r\n").writerow(safe)
+    return text.getvalue().removesuffix("\r\n") + "\n"
+
+
+def read_csv(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the rows of a CSV text, the header first, as they were before they were written.
+
+    Args:
+        lines: a file that was opened with newline="", or any lines with their ends.
+
+    Raises:
+        csv.Error: the text is not CSV.
+    """
+    for row in csv.reader(lines):
+        yield [restore(cell) for cell in row]
+
+
+def read_csv_file(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows of a CSV file, also of one that a spreadsheet has saved.
+
+    Raises:
+        OSError, ValueError, csv.Error: it cannot be read, is empty, or is not CSV.
+    """
+    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+        header, *rows = read_csv(file)
+    return header, rows
+
+
+def neutralise(cell: str) -> str:
+    """Put an apostrophe before what a spreadsheet would evaluate."""
+    return f"'{cell}" if _is_formula(cell) else cell
+
+
+def restore(cell: str) -> str:
+    """Undo `neutralise`."""
+    return cell[1:] if cell[:1] == "'" and _is_formula(cell) else cell
+
+
+def _is_formula(cell: str) -> bool:
+    """Return whether a cell is a formula, perhaps after apostrophes."""
+    return cell.lstrip("'")[:1] in _SIGNS and not _NUMBER.fullmatch(cell)

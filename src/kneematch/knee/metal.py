@@ -1,0 +1,154 @@
+"""Recognise metal in a knee: a compact, evenly bright region in the bones, sharp all around.
+
+Metal stops nearly all rays, so that it is as bright as the film allows and even; and it ends
+abruptly. Bone may be as bright on the film, but fades over some millimetres, at least along a part
+of its outline.
+"""
+
+from functools import cache
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kneematch.knee.view import VIEW_SIZE, VIEW_WIDTH
+
+Grey = NDArray[np.float32]
+Mask = NDArray[np.bool_]
+Places = NDArray[np.int64]
+
+PLATEAU: Final = round(VIEW_SIZE[1] / VIEW_WIDTH)  # its width in a view, in pixels
+HEIGHTS: Final = (-0.8, 1.0)  # of the part that is looked at, from the joint, in plateau widths
+ACROSS: Final = 0.7  # half the width of that part, in plateau widths
+ROWS: Final = slice(*(round(VIEW_SIZE[0] / 2 + PLATEAU * edge) for edge in HEIGHTS))
+COLUMNS: Final = slice(*(round(VIEW_SIZE[1] / 2 + PLATEAU * edge) for edge in (-ACROSS, ACROSS)))
+REACH: Final = 0.5  # of the bones to either side at the joint, in plateau widths
+SHAFT_REACH: Final = 0.3  # and away from it
+SHAFT: Final = (0.3, 0.7)  # distances from the joint between which the bones narrow
+BESIDE: Final = 0.6  # from here on, to either side, there is no bone
+QUANTILES: Final = (5, 99.7)  # percentiles of the grey levels that become 0 and 1
+LEVELS: Final = (0.5, 0.6, 0.7, 0.85, 0.95)  # grey levels from which a region is bright
+THINNEST: Final = 3  # side of a square that fits into a region, in pixels; screws are 4 wide
+SMALLEST: Final = 0.03  # area of a region, in squared plateau widths
+IN_BONES: Final = 0.6  # share of a region that lies in the bones
+NEARBY: Final = 5  # side of the square within which the brightness must fall, in pixels
+SHARP_SHARE: Final = 0.8  # of an outline that must be sharp
+UNEVENNESS: Final = 4.0  # standard deviations of a region's inside that the fall must exceed, too
+# Fall of the brightness at an outline. Chosen on phantoms and real films with and without
+# metal; benchmarks/kinds.py counts what is found on others.
+SHARPNESS: Final = 0.2
+
+
+def find_metal(views: Tensor) -> list[bool]:
+    """Return which of views (N, 400, 250), as `cut_views` makes them, show metal in the knee."""
+    return [_has_metal(region) for region in views[:, ROWS, COLUMNS].cpu().numpy()]
+
+
+def _has_metal(region: Grey) -> bool:
+    bones, beside = _bones_and_beside()
+    if region[bones].mean() < region[:, beside].mean():  # a negative
+        region = -region
+    low, high = np.percentile(region, QUANTILES).astype(np.float32)
+    return _has_sharp_region(((region - low) / max(high - low, 1e-3)).clip(max=1.0), bones)
+
+
+@cache
+def _bones_and_beside() -> tuple[Mask, Mask]:
+    """Return where bones lie (H, W), and which columns (W,) lie beside the leg."""
+    away = np.abs((np.arange(ROWS.stop - ROWS.start) + 0.5) / PLATEAU + HEIGHTS[0])
+    across = np.abs((np.arange(COLUMNS.stop - COLUMNS.start) + 0.5) / PLATEAU - ACROSS)
+    return across < np.interp(away, SHAFT, (REACH, SHAFT_REACH))[:, None], across > BESIDE
+
+
+def _has_sharp_region(grey: Grey, bones: Mask) -> bool:
+    """Return whether a bright region of grey levels (H, W) in the bones is even and sharp."""
+    fall = _extreme(np.maximum, grey, NEARBY) - _extreme(np.minimum, grey, NEARBY)
+    compact = _extreme(np.maximum, _extreme(np.minimum, grey, THINNEST), THINNEST)
+    bright = compact > np.array(LEVELS, np.float32)[:, None, None]
+    starts, lengths, region = number_regions(bright)
+    inner = _erode(bright)
+    outline = np.flatnonzero(bright ^ inner)
+    edge = region[np.searchsorted(starts, outline, side="right") - 1]
+    fall = fall.ravel()[outline % grey.size]
+    first = starts % grey.size
+    before = np.cumsum(np.append(0, bones))  # number of pixels in the bones before each pixel
+    area, inside, length, sharp = (
+        np.bincount(numbers, weights, minlength=len(region))
+        for numbers, weights in (
+            (region, lengths),
+            (region, before[first + lengths] - before[first]),
+            (edge, None),
+            (edge, fall > SHARPNESS),
+        )
+    )
+    possible = (area >= SMALLEST * PLATEAU**2) & (inside > IN_BONES * area)
+    possible &= (length < area) & (sharp >= SHARP_SHARE * length.clip(min=1))
+    for number in np.flatnonzero(possible):
+        pixels = _ranges(starts[region == number], lengths[region == number])
+        core = grey.ravel()[pixels[inner.ravel()[pixels]] % grey.size]
+        least = SHARPNESS + UNEVENNESS * core.std()
+        if (fall[edge == number] > least).mean() >= SHARP_SHARE:
+            return True
+    return False
+
+
+def _extreme(choose: np.ufunc, image: Grey, side: int) -> Grey:
+    """Return the largest or smallest value in the square around each pixel of an image (H, W).
+
+    Args:
+        choose: np.maximum or np.minimum.
+        image: (H, W).
+        side: of the square, an odd number.
+    """
+    for _ in range(side // 2 * 2):  # as often along columns as along rows
+        image = image.T
+        chosen = image.copy(order="K")
+        choose(chosen[1:], image[:-1], out=chosen[1:])
+        choose(chosen[:-1], image[1:], out=chosen[:-1])
+        image = chosen
+    return image
+
+
+def _erode(masks: Mask) -> Mask:
+    """Return which pixels of masks (N, H, W) have no neighbour outside their mask."""
+    inner = masks.copy()
+    inner[:, 1:] &= masks[:, :-1]
+    inner[:, :-1] &= masks[:, 1:]
+    inner[:, :, 1:] &= masks[:, :, :-1]
+    inner[:, :, :-1] &= masks[:, :, 1:]
+    return inner
+
+
+def number_regions(masks: Mask) -> tuple[Places, Places, Places]:
+    """Return the runs of set pixels in rows of masks (N, H, W), and the region of each run.
+
+    SciPy's `ndimage.label` takes 0.2 s to import. Runs are united with those that they touch in
+    the next row: all get the lowest number.
+
+    Returns:
+        starts of the runs in the flattened masks, their lengths, and the numbers of their regions.
+    """
+    count, height, width = masks.shape
+    below = width + 1
+    padded = np.zeros((count * height + 1, below), np.bool_)  # so that a run ends with its row
+    padded[:-1, 1:] = masks.reshape(-1, width)
+    changes = np.flatnonzero(np.diff(padded.ravel()))
+    starts, stops = changes[::2], changes[1::2]
+    first = np.searchsorted(stops, starts + below, side="right")
+    touched = (np.searchsorted(starts, stops + below) - first).clip(min=0)
+    touched[starts // below % height == height - 1] = 0  # the next row is in another mask
+    upper = np.repeat(np.arange(len(starts)), touched)
+    number, pairs = np.arange(len(starts)), np.stack([upper, _ranges(first, touched)])
+    while pairs.size:
+        np.minimum.at(number, pairs.max(0), pairs.min(0))
+        while (number != (root := number[number])).any():
+            number = root
+        pairs = number[pairs]
+        pairs = pairs[:, pairs[0] != pairs[1]]
+    return starts - starts // below, stops - starts, number
+
+
+def _ranges(starts: Places, lengths: Places) -> Places:
+    """Return `lengths` consecutive numbers from each of `starts` on, all in one array."""
+    return np.arange(lengths.sum()) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)

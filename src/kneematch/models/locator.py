@@ -1,0 +1,324 @@
+"""Find out how many frontal knees a film shows, and where, with the locator network.
+
+The locator is small and fully convolutional. It sees the whole film once, at low resolution, and
+says for every cell of 8 x 8 pixels whether the middle of a tibial plateau lies there, how wide the
+plateau is, how it is rotated, and whether its lateral side points to the picture's left.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from itertools import product
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kneematch.devices import cpu_has_bfloat16, map_alike
+from kneematch.knee.view import KneePlace, transform, turn_upright
+from kneematch.models.cpu_inference import fold_batchnorm
+from kneematch.models.model_file import read_safetensors
+from kneematch.paper.network import standardize
+from kneematch.sampling import resize
+
+LOCATOR_FILE: Final = Path(str(files("kneematch.models") / "locator.safetensors"))
+LONG_SIDES: Final = (256, 896)  # at which a film is looked at: for usual and for small knees
+CERTAIN: Final = 0.5  # score at which the film is not looked at again
+MOST_KNEES: Final = 8  # candidates on a film
+LEAST: Final = 0.3  # score of a knee
+SECOND: Final = 0.2  # score of the other knee of a pair
+MIN_ENLARGEMENT: Final = 1.2  # by which a second look at a larger copy must enlarge the first
+INSIDE: Final = 0.7  # share of a plateau that lies on the film
+SMALLEST: Final = 0.03  # plateau's width over the film's; full-leg films have 0.04 and more
+MAX_WIDTH_RATIO: Final = 1.5  # of the two knees of a pair
+MIN_DISTANCE: Final = 0.9  # of the two knees of a pair, in plateau widths
+MAX_STEP: Final = 2.5  # between the heights of the two knees, in plateau widths
+STRIDE: Final = 8  # input pixels per cell
+WIDTHS: Final = (16, 32, 64, 96, 128)  # channels at strides 2, 4, 8, 16 and 32
+MERGED: Final = 64  # channels of the maps that are merged from coarse to fine
+UNIT_PX: Final = 32.0  # plateau width of which the network returns the logarithm 0
+EPSILON: Final = 0.05  # added to the deviation, so that noise in black borders stays small
+PRIOR_LOGIT: Final = -4.0  # initial logit of a knee: few cells hold one
+CHANNELS: Final = ("knee", "x", "y", "log_width", "rotation", "mirrored")
+
+
+def prepare_input(images: Tensor) -> Tensor:
+    """Return images (N, H, W) as the network's input (N, 2, H, W): grey and its local contrast."""
+    grey = standardize(images)[:, None]
+    detail = grey - _smooth(grey)
+    return torch.cat([grey, detail / (_smooth(detail.square()).sqrt() + EPSILON)], dim=1)
+
+
+def _smooth(images: Tensor) -> Tensor:
+    """Return local means (N, 1, H, W) over about 40 pixels."""
+    cells = F.avg_pool2d(images, STRIDE)
+    cells = F.avg_pool2d(cells, 5, stride=1, padding=2, count_include_pad=False)
+    return F.interpolate(cells, images.shape[-2:], mode="bilinear")
+
+
+def _convolution(channels_in: int, channels: int, stride: int = 1) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(channels_in, channels, 3, stride, padding=1, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(inplace=True),
+    )
+
+
+class Residual(nn.Module):
+    """Two convolutions and a shortcut around them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = _convolution(channels, channels)
+        self.second = nn.Sequential(
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels)
+        )
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Maps (N, C, H, W) to maps of the same shape."""
+        return F.relu(maps + self.second(self.first(maps)), inplace=True)
+
+
+class Locator(nn.Module):
+    """Predict knees in every cell of a film; see `CHANNELS` for the maps that it returns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        stages, before = [], 2
+        for number, channels in enumerate(WIDTHS):
+            blocks = [Residual(channels) for _ in range((0, 1, 1, 2, 2)[number])]
+            stages.append(nn.Sequential(_convolution(before, channels, 2), *blocks))
+            before = channels
+        self.stages = nn.ModuleList(stages)
+        self.lateral = nn.ModuleList(nn.Conv2d(channels, MERGED, 1) for channels in WIDTHS[2:])
+        self.merge = nn.ModuleList(_convolution(MERGED, MERGED) for _ in WIDTHS[2:])
+        self.head = nn.Conv2d(MERGED, len(CHANNELS), 1)
+        rare = torch.tensor([PRIOR_LOGIT, *[0.0] * (len(CHANNELS) - 1)])
+        self.head.bias = nn.Parameter(rare)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return maps (N, 6, H / 8, W / 8) of inputs (N, 2, H, W); H and W are multiples of 32."""
+        maps = []
+        for stage in self.stages:
+            inputs = stage(inputs)
+            maps.append(inputs)
+        merged = None
+        for number in (2, 1, 0):
+            lateral: Any = self.lateral[number]
+            here = lateral(maps[2 + number].to(lateral.weight.dtype))
+            if merged is not None:
+                here = here + F.interpolate(merged, scale_factor=2.0, mode="nearest")
+            merged = self.merge[number](here)
+        head: Tensor = self.head(merged)
+        return head
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A knee that the locator sees; lengths and points in pixels of the image."""
+
+    score: float  # how certain it is that a frontal knee lies here, 0 to 1
+    x: float  # middle of the tibial plateau
+    y: float
+    width: float  # of the plateau
+    rotation: float  # radians, clockwise positive
+    mirrored: float  # probability that the lateral side points to the left
+
+
+def locator_from_weights(weights: Mapping[str, Tensor], *, precise: bool = False) -> Locator:
+    """Return a locator with the given weights, ready for inference.
+
+    Where the CPU has bfloat16, all but the finest maps are computed in it: that takes 6 ms instead
+    of 9, and knees move by 0.01 % of the plateau's width (median; at most 0.3 %, of 282 knees).
+    Not so if it is to be precise, as on a GPU.
+    """
+    with torch.device("meta"):
+        network = Locator().eval()
+    network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
+    fold_batchnorm(network)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if not precise and cpu_has_bfloat16():
+        for part in (network.stages, network.lateral[1:], network.merge[1:]):
+            part.to(torch.bfloat16)
+    return network.requires_grad_(False)
+
+
+@torch.no_grad()
+def find_knees(network: nn.Module, images: Sequence[Tensor]) -> list[list[Candidate]]:
+    """Return the knees in each image (H, W), the most certain first; none is near another."""
+
+    def look(alike: Tensor) -> Tensor:
+        maps: Tensor = network(prepare_input(alike).to(next(network.parameters()).dtype))
+        return maps
+
+    padded = [F.pad(each, (0, -each.shape[1] % 32, 0, -each.shape[0] % 32)) for each in images]
+    return [_candidates(maps) for maps in map_alike(look, padded)]
+
+
+def _candidates(maps: Tensor) -> list[Candidate]:
+    """Return the knees in the network's maps (6, H / 8, W / 8) of an image."""
+    heat = maps[0].sigmoid()
+    peaks = F.max_pool2d(heat[None, None], 3, stride=1, padding=1)[0, 0] == heat
+    scores, order = (heat * peaks).flatten().topk(min(4 * MOST_KNEES, heat.numel()))
+    cells = maps.flatten(1)[:, order].T.tolist()
+    knees: list[Candidate] = []
+    for score, place, cell in zip(scores.tolist(), order.tolist(), cells, strict=True):
+        row, column = divmod(place, maps.shape[-1])
+        _, dx, dy, log_width, rotation, mirrored = cell
+        knee = Candidate(
+            score,
+            (column + 0.5 + dx) * STRIDE,
+            (row + 0.5 + dy) * STRIDE,
+            UNIT_PX * math.exp(log_width),
+            rotation,
+            1 / (1 + math.exp(-mirrored)),
+        )
+        near = (
+            (other.x - knee.x) ** 2 + (other.y - knee.y) ** 2
+            < (0.6 * max(other.width, knee.width)) ** 2
+            for other in knees
+        )
+        if not any(near):
+            knees.append(knee)
+        if len(knees) == MOST_KNEES:
+            break
+    return knees
+
+
+@cache
+def shipped_locator(device: str = "cpu", *, precise: bool = False) -> Locator:
+    """Return the locator that is installed with kneematch; see `locator_from_weights`."""
+    weights, _ = read_safetensors(LOCATOR_FILE)
+    return locator_from_weights(weights, precise=precise).to(device)
+
+
+def locate_knees(
+    films: Sequence[Tensor], network: Locator, knees: int | None = None
+) -> list[list[KneePlace]]:
+    """Return the frontal knees of each film (H, W), the picture's left one first.
+
+    A film is looked at upright and small, then larger, and then turned; the first look that is
+    certain decides, or else the best one.
+
+    Args:
+        films: are looked at together, which is quicker on a GPU.
+        network: the locator, where the films are.
+        knees: how many knees a film is known to show; None finds out.
+    """
+    best: list[list[KneePlace]] = [[] for _ in films]
+    for turns, side in product(range(4), LONG_SIDES):
+        unsure = [
+            k
+            for k, film in enumerate(films)
+            if _score(best[k]) < CERTAIN
+            and (side == LONG_SIDES[0] or max(film.shape) >= MIN_ENLARGEMENT * LONG_SIDES[0])
+        ]
+        found = _look([films[k] for k in unsure], network, side, turns, knees)
+        for k, places in zip(unsure, found, strict=True):
+            best[k] = max(best[k], places, key=_score)
+    return best
+
+
+def _look(
+    films: Sequence[Tensor], network: Locator, long_side: int, turns: int, knees: int | None
+) -> list[list[KneePlace]]:
+    """Return the knees that are seen on each film at one resolution and orientation."""
+    upright = [turn_upright(film, turns) for film in films]
+    small = [_shrink(pixels, long_side) for pixels, _ in upright]
+    places = []
+    for (pixels, to_film), copy, seen in zip(
+        upright, small, find_knees(network, small), strict=True
+    ):
+        plausible = [knee for knee in seen if is_plausible(knee, copy.shape)]
+        chosen = choose_knees(plausible, knees)
+        places.append(_to_places(chosen, copy.shape, pixels.shape, to_film, turns))
+    return places
+
+
+def _score(places: Sequence[KneePlace]) -> float:
+    return max((place.score for place in places), default=0.0)
+
+
+def _shrink(pixels: Tensor, long_side: int) -> Tensor:
+    """Return a copy of a film (H, W) whose longer side has a number of pixels."""
+    height, width = pixels.shape
+    factor = long_side / max(height, width)
+    size = max(round(height * factor), 1), max(round(width * factor), 1)
+    # Two rows of a large film for each row of the copy are enough.
+    return resize(pixels[:: max(1, math.floor(0.5 / factor))], size)
+
+
+def _to_places(
+    chosen: Sequence[Candidate],
+    size: Sequence[int],
+    film_size: Sequence[int],
+    to_film: Tensor,
+    turns: int,
+) -> list[KneePlace]:
+    """Return where on the film the knees are that were chosen in a small copy of it.
+
+    Args:
+        chosen: in pixels of the copy.
+        size: (height, width) of the copy.
+        film_size: (height, width) of the turned film.
+        to_film: (3, 3), from its pixels to those of the film as it is.
+        turns: quarter turns, clockwise, by which it was turned.
+    """
+    factor = max(size) / max(film_size)
+    places = []
+    for knee in sorted(chosen, key=attrgetter("x")):
+        x, y = knee.x * film_size[1] / size[1], knee.y * film_size[0] / size[0]
+        ((x, y),) = transform(to_film, to_film.new_tensor([[x, y]])).tolist()
+        mirrored = knee.mirrored > 0.5
+        places.append(
+            KneePlace(x, y, knee.width / factor, knee.rotation, mirrored, turns, knee.score)
+        )
+    if len(places) == 2:  # fibulae point outwards
+        places = [replace(places[0], mirrored=True), replace(places[1], mirrored=False)]
+    return places
+
+
+def is_plausible(knee: Candidate, size: Sequence[int]) -> bool:
+    """Return whether a plateau is not too small for a picture (height, width), and mostly on it."""
+    reach = INSIDE * knee.width / 2
+    inside = reach <= knee.x <= size[1] - reach and 0 <= knee.y <= size[0]
+    return inside and knee.width >= SMALLEST * size[1]
+
+
+def choose_knees(seen: Sequence[Candidate], knees: int | None = None) -> list[Candidate]:
+    """Return the knee or the pair of knees that is most likely among those that were seen."""
+    least, second = (LEAST, SECOND) if knees is None else (0.0, 0.0)
+    good = [knee for knee in seen if knee.score >= min(least, second)]
+    single = [knee for knee in good[:1] if knee.score >= least]
+    pairs = [
+        [one, other]
+        for place, one in enumerate(good)
+        for other in good[place + 1 :]
+        if one.score >= least and other.score >= second and is_pair(one, other)
+    ]
+    if knees == 1 or not pairs:
+        return single
+    return max(pairs, key=lambda pair: pair[0].score + pair[1].score)
+
+
+def is_pair(one: Candidate, other: Candidate) -> bool:
+    """Return whether two knees can be those of one person: side by side, of similar size."""
+    left, right = sorted((one, other), key=attrgetter("x"))
+    width = (left.width + right.width) / 2
+    angle = (left.rotation + right.rotation) / 2
+    dx, dy = right.x - left.x, right.y - left.y
+    across = dx * math.cos(angle) + dy * math.sin(angle)
+    down = dy * math.cos(angle) - dx * math.sin(angle)
+    ratio = max(left.width, right.width) / min(left.width, right.width)
+    outwards = left.mirrored + (1 - right.mirrored) > 0.7
+    return (
+        ratio < MAX_WIDTH_RATIO
+        and across > MIN_DISTANCE * width
+        and abs(down) < MAX_STEP * width
+        and outwards
+    )

@@ -1,0 +1,236 @@
+"""A DICOM structured report of knee joint areas (PS3.16, TID 1500, Measurement Report).
+
+Each knee is a planar region (TID 1410) with its side, width, height, loss, whether it needs a
+review and why, its landmarks, and the measures of its joint. Concepts that DICOM has no code for
+are coded as 99KNEEMATCH.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import highdicom as hd
+import numpy as np
+from highdicom import sr
+from numpy.typing import NDArray
+from pydicom import Dataset
+from pydicom.sequence import Sequence as DicomSequence
+from pydicom.sr.codedict import codes
+from pydicom.sr.coding import Code
+from pydicom.uid import generate_uid
+
+from kneematch import __version__
+from kneematch.knee.detection import Detection
+from kneematch.knee.joint_space import COMPARTMENTS
+from kneematch.knee.measure import ANGLE, AREA, FIXED_WIDTHS, LENGTHS, WIDTH, in_mm
+from kneematch.run.outputs.measurements import STATUS
+
+MAKER: Final = "kneematch"
+SCHEME: Final = "99KNEEMATCH"
+LOSS: Final = Code("LOSS", SCHEME, "Matching loss")
+EXPECTED_ERROR: Final = Code("EXPECTED_ERROR", SCHEME, "Expected error of the margins")
+REVIEW: Final = Code("REVIEW", SCHEME, "Needs review by a person")
+REASON: Final = Code("REASON", SCHEME, "Reason for review")
+DECISION: Final = Code("DECISION", SCHEME, "Decision of the reviewer")
+LANDMARK: Final = Code("LANDMARK", SCHEME, "Landmark")
+OUTLINE: Final = Code("OUTLINE", SCHEME, "Border of a bone at the joint")
+MEASURE_SD: Final = Code("MEASURE_SD", SCHEME, "Standard deviation of the measure")
+MEASURES: Final = {  # how measures are called
+    **{
+        f"jsw_{side}_{kind}": f"{side.capitalize()} {kind.replace('_', ' ')} joint-space width"
+        for side in COMPARTMENTS
+        for kind in LENGTHS
+    },
+    **{
+        f"joint_space_{side}_area": f"{side.capitalize()} joint-space area" for side in COMPARTMENTS
+    },
+    **{name: f"Joint-space width at x = {x:.3f}" for name, x in FIXED_WIDTHS.items()},
+    "joint_line_angle": "Joint-line angle",
+    "tibiofemoral_angle": "Tibiofemoral angle",
+}
+LATERALITY: Final = {"R": codes.SCT.Right, "L": codes.SCT.Left}
+PIXELS: Final = Code("{pixels}", "UCUM", "Pixels")
+UNITS: Final = {  # by unit of a measure, and whether it is in mm
+    (WIDTH, False): codes.UCUM.Percent,  # of the width of the tibial plateau
+    (AREA, False): codes.UCUM.Percent,  # of its square
+    (WIDTH, True): codes.UCUM.Millimeter,
+    (AREA, True): codes.UCUM.SquareMillimeter,
+    (ANGLE, False): codes.UCUM.Degree,
+}
+REPORT_SERIES: Final = 9501  # series numbers far from those of scanners
+
+CONTAINS: Final = sr.RelationshipTypeValues.CONTAINS
+HAS_PROPERTIES: Final = sr.RelationshipTypeValues.HAS_PROPERTIES
+INFERRED_FROM: Final = sr.RelationshipTypeValues.INFERRED_FROM
+
+
+def structured_report(
+    header: Dataset, knees: Sequence[Detection], size: tuple[int, int]
+) -> Dataset:
+    """Return a Comprehensive SR of the areas on one film.
+
+    Args:
+        header: the film's header.
+        knees: those that lie on the film, at least in part.
+        size: the film's (height, width) in pixels.
+    """
+    document = sr.MeasurementReport(
+        observation_context=_observer(),
+        procedure_reported=codes.cid100.XRUnspecifiedBodyRegion,
+        imaging_measurements=[_measurement_group(header, knee, size) for knee in knees],
+    )
+    return sr.ComprehensiveSR(
+        evidence=[header],
+        content=document,
+        is_complete=True,
+        **instance_attributes(REPORT_SERIES, "report"),
+    )
+
+
+def instance_attributes(series_number: int, what: str) -> dict[str, Any]:
+    """Return the attributes of series, instance and equipment that all objects share."""
+    return {
+        "series_instance_uid": hd.UID(),
+        "series_number": series_number,
+        "series_description": f"Knee joint areas: {what}",
+        "sop_instance_uid": hd.UID(),
+        "instance_number": 1,
+        "manufacturer": MAKER,
+        "manufacturer_model_name": MAKER,
+        "software_versions": __version__,
+    }
+
+
+def outline_on_film(found: Detection, size: tuple[int, int]) -> NDArray[np.float64]:
+    """Return the part of an area that lies on a film of size (height, width).
+
+    Like DICOM, coordinates count from the outer corner of the first pixel.
+
+    Returns:
+        A closed polygon (K, 2) of points (x, y); (0, 2) for an area off the film.
+    """
+    points = found.corners
+    for axis, sign, limit in ((0, 1, 0), (0, -1, -size[1]), (1, 1, 0), (1, -1, -size[0])):
+        points = _clip(points, axis, sign, limit)
+    return np.concatenate([points, points[:1]])
+
+
+def _clip(points: NDArray[np.float64], axis: int, sign: int, limit: float) -> NDArray[np.float64]:
+    """Clip a convex polygon (K, 2) to sign * coordinate >= limit (Sutherland and Hodgman, 1974)."""
+    kept = []
+    for here, there in zip(points, np.roll(points, -1, axis=0), strict=True):
+        a, b = sign * here[axis] - limit, sign * there[axis] - limit
+        if a >= 0:
+            kept.append(here)
+        if a * b < 0:
+            crossing = here + a / (a - b) * (there - here)
+            crossing[axis] = sign * limit
+            kept.append(crossing)
+    return np.array(kept).reshape(-1, 2)
+
+
+def _observer() -> sr.ObservationContext:
+    """Name this program as the observer."""
+    device = sr.DeviceObserverIdentifyingAttributes(
+        uid=generate_uid(entropy_srcs=[MAKER, __version__]), name=MAKER, model_name=__version__
+    )
+    context = sr.ObserverContext(
+        observer_type=codes.DCM.Device, observer_identifying_attributes=device
+    )
+    return sr.ObservationContext(observer_device_context=context)
+
+
+def _measurement_group(
+    header: Dataset, knee: Detection, size: tuple[int, int]
+) -> sr.PlanarROIMeasurementsAndQualitativeEvaluations:
+    group = sr.PlanarROIMeasurementsAndQualitativeEvaluations(
+        tracking_identifier=sr.TrackingIdentifier(
+            uid=hd.UID(), identifier=f"Knee joint area {knee.laterality or knee.side}"
+        ),
+        referenced_region=sr.ImageRegion(
+            graphic_type=sr.GraphicTypeValues.POLYLINE,
+            graphic_data=outline_on_film(knee, size),
+            source_image=sr.SourceImageForRegion.from_source_image(header),
+        ),
+        finding_category=codes.SCT.AnatomicalStructure,
+        finding_type=codes.SCT.KneeJoint,
+        finding_sites=[
+            sr.FindingSite(codes.SCT.KneeJoint, laterality=LATERALITY.get(knee.laterality))
+        ],
+        algorithm_id=sr.AlgorithmIdentification(name=f"{MAKER} {knee.method}", version=__version__),
+        measurements=_measurements(knee),
+        qualitative_evaluations=[
+            sr.QualitativeEvaluation(REVIEW, codes.SCT.Yes if knee.needs_review else codes.SCT.No)
+        ],
+    )
+    content = group[0].ContentSequence  # of the group's container; TID 1410 is extensible
+    for reason in knee.review_reasons:
+        content.append(sr.TextContentItem(REASON, reason, relationship_type=CONTAINS))
+    if knee.decision:
+        content.append(sr.TextContentItem(DECISION, knee.decision, relationship_type=CONTAINS))
+    for name, (x, y) in knee.landmarks.items():
+        if 0 <= x <= size[1] and 0 <= y <= size[0]:
+            content.append(_place(header, LANDMARK, name, np.array([(x, y)])))
+    if knee.outlines is not None:
+        for name, line in (("femur", knee.outlines.femur), ("tibia", knee.outlines.tibia)):
+            content.append(_place(header, OUTLINE, name, line.clip(0, size[::-1])))
+    return group
+
+
+def _measurements(knee: Detection) -> list[sr.Measurement]:
+    """Return width and height of the whole area, even where it leaves the film, and the loss."""
+    if knee.width_mm is None or knee.height_mm is None:
+        width, height, unit = knee.width_px, knee.height_px, PIXELS
+    else:
+        width, height, unit = knee.width_mm, knee.height_mm, codes.UCUM.Millimeter
+    measurements = [
+        sr.Measurement(name=codes.SCT.Width, value=round(width, 3), unit=unit),
+        sr.Measurement(name=codes.DCM.Height, value=round(height, 3), unit=unit),
+    ]
+    if math.isfinite(knee.loss):
+        loss = sr.Measurement(name=LOSS, value=round(knee.loss, 6), unit=codes.UCUM.NoUnits)
+        measurements.append(loss)
+    if knee.expected_error_px is not None:
+        error = knee.expected_error_px * (knee.mm_per_px or 1)
+        measurements.append(sr.Measurement(name=EXPECTED_ERROR, value=round(error, 3), unit=unit))
+    return measurements + _joint_measurements(knee)
+
+
+def _joint_measurements(knee: Detection) -> list[sr.Measurement]:
+    """Return the measures of the joint and their deviations, in mm where the film has spacing."""
+    measurements = []
+    for name, measure in knee.measures.items():
+        if measure.value is None or knee.outlines is None:
+            continue
+        length = in_mm(measure, knee.outlines)
+        unit = UNITS[measure.unit, length is not None]
+        value = measure.value if length is None else length
+        properties = sr.MeasurementProperties()
+        if measure.sd is not None:
+            length = in_mm(replace(measure, value=measure.sd), knee.outlines)
+            sd = round(measure.sd if length is None else length, 4)
+            properties.append(
+                sr.NumContentItem(MEASURE_SD, sd, unit, relationship_type=HAS_PROPERTIES)
+            )
+        code = Code(name.upper()[:16], SCHEME, f"{MEASURES[name]} ({STATUS})")
+        measurements.append(sr.Measurement(code, round(value, 4), unit, properties=properties))
+    return measurements
+
+
+def _place(
+    header: Dataset, kind: Code, name: str, points: NDArray[np.float64]
+) -> sr.TextContentItem:
+    """Return the name of a landmark or an outline, inferred from points (K, 2) of the film."""
+    item = sr.TextContentItem(kind, name, relationship_type=CONTAINS)
+    shape = sr.GraphicTypeValues.POINT if len(points) == 1 else sr.GraphicTypeValues.POLYLINE
+    place = sr.ScoordContentItem(
+        codes.DCM.ImageRegion,
+        graphic_type=shape,
+        graphic_data=points,
+        relationship_type=INFERRED_FROM,
+    )
+    source = sr.SourceImageForRegion.from_source_image(header)
+    place.ContentSequence = DicomSequence([source])
+    item.ContentSequence = DicomSequence([place])
+    return item

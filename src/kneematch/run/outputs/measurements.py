@@ -1,0 +1,132 @@
+"""Measures of a run as CSV and Parquet, one row per knee, and outlines as JSON."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from kneematch.films.csv_text import Cell
+from kneematch.films.files import atomic_write
+from kneematch.knee.detection import DEGREE, PIXEL, Detection, join_reasons
+from kneematch.knee.joint_space import COMPARTMENTS, LATERAL, MEDIAL, narrowest_place
+from kneematch.knee.landmarks import landmarks, texture_regions
+from kneematch.knee.measure import ANGLE, FIXED_WIDTHS, UNITS, in_mm
+from kneematch.knee.outlines import Outlines
+from kneematch.run.outputs.tables import SPACING, Columns, json_list, write_rows
+from kneematch.training.drawn_knees import OUTLINES
+
+MEASUREMENTS: Final = ("measurements.csv", "measurements.parquet")
+FORMAT: Final = "kneematch-outlines/1"
+MM: Final = {"pct": "mm", "pct2": "mm2"}
+DECIMALS: Final = 4
+STATUS: Final = "experimental"  # until all targets of docs/results.md are met
+
+COLUMNS: Final[Columns] = {
+    **dict.fromkeys(("film", "side", "laterality", "status")),
+    "plateau_width_px": PIXEL,
+    "plateau_width_mm": DECIMALS,
+    "mm_per_px": SPACING,
+    "magnification": DECIMALS,
+    **{
+        f"{name}_{column}": DEGREE if unit == ANGLE else DECIMALS
+        for name, unit in UNITS.items()
+        for column in (unit, f"{unit}_sd", MM.get(unit))
+        if column is not None
+    },
+    **{f"jsw_{name}_minimum_x": DECIMALS for name in COMPARTMENTS},
+    "review": None,
+    "reason": None,
+}
+
+Knees = Iterable[tuple[str, Detection]]
+
+
+def write_measurements(
+    knees: Callable[[], Knees], folder: Path, magnification: float | None = None
+) -> None:
+    """Write measurements.csv, measurements.parquet and outlines.json.
+
+    Args:
+        knees: called for each pass over the films' names and their knees.
+        folder: an existing folder.
+        magnification: of the films; None where it is not known.
+    """
+    rows = (measurement_values(film, knee, magnification) for film, knee in knees())
+    write_rows(rows, [folder / name for name in MEASUREMENTS], COLUMNS)
+    path = folder / OUTLINES
+    with atomic_write(path) as temp, temp.open("w", encoding="ascii", newline="\n") as file:
+        file.write(f'{{"format": {json.dumps(FORMAT)}, "knees": [')
+        add = json_list(file)
+        for film, knee in knees():
+            if knee.outlines is not None:
+                add(_outline_record(film, knee, knee.outlines))
+        file.write("\n]}\n")
+
+
+def measurement_values(
+    film: str, knee: Detection, magnification: float | None = None
+) -> dict[str, Cell]:
+    """Return the values of a knee by column; those that are left out are missing."""
+    values: dict[str, Cell] = {
+        "film": film,
+        "side": knee.side,
+        "laterality": knee.laterality,
+        "status": STATUS,
+        "magnification": magnification,
+        "review": knee.review,
+    }
+    if knee.outlines is None:
+        return values | {"reason": knee.reason}
+    outlines = knee.outlines
+    values["plateau_width_px"] = outlines.width_px
+    values["mm_per_px"] = outlines.mm_per_px
+    if outlines.width_mm is not None:
+        values["plateau_width_mm"] = outlines.width_mm / (magnification or 1.0)
+    for name, measure in knee.measures.items():
+        values[f"{name}_{measure.unit}"] = measure.value
+        values[f"{name}_{measure.unit}_sd"] = measure.sd
+        values[f"{name}_{MM.get(measure.unit)}"] = in_mm(measure, outlines, magnification or 1.0)
+    for name in COMPARTMENTS:
+        if values.get(f"jsw_{name}_minimum_pct") is not None:
+            values[f"jsw_{name}_minimum_x"] = narrowest_place(outlines, name)
+    return values | {"reason": join_reasons(knee.reason, *_reasons_left_out(knee))}
+
+
+def _reasons_left_out(knee: Detection) -> list[str]:
+    """Return why measures are left out; a compartment without any is named as a whole."""
+    parts: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, measure in knee.measures.items():
+        parts[_part(name)][name] = measure.reason
+    left_out: dict[str, list[str]] = defaultdict(list)  # names by reason
+    for part, reasons in parts.items():
+        one = set(reasons.values())
+        for name, reason in ({part: one.pop()} if len(one) == 1 else reasons).items():
+            left_out[reason].append(name)
+    return [
+        f"{', '.join(names)}: {reason}"
+        for reason, names in left_out.items()
+        if reason and reason not in knee.reason
+    ]
+
+
+def _part(measure: str) -> str:
+    """Return the compartment of a measure; an angle is a part of its own."""
+    if measure in FIXED_WIDTHS:
+        return MEDIAL if FIXED_WIDTHS[measure] < 0.5 else LATERAL
+    return next((name for name in COMPARTMENTS if name in measure), measure)
+
+
+def _outline_record(film: str, knee: Detection, outlines: Outlines) -> dict[str, Any]:
+    """Return the outlines of a knee as JSON can hold them."""
+    places = landmarks(outlines)
+    return {
+        "film": film,
+        "side": knee.side,
+        "polarity": knee.polarity,
+        **outlines.to_dict(),
+        "texture_regions": {
+            name: box.round(3).tolist() for name, box in texture_regions(outlines).items()
+        },
+        "landmarks": {name: [round(x, 3), round(y, 3)] for name, (x, y) in places.items()},
+    }

@@ -1,0 +1,370 @@
+"""Every transfer syntax comes back with the pixels that were stored, or is refused in one line."""
+
+import io
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import imagecodecs
+import numpy as np
+import pydicom
+import pytest
+from PIL import Image
+from pydicom.pixels.processing import convert_color_space
+from pydicom.uid import (
+    HTJ2K,
+    JPEG2000,
+    MPEG2MPML,
+    UID,
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    HTJ2KLossless,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    JPEGBaseline8Bit,
+    JPEGExtended12Bit,
+    JPEGLossless,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
+    RLELossless,
+)
+
+from kneematch.errors import FilmError, MissingDecoder, NotAnImage
+from kneematch.films.read import read
+
+SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
+
+Gradient = Callable[..., np.ndarray]
+Save = Callable[..., Path]
+Encode = Callable[[np.ndarray, int, UID], bytes]
+Check = Callable[..., None]
+
+
+UNCOMPRESSED = ImplicitVRLittleEndian, ExplicitVRLittleEndian, DeflatedExplicitVRLittleEndian
+LOSSLESS = RLELossless, JPEGLSLossless, JPEG2000Lossless, JPEGLosslessSV1
+
+
+@pytest.mark.parametrize(
+    ("syntax", "bits"), [*product(UNCOMPRESSED, (8, 12, 16)), *product(LOSSLESS, range(8, 17, 2))]
+)
+def test_decode_pixels_is_exact_for_uncompressed_and_lossless_films(
+    gradient: Gradient, save_film: Save, assert_reads: Check, syntax: UID, bits: int
+) -> None:
+    stored = gradient(bits)
+    assert_reads(save_film(stored, bits, syntax), stored)
+
+
+@pytest.mark.parametrize("bits", [12, 16])
+def test_decode_pixels_is_exact_for_big_endian_films(
+    gradient: Gradient, save_film: Save, assert_reads: Check, bits: int
+) -> None:
+    path = save_film(gradient(bits).astype(">u2"), bits, ExplicitVRBigEndian)
+    assert_reads(path, gradient(bits))
+
+
+@pytest.mark.parametrize("predictor", range(1, 8))
+def test_decode_pixels_knows_all_predictors_of_jpeg_lossless(
+    gradient: Gradient, save_film: Save, assert_reads: Check, predictor: int
+) -> None:
+    stored = gradient(14)
+    frame = imagecodecs.jpeg8_encode(stored, lossless=True, predictor=predictor, bitspersample=14)
+    path = save_film(stored, 14, JPEGLossless, frame=frame)
+    assert_reads(path, stored)
+
+
+def lossy_frames(bits: int) -> dict[UID, Callable[[np.ndarray], bytes]]:
+    frames: dict[UID, Callable[[np.ndarray], bytes]] = {
+        JPEGExtended12Bit: lambda a: imagecodecs.jpeg8_encode(a, 97, bitspersample=bits),
+        JPEG2000: lambda a: imagecodecs.jpeg2k_encode(
+            a, 60, bitspersample=bits, reversible=False, codecformat="J2K"
+        ),
+        HTJ2K: lambda a: imagecodecs.htj2k_encode(a, reversible=False),
+    }
+    if bits == 8:
+        frames[JPEGBaseline8Bit] = lambda a: imagecodecs.jpeg8_encode(a, 97)
+    return frames
+
+
+@pytest.mark.parametrize(
+    ("syntax", "bits"), [(syntax, bits) for bits in (8, 12) for syntax in lossy_frames(bits)]
+)
+def test_decode_pixels_is_close_for_lossy_films(
+    gradient: Gradient, save_film: Save, assert_reads: Check, syntax: UID, bits: int
+) -> None:
+    stored = gradient(bits)
+    path = save_film(stored, bits, syntax, frame=lossy_frames(bits)[syntax](stored))
+    assert_reads(path, stored, within=0.01)
+
+
+def htj2k() -> bytes:
+    """A 2 x 2 codestream of one HT code-block, composed by hand after ISO/IEC 15444-15.
+
+    Without a wavelet, samples are coded as they are, less 128. The block has one quad: a MEL bit 0
+    for "not empty", the VLC word 01110 for "the two samples of the upper row, each of magnitude
+    1", and their signs, minus and plus, in the first byte. So the rows are 127, 129 and 128, 128.
+    """
+    block = bytes([0b1111_0101, 0b0011_1111, 0, 0b1110_0000 | 4, 0])  # 4: bytes of the suffix
+    # One packet: not empty, block included, 8 empty bit planes, one pass, no longer Lblock, length.
+    packet = int("1100000000100101", 2).to_bytes(2) + block
+    segments = {
+        0xFF51: struct.pack(">H8IH3B", 0x4000, 2, 2, 0, 0, 2, 2, 0, 0, 1, 7, 1, 1),  # SIZ
+        0xFF50: struct.pack(">IH", 1 << 17, 0),  # CAP: Part 15
+        0xFF52: struct.pack(">BBHB5B", 0, 0, 1, 0, 0, 2, 2, 0x40, 1),  # COD: HT blocks, reversible
+        0xFF5C: bytes([2 << 5, 8 << 3]),  # QCD: no quantisation, 2 guard bits
+        0xFF90: struct.pack(">HIBB", 0, 14 + len(packet), 0, 1),  # SOT
+    }
+    heads = [struct.pack(">HH", mark, len(body) + 2) + body for mark, body in segments.items()]
+    return b"\xff\x4f" + b"".join(heads) + b"\xff\x93" + packet + b"\xff\xd9"
+
+
+def test_decode_pixels_is_exact_for_htj2k(
+    gradient: Gradient, save_film: Save, assert_reads: Check
+) -> None:
+    path = save_film(np.zeros((2, 2), np.uint8), 8, HTJ2KLossless, frame=htj2k())
+    assert_reads(path, np.array([[0, 1], [0.5, 0.5]]))
+    for bits in (8, 16):
+        stored = gradient(bits)
+        path = save_film(stored, bits, HTJ2KLossless, frame=imagecodecs.htj2k_encode(stored))
+        assert_reads(path, stored)
+
+
+@pytest.mark.parametrize("bits", [8, 9, 12, 16])
+def test_decode_pixels_keeps_the_order_of_signed_values(
+    gradient: Gradient, save_film: Save, assert_reads: Check, bits: int
+) -> None:
+    stored = gradient(bits).astype(np.int32) - 2 ** (bits - 1)
+    path = save_film(stored.astype(np.int8 if bits <= 8 else np.int16), bits)
+    assert_reads(path, gradient(bits))
+
+
+@pytest.mark.parametrize("syntax", [RLELossless, JPEGLSLossless, JPEG2000Lossless])
+def test_decode_pixels_keeps_the_order_of_compressed_signed_values(
+    gradient: Gradient, save_film: Save, assert_reads: Check, syntax: UID
+) -> None:
+    stored = (gradient().astype(np.int32) - 2048).astype(np.int16)
+    assert_reads(save_film(stored, 12, syntax), gradient())
+
+
+@pytest.mark.parametrize("syntax", [JPEGLosslessSV1, JPEG2000Lossless])
+def test_decode_pixels_extends_signs_that_the_codestream_lacks(
+    gradient: Gradient, save_film: Save, encode: Encode, assert_reads: Check, syntax: UID
+) -> None:
+    stored = (gradient().astype(np.int32) - 2048).astype(np.int16)
+    frame = encode(stored.view(np.uint16) & 0xFFF, 12, syntax)
+    assert_reads(save_film(stored, 12, syntax, frame=frame), gradient())
+
+
+@pytest.mark.parametrize(("kind", "lowest"), [(np.uint16, 0), (np.int16, -2048)])
+def test_decode_pixels_drops_bits_above_the_stored_ones(
+    gradient: Gradient, save_film: Save, assert_reads: Check, kind: type, lowest: int
+) -> None:
+    overlaid = (gradient().astype(np.int32) + lowest).astype(kind)
+    overlaid.view(np.uint16)[::2] |= 0x8000
+    assert_reads(save_film(overlaid), gradient())
+
+
+def test_decode_pixels_takes_bits_from_the_upper_end(
+    gradient: Gradient, save_film: Save, assert_reads: Check
+) -> None:
+    path = save_film((gradient() << 4) | 5, HighBit=15)
+    assert_reads(path, gradient())
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_decode_pixels_reads_grey_stored_as_rgb(
+    gradient: Gradient, save_film: Save, assert_reads: Check, bits: int
+) -> None:
+    stored = np.repeat(gradient(bits)[..., None], 3, axis=2)
+    expected = gradient(bits)
+    assert_reads(save_film(stored, bits), expected)
+    frames = {
+        JPEGLSLossless: imagecodecs.jpegls_encode(stored),
+        JPEG2000Lossless: imagecodecs.jpeg2k_encode(stored, codecformat="J2K", mct=True),
+        JPEGLosslessSV1: imagecodecs.jpeg8_encode(
+            stored, lossless=True, colorspace="RGB", outcolorspace="RGB"
+        ),
+    }
+    for syntax, frame in frames.items():
+        photometric = "YBR_RCT" if syntax == JPEG2000Lossless else "RGB"
+        path = save_film(stored, bits, syntax, frame=frame, PhotometricInterpretation=photometric)
+        assert_reads(path, expected)
+
+
+def test_decode_pixels_converts_ybr_once(
+    gradient: Gradient, save_film: Save, assert_reads: Check
+) -> None:
+    grey = np.repeat(gradient(8)[..., None], 3, axis=2)
+    expected = gradient(8)
+    ybr = convert_color_space(grey, "RGB", "YBR_FULL")
+    assert_reads(save_film(ybr, 8, PhotometricInterpretation="YBR_FULL"), expected)
+    jfif, adobe = io.BytesIO(), io.BytesIO()
+    Image.fromarray(grey).save(jfif, format="JPEG", quality=97)
+    Image.fromarray(grey).save(adobe, format="JPEG", quality=97, keep_rgb=True)
+    for frame, photometric in [
+        (jfif.getvalue(), "YBR_FULL_422"),
+        (jfif.getvalue(), "RGB"),  # contradicted by the JFIF segment
+        (adobe.getvalue(), "RGB"),
+    ]:
+        path = save_film(
+            grey, 8, JPEGBaseline8Bit, frame=frame, PhotometricInterpretation=photometric
+        )
+        assert_reads(path, expected, within=0.02)
+
+
+@pytest.mark.parametrize("name", ["JPEG-lossy.dcm", "JPGExtended.dcm"])
+def test_decode_pixels_reads_12_bit_jpeg(name: str) -> None:
+    pixels = read(SHIPPED / name).pixels
+    # The values that pydicom's own tests expect, of a film from 0 to 264.
+    np.testing.assert_allclose(pixels[420, 140], 244 / 264, atol=1e-6)
+    np.testing.assert_allclose(pixels[230, 120], 95 / 264, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "syntax",
+    [
+        ExplicitVRLittleEndian,
+        DeflatedExplicitVRLittleEndian,
+        RLELossless,
+        JPEGLSLossless,
+        JPEG2000Lossless,
+        JPEGLosslessSV1,
+    ],
+)
+def test_decode_pixels_never_takes_a_cut_file_for_whole(
+    gradient: Gradient, save_film: Save, assert_refused: Check, syntax: UID
+) -> None:
+    path = save_film(gradient(), 12, syntax)
+    whole = path.read_bytes()
+    for length in np.linspace(140, len(whole) - 16, 25).astype(int):
+        path.write_bytes(whole[:length])
+        assert_refused(path, FilmError, "expected")
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ImplicitVRLittleEndian])
+def test_decode_pixels_says_how_many_bytes_are_missing(
+    gradient: Gradient, save_film: Save, assert_refused: Check, syntax: UID
+) -> None:
+    stored = gradient()
+    path = save_film(stored, 12, syntax)
+    path.write_bytes(path.read_bytes()[:-100])
+    found, stated = 2 * stored.size - 100, 2 * stored.size
+    assert_refused(path, NotAnImage, f"{found} bytes of pixels; expected {stated}, as the header")
+
+
+@pytest.mark.parametrize("syntax", [JPEGLosslessSV1, JPEGLSLossless, JPEG2000Lossless])
+def test_decode_pixels_refuses_a_cut_codestream(
+    gradient: Gradient, save_film: Save, encode: Encode, assert_refused: Check, syntax: UID
+) -> None:
+    """The end of the codestream is missing, that of the sequence around it is not."""
+    frame = encode(gradient(), 12, syntax)
+    path = save_film(gradient(), 12, syntax, frame=frame[: len(frame) // 2])
+    assert_refused(path, NotAnImage, "compressed pixels without an end")
+
+
+@pytest.mark.parametrize(
+    ("segment", "offset", "value"),
+    [
+        (b"\xff\xc3", 4, 126),  # the precision: a segmentation fault in other decoders
+        (b"\xff\xc4", 0, 0),  # the marker of a table: an abort
+    ],
+)
+def test_decode_pixels_survives_jpeg_lossless_with_one_wrong_byte(
+    gradient: Gradient,
+    save_film: Save,
+    encode: Encode,
+    assert_refused: Check,
+    segment: bytes,
+    offset: int,
+    value: int,
+) -> None:
+    frame = bytearray(encode(gradient(), 12, JPEGLosslessSV1))
+    frame[frame.index(segment) + offset] = value
+    path = save_film(gradient(), 12, JPEGLosslessSV1, frame=bytes(frame))
+    assert_refused(path, NotAnImage, "cannot be decoded; expected a whole and valid file")
+
+
+def test_decode_pixels_does_not_wait_for_the_end_of_a_jp2_box(
+    gradient: Gradient, save_film: Save, assert_reads: Check
+) -> None:
+    stored = gradient(12)
+    frame = bytearray(imagecodecs.jpeg2k_encode(stored, bitspersample=12, codecformat="JP2"))
+    box = frame.index(b"ftyp") - 4
+    frame[box : box + 4] = bytes(4)
+    path = save_film(stored, 12, JPEG2000Lossless, frame=bytes(frame))
+    assert_reads(path, stored)
+
+
+def test_decode_pixels_refuses_a_codestream_larger_than_its_header(
+    gradient: Gradient, save_film: Save, encode: Encode, assert_refused: Check
+) -> None:
+    frame = bytearray(encode(gradient(), 12, JPEG2000Lossless))
+    struct.pack_into(">2I", frame, 8, 60000, 60000)
+    path = save_film(gradient(), 12, JPEG2000Lossless, frame=bytes(frame))
+    assert_refused(path, NotAnImage, "60000 x 60000 pixels; expected 60 x 81")
+    frame = bytearray(encode(gradient(), 12, JPEG2000Lossless))
+    struct.pack_into(">H", frame, 40, 16000)
+    path = save_film(gradient(), 12, JPEG2000Lossless, frame=bytes(frame))
+    assert_refused(path, NotAnImage, "16000 samples each; expected 1")
+
+
+def test_decode_pixels_refuses_compressed_pixels_without_transfer_syntax(
+    gradient: Gradient, save_film: Save, assert_refused: Check
+) -> None:
+    path = save_film(gradient(), 12, RLELossless)
+    whole = path.read_bytes()
+    meta_length = 12 + struct.unpack_from("<I", whole, 140)[0]
+    path.write_bytes(whole[132 + meta_length :])
+    assert_refused(path, NotAnImage, "does not say how")
+
+
+def test_decode_pixels_has_no_decoder_for_video(
+    gradient: Gradient, save_film: Save, assert_refused: Check
+) -> None:
+    path = save_film(gradient(), 12, MPEG2MPML, frame=b"\0\0\1\xb3" + bytes(100))
+    assert_refused(path, MissingDecoder, "MPEG2")
+
+
+def test_decode_pixels_names_the_package_that_is_missing(
+    gradient: Gradient, save_film: Save
+) -> None:
+    path = save_film(gradient(), 12, JPEGLosslessSV1)
+    code = (
+        "import sys\n"
+        "sys.modules['imagecodecs'] = None\n"  # as if it were not there
+        "from kneematch.films.read import read\n"
+        "read(sys.argv[1])\n"
+    )
+    child = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert f"MissingDecoder: {path}: transfer syntax JPEG Lossless" in child.stderr
+    assert "imagecodecs" in child.stderr.splitlines()[-1]
+
+
+def test_decode_pixels_loads_codecs_only_for_compressed_films(
+    gradient: Gradient, save_film: Save
+) -> None:
+    code = (
+        "import sys\n"
+        "from kneematch.films.read import read\n"
+        "read(sys.argv[1])\n"
+        "print('imagecodecs' in sys.modules)\n"
+    )
+    for syntax, loaded in [(ExplicitVRLittleEndian, "False"), (JPEGLSLossless, "True")]:
+        path = save_film(gradient(), 12, syntax)
+        child = subprocess.run(
+            [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+        )
+        assert child.stdout.strip() == loaded
+
+
+@pytest.mark.parametrize("frame", [b"\xff\xd8" + bytes(20) + b"\xff\xd9", b"\0" * 20 + b"\xff\xd9"])
+def test_decode_pixels_refuses_a_codestream_of_no_known_kind(
+    gradient: Gradient, save_film: Save, assert_refused: Check, frame: bytes
+) -> None:
+    path = save_film(gradient(), 12, JPEGLosslessSV1, frame=frame)
+    assert_refused(path, NotAnImage, "compressed pixels of no known kind")

@@ -1,0 +1,255 @@
+"""Which films are meant by what is named."""
+
+import io
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kneematch.errors import SettingsError
+from kneematch.films.csv_text import write_csv
+from kneematch.films.discovery import common_folder, find_films, in_series
+from kneematch.films.write import write_dicom, write_png16
+
+PIXELS = np.eye(64, dtype=np.float32)
+
+
+def dicom(path: Path, series: str | None = None) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_dicom(path, PIXELS, mm_per_px=None, laterality="B", series=series)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Films with and without suffix, and what else lies about in archives."""
+    root = tmp_path / "films"
+    for name in ("b.dcm", "a.DCM", "study/001", "study/10", "study/.hidden.dcm", ".cache/c.dcm"):
+        dicom(root / name)
+    write_png16(root / "picture.PNG", PIXELS)
+    shutil.copy(root / "picture.PNG", root / "unnamed_picture")
+    dicom(root / "study" / "DICOMDIR")
+    (root / "no_preamble").write_bytes((root / "b.dcm").read_bytes()[132:])
+    (root / "notes.txt").write_text("not a film, though it is long enough to be one" * 9)
+    (root / "empty").write_bytes(b"")
+    (root / "template.json").write_text("{}")
+    os.mkfifo(root / "pipe.dcm")
+    monkeypatch.chdir(tmp_path)
+    return root
+
+
+IN_FOLDER = [
+    "films/a.DCM",
+    "films/b.dcm",
+    "films/no_preamble",
+    "films/picture.PNG",
+    "films/unnamed_picture",
+    "films/study/001",
+    "films/study/10",
+]
+
+
+@pytest.mark.usefixtures("folder")
+def test_find_films_searches_folders_by_suffix_and_content() -> None:
+    assert find_films(["films"]) == IN_FOLDER
+
+
+def test_find_films_leaves_out_folders(folder: Path) -> None:
+    dicom(folder / "out" / "overlay.dcm")
+    assert find_films(["films"], leave_out=[folder / "out"]) == IN_FOLDER
+    assert "films/out/overlay.dcm" in find_films(["films"])
+
+
+@pytest.mark.usefixtures("folder")
+def test_find_films_says_that_links_to_folders_are_not_followed(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert find_films(["films"]) == IN_FOLDER
+    assert caplog.text == ""
+    (folder / "study" / "link").symlink_to(folder)
+    assert find_films(["films"]) == IN_FOLDER
+    assert "films: links to folders are not followed (1, such as films/study/link)" in caplog.text
+
+
+def test_find_films_matches_patterns_without_following_links(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("link", "study/up"):  # circles: followed, they would never end
+        (folder / name).symlink_to(folder)
+    assert find_films(["films/**/*.dcm"]) == ["films/b.dcm", "films/pipe.dcm"]
+    assert "links to folders are not followed (2, such as films/link)" in caplog.text
+    assert find_films(["**/1*"]) == find_films(["films/**/s*/1*"]) == ["films/study/10"]
+    assert find_films([f"{folder}/**/**/1*"]) == [str(folder / "study" / "10")]
+    assert find_films(["films/**"]) == find_films(["**"]) == IN_FOLDER
+    assert find_films(["films/l*/*.dcm"]) == ["films/link/b.dcm", "films/link/pipe.dcm"]
+
+
+def test_find_films_takes_any_file_that_is_named() -> None:
+    named = ["films/notes.txt", "missing.dcm", "films/.cache/c.dcm"]
+    assert find_films(named) == named
+
+
+def test_find_films_takes_each_film_once_in_the_order_named(folder: Path) -> None:
+    named = ["films/study", "films/./b.dcm", str(folder / "b.dcm"), "films/study/10", "films/a.DCM"]
+    found = ["films/study/001", "films/study/10", "films/./b.dcm", "films/a.DCM"]
+    assert find_films(named) == found
+
+
+@pytest.mark.usefixtures("folder")
+def test_find_films_expands_patterns_that_are_not_names() -> None:
+    assert find_films(["films/*.dcm"]) == ["films/b.dcm", "films/pipe.dcm"]
+    assert find_films(["films/**/0*"]) == ["films/study/001"]
+    dicom(Path("odd[1].dcm"))
+    assert find_films(["odd[1].dcm"]) == ["odd[1].dcm"]
+    with pytest.raises(SettingsError, match="nothing matches"):
+        find_films(["films/*.xyz"])
+
+
+@pytest.mark.usefixtures("folder")
+def test_find_films_takes_a_list_of_lines() -> None:
+    Path("list.txt").write_bytes(b"films/b.dcm\r\n\n missing \nfilms/study\n")
+    found = ["films/b.dcm", " missing ", "films/study/001", "films/study/10"]
+    assert find_films(["@list.txt"]) == found
+
+
+def test_find_films_takes_paths_relative_to_their_list(folder: Path) -> None:
+    (folder / "list.txt").write_text("b.dcm\nfilms/a.DCM\nnowhere.dcm\n")
+    assert find_films(["@films/list.txt"]) == ["films/b.dcm", "films/a.DCM", "nowhere.dcm"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_find_films_reads_lines_or_nuls_from_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = b"new\nline \xff.dcm"
+    given = {
+        b"films/b.dcm\nfilms/a.DCM": ["films/b.dcm", "films/a.DCM"],
+        b"films/b.dcm\0" + odd + b"\0": ["films/b.dcm", os.fsdecode(odd)],
+    }
+    for text, films in given.items():
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
+        assert find_films(["-"]) == films
+
+
+@pytest.mark.usefixtures("folder")
+def test_find_films_keeps_odd_names() -> None:
+    odd = os.fsdecode(b"two\nlines \xff.dcm")
+    shutil.copy("films/b.dcm", f"films/study/{odd}")
+    assert f"films/study/{odd}" in find_films(["films"])
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id,Film\n1,films/b.dcm\n2,\n3,films/a.DCM\n",
+        "anything\nfilms/b.dcm\nfilms/a.DCM\n",
+        '\ufeffpath,other\n"films/b.dcm",1\nfilms/a.DCM,2\n',
+    ],
+)
+def test_find_films_takes_a_column_of_a_csv(text: str) -> None:
+    Path("table.csv").write_text(text, encoding="utf-8")
+    assert find_films(["table.csv"]) == ["films/b.dcm", "films/a.DCM"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_find_films_takes_a_table_of_ours_with_any_names() -> None:
+    names = ["=b.dcm", "-a\r.dcm", "@x.dcm"]
+    with write_csv("failures.csv", ["film", "reason"]) as add:
+        for name in names:
+            add([name, "why"])
+    assert find_films(["failures.csv"]) == names
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ([], "no films"),
+        (["nothing"], "a folder without films"),
+        (["@missing.txt"], "expected a list of films"),
+        (["@empty.txt"], "an empty list"),
+        (["empty.txt"], "a text; expected films; for a list of films, give @empty.txt"),
+        (["@films/a.DCM"], "a film; expected a list of films; leave the @ out"),
+        ([""], "an empty name"),
+        (["two.csv"], "columns a, b; expected one called film"),
+        (["none.csv"], "no paths in it"),
+        (["empty.csv"], "not a table"),
+    ],
+)
+def test_find_films_refuses_what_names_no_films(named: list[str], message: str) -> None:
+    Path("nothing").mkdir()
+    Path("empty.txt").write_text("\n")
+    Path("two.csv").write_text("a,b\n1,2\n")
+    Path("none.csv").write_text("film\n")
+    Path("empty.csv").write_text("")
+    with pytest.raises(SettingsError, match=message):
+        find_films(named)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".csv", "@" + "x" * 300, "a\0b"])
+def test_find_films_leaves_impossible_names_to_the_reader(tmp_path: Path, name: str) -> None:
+    (tmp_path / "list.csv").write_text(f"film\n{name.replace(chr(0), '')}\n")
+    assert len(find_films([tmp_path / "list.csv"])) == 1
+    if not name.startswith("@"):
+        assert find_films([name]) == [name]
+
+
+def test_in_series_selects_by_series_description(tmp_path: Path) -> None:
+    films = [
+        dicom(tmp_path / "a", "Bilateral PA Fixed Flexion Knee"),
+        dicom(tmp_path / "b", "PA HAND"),
+        dicom(tmp_path / "c"),
+        tmp_path / "missing",
+        dicom(tmp_path / "d", "pa fixed flexion"),
+        tmp_path / "cut off",
+        tmp_path / "picture.png",
+    ]
+    write_png16(films[6], PIXELS)
+    films[5].write_bytes(films[1].read_bytes()[:200])
+    found = list(in_series(map(str, films), "PA Fixed"))
+    assert found == [str(films[k]) for k in (0, 3, 4)]  # what is not known is not left out
+
+
+def test_find_films_skips_folders_with_results_of_a_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a.png", "found/crops/a-left.png", "old/overlays/a.png", "mine/crops/b.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "found" / "journal.jsonl").write_text('{"format": "kneematch-journal/1"}\n')
+    (tmp_path / "old" / "ledger.jsonl").write_text('{"format": "kneematch-ledger/1"}\n')
+    (tmp_path / "mine" / "journal.jsonl").write_text("the user's own\n")
+    films = [str(tmp_path / name) for name in ("a.png", "mine/crops/b.png")]
+    with caplog.at_level("INFO", logger="kneematch"):
+        assert find_films(tmp_path) == films
+        assert find_films(f"{tmp_path}/**/*.png") == films
+    said = "skipped, since it holds the results of an earlier run"
+    skipped = [f"{tmp_path / name}: {said}" for name in ("found", "old")]
+    assert [record.getMessage() for record in caplog.records] == 2 * skipped
+    crop = str(tmp_path / "found" / "crops" / "a-left.png")
+    assert find_films(tmp_path / "found" / "crops") == [crop]  # as asked for
+
+
+def test_find_films_takes_the_films_beside_the_results_of_a_run(tmp_path: Path) -> None:
+    for name in ("a.png", "crops/a-left.png", "sub/overlays/b.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "journal.jsonl").write_text('{"format": "kneematch-journal/1"}\n')
+    assert find_films(tmp_path) == [str(tmp_path / "a.png"), str(tmp_path / "sub/overlays/b.png")]
+
+
+@pytest.mark.parametrize(
+    ("films", "folder"),
+    [
+        ([], ""),
+        (["a.dcm"], ""),
+        (["in/a.dcm"], "in/"),
+        (["in/1/001", "in/2/001"], "in/"),
+        (["in/12/001", "in/13/001", "in/1/001"], "in/"),
+        (["in/a.dcm", "/out/b.dcm"], ""),
+        (["C:\\in\\a.dcm", "C:\\in\\b.dcm"], "C:\\in\\"),
+    ],
+)
+def test_common_folder_ends_at_a_slash(films: list[str], folder: str) -> None:
+    assert common_folder(films) == folder

@@ -1,0 +1,235 @@
+"""Files appear whole or not at all, and their versions are told apart."""
+
+import hashlib
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kneematch.errors import SettingsError
+from kneematch.films.files import (
+    ABANDONED_S,
+    FileVersion,
+    atomic_write,
+    content_hash,
+    file_versions,
+    make_folder,
+    make_out_folder,
+    remove_leftovers,
+    remove_unfinished,
+    writing,
+)
+
+
+def test_atomic_write_puts_the_content_under_the_name(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "a.txt") as temp:
+        temp.write_text("new")
+        assert not (tmp_path / "a.txt").exists()
+    assert (tmp_path / "a.txt").read_text() == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_remove_unfinished_removes_what_is_being_written(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old")
+    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "a.txt"):
+        remove_unfinished()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "old"
+
+
+def test_atomic_write_uses_the_same_folder_and_suffix(tmp_path: Path) -> None:
+    with atomic_write(str(tmp_path / "a.png")) as temp:
+        assert temp.parent == tmp_path
+        assert temp.suffix == ".png"
+        assert temp.name.startswith(".")
+        temp.touch()
+
+
+def test_atomic_write_replaces_an_old_file_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old")
+    with atomic_write(tmp_path / "a.txt") as temp:
+        temp.write_text("new")
+        assert (tmp_path / "a.txt").read_text() == "old"
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+@pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
+def test_atomic_write_leaves_the_old_file_on_failure(
+    tmp_path: Path, failure: type[BaseException]
+) -> None:
+    (tmp_path / "a.txt").write_text("old")
+
+    def spoil() -> None:
+        with atomic_write(tmp_path / "a.txt") as temp:
+            temp.write_text("half")
+            raise failure
+
+    with pytest.raises(failure):
+        spoil()
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_atomic_write_keeps_two_writers_apart(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / "a.txt") as first, atomic_write(tmp_path / "a.txt") as second:
+        assert first != second
+        first.write_text("first")
+        second.write_text("second")
+    assert (tmp_path / "a.txt").read_text() == "first"  # the outer one ended last
+
+
+def test_atomic_write_takes_the_longest_possible_name(tmp_path: Path) -> None:
+    name = "x" * 251 + ".dcm"
+    with atomic_write(tmp_path / name) as temp:
+        temp.touch()
+    assert (tmp_path / name).exists()
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize("place", ["file", "file/inside"])
+def test_make_out_folder_says_that_there_is_a_file(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match="file: is a file; expected a folder; choose another"):
+        make_out_folder(tmp_path / place)
+
+
+def test_make_out_folder_says_that_a_place_cannot_be_written_to() -> None:
+    with pytest.raises(SettingsError, match="/proc/1/x: cannot be written to; expected"):
+        make_out_folder(Path("/proc/1/x"))
+
+
+def test_atomic_write_and_make_folder_are_for_the_owner_only(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with atomic_write(tmp_path / "a.txt") as temp:
+            assert mode(temp) == 0o600  # from the beginning
+        make_folder(tmp_path / "b")
+    finally:
+        os.umask(before)
+    assert (mode(tmp_path / "a.txt"), mode(tmp_path / "b")) == (0o600, 0o700)
+
+
+def test_atomic_write_keeps_the_mode_of_a_file_that_was_shared(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch(0o640)
+    with atomic_write(tmp_path / "a.txt") as temp:
+        temp.write_text("new")
+    assert mode(tmp_path / "a.txt") == 0o640
+
+
+def test_atomic_write_names_the_file_that_does_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    with (
+        pytest.raises(SettingsError, match=f"^{path}: cannot be written .File too large"),
+        writing(tmp_path),
+        atomic_write(path) as temp,
+        at_most_bytes(10),
+    ):
+        temp.write_text("more than ten bytes")
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def at_most_bytes(size: int) -> Iterator[None]:
+    """Let the system refuse larger files."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_remove_leftovers_removes_those_of_killed_processes_only(tmp_path: Path) -> None:
+    code = f"""
+from kneematch.films.files import atomic_write
+with atomic_write("{tmp_path}/killed.txt"):
+    print("writing", flush=True)
+    input()
+"""
+    writer = [sys.executable, "-c", code]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(writer, **pipes) as process:  # type: ignore[call-overload]
+        process.stdout.readline()
+        process.kill()
+    (tmp_path / ".kneematch-notes").touch()  # of the user
+    assert len(list(tmp_path.iterdir())) == 2
+    with atomic_write(tmp_path / "mine.txt") as mine:
+        remove_leftovers(tmp_path, tmp_path / "missing")
+        assert {path.name for path in tmp_path.iterdir()} == {".kneematch-notes", mine.name}
+
+
+def test_remove_leftovers_keeps_files_of_other_machines_for_a_day(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    code = f"""
+import platform
+platform.node = lambda: "another-machine"
+from kneematch.films.files import TEMPORARY
+open(f"{tmp_path}/{{TEMPORARY}}{process.pid}-a.csv", "w")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    (name,) = (path.name for path in tmp_path.iterdir())
+    assert "another" not in name
+    remove_leftovers(tmp_path)
+    assert (tmp_path / name).exists()
+    long_ago = (tmp_path / name).stat().st_mtime - 2 * ABANDONED_S
+    os.utime(tmp_path / name, (long_ago, long_ago))
+    remove_leftovers(tmp_path)
+    assert not (tmp_path / name).exists()
+
+
+def version(path: Path, *, hashed: bool = False) -> FileVersion:
+    (found,) = file_versions([str(path)], hashed=hashed)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("hashed", [False, True])
+def test_file_version_changes_with_the_content(tmp_path: Path, hashed: bool) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    before = version(path, hashed=hashed)
+    assert before.is_same(version(path, hashed=hashed))
+    path.write_text("longer")
+    assert not before.is_same(version(path, hashed=hashed))
+
+
+def test_file_version_with_a_hash_ignores_dates_only(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("old")
+    dated, hashed = version(path), version(path, hashed=True)
+    os.utime(path, ns=(1, 1))
+    assert not dated.is_same(version(path))
+    assert not hashed.is_same(version(path))
+    assert hashed.is_same(version(path, hashed=True))
+    path.write_text("new")
+    os.utime(path, ns=(1, 1))
+    assert not hashed.is_same(version(path, hashed=True))
+
+
+def test_file_versions_has_none_for_missing_files(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{k}") for k in range(1000)]
+    Path(paths[700]).touch()
+    found = file_versions([*paths, "null\0byte"])
+    assert [k for k, each in enumerate(found) if each] == [700]
+
+
+def test_file_versions_does_not_wait_for_a_pipe_to_hash(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert version(tmp_path / "pipe", hashed=True).sha256 == ""
+
+
+@pytest.mark.parametrize("size", [0, 5, 3 << 20])
+def test_content_hash_is_that_of_the_content(tmp_path: Path, size: int) -> None:
+    content = bytes(range(256)) * (size // 256 + 1)
+    path = tmp_path / "model"
+    path.write_bytes(content[:size])
+    assert content_hash(path) == hashlib.sha256(content[:size]).hexdigest()

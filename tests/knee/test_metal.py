@@ -1,0 +1,130 @@
+"""Metal in a knee: bright, even and sharp."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import ndimage
+from torch import Tensor
+
+from kneematch.knee import metal
+from kneematch.knee.metal import find_metal, number_regions
+from kneematch.knee.view import VIEW_SIZE, KneePlace, cut_views
+from kneephantoms.phantom import phantom
+
+
+@pytest.fixture(scope="module")
+def view() -> Tensor:
+    """A knee without metal."""
+    made = phantom(1, framing="bilateral")
+    knee = made.knees[1]
+    assert not knee.implant
+    place = KneePlace(*knee.centre, 250.0, 0.0, mirrored=False)
+    return cut_views(torch.from_numpy(made.radiograph.pixels), [place]).pixels[0]
+
+
+def with_disc(
+    view: Tensor, x: float, y: float, softness: float = 0.5, brightness: float = 1.6
+) -> Tensor:
+    """A view with a bright disc, x and y plateau widths from the joint's middle.
+
+    Its brightness is relative to the brightest bone.
+    """
+    rows, columns = (torch.arange(side) + 0.5 for side in view.shape)
+    away = torch.hypot(columns - 125 - 100 * x, (rows - 200 - 100 * y)[:, None])
+    inside = ((15 - away) / softness + 0.5).clamp(0, 1)
+    return view + inside * (brightness * view.max() - view)
+
+
+def has_metal(view: Tensor) -> bool:
+    (found,) = find_metal(view[None])
+    return found
+
+
+def test_find_metal_sees_none_in_a_knee(view: Tensor) -> None:
+    assert not has_metal(view)
+    assert not has_metal(torch.zeros(VIEW_SIZE))
+
+
+def test_find_metal_sees_metal_in_the_bones(view: Tensor) -> None:
+    assert has_metal(with_disc(view, 0.1, 0.3))
+
+
+def test_find_metal_sees_metal_in_white_bones(view: Tensor) -> None:
+    """On an over-exposed film, metal is hardly brighter than bone, but still sharp."""
+    white = (view / view.quantile(0.9)).clamp(max=1.0)
+    assert not has_metal(white)
+    assert has_metal(with_disc(white, 0.1, 0.3, brightness=1.2))
+    assert not has_metal(with_disc(white, 0.1, 0.3, softness=15.0, brightness=1.2))
+
+
+def test_find_metal_sees_metal_near_a_brighter_ball(view: Tensor) -> None:
+    ball = with_disc(view, 0.66, 0.5)
+    assert not has_metal(ball)
+    assert has_metal(with_disc(ball, 0.1, 0.3, brightness=0.7))
+
+
+def test_find_metal_ignores_what_lies_beside_the_bones(view: Tensor) -> None:
+    assert not has_metal(with_disc(view, 0.62, -0.6))
+
+
+def test_find_metal_ignores_soft_brightness(view: Tensor) -> None:
+    assert not has_metal(with_disc(view, 0.1, 0.3, softness=30.0))
+
+
+def test_find_metal_sees_metal_on_a_negative(view: Tensor) -> None:
+    assert not has_metal(1 - view)
+    assert has_metal(1 - with_disc(view, 0.1, 0.3))
+
+
+def drawn_shapes(seed: int) -> Tensor:
+    """A view with rectangles of any brightness on a background that is more or less smooth."""
+    rng = np.random.default_rng(seed)
+    view = 0.6 * ndimage.uniform_filter(rng.random(VIEW_SIZE), int(rng.integers(1, 40)))
+    for _ in range(rng.integers(1, 6)):
+        top, left, height, width = rng.integers((100, 40, 5, 5), (300, 200, 80, 80))
+        view[top : top + height, left : left + width] = rng.uniform(0, 1.5)
+    view = ndimage.uniform_filter(view, int(rng.integers(1, 7)))
+    return torch.from_numpy((view + rng.normal(0, 0.02, VIEW_SIZE)).astype(np.float32))
+
+
+def metal_by_scipy(view: Tensor) -> bool:
+    """The same as find_metal, region by region, as plainly as SciPy can say it."""
+    part = view[metal.ROWS, metal.COLUMNS].numpy()
+    bones, beside = metal._bones_and_beside()
+    part = -part if part[bones].mean() < part[:, beside].mean() else part
+    low, high = np.percentile(part, metal.QUANTILES).astype(np.float32)
+    grey = ((part - low) / (high - low)).clip(max=1.0)
+    fall = ndimage.maximum_filter(grey, metal.NEARBY) - ndimage.minimum_filter(grey, metal.NEARBY)
+    for level in np.array(metal.LEVELS, np.float32):
+        bright = ndimage.grey_opening(grey, metal.THINNEST) > level
+        labels, count = ndimage.label(bright)
+        for region in (labels == number for number in range(1, count + 1)):
+            core = ndimage.binary_erosion(region, border_value=1)
+            if region.sum() < metal.SMALLEST * metal.PLATEAU**2 or not core.any():
+                continue
+            least = metal.SHARPNESS + metal.UNEVENNESS * grey[core].std()
+            sharp = fall[region & ~core] > least
+            if bones[region].mean() > metal.IN_BONES and sharp.mean() >= metal.SHARP_SHARE:
+                return True
+    return False
+
+
+def test_find_metal_equals_scipy_on_drawn_shapes() -> None:
+    views = [drawn_shapes(seed) for seed in range(60)]
+    found = find_metal(torch.stack(list(views)))
+    assert found == [metal_by_scipy(view) for view in views]
+    assert 10 < sum(found) < 50
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.6, 0.7, 1.0])
+def test_number_regions_equals_scipy(share: float) -> None:
+    masks = np.random.default_rng(0).random((3, 40, 30)) < share
+    cross = ndimage.generate_binary_structure(2, 1)[None]  # touches within a mask only
+    wanted, count = ndimage.label(masks, np.pad(cross, ((1, 1), (0, 0), (0, 0))))
+    starts, lengths, regions = number_regions(masks)
+    runs = zip(starts.tolist(), lengths.tolist(), strict=True)
+    places = [place for start, length in runs for place in range(start, start + length)]
+    assert places == np.flatnonzero(masks).tolist()
+    found = np.repeat(regions, lengths)
+    pairs = set(zip(found.tolist(), wanted[masks].tolist(), strict=True))
+    assert len(pairs) == count == len(set(found.tolist()))

@@ -1,0 +1,115 @@
+"""The network is the paper's: its parts, their sizes, and what goes in and comes out."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kneematch.paper.network import (
+    INPUT,
+    PoseNetwork,
+    crop_views,
+    full_frames,
+    standardize,
+)
+
+BLOCKS = 2  # of each layer of ResNet18
+
+
+@pytest.fixture(scope="module")
+def network() -> PoseNetwork:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return PoseNetwork().eval()
+
+
+@pytest.fixture
+def images() -> Tensor:
+    return torch.rand(2, 2, *INPUT, generator=torch.Generator().manual_seed(0))
+
+
+def torchvision_names() -> set[str]:
+    """The names in the state_dict of torchvision's ResNet18, built from its structure."""
+
+    def norm(name: str) -> set[str]:
+        kinds = "weight", "bias", "running_mean", "running_var", "num_batches_tracked"
+        return {f"{name}.{kind}" for kind in kinds}
+
+    names = {"conv1.weight", *norm("bn1"), "fc.weight", "fc.bias"}
+    for layer in range(1, 5):
+        for block in range(BLOCKS):
+            start = f"layer{layer}.{block}"
+            names |= {f"{start}.conv1.weight", f"{start}.conv2.weight"}
+            names |= norm(f"{start}.bn1") | norm(f"{start}.bn2")
+        if layer > 1:  # whose first block halves the maps, and so must its shortcut
+            names |= {f"layer{layer}.0.downsample.0.weight", *norm(f"layer{layer}.0.downsample.1")}
+    return names
+
+
+def numbers(*modules: nn.Module) -> int:
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+
+def test_pose_network_backbone_has_torchvisions_names(network: PoseNetwork) -> None:
+    names = torchvision_names()
+    assert len(names) == 122
+    assert set(network.backbone.state_dict()) | {"fc.weight", "fc.bias"} == names
+
+
+def test_pose_network_has_the_papers_numbers_of_parameters(network: PoseNetwork) -> None:
+    assert numbers(network.backbone) == 11_176_512  # torchvision's 11,689,512 less its classifier
+    assert numbers(network.reduce) == (512 * 128 + 128) + (128 * 32 + 32)
+    assert numbers(network.regress) == (1568 * 512 + 512) + (512 * 32 + 32) + (32 * 4 + 4)
+    assert numbers(network) == numbers(network.backbone, network.reduce, network.regress)
+
+
+def test_pose_network_maps_have_the_papers_shapes(network: PoseNetwork, images: Tensor) -> None:
+    maps = network.backbone(images[:, :1].expand(-1, 3, -1, -1))
+    assert maps.shape == (2, 512, 7, 7)
+    assert network.reduce[:2](maps).shape == (2, 128, 7, 7)
+    assert network.reduce(maps).shape == (2, 32, 7, 7)
+    assert network.reduce(maps).min() >= 0
+
+
+@torch.no_grad()
+def test_pose_network_takes_any_leading_shape(network: PoseNetwork, images: Tensor) -> None:
+    v = network(images)
+    assert v.shape == (2, 2, 4)
+    assert torch.allclose(network(images[1, 0]), v[1, 0], atol=1e-5)  # both sides share phi
+    assert network(images[:, 0]).shape == (2, 4)
+
+
+@torch.no_grad()
+def test_pose_network_vectors_lie_in_the_papers_range(network: PoseNetwork, images: Tensor) -> None:
+    assert network(images).abs().max() < 3
+    extreme = deepcopy(network)
+    extreme.regress[-1].weight.zero_()
+    extreme.regress[-1].bias.copy_(torch.tensor([0.0, 2.0, -1e3, 1e3]))
+    v = extreme(images[0, 0])
+    logistic = 1 / (1 + torch.exp(torch.tensor(-2.0)))
+    assert v.tolist() == pytest.approx([0, 6 * (float(logistic) - 0.5), -3, 3], abs=1e-5)
+
+
+@torch.no_grad()
+def test_pose_network_ignores_gain_and_offset(network: PoseNetwork, images: Tensor) -> None:
+    assert torch.allclose(network(images), network(0.25 * images + 3), atol=0.02)
+    assert bool(network(torch.zeros(1, *INPUT)).isfinite().all())
+
+
+def test_standardize_gives_mean_0_and_deviation_1(images: Tensor) -> None:
+    seen = standardize(5 + 2 * images)
+    assert torch.allclose(seen.mean((-2, -1)), torch.zeros(2, 2), atol=1e-4)
+    assert torch.allclose(seen.std((-2, -1)), torch.ones(2, 2), atol=0.01)
+
+
+def test_crop_views_of_the_full_frame_is_the_half_resized() -> None:
+    y = torch.linspace(-1, 1, 801)[:-1] + 1 / 800
+    x = torch.linspace(-1, 1, 501)[:-1] + 1 / 500
+    halves = torch.stack([y[:, None].expand(800, 500), x.expand(800, 500)])[None]
+    seen = crop_views(halves, full_frames(halves), 800 / 500)
+    assert seen.shape == (1, 2, *INPUT)
+    ramp = (torch.arange(224) + 0.5) / 112 - 1
+    inside = slice(2, -2)  # at the edge, sampling meets the black around the half
+    assert torch.allclose(seen[0, 0, inside, 100], ramp[inside], atol=1e-3)
+    assert torch.allclose(seen[0, 1, 100, inside], ramp[inside], atol=1e-3)

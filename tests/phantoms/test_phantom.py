@@ -1,0 +1,285 @@
+"""Phantoms are functions of their seed, and their truth lies where the picture shows it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kneephantoms.film_plan import FilmPlan, plan_film
+from kneephantoms.phantom import phantom, render, true_knees
+
+SIZE = (400, 500)
+
+
+def plain_plan(seed: int) -> FilmPlan:
+    """Return the plan of a film without noise, letters, borders or metal."""
+    plan = plan_film(seed, size=(820, 1000))
+    height, width = plan.framing.size
+    nothing = {"markers": (), "discs": (), "texts": (), "lines": (), "shields": ()}
+    return replace(
+        plan,
+        exposure=replace(plan.exposure, noise=0.0, seam=(0.5, 0.0)),
+        overlays=replace(plan.overlays, **nothing, round_field=None, field_tilt_deg=0.0),
+        framing=replace(plan.framing, field=(0.0, 0.0, float(width), float(height))),
+        legs=tuple(replace(leg, implant="") for leg in plan.legs),
+        negative=False,
+    )
+
+
+def profile(pixels: np.ndarray, start: np.ndarray, end: np.ndarray, count: int) -> np.ndarray:
+    """Return the grey from one point to another, of the nearest pixels."""
+    points = start + np.linspace(0, 1, count)[:, None] * (end - start)
+    columns, rows = np.floor(points).astype(int).T
+    height, width = pixels.shape
+    return pixels[rows.clip(0, height - 1), columns.clip(0, width - 1)]
+
+
+def test_phantom_of_a_seed_is_always_the_same() -> None:
+    one, two = phantom(3, size=SIZE), phantom(3, size=SIZE)
+    assert np.array_equal(one.radiograph.pixels, two.radiograph.pixels)
+    assert one.knees == two.knees
+
+
+def test_phantom_of_another_seed_differs() -> None:
+    one, two = phantom(3, size=SIZE), phantom(4, size=SIZE)
+    assert not np.array_equal(one.radiograph.pixels, two.radiograph.pixels)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_phantom_pixels_are_float32_from_zero_to_one(seed: int) -> None:
+    film = phantom(seed, size=SIZE).radiograph
+    assert film.pixels.dtype == np.float32
+    assert film.size == SIZE
+    assert (film.pixels.min(), film.pixels.max()) == (0.0, 1.0)
+    assert np.isfinite(film.pixels).all()
+
+
+def test_phantom_header_has_spacing_and_laterality() -> None:
+    film = phantom(1, size=SIZE)
+    left = film.knees[0]
+    width_px = math.dist(left.plateau_left, left.plateau_right)
+    assert film.radiograph.mm_per_px is not None
+    assert 60 < width_px * film.radiograph.mm_per_px < 103
+    assert film.radiograph.laterality == "B"
+
+
+def test_plan_film_uses_the_sizes_of_real_films() -> None:
+    sizes = {plan_film(seed).framing.size for seed in range(60)}
+    assert sizes == {(1024, 1024), (820, 1000), (1000, 820), (640, 780)}
+
+
+@pytest.mark.parametrize("size", [(400, 500), (1000, 820), (333, 777)])
+def test_true_knees_lie_in_their_halves_of_the_film(size: tuple[int, int]) -> None:
+    height, width = size
+    for seed in range(100):
+        left, right = true_knees(plan_film(seed, size=size))
+        assert (left.side, right.side) == ("left", "right")
+        assert (left.laterality, right.laterality) == ("R", "L")
+        assert 0 < left.plateau_left[0] < left.plateau_right[0] < width / 2
+        assert width / 2 < right.plateau_left[0] < right.plateau_right[0] < width
+        assert all(0 < knee.centre[1] < height for knee in (left, right))
+
+
+def test_true_knees_are_consistent() -> None:
+    for seed in range(50):
+        for knee in true_knees(plan_film(seed)):
+            (x0, y0), (x1, y1) = knee.plateau_left, knee.plateau_right
+            assert knee.centre == pytest.approx(((x0 + x1) / 2, (y0 + y1) / 2))
+            assert knee.rotation_deg == pytest.approx(math.degrees(math.atan2(y1 - y0, x1 - x0)))
+            assert abs(knee.rotation_deg) < 11
+            assert knee.grade in range(5)
+
+
+def test_plan_film_frames_small_knees_and_knees_that_fill_their_half() -> None:
+    widths, heights = [], []
+    for seed in range(300):
+        plan = plan_film(seed)
+        for knee in true_knees(plan):
+            wide = math.dist(knee.plateau_left, knee.plateau_right)
+            widths.append(wide / plan.framing.size[1])
+            heights.append(knee.centre[1] / plan.framing.size[0])
+    assert 0.09 < min(widths) < 0.14
+    assert 0.34 < max(widths) < 0.44
+    assert 0.18 < np.median(widths) < 0.30
+    assert min(heights) < 0.28
+    assert max(heights) > 0.60
+
+
+def test_plan_film_draws_negatives_implants_and_all_grades() -> None:
+    plans = [plan_film(seed) for seed in range(400)]
+    assert 0.06 < np.mean([one.negative for one in plans]) < 0.14
+    implants = [leg.implant for one in plans for leg in one.legs]
+    assert 0.02 < np.mean([bool(implant) for implant in implants]) < 0.12
+    assert set(implants) == {"", "total", "partial", "plate", "nail"}
+    assert {leg.grade for one in plans for leg in one.legs} == {0, 1, 2, 3, 4}
+
+
+def test_render_inverts_a_negative() -> None:
+    plan = plan_film(7, size=SIZE)
+    positive, negative = (render(replace(plan, negative=flag)) for flag in (False, True))
+    assert np.allclose(positive.numpy(), 1 - negative.numpy(), atol=1e-6)
+
+
+def test_render_shows_an_edge_at_both_true_margins() -> None:
+    errors = []
+    for seed in range(12):
+        plan = plain_plan(seed)
+        pixels = render(plan).numpy()
+        for knee in true_knees(plan):
+            ends = np.array([knee.plateau_left, knee.plateau_right])
+            along = (ends[1] - ends[0]) / np.linalg.norm(ends[1] - ends[0])
+            wide = float(np.linalg.norm(ends[1] - ends[0]))
+            down = np.array([-along[1], along[0]]) * 0.02 * wide  # just below the rounded rim
+            for end, outwards in zip(ends, (-along, along), strict=True):
+                reach = outwards * 0.1 * wide
+                grey = profile(pixels, end + down - reach, end + down + reach, 41)
+                steps = grey[4:] - grey[:-4]
+                errors.append((int(np.argmin(steps)) + 2 - 20) / 20 * 0.1)
+    assert abs(np.median(errors)) < 0.01  # of the plateau's width
+    assert np.mean(np.abs(errors) < 0.025) > 0.85
+
+
+def test_render_shows_bone_brighter_than_the_joint_space_and_that_than_air() -> None:
+    for seed in range(8):
+        plan = plain_plan(seed)
+        pixels = render(plan).numpy()
+        for knee, px in zip(
+            true_knees(plan), [leg.place.plateau_px for leg in plan.legs], strict=True
+        ):
+            x, y = knee.centre
+            tibia = pixels[int(y + 0.12 * px), int(x - 0.2 * px) : int(x + 0.2 * px)].mean()
+            lateral = x + (-0.3 if knee.side == "left" else 0.3) * px
+            column = pixels[int(y - 0.2 * px) : int(y + 0.05 * px), int(lateral)]
+            assert column.min() < tibia
+            assert pixels.min() < column.max()
+
+
+def test_plan_film_gives_a_family_similar_bones() -> None:
+    def spread(shapes: list[np.ndarray]) -> float:
+        return float(np.std(shapes, axis=0).mean())
+
+    alike = [plan_film(seed, family=5).legs[0].shape.femur[1] for seed in range(30)]
+    anyone = [plan_film(seed).legs[0].shape.femur[1] for seed in range(30)]
+    others = [plan_film(seed, family=seed).legs[0].shape.femur[1] for seed in range(30)]
+    assert spread(alike) < 0.7 * spread(anyone)
+    assert spread(alike) < 0.7 * spread(others)
+
+
+def test_plan_film_gives_a_person_similar_but_unequal_knees() -> None:
+    one, two = (leg.shape for leg in plan_film(2).legs)
+    assert not np.array_equal(one.femur, two.femur)
+    assert np.abs(one.femur - two.femur).max() < 0.06
+
+
+def test_plan_film_narrows_the_joint_and_grows_osteophytes_with_the_grade() -> None:
+    gaps: dict[int, list[float]] = {grade: [] for grade in range(5)}
+    spurs: dict[int, list[float]] = {grade: [] for grade in range(5)}
+    for seed in range(300):
+        for leg in plan_film(seed).legs:
+            gaps[leg.grade].append(float(leg.shape.narrowing.max()))
+            spurs[leg.grade].append(float(leg.shape.osteophytes.max()))
+    assert np.all(np.diff([np.mean(gaps[grade]) for grade in range(5)]) > 0)
+    assert np.all(np.diff([np.mean(spurs[grade]) for grade in range(5)]) > 0)
+
+
+@pytest.mark.parametrize("kind", ["plate", "nail", "total", "partial"])
+def test_render_draws_an_implant_in_the_planned_knee(kind: str) -> None:
+    plan = plain_plan(2)
+    before = render(plan).numpy()
+    for knee in (0, 1):
+        legs = list(plan.legs)
+        legs[knee] = replace(legs[knee], implant=kind)
+        brighter = render(replace(plan, legs=tuple(legs))).numpy() - before > 0.1
+        halves = np.split(brighter, 2, axis=1)
+        assert halves[knee].sum() > 100 > halves[1 - knee].sum()
+
+
+def test_plan_film_of_a_framing_keeps_the_person() -> None:
+    legs = [plan_film(seed, "leg") for seed in range(6)]
+    mixed = [plan_film(seed) for seed in range(6)]
+    assert {film.framing.kind for film in legs} == {"leg"}
+    assert len({film.framing.kind for film in mixed}) > 1
+    for one, two in zip(legs, mixed, strict=True):
+        assert [leg.grade for leg in one.legs] == [leg.grade for leg in two.legs]
+        assert np.array_equal(one.legs[0].shape.femur, two.legs[0].shape.femur)
+        assert one.negative == two.negative
+
+
+def test_plan_film_draws_plateaus_as_wide_as_real_ones() -> None:
+    plans = [plan_film(seed) for seed in range(400)]
+    wide = [each.plateau_mm for each in plans if each.legs[0].shape.growth_plates == 0]
+    assert (min(wide), max(wide)) > (60.9, 95)
+    assert np.mean(wide) == pytest.approx(79, abs=1.5)
+    assert np.std(wide) == pytest.approx(8, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("framing", "counts"),
+    [
+        ("bilateral", {2}),
+        ("single", {1}),
+        ("full_leg", {1, 2}),
+        ("offcentre", {1, 2}),
+        ("lateral", {0, 1}),
+        ("other", {0}),
+        ("any", {0, 1, 2}),
+    ],
+)
+def test_true_knees_are_as_many_as_the_framing_shows(framing: str, counts: set[int]) -> None:
+    found = set()
+    for seed in range(60):
+        plan = plan_film(seed, framing)
+        knees = true_knees(plan)
+        found.add(len(knees))
+        height, width = plan.picture.size
+        for knee in knees:
+            for x, y in (knee.plateau_medial, knee.plateau_lateral):
+                assert 0 <= x <= width
+                assert 0 <= y <= height
+    assert found == counts
+
+
+def test_plan_film_shows_small_knees_on_full_legs() -> None:
+    shares = []
+    for seed in range(100):
+        plan = plan_film(seed, "full_leg")
+        for knee in true_knees(plan):
+            wide = math.dist(knee.plateau_medial, knee.plateau_lateral)
+            shares.append(wide / plan.picture.size[1])
+    assert 0.03 < min(shares) < 0.06
+    assert max(shares) < 0.35
+
+
+@pytest.mark.parametrize("framing", ["single", "full_leg", "offcentre", "lateral", "other"])
+def test_render_draws_every_framing_in_its_size(framing: str) -> None:
+    for seed in range(3):
+        plan = plan_film(seed, framing, size=(300, 240))
+        pixels = render(plan)
+        assert tuple(pixels.shape) == plan.picture.size == (300, 240)
+        assert (float(pixels.min()), float(pixels.max())) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("turn_deg", "mirrored"), [(90, False), (180, True), (270, False)])
+def test_plan_film_turns_and_mirrors_the_film_and_its_truth(turn_deg: int, mirrored: bool) -> None:
+    upright, turned = (
+        phantom(5, size=(240, 300), turn_deg=angle, mirrored=flip)
+        for angle, flip in ((0, False), (turn_deg, mirrored))
+    )
+    pixels = upright.radiograph.pixels
+    expected = np.rot90(pixels[:, ::-1] if mirrored else pixels, -turn_deg // 90)
+    assert np.abs(turned.radiograph.pixels - expected).max() < 1e-3
+    for knee in turned.knees:
+        (before,) = (each for each in upright.knees if each.laterality == knee.laterality)
+        around = (knee.rotation_deg - turn_deg + 180) % 360 - 180
+        flipped = -before.rotation_deg if mirrored else before.rotation_deg
+        assert around == pytest.approx(flipped, abs=1e-6)
+        assert knee.lateral_is_left == (before.lateral_is_left != mirrored)
+
+
+def test_plan_film_turns_by_any_angle_around_the_middle() -> None:
+    upright, turned = (plan_film(5, size=(240, 300), turn_deg=angle) for angle in (0, 20))
+    for before, after in zip(true_knees(upright), true_knees(turned), strict=True):
+        assert after.rotation_deg - before.rotation_deg == pytest.approx(20)
+        middle = (150, 120)
+        assert math.dist(after.centre, middle) == pytest.approx(math.dist(before.centre, middle))

@@ -1,0 +1,105 @@
+"""COCO: ids, boxes around outlines, areas, keypoints."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kneematch.knee.detection import Detection
+from kneematch.run.outputs.annotations import write_coco
+
+Knees = tuple[Detection, Detection]
+SIZE = (200, 300)
+
+
+def written(tmp_path: Path, films: Any, landmarks: Sequence[str] = ()) -> dict[str, Any]:
+    write_coco(films, tmp_path / "coco.json", landmarks=landmarks)
+    loaded: dict[str, Any] = json.loads((tmp_path / "coco.json").read_text())
+    return loaded
+
+
+def test_write_coco_ids_are_unique_and_refer_to_images_and_categories(
+    tmp_path: Path, knees: Knees
+) -> None:
+    films = [("a.dcm", SIZE, knees), ("none.dcm", (50, 60), ()), ("b.dcm", SIZE, knees[:1])]
+    coco = written(tmp_path, films)
+    assert [image["file_name"] for image in coco["images"]] == ["a.dcm", "none.dcm", "b.dcm"]
+    assert (coco["images"][1]["height"], coco["images"][1]["width"]) == (50, 60)
+    images = [image["id"] for image in coco["images"]]
+    ids = [item["id"] for item in coco["annotations"]]
+    assert len(set(images)) == 3
+    assert len(set(ids)) == len(ids) == 3
+    assert [item["image_id"] for item in coco["annotations"]] == [images[0], images[0], images[2]]
+    (category,) = coco["categories"]
+    assert category["name"] == "knee_joint"
+    assert {item["category_id"] for item in coco["annotations"]} == {category["id"]}
+
+
+def test_write_coco_box_encloses_the_outline_and_area_is_that_of_the_rectangle(
+    tmp_path: Path, knees: Knees
+) -> None:
+    items = written(tmp_path, [("a.dcm", SIZE, knees)])["annotations"]
+    for item, found in zip(items, knees, strict=True):
+        (polygon,) = item["segmentation"]
+        points = np.array(polygon).reshape(-1, 2)
+        np.testing.assert_allclose(points, found.corners, atol=6e-4)
+        x, y, width, height = item["bbox"]
+        assert points.min(0) == pytest.approx([x, y])
+        assert points.max(0) == pytest.approx([x + width, y + height])
+        assert item["area"] == pytest.approx(80 * 60, rel=1e-4)
+        assert item["area"] < width * height
+        assert item["iscrowd"] == 0
+
+
+def test_write_coco_attributes_and_score_are_those_of_the_knee(
+    tmp_path: Path, knees: Knees
+) -> None:
+    marked = replace(knees[0], review="yes", reason="cut")
+    left, right = written(tmp_path, [("a.dcm", SIZE, (marked, knees[1]))])["annotations"]
+    assert (left["score"], right["score"]) == (0.875, 0.875)
+    sides = [
+        (item["attributes"]["side"], item["attributes"]["laterality"]) for item in (left, right)
+    ]
+    assert sides == [("left", "R"), ("right", "L")]
+    assert (left["attributes"]["reason"], right["attributes"]["reason"]) == ("cut", "")
+
+
+def test_write_coco_has_the_decision_and_no_score_that_is_not_known(
+    tmp_path: Path, knees: Knees
+) -> None:
+    placed = replace(knees[0], loss=math.nan, decision="corrected", laterality_source="user")
+    (item,) = written(tmp_path, [("a.dcm", SIZE, (placed,))])["annotations"]
+    assert "score" not in item
+    told = item["attributes"]["decision"], item["attributes"]["laterality_source"]
+    assert told == ("corrected", "user")
+
+
+def test_write_coco_landmarks_are_keypoints(tmp_path: Path, knees: Knees) -> None:
+    known = replace(knees[0], landmarks={"rim": (10.5, 20.0), "tip": (301.0, 20.0)})
+    coco = written(tmp_path, [("a.dcm", SIZE, (known, knees[1]))], ["rim", "tip"])
+    assert coco["categories"][0]["keypoints"] == ["rim", "tip"]
+    first, second = coco["annotations"]
+    assert first["keypoints"] == [10.5, 20.0, 2, 301.0, 20.0, 1]  # the second is off the film
+    assert (first["num_keypoints"], second["num_keypoints"]) == (2, 0)
+    assert second["keypoints"] == [0] * 6
+
+
+def test_write_coco_without_films(tmp_path: Path) -> None:
+    coco = written(tmp_path, [])
+    assert (coco["images"], coco["annotations"]) == ([], [])
+
+
+def test_write_coco_takes_films_one_by_one_with_any_name(tmp_path: Path, knees: Knees) -> None:
+    names = ['a"b\n.dcm', "骨.png", "\udcff.dcm"]
+
+    def films() -> Iterator[tuple[str, tuple[int, int], Knees]]:
+        yield from ((name, SIZE, knees) for name in names)
+
+    coco = written(tmp_path, films())
+    assert [image["file_name"] for image in coco["images"]] == names
+    assert [item["id"] for item in coco["annotations"]] == [1, 2, 3, 4, 5, 6]

@@ -1,0 +1,527 @@
+"""DICOM objects, read back: they refer to the film, lie where the area is, and carry its study."""
+
+import math
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import highdicom as hd
+import numpy as np
+import pydicom
+import pytest
+from PIL import Image
+from pydicom.data import get_testdata_file
+from pydicom.sr.codedict import codes
+from pydicom.uid import DeflatedExplicitVRLittleEndian
+
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.read import read
+from kneematch.films.write import write_dicom, write_png16
+from kneematch.knee.detection import Detection
+from kneematch.knee.measure import UNITS, measure_outlines
+from kneematch.knee.outlines import Outlines
+from kneematch.run.outputs.dicom import export_dicom
+from kneematch.run.outputs.dicom_gsps import REVIEW_COLOUR
+from kneematch.run.outputs.dicom_sr import MEASURES, outline_on_film
+
+Knees = tuple[Detection, Detection]
+ALL = ("film-report.dcm", "film-state.dcm", "film-picture.dcm")
+
+
+@pytest.fixture
+def source(tmp_path: Path, film: Radiograph) -> Path:
+    path = tmp_path / "Secret^Name.dcm"
+    write_dicom(path, film.pixels, mm_per_px=0.5, laterality="B")
+    return path
+
+
+def changed(path: Path, **elements: Any) -> Path:
+    """The file with other elements in its header."""
+    dataset = pydicom.dcmread(path)
+    for keyword, value in elements.items():
+        if value is None:
+            delattr(dataset, keyword)
+        else:
+            setattr(dataset, keyword, value)
+    dataset.save_as(path)
+    return path
+
+
+class Exported(NamedTuple):
+    """The files that are there, and why others are not."""
+
+    files: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def exported(source: Path, film: Radiograph, knees: Any) -> tuple[Exported, Path]:
+    out = source.parent / "out"
+    out.mkdir(exist_ok=True)
+    reason = export_dicom(source, film, knees, out, "film")
+    assert {path.name for path in out.iterdir()} <= set(ALL)
+    return Exported(tuple(name for name in ALL if (out / name).exists()), reason), out
+
+
+def groups(out: Path) -> Any:
+    document = hd.sr.srread(out / "film-report.dcm")
+    return document.content.get_planar_roi_measurement_groups()
+
+
+def test_export_dicom_keeps_the_films_patient_and_study(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    told = {"PatientID": "0815", "PatientName": "Doe^Jane", "PatientSex": "F"}
+    told |= {"StudyDate": "20200229", "AccessionNumber": "A7", "PatientBirthDate": "19501231"}
+    changed(source, **told)
+    result, out = exported(source, film, knees)
+    assert result == Exported(ALL)
+    assert sorted(path.name for path in out.iterdir()) == sorted(ALL)
+    header = pydicom.dcmread(source)
+    instances = set()
+    for name in ALL:
+        made = pydicom.dcmread(out / name)
+        assert made.StudyInstanceUID == header.StudyInstanceUID
+        assert {keyword: str(made[keyword].value) for keyword in told} == told
+        instances |= {made.SOPInstanceUID, made.SeriesInstanceUID}
+        assert made.file_meta.MediaStorageSOPInstanceUID == made.SOPInstanceUID
+    assert len(instances | {header.SOPInstanceUID, header.SeriesInstanceUID}) == 8
+
+
+def test_structured_report_has_a_region_per_knee_on_the_film(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    _, out = exported(source, film, knees)
+    header = pydicom.dcmread(source)
+    found = groups(out)
+    assert len(found) == 2
+    for group, knee, side in zip(found, knees, (codes.SCT.Right, codes.SCT.Left), strict=True):
+        assert group.roi.GraphicType == "POLYLINE"
+        points = group.roi.value
+        np.testing.assert_allclose(points[:4], knee.corners, atol=1e-4)
+        assert (points[0] == points[-1]).all()
+        (reference,) = group.roi.ContentSequence[0].ReferencedSOPSequence
+        assert reference.ReferencedSOPInstanceUID == header.SOPInstanceUID
+        (site,) = group.finding_sites
+        assert (site.value, site.laterality) == (codes.SCT.KneeJoint, side)
+    report = pydicom.dcmread(out / "film-report.dcm")
+    (evidence,) = report.CurrentRequestedProcedureEvidenceSequence
+    (series,) = evidence.ReferencedSeriesSequence
+    assert series.SeriesInstanceUID == header.SeriesInstanceUID
+    assert series.ReferencedSOPSequence[0].ReferencedSOPInstanceUID == header.SOPInstanceUID
+
+
+@pytest.mark.parametrize(("mm_per_px", "unit", "size"), [(0.5, "mm", 40), (None, "{pixels}", 80)])
+def test_structured_report_measures_in_millimetres_where_it_can(
+    source: Path, film: Radiograph, knees: Knees, mm_per_px: float | None, unit: str, size: float
+) -> None:
+    _, out = exported(source, film, [replace(knee, mm_per_px=mm_per_px) for knee in knees])
+    width, height, loss = groups(out)[0].get_measurements()
+    assert (width.name, height.name) == (codes.SCT.Width, codes.DCM.Height)
+    assert (width.value, height.value) == pytest.approx((size, 0.75 * size))
+    assert width.unit.CodeValue == height.unit.CodeValue == unit
+    assert (loss.name.meaning, loss.value, loss.unit.CodeValue) == ("Matching loss", 0.125, "1")
+
+
+def test_presentation_state_draws_the_outlines(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    _, out = exported(source, film, knees)
+    state = pydicom.dcmread(out / "film-state.dcm")
+    instance = pydicom.dcmread(source).SOPInstanceUID
+    (series,) = state.ReferencedSeriesSequence
+    assert series.ReferencedImageSequence[0].ReferencedSOPInstanceUID == instance
+    layers = [layer.GraphicLayer for layer in state.GraphicLayerSequence]
+    assert layers == ["KNEE R", "KNEE L"]
+    for item, knee, layer in zip(state.GraphicAnnotationSequence, knees, layers, strict=True):
+        assert item.ReferencedImageSequence[0].ReferencedSOPInstanceUID == instance
+        assert item.GraphicLayer == layer
+        (line,) = item.GraphicObjectSequence
+        assert (line.GraphicType, line.GraphicAnnotationUnits) == ("POLYLINE", "PIXEL")
+        drawn = np.array(line.GraphicData).reshape(-1, 2)
+        np.testing.assert_allclose(drawn[:4], knee.corners, atol=1e-4)
+        assert item.TextObjectSequence[0].UnformattedTextValue == f"{knee.laterality} 0.12"
+
+
+FLAGGED = {"review": "yes", "reason": "sides disagree; joint cut by the edge"}
+
+
+def content_of(out: Path, knee: int) -> list[pydicom.Dataset]:
+    """The items of a knee's measurement group."""
+    document = hd.sr.srread(out / "film-report.dcm")
+    found = document.content.get_planar_roi_measurement_groups()[knee]
+    return list(found[0].ContentSequence)
+
+
+def named(items: list[pydicom.Dataset], meaning: str) -> list[pydicom.Dataset]:
+    return [item for item in items if item.ConceptNameCodeSequence[0].CodeMeaning == meaning]
+
+
+def test_structured_report_says_whether_to_review_and_why(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    _, out = exported(source, film, [knees[0], replace(knees[1], **FLAGGED)])
+    for number, (answer, reasons) in enumerate(
+        [("No", []), ("Yes", ["sides disagree", "joint cut by the edge"])]
+    ):
+        content = content_of(out, number)
+        (review,) = named(content, "Needs review by a person")
+        assert review.ConceptCodeSequence[0].CodeMeaning == answer
+        assert [item.TextValue for item in named(content, "Reason for review")] == reasons
+
+
+def test_structured_report_has_the_decision_of_the_reviewer(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    _, out = exported(source, film, [knees[0], replace(knees[1], decision="corrected")])
+    told = [named(content_of(out, k), "Decision of the reviewer") for k in (0, 1)]
+    assert [[item.TextValue for item in items] for items in told] == [[], ["corrected"]]
+
+
+def test_structured_report_has_the_landmarks_on_the_film(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    points = {"plateau_left": (40.5, 90.25), "off": (-3.0, 90.0)}
+    _, out = exported(source, film, [replace(knees[0], landmarks=points)])
+    (item,) = named(content_of(out, 0), "Landmark")
+    assert item.TextValue == "plateau_left"
+    (place,) = item.ContentSequence
+    assert (place.GraphicType, list(place.GraphicData)) == ("POINT", [40.5, 90.25])
+    (image,) = place.ContentSequence
+    instance = image.ReferencedSOPSequence[0].ReferencedSOPInstanceUID
+    assert instance == pydicom.dcmread(source).SOPInstanceUID
+
+
+X = np.linspace(40, 110, 11)
+OUTLINES = Outlines(
+    *(np.stack([X, np.full(11, y)], axis=1) for y in (96, 100)),
+    *("right", np.full(11, 0.6), np.full(11, 0.8)),
+    mm_per_px=0.5,
+)
+MEASURED = {"outlines": OUTLINES, "measures": measure_outlines(OUTLINES)}
+
+
+def test_structured_report_has_the_measures_of_the_joint(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    _, out = exported(source, film, [replace(knees[0], **MEASURED)])
+    content = content_of(out, 0)
+    (width,) = named(content, "Joint-space width at x = 0.250 (experimental)")
+    (sd,) = named(width.ContentSequence, "Standard deviation of the measure")
+    for item, expected in ((width, 2), (sd, 0.5)):  # 4 and 1 pixels of 0.5 mm
+        (value,) = item.MeasuredValueSequence
+        assert float(value.NumericValue) == pytest.approx(expected)
+        assert value.MeasurementUnitsCodeSequence[0].CodeValue == "mm"
+    assert len(named(content, "Medial minimum joint-space width (experimental)")) == 1
+    assert named(content, "Tibiofemoral angle (experimental)") == []  # the shafts are too short
+    femur, tibia = named(content, "Border of a bone at the joint")
+    assert (femur.TextValue, tibia.TextValue) == ("femur", "tibia")
+    assert femur.ContentSequence[0].GraphicType == "POLYLINE"
+    assert len({name.upper()[:16] for name in UNITS}) == len(UNITS)  # codes are distinct
+    assert MEASURES.keys() == UNITS.keys()
+
+
+def test_export_dicom_without_laterality_names_no_side(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    result, out = exported(source, film, [replace(knee, laterality="") for knee in knees])
+    assert result == Exported(ALL)
+    assert all(group.finding_sites[0].laterality is None for group in groups(out))
+    state = pydicom.dcmread(out / "film-state.dcm")
+    layers = [layer.GraphicLayer for layer in state.GraphicLayerSequence]
+    assert layers == ["KNEE LEFT HALF", "KNEE RIGHT HALF"]
+    texts = [item.TextObjectSequence[0] for item in state.GraphicAnnotationSequence]
+    labels = ["left half 0.12", "right half 0.12"]  # of the picture
+    assert [text.UnformattedTextValue for text in texts] == labels
+
+
+def test_presentation_state_of_two_knees_of_one_side_has_two_layers(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    result, out = exported(source, film, [replace(knee, laterality="L") for knee in knees])
+    assert result == Exported(ALL)
+    state = pydicom.dcmread(out / "film-state.dcm")
+    layers = [layer.GraphicLayer for layer in state.GraphicLayerSequence]
+    assert layers == ["KNEE LEFT HALF", "KNEE RIGHT HALF"]
+
+
+def test_presentation_state_of_a_flagged_knee_is_red_and_has_the_reason(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    _, out = exported(source, film, [knees[0], replace(knees[1], **FLAGGED)])
+    state = pydicom.dcmread(out / "film-state.dcm")
+    plain, flagged = (
+        item.TextObjectSequence[0].UnformattedTextValue for item in state.GraphicAnnotationSequence
+    )
+    assert plain == "R 0.12"
+    assert flagged == "L 0.12 REVIEW\r\nsides disagree\r\njoint cut by the edge"
+    colours = [
+        layer.GraphicLayerRecommendedDisplayCIELabValue for layer in state.GraphicLayerSequence
+    ]
+    red = hd.color.CIELabColor.from_rgb(*REVIEW_COLOUR).value
+    assert [tuple(colour) == red for colour in colours] == [False, True]
+
+
+def test_secondary_capture_of_a_flagged_knee_looks_flagged(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    def red(detections: Any) -> int:
+        _, out = exported(source, film, detections)
+        shown = pydicom.dcmread(out / "film-picture.dcm").pixel_array.astype(int)
+        return int(((shown[..., 0] - shown[..., 1:].max(-1)) > 100).sum())
+
+    assert red(knees) < 30
+    assert red([knees[0], replace(knees[1], **FLAGGED)]) > 300
+
+
+@pytest.mark.parametrize(("kept", "side"), [((0, 1), ""), ((0,), "R"), ((1,), "L")])
+def test_export_dicom_states_laterality_where_there_is_one(
+    source: Path, film: Radiograph, knees: Knees, kept: tuple[int, ...], side: str
+) -> None:
+    _, out = exported(source, film, [knees[k] for k in kept])
+    for name in ALL[1:]:
+        assert (pydicom.dcmread(out / name)["Laterality"].value or "") == side
+
+
+WINDOWS: dict[str, dict[str, Any]] = {
+    "one": {"WindowCenter": 900, "WindowWidth": 700},
+    "two": {"WindowCenter": [900, 2048], "WindowWidth": [700, 4096]},
+    "sigmoid": {"WindowCenter": 900, "WindowWidth": 700, "VOILUTFunction": "SIGMOID"},
+    "none": {"WindowCenter": None, "WindowWidth": None},
+}
+
+
+@pytest.mark.parametrize("name", ["one", "two", "none"])
+@pytest.mark.parametrize("negative", [False, True])
+def test_presentation_state_does_not_change_how_the_film_looks(
+    tmp_path: Path, film: Radiograph, knees: Knees, name: str, negative: bool
+) -> None:
+    tool("dcmp2pgm")
+    path = tmp_path / "a.dcm"
+    write_dicom(path, film.pixels, mm_per_px=0.5, laterality="B", monochrome1=negative)
+    _, out = exported(changed(path, **WINDOWS[name]), film, knees)
+    window = [] if name == "none" else ["+Wi", "1"]
+    checked("dcm2pnm", *window, "+op", path, tmp_path / "film.pgm")
+    state = out / "film-state.dcm"
+    checked("dcmp2pgm", "--pstate", state, path, tmp_path / "state.pgm")
+    shown, expected = (
+        np.asarray(Image.open(tmp_path / picture)).astype(int)
+        for picture in ("state.pgm", "film.pgm")
+    )
+    assert np.abs(shown - expected).max() <= 1
+
+
+@pytest.mark.parametrize("name", list(WINDOWS))
+def test_presentation_state_repeats_the_films_first_window(
+    source: Path, film: Radiograph, knees: Knees, name: str
+) -> None:
+    _, out = exported(changed(source, **WINDOWS[name]), film, knees)
+    items = pydicom.dcmread(out / "film-state.dcm").get("SoftcopyVOILUTSequence", [])
+    assert len(items) == (name != "none")
+    for item in items:
+        assert (item.WindowCenter, item.WindowWidth) == (900, 700)
+        assert item.get("VOILUTFunction") == WINDOWS[name].get("VOILUTFunction")
+
+
+def tool(name: str) -> str:
+    """The path of a command, or a skipped test."""
+    path = shutil.which(name)
+    if path is None:
+        pytest.skip(f"{name} is not installed (Debian: apt install dicom3tools dcmtk)")
+    return path
+
+
+def checked(name: str, *arguments: str | Path) -> str:
+    """Run a command; return what it says."""
+    done = subprocess.run(
+        [tool(name), *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+VALIDATED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "flagged": FLAGGED | {"landmarks": {"plateau_left": (40.5, 90.0)}},
+    "unknown side": {"laterality": ""},
+    "measured": MEASURED,
+    "corrected": {"loss": math.nan, "laterality": "", "decision": "corrected"},
+}
+
+
+@pytest.mark.parametrize("kept", [(0, 1), (1,)])
+@pytest.mark.parametrize("case", list(VALIDATED))
+def test_dciodvfy_finds_no_error(
+    source: Path, film: Radiograph, knees: Knees, case: str, kept: tuple[int, ...]
+) -> None:
+    tool("dciodvfy")
+    found = [replace(knees[k], **VALIDATED[case]) for k in kept]
+    result, out = exported(changed(source, **WINDOWS["two"]), film, found)
+    assert result == Exported(ALL)
+    for path in (source, *(out / name for name in ALL)):
+        told = checked("dciodvfy", path)
+        assert [line for line in told.splitlines() if line.startswith("Error")] == [], path
+
+
+def test_dcmtk_reads_every_object(source: Path, film: Radiograph, knees: Knees) -> None:
+    tool("dcmpschk")
+    marked = replace(knees[1], **FLAGGED, landmarks={"plateau_left": (240.0, 90.0)})
+    _, out = exported(changed(source, **WINDOWS["two"]), film, [knees[0], marked])
+    report, state, picture = (out / name for name in ALL)
+    assert "Test passed" in checked("dcmpschk", state)
+    assert "Error" not in checked("dsrdump", "+Ps", report)
+    assert "plateau_left" in checked("dsrdump", report)
+    checked("dcmj2pnm", picture, out / "picture.ppm")
+
+
+@pytest.mark.parametrize(("negative", "shape"), [(True, "INVERSE"), (False, "IDENTITY")])
+def test_presentation_state_keeps_the_films_polarity(
+    tmp_path: Path, film: Radiograph, knees: Knees, negative: bool, shape: str
+) -> None:
+    path = tmp_path / "a.dcm"
+    write_dicom(path, film.pixels, mm_per_px=0.5, laterality="B", monochrome1=negative)
+    _, out = exported(path, film, knees)
+    assert pydicom.dcmread(out / "film-state.dcm").PresentationLUTShape == shape
+
+
+def test_secondary_capture_shows_the_outlines_and_names_its_source(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    _, out = exported(source, film, knees)
+    capture = pydicom.dcmread(out / "film-picture.dcm")
+    (origin,) = capture.SourceImageSequence
+    assert origin.ReferencedSOPInstanceUID == pydicom.dcmread(source).SOPInstanceUID
+    assert capture.LossyImageCompression == "01"
+    assert capture.PixelSpacing == [0.5, 0.5]
+    shown = capture.pixel_array.astype(int)
+    assert shown.shape == (200, 300, 3)
+    colourful = (shown.max(-1) - shown.min(-1)) > 60
+    x, y = knees[0].corners[0].round().astype(int)
+    assert colourful[y - 3 : y + 4, x - 3 : x + 4].sum() > 10
+    assert not colourful[95:105, 70:80].any()
+
+
+def test_export_dicom_cuts_an_area_at_the_edge(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    beyond = replace(knees[1], corners=np.array([[250, 50], [330, 50], [330, 110], [250, 110]]))
+    result, out = exported(source, film, [beyond])
+    assert result.files == ALL
+    (group,) = groups(out)
+    assert group.roi.value.min(0).tolist() == [250, 50]
+    assert group.roi.value.max(0).tolist() == [300, 110]
+    assert group.get_measurements()[0].value == 40  # of the whole area
+
+
+def test_outline_on_film_keeps_points_inside_and_adds_some_at_the_edge(knees: Knees) -> None:
+    diamond = replace(knees[0], corners=np.array([[0, -10], [10, 0], [0, 10], [-10, 0]], float))
+    points = outline_on_film(diamond, (100, 100))
+    assert {tuple(point) for point in points} == {(10, 0), (0, 10), (0, 0)}
+    outside = replace(knees[0], corners=diamond.corners - 50)
+    assert outline_on_film(outside, (100, 100)).shape == (0, 2)
+
+
+def test_export_dicom_gives_a_reason_for_an_area_off_the_film(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    result, _ = exported(source, film, [replace(knees[0], corners=knees[0].corners - 900)])
+    assert result.files == ()
+    assert "no area on the film" in result.reason
+
+
+def test_export_dicom_gives_a_reason_for_a_film_that_is_not_dicom(
+    tmp_path: Path, film: Radiograph, knees: Knees
+) -> None:
+    path = tmp_path / "a.png"
+    write_png16(path, film.pixels)
+    result, out = exported(path, film, knees)
+    assert result.files == ()
+    assert result.reason.startswith(f"{path}: not a DICOM; expected")
+    assert list(out.iterdir()) == []
+
+
+def test_export_dicom_reads_the_header_within_the_limits_of_read(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    dataset = pydicom.dcmread(source)
+    dataset.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    dataset.add_new(0x00091001, "OB", bytes(300 << 20))  # 300 MB of zeros, deflated to 300 kB
+    dataset.save_as(source)
+    assert source.stat().st_size < 1 << 20
+    result, _ = exported(source, film, knees)
+    assert result.files == ()
+    assert "a deflated DICOM of more than" in result.reason
+
+
+def test_export_dicom_makes_no_presentation_state_of_a_film_in_colours(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    result, _ = exported(changed(source, SamplesPerPixel=3), film, knees)
+    assert result.files == (ALL[0], ALL[2])
+    assert "colours" in result.reason
+
+
+@pytest.mark.parametrize("keyword", ["SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID"])
+def test_export_dicom_gives_a_reason_for_a_film_without_identifiers(
+    source: Path, film: Radiograph, knees: Knees, keyword: str
+) -> None:
+    result, _ = exported(changed(source, **{keyword: None}), film, knees)
+    assert result.files == ()
+    assert f"without {keyword}" in result.reason
+
+
+@pytest.mark.filterwarnings("ignore:Invalid value")
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"PatientSex": "X", "PatientBirthDate": "1950"},
+        {"StudyTime": "25:99", "StudyDate": "yesterday"},
+        {"PatientName": "Single", "SpecificCharacterSet": "ISO_IR 100"},
+        dict.fromkeys(["PatientID", "PatientName", "StudyID", "AccessionNumber", "StudyDate"]),
+        {"PatientOrientation": None},
+    ],
+)
+def test_export_dicom_copes_with_odd_headers(
+    source: Path, film: Radiograph, knees: Knees, odd: dict[str, Any]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pydicom.config.settings, "_writing_validation_mode", pydicom.config.IGNORE)
+        changed(source, **odd)
+    result, out = exported(source, film, knees)
+    assert result == Exported(ALL)
+    if "PatientName" in odd:
+        name = pydicom.dcmread(out / "film-report.dcm").PatientName
+        assert name == (odd["PatientName"] or "")
+
+
+@pytest.mark.parametrize("charset", ["ISO_IR 100", "ISO_IR 192"])
+def test_export_dicom_names_keep_their_letters(
+    source: Path, film: Radiograph, knees: Knees, charset: str
+) -> None:
+    changed(source, SpecificCharacterSet=charset, PatientName="Mäki^Åke")
+    _, out = exported(source, film, knees)
+    assert {str(pydicom.dcmread(out / name).PatientName) for name in ALL} == {"Mäki^Åke"}
+
+
+def test_export_dicom_never_quotes_a_header_beyond_help(
+    source: Path, film: Radiograph, knees: Knees
+) -> None:
+    changed(source, SOPClassUID="1.2.3.4", PatientName="Doe^Jane")
+    result, _ = exported(source, film, knees)
+    assert result.files == ()
+    assert "keeps to the standard" in result.reason
+    assert "Doe" not in result.reason
+
+
+@pytest.mark.parametrize("name", ["CT_small.dcm", "JPEG2000.dcm", "MR_small_bigendian.dcm"])
+def test_export_dicom_takes_films_of_others(tmp_path: Path, knees: Knees, name: str) -> None:
+    path = Path(shutil.copy(str(get_testdata_file(name)), tmp_path))
+    film = read(path)
+    height, width = film.size
+    corners = knees[1].corners * 0.4 + (width / 2 - 90, height / 2 - 40)
+    found = replace(knees[1], corners=corners)
+    result, _ = exported(path, film, [found])
+    assert result == Exported(ALL)
+    (group,) = groups(tmp_path / "out")
+    np.testing.assert_allclose(group.roi.value[:4], corners, atol=1e-4)

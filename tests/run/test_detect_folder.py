@@ -1,0 +1,464 @@
+"""Whole runs with the built-in model."""
+
+import csv
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kneematch.errors import SettingsError
+from kneematch.films.annotation import load_annotation, save_annotation
+from kneematch.films.read import read
+from kneematch.films.write import write_png16
+from kneematch.knee.detector import Detector
+from kneematch.models.model_file import shipped_model
+from kneematch.run.config import DetectConfig
+from kneematch.run.detect_folder import detect_files, detect_folder
+from kneematch.run.journal import Journal
+from kneematch.run.outputs.tables import TABLES
+from tables import read_table
+
+CONFIG = DetectConfig(method="neural", device="cpu", workers=0)
+
+
+@pytest.fixture
+def named(films: Path, tmp_path: Path) -> list[str]:
+    """Four films, one of them missing, one not a DICOM."""
+    named = [str(tmp_path / name) for name in ("a.dcm", "missing.dcm", "b.dcm", "A.png")]
+    shutil.copy(films / "phantom-00000.dcm", named[0])
+    shutil.copy(films / "phantom-00001.dcm", named[2])
+    write_png16(named[3], read(films / "phantom-00002.dcm").pixels)
+    return named
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """All files of a folder, temporary ones included."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def written(folder: Path) -> set[str]:
+    return set(content(folder))
+
+
+def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
+    """Let the search of any other film fail the test."""
+    from kneematch.knee import loading
+
+    read = loading.read_isolated
+
+    def checked(path: str) -> Any:
+        assert path in films
+        return read(path)
+
+    monkeypatch.setattr(loading, "read_isolated", checked)
+
+
+def test_detect_folder_writes_everything_that_is_requested(
+    named: list[str], out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sheet = out.with_suffix(".png")
+    config = replace(
+        CONFIG, overlays=True, crops=True, crop_px=50, export=("coco", "dicom"), sheet=sheet
+    )
+    result = detect_folder(named, out, config)
+    assert (result.films, result.knees, result.failed) == (3, 6, 1)
+    assert named[1] in result.reasons[0]
+    assert result.unmade == 0  # the PNG is no DICOM to export, which is no failure
+    assert "--export dicom: 1 of 3 films with knees are not DICOM" in caplog.text
+    sides, objects = ("left", "right"), ("report", "state", "picture")
+    assert written(out) == {
+        *TABLES,
+        *("failures.csv", "journal.jsonl", "run.json", "report.html", "coco.json", "crops.csv"),
+        "artifacts.csv",
+        *(f"overlays/{name}.png" for name in ("a", "b", "a-2")),
+        *(f"crops/{name}-{side}.png" for name in ("a", "b", "a-2") for side in sides),
+        *(f"dicom-objects/{name}-{kind}.dcm" for name in "ab" for kind in objects),
+    }
+    assert read_table(out / "crops.csv")[-1]["file"] == "a-2-right.png"
+    with Image.open(out / "crops" / "a-2-left.png") as crop:
+        assert (crop.size, crop.mode) == ((50, 50), "I;16")  # it has no spacing
+    with Image.open(sheet) as drawn:
+        assert drawn.width > 3 * 400
+    run = json.loads((out / "run.json").read_text())
+    review = sum(row["review"] == "yes" for row in read_table(out / "detections.csv"))
+    counts = {"films": 3, "knees": 6, "no_knee": 0, "failed": 1, "review": review}
+    counts |= {"accepted": 0, "rejected": 0, "corrected": 0}
+    assert run["counts"] == counts
+    assert result.review == review
+    assert set(run["sha256"]) == {"model"}
+    assert len(json.loads((out / "coco.json").read_text())["images"]) == 3
+    assert (out / "report.html").read_text().count("<img ") == 3
+
+
+def test_detect_folder_warns_of_templates_beside_the_joint_and_without_landmarks(
+    films: Path, out: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    drawn = load_annotation(films / "template.json")
+    config = DetectConfig(template=str(out.with_suffix(".json")), device="cpu", workers=0)
+    save_annotation(drawn, out.with_suffix(".json"))
+    detect_folder(films / "phantom-00001.dcm", out, config)
+    assert {row["method"] for row in read_table(out / "detections.csv")} == {"locator"}
+    assert caplog.text == ""
+    x0, y0, x1, y1 = drawn.red  # at an end of the plateau
+    third = (x1 - x0) / 3
+    red, green = (x0, y0, x0 + third, y1), (x1 - third, y0, x1, y1)
+    beside = replace(drawn, fine=drawn.red, coarse=drawn.fine, red=red, green=green, landmarks={})
+    save_annotation(beside, out.with_suffix(".json"))
+    config = replace(config, export=("markups", "pts"), force=True)
+    detect_folder(films / "phantom-00001.dcm", out, config)
+    assert {row["method"] for row in read_table(out / "detections.csv")} == {"neural+sharpen"}
+    assert "--export markups and pts: files without points" in caplog.text
+    assert "has its middle in the fine box); neural+sharpen is used instead" in caplog.text
+
+
+def test_detect_folder_finds_what_detect_finds(films: Path, out: Path, detector: Detector) -> None:
+    """The command line and Python run the same stages."""
+    detect_folder(films, out, CONFIG)
+    rows = json.loads((out / "detections.json").read_text())
+    paths = sorted(films.glob("*.dcm"))
+    found = [knee for knees in detector.detect(paths) for knee in knees]
+    assert [row["loss"] for row in rows] == pytest.approx([knee.loss for knee in found], abs=1e-6)
+    assert [row["centre_x_px"] for row in rows] == pytest.approx(
+        [knee.centre[0] for knee in found], abs=1e-3
+    )
+
+
+def test_detect_files_lists_a_film_without_a_knee(named: list[str], out: Path) -> None:
+    write_png16(named[0], np.eye(330, 410, dtype=np.float32))
+    config = replace(CONFIG, method="auto", overlays=True, crops=True, export=("coco", "dicom"))
+    result = detect_files(named, out, config)
+    assert (result.films, result.knees, result.no_knee, result.failed) == (2, 4, 1, 1)
+    assert all(named[0] not in reason for reason in result.reasons)
+    with (out / "failures.csv").open(newline="") as file:
+        rows = list(csv.reader(file))
+    assert rows[0] == ["film", "status", "reason"]
+    assert rows[1] == [named[0], "no_knee", "no frontal knee found"]
+    assert rows[2][:2] == [named[1], "failed"]
+    assert json.loads((out / "run.json").read_text())["counts"]["no_knee"] == 1
+    page = (out / "report.html").read_text()
+    assert "without a knee" in page
+    assert "no frontal knee found" in page
+    again = detect_files(named, out, replace(config, resume=True))
+    assert again == result  # the film is not searched again
+
+
+def test_detect_files_resumes_only_what_is_missing(
+    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = detect_files(named, out, replace(CONFIG, overlays=True))
+    monkeypatch.setattr(Detector, "find", None)  # so that nothing can be searched again
+    pictures = out / "overlays"
+    (pictures / "b.png").unlink()
+    os.utime(pictures / "a.png", ns=(2 * 10**18, 2 * 10**18))
+    again = replace(CONFIG, overlays=True, crops=True, resume=True)
+    assert detect_files(named, out, again) == first
+    assert (pictures / "b.png").exists()
+    assert (pictures / "a.png").stat().st_mtime == 2 * 10**9  # untouched
+    assert (out / "crops" / "a-left.png").exists()
+
+
+def test_detect_files_does_the_new_films_of_an_archive_only(
+    named: list[str],
+    out: Path,
+    films: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = replace(CONFIG, overlays=True, crops=True)
+    detect_files(named, out, config)
+    before = read_table(out / "detections.csv")
+    kept = content(out / "crops")
+    new = [str(out.parent / name / "a.dcm") for name in ("c", "d")]
+    for path in new:
+        Path(path).parent.mkdir()
+        shutil.copy(films / "phantom-00003.dcm", path)
+    Path(named[2]).unlink()
+    shutil.copy(films / "phantom-00004.dcm", named[0])
+    only_films(monkeypatch, named[0], *new)
+    # Another name of a film, and another order; a film is left out, and another is gone.
+    archive = [*new, named[3], os.path.relpath(named[0]), named[1]]
+    with caplog.at_level("INFO", logger="kneematch"):
+        result = detect_files(archive, out, config)
+    counts = "5 films: 3 done before, 2 new, 1 gone (kept in the table, marked), 1 changed"
+    assert counts in caplog.messages
+    assert (result.films, result.failed, result.gone, result.changed) == (5, 1, 1, 1)
+    after = read_table(out / "detections.csv")
+    order = [*named[:1], *named[2:], *new]
+    assert [row["film"] for row in after] == [film for film in order for _ in range(2)]
+    assert [row["status"] for row in after] == ["ok"] * 2 + ["gone"] * 2 + ["ok"] * 6
+    assert after[0] != before[0]  # another picture
+    assert [row | {"status": "ok"} for row in after[2:6]] == before[2:6]
+    crops = content(out / "crops")
+    names = [f"{name}-{side}.png" for name in ("a", "b", "a-2") for side in ("left", "right")]
+    assert [name for name in names if crops[name] == kept[name]] == names[2:]
+    assert {"c_a-left.png", "d_a-left.png"} < set(crops)
+    monkeypatch.undo()
+    shutil.copy(films / "phantom-00001.dcm", named[2])  # is back, with a new date
+    assert detect_files(named, out, replace(config, hash_films=True)).gone == 0
+    fresh = out.with_name("fresh")
+    detect_files([*named, *new], fresh, config)
+    for name in ("detections.csv", "failures.csv"):
+        assert (out / name).read_bytes() == (fresh / name).read_bytes()
+
+
+def test_detect_files_recognises_films_by_their_content_when_asked_to(
+    named: list[str], out: Path, films: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, hash_films=True)
+    detect_files(named, out, config)
+    date = Path(named[2]).stat()
+    os.utime(named[0])  # the same content with another date
+    shutil.copy(films / "phantom-00005.dcm", named[2])
+    os.utime(named[2], ns=(date.st_atime_ns, date.st_mtime_ns))
+    only_films(monkeypatch, named[2])
+    assert detect_files(named, out, config).changed == 1
+
+
+def test_detect_files_makes_artifacts_again_when_their_settings_change(
+    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(CONFIG, crops=True, overlays=True)
+    detect_files(named, out, config)
+    first = content(out)
+    for path in (out / "crops").iterdir():  # whatever the dates are
+        os.utime(path, ns=(4 * 10**18, 4 * 10**18))
+    monkeypatch.setattr(Detector, "find", None)
+    detect_files(named, out, replace(config, crop_mm=100.0))
+    second = content(out)
+    changed = {name for name in second if first[name] != second[name]}
+    assert {f"crops/{name}-{side}.png" for name in "ab" for side in ("left", "right")} <= changed
+    assert not any(name.startswith("overlays") for name in changed)
+    detect_files(named, out, config)
+    third = content(out)
+    for name in ("crops.csv", "crops/a-left.png", "overlays/a.png"):
+        assert third[name] == first[name]
+
+
+def test_detect_files_trusts_no_artifact_that_a_killed_run_may_have_replaced(
+    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Crops of other settings are written, but the journal is not told; then the first return."""
+    config = replace(CONFIG, crops=True)
+    detect_files(named, out, config)
+    first = content(out / "crops")
+    note, calls = Journal.note_made, []
+
+    def note_once(self: Journal, made: Any) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        note(self, made)
+
+    monkeypatch.setattr(Journal, "note_made", note_once)
+    with pytest.raises(KeyboardInterrupt):
+        detect_files(named, out, replace(config, crop_mm=100.0))
+    monkeypatch.undo()
+    assert content(out / "crops") != first
+    detect_files(named, out, config)
+    assert content(out / "crops") == first
+
+
+def test_detect_files_with_force_removes_what_the_earlier_run_made(
+    named: list[str], out: Path
+) -> None:
+    everything = replace(CONFIG, overlays=True, crops=True, export=("coco", "dicom", "pts"))
+    detect_files(named, out, everything)
+    for path in out.rglob("*.png"):
+        os.utime(path, ns=(4 * 10**18, 4 * 10**18))  # in the future
+    (out / "crops" / "mine.png").write_text("mine")
+    detect_files(named[:1], out, replace(CONFIG, crops=True, force=True))
+    files = written(out)
+    assert {name for name in files if "/" in name} == {
+        *("crops/a-left.png", "crops/a-right.png", "crops/mine.png")
+    }
+    assert "coco.json" not in files
+    assert all(path.stat().st_mtime < 3 * 10**9 for path in (out / "crops").glob("a-*"))
+
+
+def test_detect_files_refuses_a_folder_that_a_run_is_writing_to(
+    named: list[str], out: Path
+) -> None:
+    detect_files(named, out, CONFIG)
+    before = content(out)
+    for config in (CONFIG, replace(CONFIG, force=True), replace(CONFIG, resume=True)):
+        with (
+            Journal(out / "journal.jsonl"),
+            pytest.raises(SettingsError, match="another run is writing to it"),
+        ):
+            detect_files(named, out, config)
+    assert content(out) == before
+
+
+def test_detect_files_takes_the_longest_file_names(films: Path, out: Path) -> None:
+    named = [str(out.parent / f"{'x' * 250}{k}.dcm") for k in range(2)]
+    for film in named:
+        shutil.copy(films / "phantom-00000.dcm", film)
+    config = replace(CONFIG, overlays=True, crops=True, export=("dicom", "markups", "pts"))
+    result = detect_files(named, out, config)
+    assert (result.films, result.unmade) == (2, 0)
+    assert len(content(out / "crops")) == 4
+    assert detect_files(named, out, config) == result
+
+
+def test_detect_files_maps_every_artifact_to_its_film_and_knee(named: list[str], out: Path) -> None:
+    exports = ("coco", "dicom", "markups", "pts")
+    detect_files(named, out, replace(CONFIG, overlays=True, crops=True, export=exports))
+    rows = {row["file"]: (row["film"], row["side"]) for row in read_table(out / "artifacts.csv")}
+    assert set(rows) == {name for name in written(out) if "/" in name}
+    assert rows["overlays/a-2.png"] == (named[3], "")
+    assert rows["crops/a-left.png"] == (named[0], "left")
+    assert rows["landmarks/b-right.mrk.json"] == (named[2], "right")
+    assert rows["dicom-objects/b-report.dcm"] == (named[2], "")
+
+
+def test_detect_files_creates_nothing_without_a_film(out: Path) -> None:
+    for films in (["flims.dcm"], ["a.dcm", "b.dcm"]):
+        with pytest.raises(SettingsError, match=f"{films[0]}: not there"):
+            detect_files(films, out, CONFIG)
+    assert not out.exists()
+
+
+def test_detect_files_refuses_an_archive_that_is_not_there_any_more(
+    named: list[str], out: Path
+) -> None:
+    """A disk that is not mounted marks no film as gone."""
+    detect_files(named, out, CONFIG)
+    before = content(out)
+    for film in named:
+        Path(film).unlink(missing_ok=True)
+    with pytest.raises(SettingsError, match="not there, nor is any of the 3 others"):
+        detect_files(named, out, CONFIG)
+    assert content(out) == before
+
+
+def test_detect_files_writes_for_the_owner_only(named: list[str], out: Path) -> None:
+    before = os.umask(0)
+    try:
+        exports = ("coco", "dicom", "markups", "pts")
+        detect_files(named, out, replace(CONFIG, overlays=True, crops=True, export=exports))
+    finally:
+        os.umask(before)
+    for path in (out, *out.rglob("*")):
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_detect_files_touches_no_file_that_is_not_its_own(named: list[str], out: Path) -> None:
+    for name in ("overlays/mine.png", "dicom/film.dcm", "notes.txt"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("mine")
+    detect_files(named, out, CONFIG)
+    detect_files(named, out, replace(CONFIG, force=True, overlays=True))
+    for name in ("overlays/mine.png", "dicom/film.dcm", "notes.txt"):
+        assert (out / name).read_text() == "mine"
+
+
+def test_detect_files_goes_on_when_a_film_is_gone_before_it_is_drawn(
+    named: list[str], out: Path
+) -> None:
+    detect_files(named, out, CONFIG)
+    Path(named[0]).unlink()
+    result = detect_files(named, out, replace(CONFIG, overlays=True, resume=True))
+    assert (result.films, result.unmade) == (3, 1)
+    assert named[0] in result.unmade_reasons[0]
+    assert {path.name for path in (out / "overlays").iterdir()} == {"b.png", "a-2.png"}
+
+
+def test_detect_files_writes_a_report_without_a_picture_that_fails(
+    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kneematch.knee import overlay
+
+    def fail(*found: object, **options: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(overlay, "draw_detections", fail)
+    assert detect_files(named[:1], out, CONFIG).knees == 2
+    assert (out / "report.html").read_text().count("<img ") == 0
+
+
+def test_detect_files_writes_the_same_bytes_with_workers(named: list[str], out: Path) -> None:
+    config, elsewhere = replace(CONFIG, overlays=True, crops=True), out.with_name("elsewhere")
+    alone = detect_files(named, out, config)
+    shared = detect_files(named, elsewhere, replace(config, workers=2, batch_size=5))
+    assert replace(shared, out=out) == alone
+    assert written(elsewhere) == written(out)
+    for name in sorted(written(out)):
+        if name not in ("run.json", "report.html", "journal.jsonl"):
+            assert (elsewhere / name).read_bytes() == (out / name).read_bytes()
+
+
+def test_detect_files_takes_paths_of_a_template_and_a_model(
+    named: list[str], template: str, out: Path
+) -> None:
+    config = replace(CONFIG, template=Path(template), model=shipped_model(), workers=1)
+    assert detect_files(named[:1], out, config).knees == 2
+
+
+@pytest.mark.parametrize("change", ["template", "paper", "method", "model", "knees"])
+def test_detect_files_refuses_to_continue_with_other_settings(
+    named: list[str], out: Path, template: str, change: str, tmp_path: Path
+) -> None:
+    config = replace(CONFIG, template=template, method="search")
+    detect_files(named[:1], out, config)
+    before = content(out)
+    shutil.copytree(Path(template).parent, tmp_path / "copy")
+    copy = tmp_path / "copy" / "template.json"
+    copy.write_text(Path(template).read_text().replace("\n", "\n\n"))
+    changed: dict[str, Any] = {
+        "template": {"template": str(copy)},
+        "paper": {"paper": True},
+        "method": {"method": "neural"},
+        "model": {"model": str(_other_model(tmp_path))},
+        "knees": {"knees": "1"},
+    }
+    with pytest.raises(SettingsError, match=f"--{change} was .* and is .*--force"):
+        detect_files(named, out, replace(config, **changed[change]))
+    assert content(out) == before
+
+
+def _other_model(folder: Path) -> Path:
+    """A model with the built-in one's networks, in a file of other bytes."""
+    from kneematch.models.model_file import load_model, save_model, shipped_model
+
+    model = load_model(shipped_model())
+    save_model(folder / "other.safetensors", replace(model, settings={"note": "another file"}))
+    return folder / "other.safetensors"
+
+
+def test_detect_files_refuses_the_folder_of_an_older_version(named: list[str], out: Path) -> None:
+    out.mkdir()
+    (out / "ledger.jsonl").write_text('{"format": "kneematch-ledger/1"}\n')
+    for config in (CONFIG, replace(CONFIG, resume=True)):
+        with pytest.raises(SettingsError, match=r"there is a run of version 0\.1 already"):
+            detect_files(named, out, config)
+    assert written(out) == {"ledger.jsonl"}
+    assert detect_files(named, out, replace(CONFIG, force=True)).knees == 6
+
+
+def test_detect_files_checks_the_size_of_crops_before_films_are_searched(
+    named: list[str], out: Path
+) -> None:
+    with pytest.raises(SettingsError, match="crops of mm"):
+        detect_files(named, out, replace(CONFIG, crops=True, crop_mm=-1.0))
+    assert not out.exists()
+
+
+def test_detect_result_lists_no_more_reasons_than_a_terminal_shows(out: Path) -> None:
+    films = [str(out.parent / f"empty-{k}.dcm") for k in range(25)]
+    for film in films:
+        Path(film).touch()
+    result = detect_files(films, out, CONFIG)
+    assert result.failed == 25
+    assert len(result.reasons) == 10

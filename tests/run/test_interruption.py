@@ -1,0 +1,242 @@
+"""The real program, really killed: nothing that was written is lost or repeated."""
+
+import csv
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kneematch.films.files import TEMPORARY
+from kneematch.run.outputs.tables import TABLES
+
+RESULTS = [*TABLES, "failures.csv"]
+COUNT = 24  # more films than are searched at once, three times over
+# Run at the start of every Python process: it dies on opening a certain file.
+DEADLY = """
+import os, signal, sys
+def hook(event, args):
+    if event == "open" and str(args[0]).endswith("deadly.dcm"):
+        os.kill(os.getpid(), signal.SIGSEGV)
+sys.addaudithook(hook)
+"""
+
+
+# Ctrl-C as soon as a process imports torch: the main one, or the one that workers are forked from.
+STOP_IN_IMPORT = """
+import os, signal, sys
+def hook(event, args):
+    if event == "import" and args[0] == "torch._C" and signal.SIGINT not in sent:
+        sent.append(signal.SIGINT)
+        for _ in range(3):
+            os.killpg(0, signal.SIGINT)
+sent = []
+sys.addaudithook(hook)
+"""
+
+
+@pytest.fixture(scope="module")
+def archive(films: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to run in: films with odd names, one of them broken, and a template."""
+    folder = tmp_path_factory.mktemp("archive")
+    (folder / "films").mkdir()
+    for k in range(COUNT - 1):
+        name = b"odd \xff\nname.dcm" if k == 3 else f"{k}.dcm".encode()
+        target = os.fsdecode(os.fsencode(folder) + b"/films/" + name)
+        shutil.copy(films / f"phantom-{k % 5:05d}.dcm", target)
+    (folder / "films" / "broken.dcm").write_bytes(b"no film")
+    for path in (*films.glob("*.dcm"), films / "template.json"):
+        (folder / path.name).symlink_to(path)
+    return folder
+
+
+def command(out: str, *options: str, named: str = "films") -> list[str]:
+    program = [sys.executable, "-m", "kneematch", "detect", named, "-o", out]
+    return [*program, "--method", "search", "--template", "template.json", *options]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
+
+
+def with_hooks(hooks: Path) -> str:
+    """Return a PYTHONPATH that starts with a folder."""
+    return os.pathsep.join([str(hooks), os.environ.get("PYTHONPATH", "")])
+
+
+def run(archive: Path, arguments: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        arguments,
+        cwd=archive,
+        env=environment(**more),
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        check=False,
+        start_new_session=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(archive: Path) -> Path:
+    """What an undisturbed run with the films read in the parent writes."""
+    done = run(archive, command("undisturbed", "--workers", "0"))
+    assert done.returncode == 1, done.stderr  # one film is broken
+    return archive / "undisturbed"
+
+
+def lines_in(journal: Path) -> int:
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+
+def stopped(archive: Path, number: signal.Signals, out: str, *options: str) -> tuple[int, str]:
+    """Start the program, send it and its children a signal once it has entered a new batch."""
+    journal = archive / out / "journal.jsonl"
+    before = max(lines_in(journal), 2)  # settings and films are written at once
+    process = subprocess.Popen(
+        command(out, "--workers", "2", *options),
+        cwd=archive,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    while lines_in(journal) <= before:
+        assert process.poll() is None
+        time.sleep(0.01)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert all_gone(process.pid)
+    return process.returncode, said.decode()
+
+
+def all_gone(group: int) -> bool:
+    """Whether no process of a group remains, soon."""
+    for _ in range(500):
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_detect_stopped_thrice_ends_with_the_same_bytes(archive: Path, undisturbed: Path) -> None:
+    journal = archive / "stopped" / "journal.jsonl"
+    code, _ = stopped(archive, signal.SIGKILL, "stopped")
+    assert code == -signal.SIGKILL
+    entered = [journal.read_bytes()]
+    for number in (signal.SIGINT, signal.SIGTERM):
+        code, said = stopped(archive, number, "stopped", "--resume")
+        assert code == 130
+        before, stop = said.splitlines()
+        assert " done before, " in before
+        assert stop.startswith("kneematch: stopped; ")
+        assert stop.endswith("; continue with the same command")
+        entered.append(journal.read_bytes())
+    assert not (archive / "stopped" / "detections.csv").exists()
+    last = run(archive, command("stopped", "--workers", "1", "--resume"))
+    assert last.returncode == 1
+    found = f"{2 * (COUNT - 1)} knees in {COUNT - 1} films"
+    assert last.stdout.startswith(f"stopped/detections.csv: {found}")
+    assert ", 1 failed (failures.csv)\n" in last.stdout
+    entered.append(journal.read_bytes())
+    for before, after in pairwise(entered):
+        assert after.startswith(before)  # nothing lost, and nothing done again
+        assert len(after) > len(before)
+    lines = (undisturbed / "journal.jsonl").read_bytes().splitlines()
+    assert sorted(entered[-1].splitlines()[1:]) == sorted(lines[1:])  # the first has the time
+    for name in RESULTS:
+        assert (archive / "stopped" / name).read_bytes() == (undisturbed / name).read_bytes()
+
+
+def test_detect_stopped_in_an_import_says_so_in_one_line(archive: Path) -> None:
+    hooks = archive / "stopping"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(STOP_IN_IMPORT)
+    done = run(archive, command("early", "--workers", "2"), PYTHONPATH=with_hooks(hooks))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "kneematch: stopped\n")
+
+
+def test_detect_with_workers_reports_a_bad_model_in_one_line(archive: Path) -> None:
+    bad = "--model", "template.json", "--method", "neural", "--workers", "2"
+    done = run(archive, command("bad", *bad))
+    assert done.returncode == 2
+    assert done.stderr.startswith("kneematch: template.json: cannot be read as safetensors")
+    assert done.stderr.count("\n") == 1, done.stderr
+
+
+def test_detect_writes_names_that_are_not_utf8(undisturbed: Path) -> None:
+    table = undisturbed / "detections.csv"
+    with table.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        names = [os.fsencode(row["film"]) for row in csv.DictReader(file)]
+    assert names.count(b"films/odd \xff\nname.dcm") == 2
+
+
+def test_detect_loses_only_the_film_that_kills_its_worker(archive: Path) -> None:
+    hooks = archive / "hooks"
+    hooks.mkdir()
+    (hooks / "sitecustomize.py").write_text(DEADLY)
+    (archive / "list.txt").write_text("films/0.dcm\ndeadly.dcm\nfilms/1.dcm\n")
+    shutil.copy(archive / "films" / "2.dcm", archive / "deadly.dcm")
+    arguments = command("deadly", "--workers", "2", named="@list.txt")
+    done = run(archive, arguments, PYTHONPATH=with_hooks(hooks))
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("kneematch: deadly.dcm: the process that read it ended (killed")
+    assert done.stdout.startswith("deadly/detections.csv: 4 knees in 2 films")
+    assert ", 1 failed (failures.csv)\n" in done.stdout
+
+
+@pytest.mark.parametrize(("kilobytes", "file"), [(1, "journal.jsonl"), (48, "crops/0-left.png")])
+def test_detect_on_a_full_disk_says_what_is_safe_in_one_line(
+    archive: Path, kilobytes: int, file: str
+) -> None:
+    """The system refuses files that are larger than a limit, as it refuses any on a full disk."""
+    name = f"full-{kilobytes}"
+    options = "--workers", "0", "--method", "neural", "--crops", "--crop-spacing", "0.2"
+    arguments = command(name, *options, named="films/0.dcm")
+    limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "bash", *arguments]
+    full = run(archive, limited)
+    assert full.returncode == 2
+    assert full.stderr.count("\n") == 1, full.stderr
+    assert full.stderr.startswith(f"kneematch: {name}/{file}: cannot be written (File too large); ")
+    assert f"what is done is safe in {name}/journal.jsonl" in full.stderr
+    assert not list((archive / name).rglob(".kneematch-*"))
+    assert run(archive, arguments).returncode == 0
+    assert len(list((archive / name / "crops").iterdir())) == 2
+
+
+def test_detect_removes_what_a_killed_run_left(archive: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    out = archive / "leftovers"
+    names = f"{TEMPORARY}{process.pid}-a.csv", f"crops/{TEMPORARY}{process.pid}-b.png"
+    left = [out / name for name in names]
+    (out / "crops").mkdir(parents=True)
+    for path in left:
+        path.touch()
+    arguments = command("leftovers", "--workers", "0", "--method", "neural", named="films/0.dcm")
+    assert run(archive, arguments).returncode == 0
+    assert not any(path.exists() for path in left)
+
+
+def test_detect_with_force_waits_for_no_run_and_stops_none(archive: Path) -> None:
+    """A second command with --force, while the first is searching, changes nothing."""
+    arguments = command("both", "--workers", "1")
+    with subprocess.Popen(arguments, cwd=archive, env=environment(), stdout=subprocess.PIPE) as one:
+        while lines_in(archive / "both" / "journal.jsonl") < 3:
+            assert one.poll() is None
+            time.sleep(0.02)
+        two = run(archive, [*arguments, "--force"])
+        assert two.returncode == 2
+        assert "another run is writing to it" in two.stderr
+        assert one.wait() == 1  # one film is broken
+    assert lines_in(archive / "both" / "journal.jsonl") == COUNT + 2

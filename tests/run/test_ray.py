@@ -1,0 +1,174 @@
+"""A real Ray cluster of two nodes, one of which is killed in the middle of a run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kneematch.cli.main import main
+from kneematch.errors import SettingsError
+from kneematch.run.config import DetectConfig
+from kneematch.run.outputs.tables import TABLES
+from kneematch.run.ray import Cluster, connect
+
+PATIENCE_S = 300
+COUNT = 6  # films
+
+
+def run(films: Path, out: Path, *options: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "kneematch", "detect", ".", "-o", str(out)]
+    command += ["--method", "search"]
+    return subprocess.Popen(
+        [*command, "--template", "template.json", "--limit", str(COUNT), *options],
+        cwd=films,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A head and a second node, of one CPU each."""
+    pytest.importorskip("ray.data")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    from ray.cluster_utils import Cluster as Nodes
+
+    memory = {"object_store_memory": 200 << 20, "include_dashboard": False}
+    nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, **memory})
+    yield nodes
+    nodes.shutdown()
+
+
+def actors() -> list[int]:
+    """The processes of Ray on this machine that search films."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if entry.read_bytes().startswith(b"ray::MapWorker"):
+                found.append(int(entry.parent.name))
+    return found
+
+
+def wait_for_lines(process: "subprocess.Popen[str]", journal: Path, count: int) -> None:
+    started = time.monotonic()
+    while not journal.exists() or journal.read_bytes().count(b"\n") < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() - started < PATIENCE_S
+        time.sleep(0.02)
+
+
+@pytest.mark.filterwarnings("default")
+def test_cluster_survives_a_killed_worker_and_a_killed_driver(
+    films: Path, tmp_path: Path, cluster: Any
+) -> None:
+    out, journal = tmp_path / "ray", tmp_path / "ray" / "journal.jsonl"
+    options = ("--engine", "ray", "--ray-address", cluster.address)
+    process = run(films, out, *options)
+    wait_for_lines(process, journal, 3)
+    killed = actors()
+    assert killed
+    for worker in killed:
+        os.kill(worker, signal.SIGKILL)
+    wait_for_lines(process, journal, journal.read_bytes().count(b"\n") + 1)  # by a new worker
+    process.kill()
+    process.communicate()
+    before = journal.read_bytes()
+    assert before.count(b"\n") < COUNT + 2, "all was done before the driver was killed"
+    resumed = run(films, out, *options, "--resume")
+    _, complaints = resumed.communicate(timeout=PATIENCE_S)
+    assert resumed.returncode == 0, complaints
+    assert journal.read_bytes().startswith(before)
+    local = tmp_path / "local"
+    alone = run(films, local, "--workers", "0")
+    alone.communicate(timeout=PATIENCE_S)
+    assert alone.returncode == 0
+    for name in TABLES:
+        assert (out / name).read_bytes() == (local / name).read_bytes()
+
+
+@pytest.mark.filterwarnings("default")
+def test_cluster_that_loses_a_node_writes_what_one_machine_writes(
+    films: Path, tmp_path: Path, cluster: Any
+) -> None:
+    second = cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
+    cluster.wait_for_nodes()
+    ray, journal = tmp_path / "ray", tmp_path / "ray" / "journal.jsonl"
+    process = run(films, ray, "--engine", "ray", "--ray-address", cluster.address)
+    wait_for_lines(process, journal, 3)
+    cluster.remove_node(second, allow_graceful=False)
+    assert journal.read_bytes().count(b"\n") < COUNT + 2, "all was done before the node was lost"
+    said, complaints = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, complaints
+    # Ray has told of the loss before.
+    assert f"{ray / 'detections.csv'}: {2 * COUNT} knees in {COUNT} films" in said
+    local = tmp_path / "local"
+    alone = run(films, local, "--workers", "0")
+    alone.communicate(timeout=PATIENCE_S)
+    assert alone.returncode == 0
+    for name in TABLES:
+        assert (ray / name).read_bytes() == (local / name).read_bytes()
+    lines = [(folder / "journal.jsonl").read_bytes().splitlines() for folder in (ray, local)]
+    assert sorted(lines[0][1:]) == sorted(lines[1][1:])
+
+
+def test_cluster_has_nothing_to_do_for_a_run_that_is_done() -> None:
+    pytest.importorskip("ray.data")
+    assert list(Cluster(cpus=1, gpus=0).detect_rows(DetectConfig(device="cpu"), [])) == []
+
+
+def test_cluster_device_is_a_gpu_where_there_is_one() -> None:
+    assert Cluster(cpus=8, gpus=2).device("auto") == "cuda"
+    assert Cluster(cpus=8, gpus=2).device("cpu") == "cpu"
+    assert Cluster(cpus=8, gpus=0).device("auto") == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "actors", "share"),
+    [(16, 1, 8, 1 / 8), (4, 1, 4, 1 / 4), (64, 4, 32, 1 / 8), (6, 8, 6, 1.0), (8, 0, 1, 1.0)],
+)
+def test_cluster_divides_its_gpus_among_actors(
+    cpus: int, gpus: int, actors: int, share: float
+) -> None:
+    cluster = Cluster(cpus, gpus)
+    assert cluster.actors("cuda") == (actors, share)
+    assert cluster.actors("cpu") == (cpus, 0.0)
+
+
+def test_connect_names_the_extra_without_ray(
+    films: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray.data", None)
+    with pytest.raises(SettingsError, match=r"kneematch\[ray\]"), connect(None):
+        pass
+    template = ["--template", str(films / "template.json")]
+    out = tmp_path / "out"
+    assert main(["detect", str(films), *template, "-o", str(out), "--engine", "ray"]) == 2
+    assert "kneematch[ray]" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_connect_says_that_ray_did_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def time_out(**settings: object) -> None:
+        raise Exception("The current node timed out during startup.\nMore lines.")
+
+    monkeypatch.setattr(import_module("ray"), "init", time_out)
+    with (
+        pytest.raises(SettingsError, match=r"timed out during startup\.\); expected"),
+        connect(None),
+    ):
+        pass
