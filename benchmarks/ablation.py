@@ -31,7 +31,7 @@ from films import (
     score,
     table,
 )
-from kneematch.knee.view import SIDE_MARGIN
+from kneematch.knee.knee_images import SIDE_MARGIN
 from kneematch.paper.energy import (
     CONTRAST,
     LOCAL_CONTRAST_WEIGHT,

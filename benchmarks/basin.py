@@ -12,10 +12,10 @@ import torch
 
 from films import benchmark_parser, halves_of, known, real_films, score, table, true_vectors
 from kneematch.films.annotation import load_annotation
-from kneematch.knee.view import HALF_ASPECT
 from kneematch.paper.pose import pose_from_vector, vector_from_pose
 from kneematch.paper.problem import make_problem, pyramid
 from kneematch.paper.sharpening import adam
+from kneematch.paper.split import HALF_ASPECT
 from kneematch.training.trainer import cut_templates
 from replication import TESTED_FROM, rendered
 from train import annotate_a_phantom

@@ -23,9 +23,9 @@ from kinds import KNEE_FRAMINGS, Case, labelled_cases, metal_cases, phantom_case
 from kneematch import Detector
 from kneematch.errors import FilmError
 from kneematch.knee.quality import measure_quality
-from kneematch.knee.view import compose
 from kneematch.paper.pose import pose_from_vector, pose_matrix
 from kneematch.paper.problem import make_problem
+from kneematch.sampling import compose
 
 COVERAGE = 0.9
 NEAR = 0.75  # widths of the plateau; a knee that is farther from the true one is another knee

@@ -27,7 +27,7 @@ from kneematch.errors import TemplateError
 from kneematch.evaluation.ground_truth import SQUARE_WIDTHS
 from kneematch.films.annotation import annotate, load_annotation
 from kneematch.films.read import read
-from kneematch.knee.view import SIDE_MARGIN, View, compose, transform
+from kneematch.knee.knee_images import SIDE_MARGIN, film_tensor
 from kneematch.paper.energy import losses, paper_terms, symmetry_penalty
 from kneematch.paper.pose import (
     pose_from_points,
@@ -38,6 +38,7 @@ from kneematch.paper.pose import (
 from kneematch.paper.problem import Solver, make_problem
 from kneematch.paper.split import HALF_SIZE, SIDES, split
 from kneematch.paper.template import Template, cut_from_view, cut_template
+from kneematch.sampling import View, compose, transform
 from kneephantoms.phantom import Phantom, phantom
 
 Result = TypeVar("Result")
@@ -167,7 +168,7 @@ def film_of_phantom(name: str, made: Phantom, *, side_margin: float = SIDE_MARGI
     """Return a phantom's halves and true margins."""
     tags = ("implant",) * any(knee.implant for knee in made.knees) + ("negative",) * made.negative
     margins = [[knee.plateau_left, knee.plateau_right] for knee in made.knees]
-    halves = split(made.radiograph, side_margin=side_margin)
+    halves = split(film_tensor(made.radiograph), side_margin=side_margin)
     truth = torch.tensor(margins, dtype=torch.float64)
     return Film(name, tags or ("ordinary",), halves, truth)
 
@@ -200,7 +201,12 @@ def real_films(folder: Path, *, side_margin: float = SIDE_MARGIN) -> list[Film]:
                 margins["LR".index(row["knee"])] = torch.tensor(corners, dtype=torch.float64)
     paths = {path.stem: path for path in sorted((folder / "films").iterdir())}
     return [
-        Film(name, (_source(name),), split(read(paths[name]), side_margin=side_margin), margins)
+        Film(
+            name,
+            (_source(name),),
+            split(film_tensor(read(paths[name])), side_margin=side_margin),
+            margins,
+        )
         for name, margins in known.items()
         if not margins.isnan().all()
     ]

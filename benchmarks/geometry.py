@@ -17,10 +17,11 @@ from torch import Tensor
 
 from kneematch.errors import TemplateError
 from kneematch.films.annotation import Annotation, Box
-from kneematch.knee.view import View, transform
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.energy import energy, paper_terms
 from kneematch.paper.split import SIDES, split, symmetry_axis
 from kneematch.paper.template import cut_from_view
+from kneematch.sampling import View, transform
 from kneephantoms.phantom import Knee, Phantom, phantom
 
 FINE = (1.3, 1.2)  # width and height of the box around a joint, in plateau widths
@@ -94,7 +95,7 @@ def main() -> int:
     refused = []
     for seed in range(args.first, args.first + args.count):
         made = phantom(seed, size=(args.height, args.width))
-        halves = split(made.radiograph)
+        halves = split(film_tensor(made.radiograph))
         results["axis"].append((str(seed), axis_separates(made)))
         results["round trip"].append((str(seed), round_trip_is_exact(halves)))
         for side, name in enumerate(SIDES):

@@ -24,7 +24,6 @@ from films import (
     score,
     table,
 )
-from kneematch.knee.view import transform
 from kneematch.models.cpu_inference import ByteNetwork
 from kneematch.models.model_file import load_model, shipped_model
 from kneematch.models.two_stage import TwoStageNetworks
@@ -32,6 +31,7 @@ from kneematch.paper.network import INPUT, network_from_weights
 from kneematch.paper.pose import pose_matrix
 from kneematch.paper.split import HALF_SIZE
 from kneematch.paper.template import Template
+from kneematch.sampling import transform
 
 
 def least(methods: Mapping[str, Callable[[Tensor], Tensor]], given: Tensor, turns: int) -> Tensor:

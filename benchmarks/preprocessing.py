@@ -27,6 +27,7 @@ from skimage.transform import resize
 from films import table, timed
 from kneematch.films.read import read
 from kneematch.films.write import write_dicom
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split
 from kneephantoms.phantom import phantom
 from memory import kilobytes
@@ -40,7 +41,7 @@ Prepare = Callable[[Path], NDArray[np.floating]]
 
 def prepare(path: Path) -> NDArray[np.floating]:
     """Return the halves (2, 800, 500) as kneematch computes them."""
-    return split(read(path)).pixels.numpy()
+    return split(film_tensor(read(path))).pixels.numpy()
 
 
 def prepare_plainly(path: Path) -> NDArray[np.floating]:

@@ -39,7 +39,7 @@ from torch import Tensor
 from films import Film, evaluate_poses, halves_of, known, phantom_films, real_films, score, table
 from kneematch.films.annotation import Annotation, load_annotation, save_annotation
 from kneematch.films.read import read
-from kneematch.knee.view import HALF_ASPECT, View
+from kneematch.knee.knee_images import film_tensor
 from kneematch.models.model_file import PHASES
 from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.paper.energy import energy, paper_terms
@@ -54,9 +54,9 @@ from kneematch.paper.pose import (
 from kneematch.paper.problem import Problem, make_problem, pyramid
 from kneematch.paper.sharpening import adam
 from kneematch.paper.sliding_window import sliding_window
-from kneematch.paper.split import split
+from kneematch.paper.split import HALF_ASPECT, split
 from kneematch.paper.template import Template
-from kneematch.sampling import sample
+from kneematch.sampling import View, sample
 from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.training import distributed
 from kneematch.training.config import PAPER
@@ -249,7 +249,7 @@ def rendered(seed: int) -> Film:
 def films_of_folder(folder: Path, limit: int | None) -> FilmSet:
     """Read the films of a folder, to train on all and to test on the labelled ones."""
     paths = sorted((folder / "films").iterdir())[:limit]
-    train = [Film(path.stem, (), split(read(path)), torch.empty(0)) for path in paths]
+    train = [Film(path.stem, (), split(film_tensor(read(path))), torch.empty(0)) for path in paths]
     names = {path.stem for path in paths}
     test = [film for film in known(real_films(folder, side_margin=0.0)) if film.name in names]
     return FilmSet(to_integers(train), test, load_annotation(folder / "template.json"))

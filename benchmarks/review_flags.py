@@ -26,7 +26,8 @@ from kneematch.errors import FilmError
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
-from kneematch.knee.view import SIDE_MARGIN, KneePlace, cut_views
+from kneematch.knee.knee_images import SIDE_MARGIN, film_tensor, knee_images
+from kneematch.models.locator import KneeLocation
 from kneematch.paper.split import SIDES, split
 
 GOOD = 0.75  # IoU
@@ -123,13 +124,13 @@ def astray(cases: Iterable[Case], detector: Detector) -> Judged:
         seen = [knee.place for knee in prepared.knees if knee.place is not None]
         for right, down, larger in ASTRAY:
             places = [move_place(place, right, down, larger) for place in seen]
-            views = cut_views(torch.from_numpy(case.film.pixels), places)
+            views = knee_images(torch.from_numpy(case.film.pixels), places)
             (found,) = detector.find([replace(prepared, views=views)])
             judged += judge_film(case, found)
     return judged
 
 
-def move_place(place: KneePlace, right: float, down: float, larger: float) -> KneePlace:
+def move_place(place: KneeLocation, right: float, down: float, larger: float) -> KneeLocation:
     """Shift a place in the upright picture, in plateau widths, and make it larger."""
     angle = place.rotation - math.pi / 2 * place.quarter_turns
     across = right * math.cos(angle) - down * math.sin(angle)
@@ -179,7 +180,7 @@ def as_film(pixels: NDArray[np.floating]) -> Radiograph:
 
 def usable(film: Radiograph) -> bool:
     try:
-        split(film, side_margin=SIDE_MARGIN)
+        split(film_tensor(film), side_margin=SIDE_MARGIN)
     except FilmError:
         return False
     return min(film.size) >= 64

@@ -25,7 +25,6 @@ from films import (
     table,
 )
 from kneematch.films.annotation import load_annotation
-from kneematch.knee.view import HALF_ASPECT
 from kneematch.models.model_file import load_model, shipped_model
 from kneematch.models.template_transfer import transfer_template
 from kneematch.paper.pose import (
@@ -36,6 +35,7 @@ from kneematch.paper.pose import (
     vector_from_pose,
 )
 from kneematch.paper.problem import make_problem
+from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template, normalize_local_contrast
 from kneematch.sampling import sample
 from kneematch.search.anchored_refinement import LEVELS, refine_anchored

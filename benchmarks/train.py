@@ -25,7 +25,7 @@ from kneematch.errors import TemplateError
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.read import read
 from kneematch.films.write import write_dicom
-from kneematch.knee.view import SIDE_MARGIN
+from kneematch.knee.knee_images import SIDE_MARGIN
 from kneematch.models.model_file import Model, save_model
 from kneematch.paper.template import cut_template
 from kneematch.training.config import RECIPES, TrainConfig

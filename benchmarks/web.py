@@ -25,8 +25,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from films import table
 from kneematch.films.write import write_dicom
 from kneematch.knee.detection import YES, Detection
-from kneematch.knee.view import rectangle_to_film
 from kneematch.run.outputs.tables import write_tables
+from kneematch.sampling import rectangle_to_film
 from kneematch.web.annotate import annotate_app
 from kneematch.web.review import review_app
 from kneematch.web.review_session import ReviewSession

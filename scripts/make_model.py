@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from kneematch.films.annotation import COARSE, FINE, GREEN, PLATEAU_MARGINS, RED, Box
-from kneematch.knee.view import HALF_ASPECT, VIEW_SIZE, VIEW_WIDTH
 from kneematch.models.cpu_inference import measured_ranges
+from kneematch.models.locator import VIEW_SIZE, VIEW_WIDTH
 from kneematch.models.model_file import Model, load_model, save_model, shipped_model
 from kneematch.models.two_stage import ENLARGE
 from kneematch.paper.network import INPUT, WIDTH, PoseNetwork, crop_views
@@ -35,6 +35,7 @@ from kneematch.paper.pose import (
     pose_matrix,
     relative_pose,
 )
+from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template, Window, normalize_local_contrast
 from kneematch.sampling import resize, sample
 from kneematch.training.losses import apply_exposures, draw_exposures

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from kneematch.films.radiograph import Radiograph
-from kneematch.knee.view import SIDE_MARGIN, transform
+from kneematch.knee.knee_images import SIDE_MARGIN, film_tensor
 from kneematch.paper.split import HALF_SIZE, split
-from kneematch.sampling import resize, resize_part
+from kneematch.sampling import resize, resize_part, transform
 from kneephantoms.film_plan import plan_film
 from kneephantoms.phantom import Knee, render, true_knees
 
@@ -112,7 +112,7 @@ def render_phantom(job: tuple[int, int, str]) -> None:
         shared.crops[row, place] = to_bytes(crop)
         shared.crop_margins[row, place] = margins
     if framing == "bilateral":
-        halves = split(Radiograph(pixels=film.numpy()), side_margin=SIDE_MARGIN)
+        halves = split(film_tensor(Radiograph(pixels=film.numpy())), side_margin=SIDE_MARGIN)
         shared.halves[row] = to_bytes(halves.pixels)
         for side, knee in enumerate(knees):
             ends = torch.tensor([knee.plateau_medial, knee.plateau_lateral]).double()

@@ -11,10 +11,10 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from kneematch.films.annotation import Annotation, annotate
-from kneematch.knee.view import View, rectangle_to_film
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split
 from kneematch.paper.template import Template, cut_from_view
-from kneematch.sampling import resize
+from kneematch.sampling import View, rectangle_to_film, resize
 from kneephantoms.phantom import phantom
 
 FAMILY = 3
@@ -76,7 +76,7 @@ def knees() -> Callable[..., Knees]:
         """A phantom of one family, its halves resized to a height."""
         if (seed, height) not in made:
             film = phantom(seed, size=(512, 640), family=FAMILY)
-            whole = split(film.radiograph)
+            whole = split(film_tensor(film.radiograph))
             halves = View(resize(whole.pixels, (height, height * 5 // 8)), whole.to_film)
             cuts = []
             for side, knee in enumerate(film.knees):

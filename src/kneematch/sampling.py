@@ -1,18 +1,75 @@
-"""Sample patches u(theta) of images (paper, Sect. 3), and resize images with anti-aliasing."""
+"""Sample and resize images, and the affine maps between images and the films they were cut from."""
 
 import math
-from typing import Final
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.devices import copy_to
 
 Span = tuple[int, int]  # the first row or column, and the one after the last
+Matrix = TypeVar("Matrix", Tensor, NDArray[np.float64])
 
 STRIP: Final = 128  # columns that are resized at once, so that they stay in the CPU's cache
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """Images cut from films; `to_film` maps [-1, 1]^2, from edge to edge, to film pixels."""
+
+    pixels: Tensor  # (..., H, W)
+    to_film: Tensor  # (..., 3, 3) float64
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) in pixels."""
+        height, width = self.pixels.shape[-2:]
+        return height, width
+
+
+def axes_to_film(across: Iterable[float], down: Iterable[float], centre: Iterable[float]) -> Tensor:
+    """Return the map (3, 3) of [-1, 1]^2 to film pixels.
+
+    Args:
+        across: (x, y), half the width, from the centre to the right edge.
+        down: (x, y), half the height.
+        centre: (x, y).
+    """
+    columns = zip(across, down, centre, strict=True)
+    return torch.tensor([*columns, (0, 0, 1)], dtype=torch.float64)
+
+
+def rectangle_to_film(
+    x0: float, y0: float, x1: float, y1: float, *, mirrored: bool = False
+) -> Tensor:
+    """Return the map (3, 3) of [-1, 1]^2 onto a rectangle of film pixels.
+
+    x = -1 becomes the rectangle's left edge, or its right edge if mirrored.
+    """
+    across = (x0 - x1) / 2 if mirrored else (x1 - x0) / 2
+    return axes_to_film((across, 0), (0, (y1 - y0) / 2), ((x0 + x1) / 2, (y0 + y1) / 2))
+
+
+def compose(to_film: Tensor, matrices: Tensor) -> Tensor:
+    """Return the product (..., 3, 3) of to_film and matrices (..., 2, 3) or (..., 3, 3)."""
+    matrices = matrices.to(to_film)
+    if matrices.shape[-2] == 2:
+        bottom = matrices.new_tensor([0, 0, 1]).expand(*matrices.shape[:-2], 1, 3)
+        matrices = torch.cat([matrices, bottom], dim=-2)
+    return to_film @ matrices
+
+
+def transform(matrices: Matrix, points: Matrix) -> Matrix:
+    """Apply affine maps (..., 3, 3) or (..., 2, 3) to points (..., K, 2); tensors or arrays."""
+    if isinstance(points, Tensor):
+        points = points.to(matrices)
+    return points @ matrices[..., :2, :2].swapaxes(-1, -2) + matrices[..., None, :2, 2]
 
 
 def sample(images: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor:

@@ -16,7 +16,7 @@ from kneematch.films.files import make_out_folder, refuse_existing
 from kneematch.films.limits import MAX_PIXELS
 from kneematch.films.read import read
 from kneematch.films.write import write_dicom, write_png16
-from kneematch.knee.view import SMALLEST_FILM
+from kneematch.knee.knee_images import SMALLEST_FILM
 from kneematch.paper.template import cut_template
 from kneematch.parallel import WorkerDied, choose_workers, map_in_workers
 from kneematch.progress import Progress, no_progress

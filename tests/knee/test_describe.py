@@ -10,6 +10,7 @@ from kneematch.errors import NotARadiograph
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.write import write_dicom, write_png16
 from kneematch.knee.describe import describe
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split, split_lines
 from kneephantoms.phantom import phantom
 
@@ -49,8 +50,8 @@ def test_halves_are_those_that_split_cuts(seed: int) -> None:
     film = phantom(seed, size=(200, 240)).radiograph
     # A film brightened by 1 is nowhere black, so what is black in a half is padding.
     bright = Radiograph(film.pixels + 1)
-    axis, spans = split_lines(bright)
-    halves = split(bright)
+    axis, spans = split_lines(film_tensor(bright))
+    halves = split(film_tensor(bright))
     width_px = float(halves.to_film[1, 0, 0]) * 2 / halves.size[1]  # film pixels, of a half's
     for side, (x0, x1) in enumerate(spans):
         columns = int((halves.pixels[side].amax(0) > 0.5).sum())

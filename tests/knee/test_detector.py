@@ -20,6 +20,7 @@ from kneematch.films.write import write_dicom
 from kneematch.knee import loading, preparation
 from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
+from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.preparation import Preparation
 from kneematch.knee.quality import WRONG_SPACING
 from kneematch.paper.energy import energy, paper_terms
@@ -161,7 +162,7 @@ def test_detection_energy_is_the_papers_in_both_rows(
 ) -> None:
     detector = detector_at(annotation)
     left, right = detector.detect(film)
-    halves = split(film).pixels[None]
+    halves = split(film_tensor(film)).pixels[None]
     v = detector.solver(Problem(paper_terms(halves, detector.template)))
     height_ratio = detector.template.aspect / 1.6
     expected = energy(paper_terms(halves, detector.template), pose_from_vector(v, height_ratio))

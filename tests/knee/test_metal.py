@@ -7,8 +7,9 @@ from scipy import ndimage
 from torch import Tensor
 
 from kneematch.knee import metal
+from kneematch.knee.knee_images import knee_images
 from kneematch.knee.metal import find_metal, number_regions
-from kneematch.knee.view import VIEW_SIZE, KneePlace, cut_views
+from kneematch.models.locator import VIEW_SIZE, KneeLocation
 from kneephantoms.phantom import phantom
 
 
@@ -18,8 +19,8 @@ def view() -> Tensor:
     made = phantom(1, framing="bilateral")
     knee = made.knees[1]
     assert not knee.implant
-    place = KneePlace(*knee.centre, 250.0, 0.0, mirrored=False)
-    return cut_views(torch.from_numpy(made.radiograph.pixels), [place]).pixels[0]
+    place = KneeLocation(*knee.centre, 250.0, 0.0, mirrored=False)
+    return knee_images(torch.from_numpy(made.radiograph.pixels), [place]).pixels[0]
 
 
 def with_disc(

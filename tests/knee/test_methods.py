@@ -20,7 +20,7 @@ from kneematch.knee.methods import (
     choose_solver,
     read_template,
 )
-from kneematch.knee.view import VIEW_SIZE
+from kneematch.models.locator import VIEW_SIZE
 from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.paper.grid_search import grid_search
 from kneematch.paper.pose import pose_from_vector, vector_from_pose

@@ -11,6 +11,7 @@ from torch import Tensor
 from kneematch.errors import NoFrontalKnee
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
+from kneematch.knee.knee_images import knee_images
 from kneematch.knee.loading import load
 from kneematch.knee.preparation import Preparation, prepare
 from kneematch.knee.quality import (
@@ -29,9 +30,9 @@ from kneematch.knee.quality import (
     measure_quality,
     sides_differ,
 )
-from kneematch.knee.view import cut_views, rectangle_to_film
 from kneematch.paper.pose import pose_from_vector
 from kneematch.paper.problem import make_problem
+from kneematch.sampling import rectangle_to_film
 from kneephantoms.phantom import phantom
 
 
@@ -262,7 +263,7 @@ def test_detector_blames_a_difference_on_the_knee_that_is_doubtful(detector: Det
     (prepared,) = prepare([load(film, "cpu")], Preparation())
     first, second = (knee.place for knee in prepared.knees)
     places = first, replace(second, y=second.y + second.width)  # not where the knee is
-    views = cut_views(torch.from_numpy(film.pixels), places)
+    views = knee_images(torch.from_numpy(film.pixels), places)
     ((good, astray),) = detector.find([replace(prepared, views=views)])
     assert good.reason == ""
     assert {ATYPICAL, SIDES_DIFFER} <= set(astray.reason.split("; "))

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.knee.view import transform
 from kneematch.models import cpu_inference
 from kneematch.models.cpu_inference import (
     ByteConvolution,
@@ -27,6 +26,7 @@ from kneematch.paper.network import (
     network_from_weights,
 )
 from kneematch.paper.pose import pose_matrix
+from kneematch.sampling import transform
 
 needs_bytes = pytest.mark.skipif(not bytes_are_exact(), reason="no exact 8-bit convolutions")
 

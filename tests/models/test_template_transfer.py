@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kneematch.errors import TemplateError
 from kneematch.films.annotation import annotate
-from kneematch.knee.view import View
+from kneematch.knee.knee_images import film_tensor
 from kneematch.models.cpu_inference import float_network
 from kneematch.models.model_file import Model, load_model, shipped_model
 from kneematch.models.template_transfer import transfer_template
@@ -17,7 +17,7 @@ from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.paper.pose import corner_distance
 from kneematch.paper.split import split
 from kneematch.paper.template import cut_from_view
-from kneematch.sampling import resize
+from kneematch.sampling import View, resize
 from kneephantoms.phantom import phantom
 
 DRAWN_ON, FOUND_ON = 0, 1  # seeds
@@ -39,7 +39,7 @@ def networks(model: Model) -> TwoStageNetworks:
 def knees(seed: int) -> tuple[Tensor, Tensor, float]:
     """Halves (2, 800, 500), the poses (2, 4) of boxes unlike the model's, and their aspect."""
     film = phantom(seed, size=(480, 600))
-    halves = split(film.radiograph)
+    halves = split(film_tensor(film.radiograph))
     poses = []
     for side, knee in enumerate(film.knees):
         boxes = annotate(Path("film"), knee.side, knee.plateau_left, knee.plateau_right)

@@ -10,7 +10,7 @@ from scipy.ndimage import gaussian_filter, map_coordinates
 from torch import Tensor
 
 from kneematch.films.annotation import Annotation
-from kneematch.knee.view import View, rectangle_to_film, transform
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.energy import (
     correlation,
     energy,
@@ -23,6 +23,7 @@ from kneematch.paper.energy import (
 from kneematch.paper.pose import pose_from_vector
 from kneematch.paper.split import split
 from kneematch.paper.template import Template, cut_from_view
+from kneematch.sampling import View, rectangle_to_film, transform
 from kneephantoms.phantom import Knee, phantom
 
 SIZE = (160, 100)
@@ -92,7 +93,7 @@ def box_around(knee: Knee, half: View, wide: float, tall: float) -> tuple[float,
 def cut_from_phantom(seed: int, side: int) -> tuple[Tensor, Template, Tensor]:
     """The half of a phantom, the template at its knee and the template's pose there."""
     made = phantom(seed, size=(400, 500))
-    halves = split(made.radiograph)
+    halves = split(film_tensor(made.radiograph))
     half = View(halves.pixels[side], halves.to_film[side])
     knee = made.knees[side]
     fine = box_around(knee, half, 1.3, 1.2)

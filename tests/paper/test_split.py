@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kneematch.errors import NotARadiograph
 from kneematch.films.radiograph import Radiograph
-from kneematch.knee.view import View, transform
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import (
     HALF_SIZE,
     LEFT,
@@ -20,6 +20,7 @@ from kneematch.paper.split import (
     split,
     symmetry_axis,
 )
+from kneematch.sampling import View, transform
 from kneephantoms.phantom import phantom
 
 PHANTOMS = 40  # benchmarks/geometry.py looks at 200
@@ -106,14 +107,14 @@ def test_split_maps_points_of_phantoms_to_the_film_and_back() -> None:
     points = 2 * points - 1
     half_px = torch.tensor([HALF_SIZE[1], HALF_SIZE[0]]) / 2
     for seed in range(5):
-        halves = split(phantom(seed, size=(400, 500)).radiograph)
+        halves = split(film_tensor(phantom(seed, size=(400, 500)).radiograph))
         there = transform(halves.to_film, points)
         back = transform(torch.linalg.inv(halves.to_film), there)
         assert ((back - points).abs() * half_px).max() < 1e-3
 
 
 def test_split_returns_800_by_500_pixels_and_maps_in_double_precision() -> None:
-    halves = split(symmetric(300, 256, 120))
+    halves = split(film_tensor(symmetric(300, 256, 120)))
     assert halves.pixels.shape == (2, 800, 500)
     assert halves.pixels.dtype == torch.float32
     assert halves.to_film.shape == (2, 3, 3)
@@ -124,7 +125,7 @@ def test_split_returns_800_by_500_pixels_and_maps_in_double_precision() -> None:
 def test_split_covers_rectangles_of_equal_size_and_aspect_1_6(
     size: tuple[int, int],
 ) -> None:
-    halves = split(symmetric(*size, axis=round(0.44 * size[1])))
+    halves = split(film_tensor(symmetric(*size, axis=round(0.44 * size[1]))))
     sizes = [
         (y1 - y0, x1 - x0) for x0, y0, x1, y1 in (rectangle(halves, side) for side in (LEFT, RIGHT))
     ]
@@ -146,7 +147,7 @@ def test_split_widens_each_half_by_1_1_and_pads_it_with_black(
 ) -> None:
     axis = round(place * width)
     film = symmetric(height, width, axis)
-    halves = split(film)
+    halves = split(film_tensor(film))
     spans = (0, round(1.1 * axis)), (width - round(1.1 * (width - axis)), width)
     for side, span in zip((LEFT, RIGHT), spans, strict=True):
         x, y = film_places(halves, side)
@@ -166,14 +167,14 @@ def test_split_widens_each_half_by_1_1_and_pads_it_with_black(
 def test_split_shows_at_every_pixel_what_lies_there_on_the_film(size: tuple[int, int]) -> None:
     film = slope(*size)
     axis = symmetry_axis(torch.from_numpy(film.pixels))
-    halves = split(film)
+    halves = split(film_tensor(film))
     width = size[1]
     assert_shows_the_film(film, halves, LEFT, (0, round(1.1 * axis)))
     assert_shows_the_film(film, halves, RIGHT, (width - round(1.1 * (width - axis)), width))
 
 
 def test_split_mirrors_the_left_half_only() -> None:
-    halves = split(slope(400, 300))
+    halves = split(film_tensor(slope(400, 300)))
     row = halves.pixels[:, 400]
     assert bool((row[LEFT, 150:350].diff() < 0).all())
     assert bool((row[RIGHT, 150:350].diff() > 0).all())
@@ -181,21 +182,21 @@ def test_split_mirrors_the_left_half_only() -> None:
 
 
 def test_split_makes_equal_halves_of_a_symmetric_film() -> None:
-    halves = split(symmetric(450, 256, 128))
+    halves = split(film_tensor(symmetric(450, 256, 128)))
     assert torch.allclose(halves.pixels[LEFT], halves.pixels[RIGHT], atol=1e-5)
 
 
 def test_split_exchanges_the_halves_of_a_mirrored_film() -> None:
     film = symmetric(400, 256, 120)
     film.pixels[100:140, 30:60] = 1.0  # what only the left half shows
-    there = split(film)
-    back = split(Radiograph(np.ascontiguousarray(film.pixels[:, ::-1])))
+    there = split(film_tensor(film))
+    back = split(film_tensor(Radiograph(np.ascontiguousarray(film.pixels[:, ::-1]))))
     assert torch.allclose(there.pixels, back.pixels.flip(0), atol=1e-5)
 
 
 def test_split_makes_a_fine_checkerboard_grey() -> None:
     rows, columns = np.mgrid[:1600, :1600]
-    halves = split(Radiograph(((rows + columns) % 2).astype(np.float32)))
+    halves = split(film_tensor(Radiograph(((rows + columns) % 2).astype(np.float32))))
     height = 1600 / (halves.to_film[0, 1, 1] * 2) * HALF_SIZE[0]  # of the film in the half
     inner = halves.pixels[:, 400 - int(height / 2) + 4 : 400 + int(height / 2) - 4, 50:-50]
     assert (inner - 0.5).abs().max() < 0.05
@@ -208,7 +209,7 @@ def test_split_continues_the_film_by_its_outermost_columns(side_margin: float) -
         np.pad(film.pixels, ((0, 0), (round(400 * side_margin),) * 2), mode="edge")
     )
     axis = symmetry_axis(torch.from_numpy(film.pixels))
-    halves = split(film, side_margin=side_margin)
+    halves = split(film_tensor(film), side_margin=side_margin)
     extra = round(side_margin * 400)
     for side, (x0, x1) in zip((LEFT, RIGHT), spans(400, axis), strict=True):
         span = (x0 - extra, x1) if side == LEFT else (x0, x1 + extra)
@@ -219,15 +220,19 @@ def test_split_continues_the_film_by_its_outermost_columns(side_margin: float) -
 
 def test_split_without_room_ends_where_the_film_ends() -> None:
     film = slope(640, 400)
-    assert torch.equal(split(film).pixels, split(film, side_margin=0.0).pixels)
-    assert not torch.equal(split(film).pixels, split(film, side_margin=0.1).pixels)
+    assert torch.equal(
+        split(film_tensor(film)).pixels, split(film_tensor(film), side_margin=0.0).pixels
+    )
+    assert not torch.equal(
+        split(film_tensor(film)).pixels, split(film_tensor(film), side_margin=0.1).pixels
+    )
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("size", [(500, 200), (200, 300)])
 def test_single_makes_one_half(mirrored: bool, size: tuple[int, int]) -> None:
     film = slope(*size)
-    half = single(film, mirrored=mirrored)
+    half = single(film_tensor(film), mirrored=mirrored)
     assert half.pixels.shape == (1, 800, 500)
     assert half.to_film.shape == (1, 3, 3)
     assert (float(half.to_film[0, 0, 0]) < 0) == mirrored
@@ -237,7 +242,10 @@ def test_single_makes_one_half(mirrored: bool, size: tuple[int, int]) -> None:
 def test_single_has_room_on_both_sides() -> None:
     film = slope(500, 200)
     by_hand = Radiograph(np.pad(film.pixels, ((0, 0), (20, 20)), mode="edge"))
-    there, here = single(film, mirrored=True, side_margin=0.1), single(by_hand, mirrored=True)
+    there, here = (
+        single(film_tensor(film), mirrored=True, side_margin=0.1),
+        single(film_tensor(by_hand), mirrored=True),
+    )
     assert torch.allclose(there.pixels, here.pixels, atol=1e-6)
 
 
@@ -245,14 +253,14 @@ def test_single_has_room_on_both_sides() -> None:
 def test_split_refuses_a_film_too_small_for_a_knee(size: tuple[int, int]) -> None:
     film = Radiograph(np.zeros(size, dtype=np.float32))
     with pytest.raises(NotARadiograph, match="expected at least 32"):
-        split(film)
+        split(film_tensor(film))
     with pytest.raises(NotARadiograph, match="expected at least 32"):
-        single(film, mirrored=False)
+        single(film_tensor(film), mirrored=False)
 
 
 @pytest.mark.parametrize("size", [(32, 32), (32, 3000), (3000, 32), (33, 257)])
 def test_split_takes_the_smallest_and_the_slimmest_films(size: tuple[int, int]) -> None:
-    halves = split(slope(*size))
+    halves = split(film_tensor(slope(*size)))
     assert halves.pixels.shape == (2, *HALF_SIZE)
     assert bool(halves.pixels.isfinite().all())
 
@@ -260,13 +268,13 @@ def test_split_takes_the_smallest_and_the_slimmest_films(size: tuple[int, int]) 
 def test_split_leaves_the_film_as_it_was() -> None:
     film = symmetric(300, 256, 120)
     before = film.pixels.copy()
-    split(film, side_margin=0.1)
+    split(film_tensor(film), side_margin=0.1)
     assert np.array_equal(film.pixels, before)
 
 
 def test_split_does_not_share_memory_with_the_film() -> None:
     film = symmetric(800, 1000, 500)
-    halves: Tensor = split(film).pixels
+    halves: Tensor = split(film_tensor(film)).pixels
     kept = halves.clone()
     film.pixels[:] = 0
     assert torch.equal(halves, kept)

@@ -13,10 +13,11 @@ from torch import Tensor
 from kneematch.errors import TemplateError
 from kneematch.films.annotation import Annotation, Box
 from kneematch.films.radiograph import Radiograph
-from kneematch.knee.view import View, axes_to_film, compose, rectangle_to_film, transform
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.pose import pose_matrix
 from kneematch.paper.split import split
 from kneematch.paper.template import cut_from_view, cut_template, normalize_local_contrast
+from kneematch.sampling import View, axes_to_film, compose, rectangle_to_film, transform
 from kneephantoms.phantom import phantom
 
 SIZE = (160, 100)  # of the half, a pixel of which is two of the film
@@ -176,7 +177,7 @@ def test_cut_template_of_a_left_knee_equals_the_mirrored_right_one(
 def test_cut_template_equals_cut_from_view() -> None:
     film = phantom(2, size=(400, 500)).radiograph
     annotation = Annotation(Path("film"), "right", *[(320.0, 150.0, 420.0, 250.0)] * 4)
-    halves = split(film)
+    halves = split(film_tensor(film))
     one, theta = cut_template(film, annotation)
     two, other = cut_from_view(View(halves.pixels[1], halves.to_film[1]), annotation)
     assert torch.equal(one.image, two.image)

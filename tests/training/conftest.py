@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from kneematch.films.annotation import annotate
-from kneematch.knee.view import View
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split
 from kneematch.paper.template import cut_from_view
-from kneematch.sampling import resize
+from kneematch.sampling import View, resize
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.phase import Loss
 from kneematch.training.two_phases import TemplatePair
@@ -67,7 +67,7 @@ def phantoms() -> Phantoms:
     halves, poses = [], []
     for seed in SEEDS:
         film = phantom(seed, size=(320, 400), family=FAMILY)
-        whole = split(film.radiograph)
+        whole = split(film_tensor(film.radiograph))
         small = resize(whole.pixels, SIZE)
         for side, knee in enumerate(film.knees):
             boxes = annotate(Path("film"), knee.side, knee.plateau_left, knee.plateau_right)

@@ -18,6 +18,7 @@ from torch import Tensor
 from kneematch.errors import SettingsError
 from kneematch.films.read import read
 from kneematch.films.write import write_dicom, write_png16
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split
 from kneematch.training import dataset
 from kneematch.training.dataset import (
@@ -100,7 +101,9 @@ def entries(folder: Path) -> list[Path]:
 
 
 def wanted(films: list[Path]) -> Tensor:
-    return torch.stack([split(read(film), side_margin=SIDE_MARGIN).pixels for film in films])
+    return torch.stack(
+        [split(film_tensor(read(film)), side_margin=SIDE_MARGIN).pixels for film in films]
+    )
 
 
 def start(films: Path, folder: Path, workers: int) -> subprocess.Popen[str]:
@@ -124,7 +127,9 @@ def test_cached_films_come_back_to_sixteen_bits(films: list[Path], tmp_path: Pat
 
 def test_split_keeps_halves_between_black_and_white_but_for_rounding() -> None:
     for seed in range(3):
-        halves = split(phantom(seed, size=(900, 1100)).radiograph, side_margin=SIDE_MARGIN).pixels
+        halves = split(
+            film_tensor(phantom(seed, size=(900, 1100)).radiograph), side_margin=SIDE_MARGIN
+        ).pixels
         assert halves.min() >= -1e-6
         assert halves.max() <= 1 + 1e-6
 
@@ -192,7 +197,7 @@ def test_prepare_films_keeps_rooms_apart(films: list[Path], tmp_path: Path) -> N
     some, _ = prepare_films(films[:1], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=0)
     none, _ = prepare_films(films[:1], tmp_path / "cache", side_margin=0.0, workers=0)
     assert not torch.equal(some.halves([0]), none.halves([0]))
-    assert (none.halves([0])[0] - split(read(films[0])).pixels).abs().max() < 1e-5
+    assert (none.halves([0])[0] - split(film_tensor(read(films[0]))).pixels).abs().max() < 1e-5
 
 
 def test_prepare_films_gives_a_reason_for_films_of_one_knee_and_broken_ones(

@@ -16,6 +16,7 @@ from kneematch.errors import SettingsError
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR
 from kneematch.films.write import write_dicom
+from kneematch.knee.knee_images import film_tensor
 from kneematch.models.model_file import load_model, save_model, shipped_model
 from kneematch.paper.network import PoseNetwork
 from kneematch.paper.split import split
@@ -186,7 +187,7 @@ def drawn_on(folder: Path, seed: int) -> Annotation:
 def test_compare_with_built_in_tells_an_untrained_model_from_a_good_one(tmp_path: Path) -> None:
     drawn = drawn_on(tmp_path, 22)
     films = [phantom(seed, size=FILM_SIZE).radiograph for seed in (1, 2, 5, 22)]
-    halves = torch.stack([split(film).pixels for film in films])
+    halves = torch.stack([split(film_tensor(film)).pixels for film in films])
     good = load_model(shipped_model())
     torch.manual_seed(0)
     bad = replace(good, coarse=PoseNetwork().state_dict(), fine=PoseNetwork().state_dict())
@@ -203,5 +204,5 @@ def test_compare_with_built_in_says_nothing_where_it_sees_no_knee(tmp_path: Path
     drawn = drawn_on(tmp_path, 22)
     noise = torch.rand(FILM_SIZE, generator=torch.Generator().manual_seed(0)).numpy()
     write_dicom(drawn.film, noise, mm_per_px=None, laterality="B", bits=16)
-    halves = split(phantom(1, size=FILM_SIZE).radiograph).pixels[None]
+    halves = split(film_tensor(phantom(1, size=FILM_SIZE).radiograph)).pixels[None]
     assert compare_with_built_in(shipped_model(), drawn, halves) == []

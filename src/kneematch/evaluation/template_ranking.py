@@ -24,7 +24,7 @@ from kneematch.films.annotation import Annotation, load_annotation
 from kneematch.films.csv_text import Cell
 from kneematch.knee.detection import CORNERS, Detection
 from kneematch.knee.detector import Detector
-from kneematch.knee.view import rectangle_to_film
+from kneematch.sampling import rectangle_to_film
 
 METHOD: Final = "search"  # it uses nothing but the template
 FEWEST: Final = 3  # of two that disagree, neither is known to be wrong

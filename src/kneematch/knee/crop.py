@@ -13,8 +13,7 @@ from torch import Tensor
 from kneematch.errors import NotARadiograph, SettingsError
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
-from kneematch.knee.view import axes_to_film, compose, rectangle_to_film
-from kneematch.sampling import sample
+from kneematch.sampling import axes_to_film, compose, rectangle_to_film, sample
 
 MOST_PX: Final = 8192  # a side, above which a size must be a slip
 # Without spacing, an area is taken to be as wide as the box that one draws around a joint: crops

@@ -8,6 +8,7 @@ from kneematch.errors import NotARadiograph
 from kneematch.films.limits import decoding, silent
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_header, read_isolated
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split, split_lines
 
 PICTURE_DEPTHS = {"L": "8 bits", "I;16": "16 bits", "I;16B": "16 bits", "I": "32 bits"}
@@ -24,10 +25,10 @@ def describe(path: str | os.PathLike[str]) -> tuple[Radiograph, dict[str, Any]]:
     dicom = _dicom_storage(where)
     kind, stored = ("DICOM", dicom) if dicom else _picture_storage(where)
     try:
-        axis, (left, right) = split_lines(film)
+        axis, (left, right) = split_lines(film_tensor(film))
     except NotARadiograph as error:
         raise NotARadiograph(f"{where}: {error}") from error
-    halves = split(film, axis=axis)
+    halves = split(film_tensor(film), axis=axis)
     scale = float(halves.to_film[0, 1, 1]) * 2 / halves.size[0]
     return film, {
         "kind": kind,  # "DICOM", "PNG", "JPEG" or "TIFF"

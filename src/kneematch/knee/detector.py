@@ -21,6 +21,7 @@ from kneematch.films.annotation import Annotation
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import is_dataset, radiograph_from_array
 from kneematch.knee.detection import YES, Detection, join_reasons
+from kneematch.knee.knee_images import SIDE_MARGIN
 from kneematch.knee.loading import (
     Film,
     LoadedFilm,
@@ -39,13 +40,13 @@ from kneematch.knee.quality import (
     measure_quality,
     sides_differ,
 )
-from kneematch.knee.view import SIDE_MARGIN, compose
 from kneematch.models.model_file import load_model, shipped_model
 from kneematch.models.two_stage import ConsistencyCheck
 from kneematch.paper.pose import pose_from_vector, pose_matrix
 from kneematch.paper.problem import Solver, make_problem
 from kneematch.paper.split import LEFT, RIGHT, SIDES
 from kneematch.paper.template import Template
+from kneematch.sampling import compose
 from kneematch.search.settings import AUTO, DEFAULT_SETTINGS, LOCATOR, NEURAL, PaperSettings
 
 GPU_BATCH: Final = 16  # films

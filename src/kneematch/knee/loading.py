@@ -20,8 +20,8 @@ from kneematch.films.read import (
     read_isolated,
     to_film_error,
 )
+from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.quality import exposed_field
-from kneematch.knee.view import film_tensor
 
 if TYPE_CHECKING:
     from pydicom import Dataset

@@ -14,6 +14,7 @@ from kneematch.films.annotation import find_plateau_margins
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.crop import Placed, cut
 from kneematch.knee.detection import YES, Detection, join_reasons
+from kneematch.knee.knee_images import knee_images
 from kneematch.knee.measure import doubts, measure_outlines
 from kneematch.knee.metal import find_metal
 from kneematch.knee.outlines import Array, Outlines
@@ -26,7 +27,7 @@ from kneematch.knee.quality import (
     is_spacing_plausible,
 )
 from kneematch.knee.refinement import move_to_edge, smooth
-from kneematch.knee.view import KneePlace, axes_to_film, cut_views, transform
+from kneematch.models.locator import KneeLocation
 from kneematch.models.outlines import (
     JOINT_FRAME,
     LEG_FRAME,
@@ -38,6 +39,7 @@ from kneematch.models.outlines import (
     prepare_for_cpu,
     standardize,
 )
+from kneematch.sampling import axes_to_film, transform
 
 POINTS: Final = 101  # of a border, so that they lie a hundredth of the plateau's width apart
 OBSTACLES: Final = (NO_KNEE, CUT, METAL)  # reasons to review that forbid to measure
@@ -91,8 +93,8 @@ def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
     width, angle = float(np.linalg.norm(across)), math.atan2(across[1], across[0])
     turns = -round(angle / (math.pi / 2))
     upright = angle + turns * math.pi / 2
-    place = KneePlace(float(x), float(y), width, upright, knee.mirrored, turns % 4)
-    (metal,) = find_metal(cut_views(torch.from_numpy(film.pixels), [place]).pixels)
+    place = KneeLocation(float(x), float(y), width, upright, knee.mirrored, turns % 4)
+    (metal,) = find_metal(knee_images(torch.from_numpy(film.pixels), [place]).pixels)
     return [reason for reason, true in {CUT: is_cut, METAL: metal}.items() if true]
 
 

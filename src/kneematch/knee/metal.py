@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kneematch.knee.view import VIEW_SIZE, VIEW_WIDTH
+from kneematch.models.locator import VIEW_SIZE, VIEW_WIDTH
 
 Grey = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -41,7 +41,7 @@ SHARPNESS: Final = 0.2
 
 
 def find_metal(views: Tensor) -> list[bool]:
-    """Return which of views (N, 400, 250), as `cut_views` makes them, show metal in the knee."""
+    """Return which of views (N, 400, 250), as `knee_images` makes them, show metal in the knee."""
     return [_has_metal(region) for region in views[:, ROWS, COLUMNS].cpu().numpy()]
 
 

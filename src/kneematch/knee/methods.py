@@ -13,8 +13,8 @@ from kneematch.errors import SettingsError, TemplateError
 from kneematch.films.annotation import Annotation, Box, annotation_problems, load_annotation
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
-from kneematch.knee.view import VIEW_SIZE, KneePlace, View, cut_views, film_tensor
-from kneematch.models.locator import locate_knees, shipped_locator
+from kneematch.knee.knee_images import film_tensor, knee_images
+from kneematch.models.locator import VIEW_SIZE, KneeLocation, locate_knees, shipped_locator
 from kneematch.models.model_file import Model
 from kneematch.models.template_transfer import transfer_template
 from kneematch.models.two_stage import ConsistencyCheck, network_solver
@@ -22,6 +22,7 @@ from kneematch.paper.problem import Refiner, Solver, resize_template
 from kneematch.paper.sharpening import adam
 from kneematch.paper.split import HALF_SIZE, LEFT, SIDES
 from kneematch.paper.template import Template, annotated_half, cut_from_view
+from kneematch.sampling import View
 from kneematch.search.anchored_refinement import QUICK_LEVELS, TRUST, refine_anchored
 from kneematch.search.settings import (
     AUTO,
@@ -78,15 +79,15 @@ def _located_view(film: Radiograph, drawn: Annotation) -> View:
     return view_of_knee(pixels, knee)
 
 
-def knee_in_box(knees: Iterable[KneePlace], box: Box) -> KneePlace | None:
+def knee_in_box(knees: Iterable[KneeLocation], box: Box) -> KneeLocation | None:
     """Return the first knee whose plateau has its middle in a box; None without one."""
     x0, y0, x1, y1 = box
     return next((knee for knee in knees if x0 < knee.x < x1 and y0 < knee.y < y1), None)
 
 
-def view_of_knee(pixels: Tensor, knee: KneePlace) -> View:
-    """Return the view (400, 250) of one knee of a film (H, W); see `cut_views`."""
-    views = cut_views(pixels, [knee])
+def view_of_knee(pixels: Tensor, knee: KneeLocation) -> View:
+    """Return the view (400, 250) of one knee of a film (H, W); see `knee_images`."""
+    views = knee_images(pixels, [knee])
     return View(views.pixels[0], views.to_film[0])
 
 

@@ -14,12 +14,13 @@ import torch
 from kneematch.devices import full_precision
 from kneematch.errors import NoFrontalKnee, SettingsError
 from kneematch.films.radiograph import LATERALITIES, Radiograph
+from kneematch.knee.knee_images import SIDE_MARGIN, film_tensor, knee_images
 from kneematch.knee.loading import LoadedFilm
 from kneematch.knee.metal import find_metal
-from kneematch.knee.view import SIDE_MARGIN, KneePlace, View, cut_views
-from kneematch.models.locator import locate_knees, shipped_locator
+from kneematch.models.locator import KneeLocation, locate_knees, shipped_locator
 from kneematch.models.markers import Marker, read_markers
 from kneematch.paper.split import single, split
+from kneematch.sampling import View
 
 USER: Final = "user"
 HEADER: Final = "header"
@@ -68,7 +69,7 @@ class PreparedKnee:
 
     mirrored: bool  # its lateral side points to the picture's left
     laterality: Laterality
-    place: KneePlace | None = None  # where the locator saw it; None where that was not used
+    place: KneeLocation | None = None  # where the locator saw it; None where that was not used
     metal: bool | None = None  # whether there is metal in it; None where it was not looked for
 
     @property
@@ -104,10 +105,10 @@ def _prepare_halves(film: LoadedFilm, how: Preparation) -> PreparedFilm:
     (markers,) = read_markers([film.pixels])
     if radiograph.laterality in LATERALITIES:  # the header says that the film shows one knee
         mirrored = [usual_mirroring(radiograph, how.left_is)]
-        halves = single(radiograph, mirrored=mirrored[0], side_margin=margin)
+        halves = single(film_tensor(radiograph), mirrored=mirrored[0], side_margin=margin)
     else:
         mirrored = [True, False]
-        halves = split(radiograph, side_margin=margin)
+        halves = split(film_tensor(radiograph), side_margin=margin)
     sides = resolve_laterality(radiograph, mirrored, how.left_is, markers)
     return _prepared(film, halves, map(PreparedKnee, mirrored, sides))
 
@@ -120,7 +121,7 @@ def _prepare_located(
     network = shipped_locator(how.device, precise=how.precise)
     places = locate_knees(pixels, network, how.knees)
     seen = [k for k, knees in enumerate(places) if knees]
-    views = [cut_views(pixels[k], places[k]) for k in seen]
+    views = [knee_images(pixels[k], places[k]) for k in seen]
     markers = read_markers([pixels[k] for k in seen])
     metal = iter(find_metal(torch.cat([view.pixels for view in views]))) if views else iter([])
     prepared: list[PreparedFilm | NoFrontalKnee] = [NoFrontalKnee() for _ in films]

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from kneematch.devices import copy_back
 from kneematch.knee.detection import CORNERS, YES, join_reasons
-from kneematch.knee.view import transform
 from kneematch.models.two_stage import ConsistencyCheck
 from kneematch.paper.energy import (
     losses,
@@ -20,7 +19,7 @@ from kneematch.paper.energy import (
     symmetry_penalty,
 )
 from kneematch.paper.problem import Problem
-from kneematch.sampling import resize
+from kneematch.sampling import resize, transform
 
 # Limits of the methods that work on halves, chosen on phantoms and on labelled real films;
 # benchmarks/review_flags.py counts the good and the bad areas that they flag.

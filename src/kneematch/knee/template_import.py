@@ -22,8 +22,8 @@ from kneematch.films.radiograph import Point, Radiograph
 from kneematch.films.read import read_isolated
 from kneematch.films.shapes import Shape, read_shapes
 from kneematch.knee.import_config import ImportConfig
+from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.methods import knee_in_box, view_of_knee
-from kneematch.knee.view import film_tensor
 from kneematch.models.locator import locate_knees, shipped_locator
 from kneematch.paper.split import LEFT, RIGHT, SIDES
 from kneematch.paper.template import cut_from_view, cut_template

@@ -20,11 +20,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kneematch.devices import cpu_has_bfloat16, map_alike
-from kneematch.knee.view import KneePlace, transform, turn_upright
 from kneematch.models.cpu_inference import fold_batchnorm
-from kneematch.models.model_file import read_safetensors
+from kneematch.models.weights import read_safetensors
 from kneematch.paper.network import standardize
-from kneematch.sampling import resize
+from kneematch.sampling import resize, transform
 
 LOCATOR_FILE: Final = Path(str(files("kneematch.models") / "locator.safetensors"))
 LONG_SIDES: Final = (256, 896)  # at which a film is looked at: for usual and for small knees
@@ -42,9 +41,38 @@ STRIDE: Final = 8  # input pixels per cell
 WIDTHS: Final = (16, 32, 64, 96, 128)  # channels at strides 2, 4, 8, 16 and 32
 MERGED: Final = 64  # channels of the maps that are merged from coarse to fine
 UNIT_PX: Final = 32.0  # plateau width of which the network returns the logarithm 0
+VIEW_WIDTH: Final = 2.5  # width of the image around a located knee, in widths of its plateau
+VIEW_SIZE: Final = (400, 250)  # the plateau has 100 pixels, about as in the network's input
 EPSILON: Final = 0.05  # added to the deviation, so that noise in black borders stays small
 PRIOR_LOGIT: Final = -4.0  # initial logit of a knee: few cells hold one
 CHANNELS: Final = ("knee", "x", "y", "log_width", "rotation", "mirrored")
+
+
+@dataclass(frozen=True, slots=True)
+class KneeLocation:
+    """Where a knee lies on a film."""
+
+    x: float  # middle of the tibial plateau, in film pixels
+    y: float
+    width: float  # of the plateau, in film pixels
+    rotation: float  # radians, clockwise positive, -0.7 to 0.7
+    mirrored: bool  # the lateral side points to the left of the upright picture
+    quarter_turns: int = 0  # clockwise, by which the film is to be turned to be upright
+    score: float = 1.0  # how certain it is that a frontal knee lies here, 0 to 1
+
+
+def turn_upright(pixels: Tensor, quarter_turns: int) -> tuple[Tensor, Tensor]:
+    """Turn a film (H, W) clockwise; return it and the map (3, 3) of its pixels to the film's."""
+    height, width = pixels.shape
+    back = {
+        0: [[1.0, 0, 0], [0, 1, 0]],
+        1: [[0, 1.0, 0], [-1, 0, height]],
+        2: [[-1.0, 0, width], [0, -1, height]],
+        3: [[0, -1.0, width], [1, 0, 0]],
+    }[quarter_turns]
+    # rot90 would copy a film that is upright.
+    turned = torch.rot90(pixels, -quarter_turns, (0, 1)) if quarter_turns else pixels
+    return turned, torch.tensor([*back, [0, 0, 1]], dtype=torch.float64)
 
 
 def prepare_input(images: Tensor) -> Tensor:
@@ -199,7 +227,7 @@ def shipped_locator(device: str = "cpu", *, precise: bool = False) -> Locator:
 
 def locate_knees(
     films: Sequence[Tensor], network: Locator, knees: int | None = None
-) -> list[list[KneePlace]]:
+) -> list[list[KneeLocation]]:
     """Return the frontal knees of each film (H, W), the picture's left one first.
 
     A film is looked at upright and small, then larger, and then turned; the first look that is
@@ -210,7 +238,7 @@ def locate_knees(
         network: the locator, where the films are.
         knees: how many knees a film is known to show; None finds out.
     """
-    best: list[list[KneePlace]] = [[] for _ in films]
+    best: list[list[KneeLocation]] = [[] for _ in films]
     for turns, side in product(range(4), LONG_SIDES):
         unsure = [
             k
@@ -226,7 +254,7 @@ def locate_knees(
 
 def _look(
     films: Sequence[Tensor], network: Locator, long_side: int, turns: int, knees: int | None
-) -> list[list[KneePlace]]:
+) -> list[list[KneeLocation]]:
     """Return the knees that are seen on each film at one resolution and orientation."""
     upright = [turn_upright(film, turns) for film in films]
     small = [_shrink(pixels, long_side) for pixels, _ in upright]
@@ -240,7 +268,7 @@ def _look(
     return places
 
 
-def _score(places: Sequence[KneePlace]) -> float:
+def _score(places: Sequence[KneeLocation]) -> float:
     return max((place.score for place in places), default=0.0)
 
 
@@ -259,7 +287,7 @@ def _to_places(
     film_size: Sequence[int],
     to_film: Tensor,
     turns: int,
-) -> list[KneePlace]:
+) -> list[KneeLocation]:
     """Return where on the film the knees are that were chosen in a small copy of it.
 
     Args:
@@ -276,7 +304,7 @@ def _to_places(
         ((x, y),) = transform(to_film, to_film.new_tensor([[x, y]])).tolist()
         mirrored = knee.mirrored > 0.5
         places.append(
-            KneePlace(x, y, knee.width / factor, knee.rotation, mirrored, turns, knee.score)
+            KneeLocation(x, y, knee.width / factor, knee.rotation, mirrored, turns, knee.score)
         )
     if len(places) == 2:  # fibulae point outwards
         places = [replace(places[0], mirrored=True), replace(places[1], mirrored=False)]

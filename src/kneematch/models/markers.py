@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from kneematch.devices import copy_to, map_alike
 from kneematch.models.cpu_inference import fold_batchnorm
-from kneematch.models.model_file import read_safetensors
+from kneematch.models.weights import read_safetensors
 from kneematch.sampling import resize, sample
 
 LETTERS: Final = ("R", "L")  # classes 1 and 2 of the networks; 0 is anything else

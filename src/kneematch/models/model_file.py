@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -20,9 +19,10 @@ from kneematch.errors import SettingsError
 from kneematch.films.annotation import PLATEAU_MARGINS, find_plateau_margins
 from kneematch.films.files import write_file
 from kneematch.films.radiograph import Point
-from kneematch.knee.view import HALF_ASPECT, VIEW_WIDTH
 from kneematch.models.cpu_inference import WEIGHT_MAX, Ranges, cpu_network, quantize_weights
+from kneematch.models.locator import VIEW_WIDTH
 from kneematch.models.two_stage import ENLARGE, Network, TwoStageNetworks
+from kneematch.models.weights import read_safetensors
 from kneematch.paper.network import (
     FIRST,
     WIDTH,
@@ -31,6 +31,7 @@ from kneematch.paper.network import (
     weight_shapes,
 )
 from kneematch.paper.pose import enlarge_pose, pose_from_points
+from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template, Window
 
 FORMAT: Final = "kneematch-model/2"
@@ -151,34 +152,6 @@ def load_model(path: str | os.PathLike[str]) -> Model:
             f"{path}: not a usable model ({found}); expected one that 'kneematch train' has "
             "written; train it again"
         ) from error
-
-
-def read_safetensors(
-    path: str | os.PathLike[str],
-    *,
-    missing: str = "expected a model; run 'kneematch train' or leave --model out",
-    broken: str = "expected a model of kneematch; copy it again",
-    device: str = "cpu",
-) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of a safetensors file.
-
-    Args:
-        path: the file.
-        missing: what was expected and what to do if there is no such file, for the message.
-        broken: the same for a file that cannot be read.
-        device: where the tensors are wanted.
-    """
-    try:
-        # A device such as /dev/zero would be read without end.
-        if Path(path).exists() and not Path(path).is_file():
-            raise OSError("not a regular file")
-        with safe_open(path, framework="pt", device=device) as file:
-            names = file.keys()
-            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
-    except FileNotFoundError as error:
-        raise SettingsError(f"{path}: no such file; {missing}") from error
-    except (OSError, SafetensorError) as error:
-        raise SettingsError(f"{path}: cannot be read as safetensors ({error}); {broken}") from error
 
 
 class StoredWeights(Mapping[str, Tensor]):

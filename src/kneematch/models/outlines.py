@@ -23,7 +23,7 @@ from kneematch.devices import cpu_has_bfloat16
 from kneematch.errors import SettingsError
 from kneematch.films.files import write_file
 from kneematch.models.cpu_inference import fold_batchnorm
-from kneematch.models.model_file import read_safetensors
+from kneematch.models.weights import read_safetensors
 
 FORMAT: Final = "kneematch-outline-network/1"
 SHIPPED: Final = "outlines.safetensors"  # beside this file

@@ -5,25 +5,24 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.films.radiograph import Radiograph
-from kneematch.knee.view import HALF_ASPECT, View, film_tensor, rectangle_to_film
-from kneematch.sampling import Span, resize, resize_part
+from kneematch.sampling import Span, View, rectangle_to_film, resize, resize_part
 
 LEFT: Final = 0  # the left half of the picture, mirrored
 RIGHT: Final = 1
 SIDES: Final = ("left", "right")
 
 HALF_SIZE: Final = (800, 500)
+HALF_ASPECT: Final = HALF_SIZE[0] / HALF_SIZE[1]  # height over width
 OVERLAP: Final = 1.1
 AXIS_SEARCH: Final = 0.125  # of the width, to either side of the middle
 AXIS_WIDTH: Final = 256  # of the down-sampled copy in which the axis is searched
 
 
-def split(film: Radiograph, *, side_margin: float = 0.0, axis: float | None = None) -> View:
+def split(pixels: Tensor, *, side_margin: float = 0.0, axis: float | None = None) -> View:
     """Cut a bilateral film into its two halves and mirror the left one.
 
     Args:
-        film: a bilateral radiograph.
+        pixels: (H, W), a bilateral radiograph.
         side_margin: how far the film is continued past its left and right edge by repeating its
             outermost columns, as a share of its width, for joint areas that reach past it. The
             paper has 0.
@@ -32,7 +31,6 @@ def split(film: Radiograph, *, side_margin: float = 0.0, axis: float | None = No
     Returns:
         A view with pixels (2, 800, 500) and to_film (2, 3, 3).
     """
-    pixels = film_tensor(film)
     width = pixels.shape[1]
     axis = symmetry_axis(pixels) if axis is None else axis
     (left, inner_left), (inner_right, right) = spans(width, axis)
@@ -41,20 +39,19 @@ def split(film: Radiograph, *, side_margin: float = 0.0, axis: float | None = No
     return _halves(pixels, both, mirrored=[True, False])
 
 
-def single(film: Radiograph, *, mirrored: bool, side_margin: float = 0.0) -> View:
+def single(pixels: Tensor, *, mirrored: bool, side_margin: float = 0.0) -> View:
     """Return the half image of a film that shows one knee: pixels (1, 800, 500), to_film (1, 3, 3).
 
     Mirror a knee that would be in the left half of a bilateral film: the patient's right one.
     """
-    pixels = film_tensor(film)
     extra = round(side_margin * pixels.shape[1])
     return _halves(pixels, [(-extra, pixels.shape[1] + extra)], mirrored=[mirrored])
 
 
-def split_lines(film: Radiograph) -> tuple[float, tuple[Span, Span]]:
+def split_lines(pixels: Tensor) -> tuple[float, tuple[Span, Span]]:
     """Return the symmetry axis x and the columns of the film in the left and the right half."""
-    axis = symmetry_axis(film_tensor(film))
-    return axis, spans(film.size[1], axis)
+    axis = symmetry_axis(pixels)
+    return axis, spans(pixels.shape[1], axis)
 
 
 def spans(width: int, axis: float) -> tuple[Span, Span]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from kneematch.errors import TemplateError
 from kneematch.films.annotation import Annotation, Box
 from kneematch.films.radiograph import Radiograph
-from kneematch.knee.view import HALF_ASPECT, View, compose, rectangle_to_film, transform
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.pose import (
     MAX_ROTATION,
     SCALE_MIN,
@@ -20,8 +20,8 @@ from kneematch.paper.pose import (
     pose_from_points,
     pose_matrix,
 )
-from kneematch.paper.split import SIDES, split
-from kneematch.sampling import resize, sample
+from kneematch.paper.split import HALF_ASPECT, SIDES, split
+from kneematch.sampling import View, compose, rectangle_to_film, resize, sample, transform
 
 Window = tuple[EllipsisType, slice, slice]
 
@@ -77,7 +77,7 @@ def cut_template(
 
 def annotated_half(film: Radiograph, annotation: Annotation) -> View:
     """Return the half image (H, W) of a film that an annotation was drawn on."""
-    halves, side = split(film), SIDES.index(annotation.side)
+    halves, side = split(film_tensor(film)), SIDES.index(annotation.side)
     return View(halves.pixels[side], halves.to_film[side])
 
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from kneematch.knee.detection import CORNERS, DEGREE, PIXEL, Detection
 from kneematch.knee.measure import measure_outlines
-from kneematch.knee.view import transform
 from kneematch.paper.split import SIDES
 from kneematch.run.decisions import CORRECTED, REJECTED, Area, Decision
+from kneematch.sampling import transform
 
 METHOD: Final = "review"  # of an area or landmarks that a reviewer placed
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import write_file
-from kneematch.models.model_file import PHASES, read_safetensors
+from kneematch.models.model_file import PHASES
+from kneematch.models.weights import read_safetensors
 from kneematch.paper.network import PoseNetwork
 from kneematch.training.config import Recipe
 from kneematch.training.phase import PhaseState

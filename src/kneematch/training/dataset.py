@@ -18,6 +18,7 @@ from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadabl
 from kneematch.films.files import content_hash, is_abandoned, make_folder, write_file, writing
 from kneematch.films.radiograph import LATERALITIES
 from kneematch.films.read import is_dicom, read_isolated, to_film_error
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import HALF_SIZE, SIDES, split
 from kneematch.parallel import WorkerDied, map_in_workers
 from kneematch.training.config import CACHE_VARIABLE, cache_folder
@@ -199,7 +200,7 @@ def _split(path: str, side_margin: float) -> Tensor | str:
                 f"a film of one knee (laterality {radiograph.laterality}); expected both, to train "
                 "on; leave it out"
             )
-        return split(radiograph, side_margin=side_margin).pixels
+        return split(film_tensor(radiograph), side_margin=side_margin).pixels
     except NotARadiograph as error:
         text = str(error)
         raise NotARadiograph(text if text.startswith(path) else f"{path}: {text}") from error

@@ -12,13 +12,8 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import content_hash
-from kneematch.models.model_file import (
-    READABLE,
-    Model,
-    load_model,
-    read_safetensors,
-    shipped_model,
-)
+from kneematch.models.model_file import READABLE, Model, load_model, shipped_model
+from kneematch.models.weights import read_safetensors
 from kneematch.paper.network import PoseNetwork, network_from_weights
 from kneematch.training.config import cache_folder
 

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.knee.view import HALF_ASPECT
 from kneematch.models.two_stage import Network
 from kneematch.paper.energy import energy
 from kneematch.paper.network import INPUT, crop_views
@@ -26,6 +25,7 @@ from kneematch.paper.pose import (
     relative_pose,
 )
 from kneematch.paper.problem import make_problem, pyramid
+from kneematch.paper.split import HALF_ASPECT
 from kneematch.training.phase import Loss, PhaseData
 
 LOG_GAMMA: Final = 0.7  # largest logarithm of the exponent gamma

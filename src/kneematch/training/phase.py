@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from kneematch.knee.view import HALF_ASPECT
 from kneematch.models.two_stage import Network
 from kneematch.paper.network import PoseNetwork, crop_views
 from kneematch.paper.pose import compose_pose, pose_from_vector, vector_from_pose
 from kneematch.paper.problem import make_problem
 from kneematch.paper.sharpening import adam
+from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template
 from kneematch.search.anchored_refinement import refine_anchored
 from kneematch.training.config import Recipe

@@ -20,11 +20,11 @@ from kneematch.films.csv_text import read_csv_file, write_csv
 from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.films.files import atomic_write
 from kneematch.knee.detector import Detector
-from kneematch.knee.view import transform
 from kneematch.models.model_file import PHASES
 from kneematch.paper.energy import losses, robust_terms
 from kneematch.paper.pose import pose_from_vector, pose_matrix
 from kneematch.paper.problem import make_problem
+from kneematch.sampling import transform
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.distributed import Group
 from kneematch.training.initial_weights import Networks

@@ -24,7 +24,7 @@ from kneematch.films.files import (
     writing,
 )
 from kneematch.films.read import read_isolated
-from kneematch.knee.view import SIDE_MARGIN
+from kneematch.knee.knee_images import SIDE_MARGIN
 from kneematch.models.model_file import PHASES, Model, save_model
 from kneematch.paper.split import SIDES
 from kneematch.paper.template import annotated_half, cut_from_view

@@ -7,7 +7,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.knee.view import HALF_ASPECT
 from kneematch.models.cpu_inference import Ranges, measured_ranges
 from kneematch.models.model_file import PHASES
 from kneematch.models.two_stage import ENLARGE, TwoStageNetworks
@@ -19,6 +18,7 @@ from kneematch.paper.pose import (
     enlarge_pose,
     relative_pose,
 )
+from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template
 from kneematch.training.checkpoint import Checkpoint
 from kneematch.training.config import Recipe

@@ -24,12 +24,13 @@ from kneematch.films.annotation import (
 from kneematch.films.display import data_url, to_grey8
 from kneematch.films.radiograph import Point, Radiograph
 from kneematch.knee.detector import Detector
+from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.methods import knee_in_box, view_of_knee
-from kneematch.knee.view import KneePlace, View, film_tensor, transform
-from kneematch.models.locator import locate_knees, shipped_locator
+from kneematch.models.locator import KneeLocation, locate_knees, shipped_locator
 from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE
 from kneematch.paper.split import SIDES, split, split_lines
 from kneematch.paper.template import Template, cut_from_view
+from kneematch.sampling import View, transform
 
 RED: Final = (255, 92, 92)
 GREEN: Final = (92, 220, 130)
@@ -68,15 +69,15 @@ class SplitFilm:
     @classmethod
     def from_film(cls, path: Path, film: Radiograph) -> "SplitFilm":
         """Split a film."""
-        axis, _ = split_lines(film)
-        return cls(path, film, split(film, axis=axis), axis)
+        axis, _ = split_lines(film_tensor(film))
+        return cls(path, film, split(film_tensor(film), axis=axis), axis)
 
     def half(self, side: str) -> View:
         """Return one half image (800, 500)."""
         k = SIDES.index(side)
         return View(self.halves.pixels[k], self.halves.to_film[k])
 
-    def only_knee(self, annotation: Annotation) -> KneePlace | None:
+    def only_knee(self, annotation: Annotation) -> KneeLocation | None:
         """Return the only knee of the film, if the fine box was drawn on it."""
         knees = located_knees(self)
         return knee_in_box(knees, annotation.fine) if len(knees) == 1 else None
@@ -102,7 +103,7 @@ class SplitFilm:
 
 
 @lru_cache(1)
-def located_knees(film: SplitFilm) -> tuple[KneePlace, ...]:
+def located_knees(film: SplitFilm) -> tuple[KneeLocation, ...]:
     """Return where the locator sees knees on a film."""
     return tuple(locate_knees([film_tensor(film.film)], shipped_locator())[0])
 

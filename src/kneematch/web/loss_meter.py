@@ -13,12 +13,13 @@ from kneematch.films.files import content_hash
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.run_folder import RUN
 from kneematch.knee.detection import Detection
+from kneematch.knee.knee_images import knee_images
 from kneematch.knee.methods import read_template, template_for_views
-from kneematch.knee.view import KneePlace, compose, cut_views
+from kneematch.models.locator import KneeLocation
 from kneematch.models.model_file import load_model, shipped_model
 from kneematch.paper.energy import one_sided_loss, paper_terms
 from kneematch.paper.template import Template, cut_template
-from kneematch.sampling import sample
+from kneematch.sampling import compose, sample
 from kneematch.search.settings import AUTO, LOCATOR
 from kneematch.web.films import read_film
 
@@ -27,8 +28,8 @@ AREA_WIDTH: Final = 1.35  # of an area, in plateau widths, so that the view is a
 
 def loss_at(found: Detection, film: Radiograph, template: Template) -> float:
     """Return the template's loss at an area, in a view around it."""
-    place = KneePlace(*found.centre, found.width_px / AREA_WIDTH, 0.0, found.mirrored)
-    view = cut_views(torch.from_numpy(film.pixels), [place])
+    place = KneeLocation(*found.centre, found.width_px / AREA_WIDTH, 0.0, found.mirrored)
+    view = knee_images(torch.from_numpy(film.pixels), [place])
     matrix = compose(torch.linalg.inv(view.to_film[0]), torch.from_numpy(found.to_film))[:2]
     pixels = view.pixels[0]
     patch = sample(pixels, matrix.to(pixels), template.size)

@@ -6,6 +6,7 @@ from PIL import Image
 
 from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.films.radiograph import Radiograph
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split_lines
 from kneematch.run.outputs.contact_sheet import (
     AXIS_COLOUR,
@@ -56,7 +57,7 @@ def test_to_grey8_of_a_nearly_constant_film_is_finite(dots: int) -> None:
 
 def test_draw_split_lines_are_where_the_film_is_split() -> None:
     film = legs(300, 400, 210)
-    axis, ((_, left_end), (right_start, _)) = split_lines(film)
+    axis, ((_, left_end), (right_start, _)) = split_lines(film_tensor(film))
     picture = draw_split(film)
     assert picture.size == (400, 300)
     assert columns_of(picture, LEFT_COLOUR) == pytest.approx([0, left_end - 1], abs=1)

@@ -8,6 +8,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.films.radiograph import Radiograph
+from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split_lines
 
 LONGEST_PX: Final = 1024  # longest side of a drawn film
@@ -32,7 +33,7 @@ def draw_split(film: Radiograph, *, title: str = "") -> Image.Image:
     picture = picture.convert("RGB")
     draw = ImageDraw.Draw(picture)
     line = max(1, max(size) // 300)
-    axis, spans = split_lines(film)
+    axis, spans = split_lines(film_tensor(film))
     insets = 0, 2 * line  # so that both frames are visible where the halves overlap
     for inset, (x0, x1), colour in zip(insets, spans, (LEFT_COLOUR, RIGHT_COLOUR), strict=True):
         box = (scale * x0, inset, scale * x1 - 1, size[1] - 1 - inset)

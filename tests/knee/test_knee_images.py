@@ -9,17 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kneematch.knee.view import (
-    VIEW_SIZE,
-    KneePlace,
-    View,
-    compose,
-    cut_views,
-    rectangle_to_film,
-    transform,
-    turn_upright,
-)
+from kneematch.knee.knee_images import knee_images
+from kneematch.models.locator import VIEW_SIZE, KneeLocation, turn_upright
 from kneematch.paper.pose import pose_matrix
+from kneematch.sampling import View, compose, rectangle_to_film, transform
 
 CORNERS = torch.tensor([[-1.0, -1], [1, -1], [1, 1], [-1, 1]], dtype=torch.float64)
 lengths = st.floats(-5000, 5000)
@@ -124,8 +117,8 @@ def test_turn_upright_maps_pixels_back_to_the_film(turns: int) -> None:
 def test_cut_views_shows_what_to_film_says(mirrored: bool, degrees: float, turns: int) -> None:
     dot = (330.0, 260.0)
     film = film_with_dots(500, 600, [dot])
-    place = KneePlace(300.0, 240.0, 120.0, math.radians(degrees), mirrored, turns)
-    view = cut_views(film, [place])
+    place = KneeLocation(300.0, 240.0, 120.0, math.radians(degrees), mirrored, turns)
+    view = knee_images(film, [place])
     assert view.pixels.shape == (1, *VIEW_SIZE)
     found = transform(view.to_film[0], brightest(view.pixels[0])[None])[0]
     assert found.tolist() == pytest.approx(dot, abs=1.0)
@@ -134,12 +127,14 @@ def test_cut_views_shows_what_to_film_says(mirrored: bool, degrees: float, turns
 
 def test_cut_views_has_plateaus_of_100_pixels_in_the_middle() -> None:
     ends = torch.tensor([[250.0, 240.0], [350.0, 240.0]]).double()
-    view = cut_views(film_with_dots(500, 600, []), [KneePlace(300, 240, 100, 0.0, mirrored=False)])
+    view = knee_images(
+        film_with_dots(500, 600, []), [KneeLocation(300, 240, 100, 0.0, mirrored=False)]
+    )
     inside = transform(torch.linalg.inv(view.to_film[0]), ends)
     assert np.abs(inside.numpy() - [[-0.4, 0.0], [0.4, 0.0]]).max() < 0.01
 
 
 def test_cut_views_is_black_below_the_film() -> None:
-    view = cut_views(torch.ones(200, 300), [KneePlace(150, 190, 100, 0.0, mirrored=False)])
+    view = knee_images(torch.ones(200, 300), [KneeLocation(150, 190, 100, 0.0, mirrored=False)])
     assert view.pixels[0, -1].max() == 0
     assert view.pixels[0, 150, 125] == pytest.approx(1)
