@@ -15,9 +15,9 @@ from kneematch.knee.detector import Detector
 from kneematch.knee.preparation import PreparedFilm
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig
-from kneematch.run.detect_folder import detect_files
 from kneematch.run.journal import Journal
 from kneematch.run.outputs.run_file import device_name
+from kneematch.run.pipeline import detect_files
 
 # Settings that a method's run takes over.
 SHARED: Final = "model", "template", "paper", "resume", "force", "device", "batch_size", "workers"
