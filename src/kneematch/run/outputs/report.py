@@ -127,6 +127,7 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
     marks = []
     for knee in film.kept:
         corners = knee.corners
+        leftmost = knee is film.kept[0] and len(film.kept) > 1  # labels grow outwards
         across, down = TICK * (corners[1] - corners[0]), TICK * (corners[3] - corners[0])
         marks.append(
             {
@@ -136,8 +137,9 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
                 "tick": _points(np.stack([corners[0] + across, corners[0], corners[0] + down])),
                 "landmarks": [(round(x, 1), round(y, 1)) for x, y in knee.landmarks.values()],
                 "arm": round(TICK / 3 * knee.width_px, 1),
-                "label": label_text(knee),
-                "x": round(float(knee.centre[0]), 1),
+                "label": " ".join(label_text(knee).split()),
+                "x": round(float(corners[:, 0].max() if leftmost else corners[:, 0].min()), 1),
+                "anchor": "end" if leftmost else "start",
                 "y": round(float(corners[:, 1].min()), 1),
             }
         )
