@@ -66,8 +66,8 @@ def review(
         found, count = session.films_found, min(len(session.films), LOOKED_FOR)
         if found < count:
             print_hint(
-                f"{found} of {count} films found below {shown(session.root)}; give their folder "
-                "with --root"
+                f"Only {found} of {count} films were found below {shown(session.root)}. Name their "
+                "folder with --root."
             )
         return review_app(session)
 

@@ -25,6 +25,14 @@ MOST_SHOWN: Final = 10  # pairs of films that are skipped
 
 def apply(
     out: FinishedRun,
+    decisions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Add the decisions of this review.csv first.",
+            show_default=False,
+        ),
+    ] = None,
     root: Root = None,
     workers: Workers = None,
     quiet: Quiet = False,
@@ -34,7 +42,9 @@ def apply(
 
     progress = choose_messages(quiet=quiet)
     with writing(out):
-        result = apply_review(out, root=root, workers=workers, progress=progress)
+        result = apply_review(
+            out, root=root, decisions=decisions, workers=workers, progress=progress
+        )
     for problem in result.problems:
         print_error(problem)
     if not quiet:

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import FILE_MODE, FileVersion
-from kneematch.films.run_folder import RUN_DATABASE, THUMBNAILS
+from kneematch.films.run_folder import RUN_DATABASE, THUMBNAILS, holds_run
 from kneematch.knee.decision import Decision
 from kneematch.knee.detection import REJECTED, Detection
 from kneematch.paper.split import SIDES
@@ -72,6 +72,13 @@ CREATE TABLE decisions (                   -- rows are only added
 CREATE INDEX decisions_by_knee ON decisions (knee);
 CREATE INDEX revocations ON decisions (revokes) WHERE revokes IS NOT NULL;
 CREATE INDEX films_by_status ON films (status) WHERE status != 'ok';
+-- The orders of the review page; the last columns are its filters. NULL, that is NaN, comes first.
+CREATE INDEX knees_by_doubt
+    ON knees (-needs_review, -loss, film, side, state, needs_review, loss);
+CREATE INDEX knees_by_loss ON knees (-loss, film, side, state, needs_review, loss);
+CREATE INDEX knees_by_energy ON knees (-energy, film, side, state, needs_review, loss);
+CREATE INDEX knees_by_film ON knees (film, side, state, needs_review, loss);
+CREATE INDEX decided_knees ON knees (state, needs_review) WHERE state != '';
 """
 THUMBNAIL_SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS thumbnails.films (id INTEGER PRIMARY KEY, webp BLOB NOT NULL)"
@@ -99,6 +106,11 @@ class Run:
         """
         self.out, self.path = out, out / RUN_DATABASE
         if not create and not self.path.exists():
+            if holds_run(out):
+                raise SettingsError(
+                    f"{out} holds a run of an earlier version of kneematch. Run the films again "
+                    "into another folder."
+                )
             raise SettingsError(
                 f"{out} holds no run. Name the folder that `kneematch detect` has filled."
             )

@@ -19,7 +19,7 @@ from kneematch.films.display import data_url
 from kneematch.films.files import check_suffix
 from kneematch.knee.detector import Detector
 from kneematch.knee.overlay import draw_detections
-from kneematch.web.drawing import (
+from kneematch.web.annotation_session import (
     Drawing,
     SplitFilm,
     box_warnings,

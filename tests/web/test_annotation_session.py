@@ -15,7 +15,7 @@ from kneematch.films.annotation import annotate
 from kneematch.films.read import read
 from kneematch.films.write import write_dicom
 from kneematch.knee.detector import Detector
-from kneematch.web.drawing import (
+from kneematch.web.annotation_session import (
     Drawing,
     SplitFilm,
     box_warnings,
@@ -131,7 +131,7 @@ def test_initial_annotation_without_a_model_is_in_the_middle_of_a_half(
         raise SettingsError("no model")
 
     detected_annotation.cache_clear()
-    monkeypatch.setattr("kneematch.web.drawing.Detector.load", none)
+    monkeypatch.setattr("kneematch.web.annotation_session.Detector.load", none)
     drawn, source = initial_annotation(film, tmp_path / "none.json")
     assert source == "middle"
     assert find_problems(drawn, film) == []
