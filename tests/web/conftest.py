@@ -180,4 +180,6 @@ def model_annotation(films: list[Path]) -> Annotation | None:
 @pytest.fixture
 def model_already_run(model_annotation: Annotation | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Save a test the seconds in which the model would run again."""
-    monkeypatch.setattr("kneematch.web.annotation_session.detected_annotation", lambda film: model_annotation)
+    monkeypatch.setattr(
+        "kneematch.web.annotation_session.detected_annotation", lambda film: model_annotation
+    )

@@ -18,6 +18,7 @@ import numpy as np
 import pydicom
 import pytest
 from fastapi import FastAPI
+from kneematch.web.detections_table import DetectionsTable
 from PIL import Image
 from playwright.sync_api import Page, expect
 from pyarrow import parquet
@@ -31,7 +32,6 @@ from kneematch.knee.crop import CropSize, cut, place
 from kneematch.knee.detection import Detection
 from kneematch.knee.overlay import draw_detections
 from kneematch.run.outputs.contact_sheet import CELL_PX, contact_sheet
-from kneematch.web.detections_table import DetectionsTable
 from kneematch.web.review import review_app
 from kneematch.web.review_session import ReviewSession
 from kneematch.web.server import Credentials

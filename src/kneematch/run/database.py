@@ -76,7 +76,7 @@ CREATE INDEX films_by_status ON films (status) WHERE status != 'ok';
 CREATE INDEX knees_by_doubt
     ON knees (-needs_review, -loss, film, side, state, needs_review, loss);
 CREATE INDEX knees_by_loss ON knees (-loss, film, side, state, needs_review, loss);
-CREATE INDEX knees_by_energy ON knees (-energy, film, side, state, needs_review, loss);
+CREATE INDEX knees_by_energy ON knees (-energy, film, side, state, needs_review, loss, energy);
 CREATE INDEX knees_by_film ON knees (film, side, state, needs_review, loss);
 CREATE INDEX decided_knees ON knees (state, needs_review) WHERE state != '';
 """
