@@ -144,14 +144,17 @@ class ReviewSession:
         return read_film(self.root / row.path)
 
     def outlined(self, row: Row) -> JointMeasures:
-        """Return the outlines and measures of a knee as decided.
+        """Return the outlines and measures of a knee as the run's outline network makes them.
 
-        Those of a knee that the reviewer moved are made by the run's outline network.
+        They were made in the run, unless the reviewer has moved the knee since.
 
         Raises:
             SettingsError: the run has no outlines, or another network lies in the place of its own.
         """
-        outliner, knee = self.check_outliner(), _knee_of(row)
+        outliner = self.check_outliner()
+        if row.decision is not None:  # without outlines that the reviewer drew
+            row = replace(row, decision=replace(row.decision, outlines=None))
+        knee = _knee_of(row)
         if knee.measures is not None:
             return knee.measures
         last, key = self._measured, (row.key, row.decision)
