@@ -13,6 +13,7 @@ from kneematch.errors import SettingsError
 from kneematch.films.read import read_isolated
 from kneematch.films.run_folder import find_root
 from kneematch.knee.outlines import Outlines
+from kneematch.run.database import Run
 
 OUTLINES: Final = "outlines.json"  # of a run
 SUFFIX: Final = "-mask"  # NAME.png has its mask in NAME-mask.png
@@ -53,7 +54,9 @@ def read_corrected(run: Path, root: Path | None = None) -> Iterator[DrawnKnee]:
             f'{path}: no corrected outlines; expected some with "corrected": true; correct them, '
             "or give masks with --masks"
         )
-    folder, _ = find_root(run, [film for film, _ in corrected], root)
+    with Run(run, exclusive=False) as database:
+        named = database.setting("out")
+    folder, _ = find_root(run, named, [film for film, _ in corrected], root)
     for film, knee in corrected:
         place = folder / film
         pixels = read_isolated(place).pixels
