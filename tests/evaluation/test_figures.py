@@ -9,6 +9,7 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 import pytest
+from kneematch.evaluation.method_run import MethodRun
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from PIL import Image
@@ -28,7 +29,6 @@ from kneematch.evaluation.figures import (
     journal_style,
     save_figure,
 )
-from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.scores import KneeScore
 from kneematch.films.write import write_png16
 from kneematch.knee.detection import Detection

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee, load_ground_truth
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee, load_ground_truth
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from kneephantoms.phantom import phantom

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from detections import make_detection
 from kneematch.evaluation.loss_tables import (
     film_losses,
     found_knees,
@@ -15,6 +13,8 @@ from kneematch.evaluation.loss_tables import (
     paired_differences,
 )
 from kneematch.evaluation.method_run import MethodRun
+
+from detections import make_detection
 from kneematch.evaluation.scores import KneeScore
 from kneematch.evaluation.tables import Table, to_latex, to_markdown
 from kneematch.films.csv_text import Cell

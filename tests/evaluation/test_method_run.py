@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
-
-from kneematch.evaluation.config import METHODS, EvaluateConfig
 from kneematch.evaluation.method_run import (
     MethodRun,
     common_films,
@@ -22,6 +19,9 @@ from kneematch.evaluation.method_run import (
     run_methods,
     timing_caption,
 )
+from torch import Tensor
+
+from kneematch.evaluation.config import METHODS, EvaluateConfig
 from kneematch.films.annotation import annotate
 from kneematch.films.write import write_png16
 from kneematch.knee.detector import Detector

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee
+from kneematch.evaluation.method_run import MethodRun
 
 from detections import make_detection
 from kneematch.errors import SettingsError
-from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee
-from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.scores import (
     KneeScore,
     accuracy_table,

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-
 from kneematch.evaluation.statistics import (
     bootstrap_mean,
     holm,

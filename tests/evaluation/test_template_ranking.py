@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kneematch.evaluation.ground_truth import load_ground_truth
 from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.evaluation.ground_truth import load_ground_truth
 from kneematch.evaluation.tables import Table
 from kneematch.evaluation.template_ranking import (
     cycle_errors,

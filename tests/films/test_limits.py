@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.evaluation.ground_truth import load_ground_truth
+from kneematch.evaluation.labels import load_labels
 from kneematch.films.annotation import load_annotation
 from kneematch.films.discovery import find_films
 from kneematch.films.limits import read_text_bytes
@@ -26,4 +26,4 @@ def test_read_text_bytes_refuses_what_has_no_end() -> None:
     with pytest.raises(SettingsError, match=r"more than 256 MB; expected a list of films"):
         find_films(f"@{ENDLESS}")
     with pytest.raises(SettingsError, match=r"more than 256 MB; expected labels"):
-        load_ground_truth(ENDLESS)
+        load_labels(ENDLESS)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kneematch.evaluation.method_run import MethodRun
+from kneematch.evaluation.method_runs import MethodRun
 from kneematch.knee.detection import CORNERS, Detection
 from reproduce_config import ReproduceConfig
 from reproduce_oai_most import reproduction_table

@@ -60,11 +60,11 @@ def compare(
     ] = Path("changes.csv"),
     force: Force = False,
 ) -> None:
-    """Compare the measures of the same knees at two visits, both measured with --measure."""
-    from kneematch.evaluation.longitudinal import compare_visits
+    """Compare the measures of the same knees at two visits; both runs were made with --measure."""
+    from kneematch.evaluation.longitudinal import compare_runs
 
     with writing(out):
-        result = compare_visits(before, after, on, out, force=force)
+        result = compare_runs(before, after, on, out, force=force)
     for each in result.changes:
         if any(name in each.measure for name in PRINTED):
             spread = "" if each.sd is None else f", standard deviation {each.sd:.3f}"
@@ -74,9 +74,6 @@ def compare(
     print_first_errors(shown_first, len(result.skipped), "skipped", what="pairs of films")
     if count := len(result.unknown):
         skipped = f"{count:,} pair{'s' if count != 1 else ''} of films skipped"
-        print_error(
-            f"{shown(on)}: {skipped}, the first since {result.unknown[0]}; expected films of the "
-            "runs; name them as measurements.csv does"
-        )
+        print_error(f"{shown(on)}: {skipped}, the first since {result.unknown[0]}.")
     if result.skipped or result.unknown:
         raise typer.Exit(SOME_FAILED)

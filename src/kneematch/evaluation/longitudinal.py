@@ -1,4 +1,4 @@
-"""Compare the measures of the same knees at two visits."""
+"""Longitudinal comparison: changes of the measures of the same knees between two visits."""
 
 import csv
 import math
@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from statistics import fmean, stdev
 from typing import Final
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.statistics import mean, standard_deviation
 from kneematch.films.csv_text import Cell, read_csv_file
 from kneematch.films.files import check_suffix, refuse_existing
 from kneematch.films.run_folder import DETECTIONS, FAILURES
@@ -19,8 +19,6 @@ from kneematch.run.outputs.measurements import MEASUREMENTS, MM
 from kneematch.run.outputs.tables import Columns, write_rows
 
 BEFORE, AFTER = "before", "after"
-DECIMALS: Final = 4
-PARTS: Final = (BEFORE, AFTER, "change", "change_sd")
 VALUES: Final = tuple(  # columns of measures, with their units
     f"{name}_{kind}" for name, unit in UNITS.items() for kind in (unit, MM.get(unit)) if kind
 )
@@ -29,9 +27,16 @@ KNEE: Final = (
     *("film_before", "film_after", "side_before", "side_after"),
     *("laterality", "paired_by"),
 )
-
-TABLES: Final = (MEASUREMENTS[0], DETECTIONS, FAILURES)  # of a run, that are read
-LARGEST: Final = 1e9  # of a measure; a larger one is damaged
+DECIMALS: Final = 4
+COLUMNS: Final[Columns] = {
+    **dict.fromkeys(KNEE),
+    **{
+        f"{name}_{part}": DECIMALS
+        for name in VALUES
+        for part in (BEFORE, AFTER, "change", "change_sd")
+    },
+}
+LARGEST: Final = 1e9  # a larger measure is damaged
 
 KneeRow = Mapping[str, str]  # a row of measurements.csv
 
@@ -43,12 +48,12 @@ class Change:
     measure: str  # name and unit
     knees: int
     mean: float
-    sd: float | None  # of the changes between knees; None for a single one
+    sd: float | None  # standard deviation between knees; None for a single one
 
 
 @dataclass(frozen=True, slots=True)
-class VisitComparison:
-    """What `compare_visits` found."""
+class LongitudinalComparison:
+    """What `compare_runs` found."""
 
     knees: int  # rows of the table
     changes: list[Change]
@@ -63,17 +68,27 @@ class _Visit:
     folder: Path
     knees: Mapping[str, Sequence[KneeRow]]  # by film
     without: Mapping[str, str]  # why a film has no measured knee
-    films: Mapping[str, Sequence[str]]  # by file name
+    named: Mapping[str, Sequence[str]]  # films by file name
+
+    def film(self, name: str) -> str:
+        """Return the film that has a name or a file name; raise LookupError without just one."""
+        if name in self.knees or name in self.without:
+            return name
+        alike = self.named.get(PurePath(name).name, ())
+        if len(alike) != 1:
+            found = "several such films" if alike else "no such film"
+            raise LookupError(f"{name or 'an empty cell'}: {found} in {self.folder}")
+        return alike[0]
 
 
-def compare_visits(
+def compare_runs(
     before: str | os.PathLike[str],
     after: str | os.PathLike[str],
     pairs: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     force: bool = False,
-) -> VisitComparison:
+) -> LongitudinalComparison:
     """Write the change of every measure of every knee, and return the mean changes.
 
     Knees are paired by the patient's side, or by the half of the picture where a visit does not
@@ -99,7 +114,7 @@ def compare_visits(
     unknown: list[str] = []
     for films in _read(Path(pairs), (BEFORE, AFTER)):
         try:
-            names = [_film(visits[0], films[BEFORE]), _film(visits[1], films[AFTER])]
+            names = [visit.film(films[k]) for visit, k in zip(visits, (BEFORE, AFTER), strict=True)]
         except LookupError as error:
             unknown.append(str(error))
             continue
@@ -109,15 +124,10 @@ def compare_visits(
         if not found:
             skipped.append(_why_skipped(visits, names))
     if not rows:
-        why = "".join(f" ({reason})" for reason in (skipped + unknown)[:1])
-        raise SettingsError(
-            f"{pairs}: no knees to compare{why}; expected a knee that was measured at both visits; "
-            "name other films, as measurements.csv does"
-        )
-    numbers = {f"{name}_{part}": DECIMALS for name in VALUES for part in PARTS}
-    columns: Columns = {**dict.fromkeys(KNEE), **numbers}
-    write_rows(rows, [Path(out)], columns)
-    return VisitComparison(len(rows), _summary(rows), skipped, unknown)
+        why = "".join(f": {reason}" for reason in (skipped + unknown)[:1])
+        raise SettingsError(f"{pairs} names no knee that was measured at both visits{why}.")
+    write_rows(rows, [Path(out)], COLUMNS)
+    return LongitudinalComparison(len(rows), list(_summary(rows)), skipped, unknown)
 
 
 def _check_out(out: Path, pairs: Path, runs: Sequence[Path], *, force: bool) -> None:
@@ -125,11 +135,10 @@ def _check_out(out: Path, pairs: Path, runs: Sequence[Path], *, force: bool) -> 
     check_suffix(out, ".csv", "a table")
     if os.path.lexists(out) and not force:
         refuse_existing(out)
-    inputs = [pairs, *(run / name for run in runs for name in TABLES)]
+    read = (MEASUREMENTS[0], DETECTIONS, FAILURES)
+    inputs = [pairs, *(run / name for run in runs for name in read)]
     if out.exists() and any(path.exists() and path.samefile(out) for path in inputs):
-        raise SettingsError(
-            f"{out}: one of the tables to compare; expected another name; choose one"
-        )
+        raise SettingsError(f"{out} is one of the tables to compare. Choose another name.")
 
 
 def _why_skipped(visits: Sequence[_Visit], names: Sequence[str]) -> str:
@@ -139,7 +148,7 @@ def _why_skipped(visits: Sequence[_Visit], names: Sequence[str]) -> str:
         for visit, name in zip(visits, names, strict=True)
         if name in visit.without
     ]
-    return f"{'; '.join(lacking) or f'{names[0]}, {names[1]}: no knee in common'}; pair skipped"
+    return "; ".join(lacking) or f"{names[0]}, {names[1]}: no knee in common"
 
 
 def _pair_knees(
@@ -147,21 +156,15 @@ def _pair_knees(
 ) -> Iterator[tuple[KneeRow, KneeRow, str, str]]:
     """Yield the knees that two films have in common, their laterality and how they were paired."""
     sides = [_lateralities(knees) for knees in (before, after)]
+    shared = set(sides[0].values()) & set(sides[1].values())
     for first in before:
         for second in after:
             known = sides[0][first[SIDE]], sides[1][second[SIDE]]
             if all(known):
                 if known[0] == known[1]:
                     yield first, second, known[0], LATERALITY
-            elif first[SIDE] == second[SIDE] and not _has_partner(known, sides):
+            elif first[SIDE] == second[SIDE] and not shared & set(filter(None, known)):
                 yield first, second, "".join(known), SIDE
-
-
-def _has_partner(known: tuple[str, str], sides: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether one of two knees is paired by its laterality with another knee."""
-    return any(
-        side and side in other.values() for side, other in zip(known, reversed(sides), strict=True)
-    )
 
 
 def _lateralities(knees: Sequence[KneeRow]) -> dict[str, str]:
@@ -177,9 +180,9 @@ def _changes(before: KneeRow, after: KneeRow, laterality: str, paired_by: str) -
     for visit, knee in ((BEFORE, before), (AFTER, after)):
         row |= {f"film_{visit}": knee["film"], f"side_{visit}": knee[SIDE]}
     for name in VALUES:
-        first, second = (_number(table.get(name, "")) for table in (before, after))
-        row[f"{name}_{BEFORE}"], row[f"{name}_{AFTER}"] = first, second
-        deviations = [_number(table.get(f"{name}_sd", "")) for table in (before, after)]
+        first, second = (_number(knee.get(name, "")) for knee in (before, after))
+        deviations = [_number(knee.get(f"{name}_sd", "")) for knee in (before, after)]
+        row |= {f"{name}_{BEFORE}": first, f"{name}_{AFTER}": second}
         if first is not None and second is not None:
             row[f"{name}_change"] = second - first
             if None not in deviations:
@@ -187,16 +190,13 @@ def _changes(before: KneeRow, after: KneeRow, laterality: str, paired_by: str) -
     return row
 
 
-def _summary(rows: Sequence[Mapping[str, Cell]]) -> list[Change]:
-    summary = []
+def _summary(rows: Sequence[Mapping[str, Cell]]) -> Iterator[Change]:
     for name in VALUES:
         values = (row.get(f"{name}_change") for row in rows)
         changes = [float(value) for value in values if value is not None]
-        mean_change = mean(changes)
-        if mean_change is not None:
-            spread = standard_deviation(changes)
-            summary.append(Change(name, len(changes), mean_change, spread))
-    return summary
+        if changes:
+            spread = stdev(changes) if len(changes) > 1 else None
+            yield Change(name, len(changes), fmean(changes), spread)
 
 
 def _read_visit(folder: Path) -> _Visit:
@@ -211,48 +211,23 @@ def _read_visit(folder: Path) -> _Visit:
         for row in _read(folder / FAILURES, ("film", "status", "reason")):
             reason = row["reason"].removeprefix(f"{row['film']}: ").split("; ")[0]
             without[row["film"]] = reason or row["status"]
-    names: dict[str, list[str]] = defaultdict(list)
+    named: dict[str, list[str]] = defaultdict(list)
     for film in (*knees, *without):
-        names[PurePath(film).name].append(film)
-    return _Visit(folder, dict(knees), without, names)
-
-
-def _film(visit: _Visit, name: str) -> str:
-    """Return the film of a run that has a name, or its file name.
-
-    Raises:
-        LookupError: there is none, or there are several.
-    """
-    if name in visit.knees or name in visit.without:
-        return name
-    alike = visit.films.get(PurePath(name).name, ())
-    if len(alike) != 1:
-        found = "several such films" if alike else "no such film"
-        raise LookupError(f"{name or 'an empty cell'}: {found} in {visit.folder}")
-    return alike[0]
+        named[PurePath(film).name].append(film)
+    return _Visit(folder, dict(knees), without, named)
 
 
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a table that has these columns, by column."""
     if not path.is_file():
-        raise SettingsError(
-            f"{path}: no such file; expected a table; make a run with --measure, or name another"
-        )
+        raise SettingsError(f"No such file: {path}. Runs to compare are made with --measure.")
     try:
         header, rows = read_csv_file(path)
+        if not set(columns) <= set(header):
+            raise ValueError(f"it lacks the columns {' and '.join(columns)}")
+        return [dict(zip(header, row, strict=True)) for row in rows if row]  # not an empty line
     except (OSError, ValueError, csv.Error) as error:
-        raise SettingsError(
-            f"{path}: cannot be read ({error}); expected CSV; correct it"
-        ) from error
-    if not set(columns) <= set(header):
-        raise SettingsError(
-            f"{path}: columns {', '.join(header[:6])}; expected {' and '.join(columns)}; correct it"
-        )
-    for number, row in enumerate(rows, 2):
-        if row and len(row) != len(header):
-            raise SettingsError(
-                f"{path}: row {number} has {len(row)} columns; expected {len(header)}; correct it"
-            )
-    return [dict(zip(header, row, strict=True)) for row in rows if row]  # not an empty line
+        raise SettingsError(f"{path} cannot be read as a table: {error}.") from error
 
 
 def _number(text: str) -> float | None:

@@ -1,0 +1,237 @@
+"""Run every method on the same films; measure its time and, in one way for all, its losses."""
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kneematch.errors import FilmError, TemplateError
+from kneematch.evaluation.config import GRID, RUNS, EvaluateConfig
+from kneematch.films.csv_text import read_csv_file
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.read import read_isolated
+from kneematch.films.run_folder import DETECTIONS, FAILURES
+from kneematch.knee.detection import Detection
+from kneematch.knee.detector import Detector
+from kneematch.paper.energy import one_sided_loss
+from kneematch.paper.split import split
+from kneematch.paper.template import Template
+from kneematch.progress import Progress, no_progress
+from kneematch.run.config import DetectConfig
+from kneematch.run.detect_folder import detect_folder
+from kneematch.run.outputs.run_file import device_name
+from kneematch.run.outputs.tables import CORNER_COLUMNS, landmark_names
+from kneematch.sampling import sample, transform
+
+# Settings that a method's run takes over.
+SHARED: Final = "model", "template", "paper", "resume", "force", "device", "batch_size", "workers"
+TIMED_FILMS: Final = 8
+TIMED_FILMS_OF_GRID: Final = 1  # it takes minutes
+NO_WARM_UP: Final = (GRID, "sliding")  # methods whose first call takes no longer than the next
+
+logger = logging.getLogger("kneematch")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MethodRun:
+    """What one method found; a film is either in `found` or in `failed`."""
+
+    method: str
+    found: Mapping[str, tuple[Detection, ...]]  # by the film's path
+    ms_per_film: float | None = None  # time from a film in memory to its detections
+    failed: Mapping[str, str] = field(default_factory=dict)  # reasons by the film's path
+
+
+def common_films(runs: Sequence[MethodRun]) -> list[str]:
+    """Return the films on which all methods found the same number of knees, in order."""
+    first, *others = runs
+    return [
+        film
+        for film, knees in first.found.items()
+        if all(len(other.found.get(film, ())) == len(knees) for other in others)
+    ]
+
+
+def leave_out_knee(runs: Sequence[MethodRun], film: str, side: str) -> list[MethodRun]:
+    """Return runs without the knee in one half of a film; a film without others is left out."""
+    changed = []
+    for run in runs:
+        kept = tuple(knee for knee in run.found.get(film, ()) if knee.side != side)
+        others = {path: knees for path, knees in run.found.items() if path != film}
+        changed.append(replace(run, found=others | ({film: kept} if kept else {})))
+    return changed
+
+
+def films_per_method(config: EvaluateConfig, count: int) -> dict[str, int]:
+    """Return how many of `count` films each method is run on: the grid search on the first few."""
+    films = dict.fromkeys(config.methods, count)
+    return films | {GRID: min(config.grid, count)} if config.grid else films
+
+
+def detect_config(config: EvaluateConfig, method: str) -> DetectConfig:
+    """Return the settings of a method's run."""
+    shared = {name: getattr(config, name) for name in SHARED}
+    return DetectConfig(method=method, paper_settings=config.paper_settings(), **shared)
+
+
+def run_methods(
+    films: Sequence[str], out: Path, config: EvaluateConfig, progress: Progress = no_progress
+) -> list[MethodRun]:
+    """Run each method as `kneematch detect` does.
+
+    The runs are written to out/runs/METHOD, and continued where there are some.
+    """
+    runs = []
+    for method, count in films_per_method(config, len(films)).items():
+        logger.info("%s, %d films", method, count)
+        folder = out / RUNS / method
+        detect_folder(films[:count], folder, detect_config(config, method), progress=progress)
+        runs.append(read_run(folder, method, films[:count]))
+    return runs
+
+
+def read_run(folder: Path, method: str, films: Iterable[str]) -> MethodRun:
+    """Return what the tables of a finished run say of some of its films."""
+    found: dict[str, tuple[Detection, ...]] = {}
+    for row in _rows(folder / DETECTIONS):
+        found[row["film"]] = (*found.get(row["film"], ()), _detection(row))
+    reasons = {
+        row["film"]: f"{row['film']}: {row['reason'].removeprefix(row['film'] + ': ')}"
+        for row in _rows(folder / FAILURES)
+    }
+    return MethodRun(
+        method,
+        {film: found[film] for film in films if film in found},
+        failed={film: reasons[film] for film in films if film in reasons},
+    )
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    header, rows = read_csv_file(path)
+    return [dict(zip(header, row, strict=True)) for row in rows]
+
+
+def _detection(row: Mapping[str, str]) -> Detection:
+    """Return the detection of a row of detections.csv."""
+    corners = np.array([float(row[name]) for name in CORNER_COLUMNS]).reshape(4, 2)
+    to_film = np.eye(3)
+    to_film[:2, 0] = (corners[1] - corners[0]) / 2
+    to_film[:2, 1] = (corners[3] - corners[0]) / 2
+    to_film[:2, 2] = corners.mean(0)
+    from_film: NDArray[np.float64] = np.linalg.inv(to_film)
+    names = [name for name in landmark_names(row) if row[f"{name}_x_px"]]
+    points = [[float(row[f"{name}_{axis}_px"]) for axis in "xy"] for name in names]
+    inside = transform(from_film, np.array(points).reshape(-1, 2)).tolist()
+    return Detection.from_matrix(
+        to_film,
+        {name: (x, y) for name, (x, y) in zip(names, inside, strict=True)},
+        side=row["side"],
+        laterality=row["laterality"],
+        polarity=row["polarity"],
+        method=row["method"],
+        energy=float(row["energy"] or "nan"),
+        loss=float(row["loss"] or "nan"),
+        mm_per_px=float(row["mm_per_px"]) if row["mm_per_px"] else None,
+        review=row["review"],
+        reason=row["reason"],
+    )
+
+
+def load_loss_template(config: EvaluateConfig) -> Template | None:
+    """Return the template as it is found in half images; None if it does not lie in one."""
+    try:
+        return Detector.load(
+            config.model, template=config.template, method="search", paper=True, device="cpu"
+        ).template
+    except TemplateError as error:
+        logger.warning("Losses are left out, since half images do not show the template: %s", error)
+        return None
+
+
+def measure_losses(
+    runs: Sequence[MethodRun], template: Template | None, progress: Progress = no_progress
+) -> list[MethodRun]:
+    """Return the runs with the paper's loss of each area, measured in one way for all methods.
+
+    A method's own losses come from the images that it searches, and those with less detail give
+    lower losses at the same place. Here every loss is that of the film's half images (paper,
+    Sect. 2), NaN where the film cannot be read any more or there is no template.
+    """
+    measured: list[dict[str, tuple[Detection, ...]]] = [{} for _ in runs]
+    films = list(dict.fromkeys(film for run in runs for film in run.found))
+    with progress("measuring losses", len(films)) as advance:
+        for film in films:
+            knees = [knee for run in runs for knee in run.found.get(film, ())]
+            losses = iter(_losses(film, knees, template))
+            for run, found in zip(runs, measured, strict=True):
+                if film in run.found:
+                    found[film] = tuple(replace(k, loss=next(losses)) for k in run.found[film])
+            advance("")
+    return [replace(run, found=found) for run, found in zip(runs, measured, strict=True)]
+
+
+def _losses(film: str, knees: Sequence[Detection], template: Template | None) -> list[float]:
+    """Return the losses of areas on a film."""
+    try:
+        radiograph = None if template is None else read_isolated(film)
+    except (FilmError, OSError):  # the file has changed since the detection
+        radiograph = None
+    if template is None or radiograph is None:
+        return [math.nan] * len(knees)
+    halves = split(torch.from_numpy(radiograph.pixels))
+    losses = []
+    for knee in knees:
+        away = halves.to_film[:, :2, 2] - torch.tensor(knee.centre, dtype=torch.float64)
+        nearest = int(away.norm(dim=-1).argmin())
+        matrix = torch.linalg.inv(halves.to_film[nearest]) @ torch.from_numpy(knee.to_film)
+        half = halves.pixels[nearest]
+        patch = sample(half, matrix[:2].to(half), template.size)
+        losses.append(float(one_sided_loss(patch, template)))
+    return losses
+
+
+def measure_times(
+    runs: Sequence[MethodRun], detectors: Mapping[str, Detector], films: Iterable[str]
+) -> list[MethodRun]:
+    """Return the runs with the time per film, measured on the first films that can be read."""
+    readable = (film for film in map(_read, films) if film is not None)
+    chosen = list(islice(readable, TIMED_FILMS))
+    return [replace(run, ms_per_film=_milliseconds(detectors[run.method], chosen)) for run in runs]
+
+
+def timing_caption(detectors: Mapping[str, Detector]) -> str:
+    """Describe how times were measured."""
+    detector = next(iter(detectors.values()))
+    fewer = f" ({TIMED_FILMS_OF_GRID} for the grid)" if GRID in detectors else ""
+    return (
+        f"Milliseconds from a film in memory to its detections, on {device_name(detector.device)}, "
+        f"in batches of up to {min(detector.batch_size, TIMED_FILMS)}, on at most {TIMED_FILMS} "
+        f"films{fewer}."
+    )
+
+
+def _read(film: str) -> Radiograph | None:
+    try:
+        return read_isolated(film)
+    except (FilmError, OSError):
+        return None
+
+
+def _milliseconds(detector: Detector, films: Sequence[Radiograph]) -> float | None:
+    """Time a detector on films; None without films."""
+    chosen = films[:TIMED_FILMS_OF_GRID] if detector.method == GRID else films
+    if not chosen:
+        return None
+    if detector.method not in NO_WARM_UP:
+        list(detector.detect_each(chosen[: detector.batch_size]))
+    started = time.perf_counter()
+    list(detector.detect_each(chosen))
+    return 1000 * (time.perf_counter() - started) / len(chosen)
