@@ -12,7 +12,7 @@ import pytest
 
 from kneematch.cli.main import main
 from kneematch.errors import SettingsError
-from kneematch.evaluation.longitudinal import compare_visits
+from kneematch.evaluation.longitudinal import compare_runs
 from kneematch.films.run_folder import FAILURES
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import measure_outlines
@@ -60,11 +60,11 @@ def pairs(folder: Path, *rows: str) -> Path:
     return path
 
 
-def test_compare_visits_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_compare_runs_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path) -> None:
     on = pairs(tmp_path, "/a/one.dcm,1.dcm", "two.dcm,2.dcm")  # the last have no knee in common
-    result = compare_visits(*runs, on, tmp_path / "out.csv")
+    result = compare_runs(*runs, on, tmp_path / "out.csv")
     changes = {each.measure: each for each in result.changes}
-    assert result.skipped == ["/a/two.dcm, /b/2.dcm: no knee in common; pair skipped"]
+    assert result.skipped == ["/a/two.dcm, /b/2.dcm: no knee in common"]
     command = ["compare", *map(str, runs), "--on", str(on), "-o", str(tmp_path / "again.csv")]
     assert main(command) == 1
     assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "out.csv").read_bytes()
@@ -103,7 +103,7 @@ def test_compare_states_no_deviation_of_a_single_knee(
         ("RR", "RL", ["left left R side", "right right L side"]),  # one of two R is wrong
     ],
 )
-def test_compare_visits_pairs_knees_by_laterality(
+def test_compare_runs_pairs_knees_by_laterality(
     before: Sequence[str], after: Sequence[str], expected: list[str], tmp_path: Path
 ) -> None:
     folders = [
@@ -113,9 +113,9 @@ def test_compare_visits_pairs_knees_by_laterality(
     out = tmp_path / "out.csv"
     if not expected:
         with pytest.raises(SettingsError, match="a, b: no knee in common"):
-            compare_visits(*folders, pairs(tmp_path, "a,b"), out)
+            compare_runs(*folders, pairs(tmp_path, "a,b"), out)
         return
-    assert compare_visits(*folders, pairs(tmp_path, "a,b"), out).knees == len(expected)
+    assert compare_runs(*folders, pairs(tmp_path, "a,b"), out).knees == len(expected)
     names = "side_before", "side_after", "laterality", "paired_by"
     assert [" ".join(row[name] for name in names) for row in read_table(out)] == expected
 
@@ -132,12 +132,12 @@ def test_compare_skips_films_without_a_knee(
     lost = [f"two.dcm,{hand}" for hand in hands]
     assert main([*command, str(pairs(tmp_path, *lost, "one.dcm,1.dcm"))]) == 1
     said = capsys.readouterr()
-    assert said.err.count("no frontal knee found; pair skipped") == 10
+    assert said.err.count("no frontal knee found") == 10
     assert "2 more pairs of films skipped" in said.err
     assert f"{out}: {len(read_table(out))} knees" in said.out
     out.unlink()
     assert main([*command, str(pairs(tmp_path, *lost))]) == 2
-    assert "no knees to compare (/b/hand-0.dcm: no frontal" in capsys.readouterr().err
+    assert "measured at both visits: /b/hand-0.dcm: no frontal" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -150,71 +150,65 @@ def test_compare_skips_films_that_are_not_in_a_run(
     said = capsys.readouterr()
     assert said.err == (
         f"kneematch: {on}: 3 pairs of films skipped, the first since three.dcm: no such film in "
-        f"{runs[0]}; expected films of the runs; name them as measurements.csv does\n"
+        f"{runs[0]}.\n"
     )
     assert f"{out}: 2 knees" in said.out
     assert [row["film_before"] for row in read_table(out)] == ["/a/one.dcm"] * 2
-    result = compare_visits(*runs, on, out, force=True)
+    result = compare_runs(*runs, on, out, force=True)
     assert result.unknown[1:] == [
         f"an empty cell: no such film in {runs[1]}",
         f"x.dcm: no such film in {runs[0]}",
     ]
 
 
-def test_compare_visits_refuses_tables_without_a_film_of_the_runs(
+def test_compare_runs_refuses_tables_without_a_film_of_the_runs(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     with pytest.raises(SettingsError, match=r"three\.dcm: no such film"):
-        compare_visits(*runs, pairs(tmp_path, "three.dcm,1.dcm"), tmp_path / "out.csv")
+        compare_runs(*runs, pairs(tmp_path, "three.dcm,1.dcm"), tmp_path / "out.csv")
     other = tmp_path / "other.csv"
     other.write_text("a,b\n")
-    with pytest.raises(SettingsError, match="expected before and after"):
-        compare_visits(*runs, other, tmp_path / "out.csv")
-    with pytest.raises(SettingsError, match=r"measurements\.csv: no such file"):
-        compare_visits(tmp_path, runs[1], pairs(tmp_path), tmp_path / "out.csv")
+    with pytest.raises(SettingsError, match="lacks the columns before and after"):
+        compare_runs(*runs, other, tmp_path / "out.csv")
+    with pytest.raises(SettingsError, match=r"No such file: .*measurements\.csv"):
+        compare_runs(tmp_path, runs[1], pairs(tmp_path), tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
 
 
-def test_compare_visits_bears_empty_lines_and_names_short_ones(
+def test_compare_runs_bears_empty_lines_and_names_short_ones(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out.csv"
-    compare_visits(*runs, pairs(tmp_path, "/a/one.dcm,1.dcm", "", ""), out)
-    with pytest.raises(SettingsError, match="row 2 has 1 columns; expected 2"):
-        compare_visits(*runs, pairs(tmp_path, "one.dcm"), out, force=True)
-    with pytest.raises(SettingsError, match="/dev/zero: no such file"):
-        compare_visits(*runs, "/dev/zero", out, force=True)
+    on = pairs(tmp_path, "/a/one.dcm,1.dcm", "", "")
+    on.write_bytes(b"\xef\xbb\xbf" + on.read_bytes())  # as a spreadsheet saves "CSV UTF-8"
+    assert compare_runs(*runs, on, out).knees == 2
+    with pytest.raises(SettingsError, match=r"pairs\.csv cannot be read as a table"):
+        compare_runs(*runs, pairs(tmp_path, "one.dcm"), out, force=True)
+    with pytest.raises(SettingsError, match="No such file: /dev/zero"):
+        compare_runs(*runs, "/dev/zero", out, force=True)
 
 
-def test_compare_visits_reads_pairs_that_a_spreadsheet_saved(
-    runs: tuple[Path, Path], tmp_path: Path
-) -> None:
-    on = pairs(tmp_path, "one.dcm,1.dcm")
-    on.write_bytes(b"\xef\xbb\xbf" + on.read_bytes())  # the mark of "CSV UTF-8"
-    assert compare_visits(*runs, on, tmp_path / "out.csv").knees == 2
-
-
-def test_compare_visits_never_replaces_what_it_compares(
+def test_compare_runs_never_replaces_what_it_compares(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
     on = pairs(tmp_path, "/a/one.dcm,1.dcm")
     for path in (on, runs[0] / "measurements.csv", runs[1] / "measurements.csv"):
         before = path.read_bytes()
         with pytest.raises(SettingsError, match="one of the tables to compare"):
-            compare_visits(*runs, on, path, force=True)
+            compare_runs(*runs, on, path, force=True)
         assert path.read_bytes() == before
 
 
-def test_compare_visits_keeps_a_file_that_is_there(runs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_compare_runs_keeps_a_file_that_is_there(runs: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     out.write_text("mine")
     with pytest.raises(SettingsError, match=r"there is a file already; .*--force"):
-        compare_visits(*runs, pairs(tmp_path), out)
+        compare_runs(*runs, pairs(tmp_path), out)
     assert out.read_text() == "mine"
-    compare_visits(*runs, pairs(tmp_path, "one.dcm,1.dcm"), out, force=True)
+    compare_runs(*runs, pairs(tmp_path, "one.dcm,1.dcm"), out, force=True)
     assert out.read_text() != "mine"
 
 
-def test_compare_visits_does_not_import_torch() -> None:
+def test_compare_runs_does_not_import_torch() -> None:
     code = "import sys, kneematch.evaluation.longitudinal; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -62,13 +62,9 @@ def test_evaluate_of_one_method_has_no_empty_table(
     films: list[str], config: EvaluateConfig, tmp_path: Path
 ) -> None:
     one = kneematch.evaluate(films[:2], tmp_path, replace(config, methods=("neural",)))
-    names = {table.name for table in one.tables}
-    assert not names & {"pairs", "lower_loss", "failures"}
-    assert {"losses", "uniformity", "accuracy"} <= names
-    assert all(table.rows for table in one.tables)
-    page = one.page.read_text()
-    assert "## Pairs" not in page
-    assert "in bold" not in page
+    names = [table.name for table in one.tables]
+    assert names == ["losses", "accuracy", "distances", "reliability"]
+    assert "in bold" not in one.page.read_text()
 
 
 def test_evaluate_refuses_a_template_without_margins_before_any_film_is_searched(
@@ -77,50 +73,42 @@ def test_evaluate_refuses_a_template_without_margins_before_any_film_is_searched
     drawn = load_annotation(str(config.template))
     save_annotation(replace(drawn, landmarks={}), tmp_path / "bare.json")
     bare = replace(config, template=str(tmp_path / "bare.json"))
-    with pytest.raises(SettingsError, match="areas with 0 landmarks; expected both margins"):
+    with pytest.raises(SettingsError, match="lacks the landmarks plateau_medial and"):
         kneematch.evaluate(films, tmp_path / "out", bare)
     assert not (tmp_path / "out").exists()
 
 
 def test_evaluate_writes_every_table_to_all_files(done: EvaluateResult) -> None:
     names = [table.name for table in done.tables]
-    assert len(set(names)) == len(names)
-    assert {"losses", "pairs", "uniformity", "accuracy", "reliability", "failures"} <= set(names)
-    page, latex = done.page.read_text(), (done.out / "tables.tex").read_text()
-    numbers = json.loads((done.out / "evaluation.json").read_text())
-    assert list(numbers["tables"]) == names
+    made = ["losses", "pairs", "accuracy", "distances", "reliability", "failures"]
+    assert names == made
+    page = done.page.read_text()
     for table in done.tables:
         assert table.caption in page
-        assert f"\\label{{tab:{table.name}}}" in latex
         assert len(read_table(done.out / f"{table.name}.csv")) == len(table.rows)
 
 
-def test_evaluate_has_the_losses_of_the_runs_own_tables(done: EvaluateResult) -> None:
+def test_evaluate_has_the_losses_of_the_papers_own_runs(done: EvaluateResult) -> None:
     for row in read_table(done.out / "losses.csv"):
         detected = read_table(done.out / "runs" / row["method"] / "detections.csv")
         assert int(row["films"]) == 2  # without that of the template
         total = sum(float(knee["loss"]) for knee in detected if OWN not in knee["film"])
-        assert float(row["left + right loss"]) == pytest.approx(total / 2, abs=1e-5)
+        assert float(row["left + right loss"]) == pytest.approx(total / 2, abs=5e-5)
         assert float(row["ms a film"]) > 0
 
 
 def test_evaluate_leaves_the_templates_own_knee_out_and_says_so(done: EvaluateResult) -> None:
     assert "The template's own knee, in the" in done.page.read_text()
-    numbers = json.loads((done.out / "evaluation.json").read_text())["tables"]
-    assert {row["crops"] for row in numbers["uniformity"]} == {5}
-    assert {row["knees"] for row in numbers["accuracy"] if row["source"] == "all"} == {5}
-    assert all(row["missed"] == 0 for row in numbers["accuracy"])
+    rows = [row for row in read_table(done.out / "accuracy.csv") if row["source"] == "all"]
+    assert [(row["knees"], row["missed"]) for row in rows] == [("5", "0")] * 2
     assert min(knee.loss for run in done.runs for k in run.found.values() for knee in k) > 0.005
 
 
-def test_evaluate_draws_figures_and_shows_them_on_the_page(done: EvaluateResult) -> None:
-    page = done.page.read_text()
-    assert list(done.drawings) == ["figure", "outlines", "curve"]
-    for drawing in done.drawings:
-        assert f"]({drawing}.png)" in page
-        assert (done.out / f"{drawing}.pdf").read_bytes().startswith(b"%PDF")
-        with Image.open(done.out / f"{drawing}.png") as picture:
-            assert np.asarray(picture.convert("L")).std() > 1  # not an empty page
+def test_evaluate_draws_a_figure_and_shows_it_on_the_page(done: EvaluateResult) -> None:
+    assert "](figure.png)" in done.page.read_text()
+    assert (done.out / "figure.pdf").read_bytes().startswith(b"%PDF")
+    with Image.open(done.out / "figure.png") as picture:
+        assert np.asarray(picture.convert("L")).std() > 1  # not an empty page
 
 
 def test_evaluate_lists_a_film_that_failed_once(done: EvaluateResult, films: list[str]) -> None:
@@ -135,7 +123,6 @@ def test_evaluate_keeps_all_that_is_needed_to_repeat_it(done: EvaluateResult, fo
     numbers = json.loads((done.out / "evaluation.json").read_text())
     assert numbers["command"] == sys.argv
     assert numbers["settings"]["truth"] == str(folder / "truth.csv")
-    assert numbers["settings"]["methods"] == list(METHODS)
     assert set(numbers["sha256"]) == {"model", "template", "template_film"}
     assert "kneematch" in numbers["versions"]
     assert numbers["films"] == 4
@@ -146,7 +133,7 @@ def test_evaluate_refuses_labels_of_other_films_before_reading_any(
 ) -> None:
     labels = tmp_path / "labels.csv"
     labels.write_text("id,knee,x1,y1,x2,y2\nanother,L,1,1,9,9\n")
-    with pytest.raises(SettingsError, match="no film is labelled"):
+    with pytest.raises(SettingsError, match="labels none of the films"):
         evaluate(films, tmp_path / "out", replace(config, truth=labels))
     assert not (tmp_path / "out").exists()
 
@@ -170,9 +157,8 @@ def test_evaluate_with_force_leaves_nothing_of_the_evaluation_before(
     alone = replace(config, methods=("search",), truth=None, force=True)
     again = evaluate(films[1:2], out, alone)
     assert not (out / "accuracy.csv").exists()
-    assert not (out / "curve.png").exists()
     assert (out / "notes.csv").exists()
-    assert list(again.drawings) == ["figure", "outlines"]
+    assert list(again.drawings) == ["figure"]
 
 
 @pytest.mark.parametrize("labelled", [False, True])

@@ -1,4 +1,4 @@
-"""Tables as Markdown, LaTeX and CSV, and the files of an evaluation."""
+"""Tables as Markdown and CSV, and the files of an evaluation."""
 
 import csv
 import io
@@ -12,7 +12,6 @@ from kneematch.evaluation.tables import (
     columns,
     remove_evaluation,
     to_csv,
-    to_latex,
     to_markdown,
     write_evaluation,
 )
@@ -53,17 +52,10 @@ def test_to_markdown_has_as_many_cells_in_every_row() -> None:
     assert lines[-1] == TABLE.caption
 
 
-def test_to_latex_escapes_special_characters() -> None:
-    text = to_latex(TABLE)
-    assert r"\caption{100 \% of films\_a \& b}" in text
-    assert r"neural+sharpen & 0.123 & $<$ 0.001 \\" in text
-    assert r"\label{tab:losses}" in text
-    assert r"\begin{tabular}{lrr}" in text
-
-
 def write(out: Path, *tables: Table) -> None:
     config = EvaluateConfig(grid=2, methods=("neural",))
-    write_evaluation(out, config, 3, "cpu", {"model": "abc"}, tables, {"figure": "Areas."})
+    facts = {"films": 3, "device": "cpu", "sha256": {"model": "abc"}}
+    write_evaluation(out, config, facts, tables, {"figure": "Areas."})
 
 
 def test_write_evaluation_writes_names_that_are_not_utf8(tmp_path: Path) -> None:

@@ -39,8 +39,9 @@ LETTERS: Final = "abcdefgh"
 PAGE_WIDTH: Final = 7.2  # both columns of a journal
 WIDEST: Final = 1.3  # area
 LABELS: Final = 0.3  # column of (a), (b), ...
+GAP: Final = 0.1  # between the sides
 CAPTION: Final = 0.2  # loss below an area
-HEADINGS: Final = 0.6  # sides and names of methods
+HEADINGS: Final = 0.5  # sides and names of methods
 
 
 @contextmanager
@@ -91,24 +92,23 @@ def draw_areas(runs: Sequence[MethodRun], films: Sequence[str], scores: Scores) 
     height = width * first.height_px / first.width_px + CAPTION
     size = 2 * len(runs) * width + LABELS, len(films) * height + HEADINGS
     figure = Figure(size, layout="constrained")
-    grids = []
-    parts: Any = figure.subfigures(1, len(SIDES))
-    for part, side in zip(parts, SIDES, strict=True):
-        part.suptitle(side, weight="bold")
-        grids.append(part.subplots(len(films), len(runs), squeeze=False))
+    ratios = [1.0] * len(runs) + [GAP / width] + [1.0] * len(runs)
+    grid = figure.subplots(len(films), len(ratios), squeeze=False, width_ratios=ratios)
+    for axes in grid.flat:
+        axes.set(xticks=[], yticks=[], frame_on=False)
     for row, film in enumerate(films):
-        grids[0][row, 0].set_ylabel(f"({LETTERS[row]})", rotation=0, ha="right", va="center")
+        grid[row, 0].set_ylabel(f"({LETTERS[row]})", rotation=0, ha="right", va="center")
         radiograph = read_isolated(film)
-        for number, grid in enumerate(grids):
+        for number, side in enumerate(SIDES):
             knees = [run.found[film][number] for run in runs]
-            known = [errors.get((r.method, film, SIDES[number]), math.nan) for r in runs]
+            known = [errors.get((run.method, film, side), math.nan) for run in runs]
             best = _best(known if all(map(math.isfinite, known)) else [k.loss for k in knees])
-            for axes, run, knee, bold in zip(grid[row], runs, knees, best, strict=True):
+            columns = grid[row, number * (len(runs) + 1) :]
+            for axes, run, knee, bold in zip(columns, runs, knees, best, strict=False):
                 axes.imshow(_area(radiograph, knee), cmap="gray", vmin=0, vmax=255)
-                axes.set(xticks=[], yticks=[], frame_on=False)
                 axes.set_xlabel(f"{knee.loss:.3f}", labelpad=1.5, weight="bold" if bold else None)
                 if row == 0:
-                    axes.set_title(run.method.replace("+", "\n+ "), pad=5, linespacing=1.0)
+                    axes.set_title(f"{side}\n{run.method}".replace("+", "\n+ "), linespacing=1.0)
     return figure
 
 

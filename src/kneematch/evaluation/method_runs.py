@@ -22,7 +22,7 @@ from kneematch.films.run_folder import DETECTIONS, FAILURES
 from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
 from kneematch.paper.energy import one_sided_loss
-from kneematch.paper.split import split
+from kneematch.paper.split import SIDES, split
 from kneematch.paper.template import Template
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig
@@ -189,10 +189,8 @@ def _losses(film: str, knees: Sequence[Detection], template: Template | None) ->
     halves = split(torch.from_numpy(radiograph.pixels))
     losses = []
     for knee in knees:
-        away = halves.to_film[:, :2, 2] - torch.tensor(knee.centre, dtype=torch.float64)
-        nearest = int(away.norm(dim=-1).argmin())
-        matrix = torch.linalg.inv(halves.to_film[nearest]) @ torch.from_numpy(knee.to_film)
-        half = halves.pixels[nearest]
+        half, to_film = (each[SIDES.index(knee.side)] for each in (halves.pixels, halves.to_film))
+        matrix = torch.linalg.inv(to_film) @ torch.from_numpy(knee.to_film)
         patch = sample(half, matrix[:2].to(half), template.size)
         losses.append(float(one_sided_loss(patch, template)))
     return losses
