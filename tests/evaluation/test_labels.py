@@ -38,14 +38,12 @@ def test_load_labels_leaves_out_flagged_labels(tmp_path: Path) -> None:
     )
 
 
-def test_load_labels_gives_unknown_sources_a_common_name(tmp_path: Path) -> None:
-    text = "id,knee,x1,y1,x2,y2\n9001,L,1,1,2,2\n9002-77,L,1,1,2,2\n"
-    assert {knee.source for knee in load_labels(labels(tmp_path, text)).knees} == {"other"}
-
-
-def test_load_labels_prefers_the_column_of_sources(tmp_path: Path) -> None:
-    text = "id,knee,x1,y1,x2,y2,source\ndev-knee-01,L,1,1,2,2,Oulu\n"
-    assert load_labels(labels(tmp_path, text)).knees[0].source == "Oulu"
+def test_load_labels_takes_sources_from_their_column_or_from_names(tmp_path: Path) -> None:
+    text = (
+        "id,knee,x1,y1,x2,y2,source\n9001,L,1,1,2,2,\n9002-77,L,1,1,2,2,\na-knee,L,1,1,2,2,Oulu\n"
+    )
+    knees = load_labels(labels(tmp_path, text)).knees
+    assert [knee.source for knee in knees] == ["other", "other", "Oulu"]
 
 
 def test_load_labels_reads_the_truth_of_phantoms(tmp_path: Path) -> None:

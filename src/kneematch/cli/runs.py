@@ -70,10 +70,7 @@ def compare(
             spread = "" if each.sd is None else f", standard deviation {each.sd:.3f}"
             print_result(f"{each.measure}: mean change {each.mean:+.3f}{spread}")
     print_result(f"{shown(out)}: {result.knees:,} knee{'s' if result.knees != 1 else ''}")
-    shown_first = result.skipped[:MOST_SHOWN]
-    print_first_errors(shown_first, len(result.skipped), "skipped", what="pairs of films")
-    if count := len(result.unknown):
-        skipped = f"{count:,} pair{'s' if count != 1 else ''} of films skipped"
-        print_error(f"{shown(on)}: {skipped}, the first since {result.unknown[0]}.")
-    if result.skipped or result.unknown:
+    reasons = [f"pair of films skipped: {reason}" for reason in result.skipped[:MOST_SHOWN]]
+    print_first_errors(reasons, len(result.skipped), "skipped", what="pairs of films")
+    if result.skipped:
         raise typer.Exit(SOME_FAILED)

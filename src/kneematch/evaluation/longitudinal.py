@@ -23,18 +23,12 @@ VALUES: Final = tuple(  # columns of measures, with their units
     f"{name}_{kind}" for name, unit in UNITS.items() for kind in (unit, MM.get(unit)) if kind
 )
 SIDE, LATERALITY = "side", "laterality"  # columns of measurements.csv, and values of `paired_by`
-KNEE: Final = (
-    *("film_before", "film_after", "side_before", "side_after"),
-    *("laterality", "paired_by"),
-)
+PARTS: Final = (BEFORE, AFTER, "change", "change_sd")
 DECIMALS: Final = 4
 COLUMNS: Final[Columns] = {
-    **dict.fromkeys(KNEE),
-    **{
-        f"{name}_{part}": DECIMALS
-        for name in VALUES
-        for part in (BEFORE, AFTER, "change", "change_sd")
-    },
+    **dict.fromkeys(f"{name}_{visit}" for name in ("film", SIDE) for visit in (BEFORE, AFTER)),
+    **dict.fromkeys((LATERALITY, "paired_by")),
+    **{f"{name}_{part}": DECIMALS for name in VALUES for part in PARTS},
 }
 LARGEST: Final = 1e9  # a larger measure is damaged
 
@@ -58,27 +52,29 @@ class LongitudinalComparison:
     knees: int  # rows of the table
     changes: list[Change]
     skipped: list[str]  # pairs of films without a knee to compare, and why
-    unknown: list[str]  # pairs with a film that is not in its run: that film, and what was found
 
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """The films of a run."""
+    """The measured knees of a run."""
 
     folder: Path
     knees: Mapping[str, Sequence[KneeRow]]  # by film
-    without: Mapping[str, str]  # why a film has no measured knee
-    named: Mapping[str, Sequence[str]]  # films by file name
+    films: Mapping[str, Sequence[str]]  # by file name
 
-    def film(self, name: str) -> str:
-        """Return the film that has a name or a file name; raise LookupError without just one."""
-        if name in self.knees or name in self.without:
-            return name
-        alike = self.named.get(PurePath(name).name, ())
+    def find(self, name: str) -> Sequence[KneeRow]:
+        """Return the knees of the film that has a name or a file name.
+
+        Raises:
+            LookupError: there is no such film with a measured knee, or there are several.
+        """
+        if name in self.knees:
+            return self.knees[name]
+        alike = self.films.get(PurePath(name).name, ())
         if len(alike) != 1:
-            found = "several such films" if alike else "no such film"
+            found = "several films of this name" if alike else "no film with a measured knee"
             raise LookupError(f"{name or 'an empty cell'}: {found} in {self.folder}")
-        return alike[0]
+        return self.knees[alike[0]]
 
 
 def compare_runs(
@@ -92,8 +88,7 @@ def compare_runs(
     """Write the change of every measure of every knee, and return the mean changes.
 
     Knees are paired by the patient's side, or by the half of the picture where a visit does not
-    know the patient's side. Pairs of films without a knee in common are skipped, as are those with
-    a film that is not in its run.
+    know the patient's side. Pairs of films without a measured knee in common are skipped.
 
     Args:
         before: folder of the first visit's run, made with --measure.
@@ -111,23 +106,21 @@ def compare_runs(
     visits = [_read_visit(Path(folder)) for folder in (before, after)]
     rows: list[dict[str, Cell]] = []
     skipped: list[str] = []
-    unknown: list[str] = []
     for films in _read(Path(pairs), (BEFORE, AFTER)):
         try:
-            names = [visit.film(films[k]) for visit, k in zip(visits, (BEFORE, AFTER), strict=True)]
+            knees = [visit.find(films[k]) for visit, k in zip(visits, (BEFORE, AFTER), strict=True)]
         except LookupError as error:
-            unknown.append(str(error))
+            skipped.append(str(error))
             continue
-        knees = [visit.knees.get(name, ()) for visit, name in zip(visits, names, strict=True)]
         found = [_changes(*pair) for pair in _pair_knees(*knees)]
         rows += found
         if not found:
-            skipped.append(_why_skipped(visits, names))
+            skipped.append(f"{films[BEFORE]}, {films[AFTER]}: no knee in common")
     if not rows:
-        why = "".join(f": {reason}" for reason in (skipped + unknown)[:1])
+        why = "".join(f": {reason}" for reason in skipped[:1])
         raise SettingsError(f"{pairs} names no knee that was measured at both visits{why}.")
     write_rows(rows, [Path(out)], COLUMNS)
-    return LongitudinalComparison(len(rows), list(_summary(rows)), skipped, unknown)
+    return LongitudinalComparison(len(rows), list(_summary(rows)), skipped)
 
 
 def _check_out(out: Path, pairs: Path, runs: Sequence[Path], *, force: bool) -> None:
@@ -139,16 +132,6 @@ def _check_out(out: Path, pairs: Path, runs: Sequence[Path], *, force: bool) -> 
     inputs = [pairs, *(run / name for run in runs for name in read)]
     if out.exists() and any(path.exists() and path.samefile(out) for path in inputs):
         raise SettingsError(f"{out} is one of the tables to compare. Choose another name.")
-
-
-def _why_skipped(visits: Sequence[_Visit], names: Sequence[str]) -> str:
-    """Say why two films have no knee to compare."""
-    lacking = [
-        f"{name}: {visit.without[name]}"
-        for visit, name in zip(visits, names, strict=True)
-        if name in visit.without
-    ]
-    return "; ".join(lacking) or f"{names[0]}, {names[1]}: no knee in common"
 
 
 def _pair_knees(
@@ -203,18 +186,10 @@ def _read_visit(folder: Path) -> _Visit:
     knees: dict[str, list[KneeRow]] = defaultdict(list)
     for row in _read(folder / MEASUREMENTS[0], ("film", SIDE)):
         knees[row["film"]].append(row)
-    without = {}
-    if (folder / DETECTIONS).exists():
-        films = {row["film"] for row in _read(folder / DETECTIONS, ("film",))}
-        without = dict.fromkeys(films - knees.keys(), "no knee that was accepted")
-    if (folder / FAILURES).exists():
-        for row in _read(folder / FAILURES, ("film", "status", "reason")):
-            reason = row["reason"].removeprefix(f"{row['film']}: ").split("; ")[0]
-            without[row["film"]] = reason or row["status"]
-    named: dict[str, list[str]] = defaultdict(list)
-    for film in (*knees, *without):
-        named[PurePath(film).name].append(film)
-    return _Visit(folder, dict(knees), without, named)
+    films: dict[str, list[str]] = defaultdict(list)
+    for film in knees:
+        films[PurePath(film).name].append(film)
+    return _Visit(folder, dict(knees), films)
 
 
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:

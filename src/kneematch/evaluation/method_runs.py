@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from kneematch.errors import FilmError, TemplateError
 from kneematch.evaluation.config import GRID, RUNS, EvaluateConfig
@@ -29,7 +28,7 @@ from kneematch.run.config import DetectConfig
 from kneematch.run.detect_folder import detect_folder
 from kneematch.run.outputs.run_file import device_name
 from kneematch.run.outputs.tables import CORNER_COLUMNS, landmark_names
-from kneematch.sampling import sample, transform
+from kneematch.sampling import View, sample
 
 # Settings that a method's run takes over.
 SHARED: Final = "model", "template", "paper", "resume", "force", "device", "batch_size", "workers"
@@ -126,23 +125,19 @@ def _detection(row: Mapping[str, str]) -> Detection:
     to_film[:2, 0] = (corners[1] - corners[0]) / 2
     to_film[:2, 1] = (corners[3] - corners[0]) / 2
     to_film[:2, 2] = corners.mean(0)
-    from_film: NDArray[np.float64] = np.linalg.inv(to_film)
     names = [name for name in landmark_names(row) if row[f"{name}_x_px"]]
-    points = [[float(row[f"{name}_{axis}_px"]) for axis in "xy"] for name in names]
-    inside = transform(from_film, np.array(points).reshape(-1, 2)).tolist()
-    return Detection.from_matrix(
+    found = Detection.from_matrix(
         to_film,
-        {name: (x, y) for name, (x, y) in zip(names, inside, strict=True)},
-        side=row["side"],
-        laterality=row["laterality"],
-        polarity=row["polarity"],
-        method=row["method"],
+        {},
+        **{name: row[name] for name in ("side", "laterality", "polarity", "method")},
         energy=float(row["energy"] or "nan"),
         loss=float(row["loss"] or "nan"),
         mm_per_px=float(row["mm_per_px"]) if row["mm_per_px"] else None,
         review=row["review"],
         reason=row["reason"],
     )
+    places = {name: (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])) for name in names}
+    return replace(found, landmarks=places)
 
 
 def load_loss_template(config: EvaluateConfig) -> Template | None:
@@ -166,61 +161,55 @@ def measure_losses(
     Sect. 2), NaN where the film cannot be read any more or there is no template.
     """
     measured: list[dict[str, tuple[Detection, ...]]] = [{} for _ in runs]
-    films = list(dict.fromkeys(film for run in runs for film in run.found))
+    films = dict.fromkeys(film for run in runs for film in run.found)
     with progress("measuring losses", len(films)) as advance:
         for film in films:
-            knees = [knee for run in runs for knee in run.found.get(film, ())]
-            losses = iter(_losses(film, knees, template))
+            radiograph = _read(film)
+            halves = None if radiograph is None else split(torch.from_numpy(radiograph.pixels))
             for run, found in zip(runs, measured, strict=True):
-                if film in run.found:
-                    found[film] = tuple(replace(k, loss=next(losses)) for k in run.found[film])
+                knees = run.found.get(film, ())
+                found[film] = tuple(replace(k, loss=_loss(k, halves, template)) for k in knees)
             advance("")
-    return [replace(run, found=found) for run, found in zip(runs, measured, strict=True)]
+    return [
+        replace(run, found={film: found[film] for film in run.found})
+        for run, found in zip(runs, measured, strict=True)
+    ]
 
 
-def _losses(film: str, knees: Sequence[Detection], template: Template | None) -> list[float]:
-    """Return the losses of areas on a film."""
+def _loss(knee: Detection, halves: View | None, template: Template | None) -> float:
+    """Return the loss of an area in its half image, given both (2, H, W)."""
+    if halves is None or template is None:
+        return math.nan
+    half, to_film = (each[SIDES.index(knee.side)] for each in (halves.pixels, halves.to_film))
+    matrix = torch.linalg.inv(to_film) @ torch.from_numpy(knee.to_film)
+    patch = sample(half, matrix[:2].to(half), template.size)
+    return float(one_sided_loss(patch, template))
+
+
+def _read(film: str) -> Radiograph | None:
+    """Read a film; None if it cannot be read, perhaps since it has changed after the detection."""
     try:
-        radiograph = None if template is None else read_isolated(film)
-    except (FilmError, OSError):  # the file has changed since the detection
-        radiograph = None
-    if template is None or radiograph is None:
-        return [math.nan] * len(knees)
-    halves = split(torch.from_numpy(radiograph.pixels))
-    losses = []
-    for knee in knees:
-        half, to_film = (each[SIDES.index(knee.side)] for each in (halves.pixels, halves.to_film))
-        matrix = torch.linalg.inv(to_film) @ torch.from_numpy(knee.to_film)
-        patch = sample(half, matrix[:2].to(half), template.size)
-        losses.append(float(one_sided_loss(patch, template)))
-    return losses
+        return read_isolated(film)
+    except (FilmError, OSError):
+        return None
 
 
 def measure_times(
     runs: Sequence[MethodRun], detectors: Mapping[str, Detector], films: Iterable[str]
 ) -> list[MethodRun]:
     """Return the runs with the time per film, measured on the first films that can be read."""
-    readable = (film for film in map(_read, films) if film is not None)
-    chosen = list(islice(readable, TIMED_FILMS))
+    chosen = list(islice(filter(None, map(_read, films)), TIMED_FILMS))
     return [replace(run, ms_per_film=_milliseconds(detectors[run.method], chosen)) for run in runs]
 
 
 def timing_caption(detectors: Mapping[str, Detector]) -> str:
     """Describe how times were measured."""
     detector = next(iter(detectors.values()))
-    fewer = f" ({TIMED_FILMS_OF_GRID} for the grid)" if GRID in detectors else ""
     return (
         f"Milliseconds from a film in memory to its detections, on {device_name(detector.device)}, "
         f"in batches of up to {min(detector.batch_size, TIMED_FILMS)}, on at most {TIMED_FILMS} "
-        f"films{fewer}."
+        f"films ({TIMED_FILMS_OF_GRID} for the grid search)."
     )
-
-
-def _read(film: str) -> Radiograph | None:
-    try:
-        return read_isolated(film)
-    except (FilmError, OSError):
-        return None
 
 
 def _milliseconds(detector: Detector, films: Sequence[Radiograph]) -> float | None:

@@ -78,24 +78,19 @@ def score_knees(runs: Sequence[MethodRun], labels: Labels) -> dict[str, list[Kne
     }
 
 
-def sorted_margins(landmarks: Mapping[str, Point]) -> list[Point]:
-    """Return both margins of a tibial plateau, the picture's left one first; empty without them.
+def require_margins(landmarks: Mapping[str, Point]) -> tuple[Point, Point]:
+    """Return both margins of a tibial plateau, the picture's left one first.
 
-    If there are only two landmarks, they are taken, whatever their names are.
+    If there are only two landmarks, they are taken, whatever their names are; with neither,
+    SettingsError is raised.
     """
     found = find_plateau_margins(landmarks) or tuple(landmarks.values())
-    return sorted(found) if len(found) == 2 else []
-
-
-def require_margins(landmarks: Mapping[str, Point]) -> tuple[Point, Point]:
-    """Return `sorted_margins`, or raise SettingsError if there are no such landmarks."""
-    margins = sorted_margins(landmarks)
-    if not margins:
+    if len(found) != 2:
         raise SettingsError(
             f"The template lacks the landmarks {' and '.join(PLATEAU_MARGINS)}, which are compared "
             "with the labels. Mark them with `kneematch annotate`, or leave out --truth."
         )
-    left, right = margins
+    left, right = sorted(found)
     return left, right
 
 

@@ -1,7 +1,6 @@
 """Tables of results, and the files of an evaluation: evaluation.md, .json, *.csv."""
 
 import json
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,7 @@ from kneematch.films.csv_text import Cell, csv_line
 from kneematch.films.files import make_out_folder, write_file
 from kneematch.run.outputs.run_file import device_name, versions
 
-FORMAT: Final = "kneematch-evaluation/1"
+FORMAT: Final = "kneematch-evaluation/2"
 PAGE: Final = "evaluation.md"
 NUMBERS: Final = "evaluation.json"
 
@@ -136,7 +135,6 @@ def write_evaluation(
         "versions": versions(),
         **facts,
         "device": device,
-        "tables": {table.name: _rows(table) for table in tables},
         "files": [PAGE, NUMBERS, *(f"{table.name}.csv" for table in tables), *drawn],
     }
     write_text(out / NUMBERS, json.dumps(numbers, indent=1, default=str) + "\n")
@@ -156,17 +154,6 @@ def write_evaluation(
 def write_text(path: Path, text: str) -> None:
     """Write a text file at once; names of films in it need not be UTF-8."""
     write_file(path, text.encode("utf-8", "surrogateescape"))
-
-
-def _rows(table: Table) -> list[dict[str, Cell]]:
-    """Return the rows by column; None for NaN, which JSON does not have."""
-    return [
-        {
-            title: None if isinstance(cell, float) and not math.isfinite(cell) else cell
-            for title, cell in zip(table.titles, row, strict=True)
-        }
-        for row in table.rows
-    ]
 
 
 def _title(name: str) -> str:
