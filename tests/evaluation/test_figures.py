@@ -21,7 +21,6 @@ from kneematch.evaluation.figures import (
     save_figure,
 )
 from kneematch.evaluation.method_runs import MethodRun
-from kneematch.evaluation.scores import KneeScore
 from kneematch.films.write import write_png16
 from kneephantoms.phantom import phantom
 
@@ -92,7 +91,7 @@ def runs(films: list[str]) -> list[MethodRun]:
 def drawn(
     style: None, runs: list[MethodRun], films: list[str], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, Path]:
-    png, pdf = save_figure(draw_areas(runs, films, {}), tmp_path_factory.mktemp("out") / "figure")
+    png, pdf = save_figure(draw_areas(runs, films), tmp_path_factory.mktemp("out") / "figure")
     return png, pdf
 
 
@@ -123,21 +122,10 @@ def test_draw_areas_shows_the_lowest_loss_of_a_side_in_bold(drawn: tuple[Path, P
     assert bold(drawn[1]) == ["0.101", "0.202", "0.303", "0.404", "0.404"]
 
 
-def test_draw_areas_shows_the_area_closest_to_its_label_in_bold(
-    runs: list[MethodRun], films: list[str], tmp_path: Path
-) -> None:
-    scores = {
-        run.method: [KneeScore(films[0], "left", "any", missed=False, margin_percent=percent)]
-        for run, percent in zip(runs, (3.0, 2.0), strict=True)
-    }
-    _, pdf = save_figure(draw_areas(runs, films[:1], scores), tmp_path / "figure")
-    assert bold(pdf) == ["0.151", "0.202"]  # by its label on the left, by the loss on the right
-
-
 def test_draw_areas_of_a_single_method_shows_no_loss_in_bold(
     runs: list[MethodRun], films: list[str], tmp_path: Path
 ) -> None:
-    _, pdf = save_figure(draw_areas(runs[:1], films[:1], {}), tmp_path / "figure")
+    _, pdf = save_figure(draw_areas(runs[:1], films[:1]), tmp_path / "figure")
     assert bold(pdf) == []
 
 
@@ -145,7 +133,7 @@ def test_draw_areas_of_a_single_method_shows_no_loss_in_bold(
 def test_draw_areas_keeps_areas_square_apart_and_on_the_page(
     methods: int, runs: list[MethodRun], films: list[str]
 ) -> None:
-    figure = draw_areas([runs[0]] * methods, films, {})
+    figure = draw_areas([runs[0]] * methods, films)
     figure.draw_without_rendering()
     boxes = [axes.get_window_extent() for axes in figure.axes if axes.images]
     assert len(boxes) == 2 * 2 * methods

@@ -39,9 +39,7 @@ def test_load_labels_leaves_out_flagged_labels(tmp_path: Path) -> None:
 
 
 def test_load_labels_takes_sources_from_their_column_or_from_names(tmp_path: Path) -> None:
-    text = (
-        "id,knee,x1,y1,x2,y2,source\n9001,L,1,1,2,2,\n9002-77,L,1,1,2,2,\na-knee,L,1,1,2,2,Oulu\n"
-    )
+    text = "id,knee,x1,y1,x2,y2,source\n91,L,1,1,2,2,\n92-77,L,1,1,2,2,\na-knee,L,1,1,2,2,Oulu\n"
     knees = load_labels(labels(tmp_path, text)).knees
     assert [knee.source for knee in knees] == ["other", "other", "Oulu"]
 

@@ -13,10 +13,8 @@ import pytest
 from kneematch.evaluation.config import METHODS, EvaluateConfig
 from kneematch.evaluation.method_runs import (
     MethodRun,
-    common_films,
     detect_config,
     films_per_method,
-    leave_out_knee,
     load_loss_template,
     measure_losses,
     measure_times,
@@ -138,22 +136,6 @@ def test_films_per_method_gives_the_grid_search_the_first_films_only() -> None:
     assert films_per_method(EvaluateConfig(), 9) == dict.fromkeys(METHODS, 9)
     assert films_per_method(EvaluateConfig(grid=2), 9)["grid"] == 2
     assert films_per_method(EvaluateConfig(grid=20), 9)["grid"] == 9
-
-
-def test_common_films_are_those_with_as_many_knees_for_every_method(
-    films: list[str], run: MethodRun
-) -> None:
-    one_knee = {film: knees[: 1 + (film == films[0])] for film, knees in run.found.items()}
-    assert common_films([run, MethodRun("other", one_knee)]) == films[:1]
-    assert common_films([run]) == list(run.found)
-
-
-def test_leave_out_knee_leaves_the_other_knee_of_the_film(films: list[str], run: MethodRun) -> None:
-    (less,) = leave_out_knee([run], films[0], "left")
-    assert [knee.side for knee in less.found[films[0]]] == ["right"]
-    assert set(less.found) == set(run.found)
-    (none,) = leave_out_knee([less], films[0], "right")
-    assert set(none.found) == set(run.found) - {films[0]}
 
 
 def losses(run: MethodRun) -> list[float]:

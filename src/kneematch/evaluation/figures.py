@@ -1,6 +1,5 @@
 """Figure of the areas of all methods side by side, as in the paper (Sect. 6)."""
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from kneematch.evaluation.method_runs import MethodRun, common_films
-from kneematch.evaluation.scores import Scores
 from kneematch.films.display import to_grey8
 from kneematch.films.files import atomic_write
 from kneematch.films.radiograph import Radiograph
@@ -76,17 +74,11 @@ def choose_films(runs: Sequence[MethodRun], count: int = FILMS) -> list[str]:
     return [ranked[(2 * k + 1) * len(ranked) // (2 * count)] for k in range(count)]
 
 
-def draw_areas(runs: Sequence[MethodRun], films: Sequence[str], scores: Scores) -> Figure:
+def draw_areas(runs: Sequence[MethodRun], films: Sequence[str]) -> Figure:
     """Draw the areas of all methods: one row per film, one column per method, left sides first.
 
-    The loss is below each area. In bold is the area of a knee that is closest to its label or,
-    without labels, that has the lowest loss. Films are lettered and not named.
+    The loss is below each area, the lowest one of a knee in bold. Films are lettered and not named.
     """
-    errors = {
-        (method, knee.film, knee.side): knee.margin_percent
-        for method, knees in scores.items()
-        for knee in knees
-    }
     first = runs[0].found[films[0]][0]  # all areas are of one template
     width = min((PAGE_WIDTH - LABELS) / (2 * len(runs)), WIDEST)
     height = width * first.height_px / first.width_px + CAPTION
@@ -101,21 +93,15 @@ def draw_areas(runs: Sequence[MethodRun], films: Sequence[str], scores: Scores) 
         radiograph = read_isolated(film)
         for number, side in enumerate(SIDES):
             knees = [run.found[film][number] for run in runs]
-            known = [errors.get((run.method, film, side), math.nan) for run in runs]
-            best = _best(known if all(map(math.isfinite, known)) else [k.loss for k in knees])
+            lowest = min(round(knee.loss, 3) for knee in knees)
             columns = grid[row, number * (len(runs) + 1) :]
-            for axes, run, knee, bold in zip(columns, runs, knees, best, strict=False):
+            for axes, run, knee in zip(columns, runs, knees, strict=False):
+                best = len(runs) > 1 and round(knee.loss, 3) == lowest
                 axes.imshow(_area(radiograph, knee), cmap="gray", vmin=0, vmax=255)
-                axes.set_xlabel(f"{knee.loss:.3f}", labelpad=1.5, weight="bold" if bold else None)
+                axes.set_xlabel(f"{knee.loss:.3f}", labelpad=1.5, weight="bold" if best else None)
                 if row == 0:
                     axes.set_title(f"{side}\n{run.method}".replace("+", "\n+ "), linespacing=1.0)
     return figure
-
-
-def _best(values: Sequence[float]) -> list[bool]:
-    """Return which of several values are the lowest, rounded as they are shown."""
-    rounded = [round(value, 3) for value in values]
-    return [len(rounded) > 1 and value == min(rounded) for value in rounded]
 
 
 def _area(film: Radiograph, knee: Detection) -> NDArray[np.uint8]:

@@ -24,8 +24,6 @@ from kneematch.evaluation.method_runs import (
     timing_caption,
 )
 from kneematch.evaluation.scores import (
-    KneeScore,
-    Scores,
     accuracy_table,
     distance_tables,
     reliability_table,
@@ -108,9 +106,9 @@ def evaluate(
     if config.templates is None:
         result = _compare_methods(paths, labels, out, config, progress)
     else:
-        tables = rank_templates(config.templates, paths, labels, paper=config.paper, device=device)
+        ranked = rank_templates(config.templates, paths, labels, paper=config.paper, device=device)
         remove_evaluation(out)
-        result = EvaluateResult(out, tables=tuple(tables))
+        result = EvaluateResult(out, tables=(ranked,))
         config = replace(config, methods=(METHOD,))
     hashes = detect_config(config, "auto").file_hashes()
     facts = {"films": len(paths), "device": device, "sha256": hashes}
@@ -145,14 +143,14 @@ def _compare_methods(
     runs = measure_losses(runs, load_loss_template(config), progress)
     logger.info("times")
     runs = measure_times(runs, detectors, films)
-    tables, scores = loss_tables(runs, timing_caption(detectors)), dict[str, list[KneeScore]]()
+    tables = loss_tables(runs, timing_caption(detectors))
     if labels is not None:
         scores = score_knees(runs, labels)
         tables += [accuracy_table(scores, labels.left_out), *distance_tables(scores)]
         tables.append(reliability_table(scores))
     tables.append(_failure_table(runs))
     logger.info("figures")
-    drawings = _draw(out, [run for run in runs if run.found], scores)
+    drawings = _draw(out, [run for run in runs if run.found])
     shown = tuple(table for table in tables if table.rows)
     return EvaluateResult(out, tuple(runs), shown, drawings, note)
 
@@ -179,14 +177,13 @@ def _failure_table(runs: Sequence[MethodRun]) -> Table:
     return Table("failures", caption, columns("film", "reason", "methods"), rows)
 
 
-def _draw(out: Path, runs: Sequence[MethodRun], scores: Scores) -> dict[str, str]:
+def _draw(out: Path, runs: Sequence[MethodRun]) -> dict[str, str]:
     """Draw and save the figure if there are results for it; return its caption by its name."""
     films = figures.choose_films(runs) if runs else []
     if not films:
         return {}
     with figures.journal_style():
-        figures.save_figure(figures.draw_areas(runs, films, scores), out / FIGURE)
+        figures.save_figure(figures.draw_areas(runs, films), out / FIGURE)
     listed = ", ".join(f"({figures.LETTERS[k]}) {film}" for k, film in enumerate(films))
-    best = "closest to its label (lowest loss, where a knee has none)" if scores else ""
-    bold = f"; in bold the one {best or 'with the lowest loss'}" if len(runs) > 1 else ""
+    bold = ", the lowest in bold" if len(runs) > 1 else ""
     return {FIGURE: f"Areas and their losses{bold}. Films: {listed}."}

@@ -13,7 +13,7 @@ from kneematch.errors import SettingsError
 from kneematch.evaluation.labels import Labels
 from kneematch.evaluation.method_runs import MethodRun, common_films
 from kneematch.evaluation.scores import GOOD_IOU, quantile, score_knees
-from kneematch.evaluation.tables import Column, Table, columns, mean
+from kneematch.evaluation.tables import Table, columns, mean
 from kneematch.films.annotation import Annotation, load_annotation
 from kneematch.films.csv_text import Cell
 from kneematch.knee.detection import CORNERS, Detection
@@ -35,7 +35,6 @@ RANKED: Final = (
     "film; after a round trip its corners should be back where they were. Errors in % of the "
     "template's width; medians over its partners, so that a bad partner does not count."
 )
-PAIRS: Final = "Round trips from the row's template to the column's and back, in % of its width."
 
 logger = logging.getLogger("kneematch")
 
@@ -47,8 +46,8 @@ def rank_templates(
     *,
     paper: bool = False,
     device: str = "cpu",
-) -> list[Table]:
-    """Search every template on the films of all others; return tables, the best template first.
+) -> Table:
+    """Search every template on the films of all others; return a table, the best template first.
 
     Args:
         folder: folder of annotations, *.json.
@@ -78,7 +77,7 @@ def rank_templates(
         outcomes = zip(everywhere, detector.detect_each(everywhere), strict=True)
         found = {film: each.detections for film, each in outcomes if each.failure is None}
         runs.append(MethodRun(file.name, found))
-    return _tables(annotations, runs, films, labels)
+    return _table(annotations, runs, films, labels)
 
 
 def round_trips(boxes: Floats, found: Floats) -> Floats:
@@ -119,22 +118,21 @@ def disagreement(found: Floats) -> Floats:
     return spread
 
 
-def _tables(
+def _table(
     annotations: Sequence[Annotation],
     runs: Sequence[MethodRun],
     films: Sequence[str],
     labels: Labels | None,
-) -> list[Table]:
-    names = [run.method for run in runs]
+) -> Table:
     knees = [[_on_film_of(each, run) for each in annotations] for run in runs]  # a on b's film
     boxes = [rectangle_to_film(*a.fine, mirrored=a.side == "left").numpy() for a in annotations]
     found = np.array([[knee.to_film for knee in row] for row in knees])
     errors = round_trips(np.stack(boxes), found)
     order = np.argsort(np.nanmedian(errors, axis=1), kind="stable").tolist()
     rows: list[list[Cell]] = []
-    for k, name in enumerate(names):
+    for k, run in enumerate(runs):
         others = [knee.loss for b, knee in enumerate(knees[k]) if b != k]
-        rows.append([name, float(np.nanmedian(errors[k])), float(np.nanmax(errors[k]))])
+        rows.append([run.method, float(np.nanmedian(errors[k])), float(np.nanmax(errors[k]))])
         rows[-1].append(mean(others))
     titles = TEMPLATES
     common = [film for film in common_films(runs) if film in films]
@@ -147,12 +145,7 @@ def _tables(
         titles += LABELLED
         for row, own, run in zip(rows, annotations, runs, strict=True):
             row += _accuracy(own, run, labels)
-    pairs = ((names[a], *(None if a == b else float(errors[a, b]) for b in order)) for a in order)
-    headings = *columns("template"), *(Column(names[k], 2) for k in order)
-    return [
-        Table("templates", RANKED, titles, tuple(tuple(rows[k]) for k in order)),
-        Table("template_pairs", PAIRS, headings, tuple(pairs)),
-    ]
+    return Table("templates", RANKED, titles, tuple(tuple(rows[k]) for k in order))
 
 
 def _accuracy(own: Annotation, run: MethodRun, labels: Labels) -> tuple[Cell, ...]:
