@@ -1,7 +1,5 @@
 """The figure of areas side by side, and its style."""
 
-import re
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -39,28 +37,10 @@ def run(method: str, losses: dict[str, Sequence[float]]) -> MethodRun:
     return MethodRun(method, found)
 
 
-def written(pdf: Path) -> list[tuple[str, str]]:
-    """The font and the signs of every piece of text on a page."""
-    texts = []
-    for stream in re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf.read_bytes(), re.S):
-        try:
-            page = zlib.decompress(stream)
-        except zlib.error:
-            continue
-        for block in re.findall(rb"\bBT\b(.*?)\bET\b", page, re.S):
-            font = re.search(rb"/(\S+) [\d.]+ Tf", block)
-            assert font is not None
-            signs = b"".join(re.findall(rb"\(((?:\\.|[^\\)])*)\)", block, re.S))
-            plain = re.sub(rb"\\(.)", rb"\1", signs).replace(b"\0", b"")
-            texts.append((font[1].decode(), plain.decode("latin-1")))
-    return texts
-
-
-def bold(pdf: Path) -> list[str]:
-    """The losses that are not in the font of the methods' names."""
-    texts = written(pdf)
-    normal = next(font for font, text in texts if text == "left")
-    return sorted(text for font, text in texts if font != normal)
+def losses(figure: Figure, *, weight: str) -> list[str]:
+    """The losses that are written in a weight."""
+    labels = [axes.xaxis.label for axes in figure.axes if axes.images]
+    return sorted(label.get_text() for label in labels if label.get_weight() == weight)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -88,15 +68,27 @@ def runs(films: list[str]) -> list[MethodRun]:
 
 
 @pytest.fixture(scope="module")
-def drawn(
-    style: None, runs: list[MethodRun], films: list[str], tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Path]:
-    png, pdf = save_figure(draw_areas(runs, films), tmp_path_factory.mktemp("out") / "figure")
-    return png, pdf
+def figure(style: None, runs: list[MethodRun], films: list[str]) -> Figure:
+    return draw_areas(runs, films)
 
 
-def test_draw_areas_gives_a_png_and_a_pdf_with_its_font(drawn: tuple[Path, Path]) -> None:
-    png, pdf = drawn
+def test_draw_areas_writes_losses_the_lowest_of_a_knee_in_bold(
+    figure: Figure, runs: list[MethodRun], films: list[str]
+) -> None:
+    assert losses(figure, weight="normal") == ["0.151", "0.212", "0.333"]
+    assert losses(figure, weight="bold") == ["0.101", "0.202", "0.303", "0.404", "0.404"]
+    assert losses(draw_areas(runs[:1], films[:1]), weight="bold") == []
+
+
+def test_draw_areas_names_sides_and_methods_but_no_films(figure: Figure) -> None:
+    titles = [axes.get_title() for axes in figure.axes if axes.get_title()]
+    names = "neural", "neural\n+ sharpen"
+    assert titles == [f"{side}\n{name}" for side in PLACES for name in names]
+    assert [axes.get_ylabel() for axes in figure.axes if axes.get_ylabel()] == ["(a)", "(b)"]
+
+
+def test_save_figure_writes_a_png_and_a_pdf_with_its_font(figure: Figure, tmp_path: Path) -> None:
+    png, pdf = save_figure(figure, tmp_path / "figure")
     with Image.open(png) as picture:
         assert picture.info["dpi"] == pytest.approx((DPI, DPI), abs=1)
         assert picture.size[0] <= PAGE_WIDTH * DPI
@@ -104,29 +96,7 @@ def test_draw_areas_gives_a_png_and_a_pdf_with_its_font(drawn: tuple[Path, Path]
     assert content.startswith(b"%PDF-")
     assert b"/FontFile2" in content  # a TrueType font, embedded
     assert b"/Type3" not in content
-
-
-def test_draw_areas_writes_losses_and_methods_but_does_not_name_films(
-    drawn: tuple[Path, Path],
-) -> None:
-    texts = [text for _, text in written(drawn[1])]
-    losses = sorted(text for text in texts if text.startswith("0."))
-    assert losses == ["0.101", "0.151", "0.202", "0.212", "0.303", "0.333", "0.404", "0.404"]
-    assert texts.count("neural") == 4  # two of them are followed by + sharpen on the next line
-    assert {"left", "right", "(a)", "(b)"} <= set(texts)
-    assert all(b"secret" not in path.read_bytes() for path in drawn)
-    assert not any("secret" in text for text in texts)
-
-
-def test_draw_areas_shows_the_lowest_loss_of_a_side_in_bold(drawn: tuple[Path, Path]) -> None:
-    assert bold(drawn[1]) == ["0.101", "0.202", "0.303", "0.404", "0.404"]
-
-
-def test_draw_areas_of_a_single_method_shows_no_loss_in_bold(
-    runs: list[MethodRun], films: list[str], tmp_path: Path
-) -> None:
-    _, pdf = save_figure(draw_areas(runs[:1], films[:1]), tmp_path / "figure")
-    assert bold(pdf) == []
+    assert all(b"secret" not in path.read_bytes() for path in (png, pdf))
 
 
 @pytest.mark.parametrize("methods", [1, 6])
