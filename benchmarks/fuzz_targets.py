@@ -53,7 +53,7 @@ from kneematch.run.apply import check_ended, run_config
 from kneematch.run.config import DetectConfig
 from kneematch.run.correction import area_of
 from kneematch.run.decisions import Decision, ReviewLog, read_decisions
-from kneematch.run.detect_folder import detect_folder
+from kneematch.run.pipeline import detect_folder
 from kneematch.run.journal import Journal
 from kneematch.run.outputs.run_file import read_run
 from kneematch.training.checkpoint import FORMAT as CHECKPOINT_FORMAT

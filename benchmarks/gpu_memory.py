@@ -33,7 +33,7 @@ from kneematch.cli.main import main as kneematch
 from kneematch.errors import KneematchError
 from kneematch.knee.detector import Detector
 from kneematch.run.config import DetectConfig
-from kneematch.run.detect_folder import detect_folder
+from kneematch.run.pipeline import detect_folder
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from films import table
 from kneematch.run.config import DetectConfig
-from kneematch.run.detect_folder import detect_folder
+from kneematch.run.pipeline import detect_folder
 from scaling import links, phantom_folder
 
 SIZE = "2048x2494"

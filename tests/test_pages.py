@@ -20,7 +20,7 @@ from kneematch.films.read import read
 from kneematch.films.shapes import write_markups, write_points
 from kneematch.films.write import write_dicom, write_png16
 from kneematch.run.config import DetectConfig
-from kneematch.run.detect_folder import detect_folder
+from kneematch.run.pipeline import detect_folder
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from kneephantoms.phantom import phantom

@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from kneematch.knee.detection import Detection
     from kneematch.knee.detector import Detector
     from kneematch.run.config import DetectConfig
-    from kneematch.run.detect_folder import detect_folder
-    from kneematch.run.pipeline import DetectResult
+    from kneematch.run.pipeline import DetectResult, detect_folder
     from kneematch.training.config import TrainConfig
     from kneematch.training.trainer import train
 
@@ -42,7 +41,7 @@ _HOME = {
     "KneematchError": "kneematch.errors",
     "Radiograph": "kneematch.films.radiograph",
     "TrainConfig": "kneematch.training.config",
-    "detect_folder": "kneematch.run.detect_folder",
+    "detect_folder": "kneematch.run.pipeline",
     "evaluate": "kneematch.evaluation.run",
     "read": "kneematch.films.read",
     "train": "kneematch.training.trainer",

@@ -1,20 +1,20 @@
 """Changes between two visits, from tables as runs write them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from detections import make_detection
 from kneematch.cli.main import main
 from kneematch.errors import SettingsError
 from kneematch.evaluation.longitudinal import compare_runs
 from kneematch.knee.detection import Detection
-from kneematch.knee.measure import measure_outlines
+from kneematch.knee.measure import JointMeasures
 from kneematch.knee.outlines import Outlines
-from kneematch.run.outputs.measurements import write_measurements
+from kneematch.run.outputs.measurements import open_measurements
 from tables import read_table
 
 SIDES = "left", "right"
@@ -25,11 +25,13 @@ def knee(side: str, gap_px: float, laterality: str = "") -> Detection:
     x = np.linspace(100, 300, 5)
     femur, tibia = (np.stack([x, np.full(5, y)], axis=1) for y in (300 - gap_px, 300.0))
     outlines = Outlines(femur, tibia, "left", np.ones(5), np.ones(5), mm_per_px=0.4)
-    corners = np.array([[60.0, 160], [340, 160], [340, 440], [60, 440]])
-    found = Detection(
-        side, laterality, 0.1, 0.1, "positive", "neural", corners, (200.0, 300.0), 280.0, 280.0, 0.0
+    return make_detection(
+        side,
+        (200.0, 300.0),
+        (280.0, 280.0),
+        laterality=laterality,
+        measures=JointMeasures.from_outlines(outlines),
     )
-    return replace(found, outlines=outlines, measures=measure_outlines(outlines))
 
 
 @pytest.fixture
@@ -46,7 +48,9 @@ def write_run(folder: Path, films: Mapping[str, Iterable[tuple[Any, ...]]]) -> P
     """Write the measurements of knees, given as arguments of `knee` by film."""
     rows = [(film, knee(*each)) for film, knees in films.items() for each in knees]
     folder.mkdir()
-    write_measurements(lambda: rows, folder)
+    with open_measurements(folder) as add:
+        for film, found in rows:
+            add(film, found)
     return folder
 
 
@@ -71,7 +75,9 @@ def test_compare_runs_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path)
     assert (left["side_before"], left["film_after"]) == ("left", "/b/1.dcm")
     assert (left["laterality"], left["paired_by"]) == ("", "side")
     assert float(left["jsw_x250_pct_change"]) == pytest.approx(-1.5)
-    sd = measure_outlines(knee("left", 10).outlines)["jsw_x250"].sd  # type: ignore[arg-type]
+    measures = knee("left", 10).measures
+    assert measures is not None
+    sd = measures.values["jsw_x250"].sd
     assert float(left["jsw_x250_pct_change_sd"]) == pytest.approx(2**0.5 * (sd or 0), abs=1e-3)
     assert float(right["jsw_x250_pct_change"]) == 0
 

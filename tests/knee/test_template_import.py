@@ -15,7 +15,7 @@ from kneematch.knee.detector import Detector
 from kneematch.knee.import_config import ImportConfig
 from kneematch.knee.template_import import import_template
 from kneematch.run.config import DetectConfig
-from kneematch.run.detect_folder import detect_folder
+from kneematch.run.pipeline import detect_folder
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from kneephantoms.phantom import phantom

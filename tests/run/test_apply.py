@@ -15,7 +15,7 @@ from kneematch.knee.outlines import Outlines
 from kneematch.run.apply import apply_review, check_ended, run_config
 from kneematch.run.config import DetectConfig
 from kneematch.run.decisions import AREA_COLUMNS, Area, Decision, ReviewLog
-from kneematch.run.detect_folder import detect_folder
+from kneematch.run.pipeline import detect_folder
 from kneematch.run.journal import Journal
 from kneematch.run.outputs.run_file import Counts, Run
 from kneematch.run.row import Row

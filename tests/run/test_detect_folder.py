@@ -19,7 +19,7 @@ from kneematch.films.write import write_png16
 from kneematch.knee.detector import Detector
 from kneematch.models.model_file import shipped_model
 from kneematch.run.config import DetectConfig
-from kneematch.run.detect_folder import detect_files, detect_folder
+from kneematch.run.pipeline import detect_files, detect_folder
 from kneematch.run.journal import Journal
 from kneematch.run.outputs.tables import TABLES
 from tables import read_table

@@ -11,7 +11,7 @@ from pyarrow import parquet
 from kneematch.errors import SettingsError
 from kneematch.models.outlines import OutlineNetwork, save_network
 from kneematch.run.config import DetectConfig
-from kneematch.run.detect_folder import detect_folder
+from kneematch.run.pipeline import detect_folder
 from kneematch.run.outputs.measurements import COLUMNS, FORMAT
 
 

@@ -13,7 +13,7 @@ from kneematch.models.model_file import shipped_model
 from kneematch.run.config import DetectConfig
 from kneematch.run.correction import area_of, move_detection
 from kneematch.run.decisions import Area
-from kneematch.run.detect_folder import detect_folder
+from kneematch.run.pipeline import detect_folder
 from kneematch.web.detections_table import DetectionsTable, read_detections_table
 from kneematch.web.loss_meter import load_run_template, loss_at
 from kneephantoms.phantom import phantom

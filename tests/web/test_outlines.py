@@ -20,7 +20,7 @@ from film_mouse import drag
 from kneematch.errors import SettingsError
 from kneematch.run.config import DetectConfig
 from kneematch.run.decisions import AREA_COLUMNS, read_decisions
-from kneematch.run.detect_folder import detect_folder
+from kneematch.run.pipeline import detect_folder
 from kneematch.training.drawn_knees import read_corrected
 from kneematch.web.bone_outlines import MAX_POINTS
 from kneematch.web.review import review_app

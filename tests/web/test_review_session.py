@@ -12,7 +12,7 @@ from kneematch.knee.detection import Detection
 from kneematch.run.config import DetectConfig
 from kneematch.run.correction import area_of
 from kneematch.run.decisions import Decision
-from kneematch.run.detect_folder import detect_folder
+from kneematch.run.pipeline import detect_folder
 from kneematch.web.review_session import DecisionRequest, ReviewSession
 from kneephantoms.phantom import phantom
 

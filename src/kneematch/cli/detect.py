@@ -18,7 +18,7 @@ from kneematch.cli.terminal import (
     stopping_cleanly,
     writing,
 )
-from kneematch.films.run_folder import DETECTIONS, FAILURES, JOURNAL, REPORT
+from kneematch.films.run_folder import DETECTIONS, FAILURES, REPORT, RUN_DATABASE
 from kneematch.run.config import DetectConfig
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def detect(
 ) -> None:
     """Find the knee joint areas of films; write tables, a report and pictures."""
     progress = choose_messages(quiet=quiet, verbose=verbose, log=log)
-    from kneematch.run.detect_folder import detect_folder
+    from kneematch.run.pipeline import detect_folder
 
-    journal = out / JOURNAL
+    journal = out / RUN_DATABASE
     safe = (
         f"a folder that is there, writable and not full; what is done is safe in {journal}: make "
         "room, then give the same command again"
@@ -61,7 +61,7 @@ def detect(
     _print_summary(result, quiet=quiet or as_json)
     if as_json:
         typer.echo(json.dumps(asdict(result), default=os.fspath))
-    if result.no_knee or result.failed or result.unmade:
+    if result.no_knee or result.failed or result.missing:
         raise typer.Exit(SOME_FAILED)
 
 
@@ -70,7 +70,7 @@ def _print_summary(result: "DetectResult", *, quiet: bool) -> None:
     where = f"failed: {shown(result.out / FAILURES)}"
     print_first_errors(result.reasons, result.failed, where)
     lacking = "lack a picture, a crop, an export or measures"
-    print_first_errors(result.unmade_reasons, result.unmade, lacking)
+    print_first_errors(result.missing_reasons, result.missing, lacking)
     if not quiet:
         table, page = shown(result.out / DETECTIONS), shlex.quote(shown(result.out / REPORT))
         print_result(f"{table}: {_counts(result)}")

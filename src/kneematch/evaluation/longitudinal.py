@@ -16,7 +16,7 @@ from kneematch.films.files import check_suffix, refuse_existing
 from kneematch.films.run_folder import DETECTIONS, FAILURES
 from kneematch.knee.measure import UNITS
 from kneematch.run.outputs.measurements import MEASUREMENTS, MM
-from kneematch.run.outputs.tables import Columns, write_rows
+from kneematch.run.outputs.tables import Columns, open_tables
 
 BEFORE, AFTER = "before", "after"
 VALUES: Final = tuple(  # columns of measures, with their units
@@ -119,7 +119,9 @@ def compare_runs(
     if not rows:
         why = "".join(f": {reason}" for reason in skipped[:1])
         raise SettingsError(f"{pairs} names no knee that was measured at both visits{why}.")
-    write_rows(rows, [Path(out)], COLUMNS)
+    with open_tables([Path(out)], COLUMNS) as add:
+        for row in rows:
+            add(row)
     return LongitudinalComparison(len(rows), list(_summary(rows)), skipped)
 
 

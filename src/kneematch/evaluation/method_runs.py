@@ -25,9 +25,9 @@ from kneematch.paper.split import SIDES, split
 from kneematch.paper.template import Template
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig
-from kneematch.run.detect_folder import detect_folder
 from kneematch.run.outputs.run_file import device_name
 from kneematch.run.outputs.tables import CORNER_COLUMNS, landmark_names
+from kneematch.run.pipeline import detect_folder
 from kneematch.sampling import View, sample
 
 # Settings that a method's run takes over.
@@ -126,18 +126,19 @@ def _detection(row: Mapping[str, str]) -> Detection:
     to_film[:2, 1] = (corners[3] - corners[0]) / 2
     to_film[:2, 2] = corners.mean(0)
     names = [name for name in landmark_names(row) if row[f"{name}_x_px"]]
-    found = Detection.from_matrix(
+    return Detection(
         to_film,
-        {},
-        **{name: row[name] for name in ("side", "laterality", "polarity", "method")},
+        row["side"],
+        row["method"],
+        {name: (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])) for name in names},
+        laterality=row["laterality"],
         energy=float(row["energy"] or "nan"),
         loss=float(row["loss"] or "nan"),
+        polarity=row["polarity"],
         mm_per_px=float(row["mm_per_px"]) if row["mm_per_px"] else None,
-        review=row["review"],
-        reason=row["reason"],
+        needs_review=row["review"] == "yes",
+        reasons=tuple(filter(None, row["reason"].split("; "))),
     )
-    places = {name: (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])) for name in names}
-    return replace(found, landmarks=places)
 
 
 def load_loss_template(config: EvaluateConfig) -> Template | None:

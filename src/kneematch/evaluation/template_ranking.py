@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kneematch.errors import SettingsError
+from kneematch.errors import FilmError, SettingsError
 from kneematch.evaluation.labels import Labels
 from kneematch.evaluation.method_runs import MethodRun, common_films
 from kneematch.evaluation.scores import GOOD_IOU, quantile, score_knees
@@ -75,7 +75,7 @@ def rank_templates(
             template=annotation, method=METHOD, paper=paper, device=device, check=False
         )
         outcomes = zip(everywhere, detector.detect_each(everywhere), strict=True)
-        found = {film: each.detections for film, each in outcomes if each.failure is None}
+        found = {film: each for film, each in outcomes if not isinstance(each, FilmError)}
         runs.append(MethodRun(file.name, found))
     return _table(annotations, runs, films, labels)
 

@@ -14,6 +14,8 @@ Colour = tuple[int, int, int]
 
 LEFT_COLOUR: Final = (255, 150, 40)
 RIGHT_COLOUR: Final = (70, 170, 255)
+THUMBNAIL_PX: Final = 512  # longest side; a knee has half of it on a film of both
+THUMBNAIL_QUALITY: Final = 60
 WINDOW: Final = (0.5, 99.5)  # percentiles shown as black and white
 
 
@@ -38,3 +40,18 @@ def data_url(picture: "Image.Image", kind: str, **options: int) -> str:
     """Return a small picture as text, to place it inside HTML or JSON; arguments as `encode`."""
     content = base64.b64encode(encode(picture, kind, **options)).decode("ascii")
     return f"data:image/{kind};base64,{content}"
+
+
+def thumbnail(pixels: NDArray[np.float32]) -> bytes:
+    """Return a small copy of a film (H, W) in 8-bit grey, as WebP of about 10 kB."""
+    from PIL import Image
+
+    height, width = pixels.shape
+    scale = min(1.0, THUMBNAIL_PX / max(height, width))
+    size = max(1, round(scale * width)), max(1, round(scale * height))
+    picture = Image.fromarray(pixels)
+    if scale < 0.5:  # quicker than to resize all pixels
+        picture = picture.reduce(int(1 / scale))
+    small = picture.resize(size, Image.Resampling.BOX)
+    grey = Image.fromarray(to_grey8(np.asarray(small)))
+    return encode(grey, "webp", quality=THUMBNAIL_QUALITY, method=0)

@@ -1,12 +1,12 @@
 """Names in the output folder of `kneematch detect`, and where the films of such a folder are."""
 
-import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+RUN_DATABASE: Final = "run.sqlite"
+THUMBNAILS: Final = "thumbnails.sqlite"
 JOURNAL: Final = "journal.jsonl"
 OLD_JOURNAL: Final = "ledger.jsonl"  # of version 0.1
 DETECTIONS, FAILURES = "detections.csv", "failures.csv"
@@ -29,22 +29,23 @@ def holds_run(folder: str | os.PathLike[str]) -> bool:
     return False
 
 
-def find_root(out: Path, films: Sequence[str], root: Path | None = None) -> tuple[Path, int]:
+def find_root(
+    out: Path, named: str | None, films: Sequence[str], root: Path | None = None
+) -> tuple[Path, int]:
     """Return the folder in which films with relative paths are found, and how many are there.
 
     Args:
         out: folder of the run.
+        named: the same folder as it was named when the run was made.
         films: paths, of which the first 1000 are looked for.
         root: the folder, if it is known; otherwise it is the working folder, or the one in which
             the run was made, as far as the name of its folder tells.
     """
     roots, films = [root or Path()], films[:LOOKED_FOR]
-    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        named = Path(json.loads((out / RUN).read_text("ascii"))["settings"]["out"])
-        depth, place = len(named.parts), out.resolve()
-        relative = depth > 0 and not named.is_absolute()
-        if root is None and relative and place.parts[-depth:] == named.parts:
-            roots.append(place.parents[depth - 1])
+    if named is not None and root is None:
+        parts, place = Path(named).parts, out.resolve()
+        if parts and not Path(named).is_absolute() and place.parts[-len(parts) :] == parts:
+            roots.append(place.parents[len(parts) - 1])
     counts = [sum((root / film).exists() for film in films) for root in roots]
     best = counts.index(max(counts))
     return roots[best], counts[best]

@@ -1,7 +1,7 @@
 """Detector: from a radiograph to the knee joint areas, in the film's own pixels.
 
-Every film takes the same stages, in Python and on the command line: read, `prepare` (a view around
-each knee that is located, or the paper's two half images), solve (networks or a search),
+Every film takes the same way, in Python and on the command line: read, `prepare` (an image around
+each knee that is located, or the paper's two halves), solve (networks or a search),
 `measure_quality`, `Detection`.
 """
 
@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Final, overload
+from typing import TYPE_CHECKING, Any, Final, Union, overload
 
 import numpy as np
 import torch
@@ -19,27 +19,18 @@ from kneematch.devices import full_precision, map_batches, resolve_device
 from kneematch.errors import FilmError, NoFrontalKnee, SettingsError
 from kneematch.films.annotation import Annotation
 from kneematch.films.radiograph import Radiograph
-from kneematch.films.read import is_dataset, radiograph_from_array
-from kneematch.knee.detection import YES, Detection, join_reasons
-from kneematch.knee.knee_images import SIDE_MARGIN
-from kneematch.knee.loading import (
-    Film,
-    LoadedFilm,
-    film_error,
-    load_film,
-    may_be_of_gpu,
-    not_a_film,
+from kneematch.films.read import (
+    is_dataset,
+    radiograph_from_array,
+    radiograph_from_dataset,
+    read_isolated,
+    to_film_error,
 )
+from kneematch.knee.detection import Detection
+from kneematch.knee.knee_images import SIDE_MARGIN
 from kneematch.knee.methods import check_method, choose_solver, needs_model
 from kneematch.knee.preparation import Preparation, PreparedFilm, prepare
-from kneematch.knee.quality import (
-    WRONG_SPACING,
-    Quality,
-    cut_by_edge,
-    is_spacing_plausible,
-    measure_quality,
-    sides_differ,
-)
+from kneematch.knee.quality import Quality, cut_by_edge, measure_quality, sides_differ
 from kneematch.models.model_file import load_model, shipped_model
 from kneematch.models.two_stage import ConsistencyCheck
 from kneematch.paper.pose import pose_from_vector, pose_matrix
@@ -49,17 +40,13 @@ from kneematch.paper.template import Template
 from kneematch.sampling import compose
 from kneematch.search.settings import AUTO, DEFAULT_SETTINGS, LOCATOR, NEURAL, PaperSettings
 
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+Film = Union[Radiograph, str, os.PathLike[str], NDArray[Any], "Dataset"]
+
 GPU_BATCH: Final = 16  # films
 FEWEST_ON_GPU: Final = 4  # films; the CPU prepares fewer in less time than a GPU needs to begin
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class FilmResult:
-    """The detections on one film, or why there are none."""
-
-    size: tuple[int, int] | None = None  # (height, width) of the film
-    detections: tuple[Detection, ...] = ()
-    failure: FilmError | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,10 +91,10 @@ class Detector:
             paper: minimise the paper's energy instead of the robust one.
             device: auto, cpu, cuda or cuda:N, or a torch.device.
             batch_size: films that are searched together. Default: 16. On a CPU it is 1.
-            check: compare what another method found with the networks, for `review`.
+            check: compare what another method found with the networks, to flag doubtful areas.
             knees: 1 or 2, how many frontal knees each film shows; None finds out. Methods other
                 than locator always split a film in two, unless its header names one knee.
-            left_is: "R" or "L", the patient's side at the left of all pictures; it counts before
+            left_is: "R" or "L", the patient's side at the left of all pictures; it overrides
                 headers and markers.
             paper_settings: steps and rate of Adam, scales and stride of the grid search.
 
@@ -117,7 +104,7 @@ class Detector:
         """
         check_method(method)
         if batch_size is not None and batch_size < 1:
-            raise SettingsError(f"a batch of {batch_size}; expected 1 film or more; raise it")
+            raise SettingsError(f"A batch has at least 1 film, not {batch_size}.")
         device = resolve_device(device)
         loaded = None
         if needs_model(template is not None, method, paper=paper, check=check):
@@ -170,56 +157,48 @@ class Detector:
             return self.detect([film])[0]
         if mm_per_px is not None or laterality is not None:
             raise SettingsError(
-                "mm_per_px or laterality beside what is not an array; expected them in the film "
-                "itself; leave them out"
+                "mm_per_px and laterality are only for arrays; other films state their own."
             )
         if isinstance(films, Radiograph | str | os.PathLike) or is_dataset(films):
             return self.detect([films])[0]
         found = []
         for result in self.detect_each(films):
-            if result.failure is not None:
-                raise result.failure
-            found.append(result.detections)
+            if isinstance(result, FilmError):
+                raise result
+            found.append(result)
         return found
 
-    def detect_each(self, films: Iterable[Film]) -> Iterator[FilmResult]:
-        """Yield the result of every film, in order.
+    def detect_each(self, films: Iterable[Film]) -> Iterator[tuple[Detection, ...] | FilmError]:
+        """Yield the knees of every film, in order, or why there are none.
 
-        Where a film cannot be used or shows no frontal knee, the result has no detections, and its
-        `failure` says why.
+        An error is a NoFrontalKnee where the film can be used but shows no frontal knee.
         """
         try:
             source = iter(films)
         except TypeError:
-            raise not_a_film(films) from None
+            raise _not_a_film(films) from None
         while batch := list(islice(source, self.batch_size)):
-            prepared = self.prepare(batch)
-            found = iter(self.find([item for item in prepared if isinstance(item, PreparedFilm)]))
-            for film, item in zip(batch, prepared, strict=True):
-                if not isinstance(item, PreparedFilm):
-                    yield FilmResult(failure=item)
-                elif knees := next(found):
-                    yield FilmResult(item.size, knees)
-                else:
-                    yield FilmResult(item.size, failure=film_error(film, NoFrontalKnee()))
+            read = [_read(film) for film in batch]
+            results = iter(self.detect_radiographs([r for r in read if isinstance(r, Radiograph)]))
+            for film, pixels in zip(batch, read, strict=True):
+                result = next(results) if isinstance(pixels, Radiograph) else pixels
+                yield _film_error(film, result) if isinstance(result, Exception) else result
 
-    def prepare(self, films: Sequence[Film]) -> list[PreparedFilm | FilmError]:
-        """Read films and cut out their knees, on the GPU if there is one and the films are many.
-
-        What cannot be used is returned as an error.
-        """
+    def detect_radiographs(
+        self, films: Sequence[Radiograph]
+    ) -> list[tuple[Detection, ...] | Exception]:
+        """Return the knees of a few films; an error of a film takes the place of its knees."""
         how = self.preparation
         if len(films) < FEWEST_ON_GPU:
             how = replace(how, device="cpu")
-        loaded = [load_film(film, how.device) for film in films]
-        prepared = iter(_prepare([film for film in loaded if isinstance(film, LoadedFilm)], how))
-        results = [next(prepared) if isinstance(film, LoadedFilm) else film for film in loaded]
+        prepared = _prepare_or_fail(films, how) if films else []
+        knees = iter(self._find_all([each for each in prepared if isinstance(each, PreparedFilm)]))
         return [
-            film_error(film, result) if isinstance(result, Exception) else result
-            for film, result in zip(films, results, strict=True)
+            (next(knees) or NoFrontalKnee()) if isinstance(each, PreparedFilm) else each
+            for each in prepared
         ]
 
-    def find(self, films: Sequence[PreparedFilm]) -> list[tuple[Detection, ...]]:
+    def _find_all(self, films: Sequence[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that were prepared.
 
         On a CPU every film is searched alone: it is hardly slower, and its rows do not depend on
@@ -239,9 +218,9 @@ class Detector:
 
     def _find(self, films: list[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that have as many sides each."""
-        views = torch.stack([film.views.pixels.to(self.device) for film in films])  # (N, S, H, W)
+        images = torch.stack([film.images.pixels.to(self.device) for film in films])  # (N, S, H, W)
         with full_precision():
-            problem = make_problem(views, self.template, paper=self.paper)
+            problem = make_problem(images, self.template, paper=self.paper)
             theta = pose_from_vector(self.solver(problem).double(), problem.height_ratio)
             quality = measure_quality(
                 problem,
@@ -251,73 +230,100 @@ class Detector:
                 located=self.preparation.locate,
             )
         matrices = pose_matrix(theta, self.template.aspect, problem.image_aspect).cpu()
-        to_film = compose(torch.stack([film.views.to_film for film in films]), matrices)
-        return self._detections(films, to_film.numpy(), quality)
-
-    def _detections(
-        self, films: list[PreparedFilm], to_film: NDArray[np.float64], quality: Quality
-    ) -> list[tuple[Detection, ...]]:
-        """Return detections from maps (N, S, 3, 3) of the template's [-1, 1]^2 to film pixels."""
+        to_film = compose(torch.stack([film.images.to_film for film in films]), matrices).numpy()
         cut = cut_by_edge(to_film, np.array([film.field for film in films]))
         differ = sides_differ(to_film)
-        found = []
-        for n, film in enumerate(films):
-            scores = dict(enumerate(knee.score for knee in film.knees))
-            if not self.preparation.knees:
-                scores = {s: score for s, score in scores.items() if quality.is_knee(n, s, score)}
-            sound = {s for s, score in scores.items() if not quality.doubts(n, s, score)}
-            knees = []
-            for s in scores:
-                uneven = differ[n] and bool(sound - {s})  # differs from a knee beyond doubt
-                doubts = {"cut": cut[n, s], "uneven": uneven}
-                knees.append(self._detection((n, s), film, to_film[n, s], quality, **doubts))
-            found.append(tuple(knees))
-        return found
+        return [
+            self._detections(film, to_film[n], quality.of_film(n), cut[n], bool(differ[n]))
+            for n, film in enumerate(films)
+        ]
 
-    def _detection(
+    def _detections(
         self,
-        at: tuple[int, int],
         film: PreparedFilm,
         to_film: NDArray[np.float64],
         quality: Quality,
-        **doubts: bool,
-    ) -> Detection:
-        """Return the detection at (film, side) of a batch; see `Quality.review` for the doubts."""
-        knee = film.knees[at[1]]
-        review, reason = quality.review(
-            *at, score=knee.score, metal=knee.metal, tagged=film.tagged, **doubts
-        )
-        if knee.place is not None and knee.place.quarter_turns:
-            turned = f"film turned by {90 * knee.place.quarter_turns} degrees"
-            reason = join_reasons(reason, turned)
-        if knee.laterality.conflict:
-            review, reason = YES, join_reasons(reason, knee.laterality.conflict)
-        if knee.place is not None and not is_spacing_plausible(knee.place.width, film.mm_per_px):
-            review, reason = YES, join_reasons(reason, WRONG_SPACING)
-        found = Detection.from_matrix(
-            to_film,
-            self.template.landmarks,
-            side=SIDES[LEFT if knee.mirrored else RIGHT],
-            laterality=knee.laterality.side,
-            laterality_source=knee.laterality.source,
-            energy=float(quality.energy[at[0]]),
-            loss=float(quality.loss[at]),
-            polarity="negative" if quality.negative[at] else "positive",
-            method=self.method,
-            mm_per_px=film.mm_per_px,
-            review=review,
-            reason=reason,
-        )
-        return replace(found, expected_error_px=found.width_px * quality.expected_error(*at))
+        cut: NDArray[np.bool_],
+        differ: bool,
+    ) -> tuple[Detection, ...]:
+        """Return the knees of a film from maps (S, 3, 3) of the template to film pixels."""
+        knees = dict(enumerate(film.knees))
+        if not self.preparation.knees:
+            knees = {s: knee for s, knee in knees.items() if quality.is_knee(s, knee.score)}
+        sound = {s for s, knee in knees.items() if not quality.doubts(s, knee.score)}
+        found = []
+        for s, knee in knees.items():
+            uneven = differ and bool(sound - {s})  # differs from a knee beyond doubt
+            needs_review, reasons = quality.review(
+                s, knee, film, is_cut=bool(cut[s]), uneven=uneven
+            )
+            detection = Detection.from_matrix(
+                to_film[s],
+                self.template.landmarks,
+                side=SIDES[LEFT if knee.mirrored else RIGHT],
+                method=self.method,
+                laterality=knee.laterality.side,
+                laterality_source=knee.laterality.source,
+                energy=float(quality.energy),
+                loss=float(quality.loss[s]),
+                polarity="negative" if quality.negative[s] else "positive",
+                mm_per_px=film.mm_per_px,
+                needs_review=needs_review,
+                reasons=reasons,
+            )
+            error_px = detection.width_px * quality.expected_error(s)
+            found.append(replace(detection, expected_error_px=error_px))
+        return tuple(found)
 
 
-def _prepare(films: list[LoadedFilm], how: Preparation) -> Sequence[PreparedFilm | Exception]:
+def _read(film: Film) -> Radiograph | Exception:
+    """Return a film, whatever it is given as, or why it cannot be read."""
+    try:
+        if isinstance(film, str | os.PathLike):
+            return read_isolated(film)
+        if isinstance(film, np.ndarray):
+            return radiograph_from_array(film)
+        if is_dataset(film):
+            return radiograph_from_dataset(film)
+        return film if isinstance(film, Radiograph) else _not_a_film(film)
+    except Exception as error:  # noqa: BLE001 - a broken file can raise anything
+        return error
+
+
+def _prepare_or_fail(
+    films: Sequence[Radiograph], how: Preparation
+) -> Sequence[PreparedFilm | Exception]:
     """Prepare films together or, if one of them fails, one by one."""
     try:
         return prepare(films, how)
     except Exception as error:  # one among 500,000 films must not stop the others
-        if may_be_of_gpu(error, how.device):
-            raise
+        if how.device != "cpu" and isinstance(error, RuntimeError):
+            raise  # perhaps the GPU's error, and not the film's
         if len(films) == 1:
             return [error]
-        return [each for film in films for each in _prepare([film], how)]
+        return [each for film in films for each in _prepare_or_fail([film], how)]
+
+
+def _film_error(film: Film, error: Exception) -> FilmError:
+    """Return why a film cannot be used, with its path if it is a file.
+
+    Raises:
+        Exception: the given one, if it is no FilmError and the film is no file but an object that
+            the caller made.
+    """
+    if isinstance(film, str | os.PathLike):
+        path = os.fspath(film)
+        error = to_film_error(path, error)
+        named = str(error) if str(error).startswith(path) else f"{path}: {error}"
+        return type(error)(named)  # a new one, since the traceback of the other holds the pixels
+    if not isinstance(error, FilmError):
+        raise error
+    return type(error)(str(error))
+
+
+def _not_a_film(found: object) -> SettingsError:
+    """Return the error of something that no film can be read from."""
+    return SettingsError(
+        "A film is a path, a NumPy array, a pydicom Dataset or a Radiograph, not a "
+        f"{type(found).__name__}."
+    )

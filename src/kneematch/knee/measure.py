@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -59,7 +59,28 @@ class Measure:
     reason: str = ""
 
 
-Measures = Mapping[str, Measure]
+@dataclass(frozen=True, slots=True, eq=False)
+class JointMeasures:
+    """The outlines of a knee's bones, and what was measured on them, by name."""
+
+    outlines: Outlines
+    values: Mapping[str, Measure]
+
+    @classmethod
+    def from_outlines(cls, outlines: Outlines) -> "JointMeasures":
+        """Measure outlines."""
+        return cls(outlines, measure_outlines(outlines))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold: each measure as [value, sd, unit, reason]."""
+        values = {name: [*astuple(each)] for name, each in self.values.items()}
+        return {"outlines": self.outlines.to_dict(), "values": values}
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "JointMeasures":
+        """Return the measures that `to_dict` wrote."""
+        values = {name: Measure(*each) for name, each in plain["values"].items()}
+        return cls(Outlines.from_dict(plain["outlines"]), values)
 
 
 def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
@@ -159,13 +180,3 @@ def in_mm(measure: Measure, outlines: Outlines, magnification: float = 1.0) -> f
         return None
     length = outlines.width_mm / magnification
     return measure.value / PERCENT * (length**2 if measure.unit == AREA else length)
-
-
-def measures_to_dict(measures: Measures) -> dict[str, Any]:
-    """Return measures as JSON can hold them: [value, sd, unit, reason] by name."""
-    return {name: [each.value, each.sd, each.unit, each.reason] for name, each in measures.items()}
-
-
-def measures_from_dict(plain: Mapping[str, Any]) -> dict[str, Measure]:
-    """Return the measures that `measures_to_dict` wrote."""
-    return {name: Measure(*values) for name, values in plain.items()}

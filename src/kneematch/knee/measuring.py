@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from kneematch.films.annotation import find_plateau_margins
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.crop import Placed, cut
-from kneematch.knee.detection import YES, Detection, join_reasons
+from kneematch.knee.detection import Detection
 from kneematch.knee.knee_images import knee_images
-from kneematch.knee.measure import doubts, measure_outlines
+from kneematch.knee.measure import JointMeasures, doubts, measure_outlines
 from kneematch.knee.metal import find_metal
 from kneematch.knee.outlines import Array, Outlines
 from kneematch.knee.quality import (
@@ -80,10 +80,10 @@ def measure_placed_knees(
     Whether a knee is cut by the film's edge or has metal in it is found out at its new place.
     """
     flagged = [
-        replace(knee, review=YES, reason=join_reasons(*_obstacles(film, knee))) for knee in placed
+        replace(knee, needs_review=True, reasons=tuple(_obstacles(film, knee))) for knee in placed
     ]
     measured = measure_knees(film, flagged, network)
-    return tuple(replace(knee, review="", reason="") for knee in measured)
+    return tuple(replace(knee, needs_review=False, reasons=()) for knee in measured)
 
 
 def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
@@ -109,16 +109,18 @@ def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> De
     measures = measure_outlines(outlines)
     obstacles = [reason for reason in found.review_reasons if reason in OBSTACLES]
     reasons = doubts(outlines, float(np.linalg.norm(across)))
-    review, reason = found.review, found.reason
-    if reasons:
-        review, reason = YES, join_reasons(reason, *reasons)
     if obstacles or reasons:
         first = (obstacles or reasons)[0]
         measures = {
             name: replace(each, value=None, sd=None, reason=first)
             for name, each in measures.items()
         }
-    return replace(found, outlines=outlines, measures=measures, review=review, reason=reason)
+    return replace(
+        found,
+        measures=JointMeasures(outlines, measures),
+        needs_review=found.needs_review or bool(reasons),
+        reasons=(*found.reasons, *reasons),
+    )
 
 
 def _plateau(found: Detection) -> tuple[Array, Array]:

@@ -105,9 +105,9 @@ def _outline(draw: ImageDraw.ImageDraw, found: Detection, scale: float, line: fl
 
 def _bones(found: Detection) -> list[Points]:
     """Return the outlines of the bones, (K, 2) each, where the knee is measured."""
-    if found.outlines is None:
+    if found.measures is None:
         return []
-    bones = found.outlines
+    bones = found.measures.outlines
     lines = bones.femur, bones.tibia, *bones.femur_sides, *bones.tibia_sides
     return [points for points in lines if len(points) > 1]
 

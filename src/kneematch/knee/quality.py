@@ -1,7 +1,7 @@
 """Measure how well each detection fits, and say which ones a person should review, and why."""
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.devices import copy_back
-from kneematch.knee.detection import CORNERS, YES, join_reasons
+from kneematch.knee.detection import CORNERS
 from kneematch.models.two_stage import ConsistencyCheck
 from kneematch.paper.energy import (
     losses,
@@ -20,6 +20,9 @@ from kneematch.paper.energy import (
 )
 from kneematch.paper.problem import Problem
 from kneematch.sampling import resize, transform
+
+if TYPE_CHECKING:
+    from kneematch.knee.preparation import PreparedFilm, PreparedKnee
 
 # Limits of the methods that work on halves, chosen on phantoms and on labelled real films;
 # benchmarks/review_flags.py counts the good and the bad areas that they flag.
@@ -74,9 +77,9 @@ WRONG_TAG: Final = "wrong polarity tag"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quality:
-    """Measures of areas on N films with S sides each; arrays are (N, S) unless noted."""
+    """Measures of the areas on a film with S sides, (S,) each; of N films, (N, S)."""
 
-    energy: NDArray[np.float64]  # (N,), the paper's energy, whichever was minimised
+    energy: NDArray[np.float64]  # () or (N,), the paper's energy, whichever was minimised
     loss: NDArray[np.float64]  # the paper's one-sided loss
     negative: NDArray[np.bool_]  # bright and dark are swapped against the template
     mismatch: NDArray[np.float64]  # one-sided loss of the energy that was minimised
@@ -84,33 +87,38 @@ class Quality:
     network_distance: NDArray[np.float64] | None = None  # 0 where the check was skipped
     brightness: NDArray[np.float64] | None = None  # how far its brightest parts stand out from bone
 
-    def is_knee(self, film: int, side: int, score: float | None) -> bool:
+    def of_film(self, film: int) -> "Quality":
+        """Return the measures of one of N films."""
+        arrays = {item.name: getattr(self, item.name) for item in fields(self)}
+        return Quality(
+            **{k: v[film] if isinstance(v, np.ndarray) else v for k, v in arrays.items()}
+        )
+
+    def is_knee(self, side: int, score: float | None) -> bool:
         """Return whether what the locator saw is a frontal knee at all, on closer inspection.
 
         `score` says how certain the locator is; None if it was not used, and nothing is known.
         """
-        at = film, side
         if score is None:
             return True
         if score >= CERTAIN_SCORE:
-            return bool(self.mismatch[at] <= WORST_LOCATED_MISMATCH)
-        seen = self.network_distance is None or self.network_distance[at] <= MAX_NETWORK_DISTANCE
-        return bool(seen and self.mismatch[at] <= WORST_MISMATCH)
+            return bool(self.mismatch[side] <= WORST_LOCATED_MISMATCH)
+        seen = self.network_distance is None or self.network_distance[side] <= MAX_NETWORK_DISTANCE
+        return bool(seen and self.mismatch[side] <= WORST_MISMATCH)
 
-    def doubts(self, film: int, side: int, score: float | None) -> list[str]:
-        """Return the reasons to review an area that lie in itself; arguments as of `review`."""
-        at = film, side
-        mismatch = self.mismatch[at]
+    def doubts(self, side: int, score: float | None) -> list[str]:
+        """Return the reasons to review an area that lie in itself; arguments as for `is_knee`."""
+        mismatch = self.mismatch[side]
         limit = MAX_NETWORK_DISTANCE if self.neural else MAX_SEARCH_DISTANCE
         if score is None:
             strange = not mismatch <= MAX_MISMATCH  # NaN counts as a mismatch
-            strange |= bool(self.loss[at] > MAX_LOSS)
+            strange |= bool(self.loss[side] > MAX_LOSS)
             absent = not mismatch <= WORST_MISMATCH
         else:
             strange = score < CERTAIN_SCORE
             absent = not mismatch <= WORST_LOCATED_MISMATCH
             limit = float(np.interp(mismatch, *MAX_LOCATED_DISTANCE))
-        far = self.network_distance is not None and bool(self.network_distance[at] > limit)
+        far = self.network_distance is not None and bool(self.network_distance[side] > limit)
         doubts = {
             NO_KNEE: absent,
             ATYPICAL: not absent and (strange or (far and self.neural)),
@@ -119,40 +127,38 @@ class Quality:
         return [reason for reason, doubtful in doubts.items() if doubtful]
 
     def review(
-        self,
-        film: int,
-        side: int,
-        *,
-        score: float | None = None,
-        metal: bool | None = None,
-        cut: bool = False,
-        uneven: bool = False,
-        tagged: bool = False,
-    ) -> tuple[str, str]:
-        """Return `review` ("yes" or empty) and `reason` of one area.
+        self, side: int, knee: "PreparedKnee", film: "PreparedFilm", *, is_cut: bool, uneven: bool
+    ) -> tuple[bool, tuple[str, ...]]:
+        """Return whether a person should look at an area, and the reasons and notes.
 
         Args:
-            film: number of the film.
-            side: number of the knee on it.
-            score: how certain the locator is; None if it was not used.
-            metal: there is metal in the knee; None judges by the brightness of the area.
-            cut: the joint leaves the exposed part of the film.
+            side: number of the knee on its film.
+            knee: what is known of the knee from the preparation of its film.
+            film: its film.
+            is_cut: the joint leaves the exposed part of the film.
             uneven: the two knees of the film differ too much, and this may be the wrong one.
-            tagged: the film has a tag that says whether bones are bright.
         """
+        metal, location = knee.metal, knee.location
         if metal is None:
-            metal = self.brightness is not None and self.brightness[film, side] > MAX_BRIGHTNESS
-        others = {SIDES_DIFFER: uneven, CUT: cut, METAL: metal}
-        reasons = self.doubts(film, side, score) + [each for each, true in others.items() if true]
-        notes = [WRONG_TAG if tagged else NEGATIVE] if self.negative[film, side] else []
-        return YES if reasons else "", join_reasons(*reasons, *notes)
+            metal = self.brightness is not None and bool(self.brightness[side] > MAX_BRIGHTNESS)
+        reasons = self.doubts(side, knee.score)
+        reasons += [
+            each for each, true in {SIDES_DIFFER: uneven, CUT: is_cut, METAL: metal}.items() if true
+        ]
+        notes = [WRONG_TAG if film.tagged else NEGATIVE] if self.negative[side] else []
+        if location is not None and location.quarter_turns:
+            notes.append(f"film turned by {90 * location.quarter_turns} degrees")
+        more = [knee.laterality.conflict] if knee.laterality.conflict else []
+        if location is not None and not is_spacing_plausible(location.width, film.mm_per_px):
+            more.append(WRONG_SPACING)
+        return bool(reasons or more), (*reasons, *notes, *more)
 
-    def expected_error(self, film: int, side: int) -> float:
+    def expected_error(self, side: int) -> float:
         """Return a margin error that 9 of 10 such areas stay below, in widths of the area."""
-        mismatch, least = self.mismatch[film, side], 0.0
+        mismatch, least = self.mismatch[side], 0.0
         if self.network_distance is not None:
             mismatch = np.minimum(mismatch, COMMON_MISMATCH)
-            least = ERROR_PER_DISTANCE * self.network_distance[film, side]
+            least = ERROR_PER_DISTANCE * self.network_distance[side]
         return float(np.maximum(np.interp(mismatch, *EXPECTED_ERROR), least))
 
 

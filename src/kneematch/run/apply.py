@@ -1,28 +1,24 @@
 """apply_review: write the decisions of a review to all files of a run."""
 
-import csv
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kneematch.errors import SettingsError
-from kneematch.films.csv_text import read_csv
 from kneematch.films.files import remove_leftovers
-from kneematch.films.run_folder import JOURNAL, RUN, find_root
+from kneematch.films.run_folder import FOLDERS, REPORT, RUN, find_root
 from kneematch.films.write import is_own_picture
+from kneematch.knee.decision import Decision
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.run.artifacts import crop_size
 from kneematch.run.config import DetectConfig, config_from_json
-from kneematch.run.journal import Journal
-from kneematch.run.outputs.run_file import Counts, Run, read_run
-from kneematch.run.outputs.tables import TABLES, landmark_names
-from kneematch.run.results import (
-    measure_corrections,
-    write_artifacts,
-    write_results,
-    write_run_and_report,
-)
-from kneematch.run.row import row_reviser
+from kneematch.run.database import Run
+from kneematch.run.decisions import read_decisions
+from kneematch.run.outputs.report import write_report
+from kneematch.run.outputs.run_file import Counts, RunInfo, write_run
+from kneematch.run.outputs.write import write_outputs
+from kneematch.run.pipeline import save_visits
+from kneematch.run.visit import Visit
+from kneematch.run.workers import map_visits
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,73 +39,89 @@ def apply_review(
     out: Path,
     *,
     root: Path | None = None,
+    decisions: Path | None = None,
     workers: int | None = None,
     progress: Progress = no_progress,
 ) -> ApplyResult:
-    """Write tables, report and artifacts of a run again, from the rows as reviewed.
+    """Visit the films about which something was decided, and write tables and report again.
 
     Args:
         out: the folder that `kneematch detect` wrote.
         root: folder of films with relative paths; None finds it as `find_root` does.
+        decisions: review.csv of another run on the same films, whose decisions are added first.
         workers: number of worker processes; None chooses it.
         progress: shows progress.
 
     Raises:
-        SettingsError: the folder holds no run that has ended, or another program writes to it.
+        SettingsError: the folder holds no run that has ended, or another process is using it.
     """
-    run = read_run(out / RUN)
-    config = run_config(run)
-    with Journal(out / JOURNAL) as journal:
-        check_ended(journal)
-        journal.root, _ = find_root(out, journal.films, root)
-        journal.revise = row_reviser(out, journal.root)
-        remove_leftovers(out, *(path for path in out.iterdir() if path.is_dir()))
-        count = choose_workers(workers, journal.count)
-        problems = measure_corrections(config, journal, workers=count, progress=progress)
-        counts = write_results(config, out, journal, _landmarks(out), progress=progress)
-        problems += write_artifacts(config, out, journal, workers=count, progress=progress)
-        write_run_and_report(out, journal, lambda: replace(run, counts=counts), workers=count)
+    with Run(out) as run:
+        config, info = run_config(run), ended_run(run)
+        if decisions is not None:
+            add_decisions(run, decisions)
+        paths = [path for _, path in run.paths()]
+        folder, _ = find_root(out, run.setting("out"), paths, root)
+        remove_leftovers(out, *(out / name for name in FOLDERS))
+        films = list(run.to_visit(run.decided()))
+        visit = Visit(config, out, folder)
+        visited = (
+            # A film of which something is missing is visited again the next time.
+            [replace(film, last_decision=0) if film.missing else film for film in batch]
+            for batch in map_visits(visit, films, workers=choose_workers(workers, len(films)))
+        )
+        problems = save_visits(run, visited, progress, len(films))
+        counts, summary = write_outputs(run, config, run.setting("landmarks"), progress=progress)
+        info = replace(info, counts=counts)
+        write_report(out / REPORT, info, summary, run.thumbnail)
+        run.store(run=info.to_dict())
+        write_run(info, out / RUN)
     return ApplyResult(out, counts, tuple(problems))
 
 
-def check_ended(journal: Journal) -> None:
-    """Raise SettingsError unless every film of a run has a row."""
-    if journal.done() < journal.count:
+def ended_run(run: Run) -> RunInfo:
+    """Return how a run went; raise SettingsError unless it has ended."""
+    left, stored = run.count("status = ''"), run.setting("run")
+    if left or stored is None:
         raise SettingsError(
-            f"{journal.path}: {journal.count - journal.done()} films have no row; expected a run "
-            "that has ended; continue it with `kneematch detect`"
+            f"{left} films of the run in {run.out} have not been searched. Continue it with "
+            "`kneematch detect`."
         )
+    return RunInfo.from_dict(stored)
 
 
 def run_config(run: Run) -> DetectConfig:
-    """Return the settings that say which files a run has.
-
-    Raises:
-        SettingsError: run.json was changed by hand.
-    """
-    settings = {**run.settings, "resume": False, "force": False}
+    """Return the settings of a run, which say what files it has."""
     try:
+        settings = {**run.setting("config"), "resume": False, "force": False}
         if settings.get("sheet") is not None:  # drawn again if it is where it was
             sheet = Path(settings["sheet"])
             settings["sheet"] = sheet if is_own_picture(sheet) else None
-        config = config_from_json(settings)
-        if config.crops:
-            crop_size(config)
-        return config
+        return config_from_json(settings)
     except (TypeError, ValueError) as error:
         raise SettingsError(
-            f"{RUN}: settings that no run has ({error}); expected those of `kneematch detect`; "
-            "run the films again"
+            f"The settings in {run.path} cannot be read. Run the films again."
         ) from error
 
 
-def _landmarks(out: Path) -> list[str]:
-    path = out / TABLES[0]
-    try:
-        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            return landmark_names(next(read_csv(file)))
-    except (OSError, csv.Error, StopIteration) as error:
+def add_decisions(run: Run, path: Path) -> None:
+    """Add the decisions of a review.csv to a run; those that hold already are left out.
+
+    Raises:
+        SettingsError: the file is not a review.csv, or is about other films.
+    """
+    films = {film: number for number, film in run.paths()}
+    latest: dict[tuple[str, str], tuple[str, Decision]] = {}
+    for time, film, side, decision, revoked in read_decisions(path):
+        latest.pop((film, side), None)
+        if not revoked:
+            latest[film, side] = time, decision
+    unknown = sorted({film for film, _ in latest} - {*films})
+    if unknown:
         raise SettingsError(
-            f"{path}: cannot be read; expected the table of a run; write it again by the command "
-            "of the run, `kneematch detect`"
-        ) from error
+            f"{path}: {len(unknown)} films are not in the run, such as {unknown[0][-100:]}."
+        )
+    known = {film.id: film.decisions for film in run.to_visit(films.values())}
+    for (film, side), (time, decision) in latest.items():
+        before = known[films[film]].get(side)
+        if before is None or before.to_dict() != decision.to_dict():
+            run.decide(films[film], side, decision, time)

@@ -13,6 +13,7 @@ from kneematch.options import INPUT, METHOD, OUTPUT, PERFORMANCE, check_options,
 from kneematch.search.settings import AUTO, DEFAULT_SETTINGS, LOCATOR, METHODS, PaperSettings
 
 if TYPE_CHECKING:
+    from kneematch.knee.crop import CropSize
     from kneematch.knee.detector import Detector
 
 KNEES: Final = ("auto", "1", "2")
@@ -24,7 +25,6 @@ CROP_PRESETS: Final = {
     "140mm-224px": (140.0, 224),
 }
 EXPORTS: Final = ("coco", "dicom", "markups", "pts")
-PRELOAD: Final = "KNEEMATCH_PRELOAD"  # environment variable: a DetectConfig as JSON
 # What users call the settings that rows depend on; others are shown by their own names.
 SETTING_LABELS: Final = {
     **{name: f"--{name}" for name in ("model", "template", "method", "paper", "knees", "device")},
@@ -180,6 +180,17 @@ class DetectConfig:
             paper_settings=self.paper_settings,
         )
 
+    def crop_size(self) -> "CropSize":
+        """Return the size of crops; what is not given is CropSize's default."""
+        from kneematch.knee.crop import CropSize
+
+        given = {"mm": self.crop_mm, "spacing_mm": self.crop_spacing, "px": self.crop_px}
+        if self.crop_preset is not None:
+            mm, pixels = CROP_PRESETS[self.crop_preset]
+            given |= {"mm": mm, "spacing_mm": mm / pixels}
+        sizes = {name: value for name, value in given.items() if value is not None}
+        return CropSize(**sizes, mirror=self.mirror)  # type: ignore[arg-type]
+
     def fingerprint(self, method: str, device: str, hashes: Mapping[str, str]) -> Fingerprint:
         """Return what rows depend on, given method and device as chosen and hashes of files."""
         return {
@@ -210,6 +221,15 @@ class DetectConfig:
             files["template"] = self.template
             files["template_film"] = load_annotation(self.template).film
         return {name: content_hash(path) for name, path in files.items()}
+
+    def outline_hash(self) -> dict[str, str]:
+        """Return the SHA-256 of the outline network, after checking that it can be used."""
+        from kneematch.films.files import content_hash
+        from kneematch.knee.measuring import outline_network
+        from kneematch.models.outlines import shipped_network
+
+        outline_network(self.outlines)
+        return {"outlines": content_hash(self.outlines or shipped_network())}
 
 
 def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:

@@ -1,54 +1,47 @@
-"""The stages of a run: load the detector, compare films with the journal, search, write results."""
+"""detect_folder: visit many films, in a run that survives bad files and power cuts.
+
+Heavy modules are imported inside functions: the process that workers are forked from is started
+first, and imports the same meanwhile.
+"""
 
 import logging
+import os
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
-from itertools import islice
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from kneematch.devices import most_workers, one_thread, resolve_device
-from kneematch.errors import TemplateError
+from kneematch.errors import SettingsError, TemplateError
+from kneematch.films.discovery import select_films
 from kneematch.films.files import (
     FileVersion,
     file_versions,
     make_out_folder,
-    refuse_existing,
     remove_leftovers,
 )
-from kneematch.films.run_folder import FOLDERS, JOURNAL, OLD_JOURNAL
-from kneematch.knee.detector import GPU_BATCH, Detector
-from kneematch.knee.methods import read_template
-from kneematch.memory import release_memory
-from kneematch.parallel import choose_workers
-from kneematch.progress import Progress
-from kneematch.run.artifacts import crop_size
+from kneematch.films.read import is_uncompressed
+from kneematch.films.run_folder import FOLDERS, JOURNAL, REPORT, RUN, RUN_DATABASE, THUMBNAILS
+from kneematch.memory import keep_memory, release_memory
+from kneematch.parallel import choose_workers, start_early
+from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, Fingerprint
-from kneematch.run.decisions import FILE_NAME
-from kneematch.run.journal import Journal
-from kneematch.run.outputs.run_file import Clock, Counts, Run, device_name
-from kneematch.run.results import (
-    measure_corrections,
-    remove_artifacts,
-    remove_results,
-    write_artifacts,
-    write_results,
-    write_run_and_report,
-)
-from kneematch.run.row import Row, row_reviser
-from kneematch.run.workers import detect_rows
-from kneematch.search.settings import AUTO, LOCATOR
 
 if TYPE_CHECKING:
+    from kneematch.knee.detector import Detector
+    from kneematch.run.database import Run
+    from kneematch.run.film_record import FilmRecord
+    from kneematch.run.outputs.run_file import Clock
     from kneematch.run.ray import Cluster
+    from kneematch.run.visit import Visit
 
 logger = logging.getLogger("kneematch")
 
 LISTED_REASONS: Final = 10  # kept in the result; failures.csv has all
+COMMIT_FILMS, COMMIT_S = 64, 1.0  # films, or seconds, after which the database is written
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,120 +49,174 @@ class DetectResult:
     """The outcome of a run."""
 
     out: Path
-    films: int  # with detections
+    films: int  # films with detections
     knees: int
     review: int  # knees that a person should look at
     no_knee: int  # films without a frontal knee
     failed: int  # films that could not be used
-    reasons: tuple[str, ...]  # of the first films that could not be used
-    unmade: int  # films of which a picture, a crop, an export or measures could not be made
-    unmade_reasons: tuple[str, ...]  # the first ones
+    reasons: tuple[str, ...]  # why the first of them could not be used
+    missing: int  # films of which a picture, a crop, an export or measures could not be made
+    missing_reasons: tuple[str, ...]  # the first ones
     gone: int = 0  # films of earlier runs that are no longer there; their rows are kept
     changed: int = 0  # films that were searched again, since their files have changed
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
-    """Everything that is settled before the first film."""
-
-    films: Sequence[str]
-    out: Path
-    config: DetectConfig
-    detector: Detector
-    device: str  # on which films are searched
-    device_name: str
-    workers: int
-    searchers: int  # those of them that fit into a GPU's memory
-    hashes: dict[str, str]
-    fingerprint: Fingerprint
-
-
-def run_stages(
-    films: Sequence[str],
-    versions: Sequence[FileVersion | None],
-    out: Path,
-    config: DetectConfig,
-    clock: Clock,
-    progress: Progress,
+def detect_folder(
+    films: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    config: DetectConfig | None = None,
+    *,
+    progress: Progress = no_progress,
 ) -> DetectResult:
-    """Detect on films, given the versions of their files; see `detect_folder`."""
+    """Detect the knee joint areas of films, and write tables, a report and pictures.
+
+    The run in the folder is continued: films that it has are not searched again, unless their
+    files have changed.
+
+    Args:
+        films: files, folders, patterns, lists (`@list.txt`, a CSV with a column of paths), or
+            several of these.
+        out: folder for the results.
+        config: settings; default: the built-in model on the fastest device.
+        progress: shows progress.
+
+    Raises:
+        SettingsError: the settings contradict each other, or those of the run in the folder.
+    """
+    config, folder = config or DetectConfig(), Path(out)
+    found = select_films(
+        films,
+        series=config.series,
+        limit=config.limit,
+        part=(config.part_id, config.num_parts),
+        leave_out=[folder, *(folder / name for name in FOLDERS)],
+    )
+    return detect_files(found, folder, config, progress=progress)
+
+
+def detect_files(
+    paths: Sequence[str], out: Path, config: DetectConfig, *, progress: Progress = no_progress
+) -> DetectResult:
+    """Detect on files that were found already; see `detect_folder`."""
+    started = datetime.now(UTC), monotonic()
+    versions = file_versions(paths, hashed=config.hash_films)
+    if not any(versions):
+        others = f" and {len(paths) - 1} others" if len(paths) > 1 else ""
+        raise SettingsError(f"No such file or folder: {paths[0]}{others}")
+    _start_workers_early(paths, config)
+    from kneematch.devices import one_thread
+    from kneematch.run.outputs.run_file import Clock
+
+    clock = Clock(*started)
     connection: AbstractContextManager[Cluster | None] = nullcontext()
     if config.engine == "ray":
         from kneematch.run.ray import connect
 
         connection = connect(config.ray_address)
     with connection as cluster:
-        plan = _plan(films, out, config, cluster)
-        if plan.workers:
-            release_memory()  # what loading has freed
-        with _open_journal(plan) as journal:
-            work = compare_films(journal, films, versions)
-            remove_artifacts(out, [journal.names[k] for k in work.changed])
+        plan = _make_plan(len(paths), out, config, cluster)
+        if plan.config.sheet is not None:
+            from kneematch.films.write import check_picture_path
+
+            check_picture_path(plan.config.sheet, paths, out=out)
+        with _open_run(plan) as run, one_thread():
+            work = _compare(run, paths, versions, plan.visit)
             clock.end("start")
-            _detect(plan, journal, work, cluster, progress)
-            clock.end("search")
-            return _write(plan, journal, work, clock, progress)
+            missing = _visit_films(plan, run, work, cluster, progress)
+            clock.end("visits")
+            return _finish(plan, run, work, missing, clock, progress)
 
 
-def _plan(
-    films: Sequence[str], out: Path, config: DetectConfig, cluster: "Cluster | None"
-) -> _Plan:
+def _start_workers_early(paths: Sequence[str], config: DetectConfig) -> None:
+    """Have another process import what workers need while this one imports the same."""
+    keep_memory()
+    if config.engine != "local":
+        return
+    if choose_workers(config.workers, len(paths)):
+        start_early("kneematch.run.workers")
+    elif not is_uncompressed(paths[0]):  # which a child process will decode
+        start_early("kneematch.films.read")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """Everything that is settled before the first film."""
+
+    config: DetectConfig  # with the device and the method that were chosen
+    visit: "Visit"
+    detector: "Detector"
+    device_name: str
+    workers: int
+    hashes: dict[str, str]
+    fingerprint: Fingerprint
+
+
+def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | None") -> _Plan:
+    from kneematch.devices import most_workers, resolve_device
+    from kneematch.knee.detector import GPU_BATCH
+    from kneematch.run.outputs.run_file import device_name
+    from kneematch.run.visit import Visit
+
     if config.crops:
-        crop_size(config)  # or it would be refused only when the films are done
-    if config.sheet is not None:
-        from kneematch.films.write import check_picture_path
-
-        check_picture_path(config.sheet, films, out=out)
-    workers = searchers = choose_workers(config.workers, len(films))
+        config.crop_size()  # or it would be refused only with the first film
+    workers = choose_workers(config.workers, films)
     if cluster is None:
         device = resolve_device(config.device)
         name = device_name(device)
-        searchers = min(workers, most_workers(device, config.batch_size or GPU_BATCH))
-        if searchers < workers:
+        room = most_workers(device, config.batch_size or GPU_BATCH)
+        if room < workers:
             logger.warning(
-                "room for %d of %d workers in the memory of %s; free some of it, or choose a "
-                "smaller --batch-size",
-                searchers,
-                workers,
+                "The memory of %s has room for %d of %d workers. Free some of it, or choose a "
+                "smaller --batch-size.",
                 device,
+                room,
+                workers,
             )
+        workers = min(workers, room)
     else:
         device, name = cluster.device(config.device), cluster.name
     # Where others search, this process only checks the settings.
-    searches = cluster is None and searchers == 0
+    searches = cluster is None and workers == 0
     detector = replace(config, device=device if searches else "cpu").load_detector()
     hashes = config.file_hashes()
+    chosen = replace(config, device=device)
+    if device != "cpu":  # its arithmetic might choose another method than this process has
+        chosen = replace(chosen, method=detector.method)
+    visit = Visit(chosen, out)
+    if searches:
+        visit.__dict__["detector"] = detector
     if config.measure:
-        from kneematch.run.measure_rows import outline_hash  # imports SciPy, which is slow
-
-        hashes |= outline_hash(config.outlines)
+        hashes |= config.outline_hash()
     logger.debug(
         "%d films; method %s, model %s, template %s, device %s, %d workers",
-        len(films),
+        films,
         detector.method,
         config.model or "built in",
         config.template or "the model's own",
         name,
-        searchers,
+        workers,
     )
-    if config.template and config.method == AUTO and not config.paper:
+    if config.template and config.method == "auto" and not config.paper:
         _warn_of_halves(config.template, detector.method)
-    settings = config.fingerprint(detector.method, device, hashes)
-    return _Plan(films, out, config, detector, device, name, workers, searchers, hashes, settings)
+    fingerprint = config.fingerprint(detector.method, device, hashes)
+    return _Plan(config, visit, detector, name, workers, hashes, fingerprint)
 
 
 def _warn_of_halves(template: str, method: str) -> None:
     """Warn if `auto` could not choose the locator for a template, which changes what is found."""
-    if method == LOCATOR:
+    from kneematch.knee.methods import read_template
+
+    if method == "locator":
         return
     reason = "the networks see no knee where it was drawn"
     try:
         read_template(template, located=True)
     except TemplateError as error:
-        reason = str(error).split("; ")[0]
+        reason = str(error)[:120]
     logger.warning(
-        "%s: not found by the method locator (%s); %s is used instead, which looks for two knees "
-        "on every film; for films of one knee or none, draw a fine box around the whole joint",
+        "%s cannot be found by the method locator (%s). The method %s is used instead, which looks "
+        "for two knees on every film. For films of one knee or none, draw a fine box around the "
+        "whole joint.",
         template,
         reason,
         method,
@@ -177,55 +224,78 @@ def _warn_of_halves(template: str, method: str) -> None:
 
 
 @contextmanager
-def _open_journal(plan: _Plan) -> Iterator[Journal]:
-    """Yield the journal of the run in the folder, or a new one.
+def _open_run(plan: _Plan) -> Iterator["Run"]:
+    """Yield the run in the output folder, or a new one.
 
     Raises:
-        SettingsError: the folder holds a run of version 0.1 or one with other settings.
+        SettingsError: the folder holds a run with other settings, or of an earlier version.
     """
-    out, force = plan.out, plan.config.force
-    old = out / OLD_JOURNAL
-    if old.exists() and not force:
-        refuse_existing(old, "a run of version 0.1")
+    from kneematch.run.database import Run
+
+    out, config = plan.visit.out, plan.config
     make_out_folder(out)
-    revise = row_reviser(out)
-    with Journal(out / JOURNAL, create=True) as journal:
-        journal.revise = revise
-        if force:
-            remove_results(out, journal)
-            old.unlink(missing_ok=True)
-        if force or journal.settings is None:
-            journal.begin(plan.fingerprint)
-        journal.check(plan.fingerprint)
+    if config.force:
+        _remove_run(out)
+    elif (out / JOURNAL).exists() and not (out / RUN_DATABASE).exists():
+        raise SettingsError(
+            f"{out} holds a run of kneematch 0.2. Name another folder, or replace it with --force."
+        )
+    with Run(out, create=True) as run:
+        if run.setting("fingerprint") is None:
+            run.store(fingerprint=dict(plan.fingerprint))
+        run.check(plan.fingerprint)
+        landmarks = list(plan.detector.template.landmarks)
+        run.store(config=asdict(config), out=str(out), landmarks=landmarks)
         remove_leftovers(out, *(out / name for name in FOLDERS))
-        yield journal
+        yield run
+
+
+def _remove_run(out: Path) -> None:
+    """Remove the run in a folder: its database and the files that it made, and no others."""
+    from kneematch.run.database import Run
+    from kneematch.run.outputs.write import remove_results
+
+    names: list[str] = []
+    if (out / RUN_DATABASE).exists():
+        try:
+            with Run(out) as run:
+                names = [name for (name,) in run.query("SELECT name FROM films")]
+        except SettingsError as error:
+            if "damaged" not in str(error):
+                raise
+    remove_results(out, names)
+    for name in (RUN_DATABASE, THUMBNAILS, JOURNAL):
+        for ending in ("", "-journal"):
+            (out / f"{name}{ending}").unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
-    """What is left to do, by the indices of films in the journal."""
+class _Work:
+    """What is to be done, by the ids of films."""
 
-    versions: dict[int, FileVersion | None]  # of the files of all named films
-    search: list[int]  # films without a row of their present version
-    changed: list[int]  # those among them that have a row of another version
+    versions: dict[int, FileVersion | None]  # versions of the files of all named films
+    visit: list[int]
+    search: set[int]  # the films among these without detections of their present version
+    changed: list[int]  # the films among these that have detections of another version
+    gone: list[int]  # films with detections that are no longer there
 
 
-def compare_films(
-    journal: Journal, films: Sequence[str], versions: Sequence[FileVersion | None]
-) -> Work:
-    """Add the named films to a run, and find out which are to be searched.
+def _compare(
+    run: "Run", paths: Sequence[str], versions: Sequence[FileVersion | None], visit: "Visit"
+) -> _Work:
+    """Add the named films to a run, and find out which are to be visited.
 
-    Films that are no longer there keep their rows, and those with detections are marked. `versions`
-    are those of the named files, None where there is none.
+    Films that are no longer there keep their rows, and are marked.
     """
-    named = dict(zip(journal.add(films), versions, strict=True))
-    done = [k for k in named if journal.is_done(k)]
-    changed = [k for k in done if not _is_same(journal.version(k), named[k])]
-    others = [k for k in range(journal.count) if k not in named and journal.is_done(k)]
-    found = file_versions([journal.films[k] for k in others])
-    present = named | dict(zip(others, found, strict=True))
-    gone = [k for k, version in present.items() if version is None and journal.version(k)]
-    journal.mark_gone(gone)
+    named = dict(zip(run.add(paths), versions, strict=True))
+    before = run.versions()
+    done = [k for k in named if k in before]
+    changed = [k for k in done if not _is_same(before[k], named[k])]
+    others = [(k, path) for k, path in run.paths() if k in before and k not in named]
+    found = file_versions([path for _, path in others])
+    present = named | dict(zip((k for k, _ in others), found, strict=True))
+    gone = [k for k, now in present.items() if now is None and before.get(k) is not None]
+    run.mark_gone(gone)
     if done or gone:
         logger.info(
             "%s films: %s done before, %s new%s%s",
@@ -235,7 +305,9 @@ def compare_films(
             f", {len(gone):,} gone (kept in the table, marked)" if gone else "",
             f", {len(changed):,} changed" if changed else "",
         )
-    return Work(named, sorted({*named} - {*done} | {*changed}), changed)
+    search = {*named} - {*done} | {*changed}
+    outdated = {k for k in run.outdated(visit.artifacts) if present.get(k) is not None}
+    return _Work(named, sorted(search | outdated | {*run.decided()}), search, changed, gone)
 
 
 def _is_same(before: FileVersion | None, now: FileVersion | None) -> bool:
@@ -243,72 +315,95 @@ def _is_same(before: FileVersion | None, now: FileVersion | None) -> bool:
     return now is None or (before is not None and before.is_same(now))
 
 
-def _detect(
-    plan: _Plan, journal: Journal, work: Work, cluster: "Cluster | None", progress: Progress
-) -> None:
-    """Search the films that are left; write rows down as they come."""
-    films = [(index, journal.films[index]) for index in work.search]
-    config = replace(plan.config, device=plan.device)
-    if config.device != "cpu":  # its arithmetic might choose another method than the journal names
-        config = replace(config, method=plan.detector.method)
-    found: Generator[list[Row]]
+def _visit_films(
+    plan: _Plan, run: "Run", work: _Work, cluster: "Cluster | None", progress: Progress
+) -> list[str]:
+    """Visit films and write down what was found as it comes; return what could not be made."""
+    from kneematch.run.workers import map_visits
+
+    films = [
+        _unsearched(film, work.versions[film.id]) if film.id in work.search else film
+        for film in run.to_visit(work.visit)
+    ]
+    if plan.workers:
+        release_memory()  # what loading has freed
+    visited: Generator[list[FilmRecord]]
     if cluster is None:
-        found = detect_rows(plan.detector, config, films, workers=plan.searchers)
+        visited = map_visits(plan.visit, films, workers=plan.workers)
     else:
-        found = cluster.detect_rows(config, films)
-    if config.measure:
-        from kneematch.run.measure_rows import measure_rows
+        visited = cluster.map_visits(plan.visit, films)
+    count = max(len(work.versions), len(films))
+    return save_visits(run, visited, progress, count, count - len(films))
 
-        found = measure_rows(found, config.outlines, workers=plan.workers)
-    with (
-        progress("detecting", len(plan.films), len(plan.films) - len(films)) as advance,
-        one_thread(),
-        closing(found) as batches,
-    ):
-        for rows in batches:
-            journal.append(replace(row, version=work.versions[row.index]) for row in rows)
-            for _ in rows:
+
+def _unsearched(film: "FilmRecord", version: FileVersion | None) -> "FilmRecord":
+    """Return a film as if it had never been searched."""
+    return replace(film, version=version, status="", reason="", found=(), knees=())
+
+
+def save_visits(
+    run: "Run",
+    visited: "Generator[list[FilmRecord]]",
+    progress: Progress,
+    count: int,
+    done: int = 0,
+) -> list[str]:
+    """Write films to the database of a run as their visits end; return what could not be made."""
+    missing: list[str] = []
+    waiting: list[FilmRecord] = []
+    last = monotonic()
+    with progress("detecting", count, done) as advance, closing(visited) as batches:
+        for films in batches:
+            waiting += films
+            if len(waiting) >= COMMIT_FILMS or monotonic() - last > COMMIT_S:
+                run.save(waiting)
+                waiting, last = [], monotonic()
+            for film in films:
+                missing += film.missing
                 advance("")
+    run.save(waiting)
+    return missing
 
 
-def _write(
-    plan: _Plan, journal: Journal, work: Work, clock: Clock, progress: Progress
+def _finish(
+    plan: _Plan, run: "Run", work: _Work, missing: list[str], clock: "Clock", progress: Progress
 ) -> DetectResult:
-    """Write tables, pictures and the report."""
-    out, workers = plan.out, plan.workers
-    reasons = measure_corrections(plan.config, journal, workers=workers, progress=progress)
+    """Write tables and the report."""
+    from kneematch.run.outputs.report import write_report
+    from kneematch.run.outputs.run_file import RunInfo, write_run
+    from kneematch.run.outputs.write import write_outputs
+
     landmarks = list(plan.detector.template.landmarks)
-    counts = write_results(plan.config, out, journal, landmarks, progress=progress)
+    counts, summary = write_outputs(run, plan.config, landmarks, progress=progress)
     if counts.accepted or counts.rejected or counts.corrected:
-        logger.info("decisions of %s applied: %s", out / FILE_NAME, counts.decisions)
+        logger.info("Decisions of the review were applied: %s", counts.decisions)
     clock.end("tables")
-    reasons += write_artifacts(plan.config, out, journal, workers=workers, progress=progress)
-    clock.end("pictures")
-    write_run_and_report(out, journal, partial(_run_file, plan, counts, clock), workers=workers)
-    reasons_of_failed = (row.failure or "" for row in journal.failures() if not row.no_knee)
+    info = RunInfo(
+        started=clock.started,
+        ended=datetime.now(UTC),
+        counts=counts,
+        settings={"out": run.out, **asdict(plan.config)},
+        command=tuple(sys.argv),
+        device=plan.device_name,
+        hashes=plan.hashes,
+        timings_s=clock.seconds,
+    )
+    write_report(run.out / REPORT, info, summary, run.thumbnail)
+    run.store(run=info.to_dict())
+    write_run(info, run.out / RUN)
+    failed = run.query(
+        "SELECT reason FROM films WHERE status = 'failed' ORDER BY id LIMIT ?", LISTED_REASONS
+    )
     return DetectResult(
-        out,
+        run.out,
         counts.films,
         counts.knees,
         counts.review,
         counts.no_knee,
         counts.failed,
-        reasons=tuple(islice(reasons_of_failed, LISTED_REASONS)),
-        unmade=len(reasons),
-        unmade_reasons=tuple(reasons[:LISTED_REASONS]),
-        gone=len(journal.gone),
+        reasons=tuple(reason for (reason,) in failed),
+        missing=len(missing),
+        missing_reasons=tuple(missing[:LISTED_REASONS]),
+        gone=len(work.gone),
         changed=len(work.changed),
-    )
-
-
-def _run_file(plan: _Plan, counts: Counts, clock: Clock) -> Run:
-    return Run(
-        started=clock.started,
-        ended=datetime.now(UTC),
-        counts=counts,
-        settings={"out": plan.out, **asdict(plan.config)},
-        command=tuple(sys.argv),
-        device=plan.device_name,
-        hashes=plan.hashes,
-        timings_s=clock.seconds,
     )

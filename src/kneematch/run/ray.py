@@ -1,9 +1,9 @@
-"""Detect on a Ray cluster: batches of paths travel, actors run the local engine's functions.
+"""Visit films on a Ray cluster: batches of films travel, actors visit them.
 
-Every machine must find kneematch, the films and the template or model under the same paths.
+Every machine must find kneematch, the films, the output folder and the template or model under the
+same paths.
 """
 
-import json
 import logging
 import os
 import signal
@@ -15,12 +15,19 @@ from typing import Any, Final
 
 from kneematch.errors import SettingsError, missing_extra
 from kneematch.memory import keep_memory
-from kneematch.run.config import DetectConfig
-from kneematch.run.row import Row
-from kneematch.run.workers import NumberedFilms, chunks, detect_in_worker, load_worker
+from kneematch.run.film_record import FilmRecord
+from kneematch.run.visit import Visit
+from kneematch.run.workers import Films, chunks, load_worker, visit_in_worker
 
 MAX_BLOCKS: Final = 10_000  # tasks that Ray keeps track of; each holds one batch or more
 ACTORS_PER_GPU: Final = 8  # each takes about 1.4 GB on the GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Films that travel together; Ray would take a list apart."""
+
+    films: Films
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,45 +55,43 @@ class Cluster:
         actors = max(min(self.cpus, ACTORS_PER_GPU * self.gpus), 1)
         return actors, min(max(self.gpus, 1) / actors, 1.0)
 
-    def detect_rows(self, config: DetectConfig, films: NumberedFilms) -> Generator[list[Row]]:
-        """Yield the rows of films, some at a time, in any order.
+    def map_visits(self, visit: Visit, films: Films) -> Generator[list[FilmRecord]]:
+        """Yield the films after their visits, some at a time, in any order.
 
         What a machine that is lost had in hand is done again by another.
         """
         if not films:  # Ray does not make a dataset of nothing
             return
         ray = _ray()
-        actors, gpus = self.actors(config.device)
-        # JSON, since names that are not UTF-8 do not fit into Arrow's texts.
-        items = [{"films": json.dumps(batch)} for batch in chunks(films, actors, config)]
+        actors, gpus = self.actors(visit.config.device)
+        items = [{"batch": Batch(some)} for some in chunks(films, actors, visit.config)]
         found = ray.data.from_items(items, override_num_blocks=min(len(items), MAX_BLOCKS)).map(
             _Actor,
-            fn_constructor_args=(config, os.getcwd()),  # noqa: PTH109 - a text travels
+            fn_constructor_args=(visit, os.getcwd()),  # noqa: PTH109 - a text travels
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=actors),
             num_cpus=1,
             num_gpus=gpus,
         )
         for item in found.iter_rows():
-            yield [Row.from_dict(row) for row in json.loads(item["rows"])]
+            yield list(item["batch"].films)
 
 
 class _Actor:
     """A process of the cluster that keeps its detector."""
 
-    def __init__(self, config: DetectConfig, folder: str) -> None:
+    def __init__(self, visit: Visit, folder: str) -> None:
         # Relative paths mean what they mean where the command was given; a machine without that
         # folder can still find absolute ones.
         with suppress(OSError):
             os.chdir(folder)
         keep_memory()
-        load_worker(config)
+        load_worker(visit)
 
     def __call__(self, item: dict[str, Any]) -> dict[str, Any]:
-        films = [(index, film) for index, film in json.loads(item["films"])]
-        rows = detect_in_worker(films)
-        if isinstance(rows, SettingsError):
-            raise rows
-        return {"rows": json.dumps([row.to_dict() for row in rows])}
+        result = visit_in_worker(item["batch"].films)
+        if isinstance(result, Exception):
+            raise result
+        return {"batch": Batch(result)}
 
 
 @contextmanager
@@ -106,14 +111,13 @@ def connect(address: str | None) -> Iterator[Cluster]:
         )
     except (ConnectionError, ValueError) as error:
         raise SettingsError(
-            f"--ray-address {address}: no cluster ({error}); expected one that runs; check the "
-            "address"
+            f"No Ray cluster runs at --ray-address {address} ({str(error)[:100]})."
         ) from error
     except Exception as error:  # Ray raises it as such where a process of its own does not start
-        reason = str(error).split("\n", 1)[0]
+        reason = str(error).split("\n", 1)[0][:150]
         raise SettingsError(
-            f"Ray did not start ({reason}); expected it to; try again when the machine is less "
-            "busy, or leave --engine ray out"
+            f"Ray did not start: {reason}. Try again when the machine is less busy, or use "
+            "--engine local."
         ) from error
     try:
         signal.signal(signal.SIGTERM, on_terminate)

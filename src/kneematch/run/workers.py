@@ -1,98 +1,80 @@
-"""Detect on this machine, with a worker process per core; on a GPU all of them share it."""
+"""Visit films with a worker process per core; on a GPU all of them share it."""
 
-import json
 import logging
-import os
-from collections.abc import Generator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from typing import Final
 
 import torch
 
-from kneematch.errors import KneematchError, NoFrontalKnee, SettingsError, is_gpu_full
+from kneematch.errors import SettingsError, is_gpu_full
 from kneematch.films.radiograph import pin_films
-from kneematch.knee.detector import FEWEST_ON_GPU, GPU_BATCH, Detector
-from kneematch.memory import release_memory
+from kneematch.knee.detector import FEWEST_ON_GPU, GPU_BATCH
 from kneematch.parallel import WorkerDied, map_in_workers
-from kneematch.run.config import PRELOAD, DetectConfig, config_from_json
-from kneematch.run.row import Row
+from kneematch.run.config import DetectConfig
+from kneematch.run.film_record import FAILED, FilmRecord
+from kneematch.run.visit import Visit
 
-LARGEST_CHUNK: Final = 8  # films that a worker takes at once, and that a power cut costs
+LARGEST_CHUNK: Final = 8  # films that a worker takes at once
 CHUNKS_PER_WORKER: Final = 8  # or more, so that all workers end at about the same time
 
 logger = logging.getLogger("kneematch")
 
-NumberedFilms = Sequence[tuple[int, str]]  # indices in the list of films, and paths
+Films = Sequence[FilmRecord]
 
 
-def detect_rows(
-    detector: Detector, config: DetectConfig, films: NumberedFilms, *, workers: int
-) -> Generator[list[Row]]:
-    """Yield the rows of films, some at a time, in any order.
+def map_visits(visit: Visit, films: Films, *, workers: int) -> Generator[list[FilmRecord]]:
+    """Yield the films after their visits, some at a time, in any order.
+
+    Films whose worker died are tried again one by one, and so are films that did not fit into the
+    memory of a GPU, by a worker that has it for itself.
 
     Args:
-        detector: searches in this process, if there are no workers.
-        config: loads the same detector in each worker.
-        films: indices and paths.
+        visit: does everything with a film; each worker loads its own.
+        films: the films to visit.
         workers: number of worker processes; 0 does everything in this process.
-    """
-    if workers == 0:
-        for chunk in chunks(films, 0, config):
-            yield detect_chunk(detector, chunk)
-    else:
-        yield from _detect_in_workers(config, films, workers)
-
-
-def _detect_in_workers(
-    config: DetectConfig, films: NumberedFilms, workers: int
-) -> Generator[list[Row]]:
-    """Yield rows from workers; films whose worker died are tried again one by one.
-
-    So are films that did not fit into the memory of a GPU, by a worker that has it for itself.
 
     Raises:
-        SettingsError: a film does not even fit then.
+        SettingsError: a film does not fit into the memory of a GPU.
+        OSError: the files that are made of films cannot be written.
     """
-    alone: list[NumberedFilms] = []
-    for chunk, rows in _map_chunks(config, chunks(films, workers, config), workers):
-        if isinstance(rows, list):
-            yield rows
+    if workers == 0:
+        for chunk in chunks(films, 0, visit.config):
+            yield visit(chunk)
+        return
+    alone: list[Films] = []
+    for chunk, result in _map_chunks(visit, chunks(films, workers, visit.config), workers):
+        if isinstance(result, list):
+            yield result
+        elif isinstance(result, OSError):
+            raise result
         else:
             alone += [[film] for film in chunk]
     most = workers
-    if alone and config.device != "cpu":
+    if alone and visit.config.device != "cpu":
         most = 1
         logger.warning(
-            "%d films are searched one by one: their worker ended, or %s had no room for them "
-            "beside those of other workers",
+            "%d films are visited one by one: their worker ended, or %s had no room for them "
+            "beside those of other workers.",
             len(alone),
-            config.device,
+            visit.config.device,
         )
-    for chunk, rows in _map_chunks(config, alone, min(most, len(alone))):
-        if isinstance(rows, SettingsError):
-            raise rows
-        if isinstance(rows, WorkerDied):
-            yield [Row(index, film, failure=f"{film}: {rows}") for index, film in chunk]
-        else:
-            yield rows
+    for chunk, result in _map_chunks(visit, alone, min(most, len(alone))):
+        if isinstance(result, SettingsError | OSError):
+            raise result
+        yield result if isinstance(result, list) else [_failed(film, result) for film in chunk]
 
 
-def _map_chunks(
-    config: DetectConfig, tasks: Sequence[NumberedFilms], workers: int
-) -> Generator[tuple[NumberedFilms, list[Row] | SettingsError | WorkerDied]]:
-    if tasks:
-        found = map_in_workers(
-            detect_in_worker,
-            tasks,
-            workers=workers,
-            initializer=load_worker,
-            initargs=(config,),
-        )
-        with closing(found) as results:
-            yield from results
+def _failed(film: FilmRecord, died: WorkerDied) -> FilmRecord:
+    """Return a film whose worker died; what is known of it already stays."""
+    reason = f"{film.path}: {died}"
+    if film.status:
+        return replace(film, missing=(reason,))
+    return replace(film, status=FAILED, reason=reason)
 
 
-def chunks(films: NumberedFilms, workers: int, config: DetectConfig) -> list[NumberedFilms]:
+def chunks(films: Films, workers: int, config: DetectConfig) -> list[Films]:
     """Divide films into what a worker, or this process, takes at once: a batch, on a GPU."""
     fewest, most = 1, LARGEST_CHUNK
     if config.device != "cpu":
@@ -102,47 +84,38 @@ def chunks(films: NumberedFilms, workers: int, config: DetectConfig) -> list[Num
     return [films[first : first + size] for first in range(0, len(films), size)]
 
 
-_loaded: tuple[DetectConfig, Detector] | None = None
+def _map_chunks(
+    visit: Visit, tasks: Iterable[Films], workers: int
+) -> Generator[tuple[Films, list[FilmRecord] | SettingsError | OSError | WorkerDied]]:
+    if workers:
+        mapped = map_in_workers(
+            visit_in_worker, tasks, workers=workers, initializer=load_worker, initargs=(visit,)
+        )
+        with closing(mapped) as results:
+            yield from results
 
 
-def load_worker(config: DetectConfig) -> None:
-    """Load this process's detector, unless it was forked from one that has it already."""
-    global _loaded
+_visit: Visit | None = None
+
+
+def load_worker(visit: Visit) -> None:
+    """Load what this process needs to visit films."""
+    global _visit
     torch.set_num_threads(1)
-    if _loaded is None or _loaded[0] != config:
-        _loaded = config, config.load_detector()
-    if config.device != "cpu":
+    if visit.config.device != "cpu":
         pin_films()
+    _visit = visit
 
 
-def detect_in_worker(films: NumberedFilms) -> list[Row] | SettingsError:
-    """Return the rows of films, found with this process's detector; or that a GPU is full."""
-    if _loaded is None:
-        raise RuntimeError("no detector; expected load_worker to be called first")
+def visit_in_worker(films: Films) -> list[FilmRecord] | SettingsError | OSError:
+    """Visit films in this process; return an error that is not that of a film."""
+    if _visit is None:
+        raise RuntimeError("load_worker was not called")
     try:
-        return detect_chunk(_loaded[1], films)
-    except SettingsError as error:
+        return _visit(films)
+    except (SettingsError, OSError) as error:
         return error
-    except RuntimeError as error:  # of CUDA's libraries
-        if is_gpu_full(error):
+    except RuntimeError as error:
+        if is_gpu_full(error):  # as CUDA's libraries say it
             return SettingsError(str(error))
         raise
-
-
-def detect_chunk(detector: Detector, films: NumberedFilms) -> list[Row]:
-    """Return the rows of a few films."""
-    rows, results = [], detector.detect_each(path for _, path in films)
-    for (index, film), result in zip(films, results, strict=True):
-        if isinstance(result.failure, NoFrontalKnee):
-            rows.append(Row(index, film, failure=NoFrontalKnee.reason, no_knee=True))
-        elif result.failure is not None:
-            rows.append(Row(index, film, failure=str(result.failure)))
-        else:
-            rows.append(Row(index, film, result.size, result.detections))
-    return rows
-
-
-if PRELOAD in os.environ:  # in the process that workers are forked from
-    with suppress(KneematchError, OSError, RuntimeError):  # the main process says what is wrong
-        load_worker(config_from_json(json.loads(os.environ[PRELOAD])))
-    release_memory()  # or workers would inherit what loading has freed

@@ -1,15 +1,20 @@
 """Pictures of films with the lines along which they are split, and contact sheets of pictures."""
 
+import io
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.knee_images import film_tensor
+from kneematch.knee.overlay import draw_detections
 from kneematch.paper.split import split_lines
+from kneematch.run.film_record import FilmRecord
 
 LONGEST_PX: Final = 1024  # longest side of a drawn film
 CELL_PX: Final = 480  # longest side of a picture in a contact sheet
@@ -42,6 +47,24 @@ def draw_split(film: Radiograph, *, title: str = "") -> Image.Image:
     for y in range(0, size[1], 2 * dash):
         draw.line((scale * axis, y, scale * axis, y + dash), fill=AXIS_COLOUR, width=line)
     return _with_title(picture, title) if title else picture
+
+
+def draw_thumbnail(film: FilmRecord, picture: bytes) -> Image.Image:
+    """Draw the knees of a film on its thumbnail, as WebP."""
+    with Image.open(io.BytesIO(picture), formats=["WEBP"]) as image:
+        pixels = np.asarray(image.convert("L"), np.float32) / np.float32(255)
+    factor = pixels.shape[1] / (film.size or (1, 1))[1]
+    shrink = np.diag([factor, factor, 1.0])
+    knees = [
+        replace(
+            knee,
+            to_film=shrink @ knee.to_film,
+            landmarks={name: (factor * x, factor * y) for name, (x, y) in knee.landmarks.items()},
+            measures=None,
+        )
+        for knee in film.kept
+    ]
+    return draw_detections(Radiograph(pixels), knees, longest_px=CELL_PX, thumbnail=True)
 
 
 def contact_sheet(pictures: Sequence[Image.Image], columns: int) -> Image.Image:

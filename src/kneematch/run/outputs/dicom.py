@@ -18,8 +18,8 @@ from kneematch.films.limits import silent
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_header
 from kneematch.knee.detection import Detection
+from kneematch.run.artifacts import PICTURE, REPORT, STATE
 
-REPORT, STATE, PICTURE = "report", "state", "picture"  # endings of the file names
 IDENTIFIERS: Final = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
 
 

@@ -172,8 +172,9 @@ def _measurement_group(
     for name, (x, y) in knee.landmarks.items():
         if 0 <= x <= size[1] and 0 <= y <= size[0]:
             content.append(_place(header, LANDMARK, name, np.array([(x, y)])))
-    if knee.outlines is not None:
-        for name, line in (("femur", knee.outlines.femur), ("tibia", knee.outlines.tibia)):
+    if knee.measures is not None:
+        bones = knee.measures.outlines
+        for name, line in (("femur", bones.femur), ("tibia", bones.tibia)):
             content.append(_place(header, OUTLINE, name, line.clip(0, size[::-1])))
     return group
 
@@ -199,16 +200,19 @@ def _measurements(knee: Detection) -> list[sr.Measurement]:
 
 def _joint_measurements(knee: Detection) -> list[sr.Measurement]:
     """Return the measures of the joint and their deviations, in mm where the film has spacing."""
-    measurements = []
-    for name, measure in knee.measures.items():
-        if measure.value is None or knee.outlines is None:
+    measurements: list[sr.Measurement] = []
+    if knee.measures is None:
+        return measurements
+    outlines = knee.measures.outlines
+    for name, measure in knee.measures.values.items():
+        if measure.value is None:
             continue
-        length = in_mm(measure, knee.outlines)
+        length = in_mm(measure, outlines)
         unit = UNITS[measure.unit, length is not None]
         value = measure.value if length is None else length
         properties = sr.MeasurementProperties()
         if measure.sd is not None:
-            length = in_mm(replace(measure, value=measure.sd), knee.outlines)
+            length = in_mm(replace(measure, value=measure.sd), outlines)
             sd = round(measure.sd if length is None else length, 4)
             properties.append(
                 sr.NumContentItem(MEASURE_SD, sd, unit, relationship_type=HAS_PROPERTIES)

@@ -2,21 +2,28 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 from kneematch.films.csv_text import Cell
-from kneematch.films.files import atomic_write
-from kneematch.knee.detection import DEGREE, PIXEL, Detection, join_reasons
+from kneematch.knee.detection import DEGREE, PIXEL, Detection
 from kneematch.knee.joint_space import COMPARTMENTS, LATERAL, MEDIAL, narrowest_place
 from kneematch.knee.landmarks import landmarks, texture_regions
-from kneematch.knee.measure import ANGLE, FIXED_WIDTHS, UNITS, in_mm
+from kneematch.knee.measure import ANGLE, FIXED_WIDTHS, UNITS, JointMeasures, in_mm
 from kneematch.knee.outlines import Outlines
-from kneematch.run.outputs.tables import SPACING, Columns, json_list, write_rows
-from kneematch.training.drawn_knees import OUTLINES
+from kneematch.run.outputs.tables import (
+    SPACING,
+    Columns,
+    json_list,
+    open_json,
+    open_tables,
+    review_text,
+)
 
 MEASUREMENTS: Final = ("measurements.csv", "measurements.parquet")
+OUTLINES: Final = "outlines.json"
 FORMAT: Final = "kneematch-outlines/1"
 MM: Final = {"pct": "mm", "pct2": "mm2"}
 DECIMALS: Final = 4
@@ -39,28 +46,29 @@ COLUMNS: Final[Columns] = {
     "reason": None,
 }
 
-Knees = Iterable[tuple[str, Detection]]
+AddKnee = Callable[[str, Detection], None]
 
 
-def write_measurements(
-    knees: Callable[[], Knees], folder: Path, magnification: float | None = None
-) -> None:
-    """Write measurements.csv, measurements.parquet and outlines.json.
+@contextmanager
+def open_measurements(folder: Path, magnification: float | None = None) -> Iterator[AddKnee]:
+    """Yield a function that adds a film's name and a knee of it to all files of measures.
 
-    Args:
-        knees: called for each pass over the films' names and their knees.
-        folder: an existing folder.
-        magnification: of the films; None where it is not known.
+    These are measurements.csv, measurements.parquet and outlines.json. `magnification` is that of
+    the films; None where it is not known.
     """
-    rows = (measurement_values(film, knee, magnification) for film, knee in knees())
-    write_rows(rows, [folder / name for name in MEASUREMENTS], COLUMNS)
-    path = folder / OUTLINES
-    with atomic_write(path) as temp, temp.open("w", encoding="ascii", newline="\n") as file:
+    with (
+        open_tables([folder / name for name in MEASUREMENTS], COLUMNS) as add_row,
+        open_json(folder / OUTLINES) as file,
+    ):
         file.write(f'{{"format": {json.dumps(FORMAT)}, "knees": [')
-        add = json_list(file)
-        for film, knee in knees():
-            if knee.outlines is not None:
-                add(_outline_record(film, knee, knee.outlines))
+        add_outlines = json_list(file)
+
+        def add(film: str, knee: Detection) -> None:
+            add_row(measurement_values(film, knee, magnification))
+            if knee.measures is not None:
+                add_outlines(_outline_record(film, knee, knee.measures.outlines))
+
+        yield add
         file.write("\n]}\n")
 
 
@@ -74,29 +82,34 @@ def measurement_values(
         "laterality": knee.laterality,
         "status": STATUS,
         "magnification": magnification,
-        "review": knee.review,
+        "review": review_text(knee),
     }
-    if knee.outlines is None:
-        return values | {"reason": knee.reason}
-    outlines = knee.outlines
+    reasons = list(knee.reasons)
+    if knee.measures is None:
+        return values | {"reason": "; ".join(reasons)}
+    outlines = knee.measures.outlines
     values["plateau_width_px"] = outlines.width_px
     values["mm_per_px"] = outlines.mm_per_px
     if outlines.width_mm is not None:
         values["plateau_width_mm"] = outlines.width_mm / (magnification or 1.0)
-    for name, measure in knee.measures.items():
+    for name, measure in knee.measures.values.items():
         values[f"{name}_{measure.unit}"] = measure.value
         values[f"{name}_{measure.unit}_sd"] = measure.sd
         values[f"{name}_{MM.get(measure.unit)}"] = in_mm(measure, outlines, magnification or 1.0)
     for name in COMPARTMENTS:
         if values.get(f"jsw_{name}_minimum_pct") is not None:
             values[f"jsw_{name}_minimum_x"] = narrowest_place(outlines, name)
-    return values | {"reason": join_reasons(knee.reason, *_reasons_left_out(knee))}
+    reasons += _reasons_left_out(knee.measures, "; ".join(reasons))
+    return values | {"reason": "; ".join(reasons)}
 
 
-def _reasons_left_out(knee: Detection) -> list[str]:
-    """Return why measures are left out; a compartment without any is named as a whole."""
+def _reasons_left_out(measures: JointMeasures, known: str) -> list[str]:
+    """Return why measures are left out, unless the reason is known already.
+
+    A compartment without any measure is named as a whole.
+    """
     parts: dict[str, dict[str, str]] = defaultdict(dict)
-    for name, measure in knee.measures.items():
+    for name, measure in measures.values.items():
         parts[_part(name)][name] = measure.reason
     left_out: dict[str, list[str]] = defaultdict(list)  # names by reason
     for part, reasons in parts.items():
@@ -106,7 +119,7 @@ def _reasons_left_out(knee: Detection) -> list[str]:
     return [
         f"{', '.join(names)}: {reason}"
         for reason, names in left_out.items()
-        if reason and reason not in knee.reason
+        if reason and reason not in known
     ]
 
 

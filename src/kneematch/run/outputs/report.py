@@ -5,31 +5,28 @@ matplotlib would add 0.35 s of CPU time to a run (0.27 for its import), about as
 the page, and its text would shrink with the page on a phone.
 """
 
+import base64
 import heapq
 import math
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from datetime import UTC
-from itertools import count, groupby, islice
+from itertools import count
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from PIL import Image
+from numpy.typing import NDArray
 
 from kneematch.films.discovery import common_folder
-from kneematch.films.display import data_url
 from kneematch.films.files import atomic_write
-from kneematch.knee.detection import Detection
-from kneematch.knee.overlay import COLOURS
-from kneematch.run.outputs.run_file import Run, versions
+from kneematch.knee.overlay import COLOURS, TICK, label_text
+from kneematch.run.film_record import FilmRecord
+from kneematch.run.outputs.run_file import RunInfo, versions
 
-PICTURE_PX: Final = 640  # longest side of a picture when enlarged; the page shows it smaller
-WEBP_QUALITY: Final = 70
 MOST_FAILURES: Final = 200
 BINS: Final = 200  # bins in which losses from 0 to 1 are counted
 BARS: Final = 40  # bars of the histogram
@@ -37,72 +34,59 @@ AXIS_ENDS: Final = (0.2, 0.4, 1.0)  # the loss axis ends at the first that holds
 LOWEST_BAR: Final = 0.01  # of the chart's height, so that one knee in a million is visible
 
 
-FilmKnees = tuple[str, tuple[Detection, ...]]  # a film, and the knees found on it
 Bar = tuple[float, float, float, str]  # x, height of the good, height of the flagged, title
+Rank = tuple[bool, float, int]  # films to review first, then by loss, then in their order
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RunSummary:
+class Summary:
     """The part of a run's rows that fits on a page, whatever the size of the run."""
 
-    good: tuple[int, ...]  # (BINS,) numbers of knees by loss, without those to review
-    flagged: tuple[int, ...]  # (BINS,) numbers of knees to review by loss
-    reasons: tuple[tuple[str, int], ...]  # for review, with their counts, most frequent first
-    methods: tuple[str, ...]
-    worst: tuple[FilmKnees, ...]  # worst first
-    films_to_review: int  # of all films, whether they are among the worst or not
-    failures: tuple[tuple[str, str], ...]  # film and reason of the first failures
+    def __init__(self, most_films: int) -> None:
+        """Keep as many of the films that match worst: those to review first, then by loss."""
+        self.good, self.flagged = [0] * BINS, [0] * BINS  # numbers of knees by loss
+        self.reasons: Counter[str] = Counter()  # for review
+        self.methods: dict[str, None] = {}
+        self.films_to_review = 0
+        self.failures: list[FilmRecord] = []  # the first films without knees
+        self._most_films = most_films
+        self._worst: list[tuple[Rank, FilmRecord]] = []  # a heap
 
+    def add(self, film: FilmRecord) -> None:
+        """Count the knees of a film."""
+        if film.has_failed and len(self.failures) < MOST_FAILURES:
+            self.failures.append(film)
+        for knee in film.kept:
+            (self.flagged if knee.needs_review else self.good)[_bin(knee.loss)] += 1
+            self.reasons.update(knee.review_reasons)
+            self.methods[knee.method] = None
+        if film.kept:
+            highest = max(math.inf if math.isnan(k.loss) else k.loss for k in film.kept)
+            to_review = any(knee.needs_review for knee in film.kept)
+            self.films_to_review += to_review
+            ranked = (to_review, highest, -film.id), film
+            if len(self._worst) < self._most_films:
+                heapq.heappush(self._worst, ranked)
+            else:
+                heapq.heappushpop(self._worst, ranked)
 
-def summarise(
-    rows: Iterable[tuple[str, Detection]],
-    failures: Iterable[tuple[str, str]],
-    *,
-    most_films: int = 48,
-) -> RunSummary:
-    """Summarise a run in one pass over its rows.
+    @property
+    def worst(self) -> list[FilmRecord]:
+        """The films that match worst, the worst first."""
+        return [film for _, film in sorted(self._worst, key=itemgetter(0), reverse=True)]
 
-    Args:
-        rows: film and detection, the knees of a film one after the other.
-        failures: film and reason.
-        most_films: number of worst films to keep: those to review first, then by loss.
-    """
-    bins = [0] * BINS, [0] * BINS
-    reasons: Counter[str] = Counter()
-    methods: dict[str, None] = {}
-    to_review: Counter[bool] = Counter()
-
-    def ranked() -> Iterator[tuple[tuple[bool, float, int], FilmKnees]]:
-        for number, (film, group) in enumerate(groupby(rows, key=itemgetter(0))):
-            knees = tuple(knee for _, knee in group)
-            for knee in knees:
-                bins[knee.needs_review][_bin(knee.loss)] += 1
-                reasons.update(knee.review_reasons)
-                methods[knee.method] = None
-            highest = max(math.inf if math.isnan(knee.loss) else knee.loss for knee in knees)
-            flagged = any(knee.needs_review for knee in knees)
-            to_review[flagged] += 1
-            yield (flagged, highest, -number), (film, knees)
-
-    worst = heapq.nlargest(most_films, ranked())
-    return RunSummary(
-        good=tuple(bins[0]),
-        flagged=tuple(bins[1]),
-        reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
-        methods=tuple(methods),
-        worst=tuple(film for _, film in worst),
-        films_to_review=to_review[True],
-        failures=tuple(islice(failures, MOST_FAILURES)),
-    )
+    @property
+    def common_reasons(self) -> list[tuple[str, int]]:
+        """The reasons for review with their counts, most frequent first."""
+        return sorted(self.reasons.items(), key=lambda item: (-item[1], item[0]))
 
 
 def write_report(
     path: str | os.PathLike[str],
-    run: Run,
-    summary: RunSummary,
-    pictures: Sequence[Image.Image | None],
+    run: RunInfo,
+    summary: Summary,
+    thumbnail: Callable[[int], bytes | None],
 ) -> None:
-    """Write report.html, with a picture, or None, of each of the summary's worst films."""
+    """Write report.html; `thumbnail` gives the picture of a film, as WebP, by its id."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -113,7 +97,7 @@ def write_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    folder = common_folder([film for film, _ in (*summary.worst, *summary.failures)])
+    folder = common_folder([film.path for film in (*summary.worst, *summary.failures)])
     bars, axis_end, axis_top, step = histogram(summary.good, summary.flagged)
     page = environment.get_template("report.html.j2").generate(
         run=run,
@@ -125,7 +109,7 @@ def write_report(
         bar_width=1 / BARS,
         x_ticks=[(k / 4, f"{axis_end * k / 4:g}") for k in range(5)],
         y_ticks=[(count / axis_top, count) for count in range(0, axis_top + 1, step)],
-        cards=zip(summary.worst, map(_data_url, pictures), strict=True),
+        cards=[_card(film, thumbnail(film.id)) for film in summary.worst],
         colours={side: "rgb({}, {}, {})".format(*colour) for side, colour in COLOURS.items()},
         review_command=shlex.join(["kneematch", "review", str(run.settings.get("out", "FOLDER"))]),
         settings=_settings(run, summary),
@@ -135,6 +119,46 @@ def write_report(
     )
     with atomic_write(path) as temp, temp.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(page)
+
+
+def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
+    """Return what the page shows of a film: its picture, and the marks to draw on it."""
+    height, width = film.size or (1, 1)
+    marks = []
+    for knee in film.kept:
+        corners = knee.corners
+        leftmost = knee is film.kept[0] and len(film.kept) > 1  # labels grow outwards
+        across, down = TICK * (corners[1] - corners[0]), TICK * (corners[3] - corners[0])
+        marks.append(
+            {
+                "side": knee.side,
+                "review": knee.needs_review,
+                "area": _points(corners),
+                "tick": _points(np.stack([corners[0] + across, corners[0], corners[0] + down])),
+                "landmarks": [(round(x, 1), round(y, 1)) for x, y in knee.landmarks.values()],
+                "arm": round(TICK / 3 * knee.width_px, 1),
+                "label": " ".join(label_text(knee).split()),
+                "x": round(float(corners[:, 0].max() if leftmost else corners[:, 0].min()), 1),
+                "anchor": "end" if leftmost else "start",
+                "y": round(float(corners[:, 1].min()), 1),
+            }
+        )
+    url = None
+    if picture is not None:
+        url = f"data:image/webp;base64,{base64.b64encode(picture).decode('ascii')}"
+    return {
+        "film": film.path,
+        "knees": film.kept,
+        "picture": url,
+        "size": (width, height),
+        "text_px": round(max(width, height) / 24, 1),
+        "marks": marks,
+    }
+
+
+def _points(points: NDArray[np.float64]) -> str:
+    """Return points (K, 2) as the attribute of a polygon in SVG."""
+    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def histogram(good: Sequence[int], flagged: Sequence[int]) -> tuple[list[Bar], float, int, int]:
@@ -174,7 +198,7 @@ def _bin(loss: float) -> int:
     return int(max(loss, 0.0) * BINS) if loss < 1 else BINS - 1
 
 
-def _settings(run: Run, summary: RunSummary) -> dict[str, str]:
+def _settings(run: RunInfo, summary: Summary) -> dict[str, str]:
     """Describe the settings that were made; run.json has all of them."""
     settings: dict[str, Any] = dict(run.settings)
     if "model" in run.hashes and settings.get("model") is None:
@@ -192,7 +216,7 @@ def _settings(run: Run, summary: RunSummary) -> dict[str, str]:
     return made
 
 
-def _provenance(run: Run) -> dict[str, str]:
+def _provenance(run: RunInfo) -> dict[str, str]:
     """Return what is needed to repeat the run."""
     facts = {
         "command": shlex.join(run.command),
@@ -201,14 +225,6 @@ def _provenance(run: Run) -> dict[str, str]:
         **{f"SHA-256 of {name.replace('_', ' ')}": value for name, value in run.hashes.items()},
     }
     return {name: value for name, value in facts.items() if value}
-
-
-def _data_url(picture: Image.Image | None) -> str | None:
-    if picture is None:
-        return None
-    small = picture.convert("RGB")
-    small.thumbnail((PICTURE_PX, PICTURE_PX), Image.Resampling.LANCZOS)
-    return data_url(small, "webp", quality=WEBP_QUALITY)
 
 
 def _duration(seconds: float) -> str:

@@ -4,24 +4,20 @@ import json
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from importlib.util import find_spec
-from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
 from kneematch import __version__
-from kneematch.errors import SettingsError
 from kneematch.films.files import content_hash, write_file
 
 FORMAT: Final = "kneematch-run/1"
 INFO_FORMAT: Final = "kneematch-info/1"
 PACKAGES: Final = ("torch", "numpy", "pydicom")  # those whose versions may change results
 EXTRAS: Final = {"web": "fastapi", "ray": "ray"}  # extra: a package that it brings
-# What a run.json raises that was damaged or changed by hand.
-MALFORMED: Final = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +44,9 @@ class Counts:
 class Clock:
     """The time that the stages of a run take."""
 
-    def __init__(self) -> None:
-        self.started, self._last = datetime.now(UTC), monotonic()
+    def __init__(self, started: datetime, monotonic_s: float) -> None:
+        """Begin at a moment, as the calendar and the monotonic clock tell it."""
+        self.started, self._last = started, monotonic_s
         self.seconds: dict[str, float] = {}  # by stage
 
     def end(self, stage: str) -> None:
@@ -59,8 +56,8 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A run that has ended."""
+class RunInfo:
+    """How a run was made and how it went."""
 
     started: datetime  # with a time zone
     ended: datetime
@@ -76,50 +73,42 @@ class Run:
         """The time from start to end."""
         return (self.ended - self.started).total_seconds()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content of run.json; paths in it become texts when it is written."""
+        return {
+            "format": FORMAT,
+            "command": list(self.command),
+            "settings": dict(self.settings),
+            "versions": versions(),
+            "device": self.device,
+            "sha256": dict(self.hashes),
+            "started": self.started.astimezone(UTC).isoformat(timespec="seconds"),
+            "ended": self.ended.astimezone(UTC).isoformat(timespec="seconds"),
+            "seconds": round(self.seconds, 3),
+            "timings_s": {stage: round(seconds, 3) for stage, seconds in self.timings_s.items()},
+            "counts": asdict(self.counts),
+        }
 
-def write_run(run: Run, path: str | os.PathLike[str]) -> None:
-    """Write run.json."""
-    content = {
-        "format": FORMAT,
-        "command": list(run.command),
-        "settings": dict(run.settings),
-        "versions": versions(),
-        "device": run.device,
-        "sha256": dict(run.hashes),
-        "started": run.started.astimezone(UTC).isoformat(timespec="seconds"),
-        "ended": run.ended.astimezone(UTC).isoformat(timespec="seconds"),
-        "seconds": round(run.seconds, 3),
-        "timings_s": {stage: round(seconds, 3) for stage, seconds in run.timings_s.items()},
-        "counts": asdict(run.counts),
-    }
-    # Paths become text; ASCII with escapes holds file names that are not UTF-8, too.
-    write_file(path, f"{json.dumps(content, indent=1, default=str)}\n".encode("ascii"))
-
-
-def read_run(path: str | os.PathLike[str]) -> Run:
-    """Read run.json; settings and paths in it are plain JSON values.
-
-    Raises:
-        SettingsError: it is not there, or not one of ours.
-    """
-    try:
-        content = json.loads(Path(path).read_text(encoding="ascii"))
-        counts = {item.name for item in fields(Counts)} & set(content["counts"])
-        return Run(
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "RunInfo":
+        """Return what `to_dict` wrote."""
+        return cls(
             started=datetime.fromisoformat(content["started"]),
             ended=datetime.fromisoformat(content["ended"]),
-            counts=Counts(**{name: int(content["counts"][name]) for name in counts}),
-            settings=dict(content["settings"]),
+            counts=Counts(**content["counts"]),
+            settings=content["settings"],
             command=tuple(content["command"]),
-            device=str(content["device"]),
-            hashes=dict(content["sha256"]),
-            timings_s=dict(content["timings_s"]),
+            device=content["device"],
+            hashes=content["sha256"],
+            timings_s=content["timings_s"],
         )
-    except (OSError, *MALFORMED) as error:
-        raise SettingsError(
-            f"{os.fspath(path)}: cannot be read ({type(error).__name__}); expected the file of a "
-            "run that has ended; name the folder that `kneematch detect` has filled"
-        ) from error
+
+
+def write_run(run: RunInfo, path: str | os.PathLike[str]) -> None:
+    """Write run.json."""
+    # Paths become text; ASCII with escapes holds file names that are not UTF-8, too.
+    text = json.dumps(run.to_dict(), indent=1, default=str)
+    write_file(path, f"{text}\n".encode("ascii"))
 
 
 def versions() -> dict[str, str]:

@@ -8,22 +8,20 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
-from io import BytesIO
 from itertools import chain, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import Any, Final, TextIO
 
 from kneematch.films.csv_text import Cell, write_csv
 from kneematch.films.files import atomic_write
 from kneematch.films.run_folder import DETECTIONS
+from kneematch.knee.crop import CropSize, assumed_spacing, place
 from kneematch.knee.detection import DEGREE, PIXEL, Detection
-
-if TYPE_CHECKING:
-    from kneematch.knee.crop import CropSize
+from kneematch.run.artifacts import crop_name
+from kneematch.run.film_record import FilmRecord
 
 Columns = dict[str, int | None]  # names and decimals, None for text
-AddValues = Callable[[Mapping[str, Cell]], None]
+AddRow = Callable[[Mapping[str, Cell]], None]
 
 ENERGY, SPACING, MATRIX = 6, 6, 6  # decimals of an energy, a pixel spacing and a crop's matrix
 CORNER_COLUMNS: Final = [f"{axis}{corner}_px" for corner in range(4) for axis in "xy"]
@@ -49,9 +47,10 @@ COLUMNS: Final[Columns] = {
     "reason": None,
     "decision": None,
 }
-# Since version 0.1, whose tables are still read.
-ADDED_COLUMNS: Final = ("laterality_source", "expected_error_px", "decision")
-FIELDS: Final = tuple(item.name for item in fields(Detection) if item.name in COLUMNS)
+FIELDS: Final = (  # columns that hold a property of the same name
+    *("side", "laterality", "laterality_source", "energy", "loss", "polarity", "method"),
+    *("width_px", "height_px", "rotation_deg", "mm_per_px", "expected_error_px", "decision"),
+)
 # film_x = xx * crop_x + xy * crop_y + x0 and film_y = yx * crop_x + yy * crop_y + y0. Both count
 # from the top left corner of their image, so the centre of the first pixel is (0.5, 0.5).
 CROP_COLUMNS: Final[Columns] = {
@@ -62,96 +61,64 @@ CROP_COLUMNS: Final[Columns] = {
 }
 TABLES: Final = (DETECTIONS, "detections.parquet", "detections.json")
 ORIGINAL: Final = "detections.original.csv"  # as found, where the others have reviewed rows
+OK, GONE = "ok", "gone"  # status of a row; GONE where the film is no longer there
 PARQUET_GROUP_ROWS: Final = 10_000  # rows held in memory for one row group
 
 
-def write_tables(
-    rows: Iterable[tuple[str, Detection]],
-    folder: str | os.PathLike[str],
-    *,
-    landmarks: Sequence[str] = (),
-    names: Sequence[str] = TABLES,
-) -> None:
-    """Write detections.csv, .parquet and .json in one pass.
-
-    Args:
-        rows: the film's name and the detection of each knee.
-        folder: an existing folder for the files.
-        landmarks: names of the landmarks, which get columns after the fixed ones.
-        names: of the files, which end with .csv, .parquet or .json.
-    """
-    columns = COLUMNS | {f"{name}_{axis}_px": PIXEL for name in landmarks for axis in "xy"}
-    values = (detection_values(film, found) for film, found in rows)
-    write_rows(values, [Path(folder) / name for name in names], columns)
+def detection_columns(landmarks: Sequence[str]) -> Columns:
+    """Return the columns of the table of detections, those of landmarks last."""
+    return COLUMNS | {f"{name}_{axis}_px": PIXEL for name in landmarks for axis in "xy"}
 
 
-def write_rows(rows: Iterable[Mapping[str, Cell]], paths: Sequence[Path], columns: Columns) -> None:
-    """Write rows to several tables in one pass; each one's suffix says its format.
-
-    Args:
-        rows: values by column; numbers are rounded, and missing ones are left empty.
-        paths: files that end in .csv, .parquet or .json.
-        columns: names and decimals, None for text.
-    """
-    kinds = {".csv": _csv, ".parquet": _parquet, ".json": _json}
-    with ExitStack() as stack:
-        tables = [stack.enter_context(kinds[path.suffix](path, columns)) for path in paths]
-        for values in rows:
-            row = _rounded(values, columns)
-            for add in tables:
-                add(row)
-
-
-def write_failures(rows: Iterable[tuple[str, str, str]], path: str | os.PathLike[str]) -> None:
-    """Write failures.csv: the films without detections, their status and the reasons.
-
-    The status is "no_knee" for a film without a frontal knee, "failed" for one that could not be
-    used.
-    """
-    with write_csv(path, ("film", "status", "reason")) as add:
-        for row in rows:
-            add(row)
-
-
-def write_crops(
-    rows: Iterable[tuple[str, Detection, str, float]],
-    path: str | os.PathLike[str],
-    size: "CropSize",
-) -> None:
-    """Write crops.csv, which maps the pixels of each crop to those of its film.
-
-    Args:
-        rows: the film's name, the detection, the crop's file name, and the mm per pixel to assume
-            where the film has no spacing.
-        path: the table.
-        size: the size with which the crops were cut.
-    """
-    from kneematch.knee.crop import place
-
-    with _csv(Path(path), CROP_COLUMNS) as add:
-        for film, found, file, assumed_mm_per_px in rows:
-            crop = place(found, size, assumed_mm_per_px)
-            mm_per_px = None if found.mm_per_px is None else found.mm_per_px * crop.step_px
-            knee = film, found.side, found.laterality, file, mm_per_px, found.polarity
-            cells = *knee, *crop.pixel_map.flatten().tolist()
-            add(_rounded(dict(zip(CROP_COLUMNS, cells, strict=True)), CROP_COLUMNS))
-
-
-def detection_values(film: str, found: Detection) -> dict[str, Cell]:
+def detection_row(film: str, knee: Detection, status: str = OK) -> dict[str, Cell]:
     """Return the values of a knee by column; those of landmarks that it lacks are missing."""
-    points = {"centre": found.centre, **found.landmarks}
+    points = {"centre": knee.centre, **knee.landmarks}
     return {
         "film": film,
-        **{name: getattr(found, name) for name in FIELDS},
-        **dict(zip(CORNER_COLUMNS, found.corners.flatten().tolist(), strict=True)),
+        "status": status,
+        "review": review_text(knee),
+        "reason": "; ".join(knee.reasons),
+        **{name: getattr(knee, name) for name in FIELDS},
+        **dict(zip(CORNER_COLUMNS, knee.corners.flatten().tolist(), strict=True)),
         **{f"{name}_x_px": x for name, (x, _) in points.items()},
         **{f"{name}_y_px": y for name, (_, y) in points.items()},
     }
 
 
-def csv_text(cell: Cell, decimals: int | None) -> str:
-    """Return a cell as the CSV tables have it."""
-    return f"{cell:.{decimals}f}" if isinstance(cell, float) else cell or ""
+def review_text(knee: Detection) -> str:
+    """Return the column `review`: "yes", or empty."""
+    return "yes" if knee.needs_review else ""
+
+
+def crop_rows(film: FilmRecord, size: CropSize) -> Iterator[dict[str, Cell]]:
+    """Yield the rows of a film in crops.csv, which map the crops' pixels to those of the film."""
+    assumed = assumed_spacing(film.kept) if film.kept else None
+    for knee in film.kept:
+        crop = place(knee, size, assumed)
+        mm_per_px = None if knee.mm_per_px is None else knee.mm_per_px * crop.step_px
+        about = film.path, knee.side, knee.laterality, crop_name(film.name, knee.side)
+        cells = *about, mm_per_px, knee.polarity, *crop.pixel_map.flatten().tolist()
+        yield dict(zip(CROP_COLUMNS, cells, strict=True))
+
+
+@contextmanager
+def open_tables(paths: Iterable[Path], columns: Columns) -> Iterator[AddRow]:
+    """Yield a function that adds a row to several tables, which appear when the context ends.
+
+    Args:
+        paths: files that end in .csv, .parquet or .json, which says their format.
+        columns: names and decimals, None for text. Numbers are rounded, missing ones left empty.
+    """
+    kinds = {".csv": _csv, ".parquet": _parquet, ".json": _json}
+    with ExitStack() as stack:
+        tables = [stack.enter_context(kinds[path.suffix](path, columns)) for path in paths]
+
+        def add(values: Mapping[str, Cell]) -> None:
+            row = {name: _rounded(values.get(name), digits) for name, digits in columns.items()}
+            for add_row in tables:
+                add_row(row)
+
+        yield add
 
 
 def landmark_names(columns: Iterable[str]) -> list[str]:
@@ -160,21 +127,16 @@ def landmark_names(columns: Iterable[str]) -> list[str]:
     return [name.removesuffix("_x_px") for name in names]
 
 
-def crop_name(name: str, side: str) -> str:
-    """Return the file name of a crop, given the name of its film among the run's artifacts."""
-    return f"{name}-{side}.png"
+def csv_text(cell: Cell, decimals: int | None) -> str:
+    """Return a cell as the CSV tables have it."""
+    return f"{cell:.{decimals}f}" if isinstance(cell, float) else cell or ""
 
 
-def _rounded(values: Mapping[str, Cell], columns: Columns) -> dict[str, Cell]:
-    """Return a row in the order of its columns, with the numbers rounded to their decimals."""
-    row = {}
-    for name, decimals in columns.items():
-        cell = values.get(name)
-        if decimals is not None and cell is not None:
-            # An unknown number is missing; adding 0.0 makes a negative zero positive.
-            cell = None if math.isnan(float(cell)) else round(float(cell), decimals) + 0.0
-        row[name] = cell
-    return row
+def _rounded(cell: Cell, decimals: int | None) -> Cell:
+    """Return a number with its decimals; NaN is missing, and a negative zero becomes positive."""
+    if decimals is None or cell is None:
+        return cell
+    return None if math.isnan(float(cell)) else round(float(cell), decimals) + 0.0
 
 
 def json_list(file: TextIO) -> Callable[[object], None]:
@@ -188,40 +150,44 @@ def json_list(file: TextIO) -> Callable[[object], None]:
 
 
 @contextmanager
-def _csv(path: Path, columns: Columns) -> Iterator[AddValues]:
+def _csv(path: Path, columns: Columns) -> Iterator[AddRow]:
     with write_csv(path, columns) as add:
         yield lambda row: add(map(csv_text, row.values(), columns.values()))
 
 
 @contextmanager
-def _json(path: Path, columns: Columns) -> Iterator[AddValues]:
-    """Write a list of objects, one per line."""
+def open_json(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+    """Yield a text file for JSON, which appears at a path when the context ends."""
     with atomic_write(path) as temp, temp.open("w", encoding="ascii", newline="\n") as file:
+        yield file
+
+
+@contextmanager
+def _json(path: Path, columns: Columns) -> Iterator[AddRow]:
+    """Write a list of objects, one per line."""
+    with open_json(path) as file:
         file.write("[")
         yield json_list(file)
         file.write("\n]\n" if file.tell() > 1 else "]\n")
 
 
 @contextmanager
-def _parquet(path: Path, columns: Columns) -> Iterator[AddValues]:
-    import pyarrow as pa
+def _parquet(path: Path, columns: Columns) -> Iterator[AddRow]:
+    import pyarrow as pa  # slow to import
     from pyarrow import parquet
-    from pyarrow.json import ParseOptions, read_json
 
     types = [(name, pa.string() if d is None else pa.float64()) for name, d in columns.items()]
     schema = pa.schema(types)
-    group: list[bytes] = []
-
-    def flush() -> None:
-        # By way of JSON, since pa.array would import pandas where it is installed, for 0.3 s.
-        table = read_json(BytesIO(b"\n".join(group)), parse_options=ParseOptions(schema))
-        writer.write_table(table)
-        group.clear()
+    group: list[dict[str, Any]] = []
 
     def add(row: Mapping[str, Cell]) -> None:
-        group.append(json.dumps({name: _utf8(cell) for name, cell in row.items()}).encode("ascii"))
+        group.append({name: _utf8(cell) for name, cell in row.items()})
         if len(group) >= PARQUET_GROUP_ROWS:
             flush()
+
+    def flush() -> None:
+        writer.write_table(pa.Table.from_pylist(group, schema))
+        group.clear()
 
     # An open file, since pyarrow reads some paths as addresses, and refuses names not in UTF-8.
     with (

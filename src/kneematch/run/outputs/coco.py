@@ -1,39 +1,32 @@
-"""Detections for annotation programs: coco.json, and landmarks for 3D Slicer and as .pts files."""
+"""coco.json: detections in the format of COCO, which annotation programs read."""
 
 import json
 import math
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from kneematch.films.files import atomic_write, make_folder
-from kneematch.films.shapes import MARKUPS, POINTS, write_markups, write_points
 from kneematch.knee.detection import Detection
-from kneematch.paper.split import SIDES
-from kneematch.run.outputs.tables import json_list
+from kneematch.run.outputs.tables import json_list, open_json, review_text
 
-LANDMARK_EXPORTS: Final = ("markups", "pts")
 CATEGORY_ID: Final = 1
 DECIMALS: Final = 3
 ABSENT, OUTSIDE, VISIBLE = 0, 1, 2  # COCO's visibility of a keypoint
 
-CocoFilm = tuple[str, tuple[int, int], Sequence[Detection]]  # name, (height, width), knees
+AddFilm = Callable[[str, tuple[int, int], Sequence[Detection]], None]
 
 
-def write_coco(
-    films: Iterable[CocoFilm], path: str | os.PathLike[str], *, landmarks: Sequence[str] = ()
-) -> None:
-    """Write the films and their detections without holding them in memory.
+@contextmanager
+def open_coco(path: str | os.PathLike[str], landmarks: Sequence[str]) -> Iterator[AddFilm]:
+    """Yield a function that adds a film to coco.json, without holding films in memory.
 
-    Args:
-        films: name, (height, width) in pixels, and detections of each film.
-        path: the JSON file.
-        landmarks: names of the keypoints.
+    It takes the film's name, its (height, width) in pixels, and its knees. `landmarks` are the
+    names of the keypoints.
     """
     category = {
         "id": CATEGORY_ID,
@@ -43,19 +36,24 @@ def write_coco(
         "skeleton": [],
     }
     with (
-        atomic_write(path) as temp,
-        temp.open("w", encoding="ascii", newline="\n") as file,
+        open_json(path) as file,
         # The annotations follow all images in the JSON, so they are kept on disk meanwhile.
         tempfile.TemporaryFile("w+", encoding="ascii", newline="\n") as annotations,
     ):
         file.write('{"info": {"description": "kneematch: knee joint areas"},\n"licenses": [],\n')
         file.write(f'"categories": [{json.dumps(category)}],\n"images": [')
-        add_image, add_annotation, ids = json_list(file), json_list(annotations), count(1)
-        for number, (name, (height, width), found) in enumerate(films, start=1):
+        add_image, add_annotation = json_list(file), json_list(annotations)
+        numbers, ids = count(1), count(1)
+
+        def add(name: str, size: tuple[int, int], knees: Sequence[Detection]) -> None:
+            number = next(numbers)
+            height, width = size
             add_image({"id": number, "file_name": name, "height": height, "width": width})
-            for knee in found:
-                content = _annotation(knee, (height, width), landmarks)
+            for knee in knees:
+                content = _annotation(knee, size, landmarks)
                 add_annotation({"id": next(ids), "image_id": number, **content})
+
+        yield add
         file.write('],\n"annotations": [')
         annotations.seek(0)
         file.writelines(annotations)
@@ -82,8 +80,8 @@ def _annotation(knee: Detection, size: tuple[int, int], landmarks: Sequence[str]
             "laterality": knee.laterality,
             "laterality_source": knee.laterality_source,
             "rotation_deg": round(knee.rotation_deg, 4),
-            "review": knee.review,
-            "reason": knee.reason,
+            "review": review_text(knee),
+            "reason": "; ".join(knee.reasons),
             "decision": knee.decision,
         },
     }
@@ -100,34 +98,3 @@ def _keypoint(knee: Detection, name: str, size: tuple[int, int]) -> tuple[float,
 
 def _rounded(value: float) -> float:
     return round(float(value), DECIMALS) + 0.0
-
-
-def landmark_files(name: str) -> dict[str, str]:
-    """Return the names of all files that a film may have, and the side of each."""
-    return {f"{name}-{side}{ending}": side for side in SIDES for ending in (MARKUPS, POINTS)}
-
-
-def write_landmarks(
-    films: Iterable[tuple[str, Sequence[Detection]]], folder: Path, kinds: Iterable[str]
-) -> None:
-    """Write the landmarks of each knee as NAME-SIDE.mrk.json, NAME-SIDE.pts, or both.
-
-    Args:
-        films: the name of each film among the run's artifacts, and its knees; files of knees that
-            it no longer has are removed.
-        folder: for the files; it is made if need be.
-        kinds: "markups", "pts" or both.
-    """
-    make_folder(folder)
-    wanted = set(kinds)
-    for name, knees in films:
-        sides = {knee.side for knee in knees}
-        for file, side in landmark_files(name).items():
-            if side not in sides:
-                (folder / file).unlink(missing_ok=True)
-        for knee in knees:
-            path = folder / f"{name}-{knee.side}"
-            if "markups" in wanted:
-                write_markups(f"{path}{MARKUPS}", knee.landmarks, knee.mm_per_px)
-            if "pts" in wanted:
-                write_points(f"{path}{POINTS}", knee.landmarks)

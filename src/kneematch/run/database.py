@@ -1,0 +1,501 @@
+"""Run: the state of a run, in OUT/run.sqlite; tables, report and pages are queries over it.
+
+Thumbnails are in OUT/thumbnails.sqlite, so that the state of 500,000 films stays small. Both are
+written in one transaction for every batch of films, with a rollback journal, which network disks
+can bear, and are on disk when it ends. On a disk without locks, SQLite's `unix-dotfile` takes their
+place: there a killed process leaves `run.sqlite.lock` behind, which the user has to remove.
+"""
+
+import errno
+import json
+import os
+import sqlite3
+import tempfile
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, replace
+from datetime import UTC, datetime
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Final, Self
+from urllib.parse import quote
+
+from kneematch.errors import SettingsError
+from kneematch.films.files import FILE_MODE, FileVersion
+from kneematch.films.run_folder import RUN_DATABASE, THUMBNAILS
+from kneematch.knee.decision import Decision
+from kneematch.knee.detection import REJECTED, Detection
+from kneematch.paper.split import SIDES
+from kneematch.run.artifacts import Artifact
+from kneematch.run.config import Fingerprint, differences
+from kneematch.run.film_names import film_names, is_film_name
+from kneematch.run.film_record import FILES, SETTINGS, FilmRecord
+
+FORMAT: Final = 1  # bump when the tables change
+BUSY_S: Final = 1.0  # time that a run waits for another process
+REVIEW_BUSY_S: Final = 60.0  # time that a page waits for `apply`
+SCHEMA: Final = """
+CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE films (
+    id INTEGER PRIMARY KEY,
+    path BLOB NOT NULL UNIQUE,             -- in the file system's own bytes
+    name TEXT NOT NULL UNIQUE,             -- beginning of the names of its files
+    bytes INTEGER, modified_ns INTEGER, sha256 TEXT,
+    status TEXT NOT NULL DEFAULT '',       -- empty until the film was visited
+    reason TEXT NOT NULL DEFAULT '',
+    height INTEGER, width INTEGER, mm_per_px REAL,
+    last_decision INTEGER NOT NULL DEFAULT 0,  -- the newest decision that its knees include
+    made TEXT NOT NULL DEFAULT '{}',       -- its files by kind, as JSON
+    gone INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE knees (
+    id INTEGER PRIMARY KEY,
+    film INTEGER NOT NULL REFERENCES films,
+    side TEXT NOT NULL,
+    found TEXT,                            -- as JSON; NULL where no knee was found
+    decided TEXT,                          -- as a reviewer left it; NULL without a decision
+    decision INTEGER REFERENCES decisions, -- the newest one that was not revoked
+    state TEXT NOT NULL DEFAULT '',        -- of that decision, if it applies to the knee
+    loss REAL, energy REAL, needs_review INTEGER, reasons TEXT,  -- as found
+    UNIQUE (film, side)
+);
+CREATE TABLE decisions (                   -- rows are only added
+    id INTEGER PRIMARY KEY,
+    knee INTEGER NOT NULL REFERENCES knees,
+    time TEXT NOT NULL,
+    content TEXT NOT NULL,                 -- as JSON
+    revokes INTEGER REFERENCES decisions   -- the decision that this row revokes
+);
+CREATE INDEX decisions_by_knee ON decisions (knee);
+CREATE INDEX revocations ON decisions (revokes) WHERE revokes IS NOT NULL;
+CREATE INDEX films_by_status ON films (status) WHERE status != 'ok';
+"""
+THUMBNAIL_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS thumbnails.films (id INTEGER PRIMARY KEY, webp BLOB NOT NULL)"
+)
+RECORDS: Final = """
+SELECT f.id, f.path, f.name, f.bytes, f.modified_ns, f.sha256, f.status, f.reason, f.height,
+    f.width, f.mm_per_px, f.last_decision, f.made, f.gone, k.found, k.decided
+FROM films f LEFT JOIN knees k ON k.film = f.id WHERE {} ORDER BY f.id, k.side
+"""
+
+
+class Run:
+    """The films of a run, the knees found on them, and the decisions about these."""
+
+    def __init__(self, out: Path, *, create: bool = False, exclusive: bool = True) -> None:
+        """Open the database of a run.
+
+        Args:
+            out: folder of the run.
+            create: make the database if it is not there.
+            exclusive: let no other process read or write it until it is closed.
+
+        Raises:
+            SettingsError: there is none, another process is using it, or it is damaged.
+        """
+        self.out, self.path = out, out / RUN_DATABASE
+        if not create and not self.path.exists():
+            raise SettingsError(
+                f"{out} holds no run. Name the folder that `kneematch detect` has filled."
+            )
+        for name in (RUN_DATABASE, THUMBNAILS):
+            _check_not_a_link(out / name)
+            os.close(os.open(out / name, os.O_RDWR | os.O_CREAT, FILE_MODE))
+        with self._errors():
+            self.sql = self._connect(BUSY_S if exclusive else REVIEW_BUSY_S)
+            try:
+                self._prepare(exclusive=exclusive)
+            except BaseException:
+                self.sql.close()
+                raise
+
+    def _connect(self, timeout: float) -> sqlite3.Connection:
+        vfs = "" if _has_locks(self.out) else "&vfs=unix-dotfile"
+        address = partial("file:{}?mode=rw{}".format, quote(os.fsencode(self.path.resolve())))
+        sql = sqlite3.connect(
+            address(vfs), timeout, isolation_level=None, check_same_thread=False, uri=True
+        )
+        other = quote(os.fsencode((self.out / THUMBNAILS).resolve()))
+        sql.execute("ATTACH ? AS thumbnails", (f"file:{other}?mode=rw{vfs}",))
+        return sql
+
+    def _prepare(self, *, exclusive: bool) -> None:
+        if exclusive:
+            self.sql.execute("PRAGMA locking_mode = EXCLUSIVE")
+        for schema in ("main", "thumbnails"):
+            self.sql.execute(f"PRAGMA {schema}.synchronous = FULL")
+        with self._transaction():
+            (version,) = self.sql.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                for statement in SCHEMA.split(";\n"):
+                    self.sql.execute(statement)
+                self.sql.execute(f"PRAGMA user_version = {FORMAT}")
+            self.sql.execute(THUMBNAIL_SCHEMA)
+        if version not in (0, FORMAT):
+            raise SettingsError(
+                f"{self.path} was written by another version of kneematch. Use that version, or "
+                "name another folder."
+            )
+
+    def close(self) -> None:
+        """Close the database, so that others can open it."""
+        self.sql.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn errors of SQLite into those that a user can do something about."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                lock = self.path.with_name(f"{RUN_DATABASE}.lock")
+                stale = f" If none is, remove {lock}." if lock.exists() else ""
+                raise SettingsError(
+                    f"Another process is working on {self.out}. Wait for it, or name another "
+                    f"folder.{stale}"
+                ) from error
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise SettingsError(
+                    f"{self.path} is damaged. The tables beside it are still good; `sqlite3 "
+                    f"{RUN_DATABASE} .recover` may save decisions. To start over, use --force or "
+                    "another folder."
+                ) from error
+            system = {
+                sqlite3.SQLITE_FULL: errno.ENOSPC,
+                sqlite3.SQLITE_IOERR: errno.EIO,
+                sqlite3.SQLITE_CANTOPEN: errno.EACCES,
+                sqlite3.SQLITE_READONLY: errno.EROFS,
+                sqlite3.SQLITE_PERM: errno.EACCES,
+            }.get(code)
+            if system is None:
+                raise
+            raise OSError(system, os.strerror(system), str(self.path)) from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit what is written inside, or nothing of it."""
+        with self._errors():
+            self.sql.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.sql.execute("COMMIT")
+            except BaseException:
+                if self.sql.in_transaction:
+                    self.sql.execute("ROLLBACK")
+                raise
+
+    def query(self, statement: str, *values: object) -> list[Any]:
+        """Return the rows of a query."""
+        with self._errors():
+            return self.sql.execute(statement, values).fetchall()
+
+    # Settings
+
+    def setting(self, name: str) -> Any:
+        """Return a setting as it was stored; None if there is none."""
+        rows = self.query("SELECT value FROM settings WHERE name = ?", name)
+        return json.loads(rows[0][0]) if rows else None
+
+    def store(self, **settings: Any) -> None:
+        """Store settings, which are JSON values; paths become texts."""
+        values = [(name, json.dumps(value, default=str)) for name, value in settings.items()]
+        with self._transaction():
+            self.sql.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", values)
+
+    def check(self, fingerprint: Fingerprint) -> None:
+        """Raise SettingsError unless the run began with the settings that rows depend on."""
+        different = differences(self.setting("fingerprint") or {}, fingerprint)
+        if different:
+            raise SettingsError(
+                f"{self.out} holds a run with other settings: {', '.join(different)[:150]}. Repeat "
+                "those, start over with --force, or name another folder."
+            )
+
+    # Films
+
+    def count(self, where: str = "1") -> int:
+        """Return the number of films that fulfil a condition."""
+        return int(self.query(f"SELECT COUNT(*) FROM films WHERE {where}")[0][0])  # noqa: S608
+
+    def add(self, paths: Sequence[str]) -> list[int]:
+        """Return the ids of films; those that are not in the run are added to it.
+
+        Films are the same if their absolute paths are; they keep the path by which they came.
+        """
+        rows = self.query("SELECT id, path, name FROM films ORDER BY id")
+        known = {os.path.abspath(os.fsdecode(path)): number for number, path, _ in rows}  # noqa: PTH100
+        absolute = [os.path.abspath(path) for path in paths]  # noqa: PTH100 - Path is slower
+        new = [path for path, place in zip(paths, absolute, strict=True) if place not in known]
+        names = film_names(new, {name.casefold() for _, _, name in rows})
+        first = rows[-1][0] + 1 if rows else 1
+        added = [
+            (number, os.fsencode(path), name)
+            for number, (path, name) in enumerate(zip(new, names, strict=True), first)
+        ]
+        with self._transaction():
+            self.sql.executemany("INSERT INTO films (id, path, name) VALUES (?, ?, ?)", added)
+        known |= {os.path.abspath(os.fsdecode(path)): number for number, path, _ in added}  # noqa: PTH100
+        return [known[place] for place in absolute]
+
+    def versions(self) -> dict[int, FileVersion | None]:
+        """Return the versions of the files that were visited, by film; None for missing files."""
+        rows = self.query("SELECT id, bytes, modified_ns, sha256 FROM films WHERE status != ''")
+        return {number: _version(*version) for number, *version in rows}
+
+    def paths(self) -> list[tuple[int, str]]:
+        """Return ids and paths of all films, in their order."""
+        rows = self.query("SELECT id, path FROM films ORDER BY id")
+        return [(number, os.fsdecode(path)) for number, path in rows]
+
+    def outdated(self, artifacts: Sequence[Artifact]) -> set[int]:
+        """Return the films with knees whose files are missing or were made with other settings."""
+        outdated: set[int] = set()
+        for artifact in artifacts:
+            there = set(os.listdir(artifact.folder))  # noqa: PTH208 - names are enough
+            rows = self.query("SELECT id, made FROM films WHERE status != ''")
+            for number, text in rows:
+                made = json.loads(text).get(artifact.kind)
+                same = made is not None and made[SETTINGS] == artifact.settings
+                if not (same and there.issuperset(made[FILES])):
+                    outdated.add(number)
+        return outdated
+
+    def mark_gone(self, films: Iterable[int]) -> None:
+        """Note which films are no longer there."""
+        with self._transaction():
+            self.sql.execute("UPDATE films SET gone = 0 WHERE gone")
+            self.sql.executemany("UPDATE films SET gone = 1 WHERE id = ?", ((k,) for k in films))
+
+    def records(self) -> Iterator[FilmRecord]:
+        """Yield what is known of all films that were visited, in their order."""
+        yield from self._records(None, "f.status != ''")
+
+    def record(self, film: int) -> FilmRecord:
+        """Return what is known of a film."""
+        (found,) = self._records(None, f"f.id = {int(film)}")
+        return found
+
+    def _records(self, films: Collection[int] | None, where: str) -> Iterator[FilmRecord]:
+        with self._errors():
+            rows = self.sql.execute(RECORDS.format(where))
+            for number, group in groupby(rows, key=itemgetter(0)):
+                if films is None or number in films:
+                    yield self._record(list(group))
+
+    def _record(self, rows: list[tuple[Any, ...]]) -> FilmRecord:
+        number, path, name, *version, status, reason = rows[0][:8]
+        height, width, mm_per_px, last_decision, made, gone = rows[0][8:14]
+        if not is_film_name(name):
+            raise SettingsError(f"{self.path} holds a name that leaves its folder.")
+        found = tuple(_knee(row[14]) for row in rows if row[14])
+        current = tuple(_knee(text) for row in rows if (text := row[15] or row[14]))
+        return FilmRecord(
+            number,
+            os.fsdecode(path),
+            name,
+            _version(*version),
+            status,
+            reason,
+            None if height is None else (height, width),
+            mm_per_px,
+            found,
+            current,
+            last_decision=last_decision,
+            made=json.loads(made),
+            gone=bool(gone),
+        )
+
+    def to_visit(self, films: Iterable[int]) -> Iterator[FilmRecord]:
+        """Yield films, in their order, with the decisions that their next visit applies."""
+        decisions: defaultdict[int, dict[str, Decision]] = defaultdict(dict)
+        for film, side, text in self.query(
+            "SELECT k.film, k.side, d.content FROM knees k JOIN decisions d ON d.id = k.decision "
+            "ORDER BY k.film, k.side"
+        ):
+            decisions[film][side] = Decision.from_dict(json.loads(text))
+        newest = dict(
+            self.query(
+                "SELECT k.film, MAX(d.id) FROM decisions d JOIN knees k ON k.id = d.knee GROUP BY 1"
+            )
+        )
+        for film in self._records({*films}, "1"):
+            last = newest.get(film.id, 0)
+            yield replace(film, decisions=decisions.get(film.id, {}), last_decision=last)
+
+    def decided(self) -> list[int]:
+        """Return the films with decisions that their knees do not take into account yet."""
+        rows = self.query(
+            "SELECT DISTINCT f.id FROM decisions d JOIN knees k ON k.id = d.knee "
+            "JOIN films f ON f.id = k.film WHERE d.id > f.last_decision"
+        )
+        return [number for (number,) in rows]
+
+    def save(self, records: Iterable[FilmRecord]) -> None:
+        """Write down what visits have found; it is on disk when this returns."""
+        with self._transaction():
+            for film in records:
+                self._save(film)
+
+    def _save(self, film: FilmRecord) -> None:
+        version = (None, None, None) if film.version is None else astuple(film.version)
+        height, width = film.size or (None, None)
+        self.sql.execute(
+            "UPDATE films SET bytes = ?, modified_ns = ?, sha256 = ?, status = ?, reason = ?, "
+            "height = ?, width = ?, mm_per_px = ?, last_decision = ?, made = ? WHERE id = ?",
+            (
+                *(*version, film.status, film.reason, height, width, film.mm_per_px),
+                *(film.last_decision, json.dumps(film.made), film.id),
+            ),
+        )
+        found, current = ({knee.side: knee for knee in each} for each in (film.found, film.knees))
+        for side in SIDES:
+            if side in found or side in current:
+                self._save_knee(film.id, side, found.get(side), current.get(side))
+            else:
+                self.sql.execute(
+                    "UPDATE knees SET found = NULL, decided = NULL, state = '', loss = NULL, "
+                    "energy = NULL, needs_review = NULL, reasons = NULL "
+                    "WHERE film = ? AND side = ?",
+                    (film.id, side),
+                )
+        if film.thumbnail:
+            self.sql.execute(
+                "INSERT OR REPLACE INTO thumbnails.films VALUES (?, ?)", (film.id, film.thumbnail)
+            )
+
+    def _save_knee(
+        self, film: int, side: str, found: Detection | None, current: Detection | None
+    ) -> None:
+        state = current.decision if current is not None else ""
+        as_found = (None, None, None, None)
+        if found is not None:
+            reasons = json.dumps(found.review_reasons)
+            as_found = found.loss, found.energy, found.needs_review, reasons  # type: ignore[assignment]
+        self.sql.execute(
+            "INSERT INTO knees (film, side, found, decided, state, loss, energy, needs_review, "
+            "reasons) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (film, side) DO UPDATE SET "
+            "found = excluded.found, decided = excluded.decided, state = excluded.state, "
+            "loss = excluded.loss, energy = excluded.energy, "
+            "needs_review = excluded.needs_review, reasons = excluded.reasons",
+            (film, side, _json(found), _json(current) if state else None, state, *as_found),
+        )
+
+    def thumbnail(self, film: int) -> bytes | None:
+        """Return the thumbnail of a film as WebP; None if there is none."""
+        rows = self.query("SELECT webp FROM thumbnails.films WHERE id = ?", film)
+        return rows[0][0] if rows else None
+
+    # Decisions
+
+    def decide(self, film: int, side: str, decision: Decision, time: str | None = None) -> int:
+        """Record a decision about the knee in one half of a film; return the knee's id."""
+        with self._transaction():
+            self.sql.execute("INSERT OR IGNORE INTO knees (film, side) VALUES (?, ?)", (film, side))
+            (knee,) = self.sql.execute(
+                "SELECT id FROM knees WHERE film = ? AND side = ?", (film, side)
+            ).fetchone()
+            self._add_decision(knee, json.dumps(decision.to_dict()), None, time)
+        return int(knee)
+
+    def revoke(self) -> tuple[int, Decision] | None:
+        """Revoke the newest decision that holds; return its knee's id and it, or None."""
+        newest = self.newest_decision()
+        if newest is None:
+            return None
+        number, knee, content = newest
+        with self._transaction():
+            self._add_decision(knee, content, number, None)
+        return knee, Decision.from_dict(json.loads(content))
+
+    def newest_decision(self) -> tuple[int, int, str] | None:
+        """Return id, knee and content of the newest decision that was not revoked."""
+        rows = self.query(
+            "SELECT id, knee, content FROM decisions d WHERE revokes IS NULL AND NOT EXISTS "
+            "(SELECT 1 FROM decisions r WHERE r.revokes = d.id) ORDER BY id DESC LIMIT 1"
+        )
+        return rows[0] if rows else None
+
+    def _add_decision(self, knee: int, content: str, revokes: int | None, time: str | None) -> None:
+        now = time or datetime.now(UTC).isoformat(timespec="seconds")
+        self.sql.execute(
+            "INSERT INTO decisions (knee, time, content, revokes) VALUES (?, ?, ?, ?)",
+            (knee, now, content, revokes),
+        )
+        self.sql.execute(
+            "UPDATE knees SET decision = (SELECT MAX(d.id) FROM decisions d WHERE d.knee = "
+            "knees.id AND d.revokes IS NULL AND NOT EXISTS (SELECT 1 FROM decisions r WHERE "
+            "r.revokes = d.id)) WHERE id = ?",
+            (knee,),
+        )
+        found, holds = self.sql.execute(
+            "SELECT k.found, d.content FROM knees k LEFT JOIN decisions d ON d.id = k.decision "
+            "WHERE k.id = ?",
+            (knee,),
+        ).fetchone()
+        state = ""
+        if holds is not None:
+            decision = Decision.from_dict(json.loads(holds))
+            state = decision.state if decision.applies_to(found and _knee(found)) else ""
+        self.sql.execute("UPDATE knees SET state = ? WHERE id = ?", (state, knee))
+
+    def decisions(self) -> Iterator[tuple[str, str, str, Decision, bool]]:
+        """Yield time, film, side and decision in the order made, and whether the row revokes it."""
+        rows = self.query(
+            "SELECT d.time, f.path, k.side, d.content, d.revokes FROM decisions d JOIN knees k ON "
+            "k.id = d.knee JOIN films f ON f.id = k.film ORDER BY d.id"
+        )
+        for time, path, side, content, revokes in rows:
+            decision = Decision.from_dict(json.loads(content))
+            yield time, os.fsdecode(path), side, decision, revokes is not None
+
+    def count_outdated_decisions(self) -> int:
+        """Return how many decisions are about areas that have moved or are gone."""
+        rows = self.query(
+            "SELECT k.found, d.content FROM knees k JOIN decisions d ON d.id = k.decision "
+            "WHERE k.state = ''"
+        )
+        decisions = [(found, Decision.from_dict(json.loads(text))) for found, text in rows]
+        # Without a knee, a rejection says what is true anyway.
+        return sum(bool(found) or each.state != REJECTED for found, each in decisions)
+
+
+def _check_not_a_link(path: Path) -> None:
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise SettingsError(f"{path} is not a regular file. Remove it, or name another folder.")
+
+
+def _has_locks(folder: Path) -> bool:
+    """Return whether the file system of a folder has locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, where SQLite has its own
+        return True
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+    return True
+
+
+def _version(size: int | None, modified_ns: int, sha256: str) -> FileVersion | None:
+    return None if size is None else FileVersion(size, modified_ns, sha256)
+
+
+def _json(knee: Detection | None) -> str | None:
+    return None if knee is None else json.dumps(knee.to_dict())
+
+
+def _knee(text: str) -> Detection:
+    return Detection.from_dict(json.loads(text))

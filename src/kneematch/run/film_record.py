@@ -1,0 +1,48 @@
+"""FilmRecord: what is known of a film of a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kneematch.films.files import FileVersion
+from kneematch.knee.decision import Decision
+from kneematch.knee.detection import REJECTED, Detection
+
+OK, NO_KNEE, FAILED = "ok", "no_knee", "failed"  # status of a film that was visited
+SETTINGS, FILES = "settings", "files"
+
+Made = Mapping[str, Mapping[str, Any]]
+"""By kind of files: the settings with which a film's files were made, and their names."""
+NOTHING_MADE: Final[Made] = {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilmRecord:
+    """A film of a run: its file, what was found on it, and what was made of it."""
+
+    id: int  # its row in the run's database
+    path: str  # as the user named it
+    name: str  # beginning of the names of the files that are made of it
+    version: FileVersion | None = None  # version of the file; None where it is missing
+    status: str = ""  # OK, NO_KNEE or FAILED, as found; empty until the film was visited
+    reason: str = ""  # why there is no knee, or why the film cannot be used
+    size: tuple[int, int] | None = None  # (height, width) in pixels
+    mm_per_px: float | None = None
+    found: tuple[Detection, ...] = ()  # the knees as they were found
+    knees: tuple[Detection, ...] = ()  # the knees as a reviewer left them, rejected ones included
+    decisions: Mapping[str, Decision] = field(default_factory=dict)  # by half of the picture
+    last_decision: int = 0  # number of the newest decision that `knees` takes into account
+    made: Made = field(default_factory=dict)
+    gone: bool = False  # its file is no longer there
+    missing: tuple[str, ...] = ()  # what could not be made of it in its last visit, and why
+    thumbnail: bytes = b""  # as WebP
+
+    @property
+    def kept(self) -> tuple[Detection, ...]:
+        """The knees that a reviewer did not reject."""
+        return tuple(knee for knee in self.knees if knee.decision != REJECTED)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the film has no knee, neither found nor added, and a reason for it."""
+        return self.status in (NO_KNEE, FAILED) and not self.knees

@@ -1,0 +1,148 @@
+"""Visit: all that is done with a film, in one reading of its file.
+
+A worker reads the film once and finds, judges and measures its knees, applies what a reviewer
+decided, cuts crops, draws the overlay and the thumbnail, and writes DICOM objects.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kneematch.errors import FilmError, NoFrontalKnee
+from kneematch.films.display import thumbnail
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.read import read_isolated, to_film_error
+from kneematch.knee.decision import apply_decisions
+from kneematch.knee.detection import CORRECTED, Detection
+from kneematch.run.artifacts import Artifact, remove_files, requested_artifacts
+from kneematch.run.config import DetectConfig
+from kneematch.run.film_record import FAILED, FILES, NO_KNEE, OK, SETTINGS, FilmRecord
+
+if TYPE_CHECKING:
+    from kneematch.knee.detector import Detector
+    from kneematch.models.outlines import OutlineNetwork
+
+NOT_MEASURED: Final = "not measured ({})"
+
+
+@dataclass(frozen=True)
+class Visit:
+    """Visit films with the settings of a run; it is sent to worker processes, which load it."""
+
+    config: DetectConfig
+    out: Path
+    root: Path = Path()  # folder of films with relative paths
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Send the settings alone, and nothing that was loaded."""
+        return Visit, (self.config, self.out, self.root)
+
+    @cached_property
+    def detector(self) -> "Detector":
+        """The detector, loaded when the first film is searched."""
+        return self.config.load_detector()
+
+    @cached_property
+    def outlines(self) -> "OutlineNetwork | None":
+        """The outline network; None in a run without measures."""
+        if not self.config.measure:
+            return None
+        from kneematch.knee.measuring import outline_network  # imports SciPy, which is slow
+
+        path = self.config.outlines
+        return outline_network(None if path is None else str(self.root / path))
+
+    @cached_property
+    def artifacts(self) -> list[Artifact]:
+        """The kinds of files to make."""
+        return requested_artifacts(self.config, self.out)
+
+    def __call__(self, films: Sequence[FilmRecord]) -> list[FilmRecord]:
+        """Visit a few films; those that a GPU searches together are read together."""
+        new = any(not film.status for film in films)
+        size = self.detector.batch_size if new else 1
+        batches = (films[k : k + size] for k in range(0, len(films), size))
+        return [record for batch in batches for record in self._visit_batch(batch)]
+
+    def _visit_batch(self, films: Sequence[FilmRecord]) -> Iterator[FilmRecord]:
+        read = [self._read(film) for film in films]
+        pairs = list(zip(films, read, strict=True))
+        new = [each for film, each in pairs if not film.status and isinstance(each, Radiograph)]
+        results = iter(self.detector.detect_radiographs(new) if new else [])
+        for film, pixels in pairs:
+            if film.status:
+                yield self._decide_and_make(film, pixels)
+            elif isinstance(pixels, Radiograph):
+                found = self._found(film, pixels, next(results))
+                yield self._decide_and_make(found, pixels)
+            else:
+                yield self._decide_and_make(self._failed(film, pixels), pixels)
+
+    def _read(self, film: FilmRecord) -> Radiograph | FilmError:
+        path = str(self.root / film.path)
+        try:
+            return read_isolated(path)
+        except Exception as error:  # noqa: BLE001 - a broken file can raise anything
+            return to_film_error(path, error)
+
+    def _found(
+        self, film: FilmRecord, pixels: Radiograph, result: tuple[Detection, ...] | Exception
+    ) -> FilmRecord:
+        """Return a film with what a search found on it, measured if the run measures."""
+        film = replace(film, size=pixels.size, mm_per_px=pixels.mm_per_px)
+        if isinstance(result, NoFrontalKnee):
+            return replace(film, status=NO_KNEE, reason=NoFrontalKnee.reason)
+        if isinstance(result, Exception):
+            return self._failed(film, result)
+        return replace(film, status=OK, found=self._measured(pixels, result))
+
+    def _failed(self, film: FilmRecord, error: Exception) -> FilmRecord:
+        path = str(self.root / film.path)
+        reason = str(to_film_error(path, error))
+        named = reason if reason.startswith(path) else f"{path}: {reason}"
+        return replace(film, status=FAILED, reason=named)
+
+    def _measured(
+        self, pixels: Radiograph | FilmError, knees: tuple[Detection, ...], *, placed: bool = False
+    ) -> tuple[Detection, ...]:
+        """Return knees with measures; one that cannot be measured is to be reviewed."""
+        if self.outlines is None or not knees or not isinstance(pixels, Radiograph):
+            return knees
+        from kneematch.knee.measuring import measure_knees, measure_placed_knees
+
+        measure = measure_placed_knees if placed else measure_knees
+        try:
+            return measure(pixels, knees, self.outlines)
+        except Exception as error:  # noqa: BLE001 - one film must not stop the others
+            reason = NOT_MEASURED.format(to_film_error("", error))
+            return tuple(
+                replace(knee, needs_review=True, reasons=(*knee.reasons, reason)) for knee in knees
+            )
+
+    def _decide_and_make(self, film: FilmRecord, pixels: Radiograph | FilmError) -> FilmRecord:
+        """Apply decisions to the knees of a film, and make its files."""
+        knees = apply_decisions(film.found, film.decisions, film.mm_per_px)
+        missing = []
+        placed = [k for k in knees if k.decision == CORRECTED and k.measures is None]
+        if placed and self.config.measure:
+            if isinstance(pixels, FilmError):
+                missing.append(f"{film.path}: not measured ({pixels})")
+            measured = self._measured(pixels, tuple(placed), placed=True)
+            by_side = {knee.side: knee for knee in measured}
+            knees = tuple(by_side.get(knee.side, knee) for knee in knees)
+        film = replace(film, knees=knees)
+        made = remove_files(self.out, film, [artifact.kind for artifact in self.artifacts])
+        if isinstance(pixels, Radiograph):
+            for artifact in self.artifacts if film.kept else ():
+                files, reason = artifact.make(pixels, film, self.root / film.path)
+                missing += [reason] if reason else []
+                if not reason:
+                    made[artifact.kind] = {SETTINGS: artifact.settings, FILES: files}
+            if not film.kept:
+                made |= {each.kind: {SETTINGS: each.settings, FILES: []} for each in self.artifacts}
+            film = replace(film, thumbnail=thumbnail(pixels.pixels))
+        elif film.kept and self.artifacts:
+            missing.append(str(pixels))
+        return replace(film, made=made, missing=tuple(missing))
