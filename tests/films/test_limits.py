@@ -25,5 +25,5 @@ def test_read_text_bytes_refuses_what_has_no_end() -> None:
         load_annotation(ENDLESS)
     with pytest.raises(SettingsError, match=r"more than 256 MB; expected a list of films"):
         find_films(f"@{ENDLESS}")
-    with pytest.raises(SettingsError, match=r"more than 256 MB; expected labels"):
+    with pytest.raises(SettingsError, match=r"cannot be read as CSV: more than 256 MB"):
         load_labels(ENDLESS)

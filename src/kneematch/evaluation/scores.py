@@ -20,8 +20,8 @@ from kneematch.knee.detection import Detection
 
 GOOD_IOU: Final = 0.75
 ALL: Final = "all"
-RESAMPLES: Final = 2000  # of the bootstrap
-SEED: Final = 0  # of the bootstrap, so that an evaluation can be repeated
+RESAMPLES: Final = 2000  # samples of the bootstrap
+SEED: Final = 0  # seed of the bootstrap, so that an evaluation can be repeated
 
 ACCURACY: Final = columns(
     *("method", "source", "knees:0", "missed:0", "mean IoU:3", "IoU, low:3", "IoU, high:3"),

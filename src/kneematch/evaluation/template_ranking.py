@@ -23,7 +23,7 @@ from kneematch.sampling import rectangle_to_film
 Floats = NDArray[np.float64]
 
 METHOD: Final = "search"  # it uses nothing but the template
-FEWEST: Final = 3  # of two that disagree, neither is known to be wrong
+FEWEST: Final = 3  # where two disagree, neither is known to be wrong
 
 TEMPLATES: Final = columns(
     *("template", "round trip, median %:2", "round trip, worst %:2", "mean loss on the others:3")
