@@ -42,7 +42,7 @@ from fuzz_mutations import (
     mutate_tiff,
 )
 from kneematch.errors import FilmError
-from kneematch.evaluation.ground_truth import load_ground_truth
+from kneematch.evaluation.labels import load_labels
 from kneematch.films.annotation import load_annotation
 from kneematch.films.discovery import find_films
 from kneematch.films.read import read, read_header
@@ -179,7 +179,7 @@ TARGETS = {
         Target("review.csv", 5, mutate_csv, read_review),
         Target("detections.csv", 5, mutate_csv, read_table),
         Target("run.json", 2, mutate_json, read_run_file),
-        Target("truth.csv", 3, mutate_csv, load_ground_truth),
+        Target("truth.csv", 3, mutate_csv, load_labels),
         Target("films.csv", 3, mutate_csv, read_csv_list),
         Target("films.txt", 2, mutate_bytes, read_list),
         Target("index.jsonl", 2, mutate_lines, read_index),

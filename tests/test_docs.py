@@ -14,7 +14,7 @@ import yaml
 from nbclient import NotebookClient
 
 import kneematch
-from kneematch.evaluation.ground_truth import LABEL_COLUMNS
+from kneematch.evaluation.labels import LABEL_COLUMNS
 from kneematch.knee import measure, quality
 from kneematch.run import decisions as log
 from kneematch.run.outputs import measurements

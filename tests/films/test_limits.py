@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.evaluation.ground_truth import load_ground_truth
+from kneematch.evaluation.labels import load_labels
 from kneematch.films.annotation import load_annotation
 from kneematch.films.discovery import find_films
 from kneematch.films.limits import read_text_bytes
@@ -25,5 +25,5 @@ def test_read_text_bytes_refuses_what_has_no_end() -> None:
         load_annotation(ENDLESS)
     with pytest.raises(SettingsError, match=r"more than 256 MB; expected a list of films"):
         find_films(f"@{ENDLESS}")
-    with pytest.raises(SettingsError, match=r"more than 256 MB; expected labels"):
-        load_ground_truth(ENDLESS)
+    with pytest.raises(SettingsError, match=r"cannot be read as CSV: more than 256 MB"):
+        load_labels(ENDLESS)
