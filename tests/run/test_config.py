@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from kneematch.errors import SettingsError
-
 from kneematch.run.config import CROP_PRESETS, DetectConfig, config_from_json
 from kneematch.search.settings import PaperSettings
 
