@@ -90,7 +90,6 @@ def train(
 
     NAME.metrics.csv, NAME.curves.png and NAME.preview.png show the progress.
     A checkpoint is kept beside them until the training ends.
-    With several GPUs: torchrun --nproc-per-node N -m kneematch train ...
     """
     progress = choose_messages(quiet=quiet, log=log)
     if root is not None and outlines is None:
@@ -124,7 +123,7 @@ def train(
 
     with stopping_cleanly(checkpoint_path(out)):
         result = run(films, template, out, config, progress=progress)
-    if result.is_main and not quiet:
+    if not quiet:
         left_out = f", {len(result.failures)} left out" if result.failures else ""
         print_result(f"{shown(out)}: trained on {result.films} films{left_out}")
     if result.failures:

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import write_file
-from kneematch.models.model_file import PHASES
 from kneematch.models.weights import read_safetensors
+from kneematch.paper.algorithm1 import PhaseState
+from kneematch.paper.algorithm2 import PHASES
 from kneematch.paper.network import PoseNetwork
 from kneematch.training.config import Recipe
-from kneematch.training.phase import PhaseState
 
 FORMAT: Final = "kneematch-checkpoint/2"
 ADAM_STATE: Final = {"step", "exp_avg", "exp_avg_sq"}

@@ -29,7 +29,7 @@ from kneematch.training.config import MODEL_SUFFIX
 from kneematch.training.drawn_knees import DrawnKnee
 from kneematch.training.outline_augmentation import Views, draw_views
 from kneematch.training.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
-from kneematch.training.phase import freeze_batchnorm
+from kneematch.training.two_phases import freeze_batchnorm
 
 logger = logging.getLogger("kneematch")
 

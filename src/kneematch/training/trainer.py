@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from kneematch.devices import resolve_device
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import Annotation, load_annotation
 from kneematch.films.discovery import find_films
@@ -25,17 +26,18 @@ from kneematch.films.files import (
 )
 from kneematch.films.read import read_isolated
 from kneematch.knee.knee_images import SIDE_MARGIN
-from kneematch.models.model_file import PHASES, Model, save_model
+from kneematch.knee.template import annotated_half, cut_from_view
+from kneematch.models.model_file import Model, save_model
+from kneematch.paper.algorithm1 import PhaseState
+from kneematch.paper.algorithm2 import PHASES, Networks
 from kneematch.paper.split import SIDES
-from kneematch.paper.template import annotated_half, cut_from_view
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from kneematch.training.config import MODEL_SUFFIX, TrainConfig
 from kneematch.training.dataset import CachedFilms, prepare_films, to_device
-from kneematch.training.distributed import Group, process_group
-from kneematch.training.initial_weights import InitialNetworks, Networks, initial_networks
-from kneematch.training.pseudo_labels import make_pseudo_labels
+from kneematch.training.initial_weights import InitialNetworks, initial_networks
+from kneematch.training.pseudo_labels import TemplatePair, make_pseudo_labels
 from kneematch.training.report import (
     COMPARED_FILMS,
     Epoch,
@@ -45,7 +47,7 @@ from kneematch.training.report import (
     read_metrics,
     write_metrics,
 )
-from kneematch.training.two_phases import Task, TemplatePair, activation_ranges, train_two_phases
+from kneematch.training.two_phases import Task, activation_ranges, train_task
 
 METRICS, CURVES, PREVIEW = "metrics.csv", "curves.png", "preview.png"  # beside the model
 FEWEST_FILMS: Final = 2
@@ -60,8 +62,7 @@ class TrainResult:
     model: Path
     films: int  # number of films that were used
     failures: tuple[tuple[str, str], ...]  # (path, reason) of films that could not be used
-    epochs: tuple[Epoch, ...]  # the losses; empty except in the main process
-    is_main: bool = True  # False in all but the first process of torchrun
+    epochs: tuple[Epoch, ...]  # the losses
 
 
 def train(
@@ -75,8 +76,7 @@ def train(
     """Train both networks to find the boxes of a template (paper, Sect. 5, Algorithm 2).
 
     Beside the model, NAME.metrics.csv, NAME.curves.png and NAME.preview.png are updated after every
-    epoch, and so is a checkpoint, which is removed at the end. All processes that torchrun starts
-    train one model together; only the first one writes files.
+    epoch, and so is a checkpoint, which is removed at the end.
 
     Args:
         films: files, folders, patterns or lists of films, as `find_films` takes them.
@@ -93,30 +93,26 @@ def train(
     paths = find_films(films)
     _check_out(out, config)
     settings = training_settings(config, template)
-    with process_group(config.device) as group:
-        show = progress if group.is_main else no_progress
-        with group.main_first():  # it may download the initial weights
-            start = initial_networks(config.start, seed=config.seed)
-        cached, failures = _prepare(paths, config, group, show)
-        if group.is_main:
-            logger.info("%d films; %s recipe on %s", len(cached), config.recipe, group.device)
-        settings["films"] = hashlib.sha256("\n".join(cached.keys).encode()).hexdigest()
-        checkpoint = None
-        if config.resume:
-            checkpoint = load_checkpoint(checkpoint_path(out), settings, group.device)
-        task = _make_task(cached, template, config, start, group, checkpoint)
-        coarse, fine = (network.to(group.device) for network in start.networks)
-        epochs = _train(out, task, (coarse, fine), settings, group, checkpoint, show)
-        if group.is_main:
-            templates = task.templates.coarse, task.templates.fine
-            weights = coarse.state_dict(), fine.state_dict()
-            about = {**settings, "count": len(cached)}
-            ranges = activation_ranges(task, (coarse, fine))
-            with writing(out):
-                save_model(out, Model(*weights, *templates, about, ranges))
-            checkpoint_path(out).unlink(missing_ok=True)
-            _warn_if_worse(out, load_annotation(template), task)
-    return TrainResult(out, len(cached), tuple(failures), tuple(epochs), group.is_main)
+    device = resolve_device(config.device)
+    start = initial_networks(config.start, seed=config.seed)
+    cached, failures = _prepare(paths, config, progress)
+    logger.info("%d films; %s recipe on %s", len(cached), config.recipe, device)
+    settings["films"] = hashlib.sha256("\n".join(cached.keys).encode()).hexdigest()
+    checkpoint = None
+    if config.resume:
+        checkpoint = load_checkpoint(checkpoint_path(out), settings, device)
+    task = _make_task(cached, template, config, start, device, checkpoint)
+    coarse, fine = (network.to(device) for network in start.networks)
+    epochs = _train(out, task, (coarse, fine), settings, checkpoint, progress)
+    templates = task.templates.coarse, task.templates.fine
+    weights = coarse.state_dict(), fine.state_dict()
+    about = {**settings, "count": len(cached)}
+    ranges = activation_ranges(task, (coarse, fine))
+    with writing(out):
+        save_model(out, Model(*weights, *templates, about, ranges))
+    checkpoint_path(out).unlink(missing_ok=True)
+    _warn_if_worse(out, load_annotation(template), task)
+    return TrainResult(out, len(cached), tuple(failures), tuple(epochs))
 
 
 def _warn_if_worse(model: Path, drawn: Annotation, task: Task) -> None:
@@ -167,7 +163,6 @@ def _train(
     task: Task,
     networks: Networks,
     settings: Mapping[str, Any],
-    group: Group,
     checkpoint: Checkpoint | None,
     progress: Progress,
 ) -> list[Epoch]:
@@ -180,10 +175,12 @@ def _train(
     total = len(PHASES) * recipe.rounds * recipe.epochs
     labels = task.pseudo_labels
     fixed = {} if labels is None else {"targets": labels}
+
+    def resume(phase: str, state: PhaseState) -> bool:
+        return checkpoint is not None and checkpoint.restore(phase, state, recipe.rounds)
+
     with progress("training", total, len(epochs)) as advance:
-        for phase, state in train_two_phases(task, networks, group, checkpoint):
-            if not group.is_main:
-                continue
+        for phase, state in train_task(task, networks, resume):
             with writing(out):
                 if state.epoch > 0:  # else the phase has only begun
                     seconds = time.monotonic() - started
@@ -216,12 +213,12 @@ def _check_out(out: Path, config: TrainConfig) -> None:
 
 
 def _prepare(
-    paths: list[str], config: TrainConfig, group: Group, progress: Progress
+    paths: list[str], config: TrainConfig, progress: Progress
 ) -> tuple[CachedFilms, list[tuple[str, str]]]:
-    """Prepare the films in the main process; the others then find them in the cache."""
+    """Prepare the films, and warn of those that cannot be used."""
     workers = choose_workers(config.workers, len(paths))
     side_margin = 0.0 if config.hyperparameters().paper_energy else SIDE_MARGIN
-    with group.main_first(), progress("preparing films", len(paths)) as advance:
+    with progress("preparing films", len(paths)) as advance:
         cached, failures = prepare_films(
             paths,
             config.cache,
@@ -229,9 +226,8 @@ def _prepare(
             workers=workers,
             report=lambda: advance(""),
         )
-    if group.is_main:
-        for _, reason in failures:
-            logger.warning(reason)
+    for _, reason in failures:
+        logger.warning(reason)
     if len(cached) < FEWEST_FILMS:
         raise SettingsError(
             f"{len(cached)} of {len(paths)} films can be used; expected {FEWEST_FILMS} at least, "
@@ -245,17 +241,17 @@ def _make_task(
     template: Path,
     config: TrainConfig,
     start: InitialNetworks,
-    group: Group,
+    device: str,
     checkpoint: Checkpoint | None,
 ) -> Task:
     """Cut the templates and, if the recipe uses them, make pseudo-labels or restore them."""
-    recipe, films, labels = config.hyperparameters(), to_device(cached, group.device), None
-    templates, half = cut_templates(load_annotation(template), group.device)
+    recipe, films, labels = config.hyperparameters(), to_device(cached, device), None
+    templates, half = cut_templates(load_annotation(template), device)
     if not recipe.minimise_energy:
         if checkpoint is not None:
             labels = checkpoint.tensor("targets", (len(films), len(SIDES), 4))
         else:
-            labels = make_pseudo_labels(films, templates, half, start.model, group)
+            labels = make_pseudo_labels(films, templates, half, start.model)
     return Task(films, templates, recipe, labels, config.seed, start.random)
 
 
