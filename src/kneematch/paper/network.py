@@ -137,22 +137,22 @@ def standardize(images: Tensor) -> Tensor:
     return (images - mean) / (deviation + EPSILON)
 
 
-def network_input(images: Tensor, crop_poses: Tensor, aspect: float) -> Tensor:
-    """Return what the network sees, (N, S, 224, 224): crops of images.
+def network_input(images: Tensor, crop_poses: Tensor | None = None, aspect: float = 1.0) -> Tensor:
+    """Return what the network sees of images (N, S, H, W): (N, S, 224, 224).
 
     Args:
         images: (N, S, H, W).
-        crop_poses: (N, S, 4), the poses of the crops.
+        crop_poses: (N, S, 4), the poses of crops of the images; None shows all of them.
         aspect: height over width of the crops, which are squeezed into the network's square.
     """
-    matrices = pose_matrix(crop_poses, aspect, images.shape[-2] / images.shape[-1])
+    image_aspect = images.shape[-2] / images.shape[-1]
+    if crop_poses is None:
+        crop_poses, aspect = (
+            images.new_tensor([1, 0, 0, 0]).expand(*images.shape[:2], 4),
+            image_aspect,
+        )
+    matrices = pose_matrix(crop_poses, aspect, image_aspect).to(images)
     if images.shape[-1] < WIDE:
-        return sample(images, matrices.to(images), INPUT)
+        return sample(images, matrices, INPUT)
     height, width = INPUT
-    large = OVERSAMPLING * height, OVERSAMPLING * width
-    return resize(sample(images, matrices.to(images), large), INPUT)
-
-
-def whole_crops(images: Tensor) -> Tensor:
-    """Return the poses (N, S, 4) of crops that show all of images (N, S, H, W)."""
-    return F.pad(images.new_ones(*images.shape[:2], 1), (0, 3))  # scale 1, centre and rotation 0
+    return resize(sample(images, matrices, (OVERSAMPLING * height, OVERSAMPLING * width)), INPUT)

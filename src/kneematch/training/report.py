@@ -3,7 +3,7 @@
 import csv
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -20,13 +20,12 @@ from kneematch.films.csv_text import read_csv_file, write_csv
 from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.films.files import atomic_write
 from kneematch.knee.detector import Detector
-from kneematch.paper.algorithm1 import predict_poses
-from kneematch.paper.algorithm2 import PHASES, Networks
-from kneematch.paper.pose import pose_matrix
+from kneematch.models.two_stage import TwoStageNetworks
+from kneematch.paper.algorithm2 import ENLARGE, PHASES, Networks
+from kneematch.paper.pose import enlarge_pose, pose_matrix
 from kneematch.sampling import transform
 from kneematch.search.robust_energy import robust_problem
-from kneematch.training.dataset import FilmsInMemory
-from kneematch.training.two_phases import Task, task_phases
+from kneematch.training.two_phases import Task
 
 COLOURS: Final = {"coarse": "tab:orange", "fine": "tab:blue"}
 SIZE_INCHES: Final = (12, 6.4)
@@ -91,15 +90,18 @@ def plot_losses(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:
         figure.savefig(temp, format="png")
 
 
+@torch.no_grad()
 def draw_preview(task: Task, networks: Networks, phase: str) -> Image.Image:
     """Draw the poses that the network of a phase predicts on the first films."""
     halves = task.films.halves(torch.arange(min(FILMS, len(task.films))))
-    labels = None if task.pseudo_labels is None else task.pseudo_labels[: len(halves)]
-    few = replace(task, films=FilmsInMemory(halves), pseudo_labels=labels)
-    number = PHASES.index(phase)
-    data, _ = task_phases(few, networks)[number]()
-    theta = predict_poses(networks[number], data)
-    return draw_poses(halves, theta, data.template.aspect)
+    coarse, fine = (network.eval() for network in networks)
+    aspects = task.templates.coarse.aspect, task.templates.fine.aspect
+    both = TwoStageNetworks(coarse, fine, *aspects)
+    if phase == PHASES[0]:
+        theta = enlarge_pose(both.crop_poses(halves), 1 / ENLARGE)
+    else:
+        theta = both.poses(halves)
+    return draw_poses(halves, theta, aspects[PHASES.index(phase)])
 
 
 def draw_poses(halves: Tensor, theta: Tensor, aspect: float) -> Image.Image:
