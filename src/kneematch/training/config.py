@@ -24,8 +24,7 @@ class Recipe:
     backbone_rate: float = 1e-5  # learning rate of the ResNet18 layers
     head_rate: float = 1e-4  # learning rate of the other layers
     cosine: bool = False  # cosine decay of both learning rates to 0 over a round
-    minimise_energy: bool = True  # as the paper; otherwise the networks learn pseudo-labels
-    paper_energy: bool = True  # the paper's energy; otherwise the robust one
+    paper_energy: bool = True  # minimise the paper's energy; otherwise learn pseudo-labels
     shift: float = 0.02  # largest random translation, as a fraction of the view
     zoom: float = 0.0  # largest random change of the view's scale, as a fraction
     shrink: int = 1  # how many times smaller the energy's images are in the first round
@@ -46,7 +45,6 @@ DEFAULT: Final = Recipe(
     backbone_rate=3e-4,
     head_rate=1e-3,
     cosine=True,
-    minimise_energy=False,
     paper_energy=False,
     bfloat16=True,
     frozen_statistics=True,

@@ -33,7 +33,7 @@ BYTES: Final = int(np.prod(SHAPE)) * DTYPE.itemsize  # size of a cached film, 1.
 GPU_FRACTION: Final = 0.3  # share of the free GPU memory that films may fill
 LOAD_BATCH: Final = 64  # films
 ROOM_NEEDED: Final = (
-    f"a folder with 1.6 MB per film to spare; choose another one with --cache or ${CACHE_VARIABLE}"
+    f"The cache needs 1.6 MB per film; choose another folder with --cache or ${CACHE_VARIABLE}."
 )
 
 
