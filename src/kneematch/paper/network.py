@@ -1,7 +1,7 @@
 """G(.; phi): the network that predicts the pose of the template (paper, Sect. 5)."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
@@ -12,14 +12,15 @@ from kneematch.paper.pose import pose_matrix
 from kneematch.sampling import resize, sample
 
 INPUT: Final = (224, 224)  # for which ResNet18 returns the paper's maps of 7 x 7
-OVERSAMPLING: Final = 2  # a view of a wide image is sampled at this many times INPUT, then reduced
-WIDE: Final = 400  # pixels; of narrower images, views are sampled directly
+OVERSAMPLING: Final = 2  # a crop of a wide image is sampled at this many times INPUT, then reduced
+WIDE: Final = 400  # pixels; crops of narrower images are sampled directly
 RANGE: Final = 6.0  # outputs lie in (-3, 3)
 FIRST: Final = "backbone.conv1.weight"  # whose first axis is the network's width
 EPSILON: Final = 1e-3  # added to the deviation of an image, for black images
 WIDTH: Final = 64  # channels after ResNet18's first convolution
 
 Weights = Mapping[str, Tensor]  # of a PoseNetwork, under its names
+Network = Callable[[Tensor], Tensor]  # images (N, S, 224, 224) to vectors v (N, S, 4)
 
 
 class BasicBlock(nn.Module):
@@ -136,22 +137,22 @@ def standardize(images: Tensor) -> Tensor:
     return (images - mean) / (deviation + EPSILON)
 
 
-def crop_views(halves: Tensor, frames: Tensor, aspect: float) -> Tensor:
-    """Return the network's views (N, S, 224, 224) of halves.
+def network_input(images: Tensor, crop_poses: Tensor, aspect: float) -> Tensor:
+    """Return what the network sees, (N, S, 224, 224): crops of images.
 
     Args:
-        halves: (N, S, H, W).
-        frames: (N, S, 4), the poses of the views.
-        aspect: height over width of the views, which are squeezed into the network's square.
+        images: (N, S, H, W).
+        crop_poses: (N, S, 4), the poses of the crops.
+        aspect: height over width of the crops, which are squeezed into the network's square.
     """
-    matrices = pose_matrix(frames, aspect, halves.shape[-2] / halves.shape[-1])
-    if halves.shape[-1] < WIDE:
-        return sample(halves, matrices.to(halves), INPUT)
+    matrices = pose_matrix(crop_poses, aspect, images.shape[-2] / images.shape[-1])
+    if images.shape[-1] < WIDE:
+        return sample(images, matrices.to(images), INPUT)
     height, width = INPUT
     large = OVERSAMPLING * height, OVERSAMPLING * width
-    return resize(sample(halves, matrices.to(halves), large), INPUT)
+    return resize(sample(images, matrices.to(images), large), INPUT)
 
 
-def full_frames(halves: Tensor) -> Tensor:
-    """Return the frames (N, S, 4) of views that show all of halves (N, S, H, W)."""
-    return F.pad(halves.new_ones(*halves.shape[:2], 1), (0, 3))  # scale 1, centre and rotation 0
+def whole_crops(images: Tensor) -> Tensor:
+    """Return the poses (N, S, 4) of crops that show all of images (N, S, H, W)."""
+    return F.pad(images.new_ones(*images.shape[:2], 1), (0, 3))  # scale 1, centre and rotation 0

@@ -13,9 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.paper.energy import TINY, Term, symmetry_penalty
+from kneematch.paper.energy import TINY, Problem, Term, symmetry_penalty
 from kneematch.paper.pose import clamp_pose
-from kneematch.paper.problem import Problem
 
 DAMPING: Final = 1e-2  # at the start of a level
 DAMPING_DECREASE: Final = 0.3  # factor after a step that lowers the energy
@@ -28,9 +27,9 @@ PATCH, IMAGE, ONE = 6, 7, 8  # rows of the Gram matrix; 0 to 5 are the affine de
 class Level:
     """One resolution of a coarse-to-fine descent."""
 
-    shrink: int  # the halves and the template are this many times smaller
+    shrink: int  # the images and the template are this many times smaller
     steps: int
-    softness: float  # of the maximum over the two windows
+    softness: float  # softness of the maximum over the two windows
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,6 +13,7 @@ from kneematch.errors import SettingsError
 from kneematch.films.files import content_hash
 from kneematch.models.model_file import Model, load_model, shipped_model
 from kneematch.models.weights import read_safetensors
+from kneematch.paper.algorithm2 import Networks
 from kneematch.paper.network import PoseNetwork, network_from_weights
 from kneematch.training.checkpoint import load_dict
 from kneematch.training.config import cache_folder
@@ -25,8 +26,6 @@ IMAGENET_URL: Final = f"https://download.pytorch.org/models/{IMAGENET_FILE}"
 IMAGENET_SHA256: Final = "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"
 CLASSIFIER: Final = "fc."  # torchvision's last layer, which the networks do not have
 COUNTER: Final = ".num_batches_tracked"  # BatchNorm's, which older files lack
-
-Networks = tuple[PoseNetwork, PoseNetwork]  # coarse, fine
 
 
 @dataclass(frozen=True, slots=True, eq=False)

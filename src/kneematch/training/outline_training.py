@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import torch
 from scipy.ndimage import map_coordinates
-from torch import Tensor, nn
+from torch import Tensor
 
 from kneematch.devices import resolve_device
 from kneematch.films.files import check_suffix, refuse_existing
@@ -27,6 +27,7 @@ from kneematch.training.config import MODEL_SUFFIX
 from kneematch.training.drawn_knees import DrawnKnee
 from kneematch.training.outline_augmentation import TrainingCrops, sample_crops
 from kneematch.training.phantom_crops import JOINT, LEG, KneeMaps, render_maps
+from kneematch.training.two_phases import freeze_batchnorm
 
 logger = logging.getLogger("kneematch")
 
@@ -150,9 +151,7 @@ def train_outlines(
     for step in range(config.steps):
         done = step / config.steps
         if done >= config.frozen_from:
-            for module in network.modules():
-                if isinstance(module, nn.BatchNorm2d):
-                    module.eval()
+            freeze_batchnorm(network)
         for group in optimiser.param_groups:
             group["lr"] = config.rate * _rate(done)
         batches = [_sample_batch(each, config.batch, generator) for each in maps]

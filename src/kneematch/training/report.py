@@ -20,16 +20,13 @@ from kneematch.films.csv_text import read_csv_file, write_csv
 from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.films.files import atomic_write
 from kneematch.knee.detector import Detector
-from kneematch.models.model_file import PHASES
-from kneematch.paper.energy import losses, robust_terms
-from kneematch.paper.pose import pose_from_vector, pose_matrix
-from kneematch.paper.problem import make_problem
+from kneematch.paper.algorithm1 import predict_poses
+from kneematch.paper.algorithm2 import PHASES, Networks
+from kneematch.paper.pose import pose_matrix
 from kneematch.sampling import transform
+from kneematch.search.robust_energy import robust_problem
 from kneematch.training.dataset import FilmsInMemory
-from kneematch.training.distributed import Group
-from kneematch.training.initial_weights import Networks
-from kneematch.training.phase import predict_poses
-from kneematch.training.two_phases import Task, coarse_phase, fine_phase
+from kneematch.training.two_phases import Task, task_phases
 
 COLOURS: Final = {"coarse": "tab:orange", "fine": "tab:blue"}
 SIZE_INCHES: Final = (12, 6.4)
@@ -95,10 +92,10 @@ def draw_preview(task: Task, networks: Networks, phase: str) -> Image.Image:
     """Draw the poses that the network of a phase predicts on the first films."""
     halves = task.films.halves(torch.arange(min(FILMS, len(task.films))))
     labels = None if task.pseudo_labels is None else task.pseudo_labels[: len(halves)]
-    few, alone = replace(task, films=FilmsInMemory(halves), pseudo_labels=labels), Group()
+    few = replace(task, films=FilmsInMemory(halves), pseudo_labels=labels)
     number = PHASES.index(phase)
-    data, _ = coarse_phase(few) if number == 0 else fine_phase(few, networks[0], alone)
-    theta = predict_poses(networks[number], data, alone)
+    data, _ = task_phases(few, networks)[number]()
+    theta = predict_poses(networks[number], data)
     return draw_poses(halves, theta, data.template.aspect)
 
 
@@ -158,12 +155,12 @@ def compare_with_built_in(model: Path, drawn: Annotation, halves: Tensor) -> lis
 @torch.no_grad()
 def _measure(detector: Detector, drawn: Detector, halves: Tensor) -> dict[str, Tensor]:
     """Return the measures (N,) of a detector's areas against the template as it was drawn."""
-    problem = make_problem(halves, detector.template)
-    theta = pose_from_vector(detector.solver(problem), problem.height_ratio)  # (N, 2, 4)
+    problem = robust_problem(halves, detector.template)
+    theta = detector.solver(problem)  # (N, 2, 4)
     left, right = theta.unbind(1)
     apart = problem.image_aspect * (left[:, 2] - right[:, 2]).abs() / (left[:, 0] + right[:, 0])
     return {
-        "mean loss": losses(robust_terms(halves, drawn.template), theta).mean(1),
+        "mean loss": robust_problem(halves, drawn.template).losses(theta).mean(1),
         "mean difference of the sides' heights, in widths": apart,
     }
 

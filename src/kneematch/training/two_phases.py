@@ -1,44 +1,44 @@
-"""Algorithm 2: train the coarse network on halves, then the fine one on patches (Sect. 5)."""
+"""Algorithm 2 with our recipe or the paper's, and what both add to it."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kneematch.models.cpu_inference import Ranges, measured_ranges
-from kneematch.models.model_file import PHASES
-from kneematch.models.two_stage import ENLARGE, TwoStageNetworks
-from kneematch.paper.network import PoseNetwork, crop_views, full_frames
-from kneematch.paper.pose import (
-    NARROW_JITTER,
-    WIDE_JITTER,
-    compose_pose,
-    enlarge_pose,
-    relative_pose,
+from kneematch.models.pose_jitter import NARROW_JITTER, WIDE_JITTER
+from kneematch.models.two_stage import TwoStageNetworks
+from kneematch.paper.algorithm1 import (
+    Hyperparameters,
+    Loss,
+    Move,
+    PhaseState,
+    energy_loss,
+    random_translation,
 )
+from kneematch.paper.algorithm2 import (
+    PHASES,
+    Networks,
+    Phase,
+    coarse_phase,
+    enlarged_patches,
+    paper_phases,
+    train_two_phases,
+)
+from kneematch.paper.energy import Problem
+from kneematch.paper.network import Network, PoseNetwork, network_input, whole_crops
 from kneematch.paper.split import HALF_ASPECT
-from kneematch.paper.template import Template
-from kneematch.training.checkpoint import Checkpoint
+from kneematch.search.anchored_refinement import refine_anchored
+from kneematch.search.pyramid import pyramid
+from kneematch.search.robust_energy import robust_problem
 from kneematch.training.config import Recipe
 from kneematch.training.dataset import Films
-from kneematch.training.distributed import Group
-from kneematch.training.initial_weights import Networks
-from kneematch.training.losses import energy_loss, pose_loss
-from kneematch.training.phase import Loss, PhaseData, PhaseState, predict_poses, train_phase
+from kneematch.training.pseudo_labels import TemplatePair, coarse_poses, films_at_once, pose_loss
 
 RANGED_FILMS: Final = 24  # on which the ranges of activations are measured
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TemplatePair:
-    """Both templates, and their poses in the half image that they were cut from."""
-
-    coarse: Template  # T
-    fine: Template  # T~
-    coarse_pose: Tensor  # (4,)
-    fine_pose: Tensor  # (4,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,56 +53,101 @@ class Task:
     random: bool = False  # the backbones begin at random
 
 
-def coarse_phase(task: Task) -> tuple[PhaseData, Loss]:
-    """Return the data and the loss of the first phase: find T in the halves."""
-    halves = task.films.halves(torch.zeros(1, dtype=torch.long))
-    frames = full_frames(halves).expand(len(task.films), -1, -1)
-    recipe, template = task.recipe, task.templates.coarse
-    data = PhaseData(task.films, template, HALF_ASPECT, frames, paper_energy=recipe.paper_energy)
-    if task.pseudo_labels is None:
-        return data, energy_loss(recipe.shift, recipe.zoom)
-    return data, pose_loss(coarse_poses(task.pseudo_labels, task.templates), WIDE_JITTER)
-
-
-def fine_phase(task: Task, coarse: PoseNetwork, group: Group) -> tuple[PhaseData, Loss]:
-    """Return the data and the loss of the second phase: find T~ in the enlarged coarse patches."""
-    data, _ = coarse_phase(task)
-    if task.pseudo_labels is None:
-        patches = predict_poses(coarse, data, group)
-        loss = energy_loss(task.recipe.shift, task.recipe.zoom)
-    else:
-        patches = coarse_poses(task.pseudo_labels, task.templates)
-        loss = pose_loss(task.pseudo_labels, NARROW_JITTER)
-    fine, aspect = task.templates.fine, task.templates.coarse.aspect
-    frames = enlarge_pose(patches, ENLARGE)
-    return replace(data, template=fine, aspect=aspect, frames=frames), loss
-
-
-def coarse_poses(fine_poses: Tensor, templates: TemplatePair) -> Tensor:
-    """Return the poses (N, 2, 4) of T around poses of T~, relative to it as annotated."""
-    aspect = templates.fine.aspect
-    offset = relative_pose(templates.fine_pose, templates.coarse_pose, aspect, HALF_ASPECT)
-    return compose_pose(
-        fine_poses, offset.to(fine_poses).expand_as(fine_poses), aspect, HALF_ASPECT
+def train_task(
+    task: Task,
+    networks: Networks,
+    resume: Callable[[str, PhaseState], bool] = lambda phase, state: False,
+) -> Iterator[tuple[str, PhaseState]]:
+    """Train both networks in place; arguments and results are those of `train_two_phases`."""
+    recipe, device = task.recipe, next(networks[0].parameters()).device
+    numbers = Hyperparameters(
+        recipe.rounds,
+        recipe.epochs,
+        recipe.batch_size,
+        recipe.backbone_rate,
+        recipe.head_rate,
+        _cosine if recipe.cosine else lambda done: 1.0,
+        films_at_once(device),
+    )
+    return train_two_phases(
+        networks,
+        task_phases(task, networks),
+        numbers,
+        seed=task.seed,
+        random=task.random,
+        begin_epoch=_begin_epoch(recipe),
+        resume=resume,
     )
 
 
-def train_two_phases(
-    task: Task, networks: Networks, group: Group, checkpoint: Checkpoint | None = None
-) -> Iterator[tuple[str, PhaseState]]:
-    """Run Algorithm 2 on both networks, in place, from a checkpoint or from the start.
+def _cosine(done: float) -> float:
+    return (1 + math.cos(math.pi * done)) / 2
 
-    Yields:
-        The name of the phase and its state, when a phase begins (with no finished epoch) and after
-        every epoch. What a checkpoint already holds is not yielded again.
-    """
-    for number, phase in enumerate(PHASES):
-        data, loss = coarse_phase(task) if number == 0 else fine_phase(task, networks[0], group)
-        state = PhaseState(networks[number], len(task.films), task.seed + number, task.random)
-        if checkpoint is None or not checkpoint.restore(phase, state, task.recipe.rounds):
-            yield phase, state
-        for _ in train_phase(state, data, loss, task.recipe, group):
-            yield phase, state
+
+def task_phases(task: Task, networks: Networks) -> tuple[Phase, Phase]:
+    """Return both phases of a task: the paper's, or those of the recipe with pseudo-labels."""
+    templates, labels = task.templates, task.pseudo_labels
+    images, count = task.films.halves, len(task.films)
+    if labels is None:
+        loss = _paper_loss(task.recipe)
+        return paper_phases(images, count, (templates.coarse, templates.fine), networks, loss)
+    coarse = coarse_phase(images, count, templates.coarse)
+    coarse = replace(coarse, make_problem=robust_problem, refine=refine_anchored)
+    around = coarse_poses(labels, templates)
+    fine = enlarged_patches(coarse, around, templates.fine)
+    return (
+        lambda: (coarse, pose_loss(around, WIDE_JITTER)),
+        lambda: (fine, pose_loss(labels, NARROW_JITTER)),
+    )
+
+
+def _paper_loss(recipe: Recipe) -> Loss:
+    """Return the paper's loss, with a random zoom and smaller images if the recipe has them."""
+
+    def shrunk(problem: Problem, number: int) -> Problem:
+        factor = recipe.shrink_in(number)
+        return pyramid(problem, (factor,))[factor] if factor > 1 else problem
+
+    return energy_loss(_translation_and_zoom(recipe.shift, recipe.zoom), shrunk)
+
+
+def _translation_and_zoom(shift: float, zoom: float) -> Move:
+    translate = random_translation(shift)
+
+    def move(count: tuple[int, int], size: tuple[int, int], generator: torch.Generator) -> Tensor:
+        moved = translate(count, size, generator)
+        if zoom:
+            drawn = 2 * torch.rand(count, generator=generator, device=generator.device) - 1
+            moved[..., 0] = (drawn * math.log1p(zoom)).exp()
+        return moved
+
+    return move
+
+
+def _begin_epoch(recipe: Recipe) -> Callable[[PoseNetwork], Network]:
+    """Return what puts a network into the recipe's training mode and precision."""
+
+    def begin(network: PoseNetwork) -> Network:
+        network.train()
+        if recipe.frozen_statistics:
+            freeze_batchnorm(network)
+
+        def forward(images: Tensor) -> Tensor:
+            on = images.is_cuda and recipe.bfloat16  # bfloat16 gradients need no scaling
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=on):
+                v: Tensor = network(images)
+            return v
+
+        return forward
+
+    return begin
+
+
+def freeze_batchnorm(network: nn.Module) -> None:
+    """Let the BatchNorm layers of a network in training mode use their running statistics."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
 
 
 @torch.no_grad()
@@ -110,15 +155,15 @@ def activation_ranges(task: Task, networks: Networks) -> dict[str, Ranges]:
     """Return the ranges of both networks' activations on some films, for inference in 8 bits."""
     coarse, fine = (network.eval() for network in networks)
     both = TwoStageNetworks(coarse, fine, task.templates.coarse.aspect, task.templates.fine.aspect)
-    halves = task.films.halves(torch.arange(min(RANGED_FILMS, len(task.films))))
-    views = (
-        crop_views(halves, full_frames(halves), HALF_ASPECT),
-        crop_views(halves, both.frames(halves), both.coarse_aspect),
+    images = task.films.halves(torch.arange(min(RANGED_FILMS, len(task.films))))
+    inputs = (
+        network_input(images, whole_crops(images), HALF_ASPECT),
+        network_input(images, both.crop_poses(images), both.coarse_aspect),
     )
     return {
         phase: measured_ranges(
             {name: tensor.cpu() for name, tensor in network.state_dict().items()},
             seen.flatten(0, 1).cpu(),
         )
-        for phase, network, seen in zip(PHASES, networks, views, strict=True)
+        for phase, network, seen in zip(PHASES, networks, inputs, strict=True)
     }
