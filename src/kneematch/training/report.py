@@ -30,11 +30,10 @@ from kneematch.training.two_phases import Task
 COLOURS: Final = {"coarse": "tab:orange", "fine": "tab:blue"}
 SIZE_INCHES: Final = (12, 6.4)
 DPI: Final = 100
-FILMS: Final = 4  # of the preview
-COMPARED_FILMS: Final = 32
+FILMS: Final = 4  # films in the preview
 STANDARD_ERRORS: Final = 2.0  # by which a mean difference must exceed 0 to count
 GAP_PX: Final = 6
-HEIGHT_PX: Final = 400  # of a half
+HEIGHT_PX: Final = 400  # height of a half in the preview
 OUTLINE: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0), (-1.0, -1.0))
 
 
@@ -67,9 +66,7 @@ def read_metrics(path: Path) -> list[Epoch]:
     except FileNotFoundError:
         return []
     except (ValueError, csv.Error) as error:
-        raise SettingsError(
-            f"{path}: malformed ({error}); expected the losses of a training; delete the file"
-        ) from error
+        raise SettingsError(f"{path} is not the table of a training. Delete it.") from error
 
 
 def plot_losses(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:

@@ -30,16 +30,14 @@ from kneematch.knee.template import annotated_half, cut_from_view
 from kneematch.models.model_file import Model, save_model
 from kneematch.paper.algorithm1 import PhaseState
 from kneematch.paper.algorithm2 import PHASES, Networks
-from kneematch.paper.split import SIDES
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from kneematch.training.checkpoint import load_checkpoint, restore, save_checkpoint
 from kneematch.training.config import MODEL_SUFFIX, TrainConfig
 from kneematch.training.dataset import CachedFilms, prepare_films, to_device
-from kneematch.training.initial_weights import InitialNetworks, initial_networks
+from kneematch.training.initial_weights import initial_networks
 from kneematch.training.pseudo_labels import TemplatePair, make_pseudo_labels
 from kneematch.training.report import (
-    COMPARED_FILMS,
     Epoch,
     compare_with_built_in,
     draw_preview,
@@ -51,6 +49,7 @@ from kneematch.training.two_phases import Task, activation_ranges, train_task
 
 METRICS, CURVES, PREVIEW = "metrics.csv", "curves.png", "preview.png"  # beside the model
 FEWEST_FILMS: Final = 2
+COMPARED_FILMS: Final = 32
 
 logger = logging.getLogger("kneematch")
 
@@ -90,28 +89,37 @@ def train(
         TemplateError: the annotation cannot serve as a template.
     """
     out, template = Path(out), Path(template)
-    paths = find_films(films)
+    paths, recipe = find_films(films), config.hyperparameters()
     _check_out(out, config)
-    settings = training_settings(config, template)
+    settings, drawn = training_settings(config, template), load_annotation(template)
     device = resolve_device(config.device)
     start = initial_networks(config.start, seed=config.seed)
     cached, failures = _prepare(paths, config, progress)
     logger.info("%d films; %s recipe on %s", len(cached), config.recipe, device)
     settings["films"] = hashlib.sha256("\n".join(cached.keys).encode()).hexdigest()
-    checkpoint = None
-    if config.resume:
-        checkpoint = load_checkpoint(checkpoint_path(out), settings, device)
-    task = _make_task(cached, template, config, start, device, checkpoint)
+    saved = load_checkpoint(checkpoint_path(out), settings) if config.resume else {}
+
+    on_device, labels = to_device(cached, device), None
+    templates, half = cut_templates(drawn, device)
+    if saved and not recipe.paper_energy:
+        labels = saved["pseudo_labels"].to(device)
+    elif not recipe.paper_energy:
+        labels = make_pseudo_labels(on_device, templates, half, start.model)
+    task = Task(on_device, templates, recipe, labels, config.seed, start.random)
     coarse, fine = (network.to(device) for network in start.networks)
-    epochs = _train(out, task, (coarse, fine), settings, checkpoint, progress)
-    templates = task.templates.coarse, task.templates.fine
-    weights = coarse.state_dict(), fine.state_dict()
-    about = {**settings, "count": len(cached)}
-    ranges = activation_ranges(task, (coarse, fine))
+    epochs = _train(out, task, (coarse, fine), settings, saved, progress)
+    model = Model(
+        coarse.state_dict(),
+        fine.state_dict(),
+        templates.coarse,
+        templates.fine,
+        {**settings, "count": len(cached)},
+        activation_ranges(task, (coarse, fine)),
+    )
     with writing(out):
-        save_model(out, Model(*weights, *templates, about, ranges))
+        save_model(out, model)
     checkpoint_path(out).unlink(missing_ok=True)
-    _warn_if_worse(out, load_annotation(template), task)
+    _warn_if_worse(out, drawn, task)
     return TrainResult(out, len(cached), tuple(failures), tuple(epochs))
 
 
@@ -121,20 +129,16 @@ def _warn_if_worse(model: Path, drawn: Annotation, task: Task) -> None:
     for measure in compare_with_built_in(model, drawn, halves):
         text = f"{measure.name} {measure.trained:.3f}, of the built-in model {measure.built_in:.3f}"
         if measure.worse:
-            logger.warning(
-                "%s: %s on %d of its films; expected the trained model to be better; train longer "
-                "or on more films, or detect with --template alone",
-                model,
-                text,
-                len(halves),
+            text = (
+                f"{model}: The built-in model is better on {len(halves)} of the training films "
+                f"({text}). Train longer or on more films, or detect with --template alone."
             )
-        else:
-            logger.info("%s", text)
+        logger.log(logging.WARNING if measure.worse else logging.INFO, "%s", text)
 
 
 def checkpoint_path(model: Path) -> Path:
     """Return the checkpoint file of a training that will write a model."""
-    return _beside(model, "checkpoint.safetensors")
+    return _beside(model, "checkpoint.pt")
 
 
 def training_settings(config: TrainConfig, template: Path) -> dict[str, Any]:
@@ -163,23 +167,24 @@ def _train(
     task: Task,
     networks: Networks,
     settings: Mapping[str, Any],
-    checkpoint: Checkpoint | None,
+    saved: Mapping[str, Any],
     progress: Progress,
 ) -> list[Epoch]:
-    """Train from a checkpoint or from the start; update the files after every epoch."""
-    recipe, epochs = task.recipe, list[Epoch]()
-    if checkpoint is not None:
-        finished = checkpoint.finished_epochs(recipe)
-        epochs = read_metrics(_beside(out, METRICS))[:finished]
+    """Train from the content of a checkpoint, if any; update the files after every epoch."""
+    recipe, states, epochs = task.recipe, dict[str, PhaseState](), list[Epoch]()
+    begun = saved.get("states", {})
+    if saved:
+        done = sum(each["round"] * recipe.epochs + each["epoch"] for each in begun.values())
+        epochs = read_metrics(_beside(out, METRICS))[:done]
     started = time.monotonic() - (epochs[-1].seconds if epochs else 0.0)
-    total = len(PHASES) * recipe.rounds * recipe.epochs
-    labels = task.pseudo_labels
-    fixed = {} if labels is None else {"targets": labels}
 
     def resume(phase: str, state: PhaseState) -> bool:
-        return checkpoint is not None and checkpoint.restore(phase, state, recipe.rounds)
+        states[phase] = state
+        if phase in begun:
+            restore(state, begun[phase], checkpoint_path(out))
+        return phase in begun
 
-    with progress("training", total, len(epochs)) as advance:
+    with progress("training", len(PHASES) * recipe.rounds * recipe.epochs, len(epochs)) as advance:
         for phase, state in train_task(task, networks, resume):
             with writing(out):
                 if state.epoch > 0:  # else the phase has only begun
@@ -190,7 +195,9 @@ def _train(
                     with atomic_write(_beside(out, PREVIEW)) as temp:
                         draw_preview(task, networks, phase).save(temp, format="PNG")
                 # Last, so that no finished epoch lacks its metrics; those of others are dropped.
-                save_checkpoint(checkpoint_path(out), phase, state, networks, fixed, settings)
+                content = {name: each.state_dict() for name, each in states.items()}
+                fixed = {"pseudo_labels": task.pseudo_labels}
+                save_checkpoint(checkpoint_path(out), settings, {"states": content, **fixed})
             if state.epoch > 0:
                 advance(f"{phase} {state.round + 1}.{state.epoch} loss {state.loss:.4f}")
     return epochs
@@ -216,43 +223,23 @@ def _prepare(
     paths: list[str], config: TrainConfig, progress: Progress
 ) -> tuple[CachedFilms, list[tuple[str, str]]]:
     """Prepare the films, and warn of those that cannot be used."""
-    workers = choose_workers(config.workers, len(paths))
     side_margin = 0.0 if config.hyperparameters().paper_energy else SIDE_MARGIN
     with progress("preparing films", len(paths)) as advance:
         cached, failures = prepare_films(
             paths,
             config.cache,
             side_margin=side_margin,
-            workers=workers,
+            workers=choose_workers(config.workers, len(paths)),
             report=lambda: advance(""),
         )
     for _, reason in failures:
         logger.warning(reason)
     if len(cached) < FEWEST_FILMS:
         raise SettingsError(
-            f"{len(cached)} of {len(paths)} films can be used; expected {FEWEST_FILMS} at least, "
-            "and better 50; name more"
+            f"{len(cached)} of {len(paths)} films can be used. Training needs {FEWEST_FILMS} or "
+            "more, better 50."
         )
     return cached, failures
-
-
-def _make_task(
-    cached: CachedFilms,
-    template: Path,
-    config: TrainConfig,
-    start: InitialNetworks,
-    device: str,
-    checkpoint: Checkpoint | None,
-) -> Task:
-    """Cut the templates and, if the recipe uses them, make pseudo-labels or restore them."""
-    recipe, films, labels = config.hyperparameters(), to_device(cached, device), None
-    templates, half = cut_templates(load_annotation(template), device)
-    if not recipe.minimise_energy:
-        if checkpoint is not None:
-            labels = checkpoint.tensor("targets", (len(films), len(SIDES), 4))
-        else:
-            labels = make_pseudo_labels(films, templates, half, start.model)
-    return Task(films, templates, recipe, labels, config.seed, start.random)
 
 
 def _beside(model: Path, ending: str) -> Path:
