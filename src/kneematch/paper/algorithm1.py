@@ -3,17 +3,19 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from kneematch.paper.energy import MakeProblem, Problem, Refiner, paper_problem
+from kneematch.paper.energy import MakeProblem, Refiner, paper_problem
 from kneematch.paper.network import Network, PoseNetwork, network_input
 from kneematch.paper.pose import pose_from_vector
 from kneematch.paper.sharpening import sharpen
 from kneematch.paper.template import Template
 from kneematch.sampling import sample
+
+SHIFT: Final = 0.02  # largest random translation, as a share of the image; not in the paper
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class PhaseState:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` returned; KeyError, ValueError or RuntimeError if bad."""
         if state["c_u"].shape != self.c_u.shape:
-            raise ValueError(f"weights of {len(state['c_u'])} radiographs, not {len(self.c_u)}")
+            raise ValueError("a state of other radiographs")
         self.network.load_state_dict(state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"].cpu())
@@ -88,16 +90,12 @@ class PhaseState:
         self.loss = float(state["loss"])
 
 
-# Losses (B,) of a network on radiographs of given indices (B,). The state gives the generator of
-# random numbers and the round.
+# Losses (B,) of a network on radiographs of given indices (B,); the state has the generator.
 Loss = Callable[[Network, PhaseData, Tensor, PhaseState], Tensor]
 
 
-def random_translation(images: Tensor, generator: torch.Generator, shift: float) -> Tensor:
-    """Translate each image (..., H, W) by whole pixels, at most by a share of its size (Sect. 2).
-
-    What enters is black.
-    """
+def random_translation(images: Tensor, shift: float, generator: torch.Generator) -> Tensor:
+    """Translate images (..., H, W) by whole pixels, at most by a share of their size (Sect. 2)."""
     height, width = images.shape[-2:]
     drawn = torch.rand(*images.shape[:-2], 2, generator=generator, device=generator.device)
     pixels = drawn.new_tensor([width, height])
@@ -106,22 +104,14 @@ def random_translation(images: Tensor, generator: torch.Generator, shift: float)
     return sample(images, matrices.to(images), (height, width))
 
 
-def energy_loss(
-    augment: Callable[[Tensor, torch.Generator], Tensor],
-    change: Callable[[Problem, int], Problem] = lambda problem, number: problem,
-) -> Loss:
-    """Return the paper's loss f(u, G(u)).
-
-    Args:
-        augment: changes the images (B, S, H, W) of a step at random: `random_translation`.
-        change: what is done to the problem in a round; nothing in the paper.
-    """
+def energy_loss(shift: float = SHIFT) -> Loss:
+    """Return the paper's loss f(u, G(u)) on images that are translated by at most `shift`."""
 
     def loss(network: Network, data: PhaseData, rows: Tensor, state: PhaseState) -> Tensor:
-        images = augment(data.images(rows), state.generator)
+        images = random_translation(data.images(rows), shift, state.generator)
         problem = data.make_problem(images, data.template)
-        theta = pose_from_vector(network(network_input(images)), problem.height_ratio)
-        return change(problem, state.round).energy(theta)
+        v = network(network_input(images))
+        return problem.energy(pose_from_vector(v, problem.height_ratio))
 
     return loss
 

@@ -29,13 +29,9 @@ Networks = tuple[PoseNetwork, PoseNetwork]  # G(.; phi^coarse) and G(.; phi)
 def fine_phase(
     data: PhaseData, coarse: PoseNetwork, template: Template, at_once: int = 16
 ) -> PhaseData:
-    """Return the data of the second phase: find T~ in the enlarged patches.
+    """Return the data of the second phase: find T~ (`template`) in the enlarged patches.
 
-    Args:
-        data: the first phase's.
-        coarse: the network that it trained.
-        template: T~.
-        at_once: radiographs that the network sees together.
+    They are cut at the poses of the network that was trained on the data of the first phase.
     """
     coarse.eval()
     with torch.no_grad():
@@ -116,14 +112,10 @@ def coarse_crops(network: Network, images: Tensor, aspect: float) -> Tensor:
 def refine_in_crops(
     problem: Problem, theta: Tensor, crop_poses: Tensor, size: tuple[int, int], refine: Refiner
 ) -> Tensor:
-    """Refine poses (N, S, 4) in the enlarged patches, as the paper's third method does.
+    """Refine poses theta (N, S, 4) in enlarged patches, as the paper's third method does.
 
-    Args:
-        problem: the whole images.
-        theta: (N, S, 4), the starts in them.
-        crop_poses: (N, S, 4), the enlarged patches.
-        size: (height, width) of the patches in pixels.
-        refine: the paper's is `sharpen`.
+    The patches have the poses `crop_poses` (N, S, 4) in the problem's images, and `size` (height,
+    width) in pixels. The paper's `refine` is `sharpen`.
     """
     aspects = size[0] / size[1], problem.image_aspect
     crops = paper_problem(crop(problem.images, crop_poses, size), problem.template)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kneematch.models.cpu_inference import Ranges, measured_ranges
@@ -18,23 +17,19 @@ from kneematch.paper.algorithm1 import (
     PhaseData,
     PhaseState,
     energy_loss,
-    random_translation,
 )
 from kneematch.paper.algorithm2 import (
     ENLARGE,
     PHASES,
     Networks,
-    crop,
     fine_phase,
     phase_in_crops,
     train_two_phases,
 )
-from kneematch.paper.energy import Problem
 from kneematch.paper.network import Network, PoseNetwork, network_input
 from kneematch.paper.pose import enlarge_pose
 from kneematch.paper.split import HALF_ASPECT
 from kneematch.search.anchored_refinement import refine_anchored
-from kneematch.search.pyramid import pyramid
 from kneematch.search.robust_energy import robust_problem
 from kneematch.training.config import Recipe
 from kneematch.training.dataset import Films
@@ -95,31 +90,14 @@ def _cosine(done: float) -> float:
 
 
 def _paper_phases(task: Task, networks: Networks) -> tuple[Phases, Losses]:
-    """Return the paper's phases, with a random zoom and smaller images if the recipe has them."""
-    recipe, templates = task.recipe, task.templates
-    coarse = PhaseData(task.films.halves, len(task.films), templates.coarse)
-    device = next(networks[0].parameters()).device
-
-    def augment(images: Tensor, generator: torch.Generator) -> Tensor:
-        images = random_translation(images, generator, recipe.shift)
-        return random_zoom(images, generator, recipe.zoom) if recipe.zoom else images
-
-    def shrunk(problem: Problem, number: int) -> Problem:
-        factor = recipe.shrink_in(number)
-        return pyramid(problem, (factor,))[factor] if factor > 1 else problem
+    """Return the paper's phases."""
+    templates, device = task.templates, next(networks[0].parameters()).device
+    data = PhaseData(task.films.halves, len(task.films), templates.coarse)
 
     def fine() -> PhaseData:
-        return fine_phase(coarse, networks[0], templates.fine, films_at_once(device))
+        return fine_phase(data, networks[0], templates.fine, films_at_once(device))
 
-    return (lambda: coarse, fine), 2 * (energy_loss(augment, shrunk),)
-
-
-def random_zoom(images: Tensor, generator: torch.Generator, zoom: float) -> Tensor:
-    """Change the scale of each image (N, S, H, W), at most by a fraction."""
-    height, width = images.shape[-2:]
-    drawn = torch.rand(images.shape[:2], generator=generator, device=generator.device)
-    scale = ((2 * drawn - 1) * math.log1p(zoom)).exp()[..., None]
-    return crop(images, F.pad(scale, (0, 3)), (height, width))
+    return (lambda: data, fine), 2 * (energy_loss(task.recipe.shift),)
 
 
 def _labelled_phases(task: Task, labels: Tensor) -> tuple[Phases, Losses]:
