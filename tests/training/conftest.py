@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 from kneematch.films.annotation import annotate
 from kneematch.knee.knee_images import film_tensor
+from kneematch.knee.template import cut_from_view
+from kneematch.paper.algorithm1 import Loss
 from kneematch.paper.split import split
-from kneematch.paper.template import cut_from_view
 from kneematch.sampling import View, resize
 from kneematch.training.dataset import FilmsInMemory
-from kneematch.training.phase import Loss
-from kneematch.training.two_phases import TemplatePair
+from kneematch.training.pseudo_labels import TemplatePair
 from kneephantoms.phantom import phantom
 
 SEEDS, FAMILY = (9, 14, 23, 42, 47), 3
-SIZE = (160, 100)  # of a half
+SIZE = (160, 100)  # (height, width) of a half
 
 
 class SmallNetwork(nn.Module):
@@ -55,8 +55,8 @@ class RecordingLoss:
     rows: list[Tensor] = field(default_factory=list)
     losses: list[Tensor] = field(default_factory=list)
 
-    def __call__(self, network, data, rows, local, generator) -> Tensor:  # type: ignore[no-untyped-def]
-        values = self.loss(network, data, rows, local, generator)
+    def __call__(self, network, data, rows, state) -> Tensor:  # type: ignore[no-untyped-def]
+        values = self.loss(network, data, rows, state)
         self.rows.append(rows.clone())
         self.losses.append(values.detach().clone())
         return values

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.models.two_stage import ENLARGE
+from kneematch.paper.algorithm2 import ENLARGE
 from kneematch.training.config import DEFAULT, PAPER, TrainConfig, cache_folder
 
 
@@ -14,7 +14,6 @@ def test_paper_recipe_has_the_papers_values() -> None:
     assert (PAPER.rounds, PAPER.epochs, PAPER.batch_size) == (3, 15, 8)
     assert (PAPER.backbone_rate, PAPER.head_rate) == (1e-5, 1e-4)
     assert ENLARGE == 1.2
-    assert PAPER.minimise_energy
     assert PAPER.paper_energy
     assert not PAPER.cosine
     assert not PAPER.frozen_statistics

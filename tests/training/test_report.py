@@ -18,11 +18,10 @@ from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR
 from kneematch.films.write import write_dicom
 from kneematch.knee.knee_images import film_tensor
 from kneematch.models.model_file import load_model, save_model, shipped_model
+from kneematch.paper.algorithm1 import predict_poses
 from kneematch.paper.network import PoseNetwork
 from kneematch.paper.split import split
 from kneematch.training.config import DEFAULT, PAPER
-from kneematch.training.distributed import Group
-from kneematch.training.phase import predict_poses
 from kneematch.training.report import (
     COLOURS,
     GAP_PX,
@@ -35,7 +34,7 @@ from kneematch.training.report import (
     read_metrics,
     write_metrics,
 )
-from kneematch.training.two_phases import Task, coarse_phase, fine_phase
+from kneematch.training.two_phases import Task, task_phases
 from kneephantoms.phantom import phantom
 
 SIZE = (1200, 640)  # (width, height) of the picture
@@ -83,7 +82,7 @@ def test_read_metrics_of_no_file_and_of_no_rows_is_empty(tmp_path: Path) -> None
 @pytest.mark.parametrize("text", ["a,b\n1,2\n", "phase,round,epoch,loss,seconds\ncoarse,x,1,1,1\n"])
 def test_read_metrics_refuses_another_table_in_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "metrics.csv").write_text(text)
-    with pytest.raises(SettingsError, match=r"metrics\.csv: malformed .*delete the file"):
+    with pytest.raises(SettingsError, match=r"metrics\.csv is not the table"):
         read_metrics(tmp_path / "metrics.csv")
 
 
@@ -92,15 +91,9 @@ def test_plot_losses_shows_each_phase_in_its_colour(tmp_path: Path) -> None:
     assert len(pixels(coarse, "coarse")) > 200
     assert len(pixels(coarse, "fine")) == 0
     assert len(pixels(both, "fine")) > 200
-
-
-def test_plot_losses_draws_a_lower_loss_lower_and_a_later_one_further_right(
-    tmp_path: Path,
-) -> None:
-    picture = plotted(EPOCHS, tmp_path / "a")[100:]  # without the legend
-    coarse, fine = pixels(picture, "coarse").mean(0), pixels(picture, "fine").mean(0)
-    assert fine[0] > coarse[0]
-    assert fine[1] > coarse[1]
+    higher, lower = (pixels(both[100:], name).mean(0) for name in ("coarse", "fine"))
+    assert lower[0] > higher[0]  # a lower loss, and below
+    assert lower[1] > higher[1]  # later, and to the right
 
 
 def test_plot_losses_does_not_connect_rounds(tmp_path: Path) -> None:
@@ -111,7 +104,7 @@ def test_plot_losses_does_not_connect_rounds(tmp_path: Path) -> None:
     assert len(points) < 0.3 * len(line)
 
 
-@pytest.mark.parametrize("losses", [[], [0.5], [0.0, 0.0], [math.nan, 0.3], [math.inf], [1e-9]])
+@pytest.mark.parametrize("losses", [[], [0.0, 0.0], [math.nan, 0.3], [math.inf]])
 def test_plot_losses_accepts_any_losses(losses: list[float], tmp_path: Path) -> None:
     plotted([Epoch("coarse", 0, k, loss, 0.0) for k, loss in enumerate(losses)], tmp_path / "a")
 
@@ -143,32 +136,17 @@ def test_draw_poses_draws_a_pose_where_it_lies() -> None:
     assert (rows.min(), rows.max()) == pytest.approx((100, 180), abs=2)
 
 
-def test_draw_poses_draws_a_rotated_pose_rotated() -> None:
-    upright, turned = (
-        np.nonzero((picture(torch.tensor([0.4, 0, 0, angle]), 1)[:, :WIDTH] == LEFT_COLOUR).all(-1))
-        for angle in (0.0, 0.13)
-    )
-    assert np.ptp(turned[0]) > np.ptp(upright[0]) + 5
-
-
-def test_draw_poses_accepts_a_pose_past_the_edge_and_a_black_film() -> None:
-    far = torch.tensor([1.4, 0.9, -0.9, 0.1]).expand(1, 2, 4)
-    assert draw_poses(torch.zeros(1, 2, 800, 500), far, 1.0).size == (2 * WIDTH + GAP_PX, HEIGHT_PX)
-
-
 @pytest.mark.parametrize("phase", ["coarse", "fine"])
 @pytest.mark.parametrize("recipe", [DEFAULT, PAPER], ids=["default", "paper"])
 def test_draw_preview_shows_the_first_films_with_the_poses_predicted_on_all(
     phantoms: Any, small_network: Callable, phase: str, recipe: Any
 ) -> None:
-    labels = None if recipe.minimise_energy else phantoms.truth
+    labels = None if recipe.paper_energy else phantoms.truth
     task = Task(phantoms.films, phantoms.templates, recipe, labels)
     networks = small_network(0), small_network(1)
-    if phase == "coarse":
-        (data, _), network = coarse_phase(task), networks[0]
-    else:
-        (data, _), network = fine_phase(task, networks[0], Group()), networks[1]
-    theta = predict_poses(network, data, Group())[:4]
+    number = ("coarse", "fine").index(phase)
+    data, _ = task_phases(task, networks)[number]()
+    theta = predict_poses(networks[number], data)[:4]
     aspect = getattr(phantoms.templates, phase).aspect
     wanted = np.asarray(draw_poses(phantoms.films.pixels[:4], theta, aspect), dtype=float)
     found = np.asarray(draw_preview(task, networks, phase), dtype=float)

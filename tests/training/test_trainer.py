@@ -1,7 +1,6 @@
 """Tests of train(), end to end on small phantoms."""
 
 import errno
-import json
 import logging
 import shutil
 from collections.abc import Iterator
@@ -12,11 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import load_file
 
-import kneematch
 from kneematch import TrainConfig
 from kneematch.errors import SettingsError
 from kneematch.models.model_file import load_model, shipped_model
@@ -71,14 +67,6 @@ class Recorder:
         yield advance
 
 
-def weights(path: Path) -> dict[str, Tensor]:
-    return load_file(path)
-
-
-def test_train_is_exported() -> None:
-    assert kneematch.train is train
-
-
 def test_train_writes_a_model_and_files_beside_it(folder: Path, trained: TrainResult) -> None:
     assert trained.model == folder / "a.safetensors"
     assert (trained.films, trained.failures) == (FILMS, ())
@@ -100,18 +88,13 @@ def test_train_writes_a_model_and_files_beside_it(folder: Path, trained: TrainRe
     }
 
 
-def test_train_changes_both_networks(folder: Path, trained: TrainResult) -> None:
+def test_train_changes_both_networks(trained: TrainResult) -> None:
     before, after = load_model(shipped_model()), load_model(trained.model)
     for name in ("coarse", "fine"):
         start, end = getattr(before, name), getattr(after, name)
         assert not torch.equal(start["regress.0.weight"], end["regress.0.weight"])
         assert all(bool(value.isfinite().all()) for value in end.values())
-
-
-def test_train_stores_the_ranges_of_activations(trained: TrainResult) -> None:
-    ranges = load_model(trained.model).ranges
-    assert ranges.keys() == {"coarse", "fine"}
-    assert all(low <= 0 < high for each in ranges.values() for low, high in each.values())
+        assert all(low <= 0 < high for low, high in after.ranges[name].values())
 
 
 def test_train_stores_what_the_weights_depend_on(
@@ -142,7 +125,7 @@ def test_train_continues_from_a_checkpoint_to_the_same_weights(
     )
     assert rest.opened == [("preparing films", FILMS, 0), ("training", 2, stop)]
     assert [note.split()[0] for note in interrupted.notes + rest.notes] == ["coarse", "fine"]
-    wanted, found = weights(trained.model), weights(out)
+    wanted, found = load_file(trained.model), load_file(out)
     assert wanted.keys() == found.keys()
     assert all(torch.equal(wanted[key], found[key]) for key in wanted)
     # Rows of the interrupted part were rounded when they were written.
@@ -154,25 +137,8 @@ def test_train_continues_from_a_checkpoint_to_the_same_weights(
 def test_train_refuses_to_overwrite_a_checkpoint(folder: Path, config: TrainConfig) -> None:
     out = folder / "c.safetensors"
     checkpoint_path(out).touch()
-    with pytest.raises(SettingsError, match=r"an interrupted training already; .* with --resume"):
+    with pytest.raises(SettingsError, match=r"an interrupted training already; .*--resume"):
         train(folder, folder / "template.json", out, config)
-
-
-def test_train_refuses_a_checkpoint_with_malformed_pseudo_labels(
-    folder: Path, config: TrainConfig
-) -> None:
-    out = folder / "d.safetensors"
-    with pytest.raises(KeyboardInterrupt):
-        train(folder, folder / "template.json", out, config, progress=Recorder(1))
-    path = checkpoint_path(out)
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-    assert json.loads(metadata["about"])["position"] == {"round": 0, "epoch": 1}
-    tensors = load_file(path)
-    save_file({**tensors, "targets": torch.zeros(3)}, path, metadata)
-    with pytest.raises(SettingsError, match=r"malformed \(targets of shape \(3,\)"):
-        train(folder, folder / "template.json", out, replace(config, resume=True))
-    path.unlink()
 
 
 def test_train_logs_films_that_cannot_be_used(
@@ -182,7 +148,7 @@ def test_train_logs_films_that_cannot_be_used(
     names = [film, folder / "gone.dcm"]
     with (
         caplog.at_level(logging.INFO, logger="kneematch"),
-        pytest.raises(SettingsError, match="1 of 2 films can be used; expected 2 at least"),
+        pytest.raises(SettingsError, match="1 of 2 films can be used"),
     ):
         train(names, folder / "template.json", folder / "e.safetensors", config)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
