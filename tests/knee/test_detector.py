@@ -9,6 +9,7 @@ import numpy as np
 import pydicom
 import pytest
 import torch
+from kneematch.paper.problem import Problem, Solver
 from PIL import Image
 from torch import Tensor
 
@@ -25,7 +26,6 @@ from kneematch.knee.preparation import Preparation
 from kneematch.knee.quality import WRONG_SPACING
 from kneematch.paper.energy import energy, paper_terms
 from kneematch.paper.pose import pose_from_vector, vector_from_pose
-from kneematch.paper.problem import Problem, Solver
 from kneematch.paper.split import split
 from kneematch.paper.template import cut_template
 from kneephantoms.phantom import phantom

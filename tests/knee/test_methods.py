@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from kneematch.paper.problem import Solution, make_problem
 from torch import Tensor
 
 from kneematch.errors import SettingsError, TemplateError
@@ -24,7 +25,6 @@ from kneematch.models.locator import VIEW_SIZE
 from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.paper.grid_search import grid_search
 from kneematch.paper.pose import pose_from_vector, vector_from_pose
-from kneematch.paper.problem import Solution, make_problem
 from kneematch.paper.sliding_window import sliding_window
 from kneematch.paper.split import HALF_SIZE
 from kneematch.paper.template import Template

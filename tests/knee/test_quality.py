@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from kneematch.paper.problem import make_problem
 from torch import Tensor
 
 from kneematch.errors import NoFrontalKnee
@@ -31,7 +32,6 @@ from kneematch.knee.quality import (
     sides_differ,
 )
 from kneematch.paper.pose import pose_from_vector
-from kneematch.paper.problem import make_problem
 from kneematch.sampling import rectangle_to_film
 from kneephantoms.phantom import phantom
 

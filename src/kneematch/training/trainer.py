@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +17,6 @@ from kneematch.errors import SettingsError
 from kneematch.films.annotation import Annotation, load_annotation
 from kneematch.films.discovery import find_films
 from kneematch.films.files import (
-    atomic_write,
     check_suffix,
     make_folder,
     refuse_existing,
@@ -40,9 +39,8 @@ from kneematch.training.pseudo_labels import TemplatePair, make_pseudo_labels
 from kneematch.training.report import (
     Epoch,
     compare_with_built_in,
-    draw_preview,
     plot_losses,
-    read_metrics,
+    plot_preview,
     write_metrics,
 )
 from kneematch.training.two_phases import Task, activation_ranges, train_task
@@ -171,11 +169,8 @@ def _train(
     progress: Progress,
 ) -> list[Epoch]:
     """Train from the content of a checkpoint, if any; update the files after every epoch."""
-    recipe, states, epochs = task.recipe, dict[str, PhaseState](), list[Epoch]()
-    begun = saved.get("states", {})
-    if saved:
-        done = sum(each["round"] * recipe.epochs + each["epoch"] for each in begun.values())
-        epochs = read_metrics(_beside(out, METRICS))[:done]
+    recipe, states, begun = task.recipe, dict[str, PhaseState](), saved.get("states", {})
+    epochs = [Epoch(*row) for row in saved.get("epochs", ())]
     started = time.monotonic() - (epochs[-1].seconds if epochs else 0.0)
 
     def resume(phase: str, state: PhaseState) -> bool:
@@ -192,12 +187,13 @@ def _train(
                     epochs.append(Epoch(phase, state.round, state.epoch, state.loss, seconds))
                     write_metrics(epochs, _beside(out, METRICS))
                     plot_losses(epochs, _beside(out, CURVES))
-                    with atomic_write(_beside(out, PREVIEW)) as temp:
-                        draw_preview(task, networks, phase).save(temp, format="PNG")
-                # Last, so that no finished epoch lacks its metrics; those of others are dropped.
-                content = {name: each.state_dict() for name, each in states.items()}
-                fixed = {"pseudo_labels": task.pseudo_labels}
-                save_checkpoint(checkpoint_path(out), settings, {"states": content, **fixed})
+                    plot_preview(task, networks, phase, _beside(out, PREVIEW))
+                content = {
+                    "states": {name: each.state_dict() for name, each in states.items()},
+                    "epochs": [astuple(epoch) for epoch in epochs],
+                    "pseudo_labels": task.pseudo_labels,
+                }
+                save_checkpoint(checkpoint_path(out), settings, content)
             if state.epoch > 0:
                 advance(f"{phase} {state.round + 1}.{state.epoch} loss {state.loss:.4f}")
     return epochs
