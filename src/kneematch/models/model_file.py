@@ -21,17 +21,11 @@ from kneematch.films.files import write_file
 from kneematch.films.radiograph import Point
 from kneematch.models.cpu_inference import WEIGHT_MAX, Ranges, cpu_network, quantize_weights
 from kneematch.models.locator import VIEW_WIDTH
+from kneematch.models.pose_network import FIRST, Weights, network_from_weights, weight_shapes
 from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.models.weights import read_safetensors
 from kneematch.paper.algorithm2 import ENLARGE, PHASES
-from kneematch.paper.network import (
-    FIRST,
-    WIDTH,
-    Network,
-    Weights,
-    network_from_weights,
-    weight_shapes,
-)
+from kneematch.paper.network import WIDTH, Network
 from kneematch.paper.pose import enlarge_pose, pose_from_points
 from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template, Window

@@ -6,7 +6,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.paper.pose import clamp_pose, pose_matrix
+from kneematch.paper.pose import pose_matrix
+from kneematch.search.gauss_newton import clamp_pose
 
 INSIDE: Final = 0.97  # share of D's range for random poses; at its edge a network saturates
 TINY: Final = 1e-12  # keeps the derivative of a length finite at 0

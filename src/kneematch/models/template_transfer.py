@@ -38,9 +38,8 @@ def transfer_template(networks: TwoStageNetworks, half: Tensor, theta: Tensor) -
     spread = own[:, 1:3].std(0).max() / (2 * own[:, 0].mean())
     if not spread < LARGEST_SPREAD:
         raise TemplateError(
-            "the network sees no knee in the annotated half of the film; expected a frontal "
-            "knee; annotate another film, or do without (detect --method search, train --start "
-            "none)"
+            "The network sees no frontal knee in the annotated half of the film. Annotate another "
+            "film, or use detect --method search or train --start none."
         )
     offset = relative_pose(own.mean(0).to(theta), theta, networks.fine_aspect, image_aspect)
     return replace(networks, offset=offset.to(half))

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from kneematch.models.pose_jitter import corner_distance, crop_pose_from
-from kneematch.paper.algorithm2 import ENLARGE, coarse_crops, fine_poses, refine_in_crops
+from kneematch.paper.algorithm2 import ENLARGE, coarse_crops, refine_in_crops
 from kneematch.paper.energy import Problem, Refiner, Solver
-from kneematch.paper.network import Network
-from kneematch.paper.pose import admissible_pose, compose_pose, enlarge_pose
+from kneematch.paper.network import Network, network_input
+from kneematch.paper.pose import admissible_pose, compose_pose, enlarge_pose, pose_from_vector
 from kneematch.paper.sharpening import sharpen
 
 ZOOM: Final = 0.88  # of the consistency check's crop relative to the enlarged patch, to differ
@@ -56,7 +56,10 @@ class TwoStageNetworks:
 
         The crops have the poses `crop_poses` (N, S, 4) and the coarse template's aspect.
         """
-        return fine_poses(self.fine, images, crop_poses, (self.coarse_aspect, self.fine_aspect))
+        v = self.fine(network_input(images, crop_poses, self.coarse_aspect))
+        theta = pose_from_vector(v, self.fine_aspect / self.coarse_aspect)
+        image_aspect = images.shape[-2] / images.shape[-1]
+        return compose_pose(crop_poses, theta, self.coarse_aspect, image_aspect)
 
 
 def network_solver(networks: TwoStageNetworks, refine: Refiner | None = None) -> Solver:

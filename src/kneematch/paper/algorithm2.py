@@ -7,18 +7,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.paper.algorithm1 import (
-    Hyperparameters,
-    Images,
-    Loss,
-    PhaseData,
-    PhaseState,
-    predict_poses,
-    train_phase,
-    training_mode,
-)
+from kneematch.paper.algorithm1 import Hyperparameters, Loss, PhaseData, PhaseState, train_phase
 from kneematch.paper.energy import Problem, Refiner, paper_problem
-from kneematch.paper.network import Network, PoseNetwork, network_input, whole_crops
+from kneematch.paper.network import Network, PoseNetwork, network_input
 from kneematch.paper.pose import (
     compose_pose,
     enlarge_pose,
@@ -33,47 +24,37 @@ PHASES: Final = ("coarse", "fine")
 ENLARGE: Final = 1.2  # factor of the coarse patch, in which the fine network looks
 
 Networks = tuple[PoseNetwork, PoseNetwork]  # G(.; phi^coarse) and G(.; phi)
-Phase = Callable[[], tuple[PhaseData, Loss]]  # called when the phase begins
 
 
-def paper_phases(
-    images: Images,
-    count: int,
-    templates: tuple[Template, Template],
-    networks: Networks,
-    loss: Loss,
-) -> tuple[Phase, Phase]:
-    """Return the paper's two phases on `count` radiographs, for T and T~."""
-    coarse, fine = templates
-    first = coarse_phase(images, count, coarse)
-    return lambda: (first, loss), lambda: (fine_phase(first, networks[0], fine), loss)
+def fine_phase(
+    data: PhaseData, coarse: PoseNetwork, template: Template, at_once: int = 16
+) -> PhaseData:
+    """Return the data of the second phase: find T~ (`template`) in the enlarged patches.
 
-
-def coarse_phase(images: Images, count: int, template: Template) -> PhaseData:
-    """Return the data of the first phase: find T in the images of `count` radiographs."""
-    one = images(torch.zeros(1, dtype=torch.long))
-    height, width = one.shape[-2:]
-    crop_poses = whole_crops(one).expand(count, -1, -1)
-    return PhaseData(images, crop_poses, (height, width), height / width, template)
-
-
-def fine_phase(coarse: PhaseData, network: PoseNetwork, template: Template) -> PhaseData:
-    """Return the data of the second phase: find T~ in the enlarged patches of the coarse network.
-
-    `coarse` are the data of the first phase.
+    They are cut at the poses of the network that was trained on the data of the first phase.
     """
-    return enlarged_patches(coarse, predict_poses(network, coarse), template)
+    coarse.eval()
+    with torch.no_grad():
+        crop_poses = data.map_images(
+            lambda images: coarse_crops(coarse, images, data.template.aspect), at_once
+        )
+    return phase_in_crops(data, crop_poses, template)
 
 
-def enlarged_patches(coarse: PhaseData, theta: Tensor, template: Template) -> PhaseData:
-    """Return the data of the second phase, given the poses theta (N, S, 4) of T."""
-    return replace(
-        coarse,
-        crop_poses=enlarge_pose(theta, ENLARGE),
-        crop_size=enlarged_size(coarse.template),
-        aspect=coarse.template.aspect,
-        template=template,
-    )
+def phase_in_crops(data: PhaseData, crop_poses: Tensor, template: Template) -> PhaseData:
+    """Return the data of the second phase, given the poses (N, S, 4) of the enlarged patches."""
+    size = enlarged_size(data.template)
+
+    def images(rows: Tensor) -> Tensor:
+        return crop(data.images(rows), crop_poses[rows.to(crop_poses.device)], size)
+
+    return replace(data, images=images, template=template)
+
+
+def crop(images: Tensor, crop_poses: Tensor, size: tuple[int, int]) -> Tensor:
+    """Return crops (N, S, h, w) of images (N, S, H, W) at poses (N, S, 4)."""
+    matrices = pose_matrix(crop_poses, size[0] / size[1], images.shape[-2] / images.shape[-1])
+    return sample(images, matrices.to(images), size)
 
 
 def enlarged_size(template: Template) -> tuple[int, int]:
@@ -84,19 +65,21 @@ def enlarged_size(template: Template) -> tuple[int, int]:
 
 def train_two_phases(
     networks: Networks,
-    phases: tuple[Phase, Phase],
+    phases: tuple[Callable[[], PhaseData], Callable[[], PhaseData]],
+    losses: tuple[Loss, Loss],
     numbers: Hyperparameters,
     *,
     seed: int = 0,
     random: bool = False,
-    begin_epoch: Callable[[PoseNetwork], Network] = training_mode,
+    begin_epoch: Callable[[PoseNetwork], Network] = PoseNetwork.train,
     resume: Callable[[str, PhaseState], bool] = lambda phase, state: False,
 ) -> Iterator[tuple[str, PhaseState]]:
     """Run Algorithm 2 on both networks, in place.
 
     Args:
         networks: the coarse and the fine one.
-        phases: the paper's are `paper_phases`.
+        phases: called when a phase begins; the paper's second one is `fine_phase`.
+        losses: of both phases; the paper's is `energy_loss`.
         numbers: the hyperparameters of both phases.
         seed: random seed of the first phase; the second has the next one.
         random: the backbones have not been trained before.
@@ -108,60 +91,33 @@ def train_two_phases(
         The name of the phase and its state, when a phase begins (with no finished epoch) and after
         every epoch. The beginning of a phase that is resumed is not yielded.
     """
-    for number, (name, phase) in enumerate(zip(PHASES, phases, strict=True)):
-        data, loss = phase()
-        state = PhaseState(networks[number], len(data), seed + number, random)
+    for number, name in enumerate(PHASES):
+        data = phases[number]()
+        state = PhaseState(networks[number], data.count, seed + number, random)
         if not resume(name, state):
             yield name, state
-        for _ in train_phase(state, data, loss, numbers, begin_epoch):
+        for _ in train_phase(state, data, losses[number], numbers, begin_epoch):
             yield name, state
 
 
 def coarse_crops(network: Network, images: Tensor, aspect: float) -> Tensor:
-    """Return the enlarged patches, poses (N, S, 4), of the coarse network in images (N, S, H, W).
+    """Return the poses (N, S, 4) of the enlarged patches in images (N, S, H, W).
 
     `aspect` is T's height over width.
     """
-    image_aspect = images.shape[-2] / images.shape[-1]
-    v = network(network_input(images, whole_crops(images), image_aspect))
-    return enlarge_pose(pose_from_vector(v, aspect / image_aspect), ENLARGE)
-
-
-def fine_poses(
-    network: Network, images: Tensor, crop_poses: Tensor, aspects: tuple[float, float]
-) -> Tensor:
-    """Return the poses (N, S, 4) of T~ in images (N, S, H, W) that the fine network sees in crops.
-
-    Args:
-        network: G(.; phi).
-        images: (N, S, H, W).
-        crop_poses: (N, S, 4), the enlarged patches.
-        aspects: height over width of T, which the crops have, too, and of T~.
-    """
-    crop_aspect, fine_aspect = aspects
-    v = network(network_input(images, crop_poses, crop_aspect))
-    theta = pose_from_vector(v, fine_aspect / crop_aspect)
-    return compose_pose(crop_poses, theta, crop_aspect, images.shape[-2] / images.shape[-1])
+    ratio = aspect / (images.shape[-2] / images.shape[-1])
+    return enlarge_pose(pose_from_vector(network(network_input(images)), ratio), ENLARGE)
 
 
 def refine_in_crops(
     problem: Problem, theta: Tensor, crop_poses: Tensor, size: tuple[int, int], refine: Refiner
 ) -> Tensor:
-    """Refine poses (N, S, 4) in the enlarged patches, as the paper's third method does.
+    """Refine poses theta (N, S, 4) in enlarged patches, as the paper's third method does.
 
-    Args:
-        problem: the whole images.
-        theta: (N, S, 4), the starts in them.
-        crop_poses: (N, S, 4), the enlarged patches.
-        size: (height, width) of the patches in pixels.
-        refine: the paper's is `sharpen`.
-
-    Returns:
-        Poses (N, S, 4) in the whole images.
+    The patches have the poses `crop_poses` (N, S, 4) in the problem's images, and `size` (height,
+    width) in pixels. The paper's `refine` is `sharpen`.
     """
-    aspect = size[0] / size[1]
-    matrices = pose_matrix(crop_poses, aspect, problem.image_aspect)
-    crops = sample(problem.images, matrices.to(problem.images), size)
-    start = relative_pose(crop_poses, theta, aspect, problem.image_aspect)
-    found = refine(paper_problem(crops, problem.template), start).theta
-    return compose_pose(crop_poses, found, aspect, problem.image_aspect)
+    aspects = size[0] / size[1], problem.image_aspect
+    crops = paper_problem(crop(problem.images, crop_poses, size), problem.template)
+    found = refine(crops, relative_pose(crop_poses, theta, *aspects)).theta
+    return compose_pose(crop_poses, found, *aspects)

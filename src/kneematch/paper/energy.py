@@ -19,7 +19,7 @@ TINY: Final = 1e-20  # keeps the derivative of a length finite at 0
 def correlation(patch: Tensor, image: Tensor, floor: Tensor | float = 0.0) -> Tensor:
     """Return the normalised cross-correlations (...) of patches (..., H, W) with an image (H, W).
 
-    A patch whose deviation is far below the floor (...) has correlation 0.
+    They are 0 for a patch whose deviation is far below the floor (...).
     """
     patch = patch - patch.mean((-2, -1), keepdim=True)
     image = image - image.mean()
@@ -59,10 +59,7 @@ def symmetry_penalty(theta: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """Images of N radiographs with S sides, and the template to find in them.
-
-    The paper's energy has one term. Another energy may be a weighted sum of several.
-    """
+    """Images and the template to find in them; the paper's energy has one term."""
 
     images: Tensor  # (N, S, H, W), u^left and u^right
     template: Template

@@ -34,34 +34,21 @@ def grid_search(
         steps: steps of Adam from every start.
         rate: learning rate of Adam.
     """
-    return lowest_descent(problem, grid_starts(problem, n_scales, stride), steps=steps, rate=rate)
-
-
-def lowest_descent(
-    problem: Problem,
-    starts: Tensor,
-    *,
-    steps: int = STEPS,
-    rate: float = RATE,
-    chunk: int = CHUNK,
-) -> Tensor:
-    """Descend from starts (M, S, 4), `chunk` at once; return each film's best poses (N, S, 4)."""
-    poses = []
+    starts, best = grid_starts(problem, n_scales, stride), []
     for film in range(len(problem.images)):
         found = [
             sharpen(_copies(problem, film, len(some)), some, steps=steps, rate=rate)
-            for some in torch.split(starts, chunk)
+            for some in torch.split(starts, CHUNK)
         ]
-        best = torch.cat([solution.energy for solution in found]).argmin()
-        poses.append(torch.cat([solution.theta for solution in found])[best])
-    return torch.stack(poses)
+        lowest = torch.cat([solution.energy for solution in found]).argmin()
+        best.append(torch.cat([solution.theta for solution in found])[lowest])
+    return torch.stack(best)
 
 
 def grid_starts(problem: Problem, n_scales: int, stride: float) -> Tensor:
     """Return the poses (M, S, 4) to start from on one radiograph.
 
-    A left start is paired with every right start of the same scale and height whose centre is
-    within a third of the left one's; a film of one side has each start once.
+    A left start is paired with every right start of the same scale and height within ACROSS.
     """
     ratio, sides = problem.height_ratio, problem.images.shape[1]
     scales = torch.linspace(SCALE_MIN, SCALE_MIN + SCALE_RANGE, n_scales, dtype=torch.float64)

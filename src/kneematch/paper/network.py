@@ -1,7 +1,6 @@
 """G(.; phi): the network that predicts the pose of the template (paper, Sect. 5)."""
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -15,11 +14,9 @@ INPUT: Final = (224, 224)  # for which ResNet18 returns the paper's maps of 7 x 
 OVERSAMPLING: Final = 2  # a crop of a wide image is sampled at this many times INPUT, then reduced
 WIDE: Final = 400  # pixels; crops of narrower images are sampled directly
 RANGE: Final = 6.0  # outputs lie in (-3, 3)
-FIRST: Final = "backbone.conv1.weight"  # whose first axis is the network's width
 EPSILON: Final = 1e-3  # added to the deviation of an image, for black images
 WIDTH: Final = 64  # channels after ResNet18's first convolution
 
-Weights = Mapping[str, Tensor]  # of a PoseNetwork, under its names
 Network = Callable[[Tensor], Tensor]  # images (N, S, 224, 224) to vectors v (N, S, 4)
 
 
@@ -108,51 +105,28 @@ class PoseNetwork(nn.Module):
         return RANGE * (torch.sigmoid(self.regress(flat).float()) - 0.5)
 
 
-def network_from_weights(weights: Weights) -> PoseNetwork:
-    """Return a network with a copy of the given weights, in evaluation mode."""
-    network = _uninitialized(weights[FIRST].shape[0]).eval()
-    copies = {name: tensor.clone() for name, tensor in weights.items()}
-    network.load_state_dict(copies, assign=True)
-    return network
-
-
-@functools.cache
-def weight_shapes(width: int) -> dict[str, torch.Size]:
-    """Return the names and shapes of a PoseNetwork's weights."""
-    tensors = _uninitialized(width).state_dict(keep_vars=True)  # copies would take 0.1 s
-    return {name: tensor.shape for name, tensor in tensors.items()}
-
-
-def _uninitialized(width: int) -> PoseNetwork:
-    with torch.device("meta"):
-        return PoseNetwork(width)
-
-
 def standardize(images: Tensor) -> Tensor:
-    """Return images (..., H, W) with mean 0 and deviation 1 each, as ResNet18 expects on average.
-
-    ImageNet's own mean and deviation would not do, since the exposure of a film is arbitrary.
-    """
+    """Return images (..., H, W) with mean 0 and deviation 1, since their exposure is arbitrary."""
     deviation, mean = torch.std_mean(images, dim=(-2, -1), keepdim=True, correction=0)
     return (images - mean) / (deviation + EPSILON)
 
 
-def network_input(images: Tensor, crop_poses: Tensor, aspect: float) -> Tensor:
-    """Return what the network sees, (N, S, 224, 224): crops of images.
+def network_input(images: Tensor, crop_poses: Tensor | None = None, aspect: float = 1.0) -> Tensor:
+    """Return what the network sees of images (N, S, H, W): (N, S, 224, 224).
 
     Args:
         images: (N, S, H, W).
-        crop_poses: (N, S, 4), the poses of the crops.
+        crop_poses: (N, S, 4), the poses of crops of the images; None shows all of them.
         aspect: height over width of the crops, which are squeezed into the network's square.
     """
-    matrices = pose_matrix(crop_poses, aspect, images.shape[-2] / images.shape[-1])
+    image_aspect = images.shape[-2] / images.shape[-1]
+    if crop_poses is None:
+        crop_poses, aspect = (
+            images.new_tensor([1, 0, 0, 0]).expand(*images.shape[:2], 4),
+            image_aspect,
+        )
+    matrices = pose_matrix(crop_poses, aspect, image_aspect).to(images)
     if images.shape[-1] < WIDE:
-        return sample(images, matrices.to(images), INPUT)
+        return sample(images, matrices, INPUT)
     height, width = INPUT
-    large = OVERSAMPLING * height, OVERSAMPLING * width
-    return resize(sample(images, matrices.to(images), large), INPUT)
-
-
-def whole_crops(images: Tensor) -> Tensor:
-    """Return the poses (N, S, 4) of crops that show all of images (N, S, H, W)."""
-    return F.pad(images.new_ones(*images.shape[:2], 1), (0, 3))  # scale 1, centre and rotation 0
+    return resize(sample(images, matrices, (OVERSAMPLING * height, OVERSAMPLING * width)), INPUT)

@@ -59,22 +59,6 @@ def admissible_pose(theta: Tensor, height_ratio: float) -> Tensor:
     return pose_from_vector(vector_from_pose(theta, height_ratio), height_ratio)
 
 
-def clamp_pose(theta: Tensor, height_ratio: float, inside: float = 1.0) -> Tensor:
-    """Clamp poses (..., 4) to the range of D, or to the given share of it."""
-    scale, centre_x, centre_y, rotation = theta.unbind(-1)
-    scale = scale.clamp(SCALE_MIN / inside, SCALE_MIN + inside * SCALE_RANGE)
-    reach_x, reach_y = inside * (1 - scale), inside * (1 - scale * height_ratio)
-    return torch.stack(
-        [
-            scale,
-            centre_x.clamp(-reach_x, reach_x),
-            centre_y.clamp(-reach_y, reach_y),
-            rotation.clamp(-inside * MAX_ROTATION, inside * MAX_ROTATION),
-        ],
-        dim=-1,
-    )
-
-
 def pose_matrix(theta: Tensor, template_aspect: float, image_aspect: float) -> Tensor:
     """Return the map A(theta), (..., 2, 3), from the patch's [-1, 1]^2 into the half's.
 

@@ -11,18 +11,16 @@ from kneematch.paper.energy import Problem
 from kneematch.paper.pose import admissible_pose
 from kneematch.sampling import resize
 
-# Width of the patch over that of the image. The paper gives only the number of scales. Five scales
-# over the whole range of D, 0.15 to 0.95, would be a factor 1.6 apart and miss most knees; joint
-# areas on films take 0.3 to 0.75 of the half, which five scales cover in steps of 1.26.
+# Width of the patch over that of the image. The paper gives only the number of scales; joint areas
+# on films take 0.3 to 0.75 of the half, which five scales cover in steps of 1.26.
 SCALES: Final = (0.30, 0.38, 0.48, 0.60, 0.75)
 
 
 def sliding_window(problem: Problem, *, scales: tuple[float, ...] = SCALES) -> Tensor:
     """Return each side's best position at the scale of the lowest left + right loss: (N, S, 4).
 
-    As in the paper, there is no regularisation and no rotation. The best position is that of the
-    highest or, on an image negative, the lowest correlation with the whole template, whichever has
-    the lower loss. It runs on the CPU, whatever the device of the images.
+    There is no regularisation and no rotation. The best position is that of the highest or, on an
+    image negative, the lowest correlation with the whole template, by their losses.
     """
     theta = torch.stack([_best_positions(problem, scale) for scale in scales])  # (K, 2, N, S, 4)
     theta = admissible_pose(theta, problem.height_ratio).to(problem.images)

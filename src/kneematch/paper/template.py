@@ -39,12 +39,8 @@ class Template:
 
     def to(self, like: Tensor) -> "Template":
         """Return the template on the device and in the dtype of a tensor."""
-        local = self.local_contrast
-        return replace(
-            self,
-            image=self.image.to(like),
-            local_contrast=None if local is None else local.to(like),
-        )
+        local = None if self.local_contrast is None else self.local_contrast.to(like)
+        return replace(self, image=self.image.to(like), local_contrast=local)
 
 
 def box_pose(view: View, box: Box) -> tuple[Tensor, float]:
@@ -62,13 +58,7 @@ def box_pose(view: View, box: Box) -> tuple[Tensor, float]:
 
 
 def cut(view: View, box: Box, red: Box, green: Box) -> tuple[Template, Tensor, Tensor]:
-    """Cut a template out of an image (H, W) of a knee, at the image's own resolution.
-
-    Args:
-        view: the image, and its map to film pixels.
-        box: the template on the film.
-        red: its red window on the film.
-        green: its green window.
+    """Cut a template and its windows out of an image (H, W), at the image's own resolution.
 
     Returns:
         The template, its pose theta (4,) in the image, and the map (2, 3) A(theta).

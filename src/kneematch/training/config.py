@@ -26,14 +26,8 @@ class Recipe:
     cosine: bool = False  # cosine decay of both learning rates to 0 over a round
     paper_energy: bool = True  # minimise the paper's energy; otherwise learn pseudo-labels
     shift: float = 0.02  # largest random translation, as a fraction of the view
-    zoom: float = 0.0  # largest random change of the view's scale, as a fraction
-    shrink: int = 1  # how many times smaller the energy's images are in the first round
     bfloat16: bool = False  # precision of the networks on a GPU; otherwise float32
     frozen_statistics: bool = False  # keep BatchNorm's statistics: a few films are no sample
-
-    def shrink_in(self, number: int) -> int:
-        """Return the factor for a round, from 0: a quarter of that of the round before."""
-        return max(self.shrink >> 2 * number, 1)
 
 
 PAPER: Final = Recipe()

@@ -104,21 +104,29 @@ def coarse_poses(fine_poses: Tensor, templates: TemplatePair) -> Tensor:
     )
 
 
-def pose_loss(targets: Tensor, spread: PoseJitter) -> Loss:
-    """Return the mean distance of the predicted corners from those of target poses (N, 2, 4).
+def pose_loss(
+    films: Films, targets: Tensor, crop_poses: Tensor, aspect: float, spread: PoseJitter
+) -> Loss:
+    """Return the mean distance of the predicted corners from those of target poses, in widths.
 
-    It is in template widths. Every call samples new crops, varied by `spread`, and new exposures.
+    Args:
+        films: the training films.
+        targets: (N, 2, 4), poses of the template.
+        crop_poses: (N, 2, 4), poses of the crops that the network sees.
+        aspect: height over width of the crops.
+        spread: by which they vary from step to step; exposures vary as well.
     """
 
     def loss(network: Network, data: PhaseData, rows: Tensor, state: PhaseState) -> Tensor:
-        target, crop_poses = (each[rows.to(each.device)] for each in (targets, data.crop_poses))
-        nominal = relative_pose(crop_poses, target, data.aspect, HALF_ASPECT)
-        wanted = jitter_pose(nominal, data.height_ratio, spread, state.generator)
-        moved = crop_pose_from(target, wanted, data.aspect, HALF_ASPECT)
+        target, crops = (each[rows.to(each.device)] for each in (targets, crop_poses))
+        ratio = data.template.aspect / aspect
+        nominal = relative_pose(crops, target, aspect, HALF_ASPECT)
+        wanted = jitter_pose(nominal, ratio, spread, state.generator)
+        moved = crop_pose_from(target, wanted, aspect, HALF_ASPECT)
         exposures = sample_exposures(2 * len(rows), INPUT, state.generator)
-        seen = apply_exposures(network_input(data.images(rows), moved, data.aspect), exposures)
-        found = pose_from_vector(network(seen), data.height_ratio)
-        return corner_distance(found, wanted, data.template.aspect, data.aspect).sum(-1)
+        seen = apply_exposures(network_input(films.halves(rows), moved, aspect), exposures)
+        found = pose_from_vector(network(seen), ratio)
+        return corner_distance(found, wanted, data.template.aspect, aspect).sum(-1)
 
     return loss
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -18,14 +18,13 @@ from kneematch.films.csv_text import write_csv
 from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR
 from kneematch.films.files import atomic_write
 from kneematch.knee.detector import Detector
-from kneematch.paper.algorithm1 import predict_poses
-from kneematch.paper.algorithm2 import PHASES, Networks
-from kneematch.paper.pose import pose_matrix
+from kneematch.models.two_stage import TwoStageNetworks
+from kneematch.paper.algorithm2 import ENLARGE, PHASES, Networks
+from kneematch.paper.pose import enlarge_pose, pose_matrix
 from kneematch.paper.split import HALF_ASPECT
 from kneematch.sampling import transform
 from kneematch.search.robust_energy import robust_problem
-from kneematch.training.dataset import FilmsInMemory
-from kneematch.training.two_phases import Task, task_phases
+from kneematch.training.two_phases import Task
 
 COLOURS: Final = {"coarse": "tab:orange", "fine": "tab:blue"}
 DPI: Final = 100
@@ -70,14 +69,18 @@ def plot_losses(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:
     _save(figure, path)
 
 
+@torch.no_grad()
 def plot_preview(task: Task, networks: Networks, phase: str, path: str | os.PathLike[str]) -> None:
     """Plot the poses that the network of a phase predicts on the first films."""
     halves = task.films.halves(torch.arange(min(FILMS, len(task.films))))
-    labels = None if task.pseudo_labels is None else task.pseudo_labels[: len(halves)]
-    few = replace(task, films=FilmsInMemory(halves), pseudo_labels=labels)
-    number = PHASES.index(phase)
-    data, _ = task_phases(few, networks)[number]()
-    plot_poses(halves, predict_poses(networks[number], data), data.template.aspect, path)
+    coarse, fine = (network.eval() for network in networks)
+    aspects = task.templates.coarse.aspect, task.templates.fine.aspect
+    both = TwoStageNetworks(coarse, fine, *aspects)
+    if phase == PHASES[0]:
+        theta = enlarge_pose(both.crop_poses(halves), 1 / ENLARGE)
+    else:
+        theta = both.poses(halves)
+    plot_poses(halves, theta, aspects[PHASES.index(phase)], path)
 
 
 def plot_poses(halves: Tensor, theta: Tensor, aspect: float, path: str | os.PathLike[str]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -14,31 +14,31 @@ from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.paper.algorithm1 import (
     Hyperparameters,
     Loss,
-    Move,
+    PhaseData,
     PhaseState,
     energy_loss,
-    random_translation,
 )
 from kneematch.paper.algorithm2 import (
+    ENLARGE,
     PHASES,
     Networks,
-    Phase,
-    coarse_phase,
-    enlarged_patches,
-    paper_phases,
+    fine_phase,
+    phase_in_crops,
     train_two_phases,
 )
-from kneematch.paper.energy import Problem
-from kneematch.paper.network import Network, PoseNetwork, network_input, whole_crops
+from kneematch.paper.network import Network, PoseNetwork, network_input
+from kneematch.paper.pose import enlarge_pose
 from kneematch.paper.split import HALF_ASPECT
 from kneematch.search.anchored_refinement import refine_anchored
-from kneematch.search.pyramid import pyramid
 from kneematch.search.robust_energy import robust_problem
 from kneematch.training.config import Recipe
 from kneematch.training.dataset import Films
 from kneematch.training.pseudo_labels import TemplatePair, coarse_poses, films_at_once, pose_loss
 
 RANGED_FILMS: Final = 24  # on which the ranges of activations are measured
+
+Phases = tuple[Callable[[], PhaseData], Callable[[], PhaseData]]
+Losses = tuple[Loss, Loss]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,9 +69,14 @@ def train_task(
         _cosine if recipe.cosine else lambda done: 1.0,
         films_at_once(device),
     )
+    if task.pseudo_labels is None:
+        phases, losses = _paper_phases(task, networks)
+    else:
+        phases, losses = _labelled_phases(task, task.pseudo_labels)
     return train_two_phases(
         networks,
-        task_phases(task, networks),
+        phases,
+        losses,
         numbers,
         seed=task.seed,
         random=task.random,
@@ -84,44 +89,29 @@ def _cosine(done: float) -> float:
     return (1 + math.cos(math.pi * done)) / 2
 
 
-def task_phases(task: Task, networks: Networks) -> tuple[Phase, Phase]:
-    """Return both phases of a task: the paper's, or those of the recipe with pseudo-labels."""
-    templates, labels = task.templates, task.pseudo_labels
-    images, count = task.films.halves, len(task.films)
-    if labels is None:
-        loss = _paper_loss(task.recipe)
-        return paper_phases(images, count, (templates.coarse, templates.fine), networks, loss)
-    coarse = coarse_phase(images, count, templates.coarse)
-    coarse = replace(coarse, make_problem=robust_problem, refine=refine_anchored)
-    around = coarse_poses(labels, templates)
-    fine = enlarged_patches(coarse, around, templates.fine)
-    return (
-        lambda: (coarse, pose_loss(around, WIDE_JITTER)),
-        lambda: (fine, pose_loss(labels, NARROW_JITTER)),
+def _paper_phases(task: Task, networks: Networks) -> tuple[Phases, Losses]:
+    """Return the paper's phases."""
+    templates, device = task.templates, next(networks[0].parameters()).device
+    data = PhaseData(task.films.halves, len(task.films), templates.coarse)
+
+    def fine() -> PhaseData:
+        return fine_phase(data, networks[0], templates.fine, films_at_once(device))
+
+    return (lambda: data, fine), 2 * (energy_loss(task.recipe.shift),)
+
+
+def _labelled_phases(task: Task, labels: Tensor) -> tuple[Phases, Losses]:
+    """Return the phases of the recipe with pseudo-labels (N, 2, 4)."""
+    films, templates = task.films, task.templates
+    data = PhaseData(films.halves, len(films), templates.coarse, robust_problem, refine_anchored)
+    coarse = coarse_poses(labels, templates)
+    whole = labels.new_tensor([1, 0, 0, 0]).expand_as(labels)
+    patches = enlarge_pose(coarse, ENLARGE)
+    losses = (
+        pose_loss(films, coarse, whole, HALF_ASPECT, WIDE_JITTER),
+        pose_loss(films, labels, patches, templates.coarse.aspect, NARROW_JITTER),
     )
-
-
-def _paper_loss(recipe: Recipe) -> Loss:
-    """Return the paper's loss, with a random zoom and smaller images if the recipe has them."""
-
-    def shrunk(problem: Problem, number: int) -> Problem:
-        factor = recipe.shrink_in(number)
-        return pyramid(problem, (factor,))[factor] if factor > 1 else problem
-
-    return energy_loss(_translation_and_zoom(recipe.shift, recipe.zoom), shrunk)
-
-
-def _translation_and_zoom(shift: float, zoom: float) -> Move:
-    translate = random_translation(shift)
-
-    def move(count: tuple[int, int], size: tuple[int, int], generator: torch.Generator) -> Tensor:
-        moved = translate(count, size, generator)
-        if zoom:
-            drawn = 2 * torch.rand(count, generator=generator, device=generator.device) - 1
-            moved[..., 0] = (drawn * math.log1p(zoom)).exp()
-        return moved
-
-    return move
+    return (lambda: data, lambda: phase_in_crops(data, patches, templates.fine)), losses
 
 
 def _begin_epoch(recipe: Recipe) -> Callable[[PoseNetwork], Network]:
@@ -157,7 +147,7 @@ def activation_ranges(task: Task, networks: Networks) -> dict[str, Ranges]:
     both = TwoStageNetworks(coarse, fine, task.templates.coarse.aspect, task.templates.fine.aspect)
     images = task.films.halves(torch.arange(min(RANGED_FILMS, len(task.films))))
     inputs = (
-        network_input(images, whole_crops(images), HALF_ASPECT),
+        network_input(images),
         network_input(images, both.crop_poses(images), both.coarse_aspect),
     )
     return {
