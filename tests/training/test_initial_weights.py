@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from kneematch.errors import SettingsError
 from kneematch.models.model_file import load_model, shipped_model
-from kneematch.paper.network import PoseNetwork, network_from_weights
+from kneematch.models.pose_network import network_from_weights
+from kneematch.paper.network import PoseNetwork
 from kneematch.training import initial_weights
 from kneematch.training.initial_weights import initial_networks
 
