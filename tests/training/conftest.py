@@ -1,7 +1,7 @@
-"""Fixtures: five small phantoms, a tiny network, and a loss that records its calls."""
+"""Fixtures: five small phantoms and a tiny network."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from kneematch.films.annotation import annotate
 from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.template import cut_from_view
-from kneematch.paper.algorithm1 import Loss
 from kneematch.paper.split import split
 from kneematch.sampling import View, resize
 from kneematch.training.dataset import FilmsInMemory
@@ -47,21 +46,6 @@ class Phantoms:
     half: Tensor  # (160, 100), the half that was annotated
 
 
-@dataclass
-class RecordingLoss:
-    """A loss that records the batches it is called with, and its values."""
-
-    loss: Loss
-    rows: list[Tensor] = field(default_factory=list)
-    losses: list[Tensor] = field(default_factory=list)
-
-    def __call__(self, network, data, rows, state) -> Tensor:  # type: ignore[no-untyped-def]
-        values = self.loss(network, data, rows, state)
-        self.rows.append(rows.clone())
-        self.losses.append(values.detach().clone())
-        return values
-
-
 @pytest.fixture(scope="session")
 def phantoms() -> Phantoms:
     halves, poses = [], []
@@ -90,8 +74,3 @@ def small_network() -> Callable[[int], SmallNetwork]:
             return SmallNetwork().eval()
 
     return make
-
-
-@pytest.fixture(scope="session")
-def recording() -> Callable[[Loss], RecordingLoss]:
-    return RecordingLoss

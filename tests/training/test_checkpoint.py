@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import SettingsError
-from kneematch.paper.algorithm1 import PhaseState
-from kneematch.paper.algorithm2 import paper_phases
+from kneematch.paper.algorithm1 import PhaseData, PhaseState
 from kneematch.paper.sharpening import sharpen
 from kneematch.training import two_phases
 from kneematch.training.checkpoint import load_checkpoint, restore, save_checkpoint
@@ -102,18 +101,14 @@ class Training:
 def training(
     phantoms: Any, small_network: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Training:
-    monkeypatch.setattr(two_phases, "paper_phases", _with_short_sharpening)
+    monkeypatch.setattr(two_phases, "PhaseData", _with_short_sharpening)
     return Training(phantoms, small_network, tmp_path / "checkpoint")
 
 
-def _with_short_sharpening(*args: Any) -> Any:
-    """Return the paper's phases with 4 steps of Adam instead of 300."""
-
-    def shortened(phase: Any) -> Any:
-        data, loss = phase()
-        return replace(data, refine=partial(sharpen, steps=4)), loss
-
-    return tuple(partial(shortened, phase) for phase in paper_phases(*args))
+def _with_short_sharpening(*args: Any) -> PhaseData:
+    """Return the data of a phase with 4 steps of the paper's sharpening instead of 300."""
+    data = PhaseData(*args)
+    return replace(data, refine=partial(sharpen, steps=4)) if data.refine is sharpen else data
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

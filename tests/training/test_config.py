@@ -18,7 +18,6 @@ def test_paper_recipe_has_the_papers_values() -> None:
     assert not PAPER.cosine
     assert not PAPER.frozen_statistics
     assert not PAPER.bfloat16
-    assert (PAPER.zoom, PAPER.shrink) == (0, 1)
 
 
 def test_hyperparameters_are_those_of_the_named_recipe() -> None:
