@@ -59,14 +59,6 @@ def test_cut_from_view_takes_the_pixels_in_the_box() -> None:
     assert theta.tolist() == pytest.approx([0.4, 0.0, (-0.375 + 0.225) / 2, 0.0])
 
 
-def test_cut_from_view_mirrors_the_box_in_a_mirrored_half() -> None:
-    view = half(mirrored=True)
-    moved = replace(DRAWN, fine=(1070.0, 600.0, 1150.0, 696.0))
-    template, theta = cut_from_view(view, moved)
-    assert torch.allclose(template.image, view.pixels[50:98, 25:65], atol=1e-4)
-    assert float(theta[1]) == pytest.approx(-0.1)
-
-
 def rotated(angle: float, *, mirrored: bool = False) -> View:
     """A view of the same place as `half`, turned by an angle in radians."""
     pixels = torch.rand(SIZE, generator=torch.Generator().manual_seed(0))
@@ -100,14 +92,6 @@ def test_cut_from_view_gives_windows_in_pixels_of_the_template() -> None:
     mirrored, _ = cut_from_view(half(mirrored=True), DRAWN)
     assert mirrored.red == (..., slice(10, 30), slice(26, 38))
     assert mirrored.green == (..., slice(12, 32), slice(2, 12))
-
-
-def test_cut_from_view_gives_both_templates_the_same_windows_on_the_film() -> None:
-    fine, _ = cut_from_view(half(), DRAWN)
-    coarse, _ = cut_from_view(half(), DRAWN, "coarse")
-    assert coarse.size == (70, 60)
-    assert torch.allclose(coarse.image[coarse.red], fine.image[fine.red], atol=1e-4)
-    assert torch.allclose(coarse.image[coarse.green], fine.image[fine.green], atol=1e-4)
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
@@ -158,15 +142,6 @@ def test_cut_template_of_a_left_knee_equals_the_mirrored_right_one(
         assert one.landmarks["margin"] == pytest.approx(two.landmarks["margin"])
 
 
-def test_template_to_takes_the_dtype_of_a_tensor() -> None:
-    template, _ = cut_from_view(half(), DRAWN)
-    double = template.to(torch.zeros(1, dtype=torch.float64))
-    assert double.image.dtype == torch.float64
-    assert double.local_contrast is not None
-    assert double.local_contrast.dtype == torch.float64
-    assert (double.red, double.landmarks) == (template.red, template.landmarks)
-
-
 @pytest.mark.parametrize(
     "fine",
     [
@@ -180,18 +155,6 @@ def test_template_to_takes_the_dtype_of_a_tensor() -> None:
 )
 def test_cut_template_refuses_a_box_that_leaves_the_half(fine: Box) -> None:
     assert "leaves the right half" in refusal(replace(DRAWN, fine=fine))
-
-
-def test_cut_template_names_a_coarse_box_that_leaves_the_half() -> None:
-    wide = replace(DRAWN, coarse=(980.0, 580.0, 1160.0, 720.0))
-    assert "The coarse box leaves" in refusal(wide, "coarse")
-    cut_from_view(half(), wide)  # the fine one is none the worse
-
-
-def test_cut_template_accepts_a_box_on_the_edge_of_the_half() -> None:
-    fine = (999.5, 600.0, 1100.0, 696.0)
-    template, _ = cut_from_view(half(), replace(DRAWN, fine=fine, green=DRAWN.red))
-    assert template.size == (48, 50)
 
 
 @pytest.mark.parametrize(

@@ -87,12 +87,3 @@ def test_transfer_template_refuses_what_is_not_a_knee(
     }[name]
     with pytest.raises(TemplateError, match="sees no frontal knee"):
         transfer_template(networks, half, torch.tensor([0.4, 0.0, 0.0, 0.0]))
-
-
-def test_transfer_template_refuses_untrained_networks(networks: TwoStageNetworks) -> None:
-    def nowhere(images: Tensor) -> Tensor:
-        return torch.full((*images.shape[:-2], 4), torch.nan)
-
-    lost = TwoStageNetworks(nowhere, nowhere, networks.coarse_aspect, networks.fine_aspect)
-    with pytest.raises(TemplateError, match="sees no frontal knee"):
-        transfer_template(lost, torch.zeros(800, 500), torch.tensor([0.4, 0.0, 0.0, 0.0]))

@@ -27,14 +27,6 @@ def test_grid_starts_are_as_many_as_in_the_appendix(question: Problem) -> None:
     assert grid_starts(question, 2, 0.25).shape == (196 * 40 + 4 * 4, 2, 4)
 
 
-def test_grid_starts_of_one_side_are_distinct(clouds: Callable, cut: Callable) -> None:
-    template, _ = cut(clouds())
-    one = paper_problem(clouds(1, 1), template)
-    starts = grid_starts(one, 2, 0.25)
-    assert starts.shape == (24 * 40 + 2 * 4, 1, 4)
-    assert len(starts.unique(dim=0)) == len(starts)
-
-
 def test_grid_starts_do_not_round_up_a_whole_number_of_strides(
     clouds: Callable, cut: Callable
 ) -> None:
@@ -116,14 +108,3 @@ def test_grid_search_returns_the_lowest_of_all_descents(clouds: Callable, cut: C
     each = sharpen(copies, starts, steps=3)
     found = grid_search(asked, n_scales=3, stride=0.9, steps=3)
     assert float(asked.energy(found)) == pytest.approx(float(each.energy.min()), abs=1e-6)
-
-
-def test_grid_search_does_not_depend_on_the_batch(clouds: Callable, cut: Callable) -> None:
-    template, _ = cut(clouds())
-    halves = resize(clouds(3, 2, seed=1), (96, 60))
-    halves[1] = 0
-    settings = {"n_scales": 2, "stride": 0.9, "steps": 2}
-    together = grid_search(paper_problem(halves, template), **settings)
-    alone = grid_search(paper_problem(halves[2:], template), **settings)
-    assert torch.allclose(together[2:], alone, atol=1e-4)
-    assert bool(together.isfinite().all())

@@ -61,14 +61,6 @@ def test_refine_anchored_moves_less_with_more_prior_weight(astray: tuple[Problem
     assert moved(asked, start, refine_anchored(asked, start, prior_weight=1e9).theta) < 1e-4
 
 
-def test_refine_anchored_without_prior_weight_descends_to_the_knee(knees: Callable) -> None:
-    film = knees(9)
-    asked = robust_problem(film.halves[None, 1:], film.template)
-    truth, start = (theta.float()[None, None] for theta in (film.truth[1], film.truth[1] + OFF / 3))
-    found = refine_anchored(asked, start, prior_weight=0.0)
-    assert moved(asked, truth, found.theta) < 0.1 * moved(asked, truth, start)
-
-
 def test_anchor_costs_the_mean_squared_distance_of_the_corners() -> None:
     template_aspect, image_aspect, prior_weight = 0.8, 1.6, 7.0
     theta = torch.tensor([[[0.4, 0.1, -0.2, 0.03], [0.5, -0.1, 0.1, 0.0]]], dtype=torch.float64)

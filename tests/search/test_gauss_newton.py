@@ -82,14 +82,6 @@ def test_descend_returns_to_the_truth(knees: Callable, energy: MakeProblem, seed
     assert (found.energy - at_truth).max() < 2e-3
 
 
-def test_descend_does_not_depend_on_the_batch(clouds: Callable, cut: Callable) -> None:
-    template, _ = cut(clouds(seed=1))
-    halves, start = clouds(6, 2), starts(6, 2, spread=0.5)
-    together = descend_all(robust_problem(halves, template), start)
-    alone = descend_all(robust_problem(halves[4:5], template), start[4:5])
-    assert ((together.theta[4] - alone.theta[0]).abs() * 60).max() < 0.01  # pixels
-
-
 @ENERGY
 def test_descend_is_finite_on_black_halves(
     clouds: Callable, cut: Callable, energy: MakeProblem
@@ -154,17 +146,6 @@ def soft_energy(problem: Problem, theta: Tensor, softness: float) -> Tensor:
 
 @ENERGY
 @SIDES
-def test_linearize_value_is_the_energy_when_the_maximum_is_hard(
-    clouds: Callable, cut: Callable, energy: MakeProblem, sides: int
-) -> None:
-    asked, theta = question(clouds, cut, sides=sides, energy=energy), poses(sides)
-    found = linearize(asked, theta, 1e-6).value
-    assert found.shape == (8,)
-    assert torch.allclose(found, asked.energy(theta), atol=1e-5)
-
-
-@ENERGY
-@SIDES
 @pytest.mark.parametrize("softness", [0.01, 0.5])
 def test_linearize_value_is_the_soft_energy(
     clouds: Callable, cut: Callable, energy: MakeProblem, sides: int, softness: float
@@ -188,17 +169,6 @@ def test_linearize_gradient_is_close_to_autograd(
     assert torch.cosine_similarity(found, wanted, dim=1).min() > 0.97
 
 
-@ENERGY
-@SIDES
-def test_linearize_matrix_is_symmetric_and_positive(
-    clouds: Callable, cut: Callable, energy: MakeProblem, sides: int
-) -> None:
-    matrix = linearize(question(clouds, cut, sides=sides, energy=energy), poses(sides), 0.1).matrix
-    assert matrix.shape == (8, 4 * sides, 4 * sides)
-    assert torch.allclose(matrix, matrix.mT)
-    assert torch.linalg.eigvalsh(matrix).min() > -1e-9
-
-
 def test_linearize_matrix_is_the_second_derivative_at_a_perfect_match(
     clouds: Callable, cut: Callable
 ) -> None:
@@ -213,18 +183,6 @@ def test_linearize_matrix_is_the_second_derivative_at_a_perfect_match(
         up, at, down = (soft_energy(asked, theta + sign * change, 10.0) for sign in (1, 0, -1))
         bend = float(up - 2 * at + down)
         assert float(change @ matrix @ change) == pytest.approx(bend, rel=0.2)
-
-
-def test_linearize_has_no_gradient_on_black_halves(clouds: Callable, cut: Callable) -> None:
-    template, _ = cut(clouds())
-    for energy in (paper_problem, robust_problem):
-        model = linearize(
-            energy(torch.zeros(1, 1, 192, 120), template),
-            poses(1)[:1].float(),
-            0.1,
-        )
-        assert bool(model.matrix.isfinite().all())
-        assert torch.allclose(model.gradient, torch.zeros(1, 4))
 
 
 @pytest.mark.parametrize("inside", [1.0, 0.97])

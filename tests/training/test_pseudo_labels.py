@@ -154,9 +154,3 @@ def test_sample_exposures_inverts_some_crops_and_covers_parts_of_some() -> None:
     hidden = drawn.hidden.flatten(1).any(1).float().mean()
     assert HIDDEN / 2 < float(hidden) <= HIDDEN + 0.03  # a small one may fall between pixels
     assert not bool(drawn.hidden.flatten(1).all(1).any())
-
-
-@pytest.mark.parametrize("grey", [0.0, 1.0, 0.37])
-def test_apply_exposures_of_a_constant_crop_is_finite(grey: float) -> None:
-    drawn = sample_exposures(50, SIZE, generator(0))
-    assert bool(apply_exposures(torch.full((50, *SIZE), grey), drawn).isfinite().all())
