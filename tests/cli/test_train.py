@@ -145,7 +145,7 @@ def test_train_resumes_after_sigint_and_sigterm(
     command[1] = str(folder.path / "gone.dcm")  # in place of a film
     checkpoint = folder.path / "stopped.checkpoint.pt"
     metrics = folder.path / "stopped.metrics.csv"
-    write_metrics([Epoch("coarse", 0, 1, 0.5, 1.0)] * 3, metrics)  # of an earlier training
+    write_metrics([Epoch("coarse", 0, 1, 0.5, 1.0)] * 3, metrics)  # an earlier training
     said = stopped([*command, "--force"], checkpoint.exists, signal.SIGINT)
     assert f"{checkpoint}; continue with the same command and --resume" in said
     assert "gone.dcm: No such file" in said
