@@ -21,7 +21,7 @@ from kneematch.films.write import write_dicom, write_png16
 from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split
 from kneematch.training import dataset
-from kneematch.training.dataset import BYTES, CachedFilms, FilmsInMemory, to_device
+from kneematch.training.dataset import BYTES, to_device
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 
@@ -182,70 +182,38 @@ def test_prepare_films_gives_a_reason_for_films_of_one_knee_and_broken_ones(
         assert text in reason
 
 
-def test_cached_films_read_only_the_requested_ones(films: list[Path], tmp_path: Path) -> None:
-    made, _ = prepare_films(films, tmp_path / "cache")
-    kept = made.halves([1])
-    for entry in entries(tmp_path / "cache"):
-        if entry.stem != made.keys[1]:
-            os.truncate(entry, 1000)
-    assert torch.equal(made.halves([1]), kept)
-    with pytest.raises(SettingsError, match=r"deleted or damaged .* Run the command again"):
-        made.halves([0])
-
-
-@pytest.mark.parametrize("size", [0, BYTES - 1])
-def test_prepare_films_replaces_a_truncated_entry(
-    films: list[Path], tmp_path: Path, size: int
-) -> None:
-    made, _ = prepare_films(films[:2], tmp_path / "cache")
-    whole = made.halves([0, 1])
-    os.truncate(entries(tmp_path / "cache")[0], size)
-    again, failures = prepare_films(films[:2], tmp_path / "cache")
-    assert failures == []
-    assert torch.equal(again.halves([0, 1]), whole)
-
-
-def test_prepare_films_refuses_a_folder_that_cannot_be_written(
+def test_cached_films_read_only_the_requested_ones_and_truncated_ones_are_replaced(
     films: list[Path], tmp_path: Path
 ) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match=r"cannot be written.*\$KNEEMATCH_CACHE"):
-        prepare_films(films, tmp_path / "file")
+    made, _ = prepare_films(films[:3], tmp_path / "cache")
+    whole = made.halves([0, 1, 2])
+    for number, size in ((0, 0), (2, BYTES - 1)):
+        os.truncate(made.folder / f"{made.keys[number]}.halves", size)
+        with pytest.raises(SettingsError, match=r"deleted or damaged .* Run the command again"):
+            made.halves([number])
+    assert torch.equal(made.halves([1]), whole[1:2])
+    again, failures = prepare_films(films[:3], tmp_path / "cache")
+    assert failures == []
+    assert torch.equal(again.halves([0, 1, 2]), whole)
+    sent = to_device(again, "meta")
+    assert sent.halves(torch.tensor([1])).device.type == "meta"
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_prepare_films_stops_when_a_worker_cannot_write(
-    films: list[Path], tmp_path: Path, workers: int
-) -> None:
-    prepare_films(films[:1], tmp_path / "cache")
-    (entry,) = entries(tmp_path / "cache")
-    entry.unlink()
-    entry.mkdir()  # in the place of the file
-    with pytest.raises(SettingsError, match=r"halves-2-0.08.*cannot be written.*--cache"):
-        prepare_films(films[:1], tmp_path / "cache", workers=workers)
-
-
-def test_prepare_films_uses_the_users_cache_unless_a_folder_is_named(
-    films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_prepare_films_stops_where_the_cache_cannot_be_written(
+    films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
     monkeypatch.setenv("KNEEMATCH_CACHE", str(tmp_path / "own"))
     made, _ = prepare_films(films[:1])
     assert made.folder == tmp_path / "own" / "films" / "halves-2-0.08"
-
-
-def test_to_device_sends_batches_where_memory_is_short(films: list[Path], tmp_path: Path) -> None:
-    made, _ = prepare_films(films[:2], tmp_path / "cache")
-    sent = to_device(made, "meta")
-    assert isinstance(sent, CachedFilms)
-    assert len(sent) == 2
-    assert sent.halves(torch.tensor([1])).device.type == "meta"
-
-
-def test_films_in_memory_are_float_whatever_they_are_stored_as() -> None:
-    pixels = torch.arange(24, dtype=torch.uint8).reshape(3, 2, 2, 2)
-    films = FilmsInMemory(pixels)
-    assert len(films) == 3
-    assert torch.equal(films.halves(torch.tensor([2, 0])), pixels[[2, 0]].float())
+    (entry,) = made.folder.iterdir()
+    entry.unlink()
+    entry.mkdir()  # in the place of the file
+    with pytest.raises(SettingsError, match=r"halves-2-0.08.*cannot be written.*--cache"):
+        prepare_films(films[:1], workers=workers)
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"cannot be written.*\$KNEEMATCH_CACHE"):
+        prepare_films(films, tmp_path / "file")
 
 
 def test_prepare_films_continues_after_a_kill_with_complete_entries_only(

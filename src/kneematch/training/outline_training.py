@@ -66,15 +66,8 @@ def tune_outlines(
 ) -> int:
     """Tune the outline network on what people drew and write it; return the number of knees.
 
-    Args:
-        knees: see `drawn_knees`.
-        out: the network's file, NAME.safetensors.
-        config: settings.
-        force: replace a file of that name.
-        progress: shows the steps.
-
     Raises:
-        SettingsError: `out` exists, or the network cannot be used.
+        SettingsError: `out` exists and `force` is not given, or the network cannot be used.
     """
     check_suffix(Path(out), MODEL_SUFFIX, "a model")
     if os.path.lexists(out) and not force:
