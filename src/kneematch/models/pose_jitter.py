@@ -17,9 +17,9 @@ TINY: Final = 1e-12  # keeps the derivative of a length finite at 0
 class PoseJitter:
     """Half widths of the uniform distributions that changes of a pose are drawn from."""
 
-    scale: float  # of the logarithm of the scale
-    shift: float  # of the centre, in the crop's [-1, 1]
-    rotation: float  # in radians
+    scale: float  # change of the scale's logarithm
+    shift: float  # change of the centre, in the crop's [-1, 1]
+    rotation: float  # change in radians
 
 
 # A knee may fill its half or a small part of it; the coarse patch is always nearly in place.

@@ -16,7 +16,7 @@ from kneematch.paper.network import Network, network_input
 from kneematch.paper.pose import admissible_pose, compose_pose, enlarge_pose, pose_from_vector
 from kneematch.paper.sharpening import sharpen
 
-ZOOM: Final = 0.88  # of the consistency check's crop relative to the enlarged patch, to differ
+ZOOM: Final = 0.88  # size of the consistency check's crop relative to the enlarged patch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

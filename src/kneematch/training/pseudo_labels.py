@@ -4,7 +4,7 @@ Random crops and exposures make a few films stand for many.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -133,7 +133,7 @@ def pose_loss(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exposures:
-    """Random parameters of K views; each tensor is (K, 1, 1, 1) unless stated otherwise."""
+    """Random parameters of K crops; each tensor is (K, 1, 1, 1) unless stated otherwise."""
 
     gamma: Tensor
     sharpness: Tensor
@@ -145,13 +145,9 @@ class Exposures:
     cover: Tensor
     negative: Tensor  # bool
 
-    def __getitem__(self, rows: Tensor) -> "Exposures":
-        """Return the parameters of some views, given by their indices (M,)."""
-        return Exposures(*(getattr(self, each.name)[rows] for each in fields(self)))
-
 
 def sample_exposures(count: int, size: tuple[int, int], generator: torch.Generator) -> Exposures:
-    """Sample the parameters of `count` views of a size (height, width)."""
+    """Sample the parameters of `count` crops of a size (height, width)."""
     device = generator.device
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
