@@ -17,14 +17,9 @@ from kneematch.models.cpu_inference import (
     measured_ranges,
 )
 from kneematch.models.model_file import Model, load_model, shipped_model
+from kneematch.models.pose_network import network_from_weights
 from kneematch.models.two_stage import TwoStageNetworks
-from kneematch.paper.network import (
-    INPUT,
-    PoseNetwork,
-    crop_views,
-    full_frames,
-    network_from_weights,
-)
+from kneematch.paper.network import INPUT, PoseNetwork, network_input
 from kneematch.paper.pose import pose_matrix
 from kneematch.sampling import transform
 
@@ -56,7 +51,7 @@ def quick(model: Model) -> ByteNetwork | PoseNetwork:
 def views(knees: Callable) -> Tensor:
     """Two phantoms' halves as the coarse network sees them: (2, 2, 224, 224)."""
     halves = torch.stack([knees(seed).halves for seed in (5, 6)])
-    return crop_views(halves, full_frames(halves), 1.6)
+    return network_input(halves)
 
 
 def noise(*shape: int) -> Tensor:

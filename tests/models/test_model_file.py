@@ -24,10 +24,10 @@ def template(height: int, seed: int) -> Template:
     image, detail = torch.rand(2, height, 60, generator=torch.Generator().manual_seed(seed))
     return Template(
         image,
-        detail,
         red=(..., slice(5, 20), slice(3, 17)),
         green=(..., slice(6, 21), slice(40, 57)),
         landmarks={"inner border": (-0.5, 0.125), "ä": (0.75, 0.0)},
+        local_contrast=detail,
     )
 
 

@@ -17,13 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from kneematch.paper.network import (
-    INPUT,
-    PoseNetwork,
-    Weights,
-    network_from_weights,
-    standardize,
-)
+from kneematch.models.pose_network import Weights, network_from_weights
+from kneematch.paper.network import INPUT, PoseNetwork, standardize
 
 BYTE_MAX: Final = 255  # of an activation
 WEIGHT_MAX: Final = 127  # of a weight, to either side of 0

@@ -21,15 +21,11 @@ from kneematch.films.files import write_file
 from kneematch.films.radiograph import Point
 from kneematch.models.cpu_inference import WEIGHT_MAX, Ranges, cpu_network, quantize_weights
 from kneematch.models.locator import VIEW_WIDTH
-from kneematch.models.two_stage import ENLARGE, Network, TwoStageNetworks
+from kneematch.models.pose_network import FIRST, Weights, network_from_weights, weight_shapes
+from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.models.weights import read_safetensors
-from kneematch.paper.network import (
-    FIRST,
-    WIDTH,
-    Weights,
-    network_from_weights,
-    weight_shapes,
-)
+from kneematch.paper.algorithm2 import ENLARGE, PHASES
+from kneematch.paper.network import WIDTH, Network
 from kneematch.paper.pose import enlarge_pose, pose_from_points
 from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template, Window
@@ -39,7 +35,6 @@ READABLE: Final = ("kneematch-model/1", FORMAT)
 STEPS: Final = ".steps"  # ends the name of the sizes of 8-bit steps, one per output channel
 OLD_MARGINS: Final = {"plateau_left", "plateau_right"}  # landmarks' names in models of version 0.1
 SHIPPED: Final = "synthetic.safetensors"  # beside this file
-PHASES: Final = ("coarse", "fine")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,17 +48,20 @@ class Model:
     settings: Mapping[str, Any] = field(default_factory=dict)  # JSON: how it was trained
     ranges: Mapping[str, Ranges] = field(default_factory=dict)  # of activations, by network
 
-    def networks(self, device: str = "cpu", *, located: bool = False) -> TwoStageNetworks:
+    def networks(
+        self, device: str = "cpu", *, located: bool = False, float32: bool = False
+    ) -> TwoStageNetworks:
         """Return the networks for inference on a device.
 
         Args:
             device: where they run.
             located: they are given views of located knees instead of halves.
+            float32: compute in float32 also where 8 bits would be faster.
         """
 
         def network(phase: str) -> Network:
             weights = getattr(self, phase)
-            if device == "cpu":
+            if device == "cpu" and not float32:
                 return cpu_network(weights, self.ranges.get(phase))
             return network_from_weights(weights).to(device)
 
@@ -102,6 +100,8 @@ def save_model(path: str | os.PathLike[str], model: Model, *, compact: bool = Fa
             tensors |= _stored(f"{phase}.{name}", tensor.cpu(), compact=compact)
         template: Template = getattr(model, f"{phase}_template")
         for kind, image in (("image", template.image), ("detail", template.local_contrast)):
+            if image is None:
+                raise ValueError(f"the {phase} template has no local contrast")
             tensors |= _stored(f"{phase}_template.{kind}", image.cpu(), compact=compact)
         templates[phase] = {
             "red": _corners(template.red),
@@ -219,7 +219,7 @@ def _template(tensors: Mapping[str, Tensor], about: Mapping[str, Any], phase: st
     landmarks = {name: (float(x), float(y)) for name, (x, y) in about["landmarks"].items()}
     if not all(math.isfinite(x) and math.isfinite(y) for x, y in landmarks.values()):
         raise ValueError(f"a landmark of the {phase} template is not a point")
-    return Template(image, detail, red=red, green=green, landmarks=_renamed(landmarks))
+    return Template(image, red, green, _renamed(landmarks), detail)
 
 
 def _renamed(landmarks: dict[str, Point]) -> dict[str, Point]:
