@@ -127,7 +127,7 @@ def assert_refused() -> Callable[..., None]:
             read(path)
         message = str(caught.value)
         assert message.startswith(f"{path}: ")
-        assert message.count("; ") >= 2
+        assert len(message) < len(str(path)) + 300
         assert "\n" not in message
         assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, OSError)
 

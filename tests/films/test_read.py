@@ -40,7 +40,7 @@ def assert_refused(path: Path, kind: type[FilmError], found: str) -> None:
         read(path)
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
-    assert message.count("; ") >= 2
+    assert len(message) < len(str(path)) + 300
     assert "\n" not in message
 
 
@@ -213,7 +213,7 @@ def test_read_says_that_memory_ran_out(tmp_path: Path) -> None:
     Image.fromarray(np.arange(36_000_000, dtype=np.uint16).reshape(6000, 6000)).save(path)
     code = (
         "import resource, sys\n"
-        "import kneematch.films.images\n"
+        "import kneematch.films.read\n"
         "from kneematch import read\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
         "resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20),) * 2)\n"

@@ -52,10 +52,7 @@ def detect(
     from kneematch.run.detect_folder import detect_folder
 
     journal = out / JOURNAL
-    safe = (
-        f"a folder that is there, writable and not full; what is done is safe in {journal}: make "
-        "room, then give the same command again"
-    )
+    safe = f"What is done is safe in {journal}; make room and give the same command again."
     with stopping_cleanly(journal, "continue with the same command"), writing(out, safe):
         result = detect_folder(films, out, config, progress=progress)
     _print_summary(result, quiet=quiet or as_json)

@@ -35,7 +35,7 @@ GPU_FRACTION: Final = 0.3  # of the free GPU memory, which films may fill
 LOAD_BATCH: Final = 64  # films
 
 ROOM_NEEDED: Final = (
-    f"a folder with 1.6 MB per film to spare; choose another one with --cache or ${CACHE_VARIABLE}"
+    f"The cache needs 1.6 MB per film; choose another folder with --cache or ${CACHE_VARIABLE}."
 )
 
 Stamp = tuple[int, int, int]  # file size, time of modification, time of status change (ns)
