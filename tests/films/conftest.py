@@ -129,6 +129,7 @@ def assert_refused() -> Callable[..., None]:
         assert message.startswith(f"{path}: ")
         assert len(message) < len(str(path)) + 300
         assert "\n" not in message
-        assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, OSError)
+        cause = caught.value.__cause__
+        assert cause is None or isinstance(cause, OSError | ValueError)
 
     return check
