@@ -52,6 +52,7 @@ BAD_ELEMENT: Final = (
     AttributeError,
     NotImplementedError,
     OverflowError,
+    RecursionError,  # sequences nested hundreds deep
     struct.error,
     BytesLengthException,
 )
