@@ -16,7 +16,7 @@ from kneematch.search.settings import PaperSettings
         ({"methods": ("neural", "grid")}, "--grid N"),
         ({"methods": ("nonsense",)}, "nonsense"),
         ({"methods": ("neural", "neural")}, "each once"),
-        ({"grid": -1}, "grid -1; expected 0 or more"),
+        ({"grid": -1}, "--grid must be 0 or more"),
         ({"workers": -1}, "workers -1"),
         ({"limit": 0}, "limit 0"),
         ({"resume": True, "force": True}, "one of them"),

@@ -84,7 +84,7 @@ def test_apply_review_goes_on_past_a_film_that_is_empty_now(tmp_path: Path) -> N
     empty = sorted(films.glob("*.png"))[0]
     empty.write_bytes(b"")
     (problem,) = apply_review(out, workers=0).problems
-    assert problem.startswith(f"{empty}: an empty file")
+    assert problem.startswith(f"{empty}: The file is empty")
 
 
 def test_apply_review_measures_corrected_knees_again(tmp_path: Path) -> None:

@@ -41,13 +41,13 @@ def test_hyperparameters_replace_only_the_values_that_are_given() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"recipe": "ours"}, "recipe 'ours'; expected one of default, paper"),
-        ({"rounds": 0}, "rounds 0; expected 1 or more"),
-        ({"epochs": -1}, "epochs -1; expected 1 or more"),
-        ({"batch_size": 0}, "--batch-size 0; expected 1 or more"),
-        ({"shift": -0.1}, "shift -0.1; expected 0 or more"),
-        ({"shrink": 0}, "shrink 0; expected 1 or more"),
-        ({"workers": -1}, "workers -1; expected 0 or more"),
+        ({"recipe": "ours"}, "--recipe must be one of default, paper"),
+        ({"rounds": 0}, "--rounds must be 1 or more"),
+        ({"epochs": -1}, "--epochs must be 1 or more"),
+        ({"batch_size": 0}, "--batch-size must be 1 or more"),
+        ({"shift": -0.1}, "--shift must be 0 or more"),
+        ({"shrink": 0}, "--shrink must be 1 or more"),
+        ({"workers": -1}, "--workers must be 0 or more"),
     ],
 )
 def test_train_config_refuses_impossible_values(wrong: dict[str, object], message: str) -> None:

@@ -296,7 +296,7 @@ def test_prepare_films_refuses_a_folder_that_cannot_be_written(
     films: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match=r"cannot be written .*\$KNEEMATCH_CACHE"):
+    with pytest.raises(SettingsError, match=r"cannot be written: .*\$KNEEMATCH_CACHE"):
         prepare_films(films, tmp_path / "file", side_margin=SIDE_MARGIN, workers=0)
 
 
@@ -308,7 +308,7 @@ def test_prepare_films_stops_when_a_worker_cannot_write(
     own = tmp_path / "cache" / "halves-1-0.08"
     own.mkdir(parents=True)
     (own / key[:2]).touch()  # where the folder of the entry should be
-    with pytest.raises(SettingsError, match=r"halves-1-0.08.*: cannot be written .*--cache"):
+    with pytest.raises(SettingsError, match=r"halves-1-0.08.*: It cannot be written: .*--cache"):
         prepare_films(films[:1], tmp_path / "cache", side_margin=SIDE_MARGIN, workers=workers)
 
 

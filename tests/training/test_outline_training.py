@@ -91,7 +91,7 @@ def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) ->
     assert len(shown) == config.steps
     assert all(text.startswith("loss ") for text in shown)
     assert b"phantoms and 2 drawn knees" in out.read_bytes()
-    with pytest.raises(SettingsError, match=r"there is a file already; .*--force"):
+    with pytest.raises(SettingsError, match=r"There is a file already; .*--force"):
         tune_outlines(read_masks(tmp_path), out, config)
     with pytest.raises(SettingsError, match=r"0\.png: not the name of a model"):
         tune_outlines(read_masks(tmp_path), tmp_path / "0.png", config, force=True)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final
 import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
-from pydicom import Dataset
+from pydicom import Dataset, uid
 from pydicom.datadict import tag_for_keyword
 from pydicom.dataset import FileMetaDataset
 from pydicom.encaps import get_frame
@@ -24,20 +24,6 @@ from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.processing import convert_color_space
 from pydicom.pixels.utils import get_expected_length
 from pydicom.tag import BaseTag
-from pydicom.uid import (
-    HTJ2K,
-    JPEG2000,
-    UID,
-    DeflatedExplicitVRLittleEndian,
-    ExplicitVRBigEndian,
-    ExplicitVRLittleEndian,
-    HTJ2KLossless,
-    HTJ2KLosslessRPCL,
-    ImplicitVRLittleEndian,
-    JPEG2000Lossless,
-    JPEGLSTransferSyntaxes,
-    JPEGTransferSyntaxes,
-)
 
 from kneematch.errors import MissingDecoder, NotAnImage, NotARadiograph
 from kneematch.films.dicom_header import (
@@ -62,8 +48,10 @@ YBR: Final = ("YBR_FULL", "YBR_FULL_422")
 MAX_ELEMENT_BYTES: Final = 1 << 20  # beside the pixels; a lookup table has 128 kB
 MAX_READS: Final = 300_000  # from an inflated header, at least one per element
 
-JPEG_2000_SYNTAXES: Final = (JPEG2000Lossless, JPEG2000, HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K)
-CODESTREAM_SYNTAXES: Final = (*JPEGTransferSyntaxes, *JPEGLSTransferSyntaxes, *JPEG_2000_SYNTAXES)
+JPEG_SYNTAXES, JPEG_LS_SYNTAXES = uid.JPEGTransferSyntaxes, uid.JPEGLSTransferSyntaxes
+HTJ2K_SYNTAXES: Final = (uid.HTJ2KLossless, uid.HTJ2KLosslessRPCL, uid.HTJ2K)
+JPEG_2000_SYNTAXES: Final = (uid.JPEG2000Lossless, uid.JPEG2000, *HTJ2K_SYNTAXES)
+CODESTREAM_SYNTAXES: Final = (*JPEG_SYNTAXES, *JPEG_LS_SYNTAXES, *JPEG_2000_SYNTAXES)
 JPEG_START: Final = b"\xff\xd8"  # SOI, of JPEG-LS, too
 JPEG_2000_START: Final = b"\xff\x4f\xff\x51"  # SOC and SIZ
 JPEG_FRAMES: Final = {*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC}  # SOF markers
@@ -110,14 +98,14 @@ def _parse(file: BinaryIO, path: Path, last: int) -> Dataset:
     with decoding(path, "DICOM"):
         read_preamble(file, force=True)
         meta = read_dataset(file, False, True, stop_when=lambda tag, vr, length: tag.group != 2)
-        if meta.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
+        if meta.get("TransferSyntaxUID") == uid.DeflatedExplicitVRLittleEndian:
             dataset = read_dataset(_inflate(file, path), False, True, stop_when=beyond)
             dataset.file_meta = FileMetaDataset(meta)
         else:
             file.seek(0)
             dataset = read_partial(file, beyond, force=True)
         stated = dataset.file_meta.get("TransferSyntaxUID")
-        dataset.file_meta.TransferSyntaxUID = UID(stated or _native_syntax(dataset))
+        dataset.file_meta.TransferSyntaxUID = uid.UID(stated or _native_syntax(dataset))
         for tag, element in list(dataset.items()):
             value = element.value if tag.group != PIXEL_GROUP else None
             if isinstance(value, bytes) and len(value) > MAX_ELEMENT_BYTES:
@@ -125,12 +113,12 @@ def _parse(file: BinaryIO, path: Path, last: int) -> Dataset:
     return dataset
 
 
-def _native_syntax(dataset: Dataset) -> UID:
+def _native_syntax(dataset: Dataset) -> uid.UID:
     """Return the syntax that the parser found, for a file without the group that states it."""
     implicit, little_endian = dataset.original_encoding
     if implicit:
-        return ImplicitVRLittleEndian
-    return ExplicitVRLittleEndian if little_endian else ExplicitVRBigEndian
+        return uid.ImplicitVRLittleEndian
+    return uid.ExplicitVRLittleEndian if little_endian else uid.ExplicitVRBigEndian
 
 
 def _inflate(file: BinaryIO, path: Path) -> BinaryIO:
@@ -234,7 +222,7 @@ def _stored_values(dataset: Dataset, path: Path) -> NDArray[Any]:
         NotARadiograph: the pixels are in colour.
         MissingDecoder: the transfer syntax cannot be decoded.
     """
-    syntax: UID = dataset.file_meta.TransferSyntaxUID
+    syntax: uid.UID = dataset.file_meta.TransferSyntaxUID
     name = uid_name(syntax) or "unknown transfer syntax"
     with decoding(path, f"DICOM ({name})"):
         if syntax in CODESTREAM_SYNTAXES:
@@ -286,14 +274,14 @@ def _decode_codestream(dataset: Dataset, path: Path) -> tuple[NDArray[Any], bool
     frame = _checked_frame(dataset, path)
     syntax, photometric = dataset.file_meta.TransferSyntaxUID, dataset.PhotometricInterpretation
     is_ybr = photometric in YBR
-    if syntax in JPEGTransferSyntaxes:
+    if syntax in JPEG_SYNTAXES:
         has_jfif = JFIF in frame[:TAIL]  # it comes first, and its colours are always YBR
         is_ybr = is_ybr or (has_jfif and photometric == "RGB")
         as_stored = header_count(dataset, "SamplesPerPixel") > 1 and ADOBE not in frame
         space = "RGB" if as_stored else None  # equal spaces: no conversion
         # Not `jpeg_decode`: on broken frames that one tries another codec, which may not return.
         pixels = imagecodecs.jpeg8_decode(frame, colorspace=space, outcolorspace=space)
-    elif syntax in JPEGLSTransferSyntaxes:
+    elif syntax in JPEG_LS_SYNTAXES:
         pixels = imagecodecs.jpegls_decode(frame)
     else:
         pixels = imagecodecs.jpeg2k_decode(frame)
