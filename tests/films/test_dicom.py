@@ -18,6 +18,7 @@ from pydicom.uid import (
     ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
+    JPEGLSLossless,
 )
 
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph
@@ -141,9 +142,12 @@ def test_read_dicom_refuses_a_range_that_float32_does_not_hold(
 SECRET = b"ZZPATIENTZZ"
 
 
-def test_read_dicom_never_quotes_the_header(gradient: Gradient, save_film: Save) -> None:
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, JPEGLSLossless])
+def test_read_dicom_never_quotes_the_header(
+    gradient: Gradient, save_film: Save, syntax: UID
+) -> None:
     """Every element's bytes become a recognisable text, in each way that a header is broken."""
-    path = save_film(gradient())
+    path = save_film(gradient(), syntax=syntax)
     whole = path.read_bytes()
     elements = [e.tag for e in pydicom.dcmread(path)] + [
         e.tag for e in pydicom.dcmread(path).file_meta
@@ -229,3 +233,14 @@ def test_read_dicom_leaves_out_elements_too_long_for_a_header(
     assert header is not None
     assert header.ViewPosition == "AP"
     assert "EncapsulatedDocument" not in header
+
+
+def test_read_dicom_takes_sequences_nested_hundreds_deep_for_garbage(
+    gradient: Gradient, save_film: Save, assert_reads: Check
+) -> None:
+    nested = Dataset()
+    for _ in range(200):
+        outer = Dataset()
+        outer.AnatomicRegionSequence = [nested]
+        nested = outer
+    assert_reads(save_film(gradient(), AnatomicRegionSequence=[nested]), gradient())

@@ -207,10 +207,9 @@ def test_detect_on_a_full_disk_says_what_is_safe_in_one_line(
     full = run(archive, limited)
     assert full.returncode == 2
     assert full.stderr.count("\n") == 1, full.stderr
-    assert full.stderr.startswith(
-        f"kneematch: {name}/{file}: It cannot be written: File too large. "
-    )
-    assert f"what is done is safe in {name}/journal.jsonl" in full.stderr
+    cannot = "It cannot be written: File too large."
+    assert full.stderr.startswith(f"kneematch: {name}/{file}: {cannot} What is done is safe in ")
+    assert f"{name}/journal.jsonl" in full.stderr
     assert not list((archive / name).rglob(".kneematch-*"))
     assert run(archive, arguments).returncode == 0
     assert len(list((archive / name / "crops").iterdir())) == 2
