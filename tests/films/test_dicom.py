@@ -238,9 +238,13 @@ def test_read_dicom_leaves_out_elements_too_long_for_a_header(
 def test_read_dicom_takes_sequences_nested_hundreds_deep_for_garbage(
     gradient: Gradient, save_film: Save, assert_reads: Check
 ) -> None:
-    nested = Dataset()
+    path = save_film(gradient(), SeriesDescription="PA")
+    plain, nested = b"\x08\0\x3e\x10LO\2\0PA", b""
     for _ in range(200):
-        outer = Dataset()
-        outer.AnatomicRegionSequence = [nested]
-        nested = outer
-    assert_reads(save_film(gradient(), AnatomicRegionSequence=[nested]), gradient())
+        item = struct.pack("<HHI", 0xFFFE, 0xE000, len(nested)) + nested
+        nested = struct.pack("<HH2sHI", 0x0008, 0x103E, b"SQ", 0, len(item)) + item
+    content = path.read_bytes()
+    assert plain in content
+    path.write_bytes(content.replace(plain, nested))
+    assert_reads(path, gradient())
+    assert read(path).series is None
