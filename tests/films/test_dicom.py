@@ -235,12 +235,13 @@ def test_read_dicom_leaves_out_elements_too_long_for_a_header(
     assert "EncapsulatedDocument" not in header
 
 
-def test_read_dicom_takes_sequences_nested_hundreds_deep_for_garbage(
-    gradient: Gradient, save_film: Save, assert_reads: Check
+@pytest.mark.parametrize("depth", [1, 400])
+def test_read_dicom_takes_a_sequence_in_place_of_a_text_for_garbage(
+    gradient: Gradient, save_film: Save, assert_reads: Check, depth: int
 ) -> None:
     path = save_film(gradient(), SeriesDescription="PA")
     plain, nested = b"\x08\0\x3e\x10LO\2\0PA", b""
-    for _ in range(200):
+    for _ in range(depth):
         item = struct.pack("<HHI", 0xFFFE, 0xE000, len(nested)) + nested
         nested = struct.pack("<HH2sHI", 0x0008, 0x103E, b"SQ", 0, len(item)) + item
     content = path.read_bytes()

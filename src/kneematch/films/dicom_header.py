@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any, Final
 
-from pydicom import Dataset
+from pydicom import Dataset, Sequence
 from pydicom.errors import BytesLengthException
 from pydicom.multival import MultiValue
 from pydicom.uid import UID
@@ -69,7 +69,8 @@ def header_value(dataset: Dataset, keyword: str) -> Any:
 
 def header_text(dataset: Dataset, keyword: str) -> str | None:
     """Return an element as one printable line, or None."""
-    text = str(header_value(dataset, keyword) or "")
+    value = header_value(dataset, keyword)
+    text = "" if value is None or isinstance(value, Sequence) else str(value)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split()) or None
 
 
