@@ -10,14 +10,14 @@ from kneematch.devices import map_alike, most_workers, resolve_device
 from kneematch.errors import SettingsError
 
 
-@pytest.mark.parametrize("name", ["", "gpu", "cpu:0", "auto:1", "mps", "cuda:", "cuda:x", "CPU"])
+@pytest.mark.parametrize("name", ["", "gpu", "cpu:0", "mps", "cuda:x"])
 def test_resolve_device_refuses_other_names(name: str) -> None:
-    with pytest.raises(SettingsError, match="expected auto, cpu, cuda or cuda:N"):
+    with pytest.raises(SettingsError, match="not auto, cpu, cuda or cuda:N"):
         resolve_device(name)
 
 
 def test_resolve_device_says_how_many_gpus_there_are() -> None:
-    with pytest.raises(SettingsError, match=r"'cuda:99': \d+ NVIDIA GPUs found"):
+    with pytest.raises(SettingsError, match=r"'cuda:99': \d+ NVIDIA GPUs were found"):
         resolve_device("cuda:99")
 
 

@@ -182,7 +182,7 @@ def test_compare_runs_never_replaces_what_it_compares(
 def test_compare_runs_keeps_a_file_that_is_there(runs: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
     out.write_text("mine")
-    with pytest.raises(SettingsError, match=r"there is a file already; .*--force"):
+    with pytest.raises(SettingsError, match=r"There is a file already; .*--force"):
         compare_runs(*runs, pairs(tmp_path), out)
     assert out.read_text() == "mine"
     compare_runs(*runs, pairs(tmp_path, "one.dcm,1.dcm"), out, force=True)

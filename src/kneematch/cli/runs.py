@@ -24,10 +24,7 @@ MOST_SHOWN: Final = 10  # pairs of films that are skipped
 
 
 def apply(
-    out: FinishedRun,
-    root: Root = None,
-    workers: Workers = None,
-    quiet: Quiet = False,
+    out: FinishedRun, root: Root = None, workers: Workers = None, quiet: Quiet = False
 ) -> None:
     """Write the decisions of `kneematch review` to the tables, pictures and exports of a run."""
     from kneematch.run.apply import apply_review

@@ -78,7 +78,7 @@ class DetectConfig:
     )
     paper_settings: PaperSettings = DEFAULT_SETTINGS  # `kneematch evaluate` has options for them
 
-    resume: bool = _output(False, help="Continue the run, as is done anyway.", hidden=True)
+    resume: bool = _output(False, help="Continue an interrupted run (the default).", hidden=True)
     force: bool = options.force_option()
     hash_films: bool = _input(
         False, help="Recognise changed films by their content instead of size and date."
