@@ -1,4 +1,4 @@
-"""Write files atomically and for the owner's eyes only, lock them, and tell their versions apart.
+"""Write files atomically and for the owner's eyes only, and tell their versions apart.
 
 Files are created with mode 0600 and folders with 0700, or less where the umask is stricter. A file
 that replaces another one keeps its mode, so a file that was shared stays shared.
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from kneematch.errors import SettingsError
 
@@ -149,24 +149,6 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def lock(file: BinaryIO) -> bool:
-    """Lock an open file until it is closed; return False if another process has locked it.
-
-    Where the system or the file system has no locks, nothing is locked and True is returned.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # a file system without locks
-    return True
 
 
 @contextmanager
