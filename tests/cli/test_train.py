@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kneematch.cli.main import main
 from kneematch.knee.detector import Detector
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.training import trainer
 from kneematch.training.report import Epoch, read_metrics, write_metrics
 from kneephantoms.config import SynthConfig
@@ -148,7 +148,7 @@ def test_train_in_two_processes_gives_the_model_of_one(folder: Folder, trained: 
     start, one, two = (
         weights(path)
         for path in (
-            shipped_model(),
+            builtin_model(),
             folder.path / "model.safetensors",
             folder.path / "pair.safetensors",
         )

@@ -16,7 +16,7 @@ from kneematch.models.cpu_inference import (
     float_network,
     measured_ranges,
 )
-from kneematch.models.model_file import Model, load_model, shipped_model
+from kneematch.models.model_file import Model, builtin_model, load_model
 from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.paper.network import (
     INPUT,
@@ -39,7 +39,7 @@ def no_grad() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load_model(shipped_model())
+    return load_model(builtin_model())
 
 
 @pytest.fixture(scope="module")

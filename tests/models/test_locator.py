@@ -13,12 +13,12 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
 from kneematch.models.locator import (
     Candidate,
+    builtin_locator,
     choose_knees,
     find_knees,
     is_pair,
     is_plausible,
     locate_knees,
-    shipped_locator,
 )
 from kneematch.sampling import resize
 from kneephantoms.phantom import Phantom, phantom
@@ -58,7 +58,7 @@ def test_is_pair_refuses_fibulae_that_point_inwards() -> None:
 )
 def test_locate_knees_finds_the_knees_of_phantoms(framing: str, seed: int) -> None:
     made = phantom(seed, framing=framing)
-    (found,) = locate_knees([torch.from_numpy(made.radiograph.pixels)], shipped_locator())
+    (found,) = locate_knees([torch.from_numpy(made.radiograph.pixels)], builtin_locator())
     true = sorted(made.knees, key=lambda knee: knee.centre)
     assert len(found) == len(true) > 0
     for place, knee in zip(found, true, strict=True):
@@ -75,10 +75,10 @@ def test_locate_knees_looks_at_films_of_any_sizes_together() -> None:
         torch.from_numpy(phantom(k, framing=kind).radiograph.pixels) for k, kind in enumerate(kinds)
     ]
     films += [films[0].rot90(1), torch.zeros(64, 80)]
-    together = locate_knees(films, shipped_locator())
+    together = locate_knees(films, builtin_locator())
     assert [len(places) for places in together] == [2, 1, 2, 2, 2, 0]
     for film, places in zip(films, together, strict=True):
-        (alone,) = locate_knees([film], shipped_locator())
+        (alone,) = locate_knees([film], builtin_locator())
         assert [place.quarter_turns for place in places] == [place.quarter_turns for place in alone]
         for one, other in zip(places, alone, strict=True):
             assert math.dist((one.x, one.y), (other.x, other.y)) < 0.01 * other.width
@@ -137,7 +137,7 @@ def test_is_plausible_wants_a_plateau_on_the_film_and_large_enough(
 def test_find_knees_sees_the_same_as_in_float32() -> None:
     pixels = torch.from_numpy(phantom(1, framing="bilateral").radiograph.pixels)
     image = resize(pixels, (224, 256))
-    network = shipped_locator()
+    network = builtin_locator()
     found, wanted = (
         find_knees(each, [image])[0][:2] for each in (network, deepcopy(network).float())
     )

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from kneematch import __version__
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import PLATEAU_MARGINS
-from kneematch.models.model_file import FORMAT, Model, load_model, save_model, shipped_model
+from kneematch.models.model_file import FORMAT, Model, builtin_model, load_model, save_model
 from kneematch.paper.network import PoseNetwork
 from kneematch.paper.template import Template
 
@@ -84,8 +84,8 @@ def test_save_model_stores_the_version(model: Model, tmp_path: Path) -> None:
 
 
 def test_shipped_model_is_small_and_finds_something() -> None:
-    assert shipped_model().stat().st_size <= MOST_BYTES
-    shipped = load_model(shipped_model())
+    assert builtin_model().stat().st_size <= MOST_BYTES
+    shipped = load_model(builtin_model())
     with torch.no_grad():
         theta = shipped.networks().poses(torch.rand(1, 2, 800, 500))
     assert theta.shape == (1, 2, 4)
@@ -246,7 +246,7 @@ def test_load_model_refuses_what_is_not_a_regular_file(device: str) -> None:
 
 
 def test_shipped_templates_have_one_scale() -> None:
-    model = load_model(shipped_model())
+    model = load_model(builtin_model())
 
     def plateau_px(template: Template) -> float:
         (x0, y0), (x1, y1) = (template.landmarks[name] for name in PLATEAU_MARGINS)

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kneematch.errors import SettingsError
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.paper.network import PoseNetwork, network_from_weights
 from kneematch.training import initial_weights
 from kneematch.training.initial_weights import initial_networks
@@ -71,7 +71,7 @@ def assert_backbones(networks: tuple[PoseNetwork, PoseNetwork], weights: dict[st
 
 
 def test_initial_networks_synthetic_are_those_of_the_built_in_model() -> None:
-    shipped = load_model(shipped_model())
+    shipped = load_model(builtin_model())
     coarse, fine = start_networks("synthetic")
     assert same(coarse, network_from_weights(shipped.coarse))
     assert same(fine, network_from_weights(shipped.fine))
@@ -91,7 +91,7 @@ def test_initial_networks_none_depend_on_the_seed_alone() -> None:
 
 
 def test_initial_networks_of_a_model_are_both_its_networks() -> None:
-    coarse, fine = start_networks(str(shipped_model()))
+    coarse, fine = start_networks(str(builtin_model()))
     wanted = start_networks("synthetic")
     assert same(coarse, wanted[0])
     assert same(fine, wanted[1])
@@ -236,7 +236,7 @@ def test_initial_networks_refuse_an_unknown_name_and_a_broken_file(file: Path) -
 
 
 def test_initial_networks_come_with_the_model_that_they_belong_to(file: Path) -> None:
-    for start in ("synthetic", str(shipped_model())):
+    for start in ("synthetic", str(builtin_model())):
         model = initial_networks(start).model
         assert model is not None
         assert model.fine_template.landmarks

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from kneematch.knee.joint_space import tibiofemoral_angle
-from kneematch.models.outlines import JOINT_FRAME, LEG_FRAME, Frame
+from kneematch.models.outlines import JOINT_FRAME, LEG_FRAME, CropFrame
 from kneematch.training.outline_augmentation import Views, draw_views, find_points
 from kneematch.training.phantom_crops import (
     JOINT,
@@ -117,7 +117,9 @@ def test_draw_views_orders_left_and_right(views: Views) -> None:
 
 def test_draw_views_is_reproducible(maps: KneeMaps) -> None:
     one, two = (
-        draw_views(maps, torch.arange(2), Frame((48, 64), 50.0), torch.Generator().manual_seed(3))
+        draw_views(
+            maps, torch.arange(2), CropFrame((48, 64), 50.0), torch.Generator().manual_seed(3)
+        )
         for _ in range(2)
     )
     assert torch.equal(one.crops, two.crops)

@@ -40,7 +40,7 @@ from kneematch.knee.quality import (
     measure_quality,
     sides_differ,
 )
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.two_stage import ConsistencyCheck
 from kneematch.paper.pose import pose_from_vector, pose_matrix
 from kneematch.paper.problem import Solver, make_problem
@@ -121,7 +121,7 @@ class Detector:
         device = resolve_device(device)
         loaded = None
         if needs_model(template is not None, method, paper=paper, check=check):
-            loaded = load_model(model or shipped_model())
+            loaded = load_model(model or builtin_model())
         chosen = choose_solver(
             method, template, loaded, paper=paper, device=device, settings=paper_settings
         )

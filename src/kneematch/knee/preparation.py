@@ -17,7 +17,7 @@ from kneematch.films.radiograph import LATERALITIES, Radiograph
 from kneematch.knee.knee_images import SIDE_MARGIN, film_tensor, knee_images
 from kneematch.knee.loading import LoadedFilm
 from kneematch.knee.metal import find_metal
-from kneematch.models.locator import KneeLocation, locate_knees, shipped_locator
+from kneematch.models.locator import KneeLocation, builtin_locator, locate_knees
 from kneematch.models.markers import Marker, read_markers
 from kneematch.paper.split import single, split
 from kneematch.sampling import View
@@ -118,7 +118,7 @@ def _prepare_located(
     films: Sequence[LoadedFilm], how: Preparation
 ) -> list[PreparedFilm | NoFrontalKnee]:
     pixels = [film.pixels.to(how.device) for film in films]
-    network = shipped_locator(how.device, precise=how.precise)
+    network = builtin_locator(how.device, precise=how.precise)
     places = locate_knees(pixels, network, how.knees)
     seen = [k for k, knees in enumerate(places) if knees]
     views = [knee_images(pixels[k], places[k]) for k in seen]

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kneematch.devices import cpu_has_bfloat16, map_alike
+from kneematch.devices import cpu_has_bfloat16, map_by_shape
 from kneematch.models.cpu_inference import fold_batchnorm
 from kneematch.models.weights import read_safetensors
 from kneematch.paper.network import standardize
@@ -185,7 +185,7 @@ def find_knees(network: nn.Module, images: Sequence[Tensor]) -> list[list[Candid
         return maps
 
     padded = [F.pad(each, (0, -each.shape[1] % 32, 0, -each.shape[0] % 32)) for each in images]
-    return [_candidates(maps) for maps in map_alike(look, padded)]
+    return [_candidates(maps) for maps in map_by_shape(look, padded)]
 
 
 def _candidates(maps: Tensor) -> list[Candidate]:
@@ -219,7 +219,7 @@ def _candidates(maps: Tensor) -> list[Candidate]:
 
 
 @cache
-def shipped_locator(device: str = "cpu", *, precise: bool = False) -> Locator:
+def builtin_locator(device: str = "cpu", *, precise: bool = False) -> Locator:
     """Return the locator that is installed with kneematch; see `locator_from_weights`."""
     weights, _ = read_safetensors(LOCATOR_FILE)
     return locator_from_weights(weights, precise=precise).to(device)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kneematch.devices import copy_to, map_alike
+from kneematch.devices import copy_to, map_by_shape
 from kneematch.models.cpu_inference import fold_batchnorm
 from kneematch.models.weights import read_safetensors
 from kneematch.sampling import resize, sample
@@ -116,7 +116,7 @@ def _find_spots(spotter: nn.Module, films: Sequence[Tensor]) -> list[_Spot]:
     small = [F.pad(shrink(film, FILM_PX // REDUCTION), (SPOTTER_PADDING,) * 4) for film in films]
     first = REDUCTION * (SPOTTER_PATCH / 2 - SPOTTER_PADDING)
     spots = []
-    for film, scores in enumerate(map_alike(log_odds, small)):
+    for film, scores in enumerate(map_by_shape(log_odds, small)):
         while scores.max() > POSSIBLE:
             row, column = divmod(int(scores.argmax()), scores.shape[1])
             scores[max(row - 2, 0) : row + 3, max(column - 2, 0) : column + 3] = -torch.inf

@@ -88,7 +88,7 @@ class Model:
         return enlarge_pose(pose, ENLARGE)
 
 
-def shipped_model() -> Path:
+def builtin_model() -> Path:
     """Return the path of the model that is installed with kneematch."""
     return Path(str(files("kneematch.models") / SHIPPED))
 

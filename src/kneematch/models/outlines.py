@@ -38,18 +38,18 @@ STEEPEST: Final = 6
 LEAST: Final = -12.0  # natural logarithm of a probability; less counts as much
 
 
-class Frame(NamedTuple):
+class CropFrame(NamedTuple):
     """The extent of a crop."""
 
     size: tuple[int, int]  # (height, width) in pixels
     px: float  # pixels per plateau width
 
 
-JOINT_FRAME: Final = Frame((256, 256), 204.8)  # 1.25 x 1.25 plateau widths
-LEG_FRAME: Final = Frame((128, 64), 40.0)  # 3.2 x 1.6, to show the shafts
+JOINT_FRAME: Final = CropFrame((256, 256), 204.8)  # 1.25 x 1.25 plateau widths
+LEG_FRAME: Final = CropFrame((128, 64), 40.0)  # 3.2 x 1.6, to show the shafts
 
 
-class Located(NamedTuple):
+class BorderEstimate(NamedTuple):
     """Positions in a crop's pixels, (0, 0) being its top left corner, and standard deviations."""
 
     borders: Tensor  # (N, 2, W) y in each column
@@ -112,7 +112,7 @@ def split_logits(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return borders.mT, sides, margins
 
 
-def locate(logits: Tensor) -> Located:
+def locate(logits: Tensor) -> BorderEstimate:
     """Return the positions that logits (N, OUTPUTS, H, W) stand for."""
     borders, sides, margins = split_logits(logits.float())
     femur, tibia = borders.unbind(1)
@@ -122,7 +122,7 @@ def locate(logits: Tensor) -> Located:
     x, x_sd = _mean_near_mode(sides)
     share = margins.flatten(-2).softmax(-1).view_as(margins)
     ends = [_mean_near_mode(share.sum(axis).log())[0] for axis in (-2, -1)]
-    return Located(y, y_sd, x, x_sd, torch.stack(ends, dim=-1))
+    return BorderEstimate(y, y_sd, x, x_sd, torch.stack(ends, dim=-1))
 
 
 def _continuous_mode(logits: Tensor) -> Tensor:
@@ -168,7 +168,7 @@ def _mean_near_mode(logits: Tensor, modes: Tensor | None = None) -> tuple[Tensor
     return mean, variance.clamp(min=0).sqrt()
 
 
-def shipped_network() -> Path:
+def builtin_network() -> Path:
     """Return the path of the network that is installed with kneematch."""
     return Path(str(files("kneematch.models") / SHIPPED))
 
@@ -192,7 +192,7 @@ def load_network(path: str | os.PathLike[str] | None = None) -> OutlineNetwork:
         SettingsError: the file is missing, is no outline network, or holds unusable values.
     """
     tensors, metadata = read_safetensors(
-        path or shipped_network(),
+        path or builtin_network(),
         missing="expected the outline network; name one with --outlines or install kneematch again",
         broken="expected an outline network of kneematch; copy it again",
     )

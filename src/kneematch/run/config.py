@@ -199,11 +199,11 @@ class DetectConfig:
         from kneematch.films.files import content_hash
         from kneematch.knee.methods import needs_model
         from kneematch.models.locator import LOCATOR_FILE
-        from kneematch.models.model_file import shipped_model
+        from kneematch.models.model_file import builtin_model
 
         files: dict[str, str | Path] = {}
         if needs_model(self.template is not None, self.method, paper=self.paper):
-            files["model"] = self.model or shipped_model()
+            files["model"] = self.model or builtin_model()
         if self.method == LOCATOR or (self.method == AUTO and not self.paper):
             files["locator"] = LOCATOR_FILE
         if self.template is not None:

@@ -11,7 +11,7 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated, to_film_error
 from kneematch.knee.detection import YES, Detection, join_reasons
 from kneematch.knee.measuring import measure_knees, measure_placed_knees, outline_network
-from kneematch.models.outlines import OutlineNetwork, shipped_network
+from kneematch.models.outlines import OutlineNetwork, builtin_network
 from kneematch.parallel import map_in_workers
 from kneematch.progress import Progress
 from kneematch.run.decisions import CORRECTED
@@ -24,7 +24,7 @@ Measuring = Callable[[Radiograph, Sequence[Detection], OutlineNetwork], tuple[De
 def outline_hash(path: str | None) -> dict[str, str]:
     """Return the SHA-256 of the outline network, after checking that it can be used."""
     outline_network(path)
-    return {"outlines": content_hash(path or shipped_network())}
+    return {"outlines": content_hash(path or builtin_network())}
 
 
 def measure_rows(
@@ -50,7 +50,7 @@ def measure_reviewed(
         return []
     if outline_hash(network)["outlines"] != (journal.settings or {}).get("outlines"):
         return [
-            f"{network or shipped_network()}: not the outline network of the run; expected that, "
+            f"{network or builtin_network()}: not the outline network of the run; expected that, "
             "for the knees that were corrected; put it back"
         ]
     problems: list[str] = []

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import content_hash
-from kneematch.models.model_file import READABLE, Model, load_model, shipped_model
+from kneematch.models.model_file import READABLE, Model, builtin_model, load_model
 from kneematch.models.weights import read_safetensors
 from kneematch.paper.network import PoseNetwork, network_from_weights
 from kneematch.training.config import cache_folder
@@ -53,7 +53,7 @@ def initial_networks(start: str, *, seed: int = 0) -> InitialNetworks:
         return _with_backbone(None, start, seed)
     if start == IMAGENET:
         return _with_backbone(_torch_weights(imagenet_file()), start, seed)
-    path = shipped_model() if start == SYNTHETIC else Path(start)
+    path = builtin_model() if start == SYNTHETIC else Path(start)
     if not path.is_file():
         raise SettingsError(
             f"start {start!r}: no such file; expected {SYNTHETIC}, {IMAGENET}, {RANDOM} or a file "

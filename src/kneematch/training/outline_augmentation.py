@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.models.outlines import Frame
+from kneematch.models.outlines import CropFrame
 from kneematch.training.exposure import Draw, expose, expose_again, from_centre
 from kneematch.training.phantom_crops import KneeMaps
 
@@ -31,7 +31,7 @@ class Views:
 def draw_views(
     maps: KneeMaps,
     rows: Tensor,
-    frame: Frame,
+    frame: CropFrame,
     generator: torch.Generator,
     *,
     real: bool = False,
@@ -68,7 +68,7 @@ def draw_views(
     )
 
 
-def _pose(draw: Draw, maps: KneeMaps, frame: Frame) -> tuple[Tensor, Tensor]:
+def _pose(draw: Draw, maps: KneeMaps, frame: CropFrame) -> tuple[Tensor, Tensor]:
     """Return where the pixels of rotated, shifted and enlarged crops lie in their maps."""
     px = maps.extent.px
     angle = torch.deg2rad(draw.uniform(-MAX_ROTATION_DEG, MAX_ROTATION_DEG))
