@@ -64,7 +64,7 @@ def test_detect_folder_measures_the_same_in_workers(
 
 
 def test_detect_folder_refuses_a_missing_outline_network(films: Path, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"no such file; expected the outline network"):
+    with pytest.raises(SettingsError, match=r"No such file"):
         detect_folder(films, tmp_path / "out", config(str(tmp_path / "none.safetensors")))
     assert not (tmp_path / "out").exists()
 

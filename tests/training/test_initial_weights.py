@@ -231,7 +231,7 @@ def test_initial_networks_refuse_an_unknown_name_and_a_broken_file(file: Path) -
     with pytest.raises(SettingsError, match="expected synthetic, imagenet, none or a file"):
         start_networks("imagnet")
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(SettingsError, match="cannot be read as safetensors"):
+    with pytest.raises(SettingsError, match="cannot be read as a safetensors file"):
         start_networks(str(file))
 
 

@@ -11,8 +11,6 @@ The networks are trained on letters drawn on phantoms (scripts/make_markers.py).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
 from typing import Final
 
 import torch
@@ -20,12 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kneematch.devices import copy_to, map_by_shape
-from kneematch.models.cpu_inference import fold_batchnorm
-from kneematch.models.weights import read_safetensors
+from kneematch.models.weights import builtin_file, load_for_inference, read_safetensors
 from kneematch.sampling import resize, sample
 
 LETTERS: Final = ("R", "L")  # classes 1 and 2 of the networks; 0 is anything else
-FILE: Final = "markers.safetensors"  # beside this file
 FILM_PX: Final = 768  # longest side of the film that the reader sees parts of
 PATCH: Final = 41  # pixels a side that one answer of the reader depends on
 STRIDE: Final = 8  # pixels between its answers
@@ -76,9 +72,8 @@ def _network(*layers: tuple[int, int, int, int]) -> nn.Sequential:
 
 
 def read_markers(films: Sequence[Tensor]) -> list[tuple[Marker, ...]]:
-    """Return the letters on films (H, W) in [0, 1]; none if no networks are installed."""
-    networks = _installed_networks(films[0].device) if films else None
-    return [()] * len(films) if networks is None else find_letters(networks, films)
+    """Return the letters on films (H, W) in [0, 1], as the built-in networks see them."""
+    return find_letters(builtin_networks(films[0].device), films) if films else []
 
 
 @torch.no_grad()
@@ -174,12 +169,7 @@ def _cut_parts(films: Sequence[Tensor], spots: Sequence[_Spot]) -> Tensor:
 
 
 @cache
-def _installed_networks(device: torch.device) -> nn.ModuleDict | None:
-    path = Path(str(files("kneematch.models") / FILE))
-    if not path.exists():
-        return None
-    tensors, _ = read_safetensors(path)
-    networks = marker_networks()
-    networks.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
-    fold_batchnorm(networks.eval())
-    return networks.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+def builtin_networks(device: torch.device) -> nn.ModuleDict:
+    """Return the spotter and the reader that are installed with kneematch."""
+    weights, _ = read_safetensors(builtin_file("markers.safetensors"))
+    return load_for_inference(marker_networks(), weights).to(device)

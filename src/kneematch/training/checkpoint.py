@@ -125,12 +125,7 @@ def load_checkpoint(
     Raises:
         SettingsError: the file is missing, malformed, or belongs to another training.
     """
-    tensors, metadata = read_safetensors(
-        path,
-        missing="expected the checkpoint of an interrupted training; leave --resume out",
-        broken="expected a checkpoint; delete it and start over",
-        device=device,
-    )
+    tensors, metadata = read_safetensors(path, device=device)
     if metadata.get("format") != FORMAT:
         raise SettingsError(
             f"{path}: format {metadata.get('format')!r}; expected {FORMAT!r}; finish the training "

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import content_hash
-from kneematch.models.model_file import READABLE, Model, builtin_model, load_model
+from kneematch.models.model_file import FORMAT, Model, builtin_model, load_model
 from kneematch.models.weights import read_safetensors
 from kneematch.paper.network import PoseNetwork, network_from_weights
 from kneematch.training.config import cache_folder
@@ -61,9 +61,8 @@ def initial_networks(start: str, *, seed: int = 0) -> InitialNetworks:
         )
     if zipfile.is_zipfile(path):
         return _with_backbone(_torch_weights(path), start, seed)
-    broken = "expected a model of kneematch or the weights of a ResNet18; copy it again"
-    weights, metadata = read_safetensors(path, broken=broken)
-    if metadata.get("format") not in READABLE:
+    weights, metadata = read_safetensors(path)
+    if metadata.get("format") != FORMAT:
         return _with_backbone(weights, start, seed)
     model = load_model(path)
     networks = network_from_weights(model.coarse), network_from_weights(model.fine)
