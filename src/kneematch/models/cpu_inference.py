@@ -4,7 +4,8 @@ The 8-bit convolutions are oneDNN's, called through operators that PyTorch has b
 document. The fine network takes 9.9 ms for the two knees of a film with one thread (AMD EPYC), in
 PyTorch's bfloat16 13.6 and float32 22.5, in ONNX Runtime's 8 bits 10.3 and float32 17.9 ms. On 66
 real films 8 bits move the plateau's margins by 0.14 px (median; at most 1.7), here and in ONNX
-Runtime; a film takes about 46 ms in all and needs the network twice.
+Runtime. A film takes about 46 ms in all and needs the network once, or twice with the consistency
+check.
 """
 
 import math

@@ -6,7 +6,7 @@ plateau is, how it is rotated, and whether its lateral side points to the pictur
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -23,17 +23,20 @@ from kneematch.paper.network import standardize
 from kneematch.sampling import resize, transform
 
 LOCATOR_FILE: Final = builtin_file("locator.safetensors")
-LONG_SIDES: Final = (256, 896)  # at which a film is looked at: for usual and for small knees
-CERTAIN: Final = 0.5  # score at which the film is not looked at again
+LONG_SIDES: Final = (
+    256,
+    896,
+)  # longer side of the copies, for usual and for small knees
+CERTAIN: Final = 0.5  # score above which a film is not looked at again
 MOST_KNEES: Final = 8  # answers on a film
 NEAR: Final = 0.6  # distance of answers that are the same knee, in plateau widths
 LEAST: Final = 0.3  # score of a knee
 SECOND: Final = 0.2  # score of the other knee of a pair
-MIN_ENLARGEMENT: Final = 1.2  # by which a second look at a larger copy must enlarge the first
+MIN_ENLARGEMENT: Final = 1.2  # least factor between the film and its small copy for a second look
 INSIDE: Final = 0.7  # share of a plateau that lies on the film
 SMALLEST: Final = 0.03  # plateau's width over the film's; full-leg films have 0.04 and more
-MAX_WIDTH_RATIO: Final = 1.5  # of the two knees of a pair
-MIN_DISTANCE: Final = 0.9  # of the two knees of a pair, in plateau widths
+MAX_WIDTH_RATIO: Final = 1.5  # between the two knees of a pair
+MIN_DISTANCE: Final = 0.9  # between the two knees of a pair, in plateau widths
 MAX_STEP: Final = 2.5  # between the heights of the two knees, in plateau widths
 STRIDE: Final = 8  # input pixels per cell
 WIDTHS: Final = (16, 32, 64, 96, 128)  # channels at strides 2, 4, 8, 16 and 32
@@ -149,32 +152,26 @@ class Locator(nn.Module):
         return head
 
 
-def locator_from_weights(weights: Mapping[str, Tensor], *, precise: bool = False) -> Locator:
-    """Return a locator with the given weights, ready for inference.
+@cache
+def builtin_locator(device: str = "cpu", *, precise: bool = False) -> Locator:
+    """Return the locator that is installed with kneematch, ready for inference.
 
     Where the CPU has bfloat16, all but the finest maps are computed in it: that takes 6 ms instead
     of 9, and knees move by 0.01 % of the plateau's width (median; at most 0.3 %, of 282 knees).
     Not so if it is to be precise, as on a GPU.
     """
     with torch.device("meta"):
-        network = Locator()
-    network = load_for_inference(network, weights)
+        empty = Locator()
+    network = load_for_inference(empty, read_safetensors(LOCATOR_FILE)[0])
     if not precise and cpu_has_bfloat16():
         for part in (network.stages, network.lateral[1:], network.merge[1:]):
             part.to(torch.bfloat16)
-    return network
-
-
-@cache
-def builtin_locator(device: str = "cpu", *, precise: bool = False) -> Locator:
-    """Return the locator that is installed with kneematch; see `locator_from_weights`."""
-    weights, _ = read_safetensors(LOCATOR_FILE)
-    return locator_from_weights(weights, precise=precise).to(device)
+    return network.to(device)
 
 
 @torch.no_grad()
 def find_knees(network: nn.Module, images: Sequence[Tensor]) -> list[list[KneeLocation]]:
-    """Return the knees in each image (H, W), in its pixels; the most certain first, none near."""
+    """Return the knees in each image (H, W), in its pixels; the most certain first."""
 
     def look(images: Tensor) -> Tensor:
         maps: Tensor = network(prepare_input(images).to(next(network.parameters()).dtype))

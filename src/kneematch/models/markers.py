@@ -26,7 +26,7 @@ FILM_PX: Final = 768  # longest side of the film that the reader sees parts of
 PATCH: Final = 41  # pixels a side that one answer of the reader depends on
 STRIDE: Final = 8  # pixels between its answers
 PART: Final = PATCH + 2 * STRIDE  # pixels a side of a part, for 3 x 3 answers
-REDUCTION: Final = 2  # by which the spotter's film is smaller
+REDUCTION: Final = 2  # factor between the reader's film and the spotter's
 SPOTTER_PATCH: Final = 20  # pixels a side that one answer of the spotter depends on
 SPOTTER_PADDING: Final = 14  # pixels of black around its film, for letters at the edge
 POSSIBLE: Final = -1.0  # log odds of a letter, for the spotter, at which the reader looks
@@ -48,7 +48,7 @@ class Marker:
     """A letter on a film."""
 
     letter: str  # "R" or "L"
-    x: float  # of its centre, as a share of the film's width
+    x: float  # centre, as a share of the film's width
 
 
 def marker_networks() -> nn.ModuleDict:
