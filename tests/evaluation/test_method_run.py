@@ -27,8 +27,9 @@ from kneematch.films.write import write_png16
 from kneematch.knee.detector import Detector
 from kneematch.knee.loading import load
 from kneematch.knee.preparation import Preparation, PreparedFilm, prepare
-from kneematch.paper.problem import Problem
-from kneematch.paper.template import Template, cut_template
+from kneematch.knee.template import cut_template
+from kneematch.paper.energy import Problem
+from kneematch.paper.template import Template
 from kneematch.progress import Advance, no_progress
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
@@ -201,10 +202,10 @@ class Sleeper:
         self.start_ms = start_ms
 
     def __call__(self, problem: Problem) -> Tensor:
-        n, sides = problem.halves.shape[:2]
+        n, sides = problem.images.shape[:2]
         time.sleep((n * SLEEP_MS + (0 if self.asked else self.start_ms)) / 1000)
         self.asked.append(n)
-        return torch.zeros(n, sides, 4)
+        return torch.tensor([0.55, 0, 0, 0]).expand(n, sides, 4)
 
 
 def of(template: Template, sleeper: Sleeper, method: str, batch_size: int = 3) -> Detector:

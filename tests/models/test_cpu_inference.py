@@ -17,8 +17,9 @@ from kneematch.models.cpu_inference import (
     measured_ranges,
 )
 from kneematch.models.model_file import Model, builtin_model, load_model
+from kneematch.models.pose_network import network_from_weights
 from kneematch.models.two_stage import TwoStageNetworks
-from kneematch.paper.network import INPUT, PoseNetwork, network_from_weights
+from kneematch.paper.network import INPUT, PoseNetwork
 from kneematch.paper.pose import pose_matrix
 from kneematch.sampling import resize, transform
 

@@ -9,12 +9,11 @@ from torch import Tensor, nn
 from kneematch.paper.network import (
     INPUT,
     PoseNetwork,
-    crop_views,
-    full_frames,
+    network_input,
     standardize,
 )
 
-BLOCKS = 2  # of each layer of ResNet18
+BLOCKS = 2  # blocks in each layer of ResNet18
 
 
 @pytest.fixture(scope="module")
@@ -103,13 +102,17 @@ def test_standardize_gives_mean_0_and_deviation_1(images: Tensor) -> None:
     assert torch.allclose(seen.std((-2, -1)), torch.ones(2, 2), atol=0.01)
 
 
-def test_crop_views_of_the_full_frame_is_the_half_resized() -> None:
+def test_network_input_is_the_image_resized_or_a_crop_of_it() -> None:
     y = torch.linspace(-1, 1, 801)[:-1] + 1 / 800
     x = torch.linspace(-1, 1, 501)[:-1] + 1 / 500
     halves = torch.stack([y[:, None].expand(800, 500), x.expand(800, 500)])[None]
-    seen = crop_views(halves, full_frames(halves), 800 / 500)
+    seen = network_input(halves)
     assert seen.shape == (1, 2, *INPUT)
     ramp = (torch.arange(224) + 0.5) / 112 - 1
-    inside = slice(2, -2)  # at the edge, sampling meets the black around the half
+    inside = slice(2, -2)  # at the edge, sampling meets the black around the image
+    poses = torch.tensor([0.5, 0.1, -0.2, 0.0]).expand(1, 2, 4)
+    small = network_input(halves, poses, 1.6)
+    assert torch.allclose(small[0, 0, :, 100], 0.5 * ramp - 0.2, atol=1e-3)
+    assert torch.allclose(small[0, 1, 100], 0.5 * ramp + 0.1, atol=1e-3)
     assert torch.allclose(seen[0, 0, inside, 100], ramp[inside], atol=1e-3)
     assert torch.allclose(seen[0, 1, 100, inside], ramp[inside], atol=1e-3)

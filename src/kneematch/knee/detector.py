@@ -42,11 +42,12 @@ from kneematch.knee.quality import (
 )
 from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.two_stage import ConsistencyCheck
-from kneematch.paper.pose import pose_from_vector, pose_matrix
-from kneematch.paper.problem import Solver, make_problem
+from kneematch.paper.energy import Solver, paper_problem
+from kneematch.paper.pose import pose_matrix
 from kneematch.paper.split import LEFT, RIGHT, SIDES
 from kneematch.paper.template import Template
 from kneematch.sampling import compose
+from kneematch.search.robust_energy import robust_problem
 from kneematch.search.settings import AUTO, DEFAULT_SETTINGS, LOCATOR, NEURAL, PaperSettings
 
 GPU_BATCH: Final = 16  # films
@@ -241,8 +242,9 @@ class Detector:
         """Find the knees of films that have as many sides each."""
         views = torch.stack([film.views.pixels.to(self.device) for film in films])  # (N, S, H, W)
         with full_precision():
-            problem = make_problem(views, self.template, paper=self.paper)
-            theta = pose_from_vector(self.solver(problem).double(), problem.height_ratio)
+            make_problem = paper_problem if self.paper else robust_problem
+            problem = make_problem(views, self.template)
+            theta = self.solver(problem).double()
             quality = measure_quality(
                 problem,
                 theta,  # (N, S, 4)

@@ -24,9 +24,9 @@ from kneematch.films.shapes import Shape, read_shapes
 from kneematch.knee.import_config import ImportConfig
 from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.methods import knee_in_box, view_of_knee
+from kneematch.knee.template import cut_from_view, cut_template
 from kneematch.models.locator import builtin_locator, locate_knees
 from kneematch.paper.split import LEFT, RIGHT, SIDES
-from kneematch.paper.template import cut_from_view, cut_template
 
 PLATEAU: Final = "plateau_"  # beginning of the names of the tibial plateau's two margins
 NEEDED: Final = ("fine", "red", "green")

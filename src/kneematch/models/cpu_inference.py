@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from kneematch.models.pose_network import Weights, network_from_weights
 from kneematch.models.weights import LARGEST_LEVEL, fold_batchnorm, quantize_weights
-from kneematch.paper.network import INPUT, PoseNetwork, Weights, network_from_weights, standardize
+from kneematch.paper.network import INPUT, PoseNetwork, standardize
 
 BYTE_MAX: Final = 255  # largest activation
 STEM_PADDING: Final = 3

@@ -19,21 +19,22 @@ from kneematch.films.annotation import find_plateau_margins
 from kneematch.films.files import write_file
 from kneematch.models.cpu_inference import RANGED, Ranges, cpu_network
 from kneematch.models.locator import VIEW_WIDTH
-from kneematch.models.two_stage import ENLARGE, Network, TwoStageNetworks
+from kneematch.models.pose_network import FIRST, Weights, network_from_weights, weight_shapes
+from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.models.weights import (
     builtin_file,
     check_finite,
     quantize_weights,
     read_safetensors,
 )
-from kneematch.paper.network import FIRST, WIDTH, Weights, network_from_weights, weight_shapes
+from kneematch.paper.algorithm2 import ENLARGE, PHASES
+from kneematch.paper.network import WIDTH, Network
 from kneematch.paper.pose import enlarge_pose, pose_from_points
 from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template, Window
 
 FORMAT: Final = "kneematch-model/2"
 STEPS: Final = ".steps"  # ends the name of the sizes of 8-bit steps, one per output channel
-PHASES: Final = ("coarse", "fine")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +95,8 @@ def save_model(path: str | os.PathLike[str], model: Model, *, compact: bool = Fa
     templates = {}
     for phase in PHASES:
         template: Template = getattr(model, f"{phase}_template")
+        if template.local_contrast is None:
+            raise ValueError(f"the {phase} template has no local contrast")
         named = {f"{phase}.{name}": tensor for name, tensor in getattr(model, phase).items()}
         named[f"{phase}_template.image"] = template.image
         named[f"{phase}_template.detail"] = template.local_contrast

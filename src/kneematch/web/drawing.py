@@ -26,10 +26,11 @@ from kneematch.films.radiograph import Point, Radiograph
 from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.methods import knee_in_box, view_of_knee
+from kneematch.knee.template import cut_from_view
 from kneematch.models.locator import KneeLocation, builtin_locator, locate_knees
 from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE
 from kneematch.paper.split import SIDES, split, split_lines
-from kneematch.paper.template import Template, cut_from_view
+from kneematch.paper.template import Template
 from kneematch.sampling import View, transform
 
 RED: Final = (255, 92, 92)

@@ -15,10 +15,11 @@ from kneematch.films.run_folder import RUN
 from kneematch.knee.detection import Detection
 from kneematch.knee.knee_images import knee_images
 from kneematch.knee.methods import read_template, template_for_views
+from kneematch.knee.template import cut_template
 from kneematch.models.locator import KneeLocation
 from kneematch.models.model_file import builtin_model, load_model
-from kneematch.paper.energy import one_sided_loss, paper_terms
-from kneematch.paper.template import Template, cut_template
+from kneematch.paper.energy import one_sided_loss, paper_problem
+from kneematch.paper.template import Template
 from kneematch.sampling import compose, sample
 from kneematch.search.settings import AUTO, LOCATOR
 from kneematch.web.films import read_film
@@ -33,8 +34,8 @@ def loss_at(found: Detection, film: Radiograph, template: Template) -> float:
     matrix = compose(torch.linalg.inv(view.to_film[0]), torch.from_numpy(found.to_film))[:2]
     pixels = view.pixels[0]
     patch = sample(pixels, matrix.to(pixels), template.size)
-    (term,) = paper_terms(pixels, template)
-    return float(one_sided_loss(patch, template, term.floor))
+    (term,) = paper_problem(pixels, template).terms
+    return float(one_sided_loss(patch, term.template, term.floor))
 
 
 def load_run_template(out: Path, root: Path = Path()) -> tuple[Template | None, str]:
