@@ -47,7 +47,7 @@ from kneematch.films.annotation import load_annotation
 from kneematch.films.discovery import find_films
 from kneematch.films.read import read, read_header
 from kneematch.films.write import write_dicom
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.paper.template import cut_template
 from kneematch.run.apply import check_ended, run_config
 from kneematch.run.config import DetectConfig
@@ -195,7 +195,7 @@ def write_seeds(folder: Path) -> None:
         for number, content in enumerate(contents):
             (folder / name / str(number)).write_bytes(content)
     _write_run(folder)
-    (folder / "model.safetensors" / "0").symlink_to(shipped_model())
+    (folder / "model.safetensors" / "0").symlink_to(builtin_model())
     about = {"phase": "coarse", "settings": SETTINGS, "position": {"round": 0, "epoch": 1}}
     tensors = {"c_u": torch.zeros(FILMS, 2, 4), "generator": torch.zeros(8, dtype=torch.uint8)}
     metadata = {"format": CHECKPOINT_FORMAT, "about": json.dumps(about)}

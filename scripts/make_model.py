@@ -20,7 +20,7 @@ from torch import Tensor
 from kneematch.films.annotation import COARSE, FINE, GREEN, PLATEAU_MARGINS, RED, Box
 from kneematch.models.cpu_inference import measured_ranges
 from kneematch.models.locator import VIEW_SIZE, VIEW_WIDTH
-from kneematch.models.model_file import Model, load_model, save_model, shipped_model
+from kneematch.models.model_file import Model, builtin_model, load_model, save_model
 from kneematch.models.pose_jitter import (
     WIDE_JITTER,
     PoseJitter,
@@ -86,7 +86,7 @@ def main() -> None:
 
 def save_pose_networks(data: PhantomData, args: argparse.Namespace) -> None:
     """Write both pose networks, their templates and the ranges of their activations as a model."""
-    built_in = load_model(shipped_model())
+    built_in = load_model(builtin_model())
     weights = {"coarse": built_in.coarse, "fine": built_in.fine}
     ranges = dict(built_in.ranges)
     generator = torch.Generator(args.device).manual_seed(args.seed)

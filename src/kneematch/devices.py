@@ -108,7 +108,7 @@ def copy_back(*tensors: Tensor) -> list[NDArray[Any]]:
     return [copy.numpy() for copy in copies]
 
 
-def map_alike(function: Callable[[Tensor], Tensor], images: Sequence[Tensor]) -> list[Tensor]:
+def map_by_shape(function: Callable[[Tensor], Tensor], images: Sequence[Tensor]) -> list[Tensor]:
     """Return a function's results for images of any size, on the CPU.
 
     Args:

@@ -12,7 +12,7 @@ from kneematch.films.annotation import annotate
 from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.template import cut_from_view
 from kneematch.models.cpu_inference import float_network
-from kneematch.models.model_file import Model, load_model, shipped_model
+from kneematch.models.model_file import Model, builtin_model, load_model
 from kneematch.models.pose_jitter import corner_distance
 from kneematch.models.template_transfer import transfer_template
 from kneematch.models.two_stage import TwoStageNetworks
@@ -26,7 +26,7 @@ NOTHING = torch.tensor([1.0, 0, 0, 0])
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load_model(shipped_model())
+    return load_model(builtin_model())
 
 
 @pytest.fixture(scope="module")

@@ -183,7 +183,7 @@ def test_detect_with_workers_reports_a_bad_model_in_one_line(archive: Path) -> N
     bad = "--model", "template.json", "--method", "neural", "--workers", "2"
     done = run(archive, command("bad", *bad))
     assert done.returncode == 2
-    assert done.stderr.startswith("kneematch: template.json: cannot be read as safetensors")
+    assert done.stderr.startswith("kneematch: template.json cannot be read as a safetensors")
     assert done.stderr.count("\n") == 1, done.stderr
 
 

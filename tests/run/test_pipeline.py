@@ -17,7 +17,7 @@ from kneematch.films.annotation import load_annotation, save_annotation
 from kneematch.films.read import read
 from kneematch.films.write import write_png16
 from kneematch.knee.detector import Detector
-from kneematch.models.model_file import shipped_model
+from kneematch.models.model_file import builtin_model
 from kneematch.run import visit
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
@@ -384,7 +384,7 @@ def test_detect_files_writes_the_same_bytes_with_workers(named: list[str], out: 
 def test_detect_files_takes_paths_of_a_template_and_a_model(
     named: list[str], template: str, out: Path
 ) -> None:
-    config = replace(CONFIG, template=Path(template), model=shipped_model(), workers=1)
+    config = replace(CONFIG, template=Path(template), model=builtin_model(), workers=1)
     assert detect_files(named[:1], out, config).knees == 2
 
 
@@ -412,9 +412,9 @@ def test_detect_files_refuses_to_continue_with_other_settings(
 
 def _other_model(folder: Path) -> Path:
     """A model with the built-in one's networks, in a file of other bytes."""
-    from kneematch.models.model_file import load_model, save_model, shipped_model
+    from kneematch.models.model_file import builtin_model, load_model, save_model
 
-    model = load_model(shipped_model())
+    model = load_model(builtin_model())
     save_model(folder / "other.safetensors", replace(model, settings={"note": "another file"}))
     return folder / "other.safetensors"
 

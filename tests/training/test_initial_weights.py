@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kneematch.errors import SettingsError
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.pose_network import network_from_weights
 from kneematch.paper.network import PoseNetwork
 from kneematch.training import initial_weights
@@ -72,8 +72,8 @@ def assert_backbones(networks: tuple[PoseNetwork, PoseNetwork], weights: dict[st
 
 
 def test_initial_networks_synthetic_are_those_of_the_built_in_model() -> None:
-    shipped = load_model(shipped_model())
-    for start in ("synthetic", str(shipped_model())):
+    shipped = load_model(builtin_model())
+    for start in ("synthetic", str(builtin_model())):
         initial = initial_networks(start)
         coarse, fine = initial.networks
         assert same(coarse, network_from_weights(shipped.coarse))

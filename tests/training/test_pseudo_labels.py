@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.pose_jitter import NARROW_JITTER, PoseJitter, corner_distance
 from kneematch.paper.algorithm1 import PhaseData
 from kneematch.paper.pose import relative_pose, vector_from_pose
@@ -78,7 +78,7 @@ def test_find_poses_finds_knees_without_networks(phantoms: Any) -> None:
 
 
 def test_make_pseudo_labels_finds_the_annotated_frame_with_a_model(phantoms: Any) -> None:
-    model = load_model(shipped_model())
+    model = load_model(builtin_model())
     poses = make_pseudo_labels(phantoms.films, phantoms.templates, phantoms.half, model)
     assert float(distance(poses, phantoms).max()) < 0.1
     assert float(distance(poses, phantoms)[0, 1]) < 0.02  # the annotated knee

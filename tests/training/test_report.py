@@ -16,7 +16,7 @@ from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR
 from kneematch.films.write import write_dicom
 from kneematch.knee.knee_images import film_tensor
-from kneematch.models.model_file import load_model, save_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model, save_model
 from kneematch.paper.network import PoseNetwork
 from kneematch.paper.split import split
 from kneematch.training.config import DEFAULT, PAPER
@@ -134,14 +134,14 @@ def test_compare_with_built_in_tells_an_untrained_model_from_a_good_one(tmp_path
     drawn = drawn_on(tmp_path, 22)
     films = [phantom(seed, size=FILM_SIZE).radiograph for seed in (1, 2, 5, 22)]
     halves = torch.stack([split(film_tensor(film)).pixels for film in films])
-    good = load_model(shipped_model())
+    good = load_model(builtin_model())
     torch.manual_seed(0)
     bad = replace(good, coarse=PoseNetwork().state_dict(), fine=PoseNetwork().state_dict())
     save_model(tmp_path / "bad.safetensors", bad)
     loss, _ = compare_with_built_in(tmp_path / "bad.safetensors", drawn, halves)
     assert loss.worse
     assert loss.trained > 2 * loss.built_in
-    same, heights = compare_with_built_in(shipped_model(), drawn, halves)
+    same, heights = compare_with_built_in(builtin_model(), drawn, halves)
     assert not same.worse
     assert not heights.worse
 
@@ -151,4 +151,4 @@ def test_compare_with_built_in_says_nothing_where_it_sees_no_knee(tmp_path: Path
     noise = torch.rand(FILM_SIZE, generator=torch.Generator().manual_seed(0)).numpy()
     write_dicom(drawn.film, noise, mm_per_px=None, laterality="B", bits=16)
     halves = split(film_tensor(phantom(1, size=FILM_SIZE).radiograph)).pixels[None]
-    assert compare_with_built_in(shipped_model(), drawn, halves) == []
+    assert compare_with_built_in(builtin_model(), drawn, halves) == []

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from kneematch import TrainConfig
 from kneematch.errors import SettingsError
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.progress import Advance
 from kneematch.training.trainer import TrainResult, checkpoint_path, train, training_settings
 from kneephantoms.config import SynthConfig
@@ -85,7 +85,7 @@ def test_train_writes_a_model_and_files_beside_it(folder: Path, trained: TrainRe
 
 
 def test_train_changes_both_networks(trained: TrainResult) -> None:
-    before, after = load_model(shipped_model()), load_model(trained.model)
+    before, after = load_model(builtin_model()), load_model(trained.model)
     for name in ("coarse", "fine"):
         start, end = getattr(before, name), getattr(after, name)
         assert not torch.equal(start["regress.0.weight"], end["regress.0.weight"])

@@ -9,7 +9,7 @@ from kneematch.films.annotation import annotate, save_annotation
 from kneematch.films.files import content_hash
 from kneematch.films.read import read
 from kneematch.films.write import write_dicom
-from kneematch.models.model_file import shipped_model
+from kneematch.models.model_file import builtin_model
 from kneematch.run.config import DetectConfig
 from kneematch.run.correction import area_of, move_detection
 from kneematch.run.decisions import Area
@@ -55,7 +55,7 @@ def test_load_run_template_refuses_another_template_than_the_runs(run_folder: Pa
 
 def test_load_run_template_finds_the_template_of_a_model(run_folder: Path) -> None:
     settings = {"model": None, "template": None, "paper": False}
-    run = {"settings": settings, "sha256": {"model": content_hash(shipped_model())}}
+    run = {"settings": settings, "sha256": {"model": content_hash(builtin_model())}}
     (run_folder / "run.json").write_text(json.dumps(run))
     template, reason = load_run_template(run_folder)
     assert template is not None, reason

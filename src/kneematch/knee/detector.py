@@ -31,7 +31,7 @@ from kneematch.knee.knee_images import SIDE_MARGIN
 from kneematch.knee.methods import check_method, choose_solver, needs_model
 from kneematch.knee.preparation import Preparation, PreparedFilm, prepare
 from kneematch.knee.quality import Quality, cut_by_edge, measure_quality, sides_differ
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.two_stage import ConsistencyCheck
 from kneematch.paper.energy import MakeProblem, Solver, paper_problem
 from kneematch.paper.pose import pose_matrix
@@ -109,7 +109,7 @@ class Detector:
         device = resolve_device(device)
         loaded = None
         if needs_model(template is not None, method, paper=paper, check=check):
-            loaded = load_model(model or shipped_model())
+            loaded = load_model(model or builtin_model())
         chosen = choose_solver(
             method, template, loaded, paper=paper, device=device, settings=paper_settings
         )

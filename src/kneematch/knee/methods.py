@@ -15,7 +15,7 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
 from kneematch.knee.knee_images import film_tensor, knee_images
 from kneematch.knee.template import annotated_half, cut_from_view
-from kneematch.models.locator import VIEW_SIZE, KneeLocation, locate_knees, shipped_locator
+from kneematch.models.locator import VIEW_SIZE, KneeLocation, builtin_locator, locate_knees
 from kneematch.models.model_file import Model
 from kneematch.models.template_transfer import transfer_template
 from kneematch.models.two_stage import ConsistencyCheck, network_solver, paper_solver
@@ -73,7 +73,7 @@ def read_template(template: DrawnTemplate, *, located: bool) -> TemplateSource:
 def _located_view(film: Radiograph, drawn: Annotation) -> View:
     """Return the view around the knee that a fine box was drawn on."""
     pixels = film_tensor(film)
-    knee = knee_in_box(locate_knees([pixels], shipped_locator())[0], drawn.fine)
+    knee = knee_in_box(locate_knees([pixels], builtin_locator())[0], drawn.fine)
     if knee is None or knee.mirrored != (drawn.side == SIDES[LEFT]):
         raise TemplateError(
             f"{drawn.film}: no tibial plateau that the network sees has its middle in the fine "

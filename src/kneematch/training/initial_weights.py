@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import content_hash
-from kneematch.models.model_file import Model, load_model, shipped_model
+from kneematch.models.model_file import Model, builtin_model, load_model
 from kneematch.models.pose_network import network_from_weights
 from kneematch.models.weights import read_safetensors
 from kneematch.paper.algorithm2 import Networks
@@ -53,7 +53,7 @@ def initial_networks(start: str, *, seed: int = 0) -> InitialNetworks:
         return InitialNetworks(_random_networks(seed), random=True)
     if start == IMAGENET:
         return _with_backbone(_torch_weights(imagenet_file()), start, seed)
-    path = shipped_model() if start == SYNTHETIC else Path(start)
+    path = builtin_model() if start == SYNTHETIC else Path(start)
     if not path.is_file():
         raise SettingsError(
             f"--start is {SYNTHETIC}, {IMAGENET}, {RANDOM} or a file of weights; there is no file "

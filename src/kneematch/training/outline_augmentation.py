@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.models.outlines import Frame
+from kneematch.models.outlines import CropFrame
 from kneematch.training.phantom_crops import KneeMaps
 
 MAX_ROTATION_DEG: Final = 8.0
@@ -81,7 +81,7 @@ def sample_crops(maps: KneeMaps, rows: Tensor, generator: torch.Generator) -> Tr
     )
 
 
-def _pose(random: Sampler, maps: KneeMaps, frame: Frame) -> tuple[Tensor, Tensor]:
+def _pose(random: Sampler, maps: KneeMaps, frame: CropFrame) -> tuple[Tensor, Tensor]:
     """Return where the pixels of rotated, shifted and enlarged crops lie in their maps."""
     px = maps.extent.px
     angle = torch.deg2rad(random.uniform(-MAX_ROTATION_DEG, MAX_ROTATION_DEG))

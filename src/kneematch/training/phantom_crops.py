@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.knee.outlines import Array, Outlines
-from kneematch.models.outlines import JOINT_FRAME, LEG_FRAME, Frame
+from kneematch.models.outlines import JOINT_FRAME, LEG_FRAME, CropFrame
 from kneephantoms.anatomy import (
     KneeShape,
     femur_border,
@@ -46,7 +46,7 @@ class Extent:
 
     width: float  # in plateau widths
     px: int  # pixels per plateau width
-    frame: Frame
+    frame: CropFrame
 
     @property
     def size(self) -> int:

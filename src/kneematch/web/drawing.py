@@ -27,7 +27,7 @@ from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.methods import knee_in_box, view_of_knee
 from kneematch.knee.template import cut_from_view
-from kneematch.models.locator import KneeLocation, locate_knees, shipped_locator
+from kneematch.models.locator import KneeLocation, builtin_locator, locate_knees
 from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE
 from kneematch.paper.split import SIDES, split, split_lines
 from kneematch.paper.template import Template
@@ -106,7 +106,7 @@ class SplitFilm:
 @lru_cache(1)
 def located_knees(film: SplitFilm) -> tuple[KneeLocation, ...]:
     """Return where the locator sees knees on a film."""
-    return tuple(locate_knees([film_tensor(film.film)], shipped_locator())[0])
+    return tuple(locate_knees([film_tensor(film.film)], builtin_locator())[0])
 
 
 def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:

@@ -17,7 +17,7 @@ from kneematch.knee.knee_images import knee_images
 from kneematch.knee.methods import read_template, template_for_views
 from kneematch.knee.template import cut_template
 from kneematch.models.locator import KneeLocation
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.paper.energy import one_sided_loss, paper_problem
 from kneematch.paper.template import Template
 from kneematch.sampling import compose, sample
@@ -51,7 +51,7 @@ def load_run_template(out: Path, root: Path = Path()) -> tuple[Template | None, 
         drawn = None
         if settings.get("template") is None:
             model = settings.get("model")
-            files = {"model": shipped_model() if model is None else root / model}
+            files = {"model": builtin_model() if model is None else root / model}
         else:
             files = {"template": root / settings["template"]}
             drawn = load_annotation(files["template"])
