@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from kneematch.errors import TemplateError
-from kneematch.evaluation.ground_truth import SQUARE_WIDTHS
+from kneematch.evaluation.labels import SQUARE_WIDTHS
 from kneematch.films.annotation import annotate, load_annotation
 from kneematch.films.read import read
 from kneematch.knee.knee_images import SIDE_MARGIN, film_tensor

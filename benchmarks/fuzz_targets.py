@@ -42,12 +42,12 @@ from fuzz_mutations import (
     mutate_tiff,
 )
 from kneematch.errors import FilmError
-from kneematch.evaluation.ground_truth import load_ground_truth
+from kneematch.evaluation.labels import load_labels
 from kneematch.films.annotation import load_annotation
 from kneematch.films.discovery import find_films
 from kneematch.films.read import read, read_header
 from kneematch.films.write import write_dicom
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.paper.template import cut_template
 from kneematch.run.apply import check_ended, run_config
 from kneematch.run.config import DetectConfig
@@ -179,7 +179,7 @@ TARGETS = {
         Target("review.csv", 5, mutate_csv, read_review),
         Target("detections.csv", 5, mutate_csv, read_table),
         Target("run.json", 2, mutate_json, read_run_file),
-        Target("truth.csv", 3, mutate_csv, load_ground_truth),
+        Target("truth.csv", 3, mutate_csv, load_labels),
         Target("films.csv", 3, mutate_csv, read_csv_list),
         Target("films.txt", 2, mutate_bytes, read_list),
         Target("index.jsonl", 2, mutate_lines, read_index),
@@ -195,7 +195,7 @@ def write_seeds(folder: Path) -> None:
         for number, content in enumerate(contents):
             (folder / name / str(number)).write_bytes(content)
     _write_run(folder)
-    (folder / "model.safetensors" / "0").symlink_to(shipped_model())
+    (folder / "model.safetensors" / "0").symlink_to(builtin_model())
     about = {"phase": "coarse", "settings": SETTINGS, "position": {"round": 0, "epoch": 1}}
     tensors = {"c_u": torch.zeros(FILMS, 2, 4), "generator": torch.zeros(8, dtype=torch.uint8)}
     metadata = {"format": CHECKPOINT_FORMAT, "about": json.dumps(about)}

@@ -25,7 +25,7 @@ from films import (
     table,
 )
 from kneematch.models.cpu_inference import ByteNetwork
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.paper.network import INPUT, network_from_weights
 from kneematch.paper.pose import pose_matrix
@@ -87,7 +87,7 @@ def shift(one: Tensor, other: Tensor, template: Template) -> Tensor:
 @torch.no_grad()
 def main() -> None:
     parser = benchmark_parser(__doc__, films=60)
-    parser.add_argument("--model", type=Path, default=shipped_model())
+    parser.add_argument("--model", type=Path, default=builtin_model())
     parser.add_argument("--turns", type=int, default=8, help="runs of each variant")
     parser.set_defaults(threads=2)
     args = parser.parse_args()

@@ -14,7 +14,7 @@ import torch
 
 from films import SCORE_COLUMNS, benchmark_parser, film_sets, find, score, table
 from kneematch.knee.methods import OWN_TRUST
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.two_stage import network_solver
 from kneematch.paper.sharpening import adam
 from kneematch.paper.sliding_window import sliding_window
@@ -24,7 +24,7 @@ from kneematch.search.exhaustive_search import exhaustive_search
 
 def main() -> None:
     parser = benchmark_parser(__doc__, films=500)
-    parser.add_argument("--model", type=Path, default=shipped_model())
+    parser.add_argument("--model", type=Path, default=builtin_model())
     parser.add_argument("--methods", default="neural,neural+sharpen,search")
     parser.add_argument("--paper", action="store_true", help="minimise the paper's energy")
     args = parser.parse_args()

@@ -16,7 +16,7 @@ from scipy.ndimage import map_coordinates
 
 from films import benchmark_parser, table
 from kneematch import Detector
-from kneematch.evaluation.ground_truth import load_ground_truth
+from kneematch.evaluation.labels import load_labels
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
 from kneephantoms.anatomy import femur_border, tibia_border
@@ -72,7 +72,7 @@ def phantoms(seed: int, count: int) -> Iterator[LabelledFilm]:
 
 def real_films(folder: Path) -> Iterator[LabelledFilm]:
     """Yield the labelled films of a folder."""
-    truth = load_ground_truth(folder / "labels.csv")
+    truth = load_labels(folder / "labels.csv")
     paths = [str(path) for path in sorted((folder / "films").iterdir())]
     for path, knees in truth.match(paths).items():
         margins = {

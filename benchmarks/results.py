@@ -27,7 +27,6 @@ MEASURED = ROOT / "docs" / "measured"
 PAGES = ("results", "model-card")
 PAPER = "evaluate.py --work WORK --model WORK/paper.safetensors --paper"
 DEFAULT = "evaluate.py --work WORK --model WORK/default.safetensors"
-LOSS_TABLES = "loss_and_error,error_by_loss,lower_loss,uniformity"
 OURS = "--methods neural,neural+sharpen,search --tables losses,accuracy"
 
 COMMANDS = {
@@ -47,7 +46,7 @@ COMMANDS = {
     "basin": "basin.py --real REAL",
     "train-default": "train.py --device cuda --workers 16 --recipe default "
     "-o WORK/default.safetensors",
-    "paper-knee": f"{PAPER} --kind knee --tables losses,pairs,accuracy,{LOSS_TABLES}",
+    "paper-knee": f"{PAPER} --kind knee --tables losses,pairs,accuracy",
     "paper-leg": f"{PAPER} --kind leg",
     "default-knee": f"{DEFAULT} --kind knee {OURS}",
     "default-leg": f"{DEFAULT} --kind leg {OURS}",

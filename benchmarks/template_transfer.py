@@ -25,7 +25,7 @@ from films import (
     table,
 )
 from kneematch.films.annotation import load_annotation
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.template_transfer import transfer_template
 from kneematch.paper.pose import (
     compose_pose,
@@ -61,7 +61,7 @@ def main() -> None:
     memory, group = FilmsInMemory(halves), Group()
     drawn, half = cut_templates(load_annotation(args.real / "template.json"), args.device)
     networks = transfer_template(
-        load_model(shipped_model()).networks(args.device), half, drawn.fine_pose
+        load_model(builtin_model()).networks(args.device), half, drawn.fine_pose
     )
     find = partial(find_poses, memory, networks=networks, group=group)
     fine = drawn.fine

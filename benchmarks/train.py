@@ -34,7 +34,7 @@ from kneematch.training.distributed import Group
 from kneematch.training.initial_weights import initial_networks
 from kneematch.training.pseudo_labels import make_pseudo_labels
 from kneematch.training.trainer import cut_templates
-from kneematch.training.two_phases import Task, train_two_phases
+from kneematch.training.two_phases import Task, activation_ranges, train_two_phases
 
 TRAINED_FROM = 500_000
 
@@ -84,8 +84,9 @@ def trained(config: TrainConfig, args: argparse.Namespace) -> tuple[Model, float
         torch.cuda.synchronize()
     about = {"recipe": asdict(recipe), "start": config.start, "films": "phantoms"}
     coarse, fine = (network.state_dict() for network in networks)
-    model = Model(coarse, fine, templates.coarse, templates.fine, about)
-    return model, time.perf_counter() - started
+    seconds = time.perf_counter() - started
+    ranges = activation_ranges(task, networks)
+    return Model(coarse, fine, templates.coarse, templates.fine, about, ranges), seconds
 
 
 def halves(kind: str, side_margin: float, seed: int) -> Tensor:

@@ -17,15 +17,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from films import table
+from kneematch.films.display import thumbnail
 from kneematch.films.write import write_dicom
-from kneematch.knee.detection import YES, Detection
-from kneematch.run.outputs.tables import write_tables
+from kneematch.knee.detection import Detection
+from kneematch.run.config import DetectConfig
+from kneematch.run.database import Run
+from kneematch.run.film_record import OK, FilmRecord
+from kneematch.run.outputs.run_file import Counts, RunInfo
 from kneematch.sampling import rectangle_to_film
 from kneematch.web.annotate import annotate_app
 from kneematch.web.review import review_app
@@ -78,28 +84,31 @@ def served(app: FastAPI) -> Iterator[Credentials]:
 
 
 def make_run(folder: Path, rows: int) -> Path:
-    """Write a run folder: links to a few films, and areas a little off the true ones."""
+    """Write the database of a run: links to a few films, and areas a little off the true ones."""
     out, films = folder / "out", folder / "films"
     out.mkdir()
     films.mkdir()
     draw = random.Random(5)
-    knees = []
-    for seed in range(DISTINCT):
-        made = phantom(seed, size=RUN_FILM)
-        write_dicom(
-            films / f"own-{seed}.dcm",
-            made.radiograph.pixels,
-            mm_per_px=0.15,
-            laterality="B",
-            bits=16,
-        )
-        knees.append(made.knees)
-    detections = []
-    for number in range(rows // 2):
-        path = films / f"film-{number:06d}.dcm"
+    made = [phantom(seed, size=RUN_FILM) for seed in range(DISTINCT)]
+    pictures = [thumbnail(each.radiograph.pixels) for each in made]
+    for seed, each in enumerate(made):
+        path = films / f"own-{seed}.dcm"
+        write_dicom(path, each.radiograph.pixels, mm_per_px=0.15, laterality="B", bits=16)
+    paths = [films / f"film-{number:06d}.dcm" for number in range(rows // 2)]
+    for number, path in enumerate(paths):
         path.symlink_to(films / f"own-{number % DISTINCT}.dcm")
-        detections += [(str(path), found(knee, draw)) for knee in knees[number % DISTINCT]]
-    write_tables(detections, out)
+    with Run(out, create=True) as run:
+        numbers = run.add([str(path) for path in paths])
+        records = []
+        for number, path in zip(numbers, paths, strict=True):
+            knees = tuple(found(knee, draw) for knee in made[number % DISTINCT].knees)
+            record = FilmRecord(number, str(path), path.stem, status=OK, size=RUN_FILM)
+            picture = pictures[number % DISTINCT]
+            records.append(replace(record, found=knees, knees=knees, thumbnail=picture))
+        run.save(records)
+        now = datetime.now(UTC)
+        info = RunInfo(now, now, Counts(len(paths), rows), {})
+        run.store(config=asdict(DetectConfig()), out=str(out), landmarks=[], run=info.to_dict())
     return out
 
 
@@ -108,7 +117,6 @@ def found(knee: Knee, draw: random.Random) -> Detection:
     half = 0.67 * abs(knee.plateau_right[0] - knee.plateau_left[0])
     x, y = (value + draw.uniform(-9, 9) for value in knee.centre)
     loss = draw.betavariate(2, 9)
-    review, reason = (YES, "high loss") if loss > 0.4 else ("", "")
     left = knee.side == "left"
     to_film = rectangle_to_film(x - half, y - half, x + half, y + half, mirrored=left)
     return Detection.from_matrix(
@@ -121,8 +129,8 @@ def found(knee: Knee, draw: random.Random) -> Detection:
         polarity="positive",
         method="by hand",
         mm_per_px=0.15,
-        review=review,
-        reason=reason,
+        needs_review=loss > 0.4,
+        reasons=("high loss",) if loss > 0.4 else (),
     )
 
 
@@ -134,7 +142,7 @@ def opened(browser: Browser, credentials: Credentials, size: tuple[int, int]) ->
 
 
 def review(browser: Browser, folder: Path, rows: int) -> None:
-    """Time the gallery of a large run whose thumbnails are not cached."""
+    """Time the gallery of a large run."""
     out = make_run(folder, rows)
     start = time.perf_counter()
     run = ReviewSession(out, Path())
@@ -151,16 +159,15 @@ def review(browser: Browser, folder: Path, rows: int) -> None:
             draw = random.Random(3)
             times = [page.evaluate(SCROLL, draw.random()) for _ in range(PLACES)]
             filled, pictures = zip(*times, strict=True)
-            again = page.evaluate(SCROLL, 0)
             page.close()
         usual, slowest = statistics.median(filled), max(filled)
-        with_pictures = statistics.median(pictures), again[1]
-        seconds = first, first_pictures, usual, slowest, *with_pictures
+        with_pictures = statistics.median(pictures)
+        seconds = first, first_pictures, usual, slowest, with_pictures
         lines.append([name, *map(_seconds, seconds)])
-    run.log.close()
+    run.close()
     print(f"{rows} rows; opened in {loading:.2f} s. Load {_load()}. Seconds:\n")
     heads = ["window", "first page", "with pictures", "scroll, median", "scroll, slowest"]
-    table([*heads, "with new pictures", "with cached pictures"], lines)
+    table([*heads, "with pictures"], lines)
 
 
 def annotate(browser: Browser, folder: Path, repeats: int) -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kneematch.models.locator import CHANNELS, STRIDE, UNIT_PX, Locator, prepare_input
-from kneematch.training.losses import apply_exposures, draw_exposures
+from kneematch.training.pseudo_labels import apply_exposures, sample_exposures
 from phantom_data import PhantomData
 
 VIEW = 256  # side of the views
@@ -115,7 +115,7 @@ def draw_views(
     views = sample_views(
         data.films, small, rows, linear, offset, step, sizes, uniform(0, 1), uniform(0, 1)
     )
-    exposures = draw_exposures(count, (VIEW, VIEW), generator)
+    exposures = sample_exposures(count, (VIEW, VIEW), generator)
     views = apply_exposures(views, exposures)
     inverse = torch.linalg.inv(linear)
     ends = (margins - offset[:, None, None]) @ inverse.mT[:, None]  # (B, 2, 2, 2): lateral, medial

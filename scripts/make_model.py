@@ -20,25 +20,28 @@ from torch import Tensor
 from kneematch.films.annotation import COARSE, FINE, GREEN, PLATEAU_MARGINS, RED, Box
 from kneematch.models.cpu_inference import measured_ranges
 from kneematch.models.locator import VIEW_SIZE, VIEW_WIDTH
-from kneematch.models.model_file import Model, load_model, save_model, shipped_model
-from kneematch.models.two_stage import ENLARGE
-from kneematch.paper.network import INPUT, WIDTH, PoseNetwork, crop_views
-from kneematch.paper.pose import (
+from kneematch.models.model_file import Model, builtin_model, load_model, save_model
+from kneematch.models.pose_jitter import (
     WIDE_JITTER,
     PoseJitter,
     corner_distance,
-    enlarge_pose,
-    frame_from_poses,
+    crop_pose_from,
     jitter_pose,
+)
+from kneematch.paper.algorithm2 import ENLARGE
+from kneematch.paper.network import INPUT, WIDTH, PoseNetwork, network_input
+from kneematch.paper.pose import (
+    enlarge_pose,
     pose_from_points,
     pose_from_vector,
     pose_matrix,
     relative_pose,
 )
 from kneematch.paper.split import HALF_ASPECT
-from kneematch.paper.template import Template, Window, normalize_local_contrast
+from kneematch.paper.template import Template, Window
 from kneematch.sampling import resize, sample
-from kneematch.training.losses import apply_exposures, draw_exposures
+from kneematch.search.robust_energy import normalize_local_contrast
+from kneematch.training.pseudo_labels import apply_exposures, sample_exposures
 from locator_training import train_locator, train_one_cycle
 from phantom_data import (
     CROP,
@@ -83,7 +86,7 @@ def main() -> None:
 
 def save_pose_networks(data: PhantomData, args: argparse.Namespace) -> None:
     """Write both pose networks, their templates and the ranges of their activations as a model."""
-    built_in = load_model(shipped_model())
+    built_in = load_model(builtin_model())
     weights = {"coarse": built_in.coarse, "fine": built_in.fine}
     ranges = dict(built_in.ranges)
     generator = torch.Generator(args.device).manual_seed(args.seed)
@@ -146,7 +149,7 @@ def mean_template(crops: Tensor, margins: Tensor, box: Box) -> Template:
             deviation, mean = torch.std_mean(patches, dim=(-2, -1), keepdim=True)
             total += ((patches - mean) / deviation).sum(0) / len(crops)
     landmarks = dict(zip(PLATEAU_MARGINS, map(tuple, margins_in(box).tolist()), strict=True))
-    return Template(image, detail, _window(RED, box, size), _window(GREEN, box, size), landmarks)
+    return Template(image, _window(RED, box, size), _window(GREEN, box, size), landmarks, detail)
 
 
 def pose(margins: Tensor, box: Box, image_aspect: float) -> Tensor:
@@ -240,10 +243,10 @@ def draw_views(views: Views, rows: Tensor, generator: torch.Generator) -> tuple[
     nominal = relative_pose(frames, target, views.view_aspect, image_aspect)
     ratio = views.template_aspect / views.view_aspect
     wanted = jitter_pose(nominal, ratio, views.jitter, generator)
-    frames = frame_from_poses(target, wanted, views.view_aspect, image_aspect)
-    drawn = crop_views(images, frames, views.view_aspect)
+    frames = crop_pose_from(target, wanted, views.view_aspect, image_aspect)
+    drawn = network_input(images, frames, views.view_aspect)
     drawn = lower_resolution(drawn, generator)
-    return apply_exposures(drawn, draw_exposures(len(rows), INPUT, generator)), wanted
+    return apply_exposures(drawn, sample_exposures(len(rows), INPUT, generator)), wanted
 
 
 def lower_resolution(views: Tensor, generator: torch.Generator) -> Tensor:

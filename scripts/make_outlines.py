@@ -3,14 +3,16 @@
     python scripts/make_outlines.py --device cuda --workers 16 --knees 24000 --steps 5818 \
         -o first.safetensors
     python scripts/make_outlines.py --device cuda --workers 16 --start first.safetensors \
-        --steps 4000 --rate 1e-3 --seed 1 -o src/kneematch/measures/outlines.safetensors
+        --steps 4000 --rate 1e-3 --seed 1 -o src/kneematch/models/outlines.safetensors
 
 The outlines of a phantom's bones are known exactly. No real film is used. The first run was made
-before the definition of borders in `measures/phantom_crops.py` was changed.
+before the definition of borders in `training/phantom_crops.py` was changed.
 """
 
 import argparse
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,18 +21,18 @@ from safetensors.torch import load_file, save_file
 from kneematch.films.files import content_hash
 from kneematch.models.outlines import CHANNELS, OutlineNetwork, load_network, save_network
 from kneematch.training.outline_training import OutlineConfig, train_outlines
-from kneematch.training.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
+from kneematch.training.phantom_crops import JOINT, LEG, Extent, KneeMaps, render_maps
 
 FIRST_SEED = 20_000_000  # disjoint from those of any test
 EXTENTS = {"joint": JOINT, "leg": LEG}
-FIELDS = ("attenuation", "femur", "tibia", "sides", "margins")
+FIELDS = ("pixels", "femur", "tibia", "sides", "margins")
 
 
 def main() -> None:
     args = parse_arguments()
     started = time.perf_counter()
     maps = [
-        draw_maps(range(FIRST_SEED, FIRST_SEED + count), extent, args.workers)
+        render(extent, count, args.workers)
         if args.maps is None
         else saved_maps(args.maps / f"{name}.safetensors", name, count, args.workers)
         for (name, extent), count in zip(EXTENTS.items(), (args.knees, args.legs), strict=True)
@@ -52,7 +54,7 @@ def main() -> None:
             seconds = time.perf_counter() - started
             print(f"{args.out.name} step {step} loss {loss:.3f} {seconds:.0f} s", flush=True)
 
-    train_outlines(network, [each.to(args.device) for each in maps], config, report=report)
+    train_outlines(network, [each.to(args.device) for each in maps], config, report)
     about = {"trained_on": f"{args.knees} phantom knees", "steps": args.steps, "batch": args.batch}
     if args.start is not None:
         about["start"] = content_hash(args.start)
@@ -76,11 +78,18 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def render(extent: Extent, count: int, workers: int) -> KneeMaps:
+    """Return the maps of phantoms, rendered in worker processes."""
+    seeds = range(FIRST_SEED, FIRST_SEED + count)
+    with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        return render_maps(seeds, extent, partial(pool.map, chunksize=32))
+
+
 def saved_maps(path: Path, name: str, count: int, workers: int) -> KneeMaps:
     """Return the maps in a file, which is written if it is missing."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        maps = draw_maps(range(FIRST_SEED, FIRST_SEED + count), EXTENTS[name], workers)
+        maps = render(EXTENTS[name], count, workers)
         save_file({field: getattr(maps, field) for field in FIELDS}, path)
     tensors = load_file(path)
     return KneeMaps(EXTENTS[name], *(tensors[field] for field in FIELDS))

@@ -29,17 +29,15 @@ from kneematch.cli.terminal import (
     writing,
 )
 from kneematch.errors import SettingsError
-from kneematch.evaluation.config import GRID
-from kneematch.evaluation.loss_tables import film_losses
-from kneematch.evaluation.method_run import RUNS, MethodRun
+from kneematch.evaluation.config import GRID, RUNS
+from kneematch.evaluation.losses import film_losses, mean_and_error
+from kneematch.evaluation.method_runs import MethodRun
 from kneematch.evaluation.run import EvaluateResult
 from kneematch.evaluation.scores import require_margins
-from kneematch.evaluation.statistics import mean_and_error
 from kneematch.evaluation.tables import (
     Table,
     columns,
     to_csv,
-    to_latex,
     to_markdown,
     write_text,
 )
@@ -139,9 +137,9 @@ def reproduce(
     shared = {name: getattr(config, name) for name in EVALUATION}
     paper = RECIPES[config.recipe].paper_energy
     tested = EvaluateConfig(model=str(model), paper=paper, **shared)
-    evaluation = evaluate(split.test, out, tested, truth=truth, progress=progress)
+    evaluation = evaluate(split.test, out, tested, labels=truth, progress=progress)
     table = reproduction_table(study, config, evaluation.runs)
-    for suffix, write in ((".csv", to_csv), (".md", to_markdown), (".tex", to_latex)):
+    for suffix, write in ((".csv", to_csv), (".md", to_markdown)):
         write_text(out / f"{table.name}{suffix}", write(table))
     return ReproduceResult(table, evaluation, left_out)
 

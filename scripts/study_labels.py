@@ -10,12 +10,12 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from kneematch.errors import FilmError, SettingsError
-from kneematch.evaluation.ground_truth import (
+from kneematch.evaluation.labels import (
     SQUARE_WIDTHS,
-    GroundTruth,
     LabelledKnee,
     LabelRow,
-    load_ground_truth,
+    Labels,
+    load_labels,
     read_label_rows,
 )
 from kneematch.films.dicom_header import header_value
@@ -29,8 +29,8 @@ HALVES = {"R": "left", "L": "right"}  # where the patient's knees are in OAI's f
 SPACING = ("ImagerPixelSpacing", "PixelSpacing")  # in KNEEL's order
 
 
-def load_oai_labels(path: Path, films: Sequence[str]) -> GroundTruth:
-    """Read labels of KNEEL or denizlab, or a file that `load_ground_truth` reads, for some films.
+def load_oai_labels(path: Path, films: Sequence[str]) -> Labels:
+    """Read labels of KNEEL or denizlab, or a file that `load_labels` reads, for some films.
 
     Paths of films have OAI's folders: release, participant, date, series, file.
 
@@ -43,7 +43,7 @@ def load_oai_labels(path: Path, films: Sequence[str]) -> GroundTruth:
     elif set(BOX_COLUMNS) <= names:
         parse, of_film = _boxes, {"_".join(PurePath(film).parts[-5:]): film for film in films}
     else:
-        return load_ground_truth(path)
+        return load_labels(path)
     knees, left_out = list[LabelledKnee](), 0
     for line, row in rows:
         film = of_film.get(PurePath(row.get("subject_id") or row["0"]).name.removesuffix(".h5"))
@@ -65,7 +65,7 @@ def load_oai_labels(path: Path, films: Sequence[str]) -> GroundTruth:
             f"{path}: none of {len(films)} test films is labelled in it; expected participants of "
             "OAI's baseline; test on labelled films with --test-list"
         )
-    return GroundTruth(path, tuple(knees), left_out)
+    return Labels(path, tuple(knees), left_out)
 
 
 def _landmarks(row: LabelRow, film: str) -> Iterator[LabelledKnee]:

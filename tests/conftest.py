@@ -12,8 +12,9 @@ from torch import Tensor
 
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.knee.knee_images import film_tensor
+from kneematch.knee.template import cut_from_view
 from kneematch.paper.split import split
-from kneematch.paper.template import Template, cut_from_view
+from kneematch.paper.template import Template
 from kneematch.sampling import View, rectangle_to_film, resize
 from kneephantoms.phantom import phantom
 

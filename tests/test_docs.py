@@ -11,15 +11,15 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from kneematch.run.results import ARTIFACTS
 from nbclient import NotebookClient
 
 import kneematch
-from kneematch.evaluation.ground_truth import LABEL_COLUMNS
+from kneematch.evaluation.labels import LABEL_COLUMNS
 from kneematch.knee import measure, quality
 from kneematch.run import decisions as log
 from kneematch.run.outputs import measurements
 from kneematch.run.outputs.tables import COLUMNS, CROP_COLUMNS
-from kneematch.run.results import ARTIFACTS
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 

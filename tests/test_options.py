@@ -20,7 +20,7 @@ class One:
 
 def test_check_options_refuses_values_below_the_minimum() -> None:
     check_options(One(2))
-    with pytest.raises(SettingsError, match="size 1; expected 2 or more"):
+    with pytest.raises(SettingsError, match="--size must be 2 or more"):
         check_options(One(1))
 
 
@@ -28,7 +28,7 @@ def test_check_options_takes_numbers_and_paths_for_texts() -> None:
     config = One(knees=1, model=Path("a/b"))  # type: ignore[arg-type]
     check_options(config)
     assert (config.knees, config.model) == ("1", "a/b")
-    with pytest.raises(SettingsError, match="--knees '2'; expected one of auto, 1"):
+    with pytest.raises(SettingsError, match="--knees must be one of auto, 1"):
         check_options(One(knees=2))  # type: ignore[arg-type]
 
 

@@ -16,8 +16,8 @@ from kneematch.errors import SettingsError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-WORKER_BYTES: Final = 800_000_000  # that a process takes on a GPU, most of it CUDA's own
-FILM_BYTES: Final = 40_000_000  # and besides for each film of a batch; 20 million are its pixels
+WORKER_BYTES: Final = 800_000_000  # GPU memory per process, most of it CUDA's own
+FILM_BYTES: Final = 40_000_000  # GPU memory per film of a batch; 20 million are its pixels
 
 logger = logging.getLogger("kneematch")
 
@@ -33,14 +33,14 @@ def resolve_device(device: str | torch.device) -> str:
     """
     name = str(device)
     if not re.fullmatch("auto|cpu|cuda(:[0-9]+)?", name):
-        raise SettingsError(f"device {name!r}; expected auto, cpu, cuda or cuda:N")
+        raise SettingsError(f"The device {name!r} is not auto, cpu, cuda or cuda:N.")
     if name == "cpu":  # CUDA is not asked, or processes that are forked later could not use it
         return name
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         return "cuda" if gpus else "cpu"
     if int(name.partition(":")[2] or 0) >= gpus:
-        raise SettingsError(f"device {name!r}: {gpus} NVIDIA GPUs found; choose 'cpu' or 'auto'")
+        raise SettingsError(f"There is no device {name!r}: {gpus} NVIDIA GPUs were found.")
     return name
 
 
@@ -77,8 +77,8 @@ def map_batches(
         except torch.OutOfMemoryError as error:
             if len(batch) == 1:
                 raise SettingsError(
-                    f"one film does not fit into the memory of {device}; expected it to; "
-                    "free some, or choose --device cpu"
+                    f"One film does not fit into the memory of {device}. Free some, or choose "
+                    "--device cpu."
                 ) from error
         logger.warning(
             "%d films do not fit into the memory of %s together; from now on it gets %d at a time "
@@ -108,7 +108,7 @@ def copy_back(*tensors: Tensor) -> list[NDArray[Any]]:
     return [copy.numpy() for copy in copies]
 
 
-def map_alike(function: Callable[[Tensor], Tensor], images: Sequence[Tensor]) -> list[Tensor]:
+def map_by_shape(function: Callable[[Tensor], Tensor], images: Sequence[Tensor]) -> list[Tensor]:
     """Return a function's results for images of any size, on the CPU.
 
     Args:

@@ -10,7 +10,7 @@ KneematchError
 ├── TemplateError      an annotation that cannot serve as a template
 └── SettingsError      options that contradict each other or the data
 
-The message is one line: what was found; what was expected; what to do.
+A message is one line of one or two sentences, and never quotes the header of a film.
 """
 
 from typing import Final
@@ -62,8 +62,8 @@ class SettingsError(KneematchError):
 def missing_extra(what: str, extra: str) -> SettingsError:
     """Return the error for a feature whose optional packages are not installed."""
     return SettingsError(
-        f"{what}, not installed; expected the extra '{extra}'; run: pip install "
-        f"'kneematch[{extra}]', or in a checkout: pip install '.[{extra}]'"
+        f"{what}, which is not installed. Run: pip install 'kneematch[{extra}]', or in a checkout: "
+        f"pip install '.[{extra}]'"
     )
 
 

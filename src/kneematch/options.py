@@ -21,7 +21,7 @@ METHOD: Final = "Method"
 OUTPUT: Final = "Output"
 PERFORMANCE: Final = "Performance"
 
-KEY: Final = "kneematch.option"  # of a field's metadata
+KEY: Final = "kneematch.option"  # in a field's metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Option:
     choices: tuple[str, ...] = ()
     default_text: str | None = None  # shown as the default where the field's is None
     hidden: bool = False  # accepted, but not in the help
-    parser: Callable[[str], Any] | None = None  # of the option's text, where its type has none
+    parser: Callable[[str], Any] | None = None  # for texts that their type does not parse
 
 
 def option(default: Any, **about: Any) -> Any:
@@ -52,41 +52,36 @@ def parse_names(text: str) -> tuple[str, ...]:
 def check_options(config: Any) -> None:
     """Raise SettingsError unless a configuration's values agree with its options and each other.
 
-    The command line checks them too; this is for configurations made in Python, in which a text
-    becomes a path or names, as there, a list a tuple, and a path or a number a text.
+    A text becomes a path or names, as on the command line, a list a tuple, and a path or a number
+    a text.
     """
     for item in fields(config):
         about, value = item.metadata.get(KEY), getattr(config, item.name)
         if about is None or value is None:
             continue
-        if convert := _converter(item.type, value):
-            value = convert(value)
-            object.__setattr__(config, item.name, value)
+        value = _converted(value, item.type)
+        object.__setattr__(config, item.name, value)
         flag = f"--{item.name.replace('_', '-')}"
         if isinstance(value, float) and not math.isfinite(value):
-            raise SettingsError(f"{flag} {value}; expected a finite number; correct it")
+            raise SettingsError(f"{flag} must be a finite number.")
         if about.minimum is not None and value < about.minimum:
-            raise SettingsError(f"{flag} {value}; expected {about.minimum} or more; raise it")
-        for name in value if isinstance(value, tuple) else (value,):
-            if about.choices and name not in about.choices:
-                raise SettingsError(f"{flag} {name!r}; expected one of {', '.join(about.choices)}")
+            raise SettingsError(f"{flag} must be {about.minimum} or more.")
+        chosen = value if isinstance(value, tuple) else (value,)
+        if about.choices and not set(chosen) <= set(about.choices):
+            raise SettingsError(f"{flag} must be one of {', '.join(about.choices)}.")
     if getattr(config, "resume", False) and getattr(config, "force", False):
-        raise SettingsError(
-            "--resume and --force; expected one of them: to continue, or to start over"
-        )
+        raise SettingsError("--resume continues a run and --force replaces it; leave one out.")
 
 
-def _converter(kind: Any, value: Any) -> Callable[[Any], Any] | None:
-    """Return what turns a value of another type into one of a field; None where nothing does."""
+def _converted(value: Any, kind: Any) -> Any:
+    """Return a value of another type as one of a field's type, where there is a way."""
     if get_origin(kind) is tuple:
-        if isinstance(value, str):
-            return parse_names
-        return tuple if isinstance(value, list) else None
+        return parse_names(value) if isinstance(value, str) else tuple(value)
+    if Path in get_args(kind) and isinstance(value, str):
+        return Path(value)
     if kind is str or str in get_args(kind):
-        if isinstance(value, os.PathLike):
-            return os.fspath
-        return str if type(value) is int else None  # such as a number of knees
-    return Path if Path in get_args(kind) and isinstance(value, str) else None
+        return str(value) if type(value) is int else os.fspath(value)
+    return value
 
 
 model_option = partial(

@@ -17,7 +17,7 @@ from kneematch.films.limits import MAX_PIXELS
 from kneematch.films.read import read
 from kneematch.films.write import write_dicom, write_png16
 from kneematch.knee.knee_images import SMALLEST_FILM
-from kneematch.paper.template import cut_template
+from kneematch.knee.template import cut_template
 from kneematch.parallel import WorkerDied, choose_workers, map_in_workers
 from kneematch.progress import Progress, no_progress
 from kneephantoms.config import SynthConfig

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from kneematch.training.distributed import Group
+from kneematch.training.phase import PhaseData, PhaseState
 from torch import Tensor, nn
 
 from kneematch.paper.network import PoseNetwork, full_frames
 from kneematch.training.dataset import FilmsInMemory
-from kneematch.training.distributed import Group
-from kneematch.training.phase import PhaseData, PhaseState
 from partial_weights import learn_at_the_heads_rate, unfold_batchnorm
 
 LAYER4 = frozenset(

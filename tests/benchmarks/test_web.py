@@ -1,10 +1,11 @@
-"""The benchmark of the web pages keeps up with the tables that they read."""
+"""The benchmark of the web pages keeps up with the database that they read."""
 
 from pathlib import Path
 
 import pytest
 
 import web
+from kneematch.web.knee_rows import RowQuery
 from kneematch.web.review_session import ReviewSession
 
 
@@ -14,5 +15,5 @@ def test_make_run_makes_a_run_that_can_be_reviewed(
     monkeypatch.setattr(web, "DISTINCT", 1)
     monkeypatch.setattr(web, "RUN_FILM", (300, 250))
     session = ReviewSession(web.make_run(tmp_path, rows=8), Path())
-    session.log.close()
-    assert len(session.table) == 8
+    assert len(session.order(RowQuery())) == 8
+    session.close()

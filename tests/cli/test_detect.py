@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
-from kneematch.cli.main import app, main
+from kneematch.cli.main import main
 from kneematch.films.annotation import annotate, save_annotation
 from kneematch.films.write import write_dicom, write_png16
 from kneematch.run.decisions import AREA_COLUMNS, Area, Decision, ReviewLog
@@ -101,14 +100,9 @@ def test_detect_names_a_bad_film_and_goes_on(
 
 
 @pytest.mark.usefixtures("run")
-def test_detect_writes_the_documented_columns(films: Path) -> None:
-    with (films / "out" / "detections.csv").open() as file:
-        assert file.readline().rstrip("\n").split(",") == [*COLUMNS, *LANDMARKS]
-
-
-@pytest.mark.usefixtures("run")
 def test_detect_finds_knees_where_they_are(films: Path) -> None:
     found = read_table(films / "out" / "detections.csv")
+    assert list(found[0]) == [*COLUMNS, *LANDMARKS]
     assert [row["film"] for row in found] == [name for name in SEEDS for _ in "LR"]
     knees = [knee for seed in SEEDS.values() for knee in phantom(seed).knees]
     for row, knee in zip(found, knees, strict=True):
@@ -123,16 +117,6 @@ def test_detect_finds_knees_where_they_are(films: Path) -> None:
         assert 0 < float(row["loss"]) < float(row["energy"]) < 1
         assert row["mm_per_px"] == ("" if row["film"].endswith("png") else "0.250000")
     assert [row["polarity"] for row in found] == ["positive"] * 4 + ["negative"] * 2
-
-
-@pytest.mark.usefixtures("run")
-def test_detect_writes_left_corners_the_other_way_round(films: Path) -> None:
-    for row in read_table(films / "out" / "detections.csv"):
-        corners = np.array([[float(row[f"{axis}{k}_px"]) for axis in "xy"] for k in range(4)])
-        (ax, ay), (bx, by) = corners[1] - corners[0], corners[2] - corners[1]
-        assert (ax * by - ay * bx > 0) == (row["side"] == "right")
-        centre = float(row["centre_x_px"]), float(row["centre_y_px"])
-        assert corners.mean(0) == pytest.approx(centre, abs=2e-3)
 
 
 @pytest.mark.usefixtures("run")
@@ -231,24 +215,6 @@ def test_detect_refuses_wrong_settings_in_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_detect_refuses_to_draw_over_a_film(films: Path, tmp_path: Path) -> None:
-    names = [str(films / "one.dcm"), str(films / "two.dcm")]
-    before = [Path(name).read_bytes() for name in names]
-    assert main(["detect", "--sheet", *names, "-o", str(tmp_path / "out")]) == 2
-    assert main(["info", "--preview", *names]) == 2
-    template = films / "template.json"
-    text = template.read_bytes()
-    assert main(["info", names[0], "--preview", str(template)]) == 2
-    png = films / "sub" / "two.png"  # a film whose name could be that of a picture
-    film = png.read_bytes()
-    assert main(["info", names[0], "--preview", str(png)]) == 2
-    assert before == [Path(name).read_bytes() for name in names]
-    assert (template.read_bytes(), png.read_bytes()) == (text, film)
-    assert not (tmp_path / "out").exists()
-    for _ in range(2):  # a picture of ours is replaced
-        assert main(["info", names[0], "--preview", str(tmp_path / "split.png")]) == 0
-
-
 def test_detect_appends_to_a_log(
     films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -295,17 +261,6 @@ def test_detect_says_that_decisions_of_a_review_were_applied(
     assert "review.csv applied: 0 accepted, 1 rejected, 0 corrected" in capsys.readouterr().err
 
 
-def test_detect_refuses_an_output_that_is_no_folder(
-    films: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = tmp_path / "file"
-    target.write_text("mine")
-    template = ["--template", str(films / "template.json")]
-    assert main(["detect", str(films / "one.dcm"), *template, "-o", str(target)]) == 2
-    assert str(target) in capsys.readouterr().err
-    assert target.read_text() == "mine"
-
-
 def test_detect_reads_lists_from_stdin(
     films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -335,10 +290,6 @@ def test_detect_counts_films_of_other_series(
     assert said.err.splitlines()[0] == "kneematch: 1 of 3 films are of other series"
     failures = read_table(tmp_path / "out" / "failures.csv")
     assert [Path(row["film"]).name for row in failures] == ["a", "c"]
-
-
-def test_detect_help_names_its_arguments() -> None:
-    assert "detect" in CliRunner().invoke(app, ["--help"]).output
 
 
 def test_detect_prints_a_summary_as_json(

@@ -10,7 +10,7 @@ from kneematch.cli.main import main
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 
-OPTIONS = ["--methods", "search", "--paper", "--device", "cpu", "--workers", "0"]
+OPTIONS = ["--methods", "search,sliding", "--paper", "--device", "cpu", "--workers", "0"]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def test_evaluate_writes_resumes_and_does_not_overwrite(
         assert title in said.out
     assert said.out.endswith(f"{out / 'evaluation.md'}\n")
     with (out / "losses.csv").open(newline="") as file:
-        (row,) = csv.DictReader(file)
+        row = next(csv.DictReader(file))
     assert f"{float(row['left + right loss']):.3f}" in said.out
 
     assert main(command) == 2
@@ -44,9 +44,9 @@ def test_evaluate_writes_resumes_and_does_not_overwrite(
     assert "--resume" in refused
     assert refused.count("\n") == 1
 
-    before = [(out / name).read_text() for name in ("uniformity.csv", "accuracy.csv")]
+    before = [(out / name).read_text() for name in ("pairs.csv", "accuracy.csv")]
     assert main([*command, "--resume", "--quiet"]) == 1
-    assert [(out / name).read_text() for name in ("uniformity.csv", "accuracy.csv")] == before
+    assert [(out / name).read_text() for name in ("pairs.csv", "accuracy.csv")] == before
     quiet = capsys.readouterr()
     assert quiet.out == ""
     assert quiet.err.count("\n") == 1  # the film that failed
@@ -57,13 +57,13 @@ def test_evaluate_writes_resumes_and_does_not_overwrite(
     [
         ([], "no films"),
         (["film.dcm", "--methods", "nonsense"], "nonsense"),
-        (["film.dcm", "--methods", ","], "no methods"),
+        (["film.dcm", "--methods", ","], "No methods"),
         (["film.dcm", "--methods", "grid"], "--grid N"),
         (["film.dcm", "--resume", "--force"], "one of them"),
         (["film.dcm", "--truth", "missing.csv"], "missing.csv"),
         (["film.dcm", "--grid", "-1"], "--grid"),
-        (["--templates", "folder", "--template", "t.json"], "--templates with --template"),
-        (["--templates", "missing"], "missing: 0 templates"),
+        (["--templates", "folder", "--template", "t.json"], "leave out --template"),
+        (["--templates", "missing"], "missing has 0 templates"),
     ],
 )
 def test_evaluate_refuses_contradictions_in_one_line_and_writes_nothing(

@@ -36,10 +36,10 @@ COMMANDS: list[tuple[str, ...]] = [
     ("compare", "run", "run", "--on", "pairs.csv", "-o", "films/phantom-00000.dcm", "--force"),
 ]
 REFUSALS = (
-    "already; expected a new name",
-    "already that kneematch did not draw; expected a new name",
-    *(f"; expected NAME{suffix}" for suffix in (".png", ".log", ".safetensors", ".json", ".csv")),
-    "; expected a folder",
+    "replace it with --force, or choose another name",
+    "was not drawn by kneematch",
+    *(f"must end in {suffix}" for suffix in (".png", ".log", ".safetensors", ".json", ".csv")),
+    "not a folder",
 )
 
 

@@ -1,4 +1,4 @@
-"""Settings that contradict each other, and options of the command line."""
+"""Settings that contradict each other."""
 
 from typing import Any
 
@@ -12,15 +12,15 @@ from kneematch.search.settings import PaperSettings
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"methods": ()}, "no methods"),
+        ({"methods": ()}, "No methods"),
         ({"methods": ("neural", "grid")}, "--grid N"),
         ({"methods": ("nonsense",)}, "nonsense"),
-        ({"methods": ("neural", "neural")}, "each once"),
-        ({"grid": -1}, "grid -1; expected 0 or more"),
-        ({"workers": -1}, "workers -1"),
-        ({"limit": 0}, "limit 0"),
-        ({"resume": True, "force": True}, "one of them"),
-        ({"templates": "folder", "model": "m", "resume": True}, "with --model and --resume"),
+        ({"methods": ("neural", "neural")}, "named twice"),
+        ({"grid": -1}, "grid"),
+        ({"resume": True, "force": True}, "--force"),
+        ({"templates": "folder", "model": "m", "resume": True}, "--model and --resume"),
+        ({"grid_stride": 1.0}, "between 0 and 1"),
+        ({"adam_rate": 0.0}, "positive"),
     ],
 )
 def test_evaluate_config_refuses_contradictions(wrong: dict[str, Any], message: str) -> None:
@@ -33,6 +33,3 @@ def test_evaluate_config_gives_the_papers_settings_to_its_solvers() -> None:
     assert EvaluateConfig().paper_settings() == PaperSettings(300, 0.01, 10, 0.25)
     changed = EvaluateConfig(adam_steps=7, adam_rate=0.1, grid_scales=3, grid_stride=0.5)
     assert changed.paper_settings() == PaperSettings(7, 0.1, 3, 0.5)
-    for wrong in ({"grid_stride": 1.0}, {"adam_rate": 0.0}):
-        with pytest.raises(SettingsError, match="expected a share between 0 and 1"):
-            EvaluateConfig(**wrong)

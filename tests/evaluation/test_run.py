@@ -15,7 +15,6 @@ from kneematch.errors import SettingsError
 from kneematch.evaluation.config import EvaluateConfig
 from kneematch.evaluation.run import EvaluateResult, evaluate
 from kneematch.films.annotation import annotate, load_annotation, save_annotation
-from kneematch.films.write import write_dicom
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from tables import read_table
@@ -62,65 +61,57 @@ def test_evaluate_of_one_method_has_no_empty_table(
     films: list[str], config: EvaluateConfig, tmp_path: Path
 ) -> None:
     one = kneematch.evaluate(films[:2], tmp_path, replace(config, methods=("neural",)))
-    names = {table.name for table in one.tables}
-    assert not names & {"pairs", "lower_loss", "failures"}
-    assert {"losses", "uniformity", "accuracy"} <= names
-    assert all(table.rows for table in one.tables)
-    page = one.page.read_text()
-    assert "## Pairs" not in page
-    assert "in bold" not in page
+    names = [table.name for table in one.tables]
+    assert names == ["losses", "accuracy", "distances", "reliability"]
+    assert "in bold" not in one.page.read_text()
 
 
-def test_evaluate_refuses_a_template_without_margins_before_any_film_is_searched(
+def test_evaluate_refuses_labels_that_cannot_be_compared_before_any_film_is_searched(
     films: list[str], config: EvaluateConfig, tmp_path: Path
 ) -> None:
     drawn = load_annotation(str(config.template))
     save_annotation(replace(drawn, landmarks={}), tmp_path / "bare.json")
-    bare = replace(config, template=str(tmp_path / "bare.json"))
-    with pytest.raises(SettingsError, match="areas with 0 landmarks; expected both margins"):
-        kneematch.evaluate(films, tmp_path / "out", bare)
-    assert not (tmp_path / "out").exists()
+    labels = tmp_path / "labels.csv"
+    labels.write_text("id,knee,x1,y1,x2,y2\nanother,L,1,1,9,9\n")
+    out = tmp_path / "out"
+    with pytest.raises(SettingsError, match="lacks the landmarks plateau_medial and"):
+        evaluate(films, out, replace(config, template=str(tmp_path / "bare.json")))
+    with pytest.raises(SettingsError, match="labels none of the films"):
+        evaluate(films, out, replace(config, truth=labels))
+    assert not out.exists()
 
 
 def test_evaluate_writes_every_table_to_all_files(done: EvaluateResult) -> None:
     names = [table.name for table in done.tables]
-    assert len(set(names)) == len(names)
-    assert {"losses", "pairs", "uniformity", "accuracy", "reliability", "failures"} <= set(names)
-    page, latex = done.page.read_text(), (done.out / "tables.tex").read_text()
-    numbers = json.loads((done.out / "evaluation.json").read_text())
-    assert list(numbers["tables"]) == names
+    made = ["losses", "pairs", "accuracy", "distances", "reliability", "failures"]
+    assert names == made
+    page = done.page.read_text()
     for table in done.tables:
         assert table.caption in page
-        assert f"\\label{{tab:{table.name}}}" in latex
         assert len(read_table(done.out / f"{table.name}.csv")) == len(table.rows)
 
 
-def test_evaluate_has_the_losses_of_the_runs_own_tables(done: EvaluateResult) -> None:
+def test_evaluate_has_the_losses_of_the_papers_own_runs(done: EvaluateResult) -> None:
     for row in read_table(done.out / "losses.csv"):
         detected = read_table(done.out / "runs" / row["method"] / "detections.csv")
         assert int(row["films"]) == 2  # without that of the template
         total = sum(float(knee["loss"]) for knee in detected if OWN not in knee["film"])
-        assert float(row["left + right loss"]) == pytest.approx(total / 2, abs=1e-5)
+        assert float(row["left + right loss"]) == pytest.approx(total / 2, abs=5e-5)
         assert float(row["ms a film"]) > 0
 
 
 def test_evaluate_leaves_the_templates_own_knee_out_and_says_so(done: EvaluateResult) -> None:
     assert "The template's own knee, in the" in done.page.read_text()
-    numbers = json.loads((done.out / "evaluation.json").read_text())["tables"]
-    assert {row["crops"] for row in numbers["uniformity"]} == {5}
-    assert {row["knees"] for row in numbers["accuracy"] if row["source"] == "all"} == {5}
-    assert all(row["missed"] == 0 for row in numbers["accuracy"])
+    rows = [row for row in read_table(done.out / "accuracy.csv") if row["source"] == "all"]
+    assert [(row["knees"], row["missed"]) for row in rows] == [("5", "0")] * 2
     assert min(knee.loss for run in done.runs for k in run.found.values() for knee in k) > 0.005
 
 
-def test_evaluate_draws_figures_and_shows_them_on_the_page(done: EvaluateResult) -> None:
-    page = done.page.read_text()
-    assert list(done.drawings) == ["figure", "outlines", "curve"]
-    for drawing in done.drawings:
-        assert f"]({drawing}.png)" in page
-        assert (done.out / f"{drawing}.pdf").read_bytes().startswith(b"%PDF")
-        with Image.open(done.out / f"{drawing}.png") as picture:
-            assert np.asarray(picture.convert("L")).std() > 1  # not an empty page
+def test_evaluate_draws_a_figure_and_shows_it_on_the_page(done: EvaluateResult) -> None:
+    assert "](figure.png)" in done.page.read_text()
+    assert (done.out / "figure.pdf").read_bytes().startswith(b"%PDF")
+    with Image.open(done.out / "figure.png") as picture:
+        assert np.asarray(picture.convert("L")).std() > 1  # not an empty page
 
 
 def test_evaluate_lists_a_film_that_failed_once(done: EvaluateResult, films: list[str]) -> None:
@@ -135,29 +126,17 @@ def test_evaluate_keeps_all_that_is_needed_to_repeat_it(done: EvaluateResult, fo
     numbers = json.loads((done.out / "evaluation.json").read_text())
     assert numbers["command"] == sys.argv
     assert numbers["settings"]["truth"] == str(folder / "truth.csv")
-    assert numbers["settings"]["methods"] == list(METHODS)
     assert set(numbers["sha256"]) == {"model", "template", "template_film"}
     assert "kneematch" in numbers["versions"]
     assert numbers["films"] == 4
-
-
-def test_evaluate_refuses_labels_of_other_films_before_reading_any(
-    films: list[str], config: EvaluateConfig, tmp_path: Path
-) -> None:
-    labels = tmp_path / "labels.csv"
-    labels.write_text("id,knee,x1,y1,x2,y2\nanother,L,1,1,9,9\n")
-    with pytest.raises(SettingsError, match="no film is labelled"):
-        evaluate(films, tmp_path / "out", replace(config, truth=labels))
-    assert not (tmp_path / "out").exists()
 
 
 def test_evaluate_refuses_a_folder_with_an_evaluation_before_reading_a_film(
     done: EvaluateResult, films: list[str], config: EvaluateConfig
 ) -> None:
     other = replace(config, methods=("sliding",))  # which is not there, but its neighbours are
-    with pytest.raises(SettingsError, match="--resume") as refused:
+    with pytest.raises(SettingsError, match="--resume"):
         evaluate(films, done.out, other)
-    assert "\n" not in str(refused.value)
     assert not (done.out / "runs" / "sliding").exists()
 
 
@@ -170,17 +149,14 @@ def test_evaluate_with_force_leaves_nothing_of_the_evaluation_before(
     alone = replace(config, methods=("search",), truth=None, force=True)
     again = evaluate(films[1:2], out, alone)
     assert not (out / "accuracy.csv").exists()
-    assert not (out / "curve.png").exists()
     assert (out / "notes.csv").exists()
-    assert list(again.drawings) == ["figure", "outlines"]
+    assert list(again.drawings) == ["figure"]
 
 
-@pytest.mark.parametrize("labelled", [False, True])
 def test_evaluate_without_a_usable_film_writes_tables_and_no_figures(
-    config: EvaluateConfig, tmp_path: Path, labelled: bool
+    config: EvaluateConfig, tmp_path: Path
 ) -> None:
-    truth = config.truth if labelled else None
-    alone = replace(config, methods=("search",), truth=truth)
+    alone = replace(config, methods=("search",))
     empty = tmp_path / "phantom-00000.dcm"  # labelled, but no film
     empty.touch()
     nothing = evaluate([str(empty)], tmp_path / "out", alone)
@@ -197,30 +173,6 @@ def test_evaluate_removes_nothing_when_it_refuses_to_resume(
         evaluate(films[:2], done.out, other)
     assert done.page.exists()
     assert (done.out / "accuracy.csv").exists()
-
-
-def test_evaluate_takes_the_first_films_of_a_series_in_a_folder(
-    folder: Path, config: EvaluateConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="kneematch")
-    films = tmp_path / "films"
-    films.mkdir()
-    shutil.copy(folder / "phantom-00001.dcm", films / "film.dcm")
-    shutil.copy(folder / "phantom-00002.dcm", films / "later.dcm")
-    (films / "notes.txt").write_text("not a film")
-    write_dicom(
-        films / "a.dcm",
-        np.zeros((64, 80), np.float32),
-        mm_per_px=None,
-        laterality=None,
-        series="Pelvis",
-    )
-    chosen = replace(config, methods=("search",), truth=None, limit=1, series="PHANTOM")
-    found = evaluate([str(films)], tmp_path / "out", chosen)
-    assert list(found.runs[0].found) == [str(films / "film.dcm")]
-    assert "1 of 3 films are of other series" in caplog.messages
-    with pytest.raises(SettingsError, match="none of 3 films"):
-        evaluate([str(films)], tmp_path / "new", replace(chosen, series="hand"))
 
 
 def test_evaluate_ranks_templates(folder: Path, config: EvaluateConfig, tmp_path: Path) -> None:

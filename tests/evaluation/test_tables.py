@@ -1,4 +1,4 @@
-"""Tables as Markdown, LaTeX and CSV, and the files of an evaluation."""
+"""Tables as Markdown and CSV, and the files of an evaluation."""
 
 import csv
 import io
@@ -7,12 +7,10 @@ from pathlib import Path
 
 from kneematch.evaluation.config import EvaluateConfig
 from kneematch.evaluation.tables import (
-    Column,
     Table,
     columns,
     remove_evaluation,
     to_csv,
-    to_latex,
     to_markdown,
     write_evaluation,
 )
@@ -26,10 +24,6 @@ TABLE = Table(
 
 
 ODD = Table("losses", "A caption.", columns("film", "loss:2"), (("\udcff.dcm", 0.5),))
-
-
-def test_columns_have_the_digits_after_the_colon() -> None:
-    assert columns("a, b", "c:0", "d:p") == (Column("a, b"), Column("c", 0), Column("d", 3, True))
 
 
 def test_to_csv_writes_all_digits_and_nothing_for_none() -> None:
@@ -53,17 +47,10 @@ def test_to_markdown_has_as_many_cells_in_every_row() -> None:
     assert lines[-1] == TABLE.caption
 
 
-def test_to_latex_escapes_special_characters() -> None:
-    text = to_latex(TABLE)
-    assert r"\caption{100 \% of films\_a \& b}" in text
-    assert r"neural+sharpen & 0.123 & $<$ 0.001 \\" in text
-    assert r"\label{tab:losses}" in text
-    assert r"\begin{tabular}{lrr}" in text
-
-
 def write(out: Path, *tables: Table) -> None:
     config = EvaluateConfig(grid=2, methods=("neural",))
-    write_evaluation(out, config, 3, "cpu", {"model": "abc"}, tables, {"figure": "Areas."})
+    facts = {"films": 3, "device": "cpu", "sha256": {"model": "abc"}}
+    write_evaluation(out, config, facts, tables, {"figure": "Areas."})
 
 
 def test_write_evaluation_writes_names_that_are_not_utf8(tmp_path: Path) -> None:
@@ -75,15 +62,13 @@ def test_write_evaluation_writes_names_that_are_not_utf8(tmp_path: Path) -> None
     assert b"![Figure](figure.png)\n\nAreas." in page
 
 
-def test_write_evaluation_keeps_settings_hashes_and_tables_without_nan(tmp_path: Path) -> None:
-    broken = Table("failures", "", columns("a:1", "b:1"), ((float("nan"), 1.5),))
-    write(tmp_path, ODD, broken)
-    numbers = json.loads((tmp_path / "evaluation.json").read_text(), parse_constant=None)
+def test_write_evaluation_keeps_settings_and_hashes(tmp_path: Path) -> None:
+    write(tmp_path, ODD)
+    numbers = json.loads((tmp_path / "evaluation.json").read_text())
     assert numbers["settings"]["grid"] == 2
     assert numbers["settings"]["out"] == str(tmp_path)
     assert numbers["sha256"] == {"model": "abc"}
     assert numbers["films"] == 3
-    assert numbers["tables"]["failures"] == [{"a": None, "b": 1.5}]
 
 
 def test_remove_evaluation_removes_its_own_files_and_nothing_else(

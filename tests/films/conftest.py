@@ -127,8 +127,9 @@ def assert_refused() -> Callable[..., None]:
             read(path)
         message = str(caught.value)
         assert message.startswith(f"{path}: ")
-        assert message.count("; ") >= 2
+        assert len(message) < len(str(path)) + 300
         assert "\n" not in message
-        assert caught.value.__cause__ is None or isinstance(caught.value.__cause__, OSError)
+        cause = caught.value.__cause__
+        assert cause is None or isinstance(cause, OSError | ValueError)
 
     return check

@@ -1,6 +1,5 @@
 """Files appear whole or not at all, and their versions are told apart."""
 
-import hashlib
 import os
 import resource
 import subprocess
@@ -16,7 +15,6 @@ from kneematch.films.files import (
     ABANDONED_S,
     FileVersion,
     atomic_write,
-    content_hash,
     file_versions,
     make_folder,
     make_out_folder,
@@ -24,14 +22,6 @@ from kneematch.films.files import (
     remove_unfinished,
     writing,
 )
-
-
-def test_atomic_write_puts_the_content_under_the_name(tmp_path: Path) -> None:
-    with atomic_write(tmp_path / "a.txt") as temp:
-        temp.write_text("new")
-        assert not (tmp_path / "a.txt").exists()
-    assert (tmp_path / "a.txt").read_text() == "new"
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
 def test_remove_unfinished_removes_what_is_being_written(tmp_path: Path) -> None:
@@ -42,20 +32,14 @@ def test_remove_unfinished_removes_what_is_being_written(tmp_path: Path) -> None
     assert (tmp_path / "a.txt").read_text() == "old"
 
 
-def test_atomic_write_uses_the_same_folder_and_suffix(tmp_path: Path) -> None:
-    with atomic_write(str(tmp_path / "a.png")) as temp:
-        assert temp.parent == tmp_path
-        assert temp.suffix == ".png"
-        assert temp.name.startswith(".")
-        temp.touch()
-
-
 def test_atomic_write_replaces_an_old_file_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old")
-    with atomic_write(tmp_path / "a.txt") as temp:
+    with atomic_write(str(tmp_path / "a.txt")) as temp:
+        assert (temp.parent, temp.suffix, temp.name[0]) == (tmp_path, ".txt", ".")
         temp.write_text("new")
         assert (tmp_path / "a.txt").read_text() == "old"
     assert (tmp_path / "a.txt").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
 @pytest.mark.parametrize("failure", [ValueError, KeyboardInterrupt])
@@ -97,12 +81,12 @@ def mode(path: Path) -> int:
 @pytest.mark.parametrize("place", ["file", "file/inside"])
 def test_make_out_folder_says_that_there_is_a_file(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SettingsError, match="file: is a file; expected a folder; choose another"):
+    with pytest.raises(SettingsError, match="file is a file, not a folder"):
         make_out_folder(tmp_path / place)
 
 
 def test_make_out_folder_says_that_a_place_cannot_be_written_to() -> None:
-    with pytest.raises(SettingsError, match="/proc/1/x: cannot be written to; expected"):
+    with pytest.raises(SettingsError, match="/proc/1/x: You may not write"):
         make_out_folder(Path("/proc/1/x"))
 
 
@@ -127,7 +111,7 @@ def test_atomic_write_keeps_the_mode_of_a_file_that_was_shared(tmp_path: Path) -
 def test_atomic_write_names_the_file_that_does_not_fit(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with (
-        pytest.raises(SettingsError, match=f"^{path}: cannot be written .File too large"),
+        pytest.raises(SettingsError, match=f"^{path}: It cannot be written: File too large"),
         writing(tmp_path),
         atomic_write(path) as temp,
         at_most_bytes(10),
@@ -225,11 +209,3 @@ def test_file_versions_has_none_for_missing_files(tmp_path: Path) -> None:
 def test_file_versions_does_not_wait_for_a_pipe_to_hash(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert version(tmp_path / "pipe", hashed=True).sha256 == ""
-
-
-@pytest.mark.parametrize("size", [0, 5, 3 << 20])
-def test_content_hash_is_that_of_the_content(tmp_path: Path, size: int) -> None:
-    content = bytes(range(256)) * (size // 256 + 1)
-    path = tmp_path / "model"
-    path.write_bytes(content[:size])
-    assert content_hash(path) == hashlib.sha256(content[:size]).hexdigest()

@@ -155,7 +155,7 @@ def test_check_picture_path_takes_new_names_and_own_pictures(tmp_path: Path) -> 
 
 
 def test_check_picture_path_refuses_a_missing_folder(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="its folder is not there"):
+    with pytest.raises(SettingsError, match="folder does not exist"):
         check_picture_path(tmp_path / "gone" / "a.png", out=tmp_path / "out")
 
 

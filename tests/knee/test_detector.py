@@ -23,11 +23,9 @@ from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.preparation import Preparation
 from kneematch.knee.quality import WRONG_SPACING
-from kneematch.paper.energy import energy, paper_terms
-from kneematch.paper.pose import pose_from_vector, vector_from_pose
-from kneematch.paper.problem import Problem, Solver
+from kneematch.knee.template import cut_template
+from kneematch.paper.energy import Problem, Solver, paper_problem
 from kneematch.paper.split import split
-from kneematch.paper.template import cut_template
 from kneephantoms.phantom import phantom
 
 SIZE = (480, 600)
@@ -53,8 +51,8 @@ def always(theta: Tensor) -> Solver:
     """Claims to have found the same pose on every side of every film."""
 
     def find(problem: Problem) -> Tensor:
-        n, sides = problem.halves.shape[:2]
-        return vector_from_pose(theta.to(problem.halves), problem.height_ratio).expand(n, sides, 4)
+        n, sides = problem.images.shape[:2]
+        return theta.to(problem.images).expand(n, sides, 4)
 
     return find
 
@@ -163,9 +161,8 @@ def test_detection_energy_is_the_papers_in_both_rows(
     detector = detector_at(annotation)
     left, right = detector.detect(film)
     halves = split(film_tensor(film)).pixels[None]
-    v = detector.solver(Problem(paper_terms(halves, detector.template)))
-    height_ratio = detector.template.aspect / 1.6
-    expected = energy(paper_terms(halves, detector.template), pose_from_vector(v, height_ratio))
+    problem = paper_problem(halves, detector.template)
+    expected = problem.energy(detector.solver(problem))
     assert left.energy == right.energy == pytest.approx(expected.item(), abs=1e-5)
     assert left.energy == pytest.approx(left.loss + right.loss, abs=1e-5)  # poses are alike
 
@@ -385,8 +382,8 @@ def test_detector_halves_a_batch_that_does_not_fit_into_memory(
     roomy, tried = detector_at(annotation), list[int]()
 
     def short_of_memory(problem: Problem) -> Tensor:
-        tried.append(len(problem.halves))
-        if len(problem.halves) > 2:
+        tried.append(len(problem.images))
+        if len(problem.images) > 2:
             raise torch.OutOfMemoryError
         return roomy.solver(problem)
 

@@ -128,13 +128,13 @@ def test_cut_views_shows_what_to_film_says(mirrored: bool, degrees: float, turns
 def test_cut_views_has_plateaus_of_100_pixels_in_the_middle() -> None:
     ends = torch.tensor([[250.0, 240.0], [350.0, 240.0]]).double()
     view = knee_images(
-        film_with_dots(500, 600, []), [KneeLocation(300, 240, 100, 0.0, mirrored=False)]
+        film_with_dots(500, 600, []), [KneeLocation(300, 240, 100, 0.0, lateral_left=False)]
     )
     inside = transform(torch.linalg.inv(view.to_film[0]), ends)
     assert np.abs(inside.numpy() - [[-0.4, 0.0], [0.4, 0.0]]).max() < 0.01
 
 
 def test_cut_views_is_black_below_the_film() -> None:
-    view = knee_images(torch.ones(200, 300), [KneeLocation(150, 190, 100, 0.0, mirrored=False)])
+    view = knee_images(torch.ones(200, 300), [KneeLocation(150, 190, 100, 0.0, lateral_left=False)])
     assert view.pixels[0, -1].max() == 0
     assert view.pixels[0, 150, 125] == pytest.approx(1)

@@ -12,12 +12,12 @@ from kneematch.knee.detection import Detection
 from kneematch.knee.measure import UNCLEAR, measure_outlines
 from kneematch.knee.measuring import find_outlines, measure_knees, outline_network
 from kneematch.knee.quality import METAL
-from kneematch.models.outlines import OutlineNetwork, shipped_network
+from kneematch.models.outlines import OutlineNetwork, builtin_network
 from kneematch.training.phantom_crops import true_outlines
 from kneephantoms.film_plan import plan_film
 from kneephantoms.phantom import Phantom, phantom
 
-SHIPPED = pytest.mark.skipif(not shipped_network().exists(), reason="no built-in outline network")
+SHIPPED = pytest.mark.skipif(not builtin_network().exists(), reason="no built-in outline network")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ def view() -> Tensor:
     made = phantom(1, framing="bilateral")
     knee = made.knees[1]
     assert not knee.implant
-    place = KneeLocation(*knee.centre, 250.0, 0.0, mirrored=False)
+    place = KneeLocation(*knee.centre, 250.0, 0.0, lateral_left=False)
     return knee_images(torch.from_numpy(made.radiograph.pixels), [place]).pixels[0]
 
 

@@ -6,12 +6,12 @@ from typing import NoReturn
 import numpy as np
 import pytest
 import torch
+from kneematch.knee.loading import load
 from torch import Tensor
 
 from kneematch.errors import NoFrontalKnee, SettingsError
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee import loading, preparation
-from kneematch.knee.loading import load
 from kneematch.knee.preparation import (
     Laterality,
     Preparation,
@@ -20,7 +20,7 @@ from kneematch.knee.preparation import (
     resolve_laterality,
     usual_mirroring,
 )
-from kneematch.models.locator import Locator, shipped_locator
+from kneematch.models.locator import Locator, builtin_locator
 from kneematch.models.markers import Marker
 from kneephantoms.phantom import phantom
 
@@ -191,9 +191,9 @@ def test_prepare_goes_on_without_a_gpu_that_is_full(
     def full(device: str, *, precise: bool) -> Locator:
         if device != "cpu":
             raise torch.OutOfMemoryError
-        return shipped_locator(device, precise=precise)
+        return builtin_locator(device, precise=precise)
 
-    monkeypatch.setattr(preparation, "shipped_locator", full)
+    monkeypatch.setattr(preparation, "builtin_locator", full)
     assert_alike(prepared(films, "cpu:0"), expected, 0.0)
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from kneematch.knee.loading import load
 from torch import Tensor
 
 from kneematch.errors import NoFrontalKnee
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import knee_images
-from kneematch.knee.loading import load
 from kneematch.knee.preparation import Preparation, prepare
 from kneematch.knee.quality import (
     ATYPICAL,
@@ -30,9 +30,8 @@ from kneematch.knee.quality import (
     measure_quality,
     sides_differ,
 )
-from kneematch.paper.pose import pose_from_vector
-from kneematch.paper.problem import make_problem
 from kneematch.sampling import rectangle_to_film
+from kneematch.search.robust_energy import robust_problem
 from kneephantoms.phantom import phantom
 
 
@@ -241,8 +240,8 @@ def test_measure_quality_checks_only_films_whose_match_is_doubtful() -> None:
     how = Preparation(locate=False)
     prepared = prepare([load(film, how.device) for film in films], how)
     halves = torch.stack([film.views.pixels for film in prepared])
-    posed = make_problem(halves, detector.template)
-    theta = pose_from_vector(detector.solver(posed), posed.height_ratio)
+    posed = robust_problem(halves, detector.template)
+    theta = detector.solver(posed)
     found = measure_quality(posed, theta, check, neural=True)  # type: ignore[arg-type]
     assert found.mismatch[0].max() < CERTAIN_MISMATCH < found.mismatch[1].max()
     assert checked == [1]

@@ -6,7 +6,6 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from kneematch.models import markers
 from kneematch.models.markers import (
     PATCH,
     REDUCTION,
@@ -15,13 +14,8 @@ from kneematch.models.markers import (
     find_letters,
     marker_networks,
     read_markers,
-    shrink,
 )
 from kneephantoms.phantom import phantom
-
-needs_network = pytest.mark.skipif(
-    markers._installed_networks(torch.device("cpu")) is None, reason="no networks are installed"
-)
 
 
 def lettered(letters: dict[str, tuple[int, int]], size: int = 30) -> Tensor:
@@ -44,11 +38,6 @@ def test_marker_networks_answer_once_per_patch_and_stride(
     network = marker_networks().eval()[name]
     assert network(torch.zeros(2, 1, patch, patch)).shape == (2, 3, 1, 1)
     assert network(torch.zeros(1, 1, patch + 2 * stride, patch + stride)).shape == (1, 3, 3, 2)
-
-
-@pytest.mark.parametrize("size", [(2000, 1000), (300, 400), (2, 900)])
-def test_shrink_makes_the_longest_side_as_long_as_asked(size: tuple[int, int]) -> None:
-    assert max(shrink(torch.zeros(size), 384).shape) == 384
 
 
 def networks_that_answer(spotter: list[float], reader: list[float]) -> torch.nn.ModuleDict:
@@ -75,14 +64,12 @@ def test_find_letters_looks_at_films_of_any_size_up_to_their_edges(size: tuple[i
     assert {marker.letter for marker in found} == {"L"}
 
 
-@needs_network
 def test_read_markers_reads_letters_and_where_they_are() -> None:
     (found,) = read_markers([lettered({"R": (60, 60), "L": (580, 60)})])
     places = {marker.letter: marker.x for marker in found}
     assert places == {"R": pytest.approx(60 / 640, abs=0.02), "L": pytest.approx(0.906, abs=0.02)}
 
 
-@needs_network
 @pytest.mark.parametrize("letters", ["AKE", "387", ""])
 def test_read_markers_takes_nothing_else_for_a_letter(letters: str) -> None:
     (found,) = read_markers(
@@ -91,41 +78,25 @@ def test_read_markers_takes_nothing_else_for_a_letter(letters: str) -> None:
     assert [marker for marker in found if marker.x < 0.8] == []
 
 
-@needs_network
-@pytest.mark.parametrize("x", [16, 200, 202, 204, 206, 624])
+@pytest.mark.parametrize("x", [16, 200, 203, 206, 624])
 def test_read_markers_reads_a_letter_anywhere(x: int) -> None:
     ((found,),) = read_markers([lettered({"R": (x, 16)})])
     assert found.letter == "R"
     assert found.x == pytest.approx(x / 640, abs=0.01)
 
 
-@needs_network
 def test_read_markers_does_not_read_mirrored_letters() -> None:
     film = lettered({"R": (60, 60), "L": (580, 60)}).flip(1)
     assert read_markers([film]) == [()]
 
 
-@needs_network
 def test_read_markers_reads_films_of_any_sizes_together() -> None:
-    films = [
-        lettered({"R": (60, 60)}),
-        torch.zeros(40, 900),
-        lettered({"L": (60, 60)})[:500],
-        lettered({"L": (580, 60), "R": (60, 60)}),
-    ]
+    films = [lettered({"R": (60, 60)}), torch.zeros(40, 900), lettered({"L": (60, 60)})[:500]]
     together = read_markers(films)
-    assert [{marker.letter for marker in found} for found in together] == [
-        {"R"},
-        set(),
-        {"L"},
-        {"R", "L"},
-    ]
+    assert [{marker.letter for marker in found} for found in together] == [{"R"}, set(), {"L"}]
+    assert read_markers([]) == []
     for film, found in zip(films, together, strict=True):
         (alone,) = read_markers([film])
         assert [marker.letter for marker in found] == [marker.letter for marker in alone]
         for one, other in zip(found, alone, strict=True):
             assert one.x == pytest.approx(other.x, abs=1e-4)
-
-
-def test_read_markers_takes_no_films() -> None:
-    assert read_markers([]) == []

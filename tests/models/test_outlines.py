@@ -93,12 +93,9 @@ def test_load_network_returns_what_was_saved(network: OutlineNetwork, tmp_path: 
 
 
 def test_load_network_refuses_other_files(network: OutlineNetwork, tmp_path: Path) -> None:
-    missing = tmp_path / "missing.safetensors"
-    with pytest.raises(SettingsError, match=r"no such file; expected the outline network"):
-        load_network(missing)
     other = tmp_path / "other.safetensors"
     save_file({"weight": torch.zeros(2)}, other)
-    with pytest.raises(SettingsError, match="not an outline network"):
+    with pytest.raises(SettingsError, match="is not an outline network"):
         load_network(other)
     with torch.no_grad():
         network.head.weight[:] = torch.nan

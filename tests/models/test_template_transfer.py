@@ -10,13 +10,13 @@ from torch import Tensor
 from kneematch.errors import TemplateError
 from kneematch.films.annotation import annotate
 from kneematch.knee.knee_images import film_tensor
+from kneematch.knee.template import cut_from_view
 from kneematch.models.cpu_inference import float_network
-from kneematch.models.model_file import Model, load_model, shipped_model
+from kneematch.models.model_file import Model, builtin_model, load_model
+from kneematch.models.pose_jitter import corner_distance
 from kneematch.models.template_transfer import transfer_template
 from kneematch.models.two_stage import TwoStageNetworks
-from kneematch.paper.pose import corner_distance
 from kneematch.paper.split import split
-from kneematch.paper.template import cut_from_view
 from kneematch.sampling import View, resize
 from kneephantoms.phantom import phantom
 
@@ -26,7 +26,7 @@ NOTHING = torch.tensor([1.0, 0, 0, 0])
 
 @pytest.fixture(scope="module")
 def model() -> Model:
-    return load_model(shipped_model())
+    return load_model(builtin_model())
 
 
 @pytest.fixture(scope="module")
@@ -85,14 +85,5 @@ def test_transfer_template_refuses_what_is_not_a_knee(
         "clouds": resize(torch.rand(20, 12, generator=drawn), (800, 500)),
         "black": torch.zeros(800, 500),
     }[name]
-    with pytest.raises(TemplateError, match=r"sees no knee .*expected a frontal knee.*annotate"):
+    with pytest.raises(TemplateError, match="sees no frontal knee"):
         transfer_template(networks, half, torch.tensor([0.4, 0.0, 0.0, 0.0]))
-
-
-def test_transfer_template_refuses_untrained_networks(networks: TwoStageNetworks) -> None:
-    def nowhere(images: Tensor) -> Tensor:
-        return torch.full((*images.shape[:-2], 4), torch.nan)
-
-    lost = TwoStageNetworks(nowhere, nowhere, networks.coarse_aspect, networks.fine_aspect)
-    with pytest.raises(TemplateError, match="sees no knee"):
-        transfer_template(lost, torch.zeros(800, 500), torch.tensor([0.4, 0.0, 0.0, 0.0]))

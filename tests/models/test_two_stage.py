@@ -6,13 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.models.two_stage import (
-    ENLARGE,
-    TwoStageNetworks,
-    network_solver,
-)
-from kneematch.paper.pose import enlarge_pose, pose_from_vector, relative_pose, vector_from_pose
-from kneematch.paper.problem import Problem, Solution, make_problem
+from kneematch.models.two_stage import TwoStageNetworks, network_solver, paper_solver
+from kneematch.paper.algorithm2 import ENLARGE
+from kneematch.paper.energy import Problem, Solution, paper_problem
+from kneematch.paper.pose import enlarge_pose, pose_from_vector, relative_pose
 
 COARSE, FINE, IMAGE = 1.1, 0.9, 1.6  # height over width
 COARSE_V = torch.tensor([0.2, -0.3, 0.1, 0.4])
@@ -34,12 +31,12 @@ def test_two_stage_networks_enlarge_the_coarse_patch(clouds: Callable) -> None:
     halves = clouds(2, 2)
     coarse, fine = Fixed(COARSE_V), Fixed(FINE_V)
     both = TwoStageNetworks(coarse, fine, COARSE, FINE)
-    frames = both.frames(halves)
+    crops = both.crop_poses(halves)
     patch = pose_from_vector(COARSE_V, COARSE / IMAGE)
     assert ENLARGE == 1.2
-    assert torch.allclose(frames, enlarge_pose(patch, 1.2).expand(2, 2, 4), atol=1e-6)
+    assert torch.allclose(crops, enlarge_pose(patch, 1.2).expand(2, 2, 4), atol=1e-6)
     theta = both.poses(halves)
-    seen = relative_pose(frames, theta, COARSE, IMAGE)
+    seen = relative_pose(crops, theta, COARSE, IMAGE)
     assert torch.allclose(seen, pose_from_vector(FINE_V, FINE / COARSE).expand(2, 2, 4), atol=1e-5)
     assert coarse.seen[0].shape == fine.seen[0].shape == (2, 2, 224, 224)
 
@@ -58,26 +55,41 @@ def test_two_stage_networks_show_the_half_and_then_its_frame() -> None:
 
 def test_network_solver_returns_the_networks_pose(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds(seed=1))
-    asked = make_problem(clouds(3, 2), template)
+    asked = paper_problem(clouds(3, 2), template)
     networks = TwoStageNetworks(Fixed(COARSE_V), Fixed(FINE_V), COARSE, template.aspect)
-    theta = pose_from_vector(network_solver(networks)(asked), asked.height_ratio)
-    assert torch.allclose(theta, networks.poses(asked.halves), atol=1e-5)
+    theta = network_solver(networks)(asked)
+    assert torch.allclose(theta, networks.poses(asked.images), atol=1e-5)
+
+
+def solved(problem: Problem, theta: Tensor) -> Solution:
+    """A refinement that turns poses a little."""
+    moved = theta + torch.tensor([0.0, 0.0, 0.0, 0.01])
+    return Solution(moved, problem.energy(moved))
 
 
 def test_network_solver_starts_a_refinement_at_the_networks_pose(
     clouds: Callable, cut: Callable
 ) -> None:
-    template, theta = cut(clouds())
-    asked = make_problem(clouds()[None, None], template)
-    start = vector_from_pose(theta, asked.height_ratio).float()[None, None]
+    template, _ = cut(clouds())
+    asked = paper_problem(clouds(1, 2), template)
+    networks = TwoStageNetworks(Fixed(COARSE_V), Fixed(FINE_V), COARSE, template.aspect)
+    start, found = (network_solver(networks, each)(asked) for each in (None, solved))
+    assert torch.allclose(found, solved(asked, start).theta, atol=1e-6)
 
-    class Given:
-        def poses(self, halves: Tensor) -> Tensor:
-            return theta.to(halves)[None, None]
 
-    def sharpen(problem: Problem, v: Tensor) -> Solution:
-        assert problem is asked
-        assert torch.allclose(v, start, atol=1e-5)
-        return Solution(v + 1, problem.energy(v + 1))
+def test_paper_solver_refines_in_the_enlarged_patches(clouds: Callable, cut: Callable) -> None:
+    template, _ = cut(clouds())
+    asked = paper_problem(clouds(1, 2), template)
+    networks = TwoStageNetworks(Fixed(COARSE_V), Fixed(FINE_V), COARSE, template.aspect)
+    seen: list[tuple[Problem, Tensor]] = []
 
-    assert torch.allclose(network_solver(Given(), sharpen)(asked), start + 1, atol=1e-5)
+    def refine(problem: Problem, theta: Tensor) -> Solution:
+        seen.append((problem, theta))
+        return solved(problem, theta)
+
+    found = paper_solver(networks, (66, 60), refine)(asked)
+    (problem, start), wanted = seen[0], solved(asked, networks.poses(asked.images)).theta
+    assert problem.images.shape == (1, 2, 66, 60)
+    inside = pose_from_vector(FINE_V, template.aspect / COARSE).expand(1, 2, 4)
+    assert torch.allclose(start, inside, atol=1e-5)
+    assert torch.allclose(found, wanted, atol=1e-5)  # a rotation in the patch is one in the image

@@ -1,4 +1,4 @@
-"""Adam: the best of all values met, and a descent that arrives."""
+"""Sharpening: the best of all values met, and a descent that arrives."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,78 +7,73 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.paper.pose import vector_from_pose
-from kneematch.paper.problem import make_problem
-from kneematch.paper.sharpening import adam
+from kneematch.paper.energy import paper_problem
+from kneematch.paper.pose import pose_from_vector
+from kneematch.paper.sharpening import RATE, STEPS, sharpen
+from kneematch.search import settings
 
 
 @dataclass
 class Wavy:
     """A stand-in for a problem that remembers what it was asked."""
 
+    height_ratio: float = 0.7
     asked: list[Tensor] = field(default_factory=list)
     told: list[Tensor] = field(default_factory=list)
 
-    def energy(self, v: Tensor) -> Tensor:
-        value = (v.square().mean((1, 2)) + (300 * v).sin().mean((1, 2))).clone()
-        self.asked.append(v.detach().clone())
+    def energy(self, theta: Tensor) -> Tensor:
+        value = theta.square().mean((1, 2)) + (900 * theta).sin().mean((1, 2))
+        self.asked.append(theta.detach().clone())
         self.told.append(value.detach().clone())
         return value
 
 
-def test_adam_returns_the_best_of_301_values() -> None:
-    wavy = Wavy()
-    start = torch.randn(5, 2, 4, generator=torch.Generator().manual_seed(0))
-    found = adam(wavy, start)  # type: ignore[arg-type]
+def starts(*shape: int) -> Tensor:
+    v = torch.randn(*shape, 4, generator=torch.Generator().manual_seed(0))
+    return pose_from_vector(v, 0.7)
+
+
+def test_sharpen_returns_the_best_of_301_values() -> None:
+    wavy, start = Wavy(), starts(5, 2)
+    found = sharpen(wavy, start)  # type: ignore[arg-type]
     told, asked = torch.stack(wavy.told), torch.stack(wavy.asked)
     assert len(told) == 301
-    assert torch.equal(asked[0], start)
+    assert torch.allclose(asked[0], start, atol=1e-5)
     best = told.argmin(0)
     assert torch.equal(found.energy, told.min(0).values)
-    assert torch.equal(found.v, asked[best, torch.arange(5)])
+    assert torch.equal(found.theta, asked[best, torch.arange(5)])
     assert len(set(best.tolist())) > 1  # else the last would have done
 
 
-def test_adam_counts_the_last_value() -> None:
+@pytest.mark.parametrize("steps", [0, 1])
+def test_sharpen_counts_the_start_and_the_last_value(steps: int) -> None:
     wavy = Wavy()
-    found = adam(wavy, torch.full((1, 1, 4), 1e-3), steps=1, rate=1e-4)  # type: ignore[arg-type]
-    assert len(wavy.told) == 2
-    assert torch.equal(found.energy, wavy.told[1])
-
-
-def test_adam_without_steps_returns_the_start() -> None:
-    start = torch.full((2, 1, 4), 0.3)
-    found = adam(Wavy(), start, steps=0)  # type: ignore[arg-type]
-    assert torch.equal(found.v, start)
-
-
-def test_adam_keeps_a_start_at_the_minimum(clouds: Callable, cut: Callable) -> None:
-    half = clouds()
-    template, theta = cut(half)
-    start = vector_from_pose(theta, 1 / 1.6).float().expand(1, 2, 4)
-    found = adam(make_problem(half.expand(1, 2, 192, 120), template, paper=True), start, steps=5)
-    assert torch.equal(found.v, start)
-    assert float(found.energy) < 1e-5
-    assert not found.v.requires_grad
+    found = sharpen(wavy, starts(1, 1), steps=steps)  # type: ignore[arg-type]
+    assert len(wavy.told) == steps + 1
+    assert float(found.energy) == min(float(value) for value in wavy.told)
 
 
 @pytest.mark.parametrize("sides", [1, 2])
-def test_adam_descends_to_a_template_nearby(clouds: Callable, cut: Callable, sides: int) -> None:
-    half = clouds()
-    template, theta = cut(half)
-    question = make_problem(half.expand(1, sides, 192, 120), template, paper=True)
-    truth = vector_from_pose(theta, 1 / 1.6).float().expand(1, sides, 4)
-    start = truth + torch.tensor([0.03, -0.04, 0.03, 0.2])
-    found = adam(question, start, steps=100)
+def test_sharpen_descends_to_a_template_nearby(clouds: Callable, cut: Callable, sides: int) -> None:
+    template, theta = cut(clouds())
+    question = paper_problem(clouds().expand(1, sides, 192, 120), template)
+    truth = theta.float().expand(1, sides, 4)
+    start = truth + torch.tensor([0.01, -0.02, 0.02, 0.02])
+    found = sharpen(question, start, steps=100)
     assert question.energy(start) > 0.02
     assert float(found.energy) < 2e-3
-    assert torch.allclose(found.energy, question.energy(found.v))
+    assert torch.allclose(found.energy, question.energy(found.theta))
+    assert not found.theta.requires_grad
 
 
-@pytest.mark.parametrize("paper", [True, False])
-def test_adam_is_finite_on_black_halves(clouds: Callable, cut: Callable, paper: bool) -> None:
-    template, _ = cut(clouds())
-    question = make_problem(torch.zeros(2, 2, 192, 120), template, paper=paper)
-    found = adam(question, torch.full((2, 2, 4), 0.1), steps=3)
+def test_sharpen_is_finite_on_black_images(clouds: Callable, cut: Callable) -> None:
+    question = paper_problem(torch.zeros(2, 2, 192, 120), cut(clouds())[0])
+    found = sharpen(question, starts(2, 2), steps=3)
     assert bool(found.energy.isfinite().all())
-    assert bool(found.v.isfinite().all())
+    assert bool(found.theta.isfinite().all())
+
+
+def test_settings_have_the_defaults_of_the_room() -> None:
+    from kneematch.paper import grid_search
+
+    assert settings.DEFAULT_SETTINGS == (STEPS, RATE, grid_search.N_SCALES, grid_search.STRIDE)

@@ -4,24 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 
-from kneematch.paper.energy import losses
-from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE, pose_from_vector
-from kneematch.paper.problem import Problem, make_problem
+from kneematch.paper.energy import paper_problem
 from kneematch.paper.sliding_window import SCALES, sliding_window
 
 OWN = 50 / 120  # the scale of the template in the clouds that it was cut from
-
-
-def poses(question: Problem, found: Tensor) -> Tensor:
-    return pose_from_vector(found.double(), question.height_ratio)
-
-
-def test_sliding_window_has_five_scales_in_the_range_of_poses() -> None:
-    assert len(SCALES) == 5
-    assert min(SCALES) > SCALE_MIN
-    assert max(SCALES) < SCALE_MIN + SCALE_RANGE
 
 
 @pytest.mark.parametrize("negative", [False, True])
@@ -32,9 +19,9 @@ def test_sliding_window_finds_a_planted_template_exactly(
     template, truth = cut(clouds())
     halves = clouds(2, sides, seed=1)
     halves[..., 70:120, 40:90] = template.image
-    question = make_problem(1 - halves if negative else halves, template, paper=True)
+    question = paper_problem(1 - halves if negative else halves, template)
     found = sliding_window(question, scales=(0.3, OWN, 0.6))
-    assert torch.allclose(poses(question, found), truth.expand(2, sides, 4), atol=1e-5)
+    assert torch.allclose(found.double(), truth.expand(2, sides, 4), atol=1e-5)
     assert question.energy(found).max() < 1e-4
 
 
@@ -43,9 +30,9 @@ def test_sliding_window_takes_the_scale_of_the_lowest_sum_over_both_sides(
 ) -> None:
     template, _ = cut(clouds())
     halves = clouds(4, 2, seed=1)
-    question = make_problem(halves, template, paper=True)
+    question = paper_problem(halves, template)
     each = [sliding_window(question, scales=(scale,)) for scale in SCALES]
-    sums = torch.stack([losses(question.terms, poses(question, one).float()) for one in each])
+    sums = torch.stack([question.losses(one) for one in each])
     best = sums.sum(-1).argmin(0)
     together = sliding_window(question)
     for n, k in enumerate(best):
@@ -53,30 +40,12 @@ def test_sliding_window_takes_the_scale_of_the_lowest_sum_over_both_sides(
     assert len(set(best.tolist())) > 1
 
 
-def test_sliding_window_treats_sides_independently_at_one_scale(
-    clouds: Callable, cut: Callable
-) -> None:
-    template, _ = cut(clouds())
-    halves = clouds(1, 2, seed=1)
-    both = sliding_window(make_problem(halves, template, paper=True), scales=(OWN,))
-    left = sliding_window(make_problem(halves[:, :1], template, paper=True), scales=(OWN,))
-    assert torch.allclose(both[:, :1], left)
-
-
-def test_sliding_window_does_not_depend_on_the_batch(clouds: Callable, cut: Callable) -> None:
-    template, _ = cut(clouds())
-    halves = clouds(3, 2, seed=1)
-    together = sliding_window(make_problem(halves, template, paper=True))
-    alone = sliding_window(make_problem(halves[1:2], template, paper=True))
-    assert torch.equal(together[1], alone[0])
-
-
 @pytest.mark.parametrize("grey", [0.0, 0.7])
 def test_sliding_window_is_finite_on_a_single_grey(
     clouds: Callable, cut: Callable, grey: float
 ) -> None:
     template, _ = cut(clouds())
-    question = make_problem(torch.full((1, 2, 192, 120), grey), template, paper=True)
+    question = paper_problem(torch.full((1, 2, 192, 120), grey), template)
     found = sliding_window(question)
     assert bool(found.isfinite().all())
     assert float(question.energy(found)) == pytest.approx(2, abs=0.1)

@@ -6,9 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.ndimage import map_coordinates
-from torch import Tensor
 
-from kneematch.errors import NotARadiograph
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import (
@@ -23,7 +21,7 @@ from kneematch.paper.split import (
 from kneematch.sampling import View, transform
 from kneephantoms.phantom import phantom
 
-PHANTOMS = 40  # benchmarks/geometry.py looks at 200
+PHANTOMS = 40
 CORNERS = torch.tensor([[-1.0, -1], [1, 1]], dtype=torch.float64)
 
 
@@ -77,16 +75,10 @@ def assert_shows_the_film(
     assert np.all(pixels[outside] == 0)
 
 
-@pytest.mark.parametrize(("width", "axis"), [(256, 128), (256, 110), (200, 117), (256, 155)])
+@pytest.mark.parametrize(("width", "axis"), [(256, 110), (200, 117)])
 def test_symmetry_axis_of_a_symmetric_film_is_found(width: int, axis: int) -> None:
     film = symmetric(180, width, axis)
     assert symmetry_axis(torch.from_numpy(film.pixels)) == axis
-
-
-@pytest.mark.parametrize("axis", [900.0, 1024.0, 1130.0])
-def test_symmetry_axis_of_a_large_film_is_exact_to_a_pixel_of_the_copy(axis: float) -> None:
-    film = symmetric(600, 2048, axis)
-    assert symmetry_axis(torch.from_numpy(film.pixels)) == pytest.approx(axis, abs=2048 / 256)
 
 
 def test_symmetry_axis_is_searched_in_the_middle_quarter_only() -> None:
@@ -100,25 +92,6 @@ def test_split_separates_the_knees_of_phantoms() -> None:
         left, right = made.knees
         axis = symmetry_axis(torch.from_numpy(made.radiograph.pixels))
         assert left.plateau_right[0] < axis < right.plateau_left[0], f"seed {seed}"
-
-
-def test_split_maps_points_of_phantoms_to_the_film_and_back() -> None:
-    points = torch.rand(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    points = 2 * points - 1
-    half_px = torch.tensor([HALF_SIZE[1], HALF_SIZE[0]]) / 2
-    for seed in range(5):
-        halves = split(film_tensor(phantom(seed, size=(400, 500)).radiograph))
-        there = transform(halves.to_film, points)
-        back = transform(torch.linalg.inv(halves.to_film), there)
-        assert ((back - points).abs() * half_px).max() < 1e-3
-
-
-def test_split_returns_800_by_500_pixels_and_maps_in_double_precision() -> None:
-    halves = split(film_tensor(symmetric(300, 256, 120)))
-    assert halves.pixels.shape == (2, 800, 500)
-    assert halves.pixels.dtype == torch.float32
-    assert halves.to_film.shape == (2, 3, 3)
-    assert halves.to_film.dtype == torch.float64
 
 
 @pytest.mark.parametrize("size", [(200, 256), (640, 256), (900, 250), (300, 1000)])
@@ -173,27 +146,6 @@ def test_split_shows_at_every_pixel_what_lies_there_on_the_film(size: tuple[int,
     assert_shows_the_film(film, halves, RIGHT, (width - round(1.1 * (width - axis)), width))
 
 
-def test_split_mirrors_the_left_half_only() -> None:
-    halves = split(film_tensor(slope(400, 300)))
-    row = halves.pixels[:, 400]
-    assert bool((row[LEFT, 150:350].diff() < 0).all())
-    assert bool((row[RIGHT, 150:350].diff() > 0).all())
-    assert float(halves.to_film[LEFT, 0, 0]) < 0 < float(halves.to_film[RIGHT, 0, 0])
-
-
-def test_split_makes_equal_halves_of_a_symmetric_film() -> None:
-    halves = split(film_tensor(symmetric(450, 256, 128)))
-    assert torch.allclose(halves.pixels[LEFT], halves.pixels[RIGHT], atol=1e-5)
-
-
-def test_split_exchanges_the_halves_of_a_mirrored_film() -> None:
-    film = symmetric(400, 256, 120)
-    film.pixels[100:140, 30:60] = 1.0  # what only the left half shows
-    there = split(film_tensor(film))
-    back = split(film_tensor(Radiograph(np.ascontiguousarray(film.pixels[:, ::-1]))))
-    assert torch.allclose(there.pixels, back.pixels.flip(0), atol=1e-5)
-
-
 def test_split_makes_a_fine_checkerboard_grey() -> None:
     rows, columns = np.mgrid[:1600, :1600]
     halves = split(film_tensor(Radiograph(((rows + columns) % 2).astype(np.float32))))
@@ -218,16 +170,6 @@ def test_split_continues_the_film_by_its_outermost_columns(side_margin: float) -
         assert_shows_the_film(by_hand, shifted, side, (span[0] + extra, span[1] + extra))
 
 
-def test_split_without_room_ends_where_the_film_ends() -> None:
-    film = slope(640, 400)
-    assert torch.equal(
-        split(film_tensor(film)).pixels, split(film_tensor(film), side_margin=0.0).pixels
-    )
-    assert not torch.equal(
-        split(film_tensor(film)).pixels, split(film_tensor(film), side_margin=0.1).pixels
-    )
-
-
 @pytest.mark.parametrize("mirrored", [False, True])
 @pytest.mark.parametrize("size", [(500, 200), (200, 300)])
 def test_single_makes_one_half(mirrored: bool, size: tuple[int, int]) -> None:
@@ -239,42 +181,8 @@ def test_single_makes_one_half(mirrored: bool, size: tuple[int, int]) -> None:
     assert_shows_the_film(film, half, 0, (0, size[1]))
 
 
-def test_single_has_room_on_both_sides() -> None:
-    film = slope(500, 200)
-    by_hand = Radiograph(np.pad(film.pixels, ((0, 0), (20, 20)), mode="edge"))
-    there, here = (
-        single(film_tensor(film), mirrored=True, side_margin=0.1),
-        single(film_tensor(by_hand), mirrored=True),
-    )
-    assert torch.allclose(there.pixels, here.pixels, atol=1e-6)
-
-
-@pytest.mark.parametrize("size", [(31, 400), (400, 31), (1, 1), (0, 0)])
-def test_split_refuses_a_film_too_small_for_a_knee(size: tuple[int, int]) -> None:
-    film = Radiograph(np.zeros(size, dtype=np.float32))
-    with pytest.raises(NotARadiograph, match="expected at least 32"):
-        split(film_tensor(film))
-    with pytest.raises(NotARadiograph, match="expected at least 32"):
-        single(film_tensor(film), mirrored=False)
-
-
-@pytest.mark.parametrize("size", [(32, 32), (32, 3000), (3000, 32), (33, 257)])
+@pytest.mark.parametrize("size", [(32, 32), (32, 3000), (3000, 32)])
 def test_split_takes_the_smallest_and_the_slimmest_films(size: tuple[int, int]) -> None:
     halves = split(film_tensor(slope(*size)))
     assert halves.pixels.shape == (2, *HALF_SIZE)
     assert bool(halves.pixels.isfinite().all())
-
-
-def test_split_leaves_the_film_as_it_was() -> None:
-    film = symmetric(300, 256, 120)
-    before = film.pixels.copy()
-    split(film_tensor(film), side_margin=0.1)
-    assert np.array_equal(film.pixels, before)
-
-
-def test_split_does_not_share_memory_with_the_film() -> None:
-    film = symmetric(800, 1000, 500)
-    halves: Tensor = split(film_tensor(film)).pixels
-    kept = halves.clone()
-    film.pixels[:] = 0
-    assert torch.equal(halves, kept)

@@ -13,7 +13,7 @@ import pytest
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import load_annotation
 from kneematch.films.read import read
-from kneematch.paper.template import cut_template
+from kneematch.knee.template import cut_template
 from kneematch.progress import Advance
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import find_template, synthesize

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.run.artifacts import crop_size
 from kneematch.run.config import CROP_PRESETS, DetectConfig, config_from_json
 from kneematch.search.settings import PaperSettings
 
@@ -67,7 +66,7 @@ def test_config_from_json_restores_every_setting() -> None:
 
 def test_crop_size_of_a_preset_is_what_its_name_says() -> None:
     for preset in CROP_PRESETS:
-        size = crop_size(DetectConfig(crops=True, crop_preset=preset))
+        size = DetectConfig(crops=True, crop_preset=preset).crop_size()
         assert size.mm is not None
         assert size.spacing_mm is not None
         assert preset == f"{size.mm:g}mm-{size.mm / size.spacing_mm:.0f}px"

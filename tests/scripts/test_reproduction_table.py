@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from kneematch.evaluation.method_run import MethodRun
-from kneematch.knee.detection import CORNERS, Detection
+from detections import make_detection
+from kneematch.evaluation.method_runs import MethodRun
+from kneematch.knee.detection import Detection
 from reproduce_config import ReproduceConfig
 from reproduce_oai_most import reproduction_table
 from study_films import MOST, OAI
@@ -16,8 +16,7 @@ CONFIG = ReproduceConfig(template=Path("t.json"))
 
 
 def knee(side: str, loss: float) -> Detection:
-    corners = np.array(CORNERS)
-    return Detection(side, "R", 0.3, loss, "positive", "neural", corners, (0.0, 0.0), 2, 2, 0.0)
+    return make_detection(side, loss=loss)
 
 
 def run(method: str, losses: Sequence[float]) -> MethodRun:

@@ -6,15 +6,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.paper.energy import correlation, energy, symmetry_penalty
-from kneematch.paper.pose import pose_from_vector, pose_matrix, vector_from_pose
-from kneematch.paper.problem import Problem, Solution, make_problem, pyramid
+from kneematch.paper.energy import (
+    MakeProblem,
+    Problem,
+    Solution,
+    correlation,
+    paper_problem,
+    symmetry_penalty,
+)
+from kneematch.paper.pose import admissible_pose, pose_from_vector, pose_matrix
 from kneematch.sampling import sample
-from kneematch.search.gauss_newton import Level, Quadratic, descend, linearize, step
+from kneematch.search.gauss_newton import Level, Quadratic, clamp_pose, descend, linearize, step
+from kneematch.search.pyramid import pyramid
+from kneematch.search.robust_energy import robust_problem
 
 LEVELS = Level(8, 10, 0.1), Level(4, 8, 0.05), Level(2, 6, 0.02), Level(2, 4, 0.005)
 
-PAPER = pytest.mark.parametrize("paper", [True, False], ids=["printed", "robust"])
+ENERGY = pytest.mark.parametrize("energy", [paper_problem, robust_problem])
 SIDES = pytest.mark.parametrize("sides", [1, 2])
 OFFSETS = torch.tensor(
     [
@@ -27,75 +35,64 @@ OFFSETS = torch.tensor(
 )  # a factor of the scale, shifts, a turn: inside the valley of the lowest energy
 
 
-def starts(*shape: int) -> Tensor:
-    return torch.randn(*shape, 4, generator=torch.Generator().manual_seed(2))
+def starts(*shape: int, spread: float = 1.0) -> Tensor:
+    v = torch.randn(*shape, 4, generator=torch.Generator().manual_seed(2))
+    return pose_from_vector(spread * v, 1 / 1.6)
 
 
 def descend_all(question: Problem, start: Tensor) -> Solution:
     """Descend from start (N, S, 4) at one resolution after the other."""
     sizes = pyramid(question, tuple(level.shrink for level in LEVELS))
-    theta = pose_from_vector(start, question.height_ratio)
+    theta = start
     for level in LEVELS:
         theta = descend(sizes[level.shrink], theta, level)
-    v = vector_from_pose(theta, question.height_ratio)
-    return Solution(v, question.energy(v))
+    theta = admissible_pose(theta, question.height_ratio)
+    return Solution(theta, question.energy(theta))
 
 
-@PAPER
+@ENERGY
 @pytest.mark.parametrize("sides", [1, 2])
 def test_descend_never_ends_higher_than_it_starts(
-    clouds: Callable, cut: Callable, paper: bool, sides: int
+    clouds: Callable, cut: Callable, energy: MakeProblem, sides: int
 ) -> None:
     template, _ = cut(clouds(seed=1))
-    question = make_problem(clouds(12, sides), template, paper=paper)
-    start = starts(12, sides)
-    level = Level(1, 10, 0.1)
-    before = pose_from_vector(start, question.height_ratio)
+    question = energy(clouds(12, sides), template)
+    before, level = starts(12, sides), Level(1, 10, 0.1)
     after = descend(question, before, level)
     high, low = (linearize(question, theta, level.softness).value for theta in (before, after))
     assert bool((low <= high).all())
     assert (low < high - 0.02).sum() >= 9
 
 
-@PAPER
-@pytest.mark.parametrize("seed", [9, 14, 23, 42, 47])
-def test_descend_returns_to_the_truth(knees: Callable, paper: bool, seed: int) -> None:
+@ENERGY
+@pytest.mark.parametrize("seed", [9, 42, 47])
+def test_descend_returns_to_the_truth(knees: Callable, energy: MakeProblem, seed: int) -> None:
     film = knees(seed)
     count, (height, width) = len(OFFSETS), film.halves.shape[-2:]
     halves = film.halves[1].expand(count, 1, height, width)
-    question = make_problem(halves, film.template, paper=paper)
+    question = energy(halves, film.template)
     truth = film.truth[1]
     around = torch.cat([truth[:1] * OFFSETS[:, :1], truth[1:] + OFFSETS[:, 1:]], dim=1)
-    start = vector_from_pose(around, question.height_ratio).float()[:, None]
-    found = descend_all(question, start)
-    theta = pose_from_vector(found.v.double(), question.height_ratio)[:, 0]
+    found = descend_all(question, around.float()[:, None])
+    theta = found.theta[:, 0]
     apart_px = (theta - truth)[:, :3].abs() * width / 2
     assert apart_px.max() < 0.7
     assert (theta - truth)[:, 3].abs().max() < 0.01
-    at_truth = question.energy(
-        vector_from_pose(truth, question.height_ratio).float().expand(count, 1, 4)
-    )
+    at_truth = question.energy(truth.float().expand(count, 1, 4))
     assert (found.energy - at_truth).max() < 2e-3
 
 
-def test_descend_does_not_depend_on_the_batch(clouds: Callable, cut: Callable) -> None:
-    template, _ = cut(clouds(seed=1))
-    halves, start = clouds(6, 2), starts(6, 2) / 2
-    together = descend_all(make_problem(halves, template), start)
-    alone = descend_all(make_problem(halves[4:5], template), start[4:5])
-    one, other = (pose_from_vector(v, 1 / 1.6) for v in (together.v[4], alone.v[0]))
-    assert ((one - other).abs() * 60).max() < 0.01  # pixels
-
-
-@PAPER
-def test_descend_is_finite_on_black_halves(clouds: Callable, cut: Callable, paper: bool) -> None:
+@ENERGY
+def test_descend_is_finite_on_black_halves(
+    clouds: Callable, cut: Callable, energy: MakeProblem
+) -> None:
     template, _ = cut(clouds())
     halves = clouds(2, 2)
     halves[0] = 0
     halves[1, 0] = 0
-    found = descend_all(make_problem(halves, template, paper=paper), starts(2, 2))
+    found = descend_all(energy(halves, template), starts(2, 2))
     assert bool(found.energy.isfinite().all())
-    assert bool(found.v.isfinite().all())
+    assert bool(found.theta.isfinite().all())
 
 
 def test_step_without_damping_solves_a_quadratic() -> None:
@@ -111,9 +108,9 @@ def test_step_without_damping_solves_a_quadratic() -> None:
     assert damped.norm() < 0.01 * found.norm()
 
 
-def question(clouds: Callable, cut: Callable, *, sides: int, paper: bool) -> Problem:
+def question(clouds: Callable, cut: Callable, *, sides: int, energy: MakeProblem) -> Problem:
     template, _ = cut(clouds(seed=1))
-    return make_problem(clouds(8, sides).double(), template, paper=paper)
+    return energy(clouds(8, sides).double(), template)
 
 
 def poses(sides: int) -> Tensor:
@@ -128,7 +125,7 @@ def soft_energy(problem: Problem, theta: Tensor, softness: float) -> Tensor:
     total = symmetry_penalty(theta)
     for term in problem.terms:
         matrices = pose_matrix(theta, term.template.aspect, problem.image_aspect)
-        patch, image = sample(term.halves, matrices, term.template.size), term.template.image
+        patch, image = sample(term.images, matrices, term.template.size), term.template.image
         whole, red, green = (
             correlation(patch[window], image[window], term.floor)
             for window in (..., term.template.red, term.template.green)
@@ -147,34 +144,23 @@ def soft_energy(problem: Problem, theta: Tensor, softness: float) -> Tensor:
     return total
 
 
-@PAPER
+@ENERGY
 @SIDES
-def test_linearize_value_is_the_energy_when_the_maximum_is_hard(
-    clouds: Callable, cut: Callable, paper: bool, sides: int
-) -> None:
-    asked, theta = question(clouds, cut, sides=sides, paper=paper), poses(sides)
-    found = linearize(asked, theta, 1e-6).value
-    assert found.shape == (8,)
-    assert torch.allclose(found, energy(asked.terms, theta), atol=1e-5)
-
-
-@PAPER
-@SIDES
-@pytest.mark.parametrize("softness", [0.01, 0.1, 0.5])
+@pytest.mark.parametrize("softness", [0.01, 0.5])
 def test_linearize_value_is_the_soft_energy(
-    clouds: Callable, cut: Callable, paper: bool, sides: int, softness: float
+    clouds: Callable, cut: Callable, energy: MakeProblem, sides: int, softness: float
 ) -> None:
-    asked, theta = question(clouds, cut, sides=sides, paper=paper), poses(sides)
+    asked, theta = question(clouds, cut, sides=sides, energy=energy), poses(sides)
     found = linearize(asked, theta, softness).value
     assert torch.allclose(found, soft_energy(asked, theta, softness), atol=1e-9)
 
 
-@PAPER
+@ENERGY
 @SIDES
 def test_linearize_gradient_is_close_to_autograd(
-    clouds: Callable, cut: Callable, paper: bool, sides: int
+    clouds: Callable, cut: Callable, energy: MakeProblem, sides: int
 ) -> None:
-    asked, theta = question(clouds, cut, sides=sides, paper=paper), poses(sides).requires_grad_()
+    asked, theta = question(clouds, cut, sides=sides, energy=energy), poses(sides).requires_grad_()
     wanted = torch.autograd.grad(soft_energy(asked, theta, 0.1).sum(), theta)[0].flatten(1)
     found = linearize(asked, theta.detach(), 0.1).gradient
     # Central differences in the patch, none at its rim: not the derivative of bilinear sampling.
@@ -183,23 +169,12 @@ def test_linearize_gradient_is_close_to_autograd(
     assert torch.cosine_similarity(found, wanted, dim=1).min() > 0.97
 
 
-@PAPER
-@SIDES
-def test_linearize_matrix_is_symmetric_and_positive(
-    clouds: Callable, cut: Callable, paper: bool, sides: int
-) -> None:
-    matrix = linearize(question(clouds, cut, sides=sides, paper=paper), poses(sides), 0.1).matrix
-    assert matrix.shape == (8, 4 * sides, 4 * sides)
-    assert torch.allclose(matrix, matrix.mT)
-    assert torch.linalg.eigvalsh(matrix).min() > -1e-9
-
-
 def test_linearize_matrix_is_the_second_derivative_at_a_perfect_match(
     clouds: Callable, cut: Callable
 ) -> None:
     half = clouds().double()
     template, theta = cut(half)
-    asked = make_problem(half.expand(1, 1, 192, 120), template, paper=True)
+    asked = paper_problem(half.expand(1, 1, 192, 120), template)
     theta = theta.expand(1, 1, 4)
     matrix = linearize(asked, theta, 10.0).matrix[0]  # so soft that it is the windows' mean
     # A step of two pixels is as long as the central difference of the patch.
@@ -210,24 +185,12 @@ def test_linearize_matrix_is_the_second_derivative_at_a_perfect_match(
         assert float(change @ matrix @ change) == pytest.approx(bend, rel=0.2)
 
 
-def test_linearize_has_no_gradient_on_black_halves(clouds: Callable, cut: Callable) -> None:
-    template, _ = cut(clouds())
-    for paper in (True, False):
-        model = linearize(
-            make_problem(torch.zeros(1, 1, 192, 120), template, paper=paper),
-            poses(1)[:1].float(),
-            0.1,
-        )
-        assert bool(model.matrix.isfinite().all())
-        assert torch.allclose(model.gradient, torch.zeros(1, 4))
-
-
-def test_quadratic_where_takes_rows(clouds: Callable, cut: Callable) -> None:
-    asked = question(clouds, cut, sides=2, paper=True)
-    one, other = linearize(asked, poses(2), 0.1), linearize(asked, poses(2).flip(0), 0.1)
-    rows = torch.arange(8) % 3 == 0
-    mixed = one.where(rows, other)
-    for name in ("value", "gradient", "matrix"):
-        a, b, c = (getattr(model, name) for model in (one, other, mixed))
-        assert torch.equal(c[rows], b[rows])
-        assert torch.equal(c[~rows], a[~rows])
+@pytest.mark.parametrize("inside", [1.0, 0.97])
+def test_clamp_pose_changes_only_poses_outside_the_range(inside: float) -> None:
+    v = torch.randn(20, 4, generator=torch.Generator().manual_seed(2))
+    theta = pose_from_vector(0.8 * v.clamp(-2, 2), 0.625)
+    assert torch.allclose(clamp_pose(theta, 0.625, inside), theta, atol=1e-6)
+    clamped = clamp_pose(torch.tensor([[2.0, 0.5, -0.9, 1.0]]), 0.625, inside)
+    scale = 0.15 + inside * 0.8
+    expected = [scale, inside * (1 - scale), -inside * (1 - 0.625 * scale), inside * 0.13]
+    assert clamped[0].tolist() == pytest.approx(expected)

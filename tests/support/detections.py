@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kneematch.knee.detection import Detection
+from kneematch.run.film_record import FilmRecord
 
 
 def make_detection(
@@ -30,3 +31,12 @@ def make_detection(
     laterality = "R" if side == "left" else "L"
     found = Detection(to_film, side, "search", laterality=laterality, energy=0.3, loss=0.1)
     return replace(found, **changes)
+
+
+def make_record(
+    number: int, *knees: Detection, path: str | None = None, **changes: Any
+) -> FilmRecord:
+    """A film of a run with knees that were found, and nothing else changed."""
+    name = f"{number}.dcm" if path is None else path
+    film = FilmRecord(number, name, f"film-{number}", status="ok", size=(200, 300))
+    return replace(film, found=knees, knees=knees, **changes)

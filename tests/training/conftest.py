@@ -1,7 +1,7 @@
-"""Fixtures: five small phantoms, a tiny network, and a loss that records its calls."""
+"""Fixtures: five small phantoms and a tiny network."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,16 +10,15 @@ from torch import Tensor, nn
 
 from kneematch.films.annotation import annotate
 from kneematch.knee.knee_images import film_tensor
+from kneematch.knee.template import cut_from_view
 from kneematch.paper.split import split
-from kneematch.paper.template import cut_from_view
 from kneematch.sampling import View, resize
 from kneematch.training.dataset import FilmsInMemory
-from kneematch.training.phase import Loss
-from kneematch.training.two_phases import TemplatePair
+from kneematch.training.pseudo_labels import TemplatePair
 from kneephantoms.phantom import phantom
 
 SEEDS, FAMILY = (9, 14, 23, 42, 47), 3
-SIZE = (160, 100)  # of a half
+SIZE = (160, 100)  # (height, width) of a half
 
 
 class SmallNetwork(nn.Module):
@@ -45,21 +44,6 @@ class Phantoms:
     templates: TemplatePair
     truth: Tensor  # (5, 2, 4), the poses of the fine box on every knee
     half: Tensor  # (160, 100), the half that was annotated
-
-
-@dataclass
-class RecordingLoss:
-    """A loss that records the batches it is called with, and its values."""
-
-    loss: Loss
-    rows: list[Tensor] = field(default_factory=list)
-    losses: list[Tensor] = field(default_factory=list)
-
-    def __call__(self, network, data, rows, local, generator) -> Tensor:  # type: ignore[no-untyped-def]
-        values = self.loss(network, data, rows, local, generator)
-        self.rows.append(rows.clone())
-        self.losses.append(values.detach().clone())
-        return values
 
 
 @pytest.fixture(scope="session")
@@ -90,8 +74,3 @@ def small_network() -> Callable[[int], SmallNetwork]:
             return SmallNetwork().eval()
 
     return make
-
-
-@pytest.fixture(scope="session")
-def recording() -> Callable[[Loss], RecordingLoss]:
-    return RecordingLoss

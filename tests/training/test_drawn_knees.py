@@ -1,3 +1,5 @@
+"""Tests of joint spaces that people drew."""
+
 import json
 from pathlib import Path
 
@@ -7,11 +9,7 @@ import pytest
 from kneematch.errors import SettingsError
 from kneematch.films.write import write_png16
 from kneematch.knee.joint_space import MEDIAL, minimum_width
-from kneematch.training.drawn_knees import (
-    outlines_of_mask,
-    read_corrected,
-    read_masks,
-)
+from kneematch.training.drawn_knees import outlines_of_mask, read_corrected, read_masks
 
 
 def wedge() -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
@@ -30,12 +28,12 @@ def test_outlines_of_mask_bridges_columns_without_mask() -> None:
     mask = wedge()
     mask[:, 40:50] = False
     assert outlines_of_mask(mask).width_px == 100
-    with pytest.raises(SettingsError, match="expected a joint space"):
+    with pytest.raises(ValueError, match="fewer than 16 columns"):
         outlines_of_mask(np.zeros((80, 120), bool))
 
 
 def test_read_masks_pairs_crops_with_masks(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no masks"):
+    with pytest.raises(SettingsError, match="no crops NAME"):
         list(read_masks(tmp_path))
     crop = np.linspace(0, 1, 80 * 120, dtype=np.float32).reshape(80, 120)
     write_png16(tmp_path / "a-masked.png", crop)
@@ -44,9 +42,13 @@ def test_read_masks_pairs_crops_with_masks(tmp_path: Path) -> None:
     (found,) = read_masks(tmp_path)
     assert found.path == tmp_path / "a-masked.png"
     assert found.outlines.width_px == 100
-    write_png16(tmp_path / "a-masked-mask.png", np.eye(80, dtype=np.float32))
-    with pytest.raises(SettingsError, match="expected the same size"):
-        list(read_masks(tmp_path))
+    for wrong, message in (
+        (np.eye(80), r"\(80, 80\) pixels, but its crop has \(80, 120\)"),
+        (np.eye(80, 120, 110), "a-masked-mask.png cannot be used: the joint space has fewer"),
+    ):
+        write_png16(tmp_path / "a-masked-mask.png", wrong.astype(np.float32))
+        with pytest.raises(SettingsError, match=message):
+            list(read_masks(tmp_path))
 
 
 def test_read_corrected_finds_films_from_another_working_folder(
@@ -71,14 +73,14 @@ def test_read_corrected_finds_films_from_another_working_folder(
 
 
 def test_read_corrected_takes_marked_outlines_only(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"outlines\.json: no such file"):
+    with pytest.raises(SettingsError, match="Make the run with --measure"):
         list(read_corrected(tmp_path))
     film = tmp_path / "film.png"
     write_png16(film, np.linspace(0, 1, 80 * 120, dtype=np.float32).reshape(80, 120))
     plain = {"film": str(film), **outlines_of_mask(wedge()).to_dict()}
     path = tmp_path / "outlines.json"
     path.write_text(json.dumps({"knees": [plain]}))
-    with pytest.raises(SettingsError, match="no corrected outlines"):
+    with pytest.raises(SettingsError, match="has no outlines with"):
         list(read_corrected(tmp_path))
     path.write_text(json.dumps({"knees": [plain, plain | {"corrected": True}]}))
     (knee,) = read_corrected(tmp_path)

@@ -1,3 +1,5 @@
+"""Tests of the tuning of the outline network."""
+
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,9 +12,9 @@ import torch
 from kneematch.errors import SettingsError
 from kneematch.films.write import write_png16
 from kneematch.knee.outlines import Outlines
-from kneematch.models.outlines import JOINT_FRAME, OutlineNetwork, load_network, save_network
+from kneematch.models.outlines import OutlineNetwork, load_network, save_network
 from kneematch.training.drawn_knees import read_masks
-from kneematch.training.outline_augmentation import draw_views
+from kneematch.training.outline_augmentation import sample_crops
 from kneematch.training.outline_training import (
     OutlineConfig,
     maps_of_knees,
@@ -20,18 +22,18 @@ from kneematch.training.outline_training import (
     train_outlines,
     tune_outlines,
 )
-from kneematch.training.phantom_crops import JOINT, draw_maps
+from kneematch.training.phantom_crops import JOINT, render_maps
 
 
 def write_phantom_masks(folder: Path, count: int) -> None:
-    maps = draw_maps(range(count), JOINT)
+    maps = render_maps(range(count), JOINT)
     rows = torch.arange(JOINT.size)[:, None] + 0.5
     for knee in range(count):
         left, right = maps.margins[knee, :, 0]
         columns = torch.arange(JOINT.size) + 0.5
         inside = (columns > left) & (columns < right)
         mask = (rows > maps.femur[knee]) & (rows < maps.tibia[knee]) & inside
-        grey = maps.attenuation[knee].float()
+        grey = maps.pixels[knee].float()
         write_png16(folder / f"{knee}.png", (grey / grey.max()).numpy())
         write_png16(folder / f"{knee}-mask.png", mask.float().numpy())
 
@@ -69,7 +71,7 @@ def test_maps_of_knees_turn_films_upright(tmp_path: Path) -> None:
             outlines=Outlines(*lines, knee.outlines.medial),
         )
         turned = maps_of_knees([knee])
-        for name in ("attenuation", "femur", "tibia", "margins"):
+        for name in ("pixels", "femur", "tibia", "margins"):
             expected = getattr(upright, name)
             torch.testing.assert_close(getattr(turned, name), expected, atol=2e-3, rtol=0)
 
@@ -91,9 +93,9 @@ def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) ->
     assert len(shown) == config.steps
     assert all(text.startswith("loss ") for text in shown)
     assert b"phantoms and 2 drawn knees" in out.read_bytes()
-    with pytest.raises(SettingsError, match=r"there is a file already; .*--force"):
+    with pytest.raises(SettingsError, match="--force"):
         tune_outlines(read_masks(tmp_path), out, config)
-    with pytest.raises(SettingsError, match=r"0\.png: not the name of a model"):
+    with pytest.raises(SettingsError, match=r"0\.png"):
         tune_outlines(read_masks(tmp_path), tmp_path / "0.png", config, force=True)
     before, after = load_network(start), load_network(out)
     assert not torch.equal(before.head.weight, after.head.weight)
@@ -101,11 +103,11 @@ def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) ->
 
 def test_train_outlines_lowers_the_loss() -> None:
     torch.manual_seed(0)
-    network, maps = OutlineNetwork((4, 4, 4, 4, 4)), draw_maps(range(3), JOINT)
+    network, maps = OutlineNetwork((4, 4, 4, 4, 4)), render_maps(range(3), JOINT)
     generator = torch.Generator().manual_seed(1)
-    views = draw_views(maps, torch.arange(3), JOINT_FRAME, generator)
-    before = outline_loss(network, views).item()
+    batch = sample_crops(maps, torch.arange(3), generator)
+    before = outline_loss(network, batch).item()
     config = OutlineConfig(steps=5, batch=2, rate=1e-2, frozen_from=0.6)
     train_outlines(network, [maps], config)
     assert not network.training
-    assert outline_loss(network, views).item() < before
+    assert outline_loss(network, batch).item() < before

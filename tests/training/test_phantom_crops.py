@@ -1,17 +1,18 @@
+"""Tests of the maps of phantom knees and of the random crops that are sampled from them."""
+
 import numpy as np
 import pytest
 import torch
 
 from kneematch.knee.joint_space import tibiofemoral_angle
-from kneematch.models.outlines import JOINT_FRAME, LEG_FRAME, Frame
-from kneematch.training.outline_augmentation import Views, draw_views, find_points
+from kneematch.training.outline_augmentation import TrainingCrops, find_points, sample_crops
 from kneematch.training.phantom_crops import (
     JOINT,
     LEG,
     KneeMaps,
     bone_sides,
     borders,
-    draw_maps,
+    render_maps,
     true_outlines,
 )
 from kneephantoms.anatomy import KneeShape, surface_ends
@@ -23,13 +24,13 @@ COUNT = 6
 
 @pytest.fixture(scope="module")
 def maps() -> KneeMaps:
-    return draw_maps(range(COUNT), JOINT)
+    return render_maps(range(COUNT), JOINT)
 
 
 @pytest.fixture(scope="module")
-def views(maps: KneeMaps) -> Views:
+def batch(maps: KneeMaps) -> TrainingCrops:
     generator = torch.Generator().manual_seed(0)
-    return draw_views(maps, torch.arange(COUNT).repeat(4), JOINT_FRAME, generator)
+    return sample_crops(maps, torch.arange(COUNT).repeat(4), generator)
 
 
 def test_borders_of_the_mean_knee() -> None:
@@ -60,17 +61,7 @@ def test_true_outlines_end_at_the_margins() -> None:
         assert tibiofemoral_angle(outlines) is not None
 
 
-def test_draw_maps_show_bone_beyond_the_borders(maps: KneeMaps) -> None:
-    columns = torch.arange(JOINT.size)[120:150]  # of the lateral compartment
-    for knee in range(COUNT):
-        rows = {"femur": maps.femur[knee, columns] - 6, "space": maps.femur[knee, columns] + 4}
-        femur, space = (
-            maps.attenuation[knee, each.long(), columns].float().mean() for each in rows.values()
-        )
-        assert femur > space + 0.02
-
-
-def test_draw_maps_are_steepest_at_the_femoral_border(maps: KneeMaps) -> None:
+def test_render_maps_are_steepest_at_the_femoral_border(maps: KneeMaps) -> None:
     """Along profiles across both condyles, to a fifth of a pixel on average."""
     columns = torch.cat([torch.arange(100, 160), torch.arange(224, 284)])
     offsets = torch.arange(-4.0, 4.01, 0.25)
@@ -78,7 +69,7 @@ def test_draw_maps_are_steepest_at_the_femoral_border(maps: KneeMaps) -> None:
     for knee in range(COUNT):
         y = (maps.femur[knee, columns, None] + offsets - 0.5).clamp(0, JOINT.size - 1.001)
         low = y.long()
-        picture = maps.attenuation[knee].float().T[columns]
+        picture = maps.pixels[knee].float().T[columns]
         above, below = picture.gather(1, low), picture.gather(1, low + 1)
         profile = (above + (y - low) * (below - above)).mean(0)
         fall = (profile[:-4] - profile[4:]).numpy()  # over one pixel
@@ -87,47 +78,46 @@ def test_draw_maps_are_steepest_at_the_femoral_border(maps: KneeMaps) -> None:
     assert abs(np.mean(peaks)) < 0.2
 
 
-def test_draw_views_has_outlines_where_the_picture_changes(views: Views) -> None:
+def test_sample_crops_has_outlines_where_the_picture_changes(batch: TrainingCrops) -> None:
     """The network can learn nothing from outlines that do not fit their picture."""
-    count, height, width = views.crops.shape
+    count, height, width = batch.crops.shape
     brighter = []
     for knee in range(count):
-        known = views.borders[knee].isfinite().all(0)
+        known = batch.borders[knee].isfinite().all(0)
         columns = torch.arange(width)[known]
-        femur, tibia = views.borders[knee][:, known]
+        femur, tibia = batch.borders[knee][:, known]
         wide = tibia - femur > 6
         above, space = (
-            views.crops[knee, (femur + shift).clamp(0, height - 1).long(), columns][wide].mean()
+            batch.crops[knee, (femur + shift).clamp(0, height - 1).long(), columns][wide].mean()
             for shift in (-5, 3)
         )
         brighter.append(bool(above > space))
     assert np.mean(brighter) > 0.9
 
 
-def test_draw_views_orders_left_and_right(views: Views) -> None:
-    left, right = views.sides.unbind(1)
+def test_sample_crops_orders_left_and_right(batch: TrainingCrops) -> None:
+    left, right = batch.sides.unbind(1)
     known = left.isfinite() & right.isfinite()
     assert known.float().mean() > 0.5
     assert (left < right)[known].all()
-    assert (views.margins[:, 0, 0] < views.margins[:, 1, 0]).all()
-    femur, tibia = views.borders.unbind(1)
+    assert (batch.margins[:, 0, 0] < batch.margins[:, 1, 0]).all()
+    femur, tibia = batch.borders.unbind(1)
     known = femur.isfinite() & tibia.isfinite()
     assert (femur < tibia + 1e-3)[known].all()
 
 
-def test_draw_views_is_reproducible(maps: KneeMaps) -> None:
+def test_sample_crops_is_reproducible(maps: KneeMaps) -> None:
     one, two = (
-        draw_views(maps, torch.arange(2), Frame((48, 64), 50.0), torch.Generator().manual_seed(3))
-        for _ in range(2)
+        sample_crops(maps, torch.arange(2), torch.Generator().manual_seed(3)) for _ in range(2)
     )
     assert torch.equal(one.crops, two.crops)
     assert torch.equal(one.borders.nan_to_num(), two.borders.nan_to_num())
 
 
-def test_draw_views_of_legs_show_both_shafts() -> None:
-    legs = draw_maps(range(2), LEG)
-    views = draw_views(legs, torch.arange(2), LEG_FRAME, torch.Generator().manual_seed(0))
-    assert views.sides[:, :, [5, 122]].isfinite().all()
+def test_sample_crops_of_legs_show_both_shafts() -> None:
+    legs = render_maps(range(2), LEG)
+    batch = sample_crops(legs, torch.arange(2), torch.Generator().manual_seed(0))
+    assert batch.sides[:, :, [5, 122]].isfinite().all()
 
 
 def test_find_points_of_a_turned_crop() -> None:

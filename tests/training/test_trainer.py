@@ -1,7 +1,6 @@
 """Tests of train(), end to end on small phantoms."""
 
 import errno
-import json
 import logging
 import shutil
 from collections.abc import Iterator
@@ -12,16 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import load_file
 
-import kneematch
 from kneematch import TrainConfig
 from kneematch.errors import SettingsError
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.progress import Advance
-from kneematch.training.report import read_metrics
 from kneematch.training.trainer import TrainResult, checkpoint_path, train, training_settings
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
@@ -45,9 +40,8 @@ def config(folder: Path) -> TrainConfig:
 @pytest.fixture(scope="module")
 def trained(folder: Path, config: TrainConfig) -> TrainResult:
     """A training that nothing interrupts."""
-    return train(
-        sorted(folder.glob("*.dcm")), folder / "template.json", folder / "a.safetensors", config
-    )
+    films = sorted(folder.glob("*.dcm"))
+    return train(films, folder / "template.json", folder / "a.safetensors", config)
 
 
 class Recorder:
@@ -71,47 +65,32 @@ class Recorder:
         yield advance
 
 
-def weights(path: Path) -> dict[str, Tensor]:
-    return load_file(path)
-
-
-def test_train_is_exported() -> None:
-    assert kneematch.train is train
+def rows(metrics: Path) -> list[list[str]]:
+    """Return phase, round, epoch and loss of each epoch."""
+    return [line.split(",")[:4] for line in metrics.read_text().splitlines()[1:]]
 
 
 def test_train_writes_a_model_and_files_beside_it(folder: Path, trained: TrainResult) -> None:
     assert trained.model == folder / "a.safetensors"
     assert (trained.films, trained.failures) == (FILMS, ())
-    assert [(row.phase, row.round, row.epoch) for row in trained.epochs] == [
-        ("coarse", 0, 1),
-        ("fine", 0, 1),
+    losses = [f"{epoch.loss:.6f}" for epoch in trained.epochs]
+    assert rows(folder / "a.metrics.csv") == [
+        ["coarse", "0", "1", losses[0]],
+        ["fine", "0", "1", losses[1]],
     ]
-    rows = read_metrics(folder / "a.metrics.csv")
-    assert [row.loss for row in rows] == pytest.approx(
-        [row.loss for row in trained.epochs], abs=1e-6
-    )
     with Image.open(folder / "a.preview.png") as preview:
-        assert preview.size == (4 * 250 + 3 * 6, 400)  # both halves of two films
-    assert {path.name for path in folder.glob("a.*")} == {
-        "a.safetensors",
-        "a.metrics.csv",
-        "a.curves.png",
-        "a.preview.png",
-    }
+        assert preview.size == (4 * 250, 400)  # both halves of two films
+    beside = {"safetensors", "metrics.csv", "curves.png", "preview.png"}
+    assert {path.name for path in folder.glob("a.*")} == {f"a.{name}" for name in beside}
 
 
-def test_train_changes_both_networks(folder: Path, trained: TrainResult) -> None:
-    before, after = load_model(shipped_model()), load_model(trained.model)
+def test_train_changes_both_networks(trained: TrainResult) -> None:
+    before, after = load_model(builtin_model()), load_model(trained.model)
     for name in ("coarse", "fine"):
         start, end = getattr(before, name), getattr(after, name)
         assert not torch.equal(start["regress.0.weight"], end["regress.0.weight"])
         assert all(bool(value.isfinite().all()) for value in end.values())
-
-
-def test_train_stores_the_ranges_of_activations(trained: TrainResult) -> None:
-    ranges = load_model(trained.model).ranges
-    assert ranges.keys() == {"coarse", "fine"}
-    assert all(low <= 0 < high for each in ranges.values() for low, high in each.values())
+        assert all(low <= 0 < high for low, high in after.ranges[name].values())
 
 
 def test_train_stores_what_the_weights_depend_on(
@@ -135,44 +114,18 @@ def test_train_continues_from_a_checkpoint_to_the_same_weights(
     with pytest.raises(KeyboardInterrupt):
         train(folder / "*.dcm", template, out, config, progress=interrupted)
     assert not out.exists()
-    assert len(read_metrics(folder / f"b{stop}.metrics.csv")) == stop
-    rest = Recorder()
-    result = train(
-        str(folder / "*.dcm"), template, out, replace(config, resume=True), progress=rest
-    )
+    assert len(rows(folder / f"b{stop}.metrics.csv")) == stop
+    with pytest.raises(SettingsError, match=r"an interrupted training already; .*--resume"):
+        train(folder / "*.dcm", template, out, config)
+    rest, again = Recorder(), replace(config, resume=True)
+    result = train(str(folder / "*.dcm"), template, out, again, progress=rest)
     assert rest.opened == [("preparing films", FILMS, 0), ("training", 2, stop)]
     assert [note.split()[0] for note in interrupted.notes + rest.notes] == ["coarse", "fine"]
-    wanted, found = weights(trained.model), weights(out)
+    wanted, found = load_file(trained.model), load_file(out)
     assert wanted.keys() == found.keys()
     assert all(torch.equal(wanted[key], found[key]) for key in wanted)
-    # Rows of the interrupted part were rounded when they were written.
-    losses = [row.loss for row in trained.epochs]
-    assert [row.loss for row in result.epochs] == pytest.approx(losses, abs=1e-6)
+    assert [row.loss for row in result.epochs] == [row.loss for row in trained.epochs]
     assert not checkpoint_path(out).exists()
-
-
-def test_train_refuses_to_overwrite_a_checkpoint(folder: Path, config: TrainConfig) -> None:
-    out = folder / "c.safetensors"
-    checkpoint_path(out).touch()
-    with pytest.raises(SettingsError, match=r"an interrupted training already; .* with --resume"):
-        train(folder, folder / "template.json", out, config)
-
-
-def test_train_refuses_a_checkpoint_with_malformed_pseudo_labels(
-    folder: Path, config: TrainConfig
-) -> None:
-    out = folder / "d.safetensors"
-    with pytest.raises(KeyboardInterrupt):
-        train(folder, folder / "template.json", out, config, progress=Recorder(1))
-    path = checkpoint_path(out)
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-    assert json.loads(metadata["about"])["position"] == {"round": 0, "epoch": 1}
-    tensors = load_file(path)
-    save_file({**tensors, "targets": torch.zeros(3)}, path, metadata)
-    with pytest.raises(SettingsError, match=r"malformed \(targets of shape \(3,\)"):
-        train(folder, folder / "template.json", out, replace(config, resume=True))
-    path.unlink()
 
 
 def test_train_logs_films_that_cannot_be_used(
@@ -182,7 +135,7 @@ def test_train_logs_films_that_cannot_be_used(
     names = [film, folder / "gone.dcm"]
     with (
         caplog.at_level(logging.INFO, logger="kneematch"),
-        pytest.raises(SettingsError, match="1 of 2 films can be used; expected 2 at least"),
+        pytest.raises(SettingsError, match="1 of 2 films can be used"),
     ):
         train(names, folder / "template.json", folder / "e.safetensors", config)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -201,6 +154,4 @@ def test_train_resumed_has_the_metrics_of_an_epoch_whose_writing_failed(
         with pytest.raises(SettingsError, match="No space left"):
             train(films, folder / "template.json", out, config)
     train(films, folder / "template.json", out, replace(config, resume=True))
-    found = read_metrics(folder / "full.metrics.csv")
-    expected = read_metrics(folder / "a.metrics.csv")
-    assert [(row.phase, row.epoch) for row in found] == [(row.phase, row.epoch) for row in expected]
+    assert rows(folder / "full.metrics.csv") == rows(folder / "a.metrics.csv")

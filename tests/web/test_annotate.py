@@ -145,7 +145,7 @@ def test_annotate_app_marks_an_invalid_box_and_does_not_save_it(page: Page, temp
     x0, y0, x1, y1 = 20.0, 20.0, 60.0, 60.0
     draw(page, "2", (x0, y0, x1, y1))
     expect(page.locator("#status")).to_contain_text(
-        re.compile(r"red box \[.*\] leaves the fine box")
+        re.compile(r"red box must lie inside the fine box")
     )
     expect(page.locator("#boxes [data-name=red]")).to_have_class("wrong")
     expect(page.locator("#save")).to_be_disabled()

@@ -83,18 +83,18 @@ def test_review_survives_the_crash_of_a_decoder(run_folder: Path, films: list[Pa
     for name in ("deadly.png", "healthy.png"):
         write_png16(folder / name, read(films[0]).pixels)
     with Run(run_folder) as run:
-        for film, name in ((2, b"deadly.png"), (3, b"healthy.png")):
-            run.sql.execute("UPDATE films SET path = ? WHERE id = ?", (name, film))
+        for film, path in ((2, b"deadly.png"), (3, b"healthy.png")):
+            run.sql.execute("UPDATE films SET path = ? WHERE id = ?", (path, film))
     with page_of(folder, "review", "out") as address:
-        for path in ("film/3", "api/areas/3", "film/4"):
-            status, content = get(address, path)
+        for route in ("film/3", "api/areas/3", "film/4"):
+            status, content = get(address, route)
             assert status == 404
             problem = json.loads(content)["problem"]
             assert problem.startswith(
                 "deadly.png: the process that read it ended (killed by SIGABRT)"
             )
-        for path in ("film/5", "film/1"):
-            status, content = get(address, path)
+        for route in ("film/5", "film/1"):
+            status, content = get(address, route)
             assert status == 200
             assert content.startswith(b"\xff\xd8")  # a JPEG file
         status, content = get(address, "thumbnail/2")

@@ -10,7 +10,7 @@ from kneematch.films.files import content_hash
 from kneematch.films.read import read
 from kneematch.films.write import write_dicom
 from kneematch.knee.decision import Area, move
-from kneematch.models.model_file import shipped_model
+from kneematch.models.model_file import builtin_model
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.pipeline import detect_folder
@@ -49,7 +49,7 @@ def test_load_run_template_refuses_another_template_than_the_runs(run_folder: Pa
 def test_load_run_template_finds_the_template_of_a_model(run_folder: Path) -> None:
     with Run(run_folder) as run:
         model = {"model": None, "template": None, "method": "auto"}
-        hashes = {"model": content_hash(shipped_model())}
+        hashes = {"model": content_hash(builtin_model())}
         run.store(config={**run.setting("config"), **model})
         run.store(run={**run.setting("run"), "sha256": hashes})
         template, reason = load_run_template(run)

@@ -51,12 +51,9 @@ def detect(
     progress = choose_messages(quiet=quiet, verbose=verbose, log=log)
     from kneematch.run.pipeline import detect_folder
 
-    journal = out / RUN_DATABASE
-    safe = (
-        f"a folder that is there, writable and not full; what is done is safe in {journal}: make "
-        "room, then give the same command again"
-    )
-    with stopping_cleanly(journal, "continue with the same command"), writing(out, safe):
+    database = out / RUN_DATABASE
+    safe = f"What is done is safe in {database}; make room and give the same command again."
+    with stopping_cleanly(database, "continue with the same command"), writing(out, safe):
         result = detect_folder(films, out, config, progress=progress)
     _print_summary(result, quiet=quiet or as_json)
     if as_json:

@@ -25,7 +25,7 @@ PRINTED: Final[dict[str, tuple[str, ...] | None]] = {
     "losses": ("method", "films", "left + right loss", "standard error", "ms a film"),
     "accuracy": ("method", "source", "knees", "mean IoU", "recall at 0.75", "margins, median %"),
     "distances": None,  # all
-    "templates": ("template", "round trip, median %", "triangles, median %", "mean IoU"),
+    "templates": ("template", "round trip, median %", "mean loss on the others", "mean IoU"),
 }
 MOST_REASONS: Final = 10
 
@@ -41,10 +41,10 @@ def evaluate(
     quiet: Quiet = False,
     log: Log = None,
 ) -> None:
-    """Compare methods on films: loss, time, uniformity and, with labels, accuracy.
+    """Compare methods on films: loss, time and, with labels, accuracy.
 
-    evaluation.md has all tables and figures; the tables are also written as LaTeX and CSV. Every
-    method's own run, as of `kneematch detect`, is in runs/METHOD.
+    evaluation.md has all tables and figures; the tables are also written as CSV. Every method's own
+    run, as of `kneematch detect`, is in runs/METHOD.
     """
     from kneematch.evaluation import run
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +15,7 @@ from kneematch.knee.import_config import ImportConfig
 from kneephantoms.config import SynthConfig
 
 NOTHING = "-"  # the file does not say
-MOST_COLUMNS = 6  # of a contact sheet
+MOST_COLUMNS = 6  # columns of a contact sheet
 
 
 def info(
@@ -121,9 +122,10 @@ def _print_environment(*, as_json: bool) -> None:
         typer.echo(json.dumps(found, indent=1))
         return
     for name, value in found.items():
-        named = value.items() if isinstance(value, dict) else ()
-        texts = [f"{key} {each}" for key, each in named] or [str(value)]
-        typer.echo(f"{name}: {', '.join(value if isinstance(value, list) else texts)}")
+        texts = value if isinstance(value, list) else [str(value)]
+        if isinstance(value, dict):
+            texts = [f"{key} {each}" for key, each in value.items()]
+        typer.echo(f"{name}: {', '.join(texts)}")
 
 
 def _texts(facts: dict[str, Any]) -> dict[str, str]:
@@ -139,21 +141,10 @@ def _texts(facts: dict[str, Any]) -> dict[str, str]:
 
 
 def _print(values: dict[str, str], *, first: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console()
-    if not console.is_terminal:  # one line per film, for grep and cut
-        if first:
-            typer.echo("\t".join(values))
-        typer.echo("\t".join(values.values()))
+    if sys.stdout.isatty():
+        lines = [f"{name:<20} {value}" for name, value in values.items()]
+        typer.echo("\n".join([*lines, ""]))
         return
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in values.items():
-        # As Text, since a header may hold what rich would read as markup.
-        table.add_row(name, Text(value, style="bold" if name == "film" else ""))
-    table.add_row()
-    console.print(table)
+    if first:  # then one line per film, for grep and cut
+        typer.echo("\t".join(values))
+    typer.echo("\t".join(values.values()))

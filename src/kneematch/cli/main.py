@@ -1,6 +1,5 @@
 """The command line: its commands, and how their errors are shown."""
 
-import atexit
 import gc
 import os
 import sys
@@ -35,7 +34,7 @@ OUT_OF_MEMORY: Final = (
     "failed to map segment",
     "can't start new thread",
     "Failed to launch worker thread",
-    "could not create a primitive",  # of oneDNN
+    "could not create a primitive",  # oneDNN
 )
 
 CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
@@ -46,18 +45,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
 )
-for command in (
-    annotate,
-    apply,
-    compare,
-    detect,
-    evaluate,
-    import_template,
-    info,
-    review,
-    synth,
-    train,
-):
+SORTED: Final = (annotate, apply, compare, detect, evaluate, import_template, info, review, synth)
+for command in (*SORTED, train):
     app.command()(command)
 
 
@@ -87,21 +76,17 @@ def _options(
 
 
 def run(program: typer.Typer = app) -> NoReturn:
-    """Run a command as a program.
-
-    It ends after the clean-up of all modules, but without taking the interpreter down in order,
-    which takes 0.3 s with PyTorch loaded.
-    """
+    """Run a command as a program."""
     # Imports make a million objects that stay; to look through them again and again takes 0.2 s.
     gc.set_threshold(100_000, 50, 50)
     code = INTERRUPTED
     with suppress(KeyboardInterrupt), stop_on_signals():
         code = main(program=program)
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError, AttributeError):  # a closed pipe; None if closed before
-            stream.flush()
-    os._exit(code)
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError, AttributeError):  # a closed pipe; None if closed before
+        sys.stdout = None  # or Python would flush it again, and complain
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str] | None = None, program: typer.Typer = app) -> int:
@@ -145,12 +130,12 @@ def _memory_advice(error: Exception) -> str | None:
     """Return what to do about an error if memory ran out; torch, pyarrow and others have theirs."""
     if is_gpu_full(error):
         return (
-            "not enough memory on the GPU; expected room for the networks and a batch of films; "
-            "free some, choose a smaller --batch-size, or --device cpu"
+            "There is not enough memory on the GPU. Free some, choose a smaller --batch-size, or "
+            "--device cpu."
         )
     if isinstance(error, MemoryError) or any(text in str(error) for text in OUT_OF_MEMORY):
         return (
-            "not enough memory; expected about 2 GB, and 0.5 GB for each worker; free some memory, "
-            "raise `ulimit -v`, or use fewer --workers"
+            "There is not enough memory: about 2 GB are needed, and 0.5 GB for each worker. Free "
+            "some, raise `ulimit -v`, or use fewer --workers."
         )
     return None

@@ -2,8 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import Field, fields
-from enum import StrEnum
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -49,10 +48,13 @@ def config_options(config: type[Any]) -> Callable[[Callable[..., None]], Callabl
 
         @wraps(command)
         def run(**values: Any) -> None:
-            given = {name: _plain(values.pop(name)) for name in settings}
+            given = {name: values.pop(name) for name in settings}
             command(**values, config=config(**given))
 
-        options = [_parameter(item, hints[name]) for name, item in settings.items()]
+        options = [
+            _parameter(name, item.metadata[KEY], hints[name], item.default)
+            for name, item in settings.items()
+        ]
         kept = [each for name, each in own.parameters.items() if name != "config"]
         parameters = sorted([*kept, *options], key=lambda each: each.default is not each.empty)
         keywords = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
@@ -63,51 +65,38 @@ def config_options(config: type[Any]) -> Callable[[Callable[..., None]], Callabl
     return decorate
 
 
-def _parameter(item: "Field[Any]", hint: Any) -> inspect.Parameter:
-    """Return the parameter of one setting, as Typer reads it."""
-    about: Option = item.metadata[KEY]
-    default: Any = item.default
-    if about.choices:
-        names: Any = StrEnum("Choice", {name: name for name in about.choices})  # type: ignore[misc]
-        if isinstance(default, tuple):
-            hint, default = list[names], [names(name) for name in default]
-        else:
-            hint, default = (names, names(default)) if default else (names | None, None)
-    elif about.parser is not None:
+def _parameter(name: str, about: Option, hint: Any, default: Any) -> inspect.Parameter:
+    """Return the parameter of one setting, as Typer reads it.
+
+    Choices are given as texts, which the configuration checks itself.
+    """
+    if about.parser is not None:
         hint = str | None if default is None else str
         default = ",".join(default) if isinstance(default, tuple) else default
-    return inspect.Parameter(
-        item.name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[hint, _declared(item.name, about, hint, default)],
-    )
+    elif isinstance(default, tuple):
+        hint, default = list[str], list(default)
+    annotation = Annotated[hint, _declared(name, about, is_flag=hint is bool, default=default)]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-def _declared(name: str, about: Option, hint: Any, default: Any) -> Any:
+def _declared(name: str, about: Option, *, is_flag: bool = False, default: Any = None) -> Any:
     """Return an option as Typer describes it."""
-    # The name is given, since Typer 0.27 takes it from a metavar that is the same word.
+    metavar = f"[{'|'.join(about.choices)}]" if about.choices else about.metavar
     return typer.Option(
+        # The name is given, since Typer 0.27 takes it from a metavar that is the same word.
         *(about.flags or (f"--{name.replace('_', '-')}",)),
         help=about.help,
-        metavar="" if hint is bool else about.metavar,
+        metavar="" if is_flag else metavar,
         min=about.minimum,
         parser=about.parser,
+        autocompletion=(lambda: list(about.choices)) if about.choices else None,
         rich_help_panel=about.group,
         hidden=about.hidden,
-        show_default=about.default_text or not (default in (None, []) or hint is bool),
+        show_default=about.default_text or not (default in (None, []) or is_flag),
     )
 
 
 # Settings that commands without a configuration share with the others.
-Workers = Annotated[
-    int | None, _declared("workers", workers_option().metadata[KEY], int | None, None)
-]
-Force = Annotated[bool, _declared("force", force_option().metadata[KEY], bool, False)]
-
-
-def _plain(value: Any) -> Any:
-    """Return what the configuration stores: names as text, several of them as a tuple."""
-    if isinstance(value, StrEnum):
-        return value.value
-    return tuple(map(_plain, value)) if isinstance(value, list) else value
+Workers = Annotated[int | None, _declared("workers", workers_option().metadata[KEY])]
+Force = Annotated[bool, _declared("force", force_option().metadata[KEY], is_flag=True)]

@@ -43,18 +43,11 @@ def annotate(
 
     preview_films = find_films(films) if films else []
     if not out.parent.is_dir():
-        raise SettingsError(
-            f"{out}: its folder is not there; expected one to write the template to; make it"
-        )
+        raise SettingsError(f"{out}: Its folder does not exist.")
     _show(lambda: annotate_app(film, out, preview_films), port, browser=browser)
 
 
-def review(
-    out: FinishedRun,
-    root: Root = None,
-    port: Port = 0,
-    browser: Browser = True,
-) -> None:
+def review(out: FinishedRun, root: Root = None, port: Port = 0, browser: Browser = True) -> None:
     """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
     check_web()
     from kneematch.films.run_folder import LOOKED_FOR
@@ -65,10 +58,8 @@ def review(
         session = ReviewSession(out, root)
         found, count = session.films_found, min(len(session.films), LOOKED_FOR)
         if found < count:
-            print_hint(
-                f"Only {found} of {count} films were found below {shown(session.root)}. Name their "
-                "folder with --root."
-            )
+            place = shown(session.root)
+            print_hint(f"{found} of {count} films were found below {place}; see --root")
         return review_app(session)
 
     _show(make_app, port, browser=browser)
@@ -77,7 +68,7 @@ def review(
 def check_web() -> None:
     """Raise SettingsError if the packages of the extra `web` are missing."""
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-        raise missing_extra("pages need FastAPI and uvicorn", "web")
+        raise missing_extra("The page needs FastAPI and uvicorn", "web")
 
 
 def _show(make_app: Callable[[], "FastAPI"], port: int, *, browser: bool) -> None:

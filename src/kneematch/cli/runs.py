@@ -70,23 +70,17 @@ def compare(
     ] = Path("changes.csv"),
     force: Force = False,
 ) -> None:
-    """Compare the measures of the same knees at two visits, both measured with --measure."""
-    from kneematch.evaluation.longitudinal import compare_visits
+    """Compare the measures of the same knees at two visits; both runs were made with --measure."""
+    from kneematch.evaluation.longitudinal import compare_runs
 
     with writing(out):
-        result = compare_visits(before, after, on, out, force=force)
+        result = compare_runs(before, after, on, out, force=force)
     for each in result.changes:
         if any(name in each.measure for name in PRINTED):
             spread = "" if each.sd is None else f", standard deviation {each.sd:.3f}"
             print_result(f"{each.measure}: mean change {each.mean:+.3f}{spread}")
     print_result(f"{shown(out)}: {result.knees:,} knee{'s' if result.knees != 1 else ''}")
-    shown_first = result.skipped[:MOST_SHOWN]
-    print_first_errors(shown_first, len(result.skipped), "skipped", what="pairs of films")
-    if count := len(result.unknown):
-        skipped = f"{count:,} pair{'s' if count != 1 else ''} of films skipped"
-        print_error(
-            f"{shown(on)}: {skipped}, the first since {result.unknown[0]}; expected films of the "
-            "runs; name them as measurements.csv does"
-        )
-    if result.skipped or result.unknown:
+    reasons = [f"pair of films skipped: {reason}" for reason in result.skipped[:MOST_SHOWN]]
+    print_first_errors(reasons, len(result.skipped), "skipped", what="pairs of films")
+    if result.skipped:
         raise typer.Exit(SOME_FAILED)

@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from kneematch.progress import Advance, Progress
 
 FAILED: Final = 2  # exit code of errors that the user can correct
-SOME_FAILED: Final = 1  # of a run that finished, but not with every film
+SOME_FAILED: Final = 1  # exit code of a run that finished, but not with every film
 INTERRUPTED: Final = 130  # as shells report after Ctrl-C
 ON_STDOUT: Final = 1  # level of lines that only a log file repeats
 LOG_SUFFIX: Final = ".log"
 STDERR: Final = 2  # its file descriptor
 SHOW_CURSOR: Final = "\r\x1b[K\x1b[?25h"  # which a progress bar hides; clears its line
-PIPE_WIDTH: Final = 160  # of tables that are not printed on a terminal
-
+PIPE_WIDTH: Final = 160  # characters, for tables that are not printed on a terminal
 
 logger = logging.getLogger("kneematch")
 
@@ -67,7 +66,9 @@ class _StderrHandler(logging.Handler):
         typer.echo(f"kneematch: {_one_line(record)}", err=True)
 
 
-class _LogFormatter(logging.Formatter):
+class _OneLine(logging.Formatter):
+    """Put the time and a message on one line."""
+
     def format(self, record: logging.LogRecord) -> str:
         return f"{self.formatTime(record)} {_one_line(record)}"
 
@@ -107,7 +108,7 @@ def choose_messages(
     from kneematch.progress import no_progress
 
     if quiet and verbose:
-        raise SettingsError("--quiet and --verbose; expected one of them; leave one out")
+        raise SettingsError("--quiet and --verbose contradict each other; leave one out.")
     level = logging.WARNING if quiet else logging.DEBUG if verbose else logging.INFO
     for handler in logger.handlers:
         if isinstance(handler, _StderrHandler):
@@ -118,7 +119,7 @@ def choose_messages(
         with writing(log):
             log.touch(FILE_MODE)
             file = logging.FileHandler(log, encoding="utf-8", errors="backslashreplace")
-        file.setFormatter(_LogFormatter())
+        file.setFormatter(_OneLine())
         logger.addHandler(file)
         logger.setLevel(ON_STDOUT)
     return no_progress if quiet else progress_bar

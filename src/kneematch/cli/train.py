@@ -1,9 +1,10 @@
-"""`kneematch train`: train a model for one's own template."""
+"""`kneematch train`: train a model for one's own template, or tune the outline network."""
 
 from dataclasses import fields, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -21,6 +22,8 @@ from kneematch.options import INPUT, METHOD, OUTPUT
 from kneematch.training.config import TrainConfig
 
 TUNING_OPTIONS: Final = ("device", "seed", "force")  # which apply to the outline network, too
+
+_input: Any = partial(typer.Option, rich_help_panel=INPUT)
 
 
 @config_options(TrainConfig)
@@ -43,28 +46,21 @@ def train(
         ),
     ] = None,
     template: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Annotation written by `kneematch annotate`.",
-            rich_help_panel=INPUT,
-        ),
+        Path | None, _input(metavar="FILE", help="Annotation written by `kneematch annotate`.")
     ] = None,
     outlines: Annotated[
         Path | None,
-        typer.Option(
+        _input(
             metavar="RUN",
             help="Tune the outline network instead, on the corrected outlines of a run.",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     root: Root = None,
     masks: Annotated[
         Path | None,
-        typer.Option(
+        _input(
             metavar="FOLDER",
             help="Tune the outline network instead, on crops NAME.png with masks NAME-mask.png.",
-            rich_help_panel=INPUT,
         ),
     ] = None,
     steps: Annotated[
@@ -90,11 +86,10 @@ def train(
 
     NAME.metrics.csv, NAME.curves.png and NAME.preview.png show the progress.
     A checkpoint is kept beside them until the training ends.
-    With several GPUs: torchrun --nproc-per-node N -m kneematch train ...
     """
     progress = choose_messages(quiet=quiet, log=log)
     if root is not None and outlines is None:
-        raise SettingsError("--root without --outlines; expected a run with it; leave it out")
+        raise SettingsError("--root has no effect without --outlines.")
     if outlines is not None or masks is not None:
         from kneematch.training.drawn_knees import read_corrected, read_masks
         from kneematch.training.outline_training import OutlineConfig, tune_outlines
@@ -113,18 +108,17 @@ def train(
             print_result(f"{shown(out)}: tuned on {count} knees")
         return
     if steps is not None:
-        raise SettingsError("--steps without --outlines or --masks; expected --epochs; correct it")
+        raise SettingsError("--steps has no effect without --outlines or --masks. Use --epochs.")
     if not films or template is None:
         raise SettingsError(
-            "films or a template are missing; expected FILMS and --template, or outlines to learn "
-            "from with --outlines or --masks; add them"
+            "Name films and a --template, or outlines to learn from with --outlines or --masks."
         )
     from kneematch.training.trainer import checkpoint_path
     from kneematch.training.trainer import train as run
 
     with stopping_cleanly(checkpoint_path(out)):
         result = run(films, template, out, config, progress=progress)
-    if result.is_main and not quiet:
+    if not quiet:
         left_out = f", {len(result.failures)} left out" if result.failures else ""
         print_result(f"{shown(out)}: trained on {result.films} films{left_out}")
     if result.failures:
@@ -140,8 +134,4 @@ def _refuse_others(config: TrainConfig, films: list[str] | None, template: Path 
     ]
     given += ["FILMS"] * bool(films) + ["--template"] * (template is not None)
     if given:
-        known = ", ".join(f"--{name}" for name in TUNING_OPTIONS)
-        raise SettingsError(
-            f"{', '.join(given)} with --outlines or --masks; expected none but --steps, --root, "
-            f"{known}; leave out what does not apply"
-        )
+        raise SettingsError(f"{', '.join(given)}: no effect with --outlines or --masks.")

@@ -67,17 +67,16 @@ class EvaluateConfig:
         """Refuse settings that contradict each other."""
         check_options(self)
         check_methods(self.methods, METHODS)
-        if not (0 < self.grid_stride < 1 and 0 < self.adam_rate < math.inf):
-            raise SettingsError(
-                f"--grid-stride {self.grid_stride} and --adam-rate {self.adam_rate}; expected a "
-                "share between 0 and 1 and a positive rate; correct them"
-            )
+        if not 0 < self.grid_stride < 1:
+            raise SettingsError("--grid-stride must be between 0 and 1.")
+        if not 0 < self.adam_rate < math.inf:
+            raise SettingsError("--adam-rate must be a positive number.")
         comparing = ("model", "template", "grid", "resume")
         given = [f"--{name}" for name in comparing if getattr(self, name)]
         if self.templates is not None and given:
             raise SettingsError(
-                f"--templates with {' and '.join(given)}; expected one or the other: to rank "
-                "templates, or to compare methods; leave one out"
+                f"--templates ranks templates and compares no methods: leave out "
+                f"{' and '.join(given)}."
             )
 
     def paper_settings(self) -> PaperSettings:
@@ -87,16 +86,13 @@ class EvaluateConfig:
 
 def check_methods(methods: tuple[str, ...], allowed: tuple[str, ...]) -> None:
     """Raise SettingsError unless there are methods, all of them allowed and each once."""
-    expected = ", ".join(allowed)
+    known = ", ".join(allowed)
     if not methods:
-        raise SettingsError(f"no methods; expected some of {expected}; name one")
+        raise SettingsError(f"No methods are named. Known methods: {known}.")
     if GRID in methods:
-        raise SettingsError(
-            "grid among the methods; expected the number of films it is run on, since it takes "
-            "long; leave it out there and add --grid N"
-        )
-    unknown = [method for method in methods if method not in allowed]
-    if unknown:
-        raise SettingsError(f"method {unknown[0]!r}; expected some of {expected}; correct it")
+        raise SettingsError("The grid search is slow: run it on a few films with --grid N instead.")
+    for method in methods:
+        if method not in allowed:
+            raise SettingsError(f"Unknown method {method!r}. Known methods: {known}.")
     if len(set(methods)) < len(methods):
-        raise SettingsError(f"methods {', '.join(methods)}; expected each once; leave one out")
+        raise SettingsError(f"A method is named twice: {', '.join(methods)}.")

@@ -1,4 +1,4 @@
-"""Compare the measures of the same knees at two visits."""
+"""Longitudinal comparison: changes of the measures of the same knees between two visits."""
 
 import csv
 import math
@@ -7,31 +7,30 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
+from statistics import fmean, stdev
 from typing import Final
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.statistics import mean, standard_deviation
 from kneematch.films.csv_text import Cell, read_csv_file
 from kneematch.films.files import check_suffix, refuse_existing
 from kneematch.films.run_folder import DETECTIONS, FAILURES
 from kneematch.knee.measure import UNITS
 from kneematch.run.outputs.measurements import MEASUREMENTS, MM
-from kneematch.run.outputs.tables import Columns, write_rows
+from kneematch.run.outputs.tables import Columns, open_tables
 
 BEFORE, AFTER = "before", "after"
-DECIMALS: Final = 4
-PARTS: Final = (BEFORE, AFTER, "change", "change_sd")
 VALUES: Final = tuple(  # columns of measures, with their units
     f"{name}_{kind}" for name, unit in UNITS.items() for kind in (unit, MM.get(unit)) if kind
 )
 SIDE, LATERALITY = "side", "laterality"  # columns of measurements.csv, and values of `paired_by`
-KNEE: Final = (
-    *("film_before", "film_after", "side_before", "side_after"),
-    *("laterality", "paired_by"),
-)
-
-TABLES: Final = (MEASUREMENTS[0], DETECTIONS, FAILURES)  # of a run, that are read
-LARGEST: Final = 1e9  # of a measure; a larger one is damaged
+PARTS: Final = (BEFORE, AFTER, "change", "change_sd")
+DECIMALS: Final = 4
+COLUMNS: Final[Columns] = {
+    **dict.fromkeys(f"{name}_{visit}" for name in ("film", SIDE) for visit in (BEFORE, AFTER)),
+    **dict.fromkeys((LATERALITY, "paired_by")),
+    **{f"{name}_{part}": DECIMALS for name in VALUES for part in PARTS},
+}
+LARGEST: Final = 1e9  # a larger measure is damaged
 
 KneeRow = Mapping[str, str]  # a row of measurements.csv
 
@@ -43,42 +42,53 @@ class Change:
     measure: str  # name and unit
     knees: int
     mean: float
-    sd: float | None  # of the changes between knees; None for a single one
+    sd: float | None  # standard deviation between knees; None for a single one
 
 
 @dataclass(frozen=True, slots=True)
-class VisitComparison:
-    """What `compare_visits` found."""
+class LongitudinalComparison:
+    """What `compare_runs` found."""
 
     knees: int  # rows of the table
     changes: list[Change]
     skipped: list[str]  # pairs of films without a knee to compare, and why
-    unknown: list[str]  # pairs with a film that is not in its run: that film, and what was found
 
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """The films of a run."""
+    """The measured knees of a run."""
 
     folder: Path
     knees: Mapping[str, Sequence[KneeRow]]  # by film
-    without: Mapping[str, str]  # why a film has no measured knee
     films: Mapping[str, Sequence[str]]  # by file name
 
+    def find(self, name: str) -> Sequence[KneeRow]:
+        """Return the knees of the film that has a name or a file name.
 
-def compare_visits(
+        Raises:
+            LookupError: there is no such film with a measured knee, or there are several.
+        """
+        if name in self.knees:
+            return self.knees[name]
+        alike = self.films.get(PurePath(name).name, ())
+        if len(alike) != 1:
+            found = "several films of this name" if alike else "no film with a measured knee"
+            raise LookupError(f"{name or 'an empty cell'}: {found} in {self.folder}")
+        return self.knees[alike[0]]
+
+
+def compare_runs(
     before: str | os.PathLike[str],
     after: str | os.PathLike[str],
     pairs: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
     force: bool = False,
-) -> VisitComparison:
+) -> LongitudinalComparison:
     """Write the change of every measure of every knee, and return the mean changes.
 
     Knees are paired by the patient's side, or by the half of the picture where a visit does not
-    know the patient's side. Pairs of films without a knee in common are skipped, as are those with
-    a film that is not in its run.
+    know the patient's side. Pairs of films without a measured knee in common are skipped.
 
     Args:
         before: folder of the first visit's run, made with --measure.
@@ -96,28 +106,23 @@ def compare_visits(
     visits = [_read_visit(Path(folder)) for folder in (before, after)]
     rows: list[dict[str, Cell]] = []
     skipped: list[str] = []
-    unknown: list[str] = []
     for films in _read(Path(pairs), (BEFORE, AFTER)):
         try:
-            names = [_film(visits[0], films[BEFORE]), _film(visits[1], films[AFTER])]
+            knees = [visit.find(films[k]) for visit, k in zip(visits, (BEFORE, AFTER), strict=True)]
         except LookupError as error:
-            unknown.append(str(error))
+            skipped.append(str(error))
             continue
-        knees = [visit.knees.get(name, ()) for visit, name in zip(visits, names, strict=True)]
         found = [_changes(*pair) for pair in _pair_knees(*knees)]
         rows += found
         if not found:
-            skipped.append(_why_skipped(visits, names))
+            skipped.append(f"{films[BEFORE]}, {films[AFTER]}: no knee in common")
     if not rows:
-        why = "".join(f" ({reason})" for reason in (skipped + unknown)[:1])
-        raise SettingsError(
-            f"{pairs}: no knees to compare{why}; expected a knee that was measured at both visits; "
-            "name other films, as measurements.csv does"
-        )
-    numbers = {f"{name}_{part}": DECIMALS for name in VALUES for part in PARTS}
-    columns: Columns = {**dict.fromkeys(KNEE), **numbers}
-    write_rows(rows, [Path(out)], columns)
-    return VisitComparison(len(rows), _summary(rows), skipped, unknown)
+        why = "".join(f": {reason}" for reason in skipped[:1])
+        raise SettingsError(f"{pairs} names no knee that was measured at both visits{why}.")
+    with open_tables([Path(out)], COLUMNS) as add:
+        for row in rows:
+            add(row)
+    return LongitudinalComparison(len(rows), list(_summary(rows)), skipped)
 
 
 def _check_out(out: Path, pairs: Path, runs: Sequence[Path], *, force: bool) -> None:
@@ -125,21 +130,10 @@ def _check_out(out: Path, pairs: Path, runs: Sequence[Path], *, force: bool) -> 
     check_suffix(out, ".csv", "a table")
     if os.path.lexists(out) and not force:
         refuse_existing(out)
-    inputs = [pairs, *(run / name for run in runs for name in TABLES)]
+    read = (MEASUREMENTS[0], DETECTIONS, FAILURES)
+    inputs = [pairs, *(run / name for run in runs for name in read)]
     if out.exists() and any(path.exists() and path.samefile(out) for path in inputs):
-        raise SettingsError(
-            f"{out}: one of the tables to compare; expected another name; choose one"
-        )
-
-
-def _why_skipped(visits: Sequence[_Visit], names: Sequence[str]) -> str:
-    """Say why two films have no knee to compare."""
-    lacking = [
-        f"{name}: {visit.without[name]}"
-        for visit, name in zip(visits, names, strict=True)
-        if name in visit.without
-    ]
-    return f"{'; '.join(lacking) or f'{names[0]}, {names[1]}: no knee in common'}; pair skipped"
+        raise SettingsError(f"{out} is one of the tables to compare. Choose another name.")
 
 
 def _pair_knees(
@@ -147,21 +141,15 @@ def _pair_knees(
 ) -> Iterator[tuple[KneeRow, KneeRow, str, str]]:
     """Yield the knees that two films have in common, their laterality and how they were paired."""
     sides = [_lateralities(knees) for knees in (before, after)]
+    shared = set(sides[0].values()) & set(sides[1].values())
     for first in before:
         for second in after:
             known = sides[0][first[SIDE]], sides[1][second[SIDE]]
             if all(known):
                 if known[0] == known[1]:
                     yield first, second, known[0], LATERALITY
-            elif first[SIDE] == second[SIDE] and not _has_partner(known, sides):
+            elif first[SIDE] == second[SIDE] and not shared & set(filter(None, known)):
                 yield first, second, "".join(known), SIDE
-
-
-def _has_partner(known: tuple[str, str], sides: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether one of two knees is paired by its laterality with another knee."""
-    return any(
-        side and side in other.values() for side, other in zip(known, reversed(sides), strict=True)
-    )
 
 
 def _lateralities(knees: Sequence[KneeRow]) -> dict[str, str]:
@@ -177,9 +165,9 @@ def _changes(before: KneeRow, after: KneeRow, laterality: str, paired_by: str) -
     for visit, knee in ((BEFORE, before), (AFTER, after)):
         row |= {f"film_{visit}": knee["film"], f"side_{visit}": knee[SIDE]}
     for name in VALUES:
-        first, second = (_number(table.get(name, "")) for table in (before, after))
-        row[f"{name}_{BEFORE}"], row[f"{name}_{AFTER}"] = first, second
-        deviations = [_number(table.get(f"{name}_sd", "")) for table in (before, after)]
+        first, second = (_number(knee.get(name, "")) for knee in (before, after))
+        deviations = [_number(knee.get(f"{name}_sd", "")) for knee in (before, after)]
+        row |= {f"{name}_{BEFORE}": first, f"{name}_{AFTER}": second}
         if first is not None and second is not None:
             row[f"{name}_change"] = second - first
             if None not in deviations:
@@ -187,72 +175,36 @@ def _changes(before: KneeRow, after: KneeRow, laterality: str, paired_by: str) -
     return row
 
 
-def _summary(rows: Sequence[Mapping[str, Cell]]) -> list[Change]:
-    summary = []
+def _summary(rows: Sequence[Mapping[str, Cell]]) -> Iterator[Change]:
     for name in VALUES:
         values = (row.get(f"{name}_change") for row in rows)
         changes = [float(value) for value in values if value is not None]
-        mean_change = mean(changes)
-        if mean_change is not None:
-            spread = standard_deviation(changes)
-            summary.append(Change(name, len(changes), mean_change, spread))
-    return summary
+        if changes:
+            spread = stdev(changes) if len(changes) > 1 else None
+            yield Change(name, len(changes), fmean(changes), spread)
 
 
 def _read_visit(folder: Path) -> _Visit:
     knees: dict[str, list[KneeRow]] = defaultdict(list)
     for row in _read(folder / MEASUREMENTS[0], ("film", SIDE)):
         knees[row["film"]].append(row)
-    without = {}
-    if (folder / DETECTIONS).exists():
-        films = {row["film"] for row in _read(folder / DETECTIONS, ("film",))}
-        without = dict.fromkeys(films - knees.keys(), "no knee that was accepted")
-    if (folder / FAILURES).exists():
-        for row in _read(folder / FAILURES, ("film", "status", "reason")):
-            reason = row["reason"].removeprefix(f"{row['film']}: ").split("; ")[0]
-            without[row["film"]] = reason or row["status"]
-    names: dict[str, list[str]] = defaultdict(list)
-    for film in (*knees, *without):
-        names[PurePath(film).name].append(film)
-    return _Visit(folder, dict(knees), without, names)
-
-
-def _film(visit: _Visit, name: str) -> str:
-    """Return the film of a run that has a name, or its file name.
-
-    Raises:
-        LookupError: there is none, or there are several.
-    """
-    if name in visit.knees or name in visit.without:
-        return name
-    alike = visit.films.get(PurePath(name).name, ())
-    if len(alike) != 1:
-        found = "several such films" if alike else "no such film"
-        raise LookupError(f"{name or 'an empty cell'}: {found} in {visit.folder}")
-    return alike[0]
+    films: dict[str, list[str]] = defaultdict(list)
+    for film in knees:
+        films[PurePath(film).name].append(film)
+    return _Visit(folder, dict(knees), films)
 
 
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of a table that has these columns, by column."""
     if not path.is_file():
-        raise SettingsError(
-            f"{path}: no such file; expected a table; make a run with --measure, or name another"
-        )
+        raise SettingsError(f"No such file: {path}. Runs to compare are made with --measure.")
     try:
         header, rows = read_csv_file(path)
+        if not set(columns) <= set(header):
+            raise ValueError(f"it lacks the columns {' and '.join(columns)}")
+        return [dict(zip(header, row, strict=True)) for row in rows if row]  # not an empty line
     except (OSError, ValueError, csv.Error) as error:
-        raise SettingsError(
-            f"{path}: cannot be read ({error}); expected CSV; correct it"
-        ) from error
-    if not set(columns) <= set(header):
-        raise SettingsError(
-            f"{path}: columns {', '.join(header[:6])}; expected {' and '.join(columns)}; correct it"
-        )
-    for number, row in enumerate(rows, 2):
-        if row and len(row) != len(header):
-            raise SettingsError(
-                f"{path}: row {number} has {len(row)} columns; expected {len(header)}; correct it"
-            )
-    return [dict(zip(header, row, strict=True)) for row in rows if row]  # not an empty line
+        raise SettingsError(f"{path} cannot be read as a table: {error}.") from error
 
 
 def _number(text: str) -> float | None:

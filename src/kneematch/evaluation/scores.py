@@ -3,15 +3,16 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import bootstrap
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.ground_truth import SQUARE_WIDTHS, GroundTruth, LabelledKnee
-from kneematch.evaluation.method_run import MethodRun
-from kneematch.evaluation.statistics import bootstrap_mean, mean
-from kneematch.evaluation.tables import Table, columns
+from kneematch.evaluation.labels import SQUARE_WIDTHS, LabelledKnee, Labels
+from kneematch.evaluation.method_runs import MethodRun
+from kneematch.evaluation.tables import Table, columns, mean
 from kneematch.films.annotation import PLATEAU_MARGINS, find_plateau_margins
 from kneematch.films.csv_text import Cell
 from kneematch.films.radiograph import Point
@@ -19,6 +20,8 @@ from kneematch.knee.detection import Detection
 
 GOOD_IOU: Final = 0.75
 ALL: Final = "all"
+RESAMPLES: Final = 2000  # samples of the bootstrap
+SEED: Final = 0  # seed of the bootstrap, so that an evaluation can be repeated
 
 ACCURACY: Final = columns(
     *("method", "source", "knees:0", "missed:0", "mean IoU:3", "IoU, low:3", "IoU, high:3"),
@@ -34,7 +37,6 @@ LIMITS_MM: Final = (1.0, 1.5, 2.0, 2.5)  # as in KNEEL (Tiulpin et al., ICCVW 20
 DISTANCES: Final = columns(
     "method", "margins:0", *(f"within {limit:g} mm:3" for limit in LIMITS_MM), "median mm:2"
 )
-REASONS: Final = columns("reason", "areas:0", "to review:0", "bad:0", "share bad:3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +47,17 @@ class KneeScore:
     side: str
     source: str
     missed: bool = True
-    iou: float = 0.0  # of the squares around both plateaus
+    iou: float = 0.0  # overlap of the squares around both plateaus
     centre_percent: float = math.nan  # distance of the plateaus' midpoints, in % of the width
     margin_percent: float = math.nan  # mean distance of both margins, in % of the width
-    margin_mm: float = math.nan  # NaN also where the film has no pixel spacing
     margins_mm: tuple[float, ...] = ()  # distance of each margin, where the film has spacing
-    loss: float = math.nan
     review: bool = False
-    reasons: tuple[str, ...] = ()
 
 
 Scores = Mapping[str, Sequence[KneeScore]]  # by method
 
 
-def score_knees(runs: Sequence[MethodRun], truth: GroundTruth) -> dict[str, list[KneeScore]]:
+def score_knees(runs: Sequence[MethodRun], labels: Labels) -> dict[str, list[KneeScore]]:
     """Compare every method's detections with the labels of the films that it was run on.
 
     Returns:
@@ -67,11 +66,11 @@ def score_knees(runs: Sequence[MethodRun], truth: GroundTruth) -> dict[str, list
     Raises:
         SettingsError: no film is labelled, or detections lack the plateau's two margins.
     """
-    labels = truth.match([film for run in runs for film in (*run.found, *run.failed)])
+    matched = labels.match([film for run in runs for film in (*run.found, *run.failed)])
     return {
         run.method: [
             _score(film, knee, _find(knee, knees, run.found.get(film, ())))
-            for film, knees in labels.items()
+            for film, knees in matched.items()
             if film in run.found or film in run.failed
             for knee in knees
         ]
@@ -79,29 +78,19 @@ def score_knees(runs: Sequence[MethodRun], truth: GroundTruth) -> dict[str, list
     }
 
 
-def sorted_margins(landmarks: Mapping[str, Point]) -> list[Point]:
-    """Return both margins of a tibial plateau, the picture's left one first; empty without them.
+def require_margins(landmarks: Mapping[str, Point]) -> tuple[Point, Point]:
+    """Return both margins of a tibial plateau, the picture's left one first.
 
-    If there are only two landmarks, they are taken, whatever their names are.
+    If there are only two landmarks, they are taken, whatever their names are; with neither,
+    SettingsError is raised.
     """
     found = find_plateau_margins(landmarks) or tuple(landmarks.values())
-    return sorted(found) if len(found) == 2 else []
-
-
-def require_margins(landmarks: Mapping[str, Point]) -> tuple[Point, Point]:
-    """Return `sorted_margins`.
-
-    Raises:
-        SettingsError: there are no such landmarks.
-    """
-    margins = sorted_margins(landmarks)
-    if not margins:
+    if len(found) != 2:
         raise SettingsError(
-            f"areas with {len(landmarks)} landmarks; expected both margins of the tibial plateau, "
-            f"{' and '.join(PLATEAU_MARGINS)}, to compare with the truth; mark them on the "
-            "template (kneematch annotate), or leave out --truth"
+            f"The template lacks the landmarks {' and '.join(PLATEAU_MARGINS)}, which are compared "
+            "with the labels. Mark them with `kneematch annotate`, or leave out --truth."
         )
-    left, right = margins
+    left, right = sorted(found)
     return left, right
 
 
@@ -113,7 +102,7 @@ def plateau_iou(one: tuple[Point, Point], other: tuple[Point, Point]) -> float:
     return both / ((ax1 - ax0) * (ay1 - ay0) + (bx1 - bx0) * (by1 - by0) - both)
 
 
-def accuracy_table(scores: Scores, left_out: int, rng: np.random.Generator) -> Table:
+def accuracy_table(scores: Scores, left_out: int) -> Table:
     """Return IoU, recall and errors by method and source of the films.
 
     `left_out` is the number of labels that are flagged as unusable, for the caption.
@@ -131,8 +120,8 @@ def accuracy_table(scores: Scores, left_out: int, rng: np.random.Generator) -> T
         sources = sorted({knee.source for knee in knees})
         for source in sources if len(sources) > 1 else ():
             chosen = [knee for knee in knees if knee.source == source]
-            rows.append((method, source, *_accuracy(chosen, rng)))
-        rows.append((method, ALL, *_accuracy(knees, rng)))
+            rows.append((method, source, *_accuracy(chosen)))
+        rows.append((method, ALL, *_accuracy(knees)))
     return Table("accuracy", caption, ACCURACY, tuple(rows))
 
 
@@ -152,38 +141,41 @@ def distance_tables(scores: Scores) -> list[Table]:
     return [Table("distances", caption, DISTANCES, tuple(rows))] if rows else []
 
 
-def reliability_tables(scores: Scores) -> list[Table]:
-    """Count the good and the bad areas that are flagged for review, by method and by reason."""
-    found = {name: [knee for knee in knees if not knee.missed] for name, knees in scores.items()}
-    together = [knee for knees in found.values() for knee in knees]
-    if len(found) > 1:
-        found[ALL] = together
-    by_reason: dict[str, list[KneeScore]] = {}
-    for knee in together:
-        for reason in knee.reasons:
-            by_reason.setdefault(reason, []).append(knee)
-    ranked = sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
-    reasons = []
-    for reason, knees in ranked:
-        bad = [knee.iou < GOOD_IOU for knee in knees]
-        to_review = sum(knee.review for knee in knees)
-        reasons.append((reason, len(knees), to_review, sum(bad), mean(bad)))
-    return [
-        Table(
-            "reliability",
-            f"How many good areas, and how many bad ones (IoU below {GOOD_IOU}), are flagged for "
-            "review. Missed knees have no area.",
-            RELIABILITY,
-            tuple((method, *_flagged(knees)) for method, knees in found.items()),
-        ),
-        Table(
-            "reasons",
-            "How often each reason was given, by all methods together, and how often the area was "
-            f"bad (IoU below {GOOD_IOU}). A reason that does not lead to a review is a note.",
-            REASONS,
-            tuple(reasons),
-        ),
-    ]
+def reliability_table(scores: Scores) -> Table:
+    """Count the good and the bad areas that are flagged for review, by method."""
+    caption = (
+        f"How many good areas, and how many bad ones (IoU below {GOOD_IOU}), are flagged for "
+        "review. Missed knees have no area."
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for method, knees in scores.items():
+        counts: list[Cell] = []
+        for bad in (False, True):
+            flags = [k.review for k in knees if not k.missed and (k.iou < GOOD_IOU) == bad]
+            counts += [len(flags), sum(flags), mean(flags)]
+        rows.append((method, *counts))
+    return Table("reliability", caption, RELIABILITY, tuple(rows))
+
+
+def bootstrap_mean(
+    films: Sequence[str], values: Sequence[float]
+) -> tuple[float | None, float | None]:
+    """Return both ends of the 95 % percentile interval of a mean, by a clustered bootstrap.
+
+    Whole films are resampled, since both knees of a film tend to be right or wrong together. Given
+    are the film of each knee and its value, (N,) each; fewer than two films have no interval.
+    """
+    names, film = np.unique(films, return_inverse=True)
+    if len(names) < 2:
+        return None, None
+
+    def ratio(sums: NDArray[Any], counts: NDArray[Any], axis: int) -> NDArray[Any]:
+        return np.asarray(sums.sum(axis) / counts.sum(axis))
+
+    totals = np.bincount(film, np.asarray(values, np.float64)), np.bincount(film)
+    options = {"method": "percentile", "n_resamples": RESAMPLES, "random_state": SEED}
+    interval = bootstrap(totals, ratio, paired=True, **options).confidence_interval
+    return float(interval.low), float(interval.high)
 
 
 def _find(
@@ -194,8 +186,8 @@ def _find(
     It is the one on its side. The only knee of a film may be labelled by the half in which it lies;
     detections name it after the half in which it would stand on a film of both.
     """
+    alone = len(labels) == len(found) == 1
     for detection in found:
-        alone = len(labels) == len(found) == 1
         if detection.side == label.side or (alone and _overlap(detection, label) > 0):
             return detection
     return None
@@ -212,7 +204,6 @@ def _score(film: str, label: LabelledKnee, detection: Detection | None) -> KneeS
     percent = 100 / math.dist(label.left, label.right)
     centre = math.dist(_middle(left, right), _middle(label.left, label.right))
     margins = math.dist(left, label.left), math.dist(right, label.right)
-    margin = math.nan if label.is_box else sum(margins) / 2
     mm = detection.mm_per_px
     return KneeScore(
         film,
@@ -221,12 +212,9 @@ def _score(film: str, label: LabelledKnee, detection: Detection | None) -> KneeS
         missed=False,
         iou=_overlap(detection, label),
         centre_percent=centre * percent,
-        margin_percent=margin * percent,
-        margin_mm=margin * (math.nan if mm is None else mm),
+        margin_percent=math.nan if label.is_box else sum(margins) / 2 * percent,
         margins_mm=() if mm is None or label.is_box else tuple(mm * each for each in margins),
-        loss=detection.loss,
         review=detection.needs_review,
-        reasons=tuple(filter(None, (part.strip() for part in detection.reason.split(";")))),
     )
 
 
@@ -241,33 +229,25 @@ def _middle(left: Point, right: Point) -> Point:
     return (left[0] + right[0]) / 2, (left[1] + right[1]) / 2
 
 
-def _accuracy(knees: Sequence[KneeScore], rng: np.random.Generator) -> Iterator[Cell]:
+def _accuracy(knees: Sequence[KneeScore]) -> Iterator[Cell]:
     """Yield the cells of ACCURACY from the third on."""
-    films = [knee.film for knee in knees]
-    iou = [knee.iou for knee in knees]
+    films, iou = [knee.film for knee in knees], [knee.iou for knee in knees]
     yield len(knees)
     yield sum(knee.missed for knee in knees)
     yield mean(iou)
-    yield from bootstrap_mean(films, iou, rng)
+    yield from bootstrap_mean(films, iou)
     for least in (0.5, GOOD_IOU, 0.9):
         reached = [value >= least for value in iou]
         yield mean(reached)
         if least == GOOD_IOU:
-            yield from bootstrap_mean(films, reached, rng)
-    for name in ("centre_percent", "margin_percent"):
-        yield _quantile(knees, name, 0.5)
-        yield _quantile(knees, name, 0.95)
-    yield _quantile(knees, "margin_mm", 0.5)
+            yield from bootstrap_mean(films, reached)
+    for errors in ([k.centre_percent for k in knees], [k.margin_percent for k in knees]):
+        yield quantile(errors, 0.5)
+        yield quantile(errors, 0.95)
+    yield quantile([sum(knee.margins_mm) / 2 for knee in knees if knee.margins_mm], 0.5)
 
 
-def _flagged(knees: Sequence[KneeScore]) -> Iterator[Cell]:
-    """Yield the number of good areas, those to review and their share; likewise of bad areas."""
-    for bad in (False, True):
-        review = [knee.review for knee in knees if (knee.iou < GOOD_IOU) == bad]
-        yield from (len(review), sum(review), mean(review))
-
-
-def _quantile(knees: Sequence[KneeScore], error: str, share: float) -> float | None:
-    """Return a quantile of an error where it is known; None if it never is."""
-    known = [value for knee in knees if math.isfinite(value := getattr(knee, error))]
+def quantile(errors: Sequence[float], share: float) -> float | None:
+    """Return a quantile of the errors that are known, not NaN; None if none is."""
+    known = [error for error in errors if math.isfinite(error)]
     return float(np.quantile(known, share)) if known else None

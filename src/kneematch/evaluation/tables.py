@@ -1,8 +1,6 @@
-"""Tables of results, and the files of an evaluation: evaluation.md, .json, tables.tex, *.csv."""
+"""Tables of results, and the files of an evaluation: evaluation.md, .json, *.csv."""
 
 import json
-import math
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,19 +8,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from kneematch import __version__
 from kneematch.evaluation.config import GRID, EvaluateConfig
 from kneematch.films.csv_text import Cell, csv_line
 from kneematch.films.files import make_out_folder, write_file
 from kneematch.run.outputs.run_file import device_name, versions
 
-FORMAT: Final = "kneematch-evaluation/1"
+FORMAT: Final = "kneematch-evaluation/2"
 PAGE: Final = "evaluation.md"
-TABLES: Final = "tables.tex"
 NUMBERS: Final = "evaluation.json"
-
-LATEX: Final = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-LATEX_SPECIAL: Final = re.compile(r"[\\~^&%$#_{}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +49,25 @@ def columns(*titles: str) -> tuple[Column, ...]:
     return tuple(made)
 
 
+def mean(values: ArrayLike) -> float | None:
+    """Return the mean of numbers or flags (N,); None without any."""
+    given = np.asarray(values, np.float64)
+    return float(given.mean()) if len(given) else None
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows of cells under columns."""
 
-    name: str  # of its CSV file and its LaTeX label
+    name: str  # name of its CSV file
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """The titles of the columns."""
+        return tuple(column.title for column in self.columns)
 
     def shown(self) -> list[list[str]]:
         """Return all cells formatted."""
@@ -71,39 +79,16 @@ class Table:
 
 def to_csv(table: Table) -> str:
     """Write a table as CSV, numbers with all digits, None as an empty field."""
-    titles = tuple(column.title for column in table.columns)
-    return "".join(map(csv_line, (titles, *table.rows)))
+    return "".join(map(csv_line, (table.titles, *table.rows)))
 
 
 def to_markdown(table: Table) -> str:
     """Write a table as Markdown, numbers aligned to the right, the caption below."""
     rules = ["---" if column.digits is None else "---:" for column in table.columns]
-    lines = [[column.title for column in table.columns], rules, *table.shown()]
+    lines = [table.titles, rules, *table.shown()]
     cells = ([cell.replace("|", r"\|").replace("\n", " ") for cell in line] for line in lines)
     rows = "\n".join(f"| {' | '.join(line)} |" for line in cells)
     return f"{rows}\n\n{table.caption}\n"
-
-
-def to_latex(table: Table) -> str:
-    """Write a table as a LaTeX table environment in the style of booktabs."""
-    sides = "".join("l" if column.digits is None else "r" for column in table.columns)
-    lines = [[column.title for column in table.columns], *table.shown()]
-    head, *rows = (" & ".join(map(_escape_latex, line)) + r" \\" for line in lines)
-    body = "\n".join(["\\toprule", head, "\\midrule", *rows, "\\bottomrule"])
-    return rf"""\begin{{table}}
-\centering
-\caption{{{_escape_latex(table.caption)}}}
-\label{{tab:{table.name}}}
-\begin{{tabular}}{{{sides}}}
-{body}
-\end{{tabular}}
-\end{{table}}
-"""
-
-
-def _escape_latex(plain: str) -> str:
-    safe = LATEX_SPECIAL.sub(lambda found: LATEX.get(found[0], "\\" + found[0]), plain)
-    return re.sub(r"[<>]", lambda found: f"${found[0]}$", safe)
 
 
 def remove_evaluation(out: Path) -> None:
@@ -123,63 +108,52 @@ def remove_evaluation(out: Path) -> None:
 def write_evaluation(
     out: Path,
     config: EvaluateConfig,
-    films: int,
-    device: str,
-    hashes: Mapping[str, str],
+    facts: Mapping[str, object],
     tables: Sequence[Table],
     drawings: Mapping[str, str],
-    *,
     note: str = "",
 ) -> None:
-    """Write evaluation.md, tables.tex, evaluation.json and TABLE.csv for each table.
+    """Write evaluation.md, evaluation.json and TABLE.csv for each table.
 
-    `drawings` has the captions of the figures that are there as NAME.png and NAME.pdf; `note`
-    applies to all tables and figures.
+    Args:
+        out: folder to write to.
+        config: the settings.
+        facts: number of `films`, the `device`, and `sha256` of the files used.
+        tables: all tables.
+        drawings: captions of the figures that are there as NAME.png and NAME.pdf.
+        note: what applies to all tables and figures.
     """
     make_out_folder(out)
     for table in tables:
         write_text(out / f"{table.name}.csv", to_csv(table))
-    write_text(out / TABLES, "\n".join(map(to_latex, tables)))
+    device = device_name(str(facts["device"]))
     drawn = [f"{name}.{kind}" for name in drawings for kind in ("png", "pdf")]
     numbers = {
         "format": FORMAT,
         "command": sys.argv,
         "settings": {"out": out, **asdict(config)},
         "versions": versions(),
-        "device": device_name(device),
-        "sha256": dict(hashes),
-        "films": films,
-        "tables": {table.name: _rows(table) for table in tables},
-        "files": [PAGE, TABLES, NUMBERS, *(f"{table.name}.csv" for table in tables), *drawn],
+        **facts,
+        "device": device,
+        "files": [PAGE, NUMBERS, *(f"{table.name}.csv" for table in tables), *drawn],
     }
     write_text(out / NUMBERS, json.dumps(numbers, indent=1, default=str) + "\n")
     methods = ", ".join((*config.methods, *((f"{GRID} on {config.grid}",) if config.grid else ())))
     parts = [
         "# Evaluation\n",
-        f"{films} films; {methods}; kneematch {__version__} on {device_name(device)}; "
+        f"{facts['films']} films; {methods}; kneematch {__version__} on {device}; "
         f"{datetime.now(UTC):%Y-%m-%d}.\n",
         *([f"{note}\n"] if note else []),
         *(f"## {_title(table.name)}\n\n{to_markdown(table)}" for table in tables),
     ]
     for name, caption in drawings.items():
-        title = _title(name)
-        parts.append(f"## {title}\n\n![{title}]({name}.png)\n\n{caption}\n")
+        parts.append(f"## {_title(name)}\n\n![{_title(name)}]({name}.png)\n\n{caption}\n")
     write_text(out / PAGE, "\n".join(parts))  # last: it marks a complete evaluation
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file at once; names of films in it need not be UTF-8."""
     write_file(path, text.encode("utf-8", "surrogateescape"))
-
-
-def _rows(table: Table) -> list[dict[str, Cell]]:
-    """Return the rows by column; None for NaN, which JSON does not have."""
-    titles = [column.title for column in table.columns]
-    cells = (
-        [None if isinstance(x, float) and not math.isfinite(x) else x for x in row]
-        for row in table.rows
-    )
-    return [dict(zip(titles, row, strict=True)) for row in cells]
 
 
 def _title(name: str) -> str:

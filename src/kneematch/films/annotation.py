@@ -16,6 +16,8 @@ from kneematch.paper.split import SIDES
 
 FORMAT: Final = "kneematch-template/1"
 BOXES: Final = ("fine", "coarse", "red", "green")
+COARSE_BOX: Final = "coarse"  # may be left out
+MAX_PX: Final = 1e6  # beyond any film
 SMALLEST_BOX_PX: Final = 2
 SLACK_PX: Final = 0.5  # so that a box drawn on the edge of another one counts as inside
 SUFFIX: Final = ".json"
@@ -80,15 +82,16 @@ def load_annotation(path: str | Path) -> Annotation:
     path = Path(path)
     try:
         data = json.loads(read_text_bytes(path).decode("utf-8"))
+        annotation = _parse(data, path.parent)
     except OSError as error:
-        raise TemplateError(
-            f"{path}: cannot be read ({error.strerror}); expected a template.json; check the path"
-        ) from error
+        raise TemplateError(f"{path}: It cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:  # the latter from thousands of brackets
-        raise TemplateError(
-            f"{path}: not JSON ({error}); expected a {FORMAT} file; draw the template again"
-        ) from error
-    return _parse(data, path)
+        raise TemplateError(f"{path}: The template is not JSON.") from error
+    except TemplateError as error:
+        raise TemplateError(f"{path}: {error}") from error
+    for _, problem in annotation_problems(annotation):
+        raise TemplateError(f"{path}: {problem}")
+    return annotation
 
 
 def save_annotation(annotation: Annotation, path: str | Path) -> None:
@@ -111,94 +114,60 @@ def annotation_problems(annotation: Annotation) -> Iterator[tuple[str, str]]:
     Whether the boxes can be cut from the film is checked by `cut_from_view`.
 
     Yields:
-        The name of the box to correct (or "landmarks"), and what was found, what was expected and
-        what to do.
+        The name of the box to correct (or "landmarks"), and what is wrong with it.
     """
     boxes: dict[str, Box] = {name: getattr(annotation, name) for name in BOXES}
     for name, (x0, y0, x1, y1) in boxes.items():
         if min(x1 - x0, y1 - y0) < SMALLEST_BOX_PX:
-            yield (
-                name,
-                f"{name} box {[x0, y0, x1, y1]} is empty; expected x0 < x1 and y0 < y1; "
-                "draw it again",
-            )
+            yield name, f"The {name} box is empty; draw it with x0 < x1 and y0 < y1."
     for inner, outer in (("red", "fine"), ("green", "fine"), ("fine", "coarse")):
         if not _contains(boxes[outer], boxes[inner]):
-            yield (
-                "coarse" if outer == "coarse" else inner,
-                f"{inner} box {list(boxes[inner])} leaves the {outer} box {list(boxes[outer])}; "
-                "expected it inside; move it",
-            )
+            at_fault = "coarse" if outer == "coarse" else inner
+            yield at_fault, f"The {inner} box must lie inside the {outer} box."
     if RESERVED_LANDMARK in annotation.landmarks:
-        yield (
-            "landmarks",
-            f"a landmark is called {RESERVED_LANDMARK}, as the middle of an area is; "
-            "expected another name; rename it",
-        )
+        yield "landmarks", f"A landmark cannot be called {RESERVED_LANDMARK}; rename it."
 
 
 def _contains(outer: Box, inner: Box) -> bool:
     """Return whether a box lies inside another one, up to the slack."""
-    return all(inner[k] >= outer[k] - SLACK_PX for k in (0, 1)) and all(
-        inner[k] <= outer[k] + SLACK_PX for k in (2, 3)
-    )
+    excess = outer[0] - inner[0], outer[1] - inner[1], inner[2] - outer[2], inner[3] - outer[3]
+    return max(excess) <= SLACK_PX
 
 
-def _parse(data: Any, path: Path) -> Annotation:
+def _parse(data: Any, folder: Path) -> Annotation:
+    """Return the annotation in a template's content; its film's path is relative to the folder."""
     if not isinstance(data, dict) or data.get("format") != FORMAT:
-        found = data.get("format") if isinstance(data, dict) else type(data).__name__
-        raise TemplateError(
-            f"{path}: format is {found!r}; expected {FORMAT!r}; draw the template again"
-        )
-    boxes = data.get("boxes")
-    if not isinstance(boxes, dict):
-        raise TemplateError(f"{path}: no boxes; expected fine, red and green; draw them")
-    side = data.get("side")
+        raise TemplateError(f"The file is not of the format {FORMAT!r}.")
+    side, name = data.get("side"), data.get("film")
     if side not in SIDES:
-        raise TemplateError(
-            f"{path}: side is {side!r}; expected 'left' or 'right', the half of the picture that "
-            "the knee is in; correct it"
-        )
-    if not isinstance(data.get("film"), str):
-        raise TemplateError(f"{path}: no film; expected the path of the annotated film; add it")
-    fine, red, green = (_box(boxes, name, path) for name in ("fine", "red", "green"))
-    coarse = _box(boxes, "coarse", path) if "coarse" in boxes else enlarged(fine)
-    points = data.get("landmarks", {})
-    if not isinstance(points, dict):
-        raise TemplateError(
-            f"{path}: landmarks is {points!r}; expected names and their [x, y]; correct it"
-        )
-    landmarks = {name: _numbers(point, 2, repr(name), path) for name, point in points.items()}
-    film = path.parent / data["film"]
+        raise TemplateError("'side' must be 'left' or 'right', the knee's half of the picture.")
+    if not isinstance(name, str):
+        raise TemplateError("'film' must be the path of the film that was drawn on.")
+    drawn, points = data.get("boxes"), data.get("landmarks", {})
+    if not isinstance(drawn, dict) or not isinstance(points, dict):
+        raise TemplateError("'boxes' and 'landmarks' must be objects of names and numbers.")
+    names = [box for box in BOXES if box in drawn or box != COARSE_BOX]
+    boxes = {box: _numbers(drawn.get(box), 4, box) for box in names}
+    boxes.setdefault(COARSE_BOX, enlarged(boxes["fine"]))
+    landmarks = {point: _numbers(values, 2, point) for point, values in points.items()}
+    film = folder / name
     if not film.exists():
         raise TemplateError(
-            f"{path}: its film {film} is not there; expected the film that it was drawn on; put it "
-            "there, or correct 'film', a path from the template's own folder"
+            f"Its film, {film}, does not exist. Put it there, or correct 'film', a path from the "
+            "template's own folder."
         )
-    annotation = Annotation(film, side, fine, coarse, red, green, landmarks)
-    for _, problem in annotation_problems(annotation):
-        raise TemplateError(f"{path}: {problem}")
-    return annotation
+    return Annotation(film, side, **boxes, landmarks=landmarks)
 
 
-def _numbers(values: Any, count: int, name: str, path: Path) -> Any:
+def _numbers(values: Any, count: int, name: str) -> Any:
+    """Return so many numbers of film pixels as a tuple."""
     if (
         not isinstance(values, list)
         or len(values) != count
-        or any(isinstance(v, bool) or not isinstance(v, int | float) for v in values)
-        or not all(abs(v) < 1e6 for v in values)
+        or not all(type(v) in (int, float) and abs(v) < MAX_PX for v in values)
     ):
-        raise TemplateError(
-            f"{path}: {name} is {values!r}; expected {count} numbers in film pixels; correct it"
-        )
+        raise TemplateError(f"{name[:40]!r} must be a list of {count} numbers, in film pixels.")
     return tuple(float(value) for value in values)
-
-
-def _box(boxes: Mapping[str, Any], name: str, path: Path) -> Box:
-    if name not in boxes:
-        raise TemplateError(f"{path}: no {name} box; expected [x0, y0, x1, y1]; draw it")
-    box: Box = _numbers(boxes[name], 4, name, path)
-    return box
 
 
 def enlarged(box: Box) -> Box:

@@ -1,28 +1,33 @@
-"""Read a radiograph from a DICOM file: its header, its pixels, and how their values are meant."""
+"""Read a radiograph from a DICOM file: its header, its pixels, and how their values are meant.
+
+JPEG, JPEG-LS, JPEG 2000 and HTJ2K frames are decoded by imagecodecs, after their codestream was
+checked against the header; pydicom decodes the other transfer syntaxes.
+"""
 
 import io
+import struct
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
-from pydicom import Dataset
+from pydicom import Dataset, uid
 from pydicom.datadict import tag_for_keyword
 from pydicom.dataset import FileMetaDataset
+from pydicom.encaps import get_frame
 from pydicom.filereader import read_dataset, read_partial, read_preamble
 from pydicom.pixels.common import PhotometricInterpretation
+from pydicom.pixels.decoders.base import get_decoder
+from pydicom.pixels.processing import convert_color_space
+from pydicom.pixels.utils import get_expected_length
 from pydicom.tag import BaseTag
-from pydicom.uid import (
-    UID,
-    DeflatedExplicitVRLittleEndian,
-    ExplicitVRBigEndian,
-    ExplicitVRLittleEndian,
-    ImplicitVRLittleEndian,
-)
 
-from kneematch.errors import NotARadiograph
+from kneematch.errors import MissingDecoder, NotAnImage, NotARadiograph
 from kneematch.films.dicom_header import (
+    header_count,
     header_number,
     header_text,
     header_value,
@@ -32,17 +37,29 @@ from kneematch.films.dicom_header import (
     spacing,
     uid_name,
 )
-from kneematch.films.dicom_pixels import decode_pixels
 from kneematch.films.limits import check_size, decoding, memory_budget
-from kneematch.films.radiograph import ROWS_AT_ONCE, Radiograph, unit_range
+from kneematch.films.radiograph import ROWS_AT_ONCE, Radiograph, grey_from_rgb, unit_range
 
 PIXEL_DATA: Final = 0x7FE00010  # the last element of a film
 PIXEL_GROUP: Final = 0x7FE0
 PIXEL_KEYWORDS: Final = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 PHOTOMETRICS: Final = {kind.value for kind in PhotometricInterpretation}
+YBR: Final = ("YBR_FULL", "YBR_FULL_422")
 MAX_ELEMENT_BYTES: Final = 1 << 20  # beside the pixels; a lookup table has 128 kB
-MAX_READS: Final = 300_000  # of an inflated header, at least one per element
-INFLATED_AT_ONCE: Final = 1 << 20  # bytes
+MAX_READS: Final = 300_000  # from an inflated header, at least one per element
+
+JPEG_SYNTAXES, JPEG_LS_SYNTAXES = uid.JPEGTransferSyntaxes, uid.JPEGLSTransferSyntaxes
+HTJ2K_SYNTAXES: Final = (uid.HTJ2KLossless, uid.HTJ2KLosslessRPCL, uid.HTJ2K)
+JPEG_2000_SYNTAXES: Final = (uid.JPEG2000Lossless, uid.JPEG2000, *HTJ2K_SYNTAXES)
+CODESTREAM_SYNTAXES: Final = (*JPEG_SYNTAXES, *JPEG_LS_SYNTAXES, *JPEG_2000_SYNTAXES)
+JPEG_START: Final = b"\xff\xd8"  # SOI, of JPEG-LS, too
+JPEG_2000_START: Final = b"\xff\x4f\xff\x51"  # SOC and SIZ
+JPEG_FRAMES: Final = {*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC}  # SOF markers
+CODESTREAM_END: Final = b"\xff\xd9"
+TAIL: Final = 64  # bytes in which the end must lie; what follows it is padding
+# JPEG segments that say which colours are stored.
+ADOBE: Final = b"\xff\xee\x00\x0eAdobe"
+JFIF: Final = b"JFIF\0"
 
 
 def read_dicom(file: BinaryIO, path: Path) -> Radiograph:
@@ -81,14 +98,14 @@ def _parse(file: BinaryIO, path: Path, last: int) -> Dataset:
     with decoding(path, "DICOM"):
         read_preamble(file, force=True)
         meta = read_dataset(file, False, True, stop_when=lambda tag, vr, length: tag.group != 2)
-        if meta.get("TransferSyntaxUID") == DeflatedExplicitVRLittleEndian:
+        if meta.get("TransferSyntaxUID") == uid.DeflatedExplicitVRLittleEndian:
             dataset = read_dataset(_inflate(file, path), False, True, stop_when=beyond)
             dataset.file_meta = FileMetaDataset(meta)
         else:
             file.seek(0)
             dataset = read_partial(file, beyond, force=True)
         stated = dataset.file_meta.get("TransferSyntaxUID")
-        dataset.file_meta.TransferSyntaxUID = UID(stated or _native_syntax(dataset))
+        dataset.file_meta.TransferSyntaxUID = uid.UID(stated or _native_syntax(dataset))
         for tag, element in list(dataset.items()):
             value = element.value if tag.group != PIXEL_GROUP else None
             if isinstance(value, bytes) and len(value) > MAX_ELEMENT_BYTES:
@@ -96,48 +113,36 @@ def _parse(file: BinaryIO, path: Path, last: int) -> Dataset:
     return dataset
 
 
+def _native_syntax(dataset: Dataset) -> uid.UID:
+    """Return the syntax that the parser found, for a file without the group that states it."""
+    implicit, little_endian = dataset.original_encoding
+    if implicit:
+        return uid.ImplicitVRLittleEndian
+    return uid.ExplicitVRLittleEndian if little_endian else uid.ExplicitVRBigEndian
+
+
 def _inflate(file: BinaryIO, path: Path) -> BinaryIO:
     """Inflate the rest of a file, within the memory that the file may take."""
     limit = memory_budget(path) // 3  # the inflated file, the pixels in it, and the film
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-    inflated, waiting = _CountedReads(), file.read(INFLATED_AT_ONCE)
-    inflated.path = path
-    while waiting and not inflater.eof:
-        inflated.write(inflater.decompress(waiting, INFLATED_AT_ONCE))
-        if inflated.tell() > limit:
-            raise NotARadiograph(
-                f"{path}: a deflated DICOM of more than {limit} bytes; expected one film; "
-                "check the file"
-            )
-        waiting = inflater.unconsumed_tail or file.read(INFLATED_AT_ONCE)
+    inflated = inflater.decompress(file.read(), limit)
+    if inflater.unconsumed_tail:
+        raise NotARadiograph(f"{path}: The deflated DICOM has more than {limit >> 20} MB.")
     if not inflater.eof:
         raise EOFError  # a cut file
-    inflated.seek(0)
-    return inflated
+    return _CountedReads(inflated)
 
 
 class _CountedReads(io.BytesIO):
     """A buffer with a limit on reads: a parsed element takes up to 150 times its own bytes."""
 
-    path: Path
     reads = 0
 
     def read(self, size: int | None = -1) -> bytes:
         self.reads += 1
         if self.reads > MAX_READS:
-            raise NotARadiograph(
-                f"{self.path}: a header of more than {MAX_READS // 3} elements; expected some "
-                "hundred; check the file"
-            )
+            raise ValueError("too many elements")
         return super().read(size)
-
-
-def _native_syntax(dataset: Dataset) -> UID:
-    """Return the syntax that the parser found, for a file without the group that states it."""
-    implicit, little_endian = dataset.original_encoding
-    if implicit:
-        return ImplicitVRLittleEndian
-    return ExplicitVRLittleEndian if little_endian else ExplicitVRBigEndian
 
 
 def _check_kind(dataset: Dataset, path: Path) -> None:
@@ -146,39 +151,30 @@ def _check_kind(dataset: Dataset, path: Path) -> None:
         kind = header_value(dataset, "SOPClassUID") or header_value(
             dataset.file_meta, "MediaStorageSOPClassUID"
         )
-        raise NotARadiograph(
-            f"{path}: a DICOM without pixels ({uid_name(kind) or 'of no known class'}); expected "
-            "a film; leave it out, or copy it again if it is one"
-        )
-    samples, bits = _count(dataset, "SamplesPerPixel"), _count(dataset, "BitsAllocated")
+        name = uid_name(kind) or "unknown class"
+        raise NotARadiograph(f"{path}: The DICOM file has no pixels ({name}).")
+    samples, bits = (
+        header_count(dataset, keyword) for keyword in ("SamplesPerPixel", "BitsAllocated")
+    )
     # At the peak: a decoder's 32-bit samples and two copies of the decoded ones, or the result.
     bytes_per_px = 4 + samples * (4 + bits // 4)
-    check_size(path, _count(dataset, "Rows"), _count(dataset, "Columns"), bytes_per_px)
+    check_size(path, header_count(dataset, "Rows"), header_count(dataset, "Columns"), bytes_per_px)
     if (header_number(dataset, "NumberOfFrames") or 1) > 1:
-        raise NotARadiograph(
-            f"{path}: more than one frame; expected one; save the film alone in a file"
-        )
+        raise NotARadiograph(f"{path}: The file has more than one frame. Save the film alone.")
     photometric = header_text(dataset, "PhotometricInterpretation")
     if photometric == "PALETTE COLOR" or bits == 1:
-        raise NotARadiograph(
-            f"{path}: {'pixels of 1 bit' if bits == 1 else photometric}; "
-            "expected grey levels of 8 to 16 bits; export it as greyscale"
-        )
+        kind = "1 bit per pixel" if bits == 1 else "a colour palette"
+        raise NotARadiograph(f"{path}: The picture has {kind}. Export it as greyscale.")
     if photometric not in PHOTOMETRICS:
         raise NotARadiograph(
-            f"{path}: no known PhotometricInterpretation; expected MONOCHROME1 or MONOCHROME2; "
-            "correct the header or export it again"
+            f"{path}: The PhotometricInterpretation is unknown. Export the film as MONOCHROME2."
         )
-
-
-def _count(dataset: Dataset, keyword: str) -> int:
-    return int(header_number(dataset, keyword) or 0)
 
 
 def _unit_pixels(dataset: Dataset, path: Path) -> NDArray[np.float32]:
     """Return the frame (H, W) in [0, 1], by way of the modality LUT where there is one."""
-    pixels = decode_pixels(dataset, path)
-    if _count(dataset, "SamplesPerPixel") > 1:
+    pixels = _stored_values(dataset, path)
+    if header_count(dataset, "SamplesPerPixel") > 1:
         return unit_range(path, pixels)
     padding = _padding(dataset, pixels)
     # Only the sign of the slope matters, since the values are mapped to [0, 1] afterwards.
@@ -217,3 +213,126 @@ def _apply_lut(pixels: NDArray[Any], table: Dataset, order: str) -> NDArray[np.f
         rows = slice(start, start + ROWS_AT_ONCE)
         np.take(lut, pixels[rows].astype(np.int64) - first, mode="clip", out=output[rows])
     return output
+
+
+def _stored_values(dataset: Dataset, path: Path) -> NDArray[Any]:
+    """Return the stored grey values (H, W): a read-only view where nothing is compressed.
+
+    Raises:
+        NotARadiograph: the pixels are in colour.
+        MissingDecoder: the transfer syntax cannot be decoded.
+    """
+    syntax: uid.UID = dataset.file_meta.TransferSyntaxUID
+    name = uid_name(syntax) or "unknown transfer syntax"
+    with decoding(path, f"DICOM ({name})"):
+        if syntax in CODESTREAM_SYNTAXES:
+            pixels, is_ybr = _decode_codestream(dataset, path)
+        else:
+            try:
+                decoder = get_decoder(syntax)
+            except NotImplementedError:
+                raise MissingDecoder(
+                    f"{path}: No decoder is known for this DICOM ({name}). Export it uncompressed."
+                ) from None
+            if not syntax.is_encapsulated and "PixelData" in dataset:
+                _check_uncompressed(dataset, path)
+            # pydicom's correction of unused bits would copy every film of 12 bits.
+            how: dict[str, Any] = {"raw": True, "view_only": True, "correct_unused_bits": False}
+            pixels, layout = decoder.as_array(dataset, index=0, **how)
+            is_ybr = layout["photometric_interpretation"] in YBR
+        if pixels.ndim == 2:
+            return _drop_unused_bits(pixels, dataset)
+        return grey_from_rgb(path, _rgb_bands(pixels, is_ybr), 2**dataset.BitsStored - 1)
+
+
+def _rgb_bands(pixels: NDArray[Any], is_ybr: bool) -> Iterator[NDArray[Any]]:
+    """Yield consecutive rows (h, W, 3) in RGB; a few at a time save memory."""
+    for start in range(0, len(pixels), ROWS_AT_ONCE):
+        band = pixels[start : start + ROWS_AT_ONCE]
+        yield convert_color_space(band, "YBR_FULL", "RGB") if is_ybr else band
+
+
+def _check_uncompressed(dataset: Dataset, path: Path) -> None:
+    """Refuse pixels that are compressed, which would read as noise, or cut."""
+    if dataset["PixelData"].is_undefined_length:
+        raise NotAnImage(
+            f"{path}: The pixels are compressed, but the header does not say how. Export it again."
+        )
+    found, stated = len(dataset.PixelData), get_expected_length(dataset)
+    if found < stated:
+        raise NotAnImage(
+            f"{path}: The file is cut off: {found} of {stated} bytes of pixels. Copy it again."
+        )
+
+
+def _decode_codestream(dataset: Dataset, path: Path) -> tuple[NDArray[Any], bool]:
+    """Decode a compressed frame; return (H, W) or (H, W, samples), and whether it is YBR.
+
+    Colours are returned as they are stored, except for JPEG 2000's own colour transforms and for a
+    JPEG with an Adobe segment, which its codec undoes.
+    """
+    frame = _checked_frame(dataset, path)
+    syntax, photometric = dataset.file_meta.TransferSyntaxUID, dataset.PhotometricInterpretation
+    is_ybr = photometric in YBR
+    if syntax in JPEG_SYNTAXES:
+        has_jfif = JFIF in frame[:TAIL]  # it comes first, and its colours are always YBR
+        is_ybr = is_ybr or (has_jfif and photometric == "RGB")
+        as_stored = header_count(dataset, "SamplesPerPixel") > 1 and ADOBE not in frame
+        space = "RGB" if as_stored else None  # equal spaces: no conversion
+        # Not `jpeg_decode`: on broken frames that one tries another codec, which may not return.
+        pixels = imagecodecs.jpeg8_decode(frame, colorspace=space, outcolorspace=space)
+    elif syntax in JPEG_LS_SYNTAXES:
+        pixels = imagecodecs.jpegls_decode(frame)
+    else:
+        pixels = imagecodecs.jpeg2k_decode(frame)
+    sign = "i" if header_count(dataset, "PixelRepresentation") else "u"
+    return pixels.view(f"{sign}{pixels.itemsize}"), is_ybr
+
+
+def _checked_frame(dataset: Dataset, path: Path) -> bytes:
+    """Return the frame; refuse one that is cut, which codecs fill up, or of another size."""
+    frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
+    if CODESTREAM_END not in frame[-TAIL:]:
+        raise NotAnImage(f"{path}: The compressed pixels are cut off. Copy or export it again.")
+    if not frame.startswith(JPEG_START):  # the boxes of a JP2 file, which DICOM does not allow
+        frame = frame[max(frame.find(JPEG_2000_START), 0) :]
+    found = _codestream_shape(frame)
+    stated = tuple(header_count(dataset, name) for name in ("Rows", "Columns", "SamplesPerPixel"))
+    if found != stated:
+        kind = "of an unknown kind" if found is None else "{} x {} x {} samples".format(*found)
+        raise NotAnImage(
+            f"{path}: The compressed pixels are {kind}, but the header says "
+            "{} x {} x {}. Export it again.".format(*stated)
+        )
+    return frame
+
+
+def _codestream_shape(frame: bytes) -> tuple[int, int, int] | None:
+    """Return (height, width, samples) as the codestream itself states them, or None."""
+    if frame.startswith(JPEG_2000_START):
+        right, bottom, left, top = struct.unpack_from(">4I", frame, 8)
+        (samples,) = struct.unpack_from(">H", frame, 40)
+        return bottom - top, right - left, samples
+    at = 2  # behind the start of the image
+    while at + 10 <= len(frame) and frame[at] == 0xFF:
+        marker, length = frame[at + 1], int.from_bytes(frame[at + 2 : at + 4])
+        if marker in JPEG_FRAMES:
+            height, width, samples = struct.unpack_from(">2HB", frame, at + 5)
+            return height, width, samples
+        at += 1 if marker == 0xFF else 2 + length  # a marker may have fill bytes before it
+    return None
+
+
+def _drop_unused_bits(pixels: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
+    """Clear bits outside the stored ones, such as an overlay; copies only if any is set."""
+    if pixels.dtype.kind == "f":
+        return pixels
+    allocated, stored = 8 * pixels.dtype.itemsize, int(dataset.BitsStored)
+    signed = pixels.dtype.kind == "i"
+    low, high = (-(1 << stored - 1), (1 << stored - 1) - 1) if signed else (0, (1 << stored) - 1)
+    if pixels.max() <= high and (not signed or low <= pixels.min()):
+        return pixels
+    above = allocated - 1 - int(dataset.get("HighBit", stored - 1))
+    used: NDArray[Any] = np.left_shift(pixels, max(above, 0))
+    np.right_shift(used, allocated - stored, out=used)
+    return used

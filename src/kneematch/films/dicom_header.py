@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 from typing import Any, Final
 
-from pydicom import Dataset
+from pydicom import Dataset, Sequence
 from pydicom.errors import BytesLengthException
 from pydicom.multival import MultiValue
 from pydicom.uid import UID
@@ -15,6 +15,12 @@ from kneematch.errors import NotARadiograph
 from kneematch.films.radiograph import BOTH_KNEES, LATERALITIES
 
 SQUARE_WITHIN: Final = 0.01  # the relative difference of the two spacings that is still rounding
+SPACINGS: Final = (
+    "PixelSpacing",
+    "ImagerPixelSpacing",
+    "NominalScannedPixelSpacing",
+    "PixelAspectRatio",
+)
 # Elements that may say that a film shows both knees, and how they say it.
 DESCRIPTIONS: Final = (
     "SeriesDescription",
@@ -46,6 +52,7 @@ BAD_ELEMENT: Final = (
     AttributeError,
     NotImplementedError,
     OverflowError,
+    RecursionError,  # sequences nested hundreds deep
     struct.error,
     BytesLengthException,
 )
@@ -62,7 +69,8 @@ def header_value(dataset: Dataset, keyword: str) -> Any:
 
 def header_text(dataset: Dataset, keyword: str) -> str | None:
     """Return an element as one printable line, or None."""
-    text = str(header_value(dataset, keyword) or "")
+    value = header_value(dataset, keyword)
+    text = "" if value is None or isinstance(value, Sequence) else str(value)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split()) or None
 
 
@@ -70,6 +78,11 @@ def header_number(dataset: Dataset, keyword: str) -> float | None:
     """Return an element as one finite number, or None."""
     numbers = _numbers(header_value(dataset, keyword))
     return numbers[0] if len(numbers) == 1 else None
+
+
+def header_count(dataset: Dataset, keyword: str) -> int:
+    """Return an element as a whole number, 0 where it is absent."""
+    return int(header_number(dataset, keyword) or 0)
 
 
 def uid_name(value: Any) -> str | None:
@@ -126,22 +139,13 @@ def spacing(dataset: Dataset, path: Path) -> tuple[float | None, str | None]:
     divided by EstimatedRadiographicMagnificationFactor, the enlargement of the knee, which is
     nearer to the tube than the detector is: the keyword lets the reader decide.
     """
-    at_detector = _pair(dataset, "ImagerPixelSpacing")
-    calibrated = _pair(dataset, "PixelSpacing")
-    if calibrated == at_detector:
-        calibrated = None
-    candidates = {
-        "PixelSpacing": calibrated,
-        "ImagerPixelSpacing": at_detector,
-        "NominalScannedPixelSpacing": _pair(dataset, "NominalScannedPixelSpacing"),
-    }
-    for keyword, pair in candidates.items():
+    pairs = {keyword: _pair(dataset, keyword) for keyword in SPACINGS}
+    if pairs["PixelSpacing"] == pairs["ImagerPixelSpacing"]:
+        del pairs["PixelSpacing"]
+    for keyword, pair in pairs.items():
         if pair is not None:
             _check_square(pair, keyword, path)
-            return pair[1], keyword
-    aspect = _pair(dataset, "PixelAspectRatio")
-    if aspect is not None:
-        _check_square(aspect, "PixelAspectRatio", path)
+            return (None, None) if keyword == "PixelAspectRatio" else (pair[1], keyword)
     return None, None
 
 
@@ -166,6 +170,6 @@ def _numbers(value: Any) -> list[float]:
 def _check_square(pair: tuple[float, float], keyword: str, path: Path) -> None:
     if abs(pair[0] - pair[1]) > SQUARE_WITHIN * max(pair):
         raise NotARadiograph(
-            f"{path}: {keyword} is of pixels {pair[0] / pair[1]:.3g} times as high as wide; "
-            "expected square pixels; resample the film or correct its header"
+            f"{path}: {keyword} says that pixels are {pair[0] / pair[1]:.3g} times as high as "
+            "wide. Resample the film to square pixels or correct its header."
         )

@@ -8,10 +8,9 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from itertools import takewhile
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -34,12 +33,10 @@ LIST_SIGN: Final = "@"
 CSV_SUFFIX, TEXT_SUFFIX = ".csv", ".txt"
 PATH_COLUMNS: Final = ("film", "path", "file", "filename")
 
+Names = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
-def find_films(
-    named: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    *,
-    leave_out: Sequence[Path] = (),
-) -> list[str]:
+
+def find_films(named: Names, *, leave_out: Sequence[Path] = ()) -> list[str]:
     """Return the named films, each once, in the order named; inside a folder, sorted.
 
     Args:
@@ -54,15 +51,18 @@ def find_films(
     """
     films: dict[str, str] = {}  # by absolute path
     for name in [named] if isinstance(named, str | os.PathLike) else named:
-        for film in _films_of(os.fspath(name), leave_out):
-            films.setdefault(os.path.normpath(Path(film).absolute()), film)
+        for path in _expand(os.fspath(name)):
+            # os.path bears names that are too long; whether a file is a film is seen on reading.
+            inside = _in_folder(path, leave_out) if os.path.isdir(path) else [path]  # noqa: PTH112
+            for film in inside:
+                films.setdefault(os.path.normpath(Path(film).absolute()), film)
     if not films:
-        raise SettingsError("no films; expected files, folders or lists of them; name some")
+        raise SettingsError("No films were named.")
     return list(films.values())
 
 
 def select_films(
-    named: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    named: Names,
     *,
     series: str | None = None,
     limit: int | None = None,
@@ -87,24 +87,21 @@ def select_films(
         inside = list(in_series(films, series))
         if not inside:
             raise SettingsError(
-                f"--series {series}: none of {len(films)} films; expected DICOM with this in its "
-                "SeriesDescription; see what `kneematch info` prints for them"
+                f"None of {len(films)} films has {series!r} in its SeriesDescription (--series). "
+                "`kneematch info` prints what the films have."
             )
         logger.info("%d of %d films are of other series", len(films) - len(inside), len(films))
         films = inside
     chosen = films[:limit]
     first, count = part
     if len(chosen) <= first:
-        raise SettingsError(
-            f"--num-parts {count} for {len(chosen)} films; expected at least a film "
-            "a part; ask for fewer parts"
-        )
+        raise SettingsError(f"--num-parts {count} is more than the number of films, {len(chosen)}.")
     return chosen[first::count]
 
 
 def common_folder(films: Collection[str]) -> str:
     """Return the beginning that the paths of all films share, up to a slash; "" for no films."""
-    # Of the first and the last path, letter by letter: what these share, all share.
+    # Letter by letter, what the first and the last path share, all share.
     prefix = os.path.commonprefix([min(films), max(films)]) if films else ""  # noqa: RUF071
     return prefix[: max(map(prefix.rfind, "/\\")) + 1]
 
@@ -122,7 +119,7 @@ def in_series(films: Iterable[str], text: str) -> Iterator[str]:
 
 
 def _belongs(text: str, film: str) -> bool:
-    from kneematch.films.dicom_header import header_text  # imports pydicom, which is slow
+    from kneematch.films.dicom_header import header_text  # importing pydicom takes 0.1 s
 
     try:
         header = read_header(film, "SeriesDescription")
@@ -135,68 +132,69 @@ def _belongs(text: str, film: str) -> bool:
     )
 
 
-def _films_of(name: str, leave_out: Sequence[Path]) -> Iterator[str]:
-    """Yield the films that one argument names; os.path bears names that are too long."""
+def _expand(name: str) -> list[str]:
+    """Return the files and folders that one argument names."""
     path = Path(name)
     if not name:
-        raise SettingsError("an empty name; expected films; check the command")
+        raise SettingsError("A film's name is empty.")
     if name == STDIN:
         stdin = getattr(sys.stdin, "buffer", None)  # None if it is closed, or in a notebook
         if stdin is None:
-            raise SettingsError("-: no stdin; expected a list of films there; name files instead")
-        names = _listed(stdin.read(), STDIN, Path())
-    elif name.startswith(LIST_SIGN) and not os.path.lexists(path):
-        source = Path(name[len(LIST_SIGN) :])
-        names = _listed(_bytes(source), str(source), source.parent)
-    elif path.suffix.lower() == CSV_SUFFIX and os.path.isfile(path):  # noqa: PTH113
-        names = [resolve_listed_path(entry, path.parent) for entry in _column(_bytes(path), path)]
-    elif glob.has_magic(name) and not os.path.lexists(path):
-        names = _expand(name)
-        if not names:
-            raise SettingsError(f"{name}: nothing matches; expected films; check the pattern")
-    elif path.suffix.lower() == TEXT_SUFFIX and os.path.isfile(path) and not _is_film(path):  # noqa: PTH113
-        raise SettingsError(f"{name}: a text; expected films; for a list of films, give @{name}")
-    else:
-        names = [name]
-    for one in names:
-        if os.path.isdir(one):  # noqa: PTH112
-            yield from _inside(one, leave_out)
-        else:
-            yield one  # whether it exists and is a film is checked when it is read
-
-
-def _listed(text: bytes, source: str, folder: Path) -> list[str]:
-    """Return the paths of a list: one per line or, if it has NULs, between NULs."""
-    if text.startswith(IMAGE_STARTS) or text[128:132] == b"DICM":
-        raise SettingsError(f"{source}: a film; expected a list of films; leave the @ out")
-    lines = text.split(b"\0") if b"\0" in text else text.split(b"\n")
-    names = [os.fsdecode(line.removesuffix(b"\r")) for line in lines]
-    names = [resolve_listed_path(name, folder) for name in names if name.strip()]
+            raise SettingsError("There is no stdin to read a list of films from (-).")
+        return _lines(stdin.read(), path)
+    if name.startswith(LIST_SIGN) and not os.path.lexists(path):
+        return _listed(Path(name[len(LIST_SIGN) :]), _lines)
+    is_file = os.path.isfile(path)  # noqa: PTH113
+    if is_file and path.suffix.lower() == CSV_SUFFIX:
+        return _listed(path, _column)
+    if is_file and path.suffix.lower() == TEXT_SUFFIX and not _is_film(path):
+        raise SettingsError(f"{name} is a text file. If it lists films, give @{name}")
+    if not glob.has_magic(name) or os.path.lexists(path):
+        return [name]
+    names = _outside_runs(_matches(name), name)
     if not names:
-        raise SettingsError(f"{source}: an empty list; expected a path a line; check it")
+        raise SettingsError(f"No films match {name}")
     return names
 
 
-def _column(text: bytes, path: Path) -> list[str]:
+def _listed(source: Path, parse: Callable[[bytes, Path], list[str]]) -> list[str]:
+    """Return the paths of a list, relative to the current folder or else to the list's own."""
+    try:
+        text = read_text_bytes(source)
+    except OSError as error:
+        raise SettingsError(f"{source}: The list cannot be read: {error.strerror}.") from error
+    return [resolve_listed_path(name, source.parent) for name in parse(text, source)]
+
+
+def _lines(text: bytes, source: Path) -> list[str]:
+    """Return the paths of a text: one per line or, if it has NULs, between NULs."""
+    if text.startswith(IMAGE_STARTS) or text[128:132] == b"DICM":
+        raise SettingsError(f"{source} is a film, not a list of films. Leave out the @.")
+    lines = text.split(b"\0") if b"\0" in text else text.split(b"\n")
+    names = [os.fsdecode(line.removesuffix(b"\r")) for line in lines if line.strip()]
+    if not names:
+        raise SettingsError(f"{source}: The list of films is empty.")
+    return names
+
+
+def _column(text: bytes, source: Path) -> list[str]:
     """Return the paths of a table: its only column, or the one in PATH_COLUMNS."""
     decoded = text.decode("utf-8-sig", "surrogateescape")
     try:
         header, *rows = read_csv(io.StringIO(decoded, newline=""))
     except (ValueError, csv.Error) as error:
-        raise SettingsError(
-            f"{path}: not a table ({error}); expected CSV with a header; check the file"
-        ) from error
+        raise SettingsError(f"{source}: This is not a CSV table with a header.") from error
     names = [name.strip().lower() for name in header]
     found = [names.index(name) for name in PATH_COLUMNS if name in names]
     if not found and len(names) > 1:
         raise SettingsError(
-            f"{path}: columns {', '.join(names)[:200]}; expected one called "
-            f"{', '.join(PATH_COLUMNS)}; rename the column of paths"
+            f"{source}: None of the columns is called {' or '.join(PATH_COLUMNS)}. Rename the "
+            "column of paths."
         )
     column = found[0] if found else 0
     paths = [row[column] for row in rows if len(row) > column and row[column].strip()]
     if not paths:
-        raise SettingsError(f"{path}: no paths in it; expected a path a row; check the table")
+        raise SettingsError(f"{source}: The table has no paths of films.")
     return paths
 
 
@@ -208,72 +206,61 @@ def resolve_listed_path(name: str, folder: Path) -> str:
 
 def refuse_unlistable(error: OSError) -> NoReturn:
     """Raise SettingsError for a folder that os.walk cannot list."""
-    raise SettingsError(
-        f"{error.filename}: {error.strerror}; expected a folder that can be listed; check its "
-        "permissions, or name the folders beside it instead of the one around it"
-    ) from error
+    raise SettingsError(f"{error.filename}: The folder cannot be listed: {error.strerror}.")
 
 
-def _inside(folder: str, leave_out: Sequence[Path]) -> list[str]:
-    """Return the films of a folder, then of its folders, by name.
-
-    Links to folders, which may form circles, are not followed; a warning says so.
-    """
-
-    def is_left_out(path: Path) -> bool:
-        return any(other.exists() and path.samefile(other) for other in leave_out)
-
-    films, not_entered = list[str](), set[str]()  # the latter are links in the end
-    for parent, folders, files in os.walk(folder, onerror=refuse_unlistable):
-        not_entered.discard(parent)
-        is_run = holds_run(parent)
-        if is_run and parent != folder:
-            _skip_run(parent)
-            folders.clear()
-            continue
-        folders[:] = sorted(
-            name
-            for name in folders
-            if not name.startswith(".")
-            and not is_left_out(Path(parent, name))
-            and not (is_run and name in FOLDERS)
-        )
-        not_entered.update(os.path.join(parent, name) for name in folders)  # noqa: PTH118
-        paths = [Path(parent, name) for name in sorted(files) if not name.startswith(".")]
-        films += [str(path) for path in paths if path.name != INDEX and _is_film(path)]
-    _warn_of_links(folder, not_entered)
+def _in_folder(folder: str, leave_out: Sequence[Path]) -> list[str]:
+    """Return the films of a folder, then of its folders, by name."""
+    films = [
+        str(path)
+        for parent, files in _walk(folder, leave_out)
+        for path in (Path(parent, name) for name in sorted(files))
+        if not path.name.startswith(".") and path.name != INDEX and _is_film(path)
+    ]
     if not films:
-        raise SettingsError(
-            f"{folder}: a folder without films; expected DICOM, PNG, JPEG or TIFF in it or in its "
-            "folders; check the path"
-        )
+        raise SettingsError(f"{folder}: The folder holds no DICOM, PNG, JPEG or TIFF files.")
     return films
 
 
-def _warn_of_links(source: str, links: Collection[str]) -> None:
+def _walk(top: str, leave_out: Sequence[Path] = ()) -> Iterator[tuple[str, list[str]]]:
+    """Yield each folder and the names of its files, by name; hidden folders are left out.
+
+    So are results of earlier runs and links to folders, which may form circles; this is logged.
+    """
+    links = []
+    for parent, folders, files in os.walk(top, onerror=refuse_unlistable):
+        is_run = holds_run(parent)
+        if is_run and parent != top:
+            logger.info("%s: skipped, since it holds the results of an earlier run", parent)
+            folders.clear()
+            continue
+        shown = {
+            name: Path(parent, name)
+            for name in sorted(folders)
+            if not name.startswith(".") and not (is_run and name in FOLDERS)
+        }
+        links += [path for path in shown.values() if path.is_symlink()]
+        folders[:] = [name for name, path in shown.items() if not _is_any(path, leave_out)]
+        yield parent, files
     if links:
         logger.warning(
-            "%s: links to folders are not followed (%d, such as %s); name the folders themselves "
-            "if their films are wanted",
-            source,
+            "%s: %d links to folders are not followed, such as %s. To include their films, name "
+            "the folders themselves.",
+            top,
             len(links),
             min(links),
         )
 
 
-def _expand(pattern: str) -> list[str]:
-    """Return the files and folders that match a pattern, sorted, without results of a run."""
-    links: set[str] = set()
-    found = _matches(pattern, links) - links
-    _warn_of_links(pattern, links)
-    return list(_outside_runs(sorted(found), pattern))
+def _is_any(path: Path, others: Iterable[Path]) -> bool:
+    return any(other.exists() and path.samefile(other) for other in others)
 
 
-def _matches(pattern: str, links: set[str]) -> set[str]:
-    """Return what matches a pattern, named as the pattern is, and add links to folders to `links`.
+def _matches(pattern: str) -> set[str]:
+    """Return the files and folders that match a pattern, named as the pattern is.
 
-    `**` does not enter them, as that of `glob` does: circles of links would name the same films
-    again and again. At the end of a pattern, `**` means the folder before it.
+    Unlike that of `glob`, `**` does not enter links to folders: circles of links would name the
+    same films again and again. At the end of a pattern, `**` means the folder before it.
     """
     any_folders = re.search(ANY_FOLDERS, pattern)
     if any_folders is None:
@@ -283,35 +270,24 @@ def _matches(pattern: str, links: set[str]) -> set[str]:
     if not tail:
         return set(roots)
     found: set[str] = set()
-    for root in roots:
-        for parent, folders, _ in os.walk(root, onerror=refuse_unlistable):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            inside = parent if head else parent.removeprefix(os.curdir).lstrip("/")
-            paths = [os.path.join(inside, name) for name in folders]  # noqa: PTH118
-            links.update(path for path in paths if os.path.islink(path))  # noqa: PTH114
-            found |= _matches(os.path.join(glob.escape(inside), tail), links)  # noqa: PTH118
-    return found
+    for parent, _ in (folder for root in roots for folder in _walk(root)):
+        inside = parent if head else parent.removeprefix(os.curdir).lstrip("/")
+        found |= _matches(os.path.join(glob.escape(inside), tail))  # noqa: PTH118
+    return {path for path in found if not (Path(path).is_symlink() and Path(path).is_dir())}
 
 
-def _outside_runs(names: Sequence[str], pattern: str) -> Iterator[str]:
-    """Yield the files that match a pattern and are not results of a run.
+def _outside_runs(names: Iterable[str], pattern: str) -> list[str]:
+    """Return the names that are not results of a run, sorted.
 
     Folders that the pattern names without a wildcard are the user's own choice.
     """
-    fixed = len(list(takewhile(lambda part: not glob.has_magic(part), Path(pattern).parts)))
-    runs: dict[Path, bool] = {}
-    for name in names:
-        for parent in Path(name).parents:
-            if len(parent.parts) > fixed and parent not in runs:
-                runs[parent] = holds_run(parent)
-                if runs[parent]:
-                    _skip_run(parent)
-        if not any(runs.get(parent) for parent in Path(name).parents):
-            yield name
+    fixed = [glob.has_magic(part) for part in Path(pattern).parts].index(True)
 
+    @cache
+    def is_skipped(folder: Path) -> bool:
+        return len(folder.parts) > fixed and holds_run(folder)
 
-def _skip_run(folder: str | Path) -> None:
-    logger.info("%s: skipped, since it holds the results of an earlier run", folder)
+    return [name for name in sorted(names) if not any(map(is_skipped, Path(name).parents))]
 
 
 def _is_film(path: Path) -> bool:
@@ -320,8 +296,7 @@ def _is_film(path: Path) -> bool:
     A file that cannot be opened counts as a film, so that it is reported as failed.
     """
     try:
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(path.stat().st_mode):
             return False
         if path.suffix.lower() in FILM_SUFFIXES:
             return True
@@ -330,12 +305,3 @@ def _is_film(path: Path) -> bool:
         return start.startswith(IMAGE_STARTS) or (bool(start) and is_dicom(path))
     except (OSError, FilmError):
         return True
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return read_text_bytes(path)
-    except OSError as error:
-        raise SettingsError(
-            f"{path}: {error.strerror}; expected a list of films; check the path"
-        ) from error

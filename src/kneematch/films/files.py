@@ -1,4 +1,4 @@
-"""Write files atomically and for the owner's eyes only, lock them, and tell their versions apart.
+"""Write files atomically and for the owner's eyes only, and tell their versions apart.
 
 Files are created with mode 0600 and folders with 0700, or less where the umask is stricter. A file
 that replaces another one keeps its mode, so a file that was shared stays shared.
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from kneematch.errors import SettingsError
 
@@ -30,7 +30,6 @@ ABANDONED_S: Final = 86_400  # age at which a temporary file belongs to no runni
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 READERS: Final = 8  # threads; most of the time they wait for the disk
 PER_TASK: Final = 256  # files
-
 
 _unfinished: set[Path] = set()  # temporary files that this process is writing
 
@@ -89,25 +88,18 @@ def make_out_folder(path: Path) -> None:
         make_folder(path)
     except (FileExistsError, NotADirectoryError) as error:
         file = next((each for each in (path, *path.parents) if each.is_file()), path)
-        raise SettingsError(f"{file}: is a file; expected a folder; choose another -o") from error
+        raise SettingsError(f"{file} is a file, not a folder. Choose another -o.") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise _not_writable(path) from error
     if not os.access(path, os.W_OK | os.X_OK):
-        raise _not_writable(path)
-
-
-def _not_writable(path: Path) -> SettingsError:
-    return SettingsError(
-        f"{path}: cannot be written to; expected a folder of yours; choose another -o"
-    )
+        raise SettingsError(f"{path}: You may not write to this folder. Choose another -o.")
 
 
 def remove_leftovers(*folders: Path) -> None:
     """Remove the temporary files of processes that were killed.
 
-    Of other machines, and of containers with another host name, only after a day.
+    Those of other machines, and of containers with another host name, only after a day.
     """
     if os.name == "nt":  # where os.kill would not ask, but kill
         return
@@ -138,15 +130,14 @@ def refuse_existing(path: Path, what: str = "a file", *, can_resume: bool = Fals
     """Raise SettingsError because a command would replace what is at a path."""
     resume = "continue it with --resume, " if can_resume else ""
     raise SettingsError(
-        f"{path}: there is {what} already; expected a new name; {resume}replace it with --force, "
-        "or choose another name"
+        f"{path}: There is {what} already; {resume}replace it with --force, or choose another name."
     )
 
 
 def check_suffix(path: Path, suffix: str, what: str) -> None:
     """Raise SettingsError if the name of a file to write ends otherwise: it might be a film's."""
     if path.suffix.lower() != suffix:
-        raise SettingsError(f"{path}: not the name of {what}; expected NAME{suffix}; name one")
+        raise SettingsError(f"{path}: The name of {what} must end in {suffix}")
 
 
 def _flush(path: Path) -> None:
@@ -160,42 +151,20 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def lock(file: BinaryIO) -> bool:
-    """Lock an open file until it is closed; return False if another process has locked it.
-
-    Where the system or the file system has no locks, nothing is locked and True is returned.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        pass  # a file system without locks
-    return True
-
-
 @contextmanager
-def writing(
-    path: str | os.PathLike[str],
-    expected: str = "a folder that is there, writable and not full; name another one",
-) -> Iterator[None]:
+def writing(path: str | os.PathLike[str], advice: str = "") -> Iterator[None]:
     """Turn an OSError into a SettingsError that names the file.
 
     Args:
         path: the file or folder that is written, for errors that name none.
-        expected: what was expected and what to do, for the message.
+        advice: a sentence for the end of the message.
     """
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error
-        raise SettingsError(
-            f"{error.filename or path}: cannot be written ({reason}); expected {expected}"
-        ) from error
+        message = f"{error.filename or path}: It cannot be written: {reason}. {advice}"
+        raise SettingsError(message.strip()) from error
 
 
 @dataclass(frozen=True, slots=True)

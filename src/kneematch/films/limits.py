@@ -13,7 +13,7 @@ from kneematch.errors import KneematchError, NotAnImage, NotARadiograph
 MAX_PIXELS: Final = 150_000_000  # twice a 43 x 43 cm film at 0.05 mm; Pillow's limit is 179 million
 MAX_BYTES: Final = 1 << 30  # size of a film's file
 IN_MEMORY: Final = Path("<pydicom Dataset>")  # in place of a file's path, for what is no file
-MAX_TEXT_BYTES: Final = 1 << 28  # of a list or a template: a million paths of 268 characters
+MAX_TEXT_BYTES: Final = 1 << 28  # for a list: a million paths of 268 characters
 # Memory that reading may take. A good film holds at least a thirtieth of its pixels' bytes, so a
 # small file that needs much more than this was made to exhaust the memory.
 SMALL_FILE_MEMORY: Final = 768 << 20
@@ -51,23 +51,22 @@ def decoding(path: Path, kind: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise NotAnImage(
-            f"{path}: a {kind} that cannot be decoded; expected a whole and valid file; copy or "
-            "export it again"
+            f"{path}: The {kind} cannot be decoded. Copy or export it again."
         ) from None
 
 
 def check_size(path: Path, height: int, width: int, bytes_per_px: int) -> None:
     """Refuse sizes that no film has, before anything is decoded, which takes `bytes_per_px`."""
-    size = f"{path}: {height} x {width} pixels"
+    size = f"{path}: The picture has {height} x {width} pixels"
     if height < 1 or width < 1:
-        raise NotARadiograph(f"{size}; expected at least one; export it again")
+        raise NotARadiograph(f"{size}.")
     if height * width > MAX_PIXELS:
-        raise NotARadiograph(f"{size}; expected at most {MAX_PIXELS}; check the file or reduce it")
+        raise NotARadiograph(f"{size}, more than the limit of {MAX_PIXELS // 10**6} million.")
     needed, available = height * width * bytes_per_px, memory_budget(path)
     if needed > available:
         raise NotARadiograph(
-            f"{size} in a file of {path.stat().st_size} bytes, which take {needed >> 20} MB of "
-            f"memory; expected at most {available >> 20} MB; check the file or reduce it"
+            f"{size} in a file of {path.stat().st_size} bytes. Decoding it would take "
+            f"{needed >> 20} MB of memory; the limit for this file is {available >> 20} MB."
         )
 
 
@@ -78,7 +77,7 @@ def memory_budget(path: Path) -> int:
 
 
 def read_text_bytes(path: Path) -> bytes:
-    """Read a list, table or template that the user names; a device such as /dev/zero has no end.
+    """Read a list, table or template; a device such as /dev/zero, which has no end, is refused.
 
     Raises:
         OSError: it cannot be read, or is too large.

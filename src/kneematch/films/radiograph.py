@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kneematch.errors import NotARadiograph
 
-GREY_TOLERANCE: Final = 8 / 255  # of full scale: JPEG's chroma rounding in a grey picture
+GREY_TOLERANCE: Final = 8 / 255  # share of full scale: JPEG's chroma rounding in a grey picture
 ROWS_AT_ONCE: Final = 64  # where an operation needs several bytes or passes per pixel
 FLOAT32: Final = np.finfo(np.float32)
 LATERALITIES: Final = ("R", "L")  # sides of the patient
@@ -61,9 +61,7 @@ def grey_from_rgb(path: Path, bands: Iterable[NDArray[Any]], full_scale: int) ->
     for band in bands:
         values = band[..., :3].astype(np.int64)
         if np.abs(values[..., ::2] - values[..., 1:2]).max() > GREY_TOLERANCE * full_scale:
-            raise NotARadiograph(
-                f"{path}: a colour picture; expected a grey film; export it as greyscale"
-            )
+            raise NotARadiograph(f"{path}: The picture is in colour. Export it as greyscale.")
         green.append(band[..., 1].copy())
     return np.concatenate(green)
 
@@ -88,25 +86,18 @@ def unit_range(
     """
     lowest, highest = pixels.min(), pixels.max()  # NaN if any value is NaN
     if padding is not None:
-        lowest, highest = (
-            pixels.min(where=~padding, initial=highest),
-            pixels.max(where=~padding, initial=lowest),
-        )
+        film = ~padding
+        ends = pixels.min(where=film, initial=highest), pixels.max(where=film, initial=lowest)
+        lowest, highest = ends
     low, high = float(lowest), float(highest)
     if not np.isfinite([low, high]).all():
-        raise NotARadiograph(
-            f"{path}: pixels that are not finite numbers (NaN or infinite); expected numbers; "
-            "export it again"
-        )
+        raise NotARadiograph(f"{path}: Some pixels are NaN or infinite. Export it again.")
     if low >= high:
-        raise NotARadiograph(
-            f"{path}: every pixel has the value {low:g}; expected a film with something on it; "
-            "check the exposure or export it again"
-        )
+        raise NotARadiograph(f"{path}: Every pixel has the value {low:g}.")
     if not FLOAT32.tiny <= high - low <= FLOAT32.max:
         raise NotARadiograph(
-            f"{path}: pixels from {low:g} to {high:g}; expected a range that fits 32-bit floats "
-            f"({FLOAT32.tiny:.0e} to {FLOAT32.max:.0e}); rescale the values and export it again"
+            f"{path}: The pixels range from {low:g} to {high:g}, which does not fit 32-bit floats. "
+            "Rescale the values and export it again."
         )
     dark, span = (high, low - high) if inverted else (low, high - low)
     unit = _new_film(pixels.shape)

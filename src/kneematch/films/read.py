@@ -13,10 +13,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsError, Unreadable
-from kneematch.films.limits import IN_MEMORY, MAX_BYTES, decoding, silent
-from kneematch.films.radiograph import BOTH_KNEES, LATERALITIES, Radiograph, unit_range
+from kneematch.films.limits import IN_MEMORY, MAX_BYTES, check_size, decoding, silent
+from kneematch.films.radiograph import (
+    BOTH_KNEES,
+    LATERALITIES,
+    ROWS_AT_ONCE,
+    Radiograph,
+    grey_from_rgb,
+    unit_range,
+)
 from kneematch.parallel import WorkerDied, call_in_child
 
 if TYPE_CHECKING:
@@ -27,6 +35,13 @@ HEAD_BYTES: Final = 132  # a DICOM preamble and its magic word
 FIRST_GROUPS: Final = (0x0002, 0x0008)  # where a DICOM without preamble begins
 FIRST_LENGTH: Final = 256  # bytes; its first elements are short
 ARRAY: Final = Path("<array>")  # in place of a file's path, in messages
+
+PICTURE_FORMATS: Final = ("PNG", "JPEG", "TIFF")
+GREY_MODES: Final = ("L", "I;16", "I;16B", "I", "F")
+PICTURE_BYTES_PER_PX: Final = 16  # at the peak, for 32-bit values, of which Pillow makes two copies
+TIFF_PHOTOMETRIC: Final = 262
+TIFF_WHITE_IS_ZERO: Final = 0
+BAD_EXIF: Final = (SyntaxError, ValueError, TypeError, LookupError, struct.error)
 
 
 def read(path: str | os.PathLike[str]) -> Radiograph:
@@ -40,13 +55,11 @@ def read(path: str | os.PathLike[str]) -> Radiograph:
     """
     where = Path(path)
     with _opened(where) as file:
-        if _at_dicom(file):
-            from kneematch.films.dicom import read_dicom
+        if not _at_dicom(file):
+            return _read_picture(file, where)
+        from kneematch.films.dicom import read_dicom  # importing pydicom takes 0.1 s
 
-            return read_dicom(file, where)
-        from kneematch.films.images import read_image
-
-        return read_image(file, where)
+        return read_dicom(file, where)
 
 
 def read_isolated(path: str | os.PathLike[str]) -> Radiograph:
@@ -83,8 +96,7 @@ def to_film_error(path: str, error: Exception) -> FilmError:
     if isinstance(error, FilmError):
         return error
     return FilmError(
-        f"{path}: {type(error).__name__}; expected a film or a known fault; report this as a bug "
-        "of kneematch"
+        f"{path}: An unexpected {type(error).__name__} occurred. Please report this bug."
     )
 
 
@@ -110,13 +122,13 @@ def radiograph_from_array(
     """
     if pixels.ndim != 2 or pixels.size == 0 or pixels.dtype.kind not in "uif":
         raise NotARadiograph(
-            f"an array of shape {pixels.shape} and type {pixels.dtype}; expected numbers of shape "
-            "(height, width); give one grey film"
+            f"An array of shape {pixels.shape} and type {pixels.dtype} is not a film. "
+            "Give numbers of shape (height, width)."
         )
     if mm_per_px is not None and not 0 < mm_per_px < float("inf"):
-        raise SettingsError(f"mm_per_px {mm_per_px}; expected more than 0; correct it")
+        raise SettingsError(f"mm_per_px is {mm_per_px}, but must be greater than 0.")
     if laterality not in (None, *LATERALITIES, BOTH_KNEES):
-        raise SettingsError(f"laterality {laterality!r}; expected 'R', 'L' or 'B'; correct it")
+        raise SettingsError(f"laterality is {laterality!r}, but must be 'R', 'L' or 'B'.")
     grey = unit_range(ARRAY, pixels)
     return Radiograph(np.ascontiguousarray(grey), mm_per_px=mm_per_px, laterality=laterality)
 
@@ -203,37 +215,84 @@ def _at_dicom(file: BinaryIO) -> bool:
 def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open a regular file of sensible size; raise Unreadable where the system refuses."""
     try:
-        _check_regular(path)
+        try:
+            state = path.stat()
+        except ValueError as error:  # a null character or a lone surrogate
+            raise Unreadable(f"{path}: The system cannot have a file of this name.") from error
+        if not stat.S_ISREG(state.st_mode):  # a pipe would block, a device never end
+            kind = "a folder" if stat.S_ISDIR(state.st_mode) else "not a regular file"
+            raise Unreadable(f"{path}: This is {kind}. Name a film's file.")
+        if state.st_size == 0:
+            raise NotAnImage(f"{path}: The file is empty.")
+        if state.st_size > MAX_BYTES:
+            raise NotARadiograph(
+                f"{path}: The file has {state.st_size} bytes, more than the limit of 1 GB."
+            )
         with path.open("rb") as file, silent():
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:
-                raise NotAnImage(f"{path}: an empty file; expected a film; copy or export it again")
-            if size > MAX_BYTES:
-                raise NotARadiograph(
-                    f"{path}: {size} bytes; expected a single film of at most {MAX_BYTES}; check "
-                    "the file"
-                )
             yield file
     except OSError as error:
-        raise Unreadable(
-            f"{path}: {error.strerror or error}; expected a readable file; "
-            "check the path and its permissions"
-        ) from error
+        raise Unreadable(f"{path}: {error.strerror or error}.") from error
     except MemoryError as error:
         raise Unreadable(
-            f"{path}: not enough memory to read it; expected some hundred MB; "
-            "free memory or use fewer workers"
+            f"{path}: There is not enough memory to read it. Free some or use fewer workers."
         ) from error
 
 
-def _check_regular(path: Path) -> None:
-    """Refuse pipes, which would block, and devices, which would never end."""
+def _read_picture(file: BinaryIO, path: Path) -> Radiograph:
+    """Read a PNG, JPEG or TIFF that is open at its beginning; it has no spacing, side or view."""
+    with decoding(path, "picture"):
+        image = _open_picture(file, path)
+    with image, decoding(path, f"{image.format} picture"):
+        check_size(path, image.height, image.width, PICTURE_BYTES_PER_PX)
+        if getattr(image, "n_frames", 1) > 1:
+            raise NotARadiograph(f"{path}: The file has more than one frame. Save the film alone.")
+        if image.mode == "1":
+            raise NotARadiograph(
+                f"{path}: The picture has 1 bit per pixel. Export it as greyscale."
+            )
+        image.load()
+        if image.mode in GREY_MODES:
+            pixels = np.asarray(image)
+        else:
+            pixels = grey_from_rgb(path, _rgba_bands(image, path), full_scale=255)
+        pixels = _upright(pixels, image)
+        # Pillow inverts a TIFF of 8 bits that stores white as 0, but no other.
+        tags = getattr(image, "tag_v2", {})
+        inverted = image.mode != "L" and tags.get(TIFF_PHOTOMETRIC) == TIFF_WHITE_IS_ZERO
+    return Radiograph(unit_range(path, pixels, inverted=inverted))
+
+
+def _open_picture(file: BinaryIO, path: Path) -> Image.Image:
     try:
-        mode = path.stat().st_mode
-    except ValueError as error:  # a null character or a lone surrogate
-        raise Unreadable(
-            f"{path}: a name that the system cannot have; expected a path; check the name"
-        ) from error
-    if not stat.S_ISREG(mode):
-        kind = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-        raise Unreadable(f"{path}: {kind}; expected one film; name a film's file")
+        return Image.open(file, formats=PICTURE_FORMATS)
+    except Image.DecompressionBombError:
+        raise NotARadiograph(f"{path}: The picture has more pixels than any film.") from None
+    except UnidentifiedImageError:
+        raise NotAnImage(f"{path}: The file is neither DICOM nor PNG, JPEG or TIFF.") from None
+
+
+def _rgba_bands(image: Image.Image, path: Path) -> Iterator[NDArray[np.uint8]]:
+    """Convert palettes, CMYK and other colours to RGBA, a few rows at a time to save memory."""
+    for top in range(0, image.height, ROWS_AT_ONCE):
+        rows = (0, top, image.width, min(top + ROWS_AT_ONCE, image.height))
+        band = np.asarray(image.crop(rows).convert("RGBA"))
+        if band[..., 3].min() < 255:
+            raise NotARadiograph(f"{path}: The picture is partly transparent. Flatten it.")
+        yield band
+
+
+def _upright(pixels: NDArray[Any], image: Image.Image) -> NDArray[Any]:
+    """Turn pixels (H, W) as the EXIF orientation says; Pillow has done so for TIFF already."""
+    if image.format == "TIFF":
+        return pixels
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation)
+    except BAD_EXIF:
+        return pixels
+    if orientation in (5, 6, 7, 8):
+        pixels = pixels.T
+    if orientation in (2, 3, 6, 7):
+        pixels = pixels[:, ::-1]
+    if orientation in (3, 4, 7, 8):
+        pixels = pixels[::-1]
+    return pixels

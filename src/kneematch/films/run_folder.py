@@ -7,26 +7,17 @@ from typing import Final
 
 RUN_DATABASE: Final = "run.sqlite"
 THUMBNAILS: Final = "thumbnails.sqlite"
-JOURNAL: Final = "journal.jsonl"
-OLD_JOURNAL: Final = "ledger.jsonl"  # of version 0.1
+JOURNAL: Final = "journal.jsonl"  # the state of a run of version 0.2
 DETECTIONS, FAILURES = "detections.csv", "failures.csv"
 RUN, REPORT = "run.json", "report.html"
 OVERLAYS, CROPS, DICOM, LANDMARKS = "overlays", "crops", "dicom-objects", "landmarks"
-FOLDERS: Final = (OVERLAYS, CROPS, DICOM, LANDMARKS)  # of files made from films
-START: Final = b'{"format": "kneematch-'  # of a journal
+FOLDERS: Final = (OVERLAYS, CROPS, DICOM, LANDMARKS)  # hold files made from films
 LOOKED_FOR: Final = 1000  # films at most, to find the folder of films with relative paths
 
 
 def holds_run(folder: str | os.PathLike[str]) -> bool:
     """Return whether a folder holds the results of a run."""
-    for name in (JOURNAL, OLD_JOURNAL):
-        try:
-            with Path(folder, name).open("rb") as file:
-                if file.read(len(START)) == START:
-                    return True
-        except OSError:
-            continue
-    return False
+    return any(Path(folder, name).is_file() for name in (RUN_DATABASE, JOURNAL))
 
 
 def find_root(

@@ -26,7 +26,16 @@ SCHEMA: Final = (
 )
 logger = logging.getLogger("kneematch")
 
-CENTRE_PX: Final = 0.5  # of the first pixel
+# What broken files raise; the last one from numbers of hundreds of digits.
+NOT_UNDERSTOOD: Final = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    OverflowError,
+)
+CENTRE_PX: Final = 0.5  # centre of the first pixel
 DECIMALS: Final = 4
 
 
@@ -78,14 +87,10 @@ def read_shapes(
     except TemplateError as error:
         raise TemplateError(f"{path}: {error}") from error
     except OSError as error:
+        raise TemplateError(f"{path}: It cannot be read: {error.strerror}.") from error
+    except NOT_UNDERSTOOD as error:
         raise TemplateError(
-            f"{path}: cannot be read ({error.strerror}); expected a file of boxes or points; "
-            "check the path"
-        ) from error
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise TemplateError(
-            f"{path}: not understood ({type(error).__name__}: {error}); expected COCO, VIA, "
-            f"{MARKUPS} or {POINTS}; export it again"
+            f"{path}: The file is not valid COCO, VIA, {MARKUPS} or {POINTS}. Export it again."
         ) from error
 
 
@@ -185,9 +190,7 @@ def _from_points(text: str, names: Sequence[str], unit_px: float) -> Iterator[Sh
     inside = text[text.index("{") + 1 : text.index("}")]
     lines = [line.split() for line in inside.splitlines() if line.strip()]
     if names and len(names) != len(lines):
-        raise TemplateError(
-            f"{len(lines)} points and {len(names)} names; expected a name for each; correct --names"
-        )
+        raise TemplateError(f"There are {len(lines)} points, but {len(names)} --names.")
     for number, (x, y) in enumerate(lines):
         name = names[number] if names else f"point_{number + 1}"
         yield _shape(name, *(float(value) * unit_px + CENTRE_PX for value in (x, y)))
@@ -198,28 +201,20 @@ def _image(names: Mapping[Any, str], film: str) -> Any:
     wanted = PurePath(film)
     if not names:
         raise ValueError("no images")
-    for part in ("name", "stem"):
-        found = [
-            key
-            for key, name in names.items()
-            if getattr(PurePath(name), part) == getattr(wanted, part)
-        ]
+    same_name = [key for key, name in names.items() if PurePath(name).name == wanted.name]
+    same_stem = [key for key, name in names.items() if PurePath(name).stem == wanted.stem]
+    for found in (same_name, same_stem):
         if len(found) == 1:
             return found[0]
-    if len(names) == 1:
-        (only,) = names.items()
-        logger.warning(
-            "drawn on %s, taken for %s; check that it is the same film", only[1], wanted.name
-        )
-        return only[0]
-    raise TemplateError(
-        f"drawn on {len(names)} images, of which {wanted.name} is none or several; expected it "
-        "once; check --film"
-    )
+    if len(names) > 1:
+        raise TemplateError(f"It has {len(names)} images; none or several are {wanted.name}.")
+    ((only, name),) = names.items()
+    logger.warning("drawn on %s, taken for %s; check that it is the same film", name, wanted.name)
+    return only
 
 
 def _shape(name: Any, *values: Any) -> Shape:
     numbers = tuple(float(value) for value in values)
     if not all(math.isfinite(number) for number in numbers):
-        raise ValueError(f"{name}: a position that is not a number")
+        raise ValueError("a position is not a finite number")
     return Shape(str(name).strip(), numbers)

@@ -99,18 +99,13 @@ def check_picture_path(
     """
     check_suffix(path, PNG, "a picture")
     if not path.parent.is_dir() and (out is None or path.parent.absolute() != out.absolute()):
-        raise SettingsError(
-            f"{path}: its folder is not there; expected one to write to; make it, or choose another"
-        )
+        raise SettingsError(f"{path}: Its folder does not exist.")
     if not os.path.lexists(path):
         return
     if not is_own_picture(path) or any(
         path.samefile(film) for film in films if Path(film).exists()
     ):
-        raise SettingsError(
-            f"{path}: there is a file already that kneematch did not draw; expected a new name; "
-            "choose another name"
-        )
+        raise SettingsError(f"{path}: This file was not drawn by kneematch. Choose another name.")
 
 
 def is_own_picture(path: Path) -> bool:

@@ -31,13 +31,14 @@ from kneematch.knee.knee_images import SIDE_MARGIN
 from kneematch.knee.methods import check_method, choose_solver, needs_model
 from kneematch.knee.preparation import Preparation, PreparedFilm, prepare
 from kneematch.knee.quality import Quality, cut_by_edge, measure_quality, sides_differ
-from kneematch.models.model_file import load_model, shipped_model
+from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.two_stage import ConsistencyCheck
-from kneematch.paper.pose import pose_from_vector, pose_matrix
-from kneematch.paper.problem import Solver, make_problem
+from kneematch.paper.energy import MakeProblem, Solver, paper_problem
+from kneematch.paper.pose import pose_matrix
 from kneematch.paper.split import LEFT, RIGHT, SIDES
 from kneematch.paper.template import Template
 from kneematch.sampling import compose
+from kneematch.search.robust_energy import robust_problem
 from kneematch.search.settings import AUTO, DEFAULT_SETTINGS, LOCATOR, NEURAL, PaperSettings
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Detector:
     template: Template = field(repr=False)
     solver: Solver = field(repr=False)
     method: str  # its name in the results
-    paper: bool = False  # minimise the paper's energy instead of the robust one
+    make_problem: MakeProblem = robust_problem  # says which energy is minimised
     device: str = "cpu"
     batch_size: int = 1  # films that are prepared and searched together; 1 on a CPU
     check: ConsistencyCheck | None = field(default=None, repr=False)  # with the networks
@@ -108,7 +109,7 @@ class Detector:
         device = resolve_device(device)
         loaded = None
         if needs_model(template is not None, method, paper=paper, check=check):
-            loaded = load_model(model or shipped_model())
+            loaded = load_model(model or builtin_model())
         chosen = choose_solver(
             method, template, loaded, paper=paper, device=device, settings=paper_settings
         )
@@ -122,7 +123,10 @@ class Detector:
             device=device if chosen.method == LOCATOR else "cpu",
             precise=device != "cpu",
         )
-        return cls(cut, chosen.solver, chosen.method, paper, device, films, chosen.check, how)
+        make_problem = paper_problem if paper else robust_problem
+        return cls(
+            cut, chosen.solver, chosen.method, make_problem, device, films, chosen.check, how
+        )
 
     @overload  # a str is an iterable of str, too; it is one film
     def detect(  # type: ignore[overload-overlap]
@@ -220,8 +224,8 @@ class Detector:
         """Find the knees of films that have as many sides each."""
         images = torch.stack([film.images.pixels.to(self.device) for film in films])  # (N, S, H, W)
         with full_precision():
-            problem = make_problem(images, self.template, paper=self.paper)
-            theta = pose_from_vector(self.solver(problem).double(), problem.height_ratio)
+            problem = self.make_problem(images, self.template)
+            theta = self.solver(problem).double()
             quality = measure_quality(
                 problem,
                 theta,  # (N, S, 4)

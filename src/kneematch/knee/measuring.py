@@ -31,8 +31,8 @@ from kneematch.models.locator import KneeLocation
 from kneematch.models.outlines import (
     JOINT_FRAME,
     LEG_FRAME,
-    Frame,
-    Located,
+    BorderEstimate,
+    CropFrame,
     OutlineNetwork,
     load_network,
     locate,
@@ -178,7 +178,7 @@ def find_outlines(
     return replace(outlines, femur_sides=femur, tibia_sides=tibia)
 
 
-def _place(centre: Array, across: Array, frame: Frame) -> Placed:
+def _place(centre: Array, across: Array, frame: CropFrame) -> Placed:
     """Return the upright crop around the centre (2,) of a plateau, given its ends' vector (2,)."""
     across = across / frame.px  # of one pixel of the crop
     down = np.array([-across[1], across[0]])
@@ -187,7 +187,7 @@ def _place(centre: Array, across: Array, frame: Frame) -> Placed:
     return Placed(frame.size, float(np.linalg.norm(across)), to_film)
 
 
-def _locate(film: Radiograph, placed: Placed, network: OutlineNetwork) -> Located:
+def _locate(film: Radiograph, placed: Placed, network: OutlineNetwork) -> BorderEstimate:
     crop = torch.from_numpy(cut(*_reduce(film, placed)))
     return locate(network(standardize(crop[None]).to(network.head.weight.dtype)))
 
@@ -206,7 +206,7 @@ def _reduce(film: Radiograph, placed: Placed) -> tuple[Radiograph, Placed]:
 
 
 def _sides(
-    film: Radiograph, outlines: Outlines, placed: Placed, found: Located
+    film: Radiograph, outlines: Outlines, placed: Placed, found: BorderEstimate
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Return the sides of femur and tibia, left and right, as far as they are on the film."""
     rows = np.arange(placed.size[0]) + 0.5

@@ -14,16 +14,19 @@ from kneematch.films.annotation import Annotation, Box, annotation_problems, loa
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
 from kneematch.knee.knee_images import film_tensor, knee_images
-from kneematch.models.locator import VIEW_SIZE, KneeLocation, locate_knees, shipped_locator
+from kneematch.knee.template import annotated_half, cut_from_view
+from kneematch.models.locator import VIEW_SIZE, KneeLocation, builtin_locator, locate_knees
 from kneematch.models.model_file import Model
 from kneematch.models.template_transfer import transfer_template
-from kneematch.models.two_stage import ConsistencyCheck, network_solver
-from kneematch.paper.problem import Refiner, Solver, resize_template
-from kneematch.paper.sharpening import adam
+from kneematch.models.two_stage import ConsistencyCheck, network_solver, paper_solver
+from kneematch.paper.algorithm2 import enlarged_size
+from kneematch.paper.energy import Refiner, Solver
+from kneematch.paper.sharpening import sharpen
 from kneematch.paper.split import HALF_SIZE, LEFT, SIDES
-from kneematch.paper.template import Template, annotated_half, cut_from_view
+from kneematch.paper.template import Template
 from kneematch.sampling import View
-from kneematch.search.anchored_refinement import QUICK_LEVELS, TRUST, refine_anchored
+from kneematch.search.anchored_refinement import PRIOR_WEIGHT, QUICK_LEVELS, refine_anchored
+from kneematch.search.pyramid import resize_template
 from kneematch.search.settings import (
     AUTO,
     DEFAULT_SETTINGS,
@@ -33,10 +36,10 @@ from kneematch.search.settings import (
     PaperSettings,
 )
 
-# Weight of leaving the networks' pose (see `TRUST`) where they find the template that they were
-# trained for. Chosen with the networks of version 0.1: with TRUST the margins' median error was
-# 1.25 instead of 1.05 % on 30 phantoms, and 1.80 instead of 1.65 % on the labelled films.
-OWN_TRUST: Final = 400.0
+# Weight of leaving the networks' pose where they find the template that they were trained for.
+# Chosen with the networks of version 0.1: with PRIOR_WEIGHT the margins' median error was 1.25
+# instead of 1.05 % on 30 phantoms, and 1.80 instead of 1.65 % on the labelled films.
+OWN_PRIOR_WEIGHT: Final = 400.0
 REDUCTION: Final = VIEW_SIZE[0] / HALF_SIZE[0]  # of the size of a template, for views
 
 DrawnTemplate = str | os.PathLike[str] | Annotation
@@ -70,7 +73,7 @@ def read_template(template: DrawnTemplate, *, located: bool) -> TemplateSource:
 def _located_view(film: Radiograph, drawn: Annotation) -> View:
     """Return the view around the knee that a fine box was drawn on."""
     pixels = film_tensor(film)
-    knee = knee_in_box(locate_knees([pixels], shipped_locator())[0], drawn.fine)
+    knee = knee_in_box(locate_knees([pixels], builtin_locator())[0], drawn.fine)
     if knee is None or knee.mirrored != (drawn.side == SIDES[LEFT]):
         raise TemplateError(
             f"{drawn.film}: no tibial plateau that the network sees has its middle in the fine "
@@ -127,12 +130,15 @@ def choose_solver(
         if model is None:
             raise SettingsError(f"no model; expected one with the method {name}; give one")
         source = _source(template, model, located=name == LOCATOR)
-        check = _make_check(source, model, device, located=name == LOCATOR)
+        check = _make_check(source, model, device, located=name == LOCATOR, float32=paper)
         # In views of located knees their own template is not refined: with earlier networks,
         # the mean IoU was 0.967 on the labelled films and 0.982 on 40 phantoms, refined or not.
         as_it_is = name == "neural" or (name == LOCATOR and template is None and not paper)
         refine = None if as_it_is else _refiner(settings, paper=paper, drawn=template is not None)
-        return ChosenSolver(source.template, name, network_solver(check.networks, refine), check)
+        solver = network_solver(check.networks, refine)
+        if paper and refine is not None and name != LOCATOR:
+            solver = paper_solver(check.networks, enlarged_size(model.coarse_template), refine)
+        return ChosenSolver(source.template, name, solver, check)
 
     if method == AUTO and paper:
         method = "neural+sharpen"
@@ -156,8 +162,9 @@ def _refiner(settings: PaperSettings, *, paper: bool, drawn: bool) -> Refiner:
     They are more accurate for the template that they were trained with than for a drawn one.
     """
     if paper:
-        return partial(adam, steps=settings.adam_steps, rate=settings.adam_rate)
-    return partial(refine_anchored, levels=QUICK_LEVELS, trust=TRUST if drawn else OWN_TRUST)
+        return partial(sharpen, steps=settings.adam_steps, rate=settings.adam_rate)
+    prior_weight = PRIOR_WEIGHT if drawn else OWN_PRIOR_WEIGHT
+    return partial(refine_anchored, levels=QUICK_LEVELS, prior_weight=prior_weight)
 
 
 def _source(
@@ -201,10 +208,15 @@ def _search(name: str, settings: PaperSettings) -> Solver:
 
 
 def _make_check(
-    source: TemplateSource, model: Model, device: str, *, located: bool = False
+    source: TemplateSource,
+    model: Model,
+    device: str,
+    *,
+    located: bool = False,
+    float32: bool = False,
 ) -> ConsistencyCheck:
     """Return the consistency check, with the networks that find the template."""
-    networks = model.networks(device, located=located)
+    networks = model.networks(device, located=located, float32=float32)
     if source.view is not None and source.theta is not None:
         networks = transfer_template(networks, source.view.to(device), source.theta)
     larger = model.coarse_template.size[1] / model.fine_template.size[1]

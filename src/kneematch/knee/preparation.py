@@ -15,7 +15,7 @@ from kneematch.knee.knee_images import SIDE_MARGIN, film_tensor, knee_images
 from kneematch.knee.metal import find_metal
 from kneematch.knee.quality import exposed_field
 from kneematch.knee.sides import Laterality, resolve_laterality, usual_mirroring
-from kneematch.models.locator import KneeLocation, locate_knees, shipped_locator
+from kneematch.models.locator import KneeLocation, builtin_locator, locate_knees
 from kneematch.models.markers import read_markers
 from kneematch.paper.split import single, split
 from kneematch.sampling import View
@@ -104,7 +104,7 @@ def _prepare_located(
     films: Sequence[Radiograph], how: Preparation
 ) -> list[PreparedFilm | NoFrontalKnee]:
     pixels: list[Tensor] = [copy_to(film_tensor(film), how.device) for film in films]
-    locator = shipped_locator(how.device, precise=how.precise)
+    locator = builtin_locator(how.device, precise=how.precise)
     locations = locate_knees(pixels, locator, how.knees)
     seen = [k for k, knees in enumerate(locations) if knees]
     images = [knee_images(pixels[k], locations[k]) for k in seen]

@@ -11,14 +11,7 @@ from torch import Tensor
 from kneematch.devices import copy_back
 from kneematch.knee.detection import CORNERS
 from kneematch.models.two_stage import ConsistencyCheck
-from kneematch.paper.energy import (
-    losses,
-    one_sided_loss,
-    paper_terms,
-    polarity_losses,
-    symmetry_penalty,
-)
-from kneematch.paper.problem import Problem
+from kneematch.paper.energy import Problem, paper_problem
 from kneematch.sampling import resize, transform
 
 if TYPE_CHECKING:
@@ -181,24 +174,20 @@ def measure_quality(
         located: whether the images are views of located knees, in which `find_metal` looks for
             metal, so that the brightness is not needed.
     """
-    term, *others = problem.terms
-    template, patches = term.template, term.patches(theta)
-    (paper,) = paper_terms(term.halves, template)
-    as_film, as_negative = polarity_losses(patches, template, paper.floor)
-    loss, negative = torch.minimum(as_film, as_negative), as_negative < as_film
-    mismatch = term.weight * one_sided_loss(patches, template, term.floor)
-    mismatch = mismatch + losses(tuple(others), theta.to(term.halves))
+    match = paper_problem(problem.images, problem.template).match(theta)
+    mismatch = problem.losses(theta.to(problem.images))
     found = {
-        "energy": loss.sum(-1) + symmetry_penalty(theta).to(loss),
-        "loss": loss,
-        "negative": negative,
+        "energy": match.energy,
+        "loss": match.loss,
+        "negative": match.negative,
         "mismatch": mismatch,
     }
     if not located:
-        found["brightness"] = _highlight(torch.where(negative[..., None, None], -patches, patches))
+        signs = 1 - 2 * match.negative[..., None, None].to(match.patches)
+        found["brightness"] = _highlight(signs * match.patches)
     if check is not None:
         found["network_distance"] = _network_distance(
-            check, term.halves, theta, mismatch, neural=neural
+            check, problem.images, theta, mismatch, neural=neural
         )
     arrays = dict(zip(found, copy_back(*found.values()), strict=True))
     return Quality(**arrays, neural=neural)

@@ -24,9 +24,9 @@ from kneematch.films.shapes import Shape, read_shapes
 from kneematch.knee.import_config import ImportConfig
 from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.methods import knee_in_box, view_of_knee
-from kneematch.models.locator import locate_knees, shipped_locator
+from kneematch.knee.template import cut_from_view, cut_template
+from kneematch.models.locator import builtin_locator, locate_knees
 from kneematch.paper.split import LEFT, RIGHT, SIDES
-from kneematch.paper.template import cut_from_view, cut_template
 
 PLATEAU: Final = "plateau_"  # beginning of the names of the tibial plateau's two margins
 NEEDED: Final = ("fine", "red", "green")
@@ -76,7 +76,7 @@ def import_template(
         annotation = _annotation(shapes, Path(film), pixels, config.side)
     except TemplateError as error:
         raise TemplateError(f"{path}: {error}") from error
-    (knees,) = locate_knees([film_tensor(pixels)], shipped_locator())
+    (knees,) = locate_knees([film_tensor(pixels)], builtin_locator())
     if config.side is None and len(knees) == 1 and knee_in_box(knees, annotation.fine):
         # A film of one knee, which may lie in either half, or across both.
         annotation = replace(annotation, side=SIDES[LEFT if knees[0].mirrored else RIGHT])

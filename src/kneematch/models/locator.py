@@ -6,36 +6,37 @@ plateau is, how it is rotated, and whether its lateral side points to the pictur
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from itertools import product
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kneematch.devices import cpu_has_bfloat16, map_alike
-from kneematch.models.cpu_inference import fold_batchnorm
-from kneematch.models.weights import read_safetensors
+from kneematch.devices import cpu_has_bfloat16, map_by_shape
+from kneematch.models.weights import builtin_file, load_for_inference, read_safetensors
 from kneematch.paper.network import standardize
 from kneematch.sampling import resize, transform
 
-LOCATOR_FILE: Final = Path(str(files("kneematch.models") / "locator.safetensors"))
-LONG_SIDES: Final = (256, 896)  # at which a film is looked at: for usual and for small knees
-CERTAIN: Final = 0.5  # score at which the film is not looked at again
-MOST_KNEES: Final = 8  # candidates on a film
+LOCATOR_FILE: Final = builtin_file("locator.safetensors")
+LONG_SIDES: Final = (
+    256,
+    896,
+)  # longer side of the copies, for usual and for small knees
+CERTAIN: Final = 0.5  # score above which a film is not looked at again
+MOST_KNEES: Final = 8  # answers on a film
+NEAR: Final = 0.6  # distance of answers that are the same knee, in plateau widths
 LEAST: Final = 0.3  # score of a knee
 SECOND: Final = 0.2  # score of the other knee of a pair
-MIN_ENLARGEMENT: Final = 1.2  # by which a second look at a larger copy must enlarge the first
+MIN_ENLARGEMENT: Final = 1.2  # least factor between the film and its small copy for a second look
 INSIDE: Final = 0.7  # share of a plateau that lies on the film
 SMALLEST: Final = 0.03  # plateau's width over the film's; full-leg films have 0.04 and more
-MAX_WIDTH_RATIO: Final = 1.5  # of the two knees of a pair
-MIN_DISTANCE: Final = 0.9  # of the two knees of a pair, in plateau widths
+MAX_WIDTH_RATIO: Final = 1.5  # between the two knees of a pair
+MIN_DISTANCE: Final = 0.9  # between the two knees of a pair, in plateau widths
 MAX_STEP: Final = 2.5  # between the heights of the two knees, in plateau widths
 STRIDE: Final = 8  # input pixels per cell
 WIDTHS: Final = (16, 32, 64, 96, 128)  # channels at strides 2, 4, 8, 16 and 32
@@ -50,15 +51,20 @@ CHANNELS: Final = ("knee", "x", "y", "log_width", "rotation", "mirrored")
 
 @dataclass(frozen=True, slots=True)
 class KneeLocation:
-    """Where a knee lies on a film."""
+    """Where a knee lies on a film, or in the copy of it that the locator sees."""
 
-    x: float  # middle of the tibial plateau, in film pixels
+    x: float  # middle of the tibial plateau, in pixels
     y: float
-    width: float  # of the plateau, in film pixels
+    width: float  # plateau's width in pixels
     rotation: float  # radians, clockwise positive, -0.7 to 0.7
-    mirrored: bool  # the lateral side points to the left of the upright picture
+    lateral_left: float  # probability that the lateral side is left in the upright picture
     quarter_turns: int = 0  # clockwise, by which the film is to be turned to be upright
     score: float = 1.0  # how certain it is that a frontal knee lies here, 0 to 1
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether the lateral side points to the left of the upright picture."""
+        return self.lateral_left > 0.5
 
 
 def turn_upright(pixels: Tensor, quarter_turns: int) -> tuple[Tensor, Tensor]:
@@ -146,83 +152,61 @@ class Locator(nn.Module):
         return head
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A knee that the locator sees; lengths and points in pixels of the image."""
-
-    score: float  # how certain it is that a frontal knee lies here, 0 to 1
-    x: float  # middle of the tibial plateau
-    y: float
-    width: float  # of the plateau
-    rotation: float  # radians, clockwise positive
-    mirrored: float  # probability that the lateral side points to the left
-
-
-def locator_from_weights(weights: Mapping[str, Tensor], *, precise: bool = False) -> Locator:
-    """Return a locator with the given weights, ready for inference.
+@cache
+def builtin_locator(device: str = "cpu", *, precise: bool = False) -> Locator:
+    """Return the locator that is installed with kneematch, ready for inference.
 
     Where the CPU has bfloat16, all but the finest maps are computed in it: that takes 6 ms instead
     of 9, and knees move by 0.01 % of the plateau's width (median; at most 0.3 %, of 282 knees).
     Not so if it is to be precise, as on a GPU.
     """
     with torch.device("meta"):
-        network = Locator().eval()
-    network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
-    fold_batchnorm(network)
-    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        empty = Locator()
+    network = load_for_inference(empty, read_safetensors(LOCATOR_FILE)[0])
     if not precise and cpu_has_bfloat16():
         for part in (network.stages, network.lateral[1:], network.merge[1:]):
             part.to(torch.bfloat16)
-    return network.requires_grad_(False)
+    return network.to(device)
 
 
 @torch.no_grad()
-def find_knees(network: nn.Module, images: Sequence[Tensor]) -> list[list[Candidate]]:
-    """Return the knees in each image (H, W), the most certain first; none is near another."""
+def find_knees(network: nn.Module, images: Sequence[Tensor]) -> list[list[KneeLocation]]:
+    """Return the knees in each image (H, W), in its pixels; the most certain first."""
 
-    def look(alike: Tensor) -> Tensor:
-        maps: Tensor = network(prepare_input(alike).to(next(network.parameters()).dtype))
+    def look(images: Tensor) -> Tensor:
+        maps: Tensor = network(prepare_input(images).to(next(network.parameters()).dtype))
         return maps
 
     padded = [F.pad(each, (0, -each.shape[1] % 32, 0, -each.shape[0] % 32)) for each in images]
-    return [_candidates(maps) for maps in map_alike(look, padded)]
+    return [_peaks(maps) for maps in map_by_shape(look, padded)]
 
 
-def _candidates(maps: Tensor) -> list[Candidate]:
+def _peaks(maps: Tensor) -> list[KneeLocation]:
     """Return the knees in the network's maps (6, H / 8, W / 8) of an image."""
     heat = maps[0].sigmoid()
     peaks = F.max_pool2d(heat[None, None], 3, stride=1, padding=1)[0, 0] == heat
     scores, order = (heat * peaks).flatten().topk(min(4 * MOST_KNEES, heat.numel()))
     cells = maps.flatten(1)[:, order].T.tolist()
-    knees: list[Candidate] = []
+    knees: list[KneeLocation] = []
     for score, place, cell in zip(scores.tolist(), order.tolist(), cells, strict=True):
         row, column = divmod(place, maps.shape[-1])
         _, dx, dy, log_width, rotation, mirrored = cell
-        knee = Candidate(
-            score,
-            (column + 0.5 + dx) * STRIDE,
-            (row + 0.5 + dy) * STRIDE,
-            UNIT_PX * math.exp(log_width),
-            rotation,
-            1 / (1 + math.exp(-mirrored)),
+        knee = KneeLocation(
+            x=(column + 0.5 + dx) * STRIDE,
+            y=(row + 0.5 + dy) * STRIDE,
+            width=UNIT_PX * math.exp(log_width),
+            rotation=rotation,
+            lateral_left=1 / (1 + math.exp(-mirrored)),
+            score=score,
         )
-        near = (
-            (other.x - knee.x) ** 2 + (other.y - knee.y) ** 2
-            < (0.6 * max(other.width, knee.width)) ** 2
-            for other in knees
-        )
-        if not any(near):
+        if not any(_are_near(knee, other) for other in knees):
             knees.append(knee)
-        if len(knees) == MOST_KNEES:
-            break
-    return knees
+    return knees[:MOST_KNEES]
 
 
-@cache
-def shipped_locator(device: str = "cpu", *, precise: bool = False) -> Locator:
-    """Return the locator that is installed with kneematch; see `locator_from_weights`."""
-    weights, _ = read_safetensors(LOCATOR_FILE)
-    return locator_from_weights(weights, precise=precise).to(device)
+def _are_near(one: KneeLocation, other: KneeLocation) -> bool:
+    """Return whether two answers are likely the same knee."""
+    return math.hypot(one.x - other.x, one.y - other.y) < NEAR * max(one.width, other.width)
 
 
 def locate_knees(
@@ -259,13 +243,32 @@ def _look(
     upright = [turn_upright(film, turns) for film in films]
     small = [_shrink(pixels, long_side) for pixels, _ in upright]
     places = []
-    for (pixels, to_film), copy, seen in zip(
-        upright, small, find_knees(network, small), strict=True
-    ):
+    for turned, copy, seen in zip(upright, small, find_knees(network, small), strict=True):
         plausible = [knee for knee in seen if is_plausible(knee, copy.shape)]
-        chosen = choose_knees(plausible, knees)
-        places.append(_to_places(chosen, copy.shape, pixels.shape, to_film, turns))
+        chosen = sorted(choose_knees(plausible, knees), key=attrgetter("x"))
+        if len(chosen) == 2:  # fibulae point outwards
+            chosen = [replace(knee, lateral_left=1.0 - k) for k, knee in enumerate(chosen)]
+        places.append([_on_film(knee, copy, *turned, turns) for knee in chosen])
     return places
+
+
+def _on_film(
+    knee: KneeLocation, copy: Tensor, upright: Tensor, to_film: Tensor, turns: int
+) -> KneeLocation:
+    """Return where on a film a knee is that was seen in a small copy of it.
+
+    Args:
+        knee: in pixels of the copy.
+        copy: (h, w), the small copy.
+        upright: (H, W), the turned film.
+        to_film: (3, 3), from its pixels to those of the film as it is.
+        turns: quarter turns, clockwise, by which it was turned.
+    """
+    (height, width), (film_height, film_width) = copy.shape, upright.shape
+    point = [[knee.x * film_width / width, knee.y * film_height / height]]
+    ((x, y),) = transform(to_film, to_film.new_tensor(point)).tolist()
+    factor = max(copy.shape) / max(upright.shape)
+    return replace(knee, x=x, y=y, width=knee.width / factor, quarter_turns=turns)
 
 
 def _score(places: Sequence[KneeLocation]) -> float:
@@ -281,44 +284,14 @@ def _shrink(pixels: Tensor, long_side: int) -> Tensor:
     return resize(pixels[:: max(1, math.floor(0.5 / factor))], size)
 
 
-def _to_places(
-    chosen: Sequence[Candidate],
-    size: Sequence[int],
-    film_size: Sequence[int],
-    to_film: Tensor,
-    turns: int,
-) -> list[KneeLocation]:
-    """Return where on the film the knees are that were chosen in a small copy of it.
-
-    Args:
-        chosen: in pixels of the copy.
-        size: (height, width) of the copy.
-        film_size: (height, width) of the turned film.
-        to_film: (3, 3), from its pixels to those of the film as it is.
-        turns: quarter turns, clockwise, by which it was turned.
-    """
-    factor = max(size) / max(film_size)
-    places = []
-    for knee in sorted(chosen, key=attrgetter("x")):
-        x, y = knee.x * film_size[1] / size[1], knee.y * film_size[0] / size[0]
-        ((x, y),) = transform(to_film, to_film.new_tensor([[x, y]])).tolist()
-        mirrored = knee.mirrored > 0.5
-        places.append(
-            KneeLocation(x, y, knee.width / factor, knee.rotation, mirrored, turns, knee.score)
-        )
-    if len(places) == 2:  # fibulae point outwards
-        places = [replace(places[0], mirrored=True), replace(places[1], mirrored=False)]
-    return places
-
-
-def is_plausible(knee: Candidate, size: Sequence[int]) -> bool:
+def is_plausible(knee: KneeLocation, size: Sequence[int]) -> bool:
     """Return whether a plateau is not too small for a picture (height, width), and mostly on it."""
     reach = INSIDE * knee.width / 2
     inside = reach <= knee.x <= size[1] - reach and 0 <= knee.y <= size[0]
     return inside and knee.width >= SMALLEST * size[1]
 
 
-def choose_knees(seen: Sequence[Candidate], knees: int | None = None) -> list[Candidate]:
+def choose_knees(seen: Sequence[KneeLocation], knees: int | None = None) -> list[KneeLocation]:
     """Return the knee or the pair of knees that is most likely among those that were seen."""
     least, second = (LEAST, SECOND) if knees is None else (0.0, 0.0)
     good = [knee for knee in seen if knee.score >= min(least, second)]
@@ -334,7 +307,7 @@ def choose_knees(seen: Sequence[Candidate], knees: int | None = None) -> list[Ca
     return max(pairs, key=lambda pair: pair[0].score + pair[1].score)
 
 
-def is_pair(one: Candidate, other: Candidate) -> bool:
+def is_pair(one: KneeLocation, other: KneeLocation) -> bool:
     """Return whether two knees can be those of one person: side by side, of similar size."""
     left, right = sorted((one, other), key=attrgetter("x"))
     width = (left.width + right.width) / 2
@@ -343,7 +316,7 @@ def is_pair(one: Candidate, other: Candidate) -> bool:
     across = dx * math.cos(angle) + dy * math.sin(angle)
     down = dy * math.cos(angle) - dx * math.sin(angle)
     ratio = max(left.width, right.width) / min(left.width, right.width)
-    outwards = left.mirrored + (1 - right.mirrored) > 0.7
+    outwards = left.lateral_left + (1 - right.lateral_left) > 0.7
     return (
         ratio < MAX_WIDTH_RATIO
         and across > MIN_DISTANCE * width

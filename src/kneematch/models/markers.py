@@ -11,26 +11,22 @@ The networks are trained on letters drawn on phantoms (scripts/make_markers.py).
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kneematch.devices import copy_to, map_alike
-from kneematch.models.cpu_inference import fold_batchnorm
-from kneematch.models.weights import read_safetensors
+from kneematch.devices import copy_to, map_by_shape
+from kneematch.models.weights import builtin_file, load_for_inference, read_safetensors
 from kneematch.sampling import resize, sample
 
 LETTERS: Final = ("R", "L")  # classes 1 and 2 of the networks; 0 is anything else
-FILE: Final = "markers.safetensors"  # beside this file
 FILM_PX: Final = 768  # longest side of the film that the reader sees parts of
 PATCH: Final = 41  # pixels a side that one answer of the reader depends on
 STRIDE: Final = 8  # pixels between its answers
 PART: Final = PATCH + 2 * STRIDE  # pixels a side of a part, for 3 x 3 answers
-REDUCTION: Final = 2  # by which the spotter's film is smaller
+REDUCTION: Final = 2  # factor between the reader's film and the spotter's
 SPOTTER_PATCH: Final = 20  # pixels a side that one answer of the spotter depends on
 SPOTTER_PADDING: Final = 14  # pixels of black around its film, for letters at the edge
 POSSIBLE: Final = -1.0  # log odds of a letter, for the spotter, at which the reader looks
@@ -52,7 +48,7 @@ class Marker:
     """A letter on a film."""
 
     letter: str  # "R" or "L"
-    x: float  # of its centre, as a share of the film's width
+    x: float  # centre, as a share of the film's width
 
 
 def marker_networks() -> nn.ModuleDict:
@@ -76,9 +72,8 @@ def _network(*layers: tuple[int, int, int, int]) -> nn.Sequential:
 
 
 def read_markers(films: Sequence[Tensor]) -> list[tuple[Marker, ...]]:
-    """Return the letters on films (H, W) in [0, 1]; none if no networks are installed."""
-    networks = _installed_networks(films[0].device) if films else None
-    return [()] * len(films) if networks is None else find_letters(networks, films)
+    """Return the letters on films (H, W) in [0, 1], as the built-in networks see them."""
+    return find_letters(builtin_networks(films[0].device), films) if films else []
 
 
 @torch.no_grad()
@@ -116,7 +111,7 @@ def _find_spots(spotter: nn.Module, films: Sequence[Tensor]) -> list[_Spot]:
     small = [F.pad(shrink(film, FILM_PX // REDUCTION), (SPOTTER_PADDING,) * 4) for film in films]
     first = REDUCTION * (SPOTTER_PATCH / 2 - SPOTTER_PADDING)
     spots = []
-    for film, scores in enumerate(map_alike(log_odds, small)):
+    for film, scores in enumerate(map_by_shape(log_odds, small)):
         while scores.max() > POSSIBLE:
             row, column = divmod(int(scores.argmax()), scores.shape[1])
             scores[max(row - 2, 0) : row + 3, max(column - 2, 0) : column + 3] = -torch.inf
@@ -174,12 +169,7 @@ def _cut_parts(films: Sequence[Tensor], spots: Sequence[_Spot]) -> Tensor:
 
 
 @cache
-def _installed_networks(device: torch.device) -> nn.ModuleDict | None:
-    path = Path(str(files("kneematch.models") / FILE))
-    if not path.exists():
-        return None
-    tensors, _ = read_safetensors(path)
-    networks = marker_networks()
-    networks.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
-    fold_batchnorm(networks.eval())
-    return networks.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+def builtin_networks(device: torch.device) -> nn.ModuleDict:
+    """Return the spotter and the reader that are installed with kneematch."""
+    weights, _ = read_safetensors(builtin_file("markers.safetensors"))
+    return load_for_inference(marker_networks(), weights).to(device)

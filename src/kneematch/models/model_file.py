@@ -4,9 +4,8 @@ import json
 import math
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from importlib.resources import files
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,30 +15,26 @@ from torch import Tensor
 
 from kneematch import __version__
 from kneematch.errors import SettingsError
-from kneematch.films.annotation import PLATEAU_MARGINS, find_plateau_margins
+from kneematch.films.annotation import find_plateau_margins
 from kneematch.films.files import write_file
-from kneematch.films.radiograph import Point
-from kneematch.models.cpu_inference import WEIGHT_MAX, Ranges, cpu_network, quantize_weights
+from kneematch.models.cpu_inference import RANGED, Ranges, cpu_network
 from kneematch.models.locator import VIEW_WIDTH
-from kneematch.models.two_stage import ENLARGE, Network, TwoStageNetworks
-from kneematch.models.weights import read_safetensors
-from kneematch.paper.network import (
-    FIRST,
-    WIDTH,
-    Weights,
-    network_from_weights,
-    weight_shapes,
+from kneematch.models.pose_network import FIRST, Weights, network_from_weights, weight_shapes
+from kneematch.models.two_stage import TwoStageNetworks
+from kneematch.models.weights import (
+    builtin_file,
+    check_finite,
+    quantize_weights,
+    read_safetensors,
 )
+from kneematch.paper.algorithm2 import ENLARGE, PHASES
+from kneematch.paper.network import WIDTH, Network
 from kneematch.paper.pose import enlarge_pose, pose_from_points
 from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template, Window
 
 FORMAT: Final = "kneematch-model/2"
-READABLE: Final = ("kneematch-model/1", FORMAT)
 STEPS: Final = ".steps"  # ends the name of the sizes of 8-bit steps, one per output channel
-OLD_MARGINS: Final = {"plateau_left", "plateau_right"}  # landmarks' names in models of version 0.1
-SHIPPED: Final = "synthetic.safetensors"  # beside this file
-PHASES: Final = ("coarse", "fine")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,31 +45,33 @@ class Model:
     fine: Weights
     coarse_template: Template
     fine_template: Template
-    settings: Mapping[str, Any] = field(default_factory=dict)  # JSON: how it was trained
-    ranges: Mapping[str, Ranges] = field(default_factory=dict)  # of activations, by network
+    settings: Mapping[str, Any]  # JSON: how it was trained
+    ranges: Mapping[str, Ranges]  # lowest and highest activations, by network
 
-    def networks(self, device: str = "cpu", *, located: bool = False) -> TwoStageNetworks:
+    def networks(
+        self, device: str = "cpu", *, located: bool = False, float32: bool = False
+    ) -> TwoStageNetworks:
         """Return the networks for inference on a device.
 
         Args:
             device: where they run.
-            located: they are given views of located knees instead of halves.
+            located: they are given images of located knees instead of halves.
+            float32: compute in float32 also where 8 bits would be faster.
         """
 
         def network(phase: str) -> Network:
             weights = getattr(self, phase)
-            if device == "cpu":
-                return cpu_network(weights, self.ranges.get(phase))
+            if device == "cpu" and not float32:
+                return cpu_network(weights, self.ranges[phase])
             return network_from_weights(weights).to(device)
 
-        aspects = self.coarse_template.aspect, self.fine_template.aspect
         frame = self._located_frame() if located else None
-        if frame is not None:
-            return TwoStageNetworks(frame.to(device), network("fine"), *aspects)
-        return TwoStageNetworks(network("coarse"), network("fine"), *aspects)
+        coarse = network("coarse") if frame is None else frame.to(device)
+        aspects = self.coarse_template.aspect, self.fine_template.aspect
+        return TwoStageNetworks(coarse, network("fine"), *aspects)
 
     def _located_frame(self) -> Tensor | None:
-        """Return the pose (4,) of the fine network's view in the view of a located knee.
+        """Return the pose (4,) of the fine network's crop in the image of a located knee.
 
         There the plateau's margins are in place, so that the coarse network is not needed if the
         template has both; None if not.
@@ -84,13 +81,12 @@ class Model:
             return None
         margins = torch.tensor([[-1.0, 0.0], [1.0, 0.0]]) / VIEW_WIDTH
         points, aspect = torch.tensor(landmarks), self.coarse_template.aspect
-        pose = pose_from_points(margins, points, aspect, HALF_ASPECT)
-        return enlarge_pose(pose, ENLARGE)
+        return enlarge_pose(pose_from_points(margins, points, aspect, HALF_ASPECT), ENLARGE)
 
 
-def shipped_model() -> Path:
+def builtin_model() -> Path:
     """Return the path of the model that is installed with kneematch."""
-    return Path(str(files("kneematch.models") / SHIPPED))
+    return builtin_file("synthetic.safetensors")
 
 
 def save_model(path: str | os.PathLike[str], model: Model, *, compact: bool = False) -> None:
@@ -98,11 +94,14 @@ def save_model(path: str | os.PathLike[str], model: Model, *, compact: bool = Fa
     tensors: dict[str, Tensor] = {}
     templates = {}
     for phase in PHASES:
-        for name, tensor in getattr(model, phase).items():
-            tensors |= _stored(f"{phase}.{name}", tensor.cpu(), compact=compact)
         template: Template = getattr(model, f"{phase}_template")
-        for kind, image in (("image", template.image), ("detail", template.local_contrast)):
-            tensors |= _stored(f"{phase}_template.{kind}", image.cpu(), compact=compact)
+        if template.local_contrast is None:
+            raise ValueError(f"the {phase} template has no local contrast")
+        named = {f"{phase}.{name}": tensor for name, tensor in getattr(model, phase).items()}
+        named[f"{phase}_template.image"] = template.image
+        named[f"{phase}_template.detail"] = template.local_contrast
+        for name, tensor in named.items():
+            tensors |= _stored(name, tensor.cpu().contiguous(), compact=compact)
         templates[phase] = {
             "red": _corners(template.red),
             "green": _corners(template.green),
@@ -119,7 +118,6 @@ def save_model(path: str | os.PathLike[str], model: Model, *, compact: bool = Fa
 
 def _stored(name: str, tensor: Tensor, *, compact: bool) -> dict[str, Tensor]:
     """Return a tensor as it is written: compact, convolutions in 8 bits, the rest in 16."""
-    tensor = tensor.contiguous()
     if not compact or not tensor.is_floating_point():
         return {name: tensor}
     if tensor.ndim != 4:
@@ -135,55 +133,30 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         SettingsError: the file is missing, is not a kneematch model, or holds unusable values.
     """
     tensors, metadata = read_safetensors(path)
-    if metadata.get("format") not in READABLE:
+    if metadata.get("format") != FORMAT:
         raise SettingsError(
-            f"{path}: not a model of kneematch (format {metadata.get('format')!r}); expected "
-            f"{FORMAT!r}; give a file that 'kneematch train' has written"
+            f"{path} is not a model that this version of kneematch can read (format "
+            f"{metadata.get('format')!r} instead of {FORMAT!r})."
         )
     try:
         about = json.loads(metadata["about"])
         coarse, fine = (_weights(tensors, phase) for phase in PHASES)
         one, two = (_template(tensors, about["templates"][phase], phase) for phase in PHASES)
-        settings, ranges = dict(about["settings"]), dict(about.get("ranges", {}))
-        return Model(coarse, fine, one, two, settings, ranges)
+        ranges = {phase: _ranges(about["ranges"][phase]) for phase in PHASES}
+        return Model(coarse, fine, one, two, dict(about["settings"]), ranges)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         found = f"no {error}" if isinstance(error, KeyError) else error
-        raise SettingsError(
-            f"{path}: not a usable model ({found}); expected one that 'kneematch train' has "
-            "written; train it again"
-        ) from error
-
-
-class StoredWeights(Mapping[str, Tensor]):
-    """The weights of one network as a file holds them; each is made float32 when it is used.
-
-    A model holds two networks, and most films need only one.
-    """
-
-    def __init__(self, tensors: Mapping[str, Tensor], phase: str, names: Iterable[str]) -> None:
-        self._tensors, self._phase, self._names = tensors, phase, tuple(names)
-
-    def __getitem__(self, name: str) -> Tensor:
-        tensor = self._tensors[f"{self._phase}.{name}"]
-        if tensor.dtype == torch.int8:
-            return tensor * self._tensors[f"{self._phase}.{name}{STEPS}"][:, None, None, None]
-        return tensor.float() if tensor.is_floating_point() else tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+        raise SettingsError(f"{path} is not a usable model: {found}.") from error
 
 
 def _weights(tensors: Mapping[str, Tensor], phase: str) -> Weights:
-    """Return the weights of one network, if they are complete and finite."""
+    """Return the weights of one network in float32, if they are complete and finite."""
     width = len(tensors[f"{phase}.{FIRST}"])
     if width not in range(1, WIDTH + 1):
         raise ValueError(f"{phase}.{FIRST} has {width} channels instead of 1 to {WIDTH}")
-    shapes = weight_shapes(width)
-    for name, shape in shapes.items():
-        tensor, label = tensors[f"{phase}.{name}"], f"{phase}.{name}"
+    weights = {}
+    for name, shape in weight_shapes(width).items():
+        label, tensor = f"{phase}.{name}", tensors[f"{phase}.{name}"]
         if tensor.shape != shape:
             found = tuple(tensor.shape)
             raise ValueError(f"{label} has shape {found} instead of {tuple(shape)}")
@@ -191,26 +164,23 @@ def _weights(tensors: Mapping[str, Tensor], phase: str) -> Weights:
             steps = tensors[f"{label}{STEPS}"]
             if steps.shape != (len(tensor),) or not steps.is_floating_point() or tensor.ndim != 4:
                 raise ValueError(f"{label} has steps that do not fit")
-            tensor = WEIGHT_MAX * steps
-        _finite(tensor, label)
-    return StoredWeights(tensors, phase, shapes)
+            tensor = tensor * steps[:, None, None, None]
+        weights[name] = _float(label, tensor)
+    return weights
 
 
-def _finite(tensor: Tensor, name: str) -> Tensor:
-    """Return a tensor in float32, or as it is if it holds integers."""
+def _float(name: str, tensor: Tensor) -> Tensor:
+    """Return a finite tensor in float32, or as it is if it holds integers."""
     if not tensor.is_floating_point():
         return tensor
     tensor = tensor.float()
-    if not tensor.sum().isfinite():  # several times faster than to look at each element
-        raise ValueError(f"{name} holds NaN or infinity")
+    check_finite(name, tensor)
     return tensor
 
 
 def _template(tensors: Mapping[str, Tensor], about: Mapping[str, Any], phase: str) -> Template:
-    image, detail = (
-        _finite(tensors[f"{phase}_template.{kind}"], f"{phase}_template.{kind}")
-        for kind in ("image", "detail")
-    )
+    names = f"{phase}_template.image", f"{phase}_template.detail"
+    image, detail = (_float(name, tensors[name]) for name in names)
     if image.ndim != 2 or image.shape != detail.shape:
         raise ValueError(f"the {phase} template is not an image")
     red, green = (_window(about[name], image) for name in ("red", "green"))
@@ -219,19 +189,14 @@ def _template(tensors: Mapping[str, Tensor], about: Mapping[str, Any], phase: st
     landmarks = {name: (float(x), float(y)) for name, (x, y) in about["landmarks"].items()}
     if not all(math.isfinite(x) and math.isfinite(y) for x, y in landmarks.values()):
         raise ValueError(f"a landmark of the {phase} template is not a point")
-    return Template(image, detail, red=red, green=green, landmarks=_renamed(landmarks))
+    return Template(image=image, local_contrast=detail, red=red, green=green, landmarks=landmarks)
 
 
-def _renamed(landmarks: dict[str, Point]) -> dict[str, Point]:
-    """Call a plateau's left and right margin medial and lateral.
-
-    A template's lateral side points to its right, also where it was drawn in a left half.
-    """
-    if not set(landmarks) >= OLD_MARGINS:
-        return landmarks
-    others = {name: point for name, point in landmarks.items() if name not in OLD_MARGINS}
-    points = sorted(landmarks[name] for name in OLD_MARGINS)
-    return dict(zip(PLATEAU_MARGINS, points, strict=True)) | others
+def _ranges(about: Mapping[str, tuple[float, float]]) -> Ranges:
+    limits = {name: (float(about[name][0]), float(about[name][1])) for name in RANGED}
+    if not all(-math.inf < low <= high < math.inf for low, high in limits.values()):
+        raise ValueError("a range of activations is empty or not finite")
+    return limits
 
 
 def _corners(window: Window) -> list[int]:

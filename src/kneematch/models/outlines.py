@@ -9,7 +9,6 @@ uncertainty. Its file, and the network that is installed with kneematch, are rea
 import json
 import os
 from collections.abc import Mapping
-from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -22,11 +21,14 @@ from torch import Tensor, nn
 from kneematch.devices import cpu_has_bfloat16
 from kneematch.errors import SettingsError
 from kneematch.films.files import write_file
-from kneematch.models.cpu_inference import fold_batchnorm
-from kneematch.models.weights import read_safetensors
+from kneematch.models.weights import (
+    builtin_file,
+    check_finite,
+    fold_batchnorm,
+    read_safetensors,
+)
 
 FORMAT: Final = "kneematch-outline-network/1"
-SHIPPED: Final = "outlines.safetensors"  # beside this file
 CHANNELS: Final = (32, 48, 64, 96, 128)  # from half of the crop's resolution down
 # Two channels each: the femur's lower and the tibia's upper border; the left and the right side of
 # the bones, femur above the joint and tibia below it; the left and the right end of the plateau.
@@ -38,18 +40,18 @@ STEEPEST: Final = 6
 LEAST: Final = -12.0  # natural logarithm of a probability; less counts as much
 
 
-class Frame(NamedTuple):
+class CropFrame(NamedTuple):
     """The extent of a crop."""
 
     size: tuple[int, int]  # (height, width) in pixels
     px: float  # pixels per plateau width
 
 
-JOINT_FRAME: Final = Frame((256, 256), 204.8)  # 1.25 x 1.25 plateau widths
-LEG_FRAME: Final = Frame((128, 64), 40.0)  # 3.2 x 1.6, to show the shafts
+JOINT_FRAME: Final = CropFrame((256, 256), 204.8)  # 1.25 x 1.25 plateau widths
+LEG_FRAME: Final = CropFrame((128, 64), 40.0)  # 3.2 x 1.6, to show the shafts
 
 
-class Located(NamedTuple):
+class BorderEstimate(NamedTuple):
     """Positions in a crop's pixels, (0, 0) being its top left corner, and standard deviations."""
 
     borders: Tensor  # (N, 2, W) y in each column
@@ -112,7 +114,7 @@ def split_logits(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return borders.mT, sides, margins
 
 
-def locate(logits: Tensor) -> Located:
+def locate(logits: Tensor) -> BorderEstimate:
     """Return the positions that logits (N, OUTPUTS, H, W) stand for."""
     borders, sides, margins = split_logits(logits.float())
     femur, tibia = borders.unbind(1)
@@ -122,7 +124,7 @@ def locate(logits: Tensor) -> Located:
     x, x_sd = _mean_near_mode(sides)
     share = margins.flatten(-2).softmax(-1).view_as(margins)
     ends = [_mean_near_mode(share.sum(axis).log())[0] for axis in (-2, -1)]
-    return Located(y, y_sd, x, x_sd, torch.stack(ends, dim=-1))
+    return BorderEstimate(y, y_sd, x, x_sd, torch.stack(ends, dim=-1))
 
 
 def _continuous_mode(logits: Tensor) -> Tensor:
@@ -168,9 +170,9 @@ def _mean_near_mode(logits: Tensor, modes: Tensor | None = None) -> tuple[Tensor
     return mean, variance.clamp(min=0).sqrt()
 
 
-def shipped_network() -> Path:
+def builtin_network() -> Path:
     """Return the path of the network that is installed with kneematch."""
-    return Path(str(files("kneematch.models") / SHIPPED))
+    return builtin_file("outlines.safetensors")
 
 
 def save_network(
@@ -191,26 +193,21 @@ def load_network(path: str | os.PathLike[str] | None = None) -> OutlineNetwork:
     Raises:
         SettingsError: the file is missing, is no outline network, or holds unusable values.
     """
-    tensors, metadata = read_safetensors(
-        path or shipped_network(),
-        missing="expected the outline network; name one with --outlines or install kneematch again",
-        broken="expected an outline network of kneematch; copy it again",
-    )
+    path = path or builtin_network()
+    tensors, metadata = read_safetensors(path)
     if metadata.get("format") != FORMAT:
         raise SettingsError(
-            f"{path}: not an outline network (format {metadata.get('format')!r}); expected "
-            f"{FORMAT!r}; give a file that 'kneematch train --outlines' has written"
+            f"{path} is not an outline network of kneematch (format {metadata.get('format')!r} "
+            f"instead of {FORMAT!r})."
         )
     try:
         network = OutlineNetwork(tuple(map(int, json.loads(metadata["about"])["channels"])))
         network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})
-        if not all(tensor.sum().isfinite() for tensor in tensors.values()):
-            raise ValueError("NaN or infinity among the weights")
+        for name, tensor in tensors.items():
+            check_finite(name, tensor)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise SettingsError(
-            f"{path}: not a usable outline network ({str(error).splitlines()[0]}); expected one "
-            "that 'kneematch train --outlines' has written; train it again"
-        ) from error
+        reason = str(error).splitlines()[0]
+        raise SettingsError(f"{path} is not a usable outline network: {reason}.") from error
     return network.eval()
 
 

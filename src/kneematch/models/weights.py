@@ -1,28 +1,36 @@
-"""Read the tensors of a safetensors file."""
+"""The weights of all networks: their files, 8-bit steps, and folding of BatchNorm."""
 
 import os
+from collections.abc import Mapping
+from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
+from typing import Final, TypeVar
 
+import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from kneematch.errors import SettingsError
 
+LARGEST_LEVEL: Final = 127  # 8-bit weights lie between minus this and this
+
+Network = TypeVar("Network", bound=nn.Module)
+
+
+def builtin_file(name: str) -> Path:
+    """Return the path of a file of weights that is installed with kneematch."""
+    return Path(str(files("kneematch.models") / name))
+
 
 def read_safetensors(
-    path: str | os.PathLike[str],
-    *,
-    missing: str = "expected a model; run 'kneematch train' or leave --model out",
-    broken: str = "expected a model of kneematch; copy it again",
-    device: str = "cpu",
+    path: str | os.PathLike[str], *, device: str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and the metadata of a safetensors file.
+    """Return the tensors of a safetensors file, on a device, and its metadata.
 
-    Args:
-        path: the file.
-        missing: what was expected and what to do if there is no such file, for the message.
-        broken: the same for a file that cannot be read.
-        device: where the tensors are wanted.
+    Raises:
+        SettingsError: the file is missing or damaged.
     """
     try:
         # A device such as /dev/zero would be read without end.
@@ -32,6 +40,40 @@ def read_safetensors(
             names = file.keys()
             return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
     except FileNotFoundError as error:
-        raise SettingsError(f"{path}: no such file; {missing}") from error
+        raise SettingsError(f"No such file: {path}") from error
     except (OSError, SafetensorError) as error:
-        raise SettingsError(f"{path}: cannot be read as safetensors ({error}); {broken}") from error
+        raise SettingsError(f"{path} cannot be read as a safetensors file ({error}).") from error
+
+
+def check_finite(name: str, tensor: Tensor) -> None:
+    """Raise ValueError if a tensor holds NaN or infinity."""
+    if not tensor.sum().isfinite():  # several times faster than to look at each element
+        raise ValueError(f"{name} holds NaN or infinity")
+
+
+def quantize_weights(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return weights (out, in, h, w) as 8-bit integers, and their steps (out,)."""
+    low, high = weight.flatten(1).aminmax(dim=1)
+    steps = torch.maximum(-low, high).clamp(min=1e-12) / LARGEST_LEVEL
+    return weight.div(steps[:, None, None, None]).round_().to(torch.int8), steps
+
+
+@torch.no_grad()
+def load_for_inference(network: Network, weights: Mapping[str, Tensor]) -> Network:
+    """Give a network weights of any precision, in float32; fold BatchNorm, channels last."""
+    network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
+    fold_batchnorm(network.eval())
+    return network.to(memory_format=torch.channels_last).requires_grad_(False)  # type: ignore[call-overload, no-any-return]
+
+
+def fold_batchnorm(network: nn.Module) -> None:
+    """Fold each BatchNorm into the convolution that its parent holds before it.
+
+    An identity takes its place.
+    """
+    for parent in list(network.modules()):
+        children = list(parent.named_children())
+        for (name, layer), (norm_name, norm) in pairwise(children):
+            if isinstance(layer, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+                setattr(parent, name, fuse_conv_bn_eval(layer, norm).requires_grad_(False))
+                setattr(parent, norm_name, nn.Identity())

@@ -6,11 +6,12 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE, vector_from_pose
-from kneematch.paper.problem import Problem
-from kneematch.paper.sharpening import adam
-from kneematch.search.settings import N_SCALES, RATE, STEPS, STRIDE
+from kneematch.paper.energy import Problem
+from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE
+from kneematch.paper.sharpening import RATE, STEPS, sharpen
 
+N_SCALES: Final = 10  # N_s, the number of scales; not in the paper
+STRIDE: Final = 0.25  # r: neighbouring patches are at most this share of their size apart
 ACROSS: Final = 1 / 3  # largest horizontal distance of the right start's centre from the left one's
 CHUNK: Final = 256  # starts at once; each takes some 8 MB with a template of 280 x 280
 ROUNDING: Final = 1e-9  # so that 16.000000000000004 counts as 16
@@ -24,7 +25,7 @@ def grid_search(
     steps: int = STEPS,
     rate: float = RATE,
 ) -> Tensor:
-    """Return the vectors v (N, S, 4) of lowest energy on the way down from every start of the grid.
+    """Return the poses (N, S, 4) of lowest energy on the way down from every start of the grid.
 
     Args:
         problem: the problem.
@@ -33,39 +34,26 @@ def grid_search(
         steps: steps of Adam from every start.
         rate: learning rate of Adam.
     """
-    return lowest_descent(problem, grid_starts(problem, n_scales, stride), steps=steps, rate=rate)
-
-
-def lowest_descent(
-    problem: Problem,
-    starts: Tensor,
-    *,
-    steps: int = STEPS,
-    rate: float = RATE,
-    chunk: int = CHUNK,
-) -> Tensor:
-    """Descend from starts (M, S, 4), `chunk` at once; return each film's best vectors (N, S, 4)."""
-    vectors = []
-    for film in range(len(problem.halves)):
+    starts, best = grid_starts(problem, n_scales, stride), []
+    for film in range(len(problem.images)):
         found = [
-            adam(_copies(problem, film, len(some)), some, steps=steps, rate=rate)
-            for some in torch.split(starts, chunk)
+            sharpen(_copies(problem, film, len(some)), some, steps=steps, rate=rate)
+            for some in torch.split(starts, CHUNK)
         ]
-        best = torch.cat([solution.energy for solution in found]).argmin()
-        vectors.append(torch.cat([solution.v for solution in found])[best])
-    return torch.stack(vectors)
+        lowest = torch.cat([solution.energy for solution in found]).argmin()
+        best.append(torch.cat([solution.theta for solution in found])[lowest])
+    return torch.stack(best)
 
 
 def grid_starts(problem: Problem, n_scales: int, stride: float) -> Tensor:
-    """Return the vectors (M, S, 4) to start from on one radiograph.
+    """Return the poses (M, S, 4) to start from on one radiograph.
 
-    A left start is paired with every right start of the same scale and height whose centre is
-    within a third of the left one's; a film of one side has each start once.
+    A left start is paired with every right start of the same scale and height within ACROSS.
     """
-    ratio, sides = problem.height_ratio, problem.halves.shape[1]
+    ratio, sides = problem.height_ratio, problem.images.shape[1]
     scales = torch.linspace(SCALE_MIN, SCALE_MIN + SCALE_RANGE, n_scales, dtype=torch.float64)
     starts = torch.cat([_poses(scale, ratio, stride, sides) for scale in scales.tolist()])
-    return vector_from_pose(starts, ratio).to(problem.halves)
+    return starts.to(problem.images)
 
 
 def _poses(scale: float, height_ratio: float, stride: float, sides: int) -> Tensor:

@@ -1,7 +1,6 @@
 """G(.; phi): the network that predicts the pose of the template (paper, Sect. 5)."""
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Final
 
 import torch
@@ -12,14 +11,13 @@ from kneematch.paper.pose import pose_matrix
 from kneematch.sampling import resize, sample
 
 INPUT: Final = (224, 224)  # for which ResNet18 returns the paper's maps of 7 x 7
-OVERSAMPLING: Final = 2  # a view of a wide image is sampled at this many times INPUT, then reduced
-WIDE: Final = 400  # pixels; of narrower images, views are sampled directly
+OVERSAMPLING: Final = 2  # a crop of a wide image is sampled at this many times INPUT, then reduced
+WIDE: Final = 400  # pixels; crops of narrower images are sampled directly
 RANGE: Final = 6.0  # outputs lie in (-3, 3)
-FIRST: Final = "backbone.conv1.weight"  # whose first axis is the network's width
 EPSILON: Final = 1e-3  # added to the deviation of an image, for black images
 WIDTH: Final = 64  # channels after ResNet18's first convolution
 
-Weights = Mapping[str, Tensor]  # of a PoseNetwork, under its names
+Network = Callable[[Tensor], Tensor]  # images (N, S, 224, 224) to vectors v (N, S, 4)
 
 
 class BasicBlock(nn.Module):
@@ -107,51 +105,28 @@ class PoseNetwork(nn.Module):
         return RANGE * (torch.sigmoid(self.regress(flat).float()) - 0.5)
 
 
-def network_from_weights(weights: Weights) -> PoseNetwork:
-    """Return a network with a copy of the given weights, in evaluation mode."""
-    network = _uninitialized(weights[FIRST].shape[0]).eval()
-    copies = {name: tensor.clone() for name, tensor in weights.items()}
-    network.load_state_dict(copies, assign=True)
-    return network
-
-
-@functools.cache
-def weight_shapes(width: int) -> dict[str, torch.Size]:
-    """Return the names and shapes of a PoseNetwork's weights."""
-    tensors = _uninitialized(width).state_dict(keep_vars=True)  # copies would take 0.1 s
-    return {name: tensor.shape for name, tensor in tensors.items()}
-
-
-def _uninitialized(width: int) -> PoseNetwork:
-    with torch.device("meta"):
-        return PoseNetwork(width)
-
-
 def standardize(images: Tensor) -> Tensor:
-    """Return images (..., H, W) with mean 0 and deviation 1 each, as ResNet18 expects on average.
-
-    ImageNet's own mean and deviation would not do, since the exposure of a film is arbitrary.
-    """
+    """Return images (..., H, W) with mean 0 and deviation 1, since their exposure is arbitrary."""
     deviation, mean = torch.std_mean(images, dim=(-2, -1), keepdim=True, correction=0)
     return (images - mean) / (deviation + EPSILON)
 
 
-def crop_views(halves: Tensor, frames: Tensor, aspect: float) -> Tensor:
-    """Return the network's views (N, S, 224, 224) of halves.
+def network_input(images: Tensor, crop_poses: Tensor | None = None, aspect: float = 1.0) -> Tensor:
+    """Return what the network sees of images (N, S, H, W): (N, S, 224, 224).
 
     Args:
-        halves: (N, S, H, W).
-        frames: (N, S, 4), the poses of the views.
-        aspect: height over width of the views, which are squeezed into the network's square.
+        images: (N, S, H, W).
+        crop_poses: (N, S, 4), the poses of crops of the images; None shows all of them.
+        aspect: height over width of the crops, which are squeezed into the network's square.
     """
-    matrices = pose_matrix(frames, aspect, halves.shape[-2] / halves.shape[-1])
-    if halves.shape[-1] < WIDE:
-        return sample(halves, matrices.to(halves), INPUT)
+    image_aspect = images.shape[-2] / images.shape[-1]
+    if crop_poses is None:
+        crop_poses, aspect = (
+            images.new_tensor([1, 0, 0, 0]).expand(*images.shape[:2], 4),
+            image_aspect,
+        )
+    matrices = pose_matrix(crop_poses, aspect, image_aspect).to(images)
+    if images.shape[-1] < WIDE:
+        return sample(images, matrices, INPUT)
     height, width = INPUT
-    large = OVERSAMPLING * height, OVERSAMPLING * width
-    return resize(sample(halves, matrices.to(halves), large), INPUT)
-
-
-def full_frames(halves: Tensor) -> Tensor:
-    """Return the frames (N, S, 4) of views that show all of halves (N, S, H, W)."""
-    return F.pad(halves.new_ones(*halves.shape[:2], 1), (0, 3))  # scale 1, centre and rotation 0
+    return resize(sample(images, matrices, (OVERSAMPLING * height, OVERSAMPLING * width)), INPUT)

@@ -1,27 +1,24 @@
-"""Poses of a patch in a half image, and the map D that keeps them inside it (paper, Sect. 3).
+"""Poses theta of a patch, the map D that keeps them inside the image, and A (paper, Sect. 3).
 
-Poses can also be given relative to a frame, which is the pose of a view cut from the image.
+Algorithm 2 also needs poses relative to a crop, which has a pose in the image itself.
 """
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
 
-SCALE_MIN = 0.15  # alpha_0
-SCALE_RANGE = 0.80  # beta_0
-MAX_ROTATION = 0.13  # radians
+SCALE_MIN: Final = 0.15  # alpha_0
+SCALE_RANGE: Final = 0.80  # beta_0
+MAX_ROTATION: Final = 0.13  # radians
 
 # D^-1 is infinite at the border of D's range; the network itself never leaves |v| <= 3.
-MAX_TANH = math.tanh(3)
-TINY = 1e-12  # keeps the derivative of a length finite at 0
-INSIDE: Final = 0.97  # share of D's range for random poses; at its edge a network saturates
+MAX_TANH: Final = math.tanh(3)
 
 
 def pose_from_vector(v: Tensor, height_ratio: float) -> Tensor:
-    """Map any real vector to a pose inside the half image: theta = D(v).
+    """Map any real vector to a pose inside the image: theta = D(v).
 
     Args:
         v: (..., 4) unconstrained.
@@ -57,20 +54,9 @@ def vector_from_pose(theta: Tensor, height_ratio: float) -> Tensor:
     return t.clamp(-MAX_TANH, MAX_TANH).atanh()
 
 
-def clamp_pose(theta: Tensor, height_ratio: float, inside: float = 1.0) -> Tensor:
-    """Clamp poses (..., 4) to the range of D, or to the given share of it."""
-    scale, centre_x, centre_y, rotation = theta.unbind(-1)
-    scale = scale.clamp(SCALE_MIN / inside, SCALE_MIN + inside * SCALE_RANGE)
-    reach_x, reach_y = inside * (1 - scale), inside * (1 - scale * height_ratio)
-    return torch.stack(
-        [
-            scale,
-            centre_x.clamp(-reach_x, reach_x),
-            centre_y.clamp(-reach_y, reach_y),
-            rotation.clamp(-inside * MAX_ROTATION, inside * MAX_ROTATION),
-        ],
-        dim=-1,
-    )
+def admissible_pose(theta: Tensor, height_ratio: float) -> Tensor:
+    """Return D(D^-1(theta)), (..., 4): the pose itself, or a nearby one in the range of D."""
+    return pose_from_vector(vector_from_pose(theta, height_ratio), height_ratio)
 
 
 def pose_matrix(theta: Tensor, template_aspect: float, image_aspect: float) -> Tensor:
@@ -108,63 +94,36 @@ def pose_from_points(
     return torch.cat([scale[..., None], centre, rotation[..., None]], dim=-1)
 
 
-def corner_distance(
-    found: Tensor, target: Tensor, template_aspect: float, image_aspect: float
-) -> Tensor:
-    """Return the mean distance (...) of the corners of two poses (..., 4), in target widths."""
-    apart = pose_matrix(found, template_aspect, image_aspect) - pose_matrix(
-        target, template_aspect, image_aspect
-    )
-    across, down, centre = apart.unbind(-1)  # (..., 2) each
-    corners = torch.stack([centre + x * across + y * down for x in (-1, 1) for y in (-1, 1)], -1)
-    squared = corners[..., 0, :].square() + (image_aspect * corners[..., 1, :]).square()
-    return (squared + TINY).sqrt().mean(-1) / (2 * target[..., 0])  # (..., 4) to (...)
-
-
-@dataclass(frozen=True, slots=True)
-class PoseJitter:
-    """Half widths of the uniform distributions that changes of a pose are drawn from."""
-
-    scale: float  # of the logarithm of the scale
-    shift: float  # of the centre, in the view's [-1, 1]
-    rotation: float  # in radians
-
-
-# A knee may fill its half or a small part of it; the coarse patch is always nearly in place.
-WIDE_JITTER: Final = PoseJitter(0.35, 0.4, 0.06)
-NARROW_JITTER: Final = PoseJitter(0.15, 0.15, 0.08)
-
-
-def compose_pose(frame: Tensor, theta: Tensor, frame_aspect: float, image_aspect: float) -> Tensor:
-    """Return the pose (..., 4) in the image of a pose that is given in a view of it.
+def compose_pose(crop: Tensor, theta: Tensor, crop_aspect: float, image_aspect: float) -> Tensor:
+    """Return the pose (..., 4) in the image of a pose that is given in a crop of it.
 
     Args:
-        frame: (..., 4), the pose of the view in the image.
-        theta: (..., 4), a pose in the view.
-        frame_aspect: height over width of the view, in pixels.
+        crop: (..., 4), the pose of the crop in the image.
+        theta: (..., 4), a pose in the crop.
+        crop_aspect: height over width of the crop, in pixels.
         image_aspect: height over width of the image, in pixels.
     """
-    matrix = pose_matrix(frame, frame_aspect, image_aspect)
+    matrix = pose_matrix(crop, crop_aspect, image_aspect)
     centre = (matrix[..., :2] @ theta[..., 1:3, None])[..., 0] + matrix[..., 2]
     return torch.cat(
-        [frame[..., :1] * theta[..., :1], centre, frame[..., 3:] + theta[..., 3:]], dim=-1
+        [crop[..., :1] * theta[..., :1], centre, crop[..., 3:] + theta[..., 3:]], dim=-1
     )
 
 
-def relative_pose(frame: Tensor, theta: Tensor, frame_aspect: float, image_aspect: float) -> Tensor:
-    """Return the pose (..., 4) in a view of a pose that is given in the image.
+def relative_pose(crop: Tensor, theta: Tensor, crop_aspect: float, image_aspect: float) -> Tensor:
+    """Return the pose (..., 4) in a crop of a pose that is given in the image.
 
     The inverse of `compose_pose`, with the same arguments.
     """
-    scale, *_, rotation = frame.unbind(-1)
+    scale, *_, rotation = crop.unbind(-1)
     cos, sin = rotation.cos() / scale, rotation.sin() / scale
-    right = theta[..., 1] - frame[..., 1]  # from the frame's centre, in half widths of the image
-    down = image_aspect * (theta[..., 2] - frame[..., 2])
+    right = theta[..., 1] - crop[..., 1]  # from the crop's centre, in half widths of the image
+    down = image_aspect * (theta[..., 2] - crop[..., 2])
     return torch.stack(
         [
             theta[..., 0] / scale,
             cos * right + sin * down,
-            (cos * down - sin * right) / frame_aspect,
+            (cos * down - sin * right) / crop_aspect,
             theta[..., 3] - rotation,
         ],
         dim=-1,
@@ -174,41 +133,3 @@ def relative_pose(frame: Tensor, theta: Tensor, frame_aspect: float, image_aspec
 def enlarge_pose(theta: Tensor, factor: float) -> Tensor:
     """Multiply the scale of poses (..., 4); centre and rotation stay."""
     return torch.cat([factor * theta[..., :1], theta[..., 1:]], dim=-1)
-
-
-def jitter_pose(
-    theta: Tensor, height_ratio: float, jitter: PoseJitter, generator: torch.Generator
-) -> Tensor:
-    """Return random poses (..., 4) near poses theta (..., 4), inside the range of D."""
-
-    def uniform(reach: float) -> Tensor:
-        drawn = torch.rand(theta.shape[:-1], generator=generator, device=theta.device)
-        return reach * (2 * drawn - 1)
-
-    scale, centre_x, centre_y, rotation = theta.unbind(-1)
-    changed = [
-        scale * uniform(jitter.scale).exp(),
-        centre_x + uniform(jitter.shift),
-        centre_y + uniform(jitter.shift),
-        rotation + uniform(jitter.rotation),
-    ]
-    return clamp_pose(torch.stack(changed, dim=-1), height_ratio, INSIDE)
-
-
-def frame_from_poses(
-    in_image: Tensor, in_view: Tensor, frame_aspect: float, image_aspect: float
-) -> Tensor:
-    """Return the frame (..., 4) of the view in which a pose of the image becomes another one.
-
-    Args:
-        in_image: (..., 4), a pose in the image.
-        in_view: (..., 4), the pose that it is to have in the view.
-        frame_aspect: height over width of the view, in pixels.
-        image_aspect: height over width of the image, in pixels.
-    """
-    scale = in_image[..., :1] / in_view[..., :1]
-    rotation = in_image[..., 3:] - in_view[..., 3:]
-    centred = torch.cat([scale, torch.zeros_like(in_image[..., 1:3]), rotation], dim=-1)
-    matrix = pose_matrix(centred, frame_aspect, image_aspect)[..., :2]
-    centre = in_image[..., 1:3] - (matrix @ in_view[..., 1:3, None])[..., 0]
-    return torch.cat([scale, centre, rotation], dim=-1)

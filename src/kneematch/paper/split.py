@@ -14,8 +14,8 @@ SIDES: Final = ("left", "right")
 HALF_SIZE: Final = (800, 500)
 HALF_ASPECT: Final = HALF_SIZE[0] / HALF_SIZE[1]  # height over width
 OVERLAP: Final = 1.1
-AXIS_SEARCH: Final = 0.125  # of the width, to either side of the middle
-AXIS_WIDTH: Final = 256  # of the down-sampled copy in which the axis is searched
+AXIS_SEARCH: Final = 0.125  # share of the width, to either side of the middle
+AXIS_WIDTH: Final = 256  # width of the down-sampled copy in which the axis is searched
 
 
 def split(pixels: Tensor, *, side_margin: float = 0.0, axis: float | None = None) -> View:
@@ -40,10 +40,7 @@ def split(pixels: Tensor, *, side_margin: float = 0.0, axis: float | None = None
 
 
 def single(pixels: Tensor, *, mirrored: bool, side_margin: float = 0.0) -> View:
-    """Return the half image of a film that shows one knee: pixels (1, 800, 500), to_film (1, 3, 3).
-
-    Mirror a knee that would be in the left half of a bilateral film: the patient's right one.
-    """
+    """Return the image (1, 800, 500) of a film of one knee; mirror the patient's right one."""
     extra = round(side_margin * pixels.shape[1])
     return _halves(pixels, [(-extra, pixels.shape[1] + extra)], mirrored=[mirrored])
 

@@ -17,7 +17,7 @@ from kneematch.knee.crop import CropSize, assumed_spacing, cut, place
 from kneematch.knee.overlay import draw_detections
 from kneematch.paper.split import SIDES
 from kneematch.run.config import DetectConfig
-from kneematch.run.film_record import FILES, FilmRecord
+from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, Made
 
 REPORT, STATE, PICTURE = DICOM_ENDINGS = ("report", "state", "picture")
 LANDMARK_SUFFIXES: Final = {"markups": MARKUPS, "pts": POINTS}
@@ -90,23 +90,45 @@ def possible_files(kind: str, name: str) -> dict[str, str]:
     return {f"{name}-{side}{ending}": side for side in SIDES for ending in endings}
 
 
-def remove_files(out: Path, film: FilmRecord, kinds: Sequence[str]) -> dict[str, Any]:
-    """Remove a film's files of knees that it no longer has, and of kinds that are made again.
+def make_files(
+    artifacts: Sequence[Artifact],
+    pixels: Radiograph | None,
+    film: FilmRecord,
+    out: Path,
+    path: Path,
+) -> tuple[Made, list[str]]:
+    """Make the files of a film that its visit is to make; old ones are removed before.
+
+    Args:
+        artifacts: the kinds of files that the run has.
+        pixels: the film; None if it cannot be read.
+        film: what is known of it.
+        out: folder of the run.
+        path: the film's file.
 
     Returns:
-        What was made of the film and stays.
+        What is made of the film now, and why something is missing.
     """
-    sides = {"", *(knee.side for knee in film.kept)} if film.kept else set()
-    made = {}
-    for kind in {*film.made, *kinds}:
-        before = film.made.get(kind, {}).get(FILES, [])
-        for file, side in possible_files(kind, film.name).items():
-            if side not in sides:
-                (out / kind / file).unlink(missing_ok=True)
-        if kind not in kinds:
-            kept = [file for file in before if (out / kind / file).exists()]
-            made[kind] = {**film.made[kind], FILES: kept}
-    return made
+    made = {} if film.to_make is None else dict(film.made)
+    for kind in film.made if film.to_make is None else ():
+        for file in film.made[kind][FILES]:
+            (out / kind / file).unlink(missing_ok=True)
+    reasons = []
+    for artifact in artifacts:
+        if film.to_make is not None and artifact.kind not in film.to_make:
+            continue
+        made.pop(artifact.kind, None)
+        files: list[str] = []
+        reason = ""
+        if film.kept and pixels is not None:
+            files, reason = artifact.make(pixels, film, path)
+        if reason:
+            reasons.append(reason)
+        elif pixels is not None:
+            made[artifact.kind] = {SETTINGS: artifact.settings, FILES: files}
+        for file in possible_files(artifact.kind, film.name).keys() - set(files):
+            (artifact.folder / file).unlink(missing_ok=True)
+    return made, reasons
 
 
 def _write_overlay(pixels: Radiograph, film: FilmRecord, folder: Path, path: Path) -> list[str]:

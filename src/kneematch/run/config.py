@@ -78,7 +78,7 @@ class DetectConfig:
     )
     paper_settings: PaperSettings = DEFAULT_SETTINGS  # `kneematch evaluate` has options for them
 
-    resume: bool = _output(False, help="Continue the run, as is done anyway.", hidden=True)
+    resume: bool = _output(False, help="Continue an interrupted run (the default).", hidden=True)
     force: bool = options.force_option()
     hash_films: bool = _input(
         False, help="Recognise changed films by their content instead of size and date."
@@ -210,11 +210,11 @@ class DetectConfig:
         from kneematch.films.files import content_hash
         from kneematch.knee.methods import needs_model
         from kneematch.models.locator import LOCATOR_FILE
-        from kneematch.models.model_file import shipped_model
+        from kneematch.models.model_file import builtin_model
 
         files: dict[str, str | Path] = {}
         if needs_model(self.template is not None, self.method, paper=self.paper):
-            files["model"] = self.model or shipped_model()
+            files["model"] = self.model or builtin_model()
         if self.method == LOCATOR or (self.method == AUTO and not self.paper):
             files["locator"] = LOCATOR_FILE
         if self.template is not None:
@@ -226,10 +226,10 @@ class DetectConfig:
         """Return the SHA-256 of the outline network, after checking that it can be used."""
         from kneematch.films.files import content_hash
         from kneematch.knee.measuring import outline_network
-        from kneematch.models.outlines import shipped_network
+        from kneematch.models.outlines import builtin_network
 
         outline_network(self.outlines)
-        return {"outlines": content_hash(self.outlines or shipped_network())}
+        return {"outlines": content_hash(self.outlines or builtin_network())}
 
 
 def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:

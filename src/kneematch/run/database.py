@@ -12,7 +12,7 @@ import os
 import sqlite3
 import tempfile
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
 from datetime import UTC, datetime
@@ -41,7 +41,7 @@ SCHEMA: Final = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE films (
     id INTEGER PRIMARY KEY,
-    path BLOB NOT NULL UNIQUE,             -- in the file system's own bytes
+    path TEXT NOT NULL UNIQUE,             -- perhaps not UTF-8, and so are name and reason
     name TEXT NOT NULL UNIQUE,             -- beginning of the names of its files
     bytes INTEGER, modified_ns INTEGER, sha256 TEXT,
     status TEXT NOT NULL DEFAULT '',       -- empty until the film was visited
@@ -132,6 +132,7 @@ class Run:
             address(vfs), timeout, isolation_level=None, check_same_thread=False, uri=True
         )
         other = quote(os.fsencode((self.out / THUMBNAILS).resolve()))
+        sql.text_factory = os.fsdecode  # names of files need not be UTF-8
         sql.execute("ATTACH ? AS thumbnails", (f"file:{other}?mode=rw{vfs}",))
         return sql
 
@@ -246,18 +247,18 @@ class Run:
         Films are the same if their absolute paths are; they keep the path by which they came.
         """
         rows = self.query("SELECT id, path, name FROM films ORDER BY id")
-        known = {os.path.abspath(os.fsdecode(path)): number for number, path, _ in rows}  # noqa: PTH100
+        known = {os.path.abspath(path): number for number, path, _ in rows}  # noqa: PTH100
         absolute = [os.path.abspath(path) for path in paths]  # noqa: PTH100 - Path is slower
         new = [path for path, place in zip(paths, absolute, strict=True) if place not in known]
         names = film_names(new, {name.casefold() for _, _, name in rows})
         first = rows[-1][0] + 1 if rows else 1
-        added = [
-            (number, os.fsencode(path), name)
-            for number, (path, name) in enumerate(zip(new, names, strict=True), first)
-        ]
+        added = list(zip(range(first, first + len(new)), new, names, strict=True))
         with self._transaction():
-            self.sql.executemany("INSERT INTO films (id, path, name) VALUES (?, ?, ?)", added)
-        known |= {os.path.abspath(os.fsdecode(path)): number for number, path, _ in added}  # noqa: PTH100
+            self.sql.executemany(
+                "INSERT INTO films (id, path, name) VALUES (?, CAST(? AS TEXT), CAST(? AS TEXT))",
+                ((number, os.fsencode(path), os.fsencode(name)) for number, path, name in added),
+            )
+        known |= {os.path.abspath(path): number for number, path, _ in added}  # noqa: PTH100
         return [known[place] for place in absolute]
 
     def versions(self) -> dict[int, FileVersion | None]:
@@ -267,21 +268,41 @@ class Run:
 
     def paths(self) -> list[tuple[int, str]]:
         """Return ids and paths of all films, in their order."""
-        rows = self.query("SELECT id, path FROM films ORDER BY id")
-        return [(number, os.fsdecode(path)) for number, path in rows]
+        return self.query("SELECT id, path FROM films ORDER BY id")
 
-    def outdated(self, artifacts: Sequence[Artifact]) -> set[int]:
-        """Return the films with knees whose files are missing or were made with other settings."""
-        outdated: set[int] = set()
-        for artifact in artifacts:
-            there = set(os.listdir(artifact.folder))  # noqa: PTH208 - names are enough
-            rows = self.query("SELECT id, made FROM films WHERE status != ''")
-            for number, text in rows:
-                made = json.loads(text).get(artifact.kind)
-                same = made is not None and made[SETTINGS] == artifact.settings
-                if not (same and there.issuperset(made[FILES])):
-                    outdated.add(number)
+    def outdated(self, artifacts: Sequence[Artifact]) -> dict[int, frozenset[str]]:
+        """Return films of which files are missing or were made with other settings.
+
+        By film, the kinds of these files.
+        """
+        there = {each.kind: set(os.listdir(each.folder)) for each in artifacts}  # noqa: PTH208
+        outdated: dict[int, frozenset[str]] = {}
+        rows = self.query("SELECT id, made FROM films WHERE status != ''") if artifacts else []
+        for number, text in rows:
+            made = json.loads(text)
+            kinds = frozenset(
+                each.kind
+                for each in artifacts
+                if each.kind not in made
+                or made[each.kind][SETTINGS] != each.settings
+                or not there[each.kind].issuperset(made[each.kind][FILES])
+            )
+            if kinds:
+                outdated[number] = kinds
         return outdated
+
+    def forget_made(self, outdated: Mapping[int, Collection[str]]) -> None:
+        """Note that kinds of films' files are about to be made again.
+
+        After a kill in between, it is unknown with which settings they were made.
+        """
+        with self._transaction():
+            for film, kinds in outdated.items():
+                for kind in kinds:
+                    self.sql.execute(
+                        "UPDATE films SET made = json_remove(made, ?) WHERE id = ?",
+                        (f'$."{kind}"', film),
+                    )
 
     def mark_gone(self, films: Iterable[int]) -> None:
         """Note which films are no longer there."""
@@ -314,7 +335,7 @@ class Run:
         current = tuple(_knee(text) for row in rows if (text := row[15] or row[14]))
         return FilmRecord(
             number,
-            os.fsdecode(path),
+            path,
             name,
             _version(*version),
             status,
@@ -363,10 +384,11 @@ class Run:
         version = (None, None, None) if film.version is None else astuple(film.version)
         height, width = film.size or (None, None)
         self.sql.execute(
-            "UPDATE films SET bytes = ?, modified_ns = ?, sha256 = ?, status = ?, reason = ?, "
-            "height = ?, width = ?, mm_per_px = ?, last_decision = ?, made = ? WHERE id = ?",
+            "UPDATE films SET bytes = ?, modified_ns = ?, sha256 = ?, status = ?, "
+            "reason = CAST(? AS TEXT), height = ?, width = ?, mm_per_px = ?, last_decision = ?, "
+            "made = ? WHERE id = ?",
             (
-                *(*version, film.status, film.reason, height, width, film.mm_per_px),
+                *(*version, film.status, os.fsencode(film.reason), height, width, film.mm_per_px),
                 *(film.last_decision, json.dumps(film.made), film.id),
             ),
         )
@@ -469,7 +491,7 @@ class Run:
         )
         for time, path, side, content, revokes in rows:
             decision = Decision.from_dict(json.loads(content))
-            yield time, os.fsdecode(path), side, decision, revokes is not None
+            yield time, path, side, decision, revokes is not None
 
     def count_outdated_decisions(self) -> int:
         """Return how many decisions are about areas that have moved or are gone."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from kneematch.films.files import FileVersion
 from kneematch.knee.decision import Decision
@@ -13,7 +13,6 @@ SETTINGS, FILES = "settings", "files"
 
 Made = Mapping[str, Mapping[str, Any]]
 """By kind of files: the settings with which a film's files were made, and their names."""
-NOTHING_MADE: Final[Made] = {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +32,7 @@ class FilmRecord:
     decisions: Mapping[str, Decision] = field(default_factory=dict)  # by half of the picture
     last_decision: int = 0  # number of the newest decision that `knees` takes into account
     made: Made = field(default_factory=dict)
+    to_make: frozenset[str] | None = None  # kinds of files that its next visit makes; None: all
     gone: bool = False  # its file is no longer there
     missing: tuple[str, ...] = ()  # what could not be made of it in its last visit, and why
     thumbnail: bytes = b""  # as WebP

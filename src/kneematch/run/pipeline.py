@@ -276,6 +276,7 @@ class _Work:
     versions: dict[int, FileVersion | None]  # versions of the files of all named films
     visit: list[int]
     search: set[int]  # the films among these without detections of their present version
+    outdated: dict[int, frozenset[str]]  # films with outdated files, and the kinds of these
     changed: list[int]  # the films among these that have detections of another version
     gone: list[int]  # films with detections that are no longer there
 
@@ -306,8 +307,15 @@ def _compare(
             f", {len(changed):,} changed" if changed else "",
         )
     search = {*named} - {*done} | {*changed}
-    outdated = {k for k in run.outdated(visit.artifacts) if present.get(k) is not None}
-    return _Work(named, sorted(search | outdated | {*run.decided()}), search, changed, gone)
+    decided = {*run.decided()}
+    outdated = {
+        k: kinds
+        for k, kinds in run.outdated(visit.artifacts).items()
+        if (k in named or present.get(k) is not None) and k not in search | decided
+    }
+    run.forget_made(outdated)
+    films = sorted(search | decided | {*outdated})
+    return _Work(named, films, search, outdated, changed, gone)
 
 
 def _is_same(before: FileVersion | None, now: FileVersion | None) -> bool:
@@ -322,7 +330,9 @@ def _visit_films(
     from kneematch.run.workers import map_visits
 
     films = [
-        _unsearched(film, work.versions[film.id]) if film.id in work.search else film
+        _unsearched(film, work.versions[film.id])
+        if film.id in work.search
+        else replace(film, to_make=work.outdated.get(film.id))
         for film in run.to_visit(work.visit)
     ]
     if plan.workers:

@@ -16,9 +16,9 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated, to_film_error
 from kneematch.knee.decision import apply_decisions
 from kneematch.knee.detection import CORRECTED, Detection
-from kneematch.run.artifacts import Artifact, remove_files, requested_artifacts
+from kneematch.run.artifacts import Artifact, make_files, requested_artifacts
 from kneematch.run.config import DetectConfig
-from kneematch.run.film_record import FAILED, FILES, NO_KNEE, OK, SETTINGS, FilmRecord
+from kneematch.run.film_record import FAILED, NO_KNEE, OK, FilmRecord
 
 if TYPE_CHECKING:
     from kneematch.knee.detector import Detector
@@ -133,16 +133,9 @@ class Visit:
             by_side = {knee.side: knee for knee in measured}
             knees = tuple(by_side.get(knee.side, knee) for knee in knees)
         film = replace(film, knees=knees)
-        made = remove_files(self.out, film, [artifact.kind for artifact in self.artifacts])
-        if isinstance(pixels, Radiograph):
-            for artifact in self.artifacts if film.kept else ():
-                files, reason = artifact.make(pixels, film, self.root / film.path)
-                missing += [reason] if reason else []
-                if not reason:
-                    made[artifact.kind] = {SETTINGS: artifact.settings, FILES: files}
-            if not film.kept:
-                made |= {each.kind: {SETTINGS: each.settings, FILES: []} for each in self.artifacts}
-            film = replace(film, thumbnail=thumbnail(pixels.pixels))
-        elif film.kept and self.artifacts:
+        read = pixels if isinstance(pixels, Radiograph) else None
+        made, reasons = make_files(self.artifacts, read, film, self.out, self.root / film.path)
+        if read is None and film.kept and self.artifacts:
             missing.append(str(pixels))
-        return replace(film, made=made, missing=tuple(missing))
+        picture = film.thumbnail if read is None else thumbnail(read.pixels)
+        return replace(film, made=made, missing=(*missing, *reasons), thumbnail=picture)

@@ -9,11 +9,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.paper.energy import energy, losses, symmetry_penalty
-from kneematch.paper.pose import vector_from_pose
-from kneematch.paper.problem import Problem, pyramid
+from kneematch.paper.energy import Problem, symmetry_penalty
+from kneematch.paper.pose import admissible_pose
 from kneematch.search.gauss_newton import Level, descend
 from kneematch.search.ncc_bank import bank_minima
+from kneematch.search.pyramid import pyramid
 
 CANDIDATES: Final = 24  # minima of each side that are refined
 SIDE_LEVEL: Final = Level(8, 5, 0.1)
@@ -29,12 +29,12 @@ PAIR_LEVELS: Final = (
 
 @torch.no_grad()
 def exhaustive_search(problem: Problem) -> Tensor:
-    """Return the vectors v (N, S, 4) of lowest energy over the whole range of poses."""
+    """Return the poses (N, S, 4) of lowest energy over the whole range of poses."""
     sizes = pyramid(problem, (SIDE_LEVEL.shrink, *(level.shrink for level, _ in PAIR_LEVELS)))
     theta = _best_pairs(sizes[SIDE_LEVEL.shrink], bank_minima(problem, CANDIDATES))
     for level, keep in PAIR_LEVELS:
         theta = _descend_pairs(sizes[level.shrink], theta, level, keep)
-    return vector_from_pose(theta[:, 0], problem.height_ratio)
+    return admissible_pose(theta[:, 0], problem.height_ratio)
 
 
 def _best_pairs(problem: Problem, theta: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def _best_pairs(problem: Problem, theta: Tensor) -> Tensor:
     # Every candidate of every side as a radiograph of its own: (N * S * K, 1, ...).
     each = problem.rearrange(lambda t: t.flatten(0, 1)[:, None].repeat_interleave(count, 0))
     flat = descend(each, theta.reshape(-1, 1, 4), SIDE_LEVEL)
-    theta, loss = flat.reshape(theta.shape), losses(each.terms, flat).reshape(n, sides, count)
+    theta, loss = flat.reshape(theta.shape), each.losses(flat).reshape(n, sides, count)
     index = torch.arange(count, device=theta.device)
     choice = torch.cartesian_prod(*[index] * sides).reshape(-1, sides)  # (K^S, S)
     side = torch.arange(sides, device=theta.device)
@@ -56,7 +56,7 @@ def _descend_pairs(problem: Problem, theta: Tensor, level: Level, keep: int) -> 
     shape = theta.shape
     each = problem.rearrange(lambda t: t.repeat_interleave(shape[1], 0))
     theta = descend(each, theta.flatten(0, 1), level)
-    return _lowest(theta.reshape(shape), energy(each.terms, theta).reshape(shape[:2]), keep)
+    return _lowest(theta.reshape(shape), each.energy(theta).reshape(shape[:2]), keep)
 
 
 def _lowest(theta: Tensor, value: Tensor, keep: int) -> Tensor:

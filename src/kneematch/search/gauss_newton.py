@@ -13,9 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.paper.energy import TINY, Term, symmetry_penalty
-from kneematch.paper.pose import clamp_pose
-from kneematch.paper.problem import Problem
+from kneematch.paper.energy import TINY, Problem, Term, symmetry_penalty
+from kneematch.paper.pose import MAX_ROTATION, SCALE_MIN, SCALE_RANGE
 
 DAMPING: Final = 1e-2  # at the start of a level
 DAMPING_DECREASE: Final = 0.3  # factor after a step that lowers the energy
@@ -28,9 +27,9 @@ PATCH, IMAGE, ONE = 6, 7, 8  # rows of the Gram matrix; 0 to 5 are the affine de
 class Level:
     """One resolution of a coarse-to-fine descent."""
 
-    shrink: int  # the halves and the template are this many times smaller
+    shrink: int  # the images and the template are this many times smaller
     steps: int
-    softness: float  # of the maximum over the two windows
+    softness: float  # softness of the maximum over the two windows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,6 +77,22 @@ def descend(
         here = here.where(down, there)
         damping = torch.where(down, damping * DAMPING_DECREASE, damping * DAMPING_INCREASE)
     return theta
+
+
+def clamp_pose(theta: Tensor, height_ratio: float, inside: float = 1.0) -> Tensor:
+    """Clamp poses (..., 4) to the range of D, or to the given share of it."""
+    scale, centre_x, centre_y, rotation = theta.unbind(-1)
+    scale = scale.clamp(SCALE_MIN / inside, SCALE_MIN + inside * SCALE_RANGE)
+    reach_x, reach_y = inside * (1 - scale), inside * (1 - scale * height_ratio)
+    return torch.stack(
+        [
+            scale,
+            centre_x.clamp(-reach_x, reach_x),
+            centre_y.clamp(-reach_y, reach_y),
+            rotation.clamp(-inside * MAX_ROTATION, inside * MAX_ROTATION),
+        ],
+        dim=-1,
+    )
 
 
 def step(here: Quadratic, damping: Tensor) -> Tensor:

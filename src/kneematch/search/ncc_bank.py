@@ -1,6 +1,6 @@
 """A bank of normalised cross-correlations with the template at every scale and rotation.
 
-For every scale the half is resized until the template is BANK_WIDTH pixels wide in it, so that
+For every scale the image is resized until the template is BANK_WIDTH pixels wide in it, so that
 small and large patches are compared by the same number of pixels.
 """
 
@@ -12,16 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.paper.energy import CONTRAST, TINY, Term, Terms
+from kneematch.paper.energy import TINY, Problem, Term
 from kneematch.paper.pose import MAX_ROTATION, pose_matrix
-from kneematch.paper.problem import Problem, resize_template
 from kneematch.sampling import resize, sample
+from kneematch.search.pyramid import resize_template
+from kneematch.search.robust_energy import CONTRAST
 
 BANK_WIDTH: Final = 24  # pixels
-# Widths of the half, one for each scale from 0.15 to 0.96: about a tenth apart, with fast FFTs.
-HALF_WIDTHS: Final = (160, 140, 125, 110, 100, 90, 80, 70, 60, 55, 50, 45, 40, 35, 30, 25)
+# Widths of the image, one for each scale from 0.15 to 0.96: about a tenth apart, with fast FFTs.
+IMAGE_WIDTHS: Final = (160, 140, 125, 110, 100, 90, 80, 70, 60, 55, 50, 45, 40, 35, 30, 25)
 ROTATIONS: Final = (0.0, -0.6 * MAX_ROTATION, 0.6 * MAX_ROTATION)
-UPRIGHT_FROM: Final = 125  # no rotations at the smallest scales, in halves this wide or wider
+UPRIGHT_FROM: Final = 125  # no rotations at the smallest scales, in images this wide or wider
 MINIMA_PER_SCALE: Final = 8
 # Two minima that are closer than this, in scale and in patch widths, count as one.
 SAME_SCALE: Final = 1.12
@@ -34,10 +35,10 @@ def bank_minima(problem: Problem, count: int) -> Tensor:
     """Return the poses of the lowest distinct local minima of each side: (N, S, count, 4)."""
     terms = problem.terms
     found = []
-    for width in HALF_WIDTHS:
+    for width in IMAGE_WIDTHS:
         size = round(width * problem.image_aspect), width
         # Each from the next larger one, so that the anti-aliasing filter is small.
-        terms = tuple(replace(term, halves=resize(term.halves, size)) for term in terms)
+        terms = tuple(replace(term, images=resize(term.images, size)) for term in terms)
         rotations = ROTATIONS if width < UPRIGHT_FROM else ROTATIONS[:1]
         found.append(_minima_at_scale(terms, problem.image_aspect, rotations))
     loss = torch.cat([loss for loss, _ in found], dim=-1)
@@ -48,12 +49,12 @@ def bank_minima(problem: Problem, count: int) -> Tensor:
 
 
 def _minima_at_scale(
-    terms: Terms, image_aspect: float, rotations: tuple[float, ...]
+    terms: tuple[Term, ...], image_aspect: float, rotations: tuple[float, ...]
 ) -> tuple[Tensor, Tensor]:
     """Return the lowest local minima at one scale: losses (N, S, K) and poses (N, S, K, 4)."""
-    height, width = terms[0].halves.shape[-2:]
+    height, width = terms[0].images.shape[-2:]
     maps = [
-        term.weight * _loss_map(_rotate(term.halves, image_aspect, rotations), term)
+        term.weight * _loss_map(_rotate(term.images, image_aspect, rotations), term)
         for term in terms
     ]
     loss, turn = torch.stack(maps).sum(0).min(0)  # over the rotations of (R, N, S, h, w)
@@ -62,7 +63,7 @@ def _minima_at_scale(
     flat = loss.masked_fill_(loss > around, torch.inf).flatten(-2)
     value, index = flat.topk(min(MINIMA_PER_SCALE, rows * columns), dim=-1, largest=False)
     rotation = loss.new_tensor(rotations)[turn.flatten(-2).gather(-1, index)]
-    # The centre of the patch in the rotated half, and then in the half itself.
+    # The centre of the patch in the rotated image, and then in the image itself.
     x = (2 * (index % columns) - columns + 1) / width
     y = (2 * (index // columns) - rows + 1) / height
     cos, sin = rotation.cos(), rotation.sin()
@@ -78,28 +79,28 @@ def _minima_at_scale(
     return value, theta
 
 
-def _rotate(halves: Tensor, image_aspect: float, rotations: tuple[float, ...]) -> Tensor:
-    """Rotate halves (N, S, H, W) back by R rotations, the first of which is 0: (R, N, S, H, W)."""
+def _rotate(images: Tensor, image_aspect: float, rotations: tuple[float, ...]) -> Tensor:
+    """Rotate images (N, S, H, W) back by R rotations, the first of which is 0: (R, N, S, H, W)."""
     if len(rotations) == 1:
-        return halves[None]
-    poses = halves.new_tensor([[1, 0, 0, rotation] for rotation in rotations[1:]])
+        return images[None]
+    poses = images.new_tensor([[1, 0, 0, rotation] for rotation in rotations[1:]])
     matrices = pose_matrix(poses, image_aspect, image_aspect)[:, None, None]
-    size = halves.shape[-2], halves.shape[-1]
-    rotated = sample(halves, matrices.expand(-1, *halves.shape[:2], 2, 3), size)
-    return torch.cat([halves[None], rotated])
+    size = images.shape[-2], images.shape[-1]
+    rotated = sample(images, matrices.expand(-1, *images.shape[:2], 2, 3), size)
+    return torch.cat([images[None], rotated])
 
 
-def _loss_map(halves: Tensor, term: Term) -> Tensor:
-    """Return L at every position of the template inside halves (R, N, S, H, W): (R, N, S, h, w)."""
+def _loss_map(images: Tensor, term: Term) -> Tensor:
+    """Return L at every position of the template inside images (R, N, S, H, W): (R, N, S, h, w)."""
     size = (round(BANK_WIDTH * term.template.aspect), BANK_WIDTH)
     template = resize_template(term.template, size)
-    halves = halves - halves.mean((-2, -1), keepdim=True)
+    images = images - images.mean((-2, -1), keepdim=True)
     # So few pixels correlate with noise: contrast counts here in the paper's energy, too.
-    floor = term.floor.square().maximum((CONTRAST**2) * halves[0].square().mean((-2, -1)))
-    shape = halves.shape[-2:]
+    floor = term.floor.square().maximum((CONTRAST**2) * images[0].square().mean((-2, -1)))
+    shape = images.shape[-2:]
     count = shape[0] - size[0] + 1, shape[1] - size[1] + 1
-    spectrum = torch.fft.rfft2(halves)
-    integrals = _integrals(halves)
+    spectrum = torch.fft.rfft2(images)
+    integrals = _integrals(images)
     maps = []
     for window in (WHOLE, template.red, template.green):
         part = template.image[window]

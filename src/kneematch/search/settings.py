@@ -8,14 +8,15 @@ NEURAL: Final = (LOCATOR, "neural+sharpen", "neural")
 SEARCHES: Final = ("search", "grid", "sliding")  # need no network
 METHODS: Final = (AUTO, *NEURAL, *SEARCHES)
 
-STEPS: Final = 300  # of Adam
-RATE: Final = 1e-2  # not in the paper: 1e-3 does not converge in 300 steps, 1e-1 diverges
-N_SCALES: Final = 10  # of the grid; not in the paper
-STRIDE: Final = 0.25  # r: neighbouring patches are at most this share of their size apart
+# The defaults of paper.sharpening and paper.grid_search, which import torch; a test compares them.
+STEPS: Final = 300
+RATE: Final = 1e-2
+N_SCALES: Final = 10
+STRIDE: Final = 0.25
 
 
 class PaperSettings(NamedTuple):
-    """Settings of the refinement by Adam (Sect. 5) and of the grid search (Appendix)."""
+    """Settings of the sharpening by Adam (Sect. 5) and of the grid search (Appendix)."""
 
     adam_steps: int = STEPS
     adam_rate: float = RATE

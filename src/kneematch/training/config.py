@@ -24,17 +24,10 @@ class Recipe:
     backbone_rate: float = 1e-5  # learning rate of the ResNet18 layers
     head_rate: float = 1e-4  # learning rate of the other layers
     cosine: bool = False  # cosine decay of both learning rates to 0 over a round
-    minimise_energy: bool = True  # as the paper; otherwise the networks learn pseudo-labels
-    paper_energy: bool = True  # the paper's energy; otherwise the robust one
+    paper_energy: bool = True  # minimise the paper's energy; otherwise learn pseudo-labels
     shift: float = 0.02  # largest random translation, as a fraction of the view
-    zoom: float = 0.0  # largest random change of the view's scale, as a fraction
-    shrink: int = 1  # of the energy's images in the first round; a quarter of it in each further
     bfloat16: bool = False  # precision of the networks on a GPU; otherwise float32
     frozen_statistics: bool = False  # keep BatchNorm's statistics: a few films are no sample
-
-    def shrink_in(self, number: int) -> int:
-        """Return how many times smaller the energy's images are in a round, from 0."""
-        return max(self.shrink >> 2 * number, 1)
 
 
 PAPER: Final = Recipe()
@@ -46,15 +39,13 @@ DEFAULT: Final = Recipe(
     backbone_rate=3e-4,
     head_rate=1e-3,
     cosine=True,
-    minimise_energy=False,
     paper_energy=False,
     bfloat16=True,
     frozen_statistics=True,
 )
 RECIPES: Final = {recipe.name: recipe for recipe in (DEFAULT, PAPER)}
 
-
-# Overrides a value of the recipe.
+# Options that override a value of the recipe.
 _override: Any = partial(option, None, group=METHOD, metavar="N", default_text="the recipe's")
 
 
@@ -79,26 +70,6 @@ class TrainConfig:
     rounds: int | None = _override(help="Rounds of each phase (the paper's T).", minimum=1)
     epochs: int | None = _override(help="Epochs per round (the paper's M).", minimum=1)
     batch_size: int | None = _override(help="Films per training step.", minimum=1)
-    shift: float | None = _override(
-        help="Largest random translation of a view, as a fraction of its size (paper recipe).",
-        metavar="FRACTION",
-        minimum=0,
-    )
-    zoom: float | None = _override(
-        help="Largest random change of a view's scale, as a fraction (paper recipe).",
-        metavar="FRACTION",
-        minimum=0,
-    )
-    shrink: int | None = _override(
-        help="How many times smaller the energy's images are in the first round; a quarter of it "
-        "in each further round (paper recipe).",
-        minimum=1,
-    )
-    bfloat16: bool | None = _override(
-        help="Precision of the networks on a GPU: bfloat16, or float32.",
-        metavar="",
-        flags=("--bfloat16/--float32",),
-    )
     seed: int = options.seed_option()
     device: str = options.device_option()
     workers: int | None = options.workers_option()

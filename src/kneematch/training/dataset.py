@@ -1,10 +1,12 @@
-"""Training films: split into halves once, cached on disk, and read again in every epoch."""
+"""Training films: split into halves once, cached on disk, and read again in every epoch.
 
-import json
+A cached film is named by the SHA-256 of its file's content, so it is never out of date, whatever
+happens to the file. Several runs may share the folder, and a run may be killed at any time.
+"""
+
 import os
-import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,31 +16,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kneematch.errors import FilmError, NotARadiograph, SettingsError, Unreadable
-from kneematch.films.files import content_hash, is_abandoned, make_folder, write_file, writing
+from kneematch.errors import KneematchError, NotARadiograph, SettingsError, Unreadable
+from kneematch.films.files import content_hash, make_folder, remove_leftovers, write_file, writing
 from kneematch.films.radiograph import LATERALITIES
 from kneematch.films.read import is_dicom, read_isolated, to_film_error
 from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import HALF_SIZE, SIDES, split
-from kneematch.parallel import WorkerDied, map_in_workers
+from kneematch.parallel import map_in_workers
 from kneematch.training.config import CACHE_VARIABLE, cache_folder
 
-FORMAT: Final = 1  # bump when preprocessing changes
+FORMAT: Final = 2  # bump when preprocessing changes
 SHAPE: Final = (len(SIDES), *HALF_SIZE)
 DTYPE: Final = np.dtype("<u2")
 WHITE: Final = np.float32(65535)
-BYTES: Final = int(np.prod(SHAPE)) * DTYPE.itemsize  # of a cached film, 1.6 MB
-HALVES_SUFFIX, REASON_SUFFIX = ".halves", ".reason"
-INDEX: Final = "known.jsonl"
-SETTLED_NS: Final = 3_000_000_000  # a second change within a clock tick leaves no trace in a stamp
-GPU_FRACTION: Final = 0.3  # of the free GPU memory, which films may fill
+BYTES: Final = int(np.prod(SHAPE)) * DTYPE.itemsize  # size of a cached film, 1.6 MB
+GPU_FRACTION: Final = 0.3  # share of the free GPU memory that films may fill
 LOAD_BATCH: Final = 64  # films
-
 ROOM_NEEDED: Final = (
-    f"a folder with 1.6 MB per film to spare; choose another one with --cache or ${CACHE_VARIABLE}"
+    f"The cache needs 1.6 MB per film; choose another folder with --cache or ${CACHE_VARIABLE}."
 )
-
-Stamp = tuple[int, int, int]  # file size, time of modification, time of status change (ns)
 
 
 class Films(Protocol):
@@ -83,13 +79,12 @@ class CachedFilms:
         for target, number in zip(halves, numbers, strict=True):
             entry = _entry(self.folder, self.keys[number])
             try:
-                stored = np.memmap(entry, DTYPE, mode="r", shape=SHAPE)
+                np.divide(np.fromfile(entry, DTYPE).reshape(SHAPE), WHITE, out=target)
             except (OSError, ValueError) as error:
                 raise SettingsError(
-                    f"{entry}: gone or cut short since {self.paths[number]} was prepared; expected "
-                    f"{BYTES} bytes; run the command again"
+                    f"The cached film {entry} was deleted or damaged during the training. Run the "
+                    "command again with --resume."
                 ) from error
-            np.divide(stored, WHITE, out=target)
         return torch.from_numpy(halves).to(self.device)
 
 
@@ -114,8 +109,6 @@ def prepare_films(
 ) -> tuple[CachedFilms, list[tuple[str, str]]]:
     """Split films that show both knees into halves, except those that the cache already holds.
 
-    Several runs may share the folder, and a run may be killed at any time.
-
     Args:
         films: their files; a file named twice counts once.
         folder: the cache, 1.6 MB per film; None is "films" in `cache_folder()`.
@@ -129,158 +122,53 @@ def prepare_films(
     paths = list(dict.fromkeys(os.fspath(film) for film in films))
     shared = cache_folder() / "films" if folder is None else Path(folder)
     own = shared / f"halves-{FORMAT}-{side_margin}"
-    _make_folder(own)
-    index, hashes = shared / INDEX, read_index(shared / INDEX)
-    entries: dict[str, _Entry] = {}
-    for path in paths:
-        entry = _find_entry(own, path, hashes.get(_identity(path)))
-        if entry is not None:
-            entries[path] = entry
-            report()
-    unknown = [path for path in paths if path not in entries]
+    with writing(own, ROOM_NEEDED):
+        make_folder(own)
+        remove_leftovers(own)
+    keys, failures = dict[str, str](), dict[str, str]()
     work = partial(_prepare, own, side_margin)
-    with closing(map_in_workers(work, unknown, workers=workers)) as results:
+    with closing(map_in_workers(work, paths, workers=workers)) as results:
         for path, result in results:
             if isinstance(result, SettingsError):
                 raise result
-            new = _Entry(failure=f"{path}: {result}") if isinstance(result, WorkerDied) else result
-            entries[path] = new
-            if new.stamp is not None:
-                with writing(own, ROOM_NEEDED):
-                    append_to_index(index, path, new.stamp, new.key)
+            if isinstance(result, str):
+                keys[path] = result
+            else:
+                reason = str(result)
+                failures[path] = reason if path in reason else f"{path}: {reason}"
             report()
-    good = tuple(path for path in paths if entries[path].failure is None)
-    failures = [(path, entries[path].failure) for path in paths]
-    cached = CachedFilms(own, good, tuple(entries[path].key for path in good))
-    return cached, [(path, reason) for path, reason in failures if reason is not None]
+    good = tuple(path for path in paths if path in keys)
+    cached = CachedFilms(own, good, tuple(keys[path] for path in good))
+    return cached, [(path, failures[path]) for path in paths if path in failures]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """The cache's knowledge of a film: its halves, or why it has none."""
+def _prepare(own: Path, side_margin: float, path: str) -> str | KneematchError:
+    """Store a film's halves unless the cache has them; return its key, or why there is none.
 
-    key: str = ""  # SHA-256 of the file's content
-    failure: str | None = None
-    stamp: Stamp | None = None  # of the file when it was hashed
-
-
-def _prepare(own: Path, side_margin: float, path: str) -> _Entry | SettingsError:
-    """Hash a film and, unless the cache has its content, store its halves.
-
-    An error of the cache is returned rather than raised, which would end a worker process.
+    Errors are returned rather than raised, which would end a worker process.
     """
     try:
         is_dicom(path)  # refuses folders, pipes and files that are too large
-        stamp = _stamp(path)
         key = content_hash(path)
-        entry = _find_entry(own, path, key)
-        if entry is None:
-            halves = _split(path, side_margin)
-            if _stamp(path) != stamp:
-                raise Unreadable(
-                    f"{path}: changed while it was read; expected it to stay; run the command again"
-                )
-            _store(own, key, halves)
-            entry = _find_entry(own, path, key)
-    except SettingsError as error:
-        return error
-    except FilmError as error:
-        return _Entry(failure=str(error))
-    except OSError as error:
-        return _Entry(failure=f"{path}: {error.strerror or error}; expected a film; check the file")
-    return replace(entry or _Entry(key), stamp=stamp)
-
-
-def _split(path: str, side_margin: float) -> Tensor | str:
-    """Return the halves (2, 800, 500) of a film, or a lasting reason why it cannot be used."""
-    try:
-        radiograph = read_isolated(path)
-        if radiograph.laterality in LATERALITIES:
-            return (
-                f"a film of one knee (laterality {radiograph.laterality}); expected both, to train "
-                "on; leave it out"
-            )
-        return split(film_tensor(radiograph), side_margin=side_margin).pixels
-    except NotARadiograph as error:
-        text = str(error)
-        raise NotARadiograph(text if text.startswith(path) else f"{path}: {text}") from error
-    except FilmError:
-        raise
-    except Exception as error:  # one film of 100,000 must not stop the others
-        raise to_film_error(path, error) from error
-
-
-def _store(own: Path, key: str, halves: Tensor | str) -> None:
-    """Write halves as 16-bit integers, or the reason why there are none."""
-    path = _entry(own, key)
-    with writing(own, ROOM_NEEDED):
-        make_folder(path.parent)
-        if isinstance(halves, str):
-            write_file(path.with_suffix(REASON_SUFFIX), halves.encode())
-        else:
+        entry = _entry(own, key)
+        if not entry.exists() or entry.stat().st_size != BYTES:
+            radiograph = read_isolated(path)
+            if radiograph.laterality in LATERALITIES:
+                return NotARadiograph("The film shows one knee; training needs films of both.")
+            halves = split(film_tensor(radiograph), side_margin=side_margin).pixels
+            if content_hash(path) != key:
+                return Unreadable("The file changed while it was read. Run the command again.")
             levels = np.rint(halves.clamp(0, 1).numpy() * WHITE)
-            write_file(path, levels.astype(DTYPE).tobytes())
-
-
-def _find_entry(own: Path, path: str, key: str | None) -> _Entry | None:
-    """Return the cache's entry for a film's content; an incomplete file does not count."""
-    if key is None:
-        return None
-    file = _entry(own, key)
-    with suppress(OSError):
-        if file.stat().st_size == BYTES:
-            return _Entry(key)
-    with suppress(OSError):
-        reason = file.with_suffix(REASON_SUFFIX).read_text(encoding="utf-8")
-        return _Entry(key, f"{path}: {reason}") if reason else None
-    return None
+            with writing(entry, ROOM_NEEDED):
+                write_file(entry, levels.astype(DTYPE).tobytes())
+    except KneematchError as error:
+        return error
+    except OSError as error:
+        return Unreadable(error.strerror or str(error))
+    except Exception as error:  # noqa: BLE001 - one film of 100,000 must not stop the others
+        return to_film_error(path, error)
+    return key
 
 
 def _entry(own: Path, key: str) -> Path:
-    return own / key[:2] / f"{key}{HALVES_SUFFIX}"
-
-
-def _stamp(path: str) -> Stamp:
-    """Return what changes when a file's content does."""
-    about = Path(path).stat()
-    return about.st_size, about.st_mtime_ns, about.st_ctime_ns
-
-
-def _identity(path: str) -> tuple[str, Stamp] | None:
-    try:
-        return str(Path(path).absolute()), _stamp(path)
-    except OSError:
-        return None
-
-
-def read_index(index: Path) -> dict[tuple[str, Stamp] | None, str]:
-    """Return the known hashes of files, by absolute path and stamp; skip torn lines."""
-    hashes: dict[tuple[str, Stamp] | None, str] = {}
-    for line in index.read_bytes().splitlines() if index.exists() else ():
-        with suppress(ValueError, TypeError, RecursionError):
-            path, size, modified, changed, key = json.loads(line)
-            hashes[path, (size, modified, changed)] = str(key)
-    return hashes
-
-
-def append_to_index(index: Path, path: str, stamp: Stamp, key: str) -> None:
-    """Remember the hash of a file, unless the file is so new that it may still change."""
-    if max(stamp[1:]) > time.time_ns() - SETTLED_NS:
-        return
-    line = json.dumps([str(Path(path).absolute()), *stamp, key]) + "\n"
-    # A single write at the end of the file, so that the lines of two processes do not mix.
-    descriptor = os.open(index, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    try:
-        os.write(descriptor, line.encode())
-    finally:
-        os.close(descriptor)
-
-
-def _make_folder(own: Path) -> None:
-    """Create the cache folder, and remove temporary files of runs that were killed."""
-    with writing(own, ROOM_NEEDED):
-        make_folder(own)
-        for temporary in own.glob("*/.*"):
-            with suppress(FileNotFoundError):  # another run has finished or removed it
-                if is_abandoned(temporary):
-                    temporary.unlink()
+    return own / f"{key}.halves"

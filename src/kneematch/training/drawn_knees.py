@@ -13,8 +13,9 @@ from kneematch.errors import SettingsError
 from kneematch.films.read import read_isolated
 from kneematch.films.run_folder import find_root
 from kneematch.knee.outlines import Outlines
+from kneematch.run.database import Run
 
-OUTLINES: Final = "outlines.json"  # of a run
+OUTLINES: Final = "outlines.json"  # in a run's folder
 SUFFIX: Final = "-mask"  # NAME.png has its mask in NAME-mask.png
 FEWEST_COLUMNS: Final = 16
 
@@ -41,24 +42,21 @@ def read_corrected(run: Path, root: Path | None = None) -> Iterator[DrawnKnee]:
         knees = json.loads(path.read_text("utf-8"))["knees"]
         corrected = [(str(knee["film"]), knee) for knee in knees if knee.get("corrected")]
     except FileNotFoundError as error:
-        raise SettingsError(
-            f"{path}: no such file; expected a run made with --measure; name another folder"
-        ) from error
+        raise SettingsError(f"There is no {path}. Make the run with --measure.") from error
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise SettingsError(
-            f"{path}: cannot be read ({error}); expected outlines of a run; make it again"
-        ) from error
+        raise SettingsError(f"{path} cannot be read ({error}). Make the run again.") from error
     if not corrected:
         raise SettingsError(
-            f'{path}: no corrected outlines; expected some with "corrected": true; correct them, '
-            "or give masks with --masks"
+            f'{path} has no outlines with "corrected": true. Correct some with `kneematch review`, '
+            "or give masks with --masks."
         )
-    folder, _ = find_root(run, [film for film, _ in corrected], root)
+    with Run(run, exclusive=False) as database:
+        named = database.setting("out")
+    folder, _ = find_root(run, named, [film for film, _ in corrected], root)
     for film, knee in corrected:
-        place = folder / film
-        pixels = read_isolated(place).pixels
+        pixels = read_isolated(folder / film).pixels
         bright = 1 - pixels if knee.get("polarity") == "negative" else pixels
-        yield DrawnKnee(place, bright, Outlines.from_dict(knee))
+        yield DrawnKnee(folder / film, bright, Outlines.from_dict(knee))
 
 
 def read_masks(folder: Path) -> Iterator[DrawnKnee]:
@@ -69,19 +67,19 @@ def read_masks(folder: Path) -> Iterator[DrawnKnee]:
     """
     masks = sorted(folder.glob(f"*{SUFFIX}.*"))
     if not masks:
-        raise SettingsError(
-            f"{folder}: no masks; expected crops NAME.png with masks NAME{SUFFIX}.png; name "
-            "another folder"
-        )
+        raise SettingsError(f"{folder} has no crops NAME.png with masks NAME{SUFFIX}.png.")
     for path in masks:
         crop = path.with_name("".join(path.name.rsplit(SUFFIX, 1)))
         pixels, mask = (read_isolated(each).pixels for each in (crop, path))
         if pixels.shape != mask.shape:
             raise SettingsError(
-                f"{path}: a mask of {mask.shape} on a crop of {pixels.shape} pixels; expected the "
-                "same size; draw it again"
+                f"The mask {path} has {mask.shape} pixels, but its crop has {pixels.shape}."
             )
-        yield DrawnKnee(crop, pixels, outlines_of_mask(mask > mask.max() / 2))
+        try:
+            outlines = outlines_of_mask(mask > mask.max() / 2)
+        except ValueError as error:
+            raise SettingsError(f"The mask {path} cannot be used: {error}") from error
+        yield DrawnKnee(crop, pixels, outlines)
 
 
 def outlines_of_mask(mask: NDArray[np.bool_]) -> Outlines:
@@ -91,14 +89,11 @@ def outlines_of_mask(mask: NDArray[np.bool_]) -> Outlines:
     them, where bone touches bone, is interpolated.
 
     Raises:
-        SettingsError: the mask is all but empty.
+        ValueError: the mask is all but empty.
     """
     columns = np.flatnonzero(mask.any(0))
     if len(columns) < FEWEST_COLUMNS:
-        raise SettingsError(
-            f"a mask of {len(columns)} columns; expected a joint space of at least "
-            f"{FEWEST_COLUMNS}; draw it again"
-        )
+        raise ValueError(f"the joint space has fewer than {FEWEST_COLUMNS} columns.")
     drawn = mask[:, columns]
     top = drawn.argmax(0).astype(np.float64)
     bottom = len(mask) - drawn[::-1].argmax(0).astype(np.float64)

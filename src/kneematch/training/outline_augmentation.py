@@ -1,4 +1,4 @@
-"""Random views of phantom knees: shapes of the joint, poses and exposures, drawn on any device."""
+"""Random crops of knees to learn outlines from: shapes of the joint, poses and exposures."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -7,19 +7,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneematch.models.outlines import Frame
-from kneematch.training.exposure import Draw, expose, expose_again, from_centre
+from kneematch.models.outlines import CropFrame
 from kneematch.training.phantom_crops import KneeMaps
 
 MAX_ROTATION_DEG: Final = 8.0
 MAX_SHIFT: Final = 0.09  # in plateau widths
 MAX_ZOOM: Final = 0.16  # natural logarithm
 REACH: Final = 0.4  # how far from a border its displacement is felt, in plateau widths
-SMALLEST_GAP: Final = 0.003  # of the joint space, in plateau widths
+SMALLEST_GAP: Final = 0.003  # width of the joint space, in plateau widths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Views:
+class TrainingCrops:
     """Crops and the true positions in them, in pixels; NaN where there is nothing to learn."""
 
     crops: Tensor  # (N, H, W)
@@ -28,29 +27,43 @@ class Views:
     margins: Tensor  # (N, 2, 2) x, y
 
 
-def draw_views(
-    maps: KneeMaps,
-    rows: Tensor,
-    frame: Frame,
-    generator: torch.Generator,
-    *,
-    real: bool = False,
-) -> Views:
-    """Draw one view of each knee `rows` (N,).
+class Sampler:
+    """Random numbers for a batch, each of shape (N, 1, 1)."""
 
-    Args:
-        maps: the knees.
-        rows: indices of knees.
-        frame: extent of the crops.
-        generator: on the maps' device.
-        real: the maps hold the grey of real films instead of attenuation; joints keep their shape.
+    def __init__(self, count: int, generator: torch.Generator) -> None:
+        self.count, self.generator, self.device = count, generator, generator.device
+
+    def uniform(self, low: float, high: float) -> Tensor:
+        """Return numbers between low and high."""
+        share = torch.rand(self.count, 1, 1, generator=self.generator, device=self.device)
+        return low + (high - low) * share
+
+    def log_uniform(self, low: float, high: float) -> Tensor:
+        """Return numbers whose logarithms are uniform."""
+        bounds = torch.tensor([low, high]).log().tolist()
+        return self.uniform(*bounds).exp()
+
+    def normal(self, deviation: float, size: tuple[int, int] = (1, 1)) -> Tensor:
+        """Return Gaussian numbers; with a size, Gaussian noise (N, H, W)."""
+        shape = self.count, *size
+        return deviation * torch.randn(shape, generator=self.generator, device=self.device)
+
+    def bernoulli(self, probability: float) -> Tensor:
+        """Return flags that are True with a probability."""
+        return self.uniform(0, 1) < probability
+
+
+def sample_crops(maps: KneeMaps, rows: Tensor, generator: torch.Generator) -> TrainingCrops:
+    """Return one random crop of each knee `rows` (N,); the joints of real films keep their shape.
+
+    The generator is on the maps' device.
     """
-    draw = Draw(len(rows), generator)
-    x, y = _pose(draw, maps, frame)  # (N, H, W) in pixels of the maps
-    femur, tibia, displaced = _reshape(draw, maps, rows, x, y, amount=0.0 if real else 1.0)
-    picture = _sample(maps.attenuation[rows].float(), x, displaced)
-    if not real:
-        picture = picture + _details(draw, maps, x, femur, tibia)
+    random, frame = Sampler(len(rows), generator), maps.extent.frame
+    x, y = _pose(random, maps, frame)  # (N, H, W) in pixels of the maps
+    femur, tibia, displaced = _reshape(random, maps, rows, x, y)
+    picture = _sample(maps.pixels[rows].float(), x, displaced)
+    if not maps.are_films:
+        picture = picture + _details(random, maps, x, femur, tibia)
     mirrored = x[:, 0, 0] > x[:, 0, -1]
     sides = _lookup(maps.sides[rows], displaced) - x[:, None]  # (N, 2, H, W)
     sides = torch.where(mirrored[:, None, None, None], -sides.flip(1), sides)
@@ -60,31 +73,31 @@ def draw_views(
     at = edges.nan_to_num(0).long().clamp(0, frame.size[0] - 1)
     covered = torch.stack([inside, inside], 1).gather(2, at[:, :, None])[:, :, 0]
     ends = find_points(margins, x, y, displaced)
-    return Views(
-        expose_again(draw, picture) if real else expose(draw, picture, frame.px),
+    return TrainingCrops(
+        _vary_film(random, picture) if maps.are_films else _expose(random, picture, frame.px),
         torch.where(covered, edges, torch.nan),
         _crossing(sides),
         torch.where(mirrored[:, None, None], ends.flip(1), ends),
     )
 
 
-def _pose(draw: Draw, maps: KneeMaps, frame: Frame) -> tuple[Tensor, Tensor]:
+def _pose(random: Sampler, maps: KneeMaps, frame: CropFrame) -> tuple[Tensor, Tensor]:
     """Return where the pixels of rotated, shifted and enlarged crops lie in their maps."""
     px = maps.extent.px
-    angle = torch.deg2rad(draw.uniform(-MAX_ROTATION_DEG, MAX_ROTATION_DEG))
-    step = px / frame.px * draw.uniform(-MAX_ZOOM, MAX_ZOOM).exp()
-    flip = torch.where(draw.bernoulli(0.5), -1.0, 1.0)
-    down, across = from_centre(frame.size, angle.device)
+    angle = torch.deg2rad(random.uniform(-MAX_ROTATION_DEG, MAX_ROTATION_DEG))
+    step = px / frame.px * random.uniform(-MAX_ZOOM, MAX_ZOOM).exp()
+    flip = torch.where(random.bernoulli(0.5), -1.0, 1.0)
+    down, across = _from_centre(frame.size, angle.device)
     across = across * flip
     middle = maps.extent.size / 2
-    shift_x, shift_y = (px * draw.uniform(-MAX_SHIFT, MAX_SHIFT) for _ in range(2))
+    shift_x, shift_y = (px * random.uniform(-MAX_SHIFT, MAX_SHIFT) for _ in range(2))
     x = middle + shift_x + step * (angle.cos() * across - angle.sin() * down)
     y = middle + shift_y + step * (angle.sin() * across + angle.cos() * down)
     return x, y
 
 
 def _reshape(
-    draw: Draw, maps: KneeMaps, rows: Tensor, x: Tensor, y: Tensor, amount: float
+    random: Sampler, maps: KneeMaps, rows: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Give the joint another shape by moving both borders up or down in each column.
 
@@ -92,12 +105,12 @@ def _reshape(
         Height (N, H, W) of the new femoral border above each pixel, negative inside the femur, the
         same of the tibia, and the y (N, H, W) where the maps show what is at each pixel now.
     """
-    px = maps.extent.px
+    px, amount = maps.extent.px, 0.0 if maps.are_films else 1.0
     u = (x - maps.extent.size / 2) / px
     femur, tibia = (_lookup(line[rows][:, None], x)[:, 0] for line in (maps.femur, maps.tibia))
     gap = (tibia - femur) / px
-    new_tibia = tibia + amount * px * _lower_tibia(draw, u)
-    new_femur = new_tibia - px * gap.lerp(_new_gap(draw, u, gap), amount)
+    new_tibia = tibia + amount * px * _lower_tibia(random, u)
+    new_femur = new_tibia - px * gap.lerp(_new_gap(random, u, gap), amount)
     # Above the femoral border and below the tibial one the displacement fades; between them it is
     # linear, so that the joint space is stretched.
     between = ((y - new_femur) / (new_tibia - new_femur)).clamp(0, 1)
@@ -108,66 +121,60 @@ def _reshape(
     return y - new_femur, y - new_tibia, y - moved
 
 
-def _lower_tibia(draw: Draw, u: Tensor) -> Tensor:
+def _lower_tibia(random: Sampler, u: Tensor) -> Tensor:
     """Return how much lower than drawn the plateau lies at u (N, H, W), in plateau widths."""
-    lower = _bumps(draw, u, 4, 0.006) + draw.normal(0.015) * u + draw.normal(0.02) * u.abs()
+    lower = _bumps(random, u, 4, 0.006) + random.normal(0.015) * u + random.normal(0.02) * u.abs()
     # The eminence between the compartments becomes higher or lower, and its sides steeper.
-    left, right = -0.11 + draw.normal(0.025), 0.13 + draw.normal(0.025)
-    steep = draw.log_uniform(0.008, 0.05)
+    left, right = -0.11 + random.normal(0.025), 0.13 + random.normal(0.025)
+    steep = random.log_uniform(0.008, 0.05)
     eminence = ((u - left) / steep).sigmoid() - ((u - right) / steep).sigmoid()
-    return lower - draw.uniform(-0.05, 0.03) * eminence
+    return lower - random.uniform(-0.05, 0.03) * eminence
 
 
-def _new_gap(draw: Draw, u: Tensor, gap: Tensor) -> Tensor:
+def _new_gap(random: Sampler, u: Tensor, gap: Tensor) -> Tensor:
     """Return another width of the joint space at u (N, H, W), given the drawn one.
 
     A compartment in four is narrowed, down to bone on bone, and the notch is higher or lower.
     """
     lateral, medial = (
-        torch.where(draw.bernoulli(0.25), draw.uniform(0.0, 0.7), draw.log_uniform(0.6, 1.4))
+        torch.where(random.bernoulli(0.25), random.uniform(0.0, 0.7), random.log_uniform(0.6, 1.4))
         for _ in range(2)
     )
-    factor = lateral + (medial - lateral) * (u / draw.uniform(0.03, 0.12)).sigmoid()
-    middle = (-((u - 0.02 - draw.normal(0.02)) / draw.uniform(0.10, 0.30)).abs().pow(2.5)).exp()
-    notch = (-((u - 0.02 - draw.normal(0.02)) / draw.uniform(0.05, 0.12)).square()).exp()
-    gap = gap * (factor + (1 - factor) * middle) + _bumps(draw, u, 3, 0.005)
-    gap = gap + draw.uniform(-0.02, 0.05) * middle + draw.uniform(-0.01, 0.06) * notch
+    factor = lateral + (medial - lateral) * (u / random.uniform(0.03, 0.12)).sigmoid()
+    middle = (-((u - 0.02 - random.normal(0.02)) / random.uniform(0.10, 0.30)).abs().pow(2.5)).exp()
+    notch = (-((u - 0.02 - random.normal(0.02)) / random.uniform(0.05, 0.12)).square()).exp()
+    gap = gap * (factor + (1 - factor) * middle) + _bumps(random, u, 3, 0.005)
+    gap = gap + random.uniform(-0.02, 0.05) * middle + random.uniform(-0.01, 0.06) * notch
     return gap.clamp(min=SMALLEST_GAP)
 
 
-def _details(draw: Draw, maps: KneeMaps, x: Tensor, femur: Tensor, tibia: Tensor) -> Tensor:
+def _details(random: Sampler, maps: KneeMaps, x: Tensor, femur: Tensor, tibia: Tensor) -> Tensor:
     """Return the attenuation (N, H, W) of cortical lines along both borders and of plateau rims.
 
     A rim lies above the border wherever the plateau is tilted against the beam, and the bone
-    between both is faint.
-
-    Args:
-        draw: random numbers.
-        maps: the knees.
-        x: (N, H, W) in pixels of the maps.
-        femur: (N, H, W) height of the femoral border above each pixel, in pixels of the maps.
-        tibia: the same of the tibial border.
+    between both is faint. `x`, and the heights of femoral and tibial border above each pixel, are
+    (N, H, W) in pixels of the maps.
     """
     px = maps.extent.px
     u, femur, tibia = (x - maps.extent.size / 2) / px, femur / px, tibia / px
-    plate = draw.uniform(-0.05, 0.15) * (-((femur + 0.008) / 0.008).square()).exp()
-    floor = draw.uniform(-0.05, 0.20) * (-((tibia - 0.006) / 0.008).square()).exp()
-    total = (plate + floor) * (1 + _bumps(draw, u, 3, 0.7))
+    plate = random.uniform(-0.05, 0.15) * (-((femur + 0.008) / 0.008).square()).exp()
+    floor = random.uniform(-0.05, 0.20) * (-((tibia - 0.006) / 0.008).square()).exp()
+    total = (plate + floor) * (1 + _bumps(random, u, 3, 0.7))
     for side in (-1, 1):
-        above = tibia + draw.uniform(0.01, 0.08)  # height of the rim above each pixel
-        rim = draw.uniform(0.0, 0.12) * (-(above / 0.006).square()).exp()
-        bone = draw.uniform(0.0, 0.10) * (above / 0.004).sigmoid() * (-tibia / 0.004).sigmoid()
+        above = tibia + random.uniform(0.01, 0.08)  # height of the rim above each pixel
+        rim = random.uniform(0.0, 0.12) * (-(above / 0.006).square()).exp()
+        bone = random.uniform(0.0, 0.10) * (above / 0.004).sigmoid() * (-tibia / 0.004).sigmoid()
         compartment = ((side * u - 0.12) / 0.02).sigmoid()
-        total = total + draw.bernoulli(0.5) * compartment * (rim + bone)
+        total = total + random.bernoulli(0.5) * compartment * (rim + bone)
     return total * ((0.48 - u.abs()) / 0.01).sigmoid()
 
 
-def _bumps(draw: Draw, u: Tensor, count: int, height: float) -> Tensor:
+def _bumps(random: Sampler, u: Tensor, count: int, height: float) -> Tensor:
     """Return a sum of Gaussian bumps at u (N, H, W)."""
     total = torch.zeros_like(u)
     for _ in range(count):
-        centre, width = draw.uniform(-0.5, 0.5), draw.log_uniform(0.03, 0.2)
-        total += draw.normal(height) * (-((u - centre) / width).square()).exp()
+        centre, width = random.uniform(-0.5, 0.5), random.log_uniform(0.03, 0.2)
+        total += random.normal(height) * (-((u - centre) / width).square()).exp()
     return total
 
 
@@ -206,11 +213,7 @@ def _crossing(values: Tensor) -> Tensor:
 def find_points(points: Tensor, x: Tensor, y: Tensor, displaced: Tensor) -> Tensor:
     """Return where crops show points (N, K, 2) of the maps, in pixels (N, K, 2).
 
-    Args:
-        points: (x, y) in pixels of the maps.
-        x: (N, H, W) of each pixel of the crops in pixels of the maps.
-        y: the same.
-        displaced: y, changed by moving the borders, which hardly bends a pixel.
+    The crops' pixels lie at x, y (N, H, W) of the maps and show what is at x, `displaced`.
     """
     axes = [[each[:, i, j] - each[:, 0, 0] for each in (x, y)] for i, j in ((0, 1), (1, 0))]
     found = []
@@ -225,3 +228,88 @@ def find_points(points: Tensor, x: Tensor, y: Tensor, displaced: Tensor) -> Tens
         ]
         found.append(torch.stack(places, -1))
     return torch.stack(found, 1)
+
+
+def _expose(random: Sampler, attenuation: Tensor, px: float) -> Tensor:
+    """Turn attenuation (N, H, W) into films: objects, scatter, noise, processing, window, gamma.
+
+    `px` are the pixels per plateau width.
+    """
+    size = attenuation.shape[-2], attenuation.shape[-1]
+    attenuation = attenuation * random.uniform(0.5, 1.3) + _clutter(random, size, px)
+    light = (-attenuation).exp()
+    scatter = _blur(light, 0.3 * px).mean((-2, -1), keepdim=True) * random.uniform(0, 0.15)
+    grey = -(light + scatter).log()
+    narrow, wide = _blur(grey, 0.03 * px), _blur(grey, 0.2 * px)
+    grey = grey + random.uniform(0, 1.5) * (grey - narrow) - random.uniform(0, 0.7) * wide
+    noise = random.normal(1.0, size)
+    grain = torch.where(random.bernoulli(0.5), noise, _blur(noise, 1.0) * 3)
+    grey = grey + random.log_uniform(0.002, 0.05) * grain
+    soft = torch.where(random.bernoulli(0.5), _blur(grey, 0.7), _blur(grey, 1.6))
+    grey = grey + random.uniform(0, 1) * (soft - grey) + _ramps(random, size, 0.1)
+    levels = torch.tensor([0.03, 0.97], device=grey.device)
+    low, high = grey[:, ::4, ::4].flatten(1).quantile(levels, dim=1)[..., None, None].unbind()
+    black = low + (high - low) * random.uniform(-0.3, 0.3)
+    white = high + (high - low) * random.uniform(-0.25, 0.5)
+    film = ((grey - black) / (white - black)).clamp(0, 1)
+    film = (film + 1e-3).pow(random.log_uniform(0.4, 2.2))
+    greys = random.log_uniform(40, 1000)
+    return (film * greys).round() / greys
+
+
+def _vary_film(random: Sampler, grey: Tensor) -> Tensor:
+    """Change contrast, brightness, noise and blur of real crops (N, H, W) in [0, 1]."""
+    soft = _blur(grey, 1.2)
+    grey = grey + random.uniform(-0.8, 0.8) * (soft - grey)
+    size = grey.shape[-2], grey.shape[-1]
+    grey = grey + random.log_uniform(0.001, 0.03) * random.normal(1.0, size)
+    grey = grey + _ramps(random, size, 0.05)
+    grey = (grey * random.uniform(0.8, 1.15) + random.normal(0.05)).clamp(1e-3, 1)
+    return grey.pow(random.log_uniform(0.6, 1.7))
+
+
+def _ramps(random: Sampler, size: tuple[int, int], deviation: float) -> Tensor:
+    """Return brightness (N, H, W) that rises or falls across and down a crop."""
+    y, x = _from_centre(size, random.device)
+    return random.normal(2 * deviation / size[1]) * x + random.normal(2 * deviation / size[0]) * y
+
+
+def _clutter(random: Sampler, size: tuple[int, int], px: float) -> Tensor:
+    """Return faint discs and lines (N, H, W) that are no borders of the joint space."""
+    y, x = (places / px for places in _from_centre(size, random.device))
+    total = torch.zeros(random.count, *size, device=x.device)
+    for _ in range(3):
+        angle, bend = random.uniform(0, torch.pi), random.normal(1.0)
+        along = x * angle.cos() + y * angle.sin() - random.uniform(-0.6, 0.6)
+        across = y * angle.cos() - x * angle.sin() - random.uniform(-0.6, 0.6)
+        line = -((across - bend * along.square()) / random.log_uniform(0.004, 0.02)).square()
+        length = -(along / random.uniform(0.05, 0.4)).square()
+        total += random.bernoulli(0.6) * random.normal(0.06) * (line + length).exp()
+        radii = random.uniform(0.1, 0.5), random.uniform(0.1, 0.5)
+        inside = 1 - (along / radii[0]).square() - (across / radii[1]).square()
+        strength = random.bernoulli(0.6) * random.normal(0.08)
+        total += strength * (inside / random.log_uniform(0.02, 0.3)).sigmoid()
+    return total
+
+
+def _blur(pictures: Tensor, sigma: float) -> Tensor:
+    """Blur pictures (N, H, W) with a Gaussian."""
+    cell = max(int(sigma / 2), 1)
+    small = pictures[:, None]
+    if cell > 1:
+        small = F.avg_pool2d(small, cell, ceil_mode=True, count_include_pad=False)
+    sigma = sigma / cell
+    radius = int(3 * sigma + 0.5)
+    taps = torch.arange(-radius, radius + 1, device=pictures.device) / sigma
+    taps = (-0.5 * taps.square()).softmax(0)
+    small = F.pad(small, (radius, radius, radius, radius), mode="replicate")
+    small = F.conv2d(F.conv2d(small, taps[None, None, None, :]), taps[None, None, :, None])
+    if cell > 1:
+        small = F.interpolate(small, pictures.shape[-2:], mode="bilinear")
+    return small[:, 0]
+
+
+def _from_centre(size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the distances y (1, H, 1) and x (1, 1, W) of pixels from the centre of a crop."""
+    y, x = (torch.arange(length, device=device) + 0.5 - length / 2 for length in size)
+    return y[None, :, None], x[None, None, :]

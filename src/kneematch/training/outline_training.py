@@ -16,8 +16,6 @@ from torch import Tensor
 from kneematch.devices import resolve_device
 from kneematch.films.files import check_suffix, refuse_existing
 from kneematch.models.outlines import (
-    JOINT_FRAME,
-    LEG_FRAME,
     OutlineNetwork,
     load_network,
     save_network,
@@ -27,18 +25,18 @@ from kneematch.models.outlines import (
 from kneematch.progress import Progress, no_progress
 from kneematch.training.config import MODEL_SUFFIX
 from kneematch.training.drawn_knees import DrawnKnee
-from kneematch.training.outline_augmentation import Views, draw_views
-from kneematch.training.phantom_crops import JOINT, LEG, KneeMaps, draw_maps
-from kneematch.training.phase import freeze_batchnorm
+from kneematch.training.outline_augmentation import TrainingCrops, sample_crops
+from kneematch.training.phantom_crops import JOINT, LEG, KneeMaps, render_maps
+from kneematch.training.two_phases import freeze_batchnorm
 
 logger = logging.getLogger("kneematch")
 
 LOGGED_EVERY: Final = 50  # steps
-FIRST_SEED: Final = 30_000_000  # of the phantoms, which differ from those of the built-in network
+FIRST_SEED: Final = 30_000_000  # phantoms other than those of the built-in network
 WARM_UP: Final = 0.1  # share of the steps during which the learning rate rises
-TARGET_SD: Final = 1.0  # of the distribution that is learnt, in pixels
-SIDE_WEIGHT: Final = 0.3  # of the sides, and of each coordinate of the margins, in the loss
-DISTANCE_WEIGHT: Final = 0.2  # of the mean's error in pixels
+TARGET_SD: Final = 1.0  # standard deviation of the distribution that is learnt, in pixels
+SIDE_WEIGHT: Final = 0.3  # weight in the loss of the sides and of each coordinate of the margins
+DISTANCE_WEIGHT: Final = 0.2  # weight in the loss of the mean's error in pixels
 LEG_SHARE: Final = 0.25  # size of a batch of leg crops over that of a batch of joint crops
 
 
@@ -68,15 +66,8 @@ def tune_outlines(
 ) -> int:
     """Tune the outline network on what people drew and write it; return the number of knees.
 
-    Args:
-        knees: see `measures.drawn_knees`.
-        out: the network's file, NAME.safetensors.
-        config: settings.
-        force: replace a file of that name.
-        progress: shows the steps.
-
     Raises:
-        SettingsError: `out` exists, or the network cannot be used.
+        SettingsError: `out` exists and `force` is not given, or the network cannot be used.
     """
     check_suffix(Path(out), MODEL_SUFFIX, "a model")
     if os.path.lexists(out) and not force:
@@ -90,17 +81,11 @@ def tune_outlines(
 def tune_network(
     knees: Sequence[DrawnKnee], config: OutlineConfig, *, progress: Progress = no_progress
 ) -> OutlineNetwork:
-    """Return a network tuned on knees; see `tune_outlines`."""
+    """Return a network tuned on knees, among which phantoms are mixed; see `tune_outlines`."""
     device = resolve_device(config.device)
-    network = load_network(config.start).to(device)
     seeds = range(FIRST_SEED, FIRST_SEED + config.phantoms)
-    phantoms = [draw_maps(seeds, extent).to(device) for extent in (JOINT, LEG)]
-    real = maps_of_knees(knees).to(device)
-
-    def real_views(generator: torch.Generator) -> Views:
-        rows = _choose(real, config.batch, generator)
-        return draw_views(real, rows, JOINT_FRAME, generator, real=True)
-
+    maps = [*(render_maps(seeds, extent) for extent in (JOINT, LEG)), maps_of_knees(knees)]
+    network = load_network(config.start).to(device)
     with progress("tuning", config.steps) as advance:
 
         def report(step: int, loss: Tensor) -> None:
@@ -108,80 +93,67 @@ def tune_network(
             if (step + 1) % LOGGED_EVERY == 0:
                 logger.info("step %d of %d, loss %.2f", step + 1, config.steps, loss)
 
-        return train_outlines(network, phantoms, config, report=report, more=real_views)
+        return train_outlines(network, [each.to(device) for each in maps], config, report)
 
 
 def maps_of_knees(knees: Sequence[DrawnKnee]) -> KneeMaps:
     """Return knees as maps in which every plateau is centred and of the same width."""
-    parts = [_map(knee) for knee in knees]
-    pictures, femur, tibia, margins = (torch.stack(part) for part in zip(*parts, strict=True))
+    parts = zip(*map(_map, knees), strict=True)
+    pixels, *lines = (torch.from_numpy(np.stack(part)).float() for part in parts)
+    femur, tibia, margins = lines
     sides = torch.full((len(knees), 2, JOINT.size), torch.nan)
-    return KneeMaps(JOINT, pictures.half(), femur, tibia, sides, margins)
+    return KneeMaps(JOINT, pixels.half(), femur, tibia, sides, margins, are_films=True)
 
 
-def _map(knee: DrawnKnee) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _map(knee: DrawnKnee) -> tuple[np.ndarray, ...]:
+    """Return the pixels (S, S), femur (S,), tibia (S,) and margins (2, 2) of a knee's map."""
     outlines = knee.outlines
     # Knees on films that are turned by quarter turns are turned back.
     across = outlines.tibia[-1] - outlines.tibia[0]
     quarter = round(math.atan2(across[1], across[0]) / (math.pi / 2)) * math.pi / 2
     cos, sin = round(math.cos(quarter)), round(math.sin(quarter))
     to_film = np.array([[cos, sin], [-sin, cos]])  # points (K, 2) @ to_film; transposed, back
-    femur_line, tibia_line = (line @ to_film.T for line in (outlines.femur, outlines.tibia))
+    femur, tibia = (line @ to_film.T for line in (outlines.femur, outlines.tibia))
     step = outlines.width_px / JOINT.px
-    corner = tibia_line[[0, -1]].mean(0) - step * JOINT.size / 2
+    corner = tibia[[0, -1]].mean(0) - step * JOINT.size / 2
     places = corner[:, None] + step * (np.arange(JOINT.size) + 0.5)  # (2, S) x, then y
     points = np.stack(np.meshgrid(*places), axis=-1) @ to_film - 0.5  # (S, S, 2)
     rows_and_columns = np.moveaxis(points, -1, 0)[::-1]
     picture = map_coordinates(knee.pixels, rows_and_columns, order=1, mode="nearest")
-    lines = (
-        (np.interp(places[0], *line.T) - corner[1]) / step for line in (femur_line, tibia_line)
-    )
-    margins = (tibia_line[[0, -1]] - corner) / step
-    femur, tibia, ends = (torch.from_numpy(each).float() for each in (*lines, margins))
-    return torch.from_numpy(picture).float(), femur, tibia, ends
+    lines = ((np.interp(places[0], *line.T) - corner[1]) / step for line in (femur, tibia))
+    return picture, *lines, (tibia[[0, -1]] - corner) / step
 
 
 def train_outlines(
     network: OutlineNetwork,
     maps: Sequence[KneeMaps],
     config: OutlineConfig,
-    *,
-    report: Callable[[int, Tensor], None] | None = None,
-    more: Callable[[torch.Generator], Views] | None = None,
+    report: Callable[[int, Tensor], None] = lambda step, loss: None,
 ) -> OutlineNetwork:
     """Train with AdamW and a cosine schedule; return the network in evaluation mode.
 
     Args:
         network: on the maps' device.
-        maps: knees around the joint and, second, whole legs.
+        maps: a step takes a batch from each of them.
         config: settings.
         report: called after every step with its number, from 0, and its loss, a scalar tensor.
-        more: draws further views, such as corrected outlines, for every step.
     """
-    device = maps[0].attenuation.device
-    generator = torch.Generator(device).manual_seed(config.seed)
+    generator = torch.Generator(maps[0].pixels.device).manual_seed(config.seed)
     optimiser = torch.optim.AdamW(network.parameters(), weight_decay=0.02)
     network.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    counts = config.batch, max(1, round(LEG_SHARE * config.batch))
     for step in range(config.steps):
         done = step / config.steps
         if done >= config.frozen_from:
             freeze_batchnorm(network)
         for group in optimiser.param_groups:
             group["lr"] = config.rate * _rate(done)
-        views = [
-            draw_views(each, _choose(each, count, generator), frame, generator)
-            for each, count, frame in zip(maps, counts, (JOINT_FRAME, LEG_FRAME), strict=False)
-        ]
-        if more is not None:
-            views.append(more(generator))
-        loss = torch.stack([outline_loss(network, view) for view in views]).sum()
+        batches = [_sample_batch(each, config.batch, generator) for each in maps]
+        loss = torch.stack([outline_loss(network, batch) for batch in batches]).sum()
         optimiser.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimiser.step()
-        if report is not None:
-            report(step, loss.detach())
+        report(step, loss.detach())
     return network.eval()
 
 
@@ -190,22 +162,24 @@ def _rate(done: float) -> float:
     return min(done / WARM_UP, 0.5 + 0.5 * math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
 
 
-def _choose(maps: KneeMaps, count: int, generator: torch.Generator) -> Tensor:
-    """Return the indices (count,) of knees, at random."""
+def _sample_batch(maps: KneeMaps, size: int, generator: torch.Generator) -> TrainingCrops:
+    """Return crops of random knees."""
+    count = size if maps.extent == JOINT else max(1, round(LEG_SHARE * size))
     device = generator.device
-    return torch.randint(len(maps.attenuation), (count,), generator=generator, device=device)
+    rows = torch.randint(len(maps.pixels), (count,), generator=generator, device=device)
+    return sample_crops(maps, rows, generator)
 
 
-def outline_loss(network: OutlineNetwork, views: Views) -> Tensor:
-    """Return the mean loss of the network on views."""
-    device = views.crops.device.type
+def outline_loss(network: OutlineNetwork, batch: TrainingCrops) -> Tensor:
+    """Return the mean loss of the network on crops."""
+    device = batch.crops.device.type
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        logits = network(standardize(views.crops))
+        logits = network(standardize(batch.crops))
     borders, sides, margins = split_logits(logits.float())
     ends = margins.logsumexp(-2), margins.logsumexp(-1)  # over x, over y
-    at_ends = (_line_loss(each, views.margins[..., k]) for k, each in enumerate(ends))
-    around = _line_loss(sides, views.sides) + torch.stack(list(at_ends)).sum()
-    return _line_loss(borders, views.borders) + SIDE_WEIGHT * around
+    at_ends = (_line_loss(each, batch.margins[..., k]) for k, each in enumerate(ends))
+    around = _line_loss(sides, batch.sides) + torch.stack(list(at_ends)).sum()
+    return _line_loss(borders, batch.borders) + SIDE_WEIGHT * around
 
 
 def _line_loss(logits: Tensor, places: Tensor) -> Tensor:

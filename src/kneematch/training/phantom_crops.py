@@ -1,8 +1,8 @@
 """Attenuation maps of single phantom knees with their exact outlines, to learn outlines from."""
 
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.knee.outlines import Array, Outlines
+from kneematch.models.outlines import JOINT_FRAME, LEG_FRAME, CropFrame
 from kneephantoms.anatomy import (
     KneeShape,
     femur_border,
@@ -27,7 +28,7 @@ from kneephantoms.phantom import exposed_legs, to_picture
 # Readers draw borders where the film is steepest: a little inside the femur, whose edge is thin,
 # and on the upper edge of the tibia's bright subchondral line. In plateau widths. The femur's is
 # where profiles across it on phantom films are steepest; the tibia's, whose edge is less sharp in
-# phantoms, was chosen on the 43 real crops of benchmarks/measure.py.
+# phantoms, was chosen on 43 real crops with drawn masks.
 FEMUR_EDGE: Final = 0.0026
 TIBIA_EDGE: Final = 0.0045
 # On the flanks of the spines the beam leaves the bone gradually, and the film is steepest below the
@@ -41,10 +42,11 @@ FARTHEST_V: Final = 1.6  # to which true outlines follow the shafts
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The part of a knee that a map shows, in plateau widths, and its pixels per plateau width."""
+    """The part of a knee that a map shows, and the crops that are cut from it."""
 
-    width: float
-    px: int
+    width: float  # in plateau widths
+    px: int  # pixels per plateau width
+    frame: CropFrame
 
     @property
     def size(self) -> int:
@@ -52,8 +54,8 @@ class Extent:
         return round(self.width * self.px)
 
 
-JOINT: Final = Extent(width=1.6, px=240)
-LEG: Final = Extent(width=3.8, px=80)
+JOINT: Final = Extent(1.6, 240, JOINT_FRAME)
+LEG: Final = Extent(3.8, 80, LEG_FRAME)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,55 +66,45 @@ class KneeMaps:
     """
 
     extent: Extent
-    attenuation: Tensor  # (N, S, S), half precision
+    pixels: Tensor  # (N, S, S), half precision
     femur: Tensor  # (N, S) y of the lower border in each column
     tibia: Tensor  # (N, S) y of the upper border
     sides: Tensor  # (N, 2, S) x of the left and right side in each row
     margins: Tensor  # (N, 2, 2) left and right end (x, y) of the tibial plateau
+    are_films: bool = False  # pixels are the greys of real films instead of attenuation
 
     def to(self, device: str | torch.device) -> "KneeMaps":
         """Return the maps on a device."""
-        moved = (
-            getattr(self, name).to(device)
-            for name in ("attenuation", "femur", "tibia", "sides", "margins")
-        )
-        return KneeMaps(self.extent, *moved)
+        names = "pixels", "femur", "tibia", "sides", "margins"
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
 
-def draw_maps(seeds: Sequence[int], extent: Extent, workers: int = 0) -> KneeMaps:
-    """Draw the left knees of the phantoms of seeds, in worker processes if there are any."""
-    jobs = [(seed, extent) for seed in seeds]
-    if workers:
-        with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            drawn = list(pool.map(_draw, jobs, chunksize=32))
-    else:
-        drawn = [_draw(job) for job in jobs]
-    attenuation, *outlines = (np.stack(part) for part in zip(*drawn, strict=True))
-    return KneeMaps(
-        extent,
-        torch.from_numpy(attenuation),
-        *(torch.from_numpy(outline).float() for outline in outlines),
-    )
+def render_maps(
+    seeds: Sequence[int],
+    extent: Extent,
+    apply: Callable[[Callable[[int], Any], Sequence[int]], Iterable[Any]] = map,
+) -> KneeMaps:
+    """Render the left knees of the phantoms of seeds.
+
+    `apply` works as `map`; that of a pool of processes renders several knees at a time.
+    """
+    knees = apply(partial(_render, extent), seeds)
+    parts = (torch.from_numpy(np.stack(part)) for part in zip(*knees, strict=True))
+    pixels, femur, tibia, sides, margins = parts
+    return KneeMaps(extent, pixels, femur.float(), tibia.float(), sides.float(), margins.float())
 
 
-def _draw(job: tuple[int, Extent]) -> tuple[NDArray[Any], ...]:
-    seed, extent = job
+def _render(extent: Extent, seed: int) -> tuple[NDArray[Any], ...]:
     plan = plan_film(seed)
     legs = tuple(
         replace(leg, implant="", place=replace(leg.place, plateau_px=float(extent.px)))
         for leg in plan.legs
     )
-    corner = -extent.width / 2
-    size = extent.size, extent.size
-    drawn = draw_leg(size, (corner, corner), replace(plan, legs=legs), 0)
+    corner, size, shape = -extent.width / 2, (extent.size, extent.size), legs[0].shape
+    attenuation = draw_leg(size, (corner, corner), replace(plan, legs=legs), 0)
     places = corner + (np.arange(extent.size) + 0.5) / extent.px
-    shape = legs[0].shape
-    outlines = (
-        *borders(shape, places),
-        bone_sides(shape, places),
-        np.array(surface_ends(shape)),
-    )
-    return drawn.half().numpy(), *((outline - corner) * extent.px for outline in outlines)
+    outlines = *borders(shape, places), bone_sides(shape, places), np.array(surface_ends(shape))
+    return attenuation.half().numpy(), *((each - corner) * extent.px for each in outlines)
 
 
 def borders(shape: KneeShape, u: Array) -> tuple[Array, Array]:
@@ -137,16 +129,19 @@ def _true_outlines(plan: FilmPlan, leg: Leg) -> Outlines:
     def in_picture(u: Array, v: Array) -> Array:
         return np.array([to_picture(plan, leg, point) for point in zip(u, v, strict=True)])
 
+    def sides(first: float, last: float) -> tuple[Array, Array]:
+        v = np.linspace(first, last, 201)
+        left, right = [in_picture(side, v) for side in bone_sides(leg.shape, v)][::step]
+        return left, right
+
     (lateral, _), (medial, _) = surface_ends(leg.shape)
     u = np.linspace(lateral, medial, 401)
     femur, tibia = (in_picture(u, line) for line in borders(leg.shape, u))
-    order = slice(None) if tibia[0, 0] < tibia[-1, 0] else slice(None, None, -1)
-    sides = []
-    for v in (
-        np.linspace(-FARTHEST_V, FEMUR_ENDS_V, 201),
-        np.linspace(TIBIA_STARTS_V, FARTHEST_V, 201),
-    ):
-        both = [in_picture(side, v) for side in bone_sides(leg.shape, v)]
-        sides.append((both[0], both[1]) if order == slice(None) else (both[1], both[0]))
-    known = "right" if order == slice(None) else "left"
-    return Outlines(femur[order], tibia[order], known, femur_sides=sides[0], tibia_sides=sides[1])
+    step = 1 if tibia[0, 0] < tibia[-1, 0] else -1  # from the picture's left to its right
+    return Outlines(
+        femur[::step],
+        tibia[::step],
+        "right" if step == 1 else "left",
+        femur_sides=sides(-FARTHEST_V, FEMUR_ENDS_V),
+        tibia_sides=sides(TIBIA_STARTS_V, FARTHEST_V),
+    )

@@ -1,9 +1,8 @@
 """How a training goes (metrics.csv, curves.png, preview.png), and against the built-in model."""
 
-import csv
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -11,34 +10,27 @@ from typing import Final
 
 import torch
 from matplotlib.figure import Figure
-from PIL import Image, ImageDraw
 from torch import Tensor
 
-from kneematch.errors import SettingsError, TemplateError
+from kneematch.errors import TemplateError
 from kneematch.films.annotation import Annotation
-from kneematch.films.csv_text import read_csv_file, write_csv
-from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
+from kneematch.films.csv_text import write_csv
+from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR
 from kneematch.films.files import atomic_write
 from kneematch.knee.detector import Detector
-from kneematch.models.model_file import PHASES
-from kneematch.paper.energy import losses, robust_terms
-from kneematch.paper.pose import pose_from_vector, pose_matrix
-from kneematch.paper.problem import make_problem
+from kneematch.models.two_stage import TwoStageNetworks
+from kneematch.paper.algorithm2 import ENLARGE, PHASES, Networks
+from kneematch.paper.pose import enlarge_pose, pose_matrix
+from kneematch.paper.split import HALF_ASPECT
 from kneematch.sampling import transform
-from kneematch.training.dataset import FilmsInMemory
-from kneematch.training.distributed import Group
-from kneematch.training.initial_weights import Networks
-from kneematch.training.phase import predict_poses
-from kneematch.training.two_phases import Task, coarse_phase, fine_phase
+from kneematch.search.robust_energy import robust_problem
+from kneematch.training.two_phases import Task
 
 COLOURS: Final = {"coarse": "tab:orange", "fine": "tab:blue"}
-SIZE_INCHES: Final = (12, 6.4)
 DPI: Final = 100
-FILMS: Final = 4  # of the preview
-COMPARED_FILMS: Final = 32
+FILMS: Final = 4  # films in the preview
+PANEL: Final = 4  # height of a half in the preview, in inches
 STANDARD_ERRORS: Final = 2.0  # by which a mean difference must exceed 0 to count
-GAP_PX: Final = 6
-HEIGHT_PX: Final = 400  # of a half
 OUTLINE: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0), (-1.0, -1.0))
 
 
@@ -61,24 +53,9 @@ def write_metrics(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None
             add([row.phase, *numbers])
 
 
-def read_metrics(path: Path) -> list[Epoch]:
-    """Return the rows that write_metrics wrote; none if there is no such file."""
-    try:
-        return [
-            Epoch(phase, int(number), int(epoch), float(loss), float(seconds))
-            for phase, number, epoch, loss, seconds in read_csv_file(path)[1]
-        ]
-    except FileNotFoundError:
-        return []
-    except (ValueError, csv.Error) as error:
-        raise SettingsError(
-            f"{path}: malformed ({error}); expected the losses of a training; delete the file"
-        ) from error
-
-
 def plot_losses(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:
     """Plot the loss of each phase; lines break between rounds, because c_u changes there."""
-    figure = Figure(figsize=SIZE_INCHES, dpi=DPI, layout="constrained")
+    figure = Figure(figsize=(12, 6.4), dpi=DPI, layout="constrained")
     axes = figure.subplots()
     rounds = groupby(enumerate(epochs, start=1), lambda each: (each[1].phase, each[1].round))
     for (phase, number), part in rounds:
@@ -88,48 +65,43 @@ def plot_losses(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:
     axes.set(xlabel="epoch", ylabel="loss")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    if epochs:
-        axes.legend(loc="upper right")
+    axes.legend(loc="upper right")
+    _save(figure, path)
+
+
+@torch.no_grad()
+def plot_preview(task: Task, networks: Networks, phase: str, path: str | os.PathLike[str]) -> None:
+    """Plot the poses that the network of a phase predicts on the first films."""
+    halves = task.films.halves(torch.arange(min(FILMS, len(task.films))))
+    coarse, fine = (network.eval() for network in networks)
+    aspects = task.templates.coarse.aspect, task.templates.fine.aspect
+    both = TwoStageNetworks(coarse, fine, *aspects)
+    if phase == PHASES[0]:
+        theta = enlarge_pose(both.crop_poses(halves), 1 / ENLARGE)
+    else:
+        theta = both.poses(halves)
+    plot_poses(halves, theta, aspects[PHASES.index(phase)], path)
+
+
+def plot_poses(halves: Tensor, theta: Tensor, aspect: float, path: str | os.PathLike[str]) -> None:
+    """Plot halves (K, 2, H, W) side by side, with a template at poses (K, 2, 4) on each."""
+    matrices = pose_matrix(theta.cpu().double(), aspect, HALF_ASPECT)
+    corners = transform(matrices, torch.tensor(OUTLINE)).flatten(0, 1).numpy()
+    figure = Figure(figsize=(len(corners) * PANEL / HALF_ASPECT, PANEL), dpi=DPI)
+    figure.subplots_adjust(0, 0, 1, 1, wspace=0.02)
+    panels = figure.subplots(1, len(corners), subplot_kw={"xticks": (), "yticks": ()})
+    pairs = zip(panels, halves.flatten(0, 1).cpu().numpy(), corners, strict=True)
+    for number, (axes, image, points) in enumerate(pairs):
+        axes.imshow(image, cmap="gray", extent=(-1, 1, 1, -1), aspect="auto")
+        colour = bytes((LEFT_COLOUR, RIGHT_COLOUR)[number % 2]).hex()
+        axes.plot(*points.T, color=f"#{colour}", linewidth=2)
+        axes.set(xlim=(-1, 1), ylim=(1, -1))
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
     with atomic_write(path) as temp:
         figure.savefig(temp, format="png")
-
-
-def draw_preview(task: Task, networks: Networks, phase: str) -> Image.Image:
-    """Draw the poses that the network of a phase predicts on the first films."""
-    halves = task.films.halves(torch.arange(min(FILMS, len(task.films))))
-    labels = None if task.pseudo_labels is None else task.pseudo_labels[: len(halves)]
-    few, alone = replace(task, films=FilmsInMemory(halves), pseudo_labels=labels), Group()
-    number = PHASES.index(phase)
-    data, _ = coarse_phase(few) if number == 0 else fine_phase(few, networks[0], alone)
-    theta = predict_poses(networks[number], data, alone)
-    return draw_poses(halves, theta, data.template.aspect)
-
-
-def draw_poses(halves: Tensor, theta: Tensor, aspect: float) -> Image.Image:
-    """Draw halves (K, 2, H, W) side by side, with a template at poses (K, 2, 4) on each."""
-    pairs = zip(halves.flatten(0, 1), theta.flatten(0, 1), strict=True)
-    images = [
-        _draw_pose(half, pose, aspect, (LEFT_COLOUR, RIGHT_COLOUR)[number % 2])
-        for number, (half, pose) in enumerate(pairs)
-    ]
-    width = images[0].width
-    sheet = Image.new("RGB", (len(images) * (width + GAP_PX) - GAP_PX, HEIGHT_PX))
-    for number, image in enumerate(images):
-        sheet.paste(image, (number * (width + GAP_PX), 0))
-    return sheet
-
-
-def _draw_pose(
-    pixels: Tensor, theta: Tensor, aspect: float, colour: tuple[int, int, int]
-) -> Image.Image:
-    height, width = pixels.shape
-    matrix = pose_matrix(theta.cpu().double(), aspect, height / width)
-    size = round(HEIGHT_PX * width / height), HEIGHT_PX
-    corners = (transform(matrix, torch.tensor(OUTLINE)) + 1) / 2 * torch.tensor(size)
-    picture = Image.fromarray(to_grey8(pixels.cpu().numpy())).resize(size).convert("RGB")
-    points = [(float(x), float(y)) for x, y in corners]
-    ImageDraw.Draw(picture).line(points, fill=colour, width=2)
-    return picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +133,12 @@ def compare_with_built_in(model: Path, drawn: Annotation, halves: Tensor) -> lis
 @torch.no_grad()
 def _measure(detector: Detector, drawn: Detector, halves: Tensor) -> dict[str, Tensor]:
     """Return the measures (N,) of a detector's areas against the template as it was drawn."""
-    problem = make_problem(halves, detector.template)
-    theta = pose_from_vector(detector.solver(problem), problem.height_ratio)  # (N, 2, 4)
+    problem = robust_problem(halves, detector.template)
+    theta = detector.solver(problem)  # (N, 2, 4)
     left, right = theta.unbind(1)
     apart = problem.image_aspect * (left[:, 2] - right[:, 2]).abs() / (left[:, 0] + right[:, 0])
     return {
-        "mean loss": losses(robust_terms(halves, drawn.template), theta).mean(1),
+        "mean loss": robust_problem(halves, drawn.template).losses(theta).mean(1),
         "mean difference of the sides' heights, in widths": apart,
     }
 

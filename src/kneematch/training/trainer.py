@@ -5,18 +5,18 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
+from kneematch.devices import resolve_device
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import Annotation, load_annotation
 from kneematch.films.discovery import find_films
 from kneematch.films.files import (
-    atomic_write,
     check_suffix,
     make_folder,
     refuse_existing,
@@ -25,30 +25,29 @@ from kneematch.films.files import (
 )
 from kneematch.films.read import read_isolated
 from kneematch.knee.knee_images import SIDE_MARGIN
-from kneematch.models.model_file import PHASES, Model, save_model
-from kneematch.paper.split import SIDES
-from kneematch.paper.template import annotated_half, cut_from_view
+from kneematch.knee.template import annotated_half, cut_from_view
+from kneematch.models.model_file import Model, save_model
+from kneematch.paper.algorithm1 import PhaseState
+from kneematch.paper.algorithm2 import PHASES, Networks
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from kneematch.training.checkpoint import load_checkpoint, restore, save_checkpoint
 from kneematch.training.config import MODEL_SUFFIX, TrainConfig
 from kneematch.training.dataset import CachedFilms, prepare_films, to_device
-from kneematch.training.distributed import Group, process_group
-from kneematch.training.initial_weights import InitialNetworks, Networks, initial_networks
-from kneematch.training.pseudo_labels import make_pseudo_labels
+from kneematch.training.initial_weights import initial_networks
+from kneematch.training.pseudo_labels import TemplatePair, make_pseudo_labels
 from kneematch.training.report import (
-    COMPARED_FILMS,
     Epoch,
     compare_with_built_in,
-    draw_preview,
     plot_losses,
-    read_metrics,
+    plot_preview,
     write_metrics,
 )
-from kneematch.training.two_phases import Task, TemplatePair, activation_ranges, train_two_phases
+from kneematch.training.two_phases import Task, activation_ranges, train_task
 
 METRICS, CURVES, PREVIEW = "metrics.csv", "curves.png", "preview.png"  # beside the model
 FEWEST_FILMS: Final = 2
+COMPARED_FILMS: Final = 32
 
 logger = logging.getLogger("kneematch")
 
@@ -60,8 +59,7 @@ class TrainResult:
     model: Path
     films: int  # number of films that were used
     failures: tuple[tuple[str, str], ...]  # (path, reason) of films that could not be used
-    epochs: tuple[Epoch, ...]  # the losses; empty except in the main process
-    is_main: bool = True  # False in all but the first process of torchrun
+    epochs: tuple[Epoch, ...]  # the losses
 
 
 def train(
@@ -75,8 +73,7 @@ def train(
     """Train both networks to find the boxes of a template (paper, Sect. 5, Algorithm 2).
 
     Beside the model, NAME.metrics.csv, NAME.curves.png and NAME.preview.png are updated after every
-    epoch, and so is a checkpoint, which is removed at the end. All processes that torchrun starts
-    train one model together; only the first one writes files.
+    epoch, and so is a checkpoint, which is removed at the end.
 
     Args:
         films: files, folders, patterns or lists of films, as `find_films` takes them.
@@ -90,33 +87,38 @@ def train(
         TemplateError: the annotation cannot serve as a template.
     """
     out, template = Path(out), Path(template)
-    paths = find_films(films)
+    paths, recipe = find_films(films), config.hyperparameters()
     _check_out(out, config)
-    settings = training_settings(config, template)
-    with process_group(config.device) as group:
-        show = progress if group.is_main else no_progress
-        with group.main_first():  # it may download the initial weights
-            start = initial_networks(config.start, seed=config.seed)
-        cached, failures = _prepare(paths, config, group, show)
-        if group.is_main:
-            logger.info("%d films; %s recipe on %s", len(cached), config.recipe, group.device)
-        settings["films"] = hashlib.sha256("\n".join(cached.keys).encode()).hexdigest()
-        checkpoint = None
-        if config.resume:
-            checkpoint = load_checkpoint(checkpoint_path(out), settings, group.device)
-        task = _make_task(cached, template, config, start, group, checkpoint)
-        coarse, fine = (network.to(group.device) for network in start.networks)
-        epochs = _train(out, task, (coarse, fine), settings, group, checkpoint, show)
-        if group.is_main:
-            templates = task.templates.coarse, task.templates.fine
-            weights = coarse.state_dict(), fine.state_dict()
-            about = {**settings, "count": len(cached)}
-            ranges = activation_ranges(task, (coarse, fine))
-            with writing(out):
-                save_model(out, Model(*weights, *templates, about, ranges))
-            checkpoint_path(out).unlink(missing_ok=True)
-            _warn_if_worse(out, load_annotation(template), task)
-    return TrainResult(out, len(cached), tuple(failures), tuple(epochs), group.is_main)
+    settings, drawn = training_settings(config, template), load_annotation(template)
+    device = resolve_device(config.device)
+    start = initial_networks(config.start, seed=config.seed)
+    cached, failures = _prepare(paths, config, progress)
+    logger.info("%d films; %s recipe on %s", len(cached), config.recipe, device)
+    settings["films"] = hashlib.sha256("\n".join(cached.keys).encode()).hexdigest()
+    saved = load_checkpoint(checkpoint_path(out), settings) if config.resume else {}
+
+    on_device, labels = to_device(cached, device), None
+    templates, half = cut_templates(drawn, device)
+    if saved and not recipe.paper_energy:
+        labels = saved["pseudo_labels"].to(device)
+    elif not recipe.paper_energy:
+        labels = make_pseudo_labels(on_device, templates, half, start.model)
+    task = Task(on_device, templates, recipe, labels, config.seed, start.random)
+    coarse, fine = (network.to(device) for network in start.networks)
+    epochs = _train(out, task, (coarse, fine), settings, saved, progress)
+    model = Model(
+        coarse.state_dict(),
+        fine.state_dict(),
+        templates.coarse,
+        templates.fine,
+        {**settings, "count": len(cached)},
+        activation_ranges(task, (coarse, fine)),
+    )
+    with writing(out):
+        save_model(out, model)
+    checkpoint_path(out).unlink(missing_ok=True)
+    _warn_if_worse(out, drawn, task)
+    return TrainResult(out, len(cached), tuple(failures), tuple(epochs))
 
 
 def _warn_if_worse(model: Path, drawn: Annotation, task: Task) -> None:
@@ -125,20 +127,16 @@ def _warn_if_worse(model: Path, drawn: Annotation, task: Task) -> None:
     for measure in compare_with_built_in(model, drawn, halves):
         text = f"{measure.name} {measure.trained:.3f}, of the built-in model {measure.built_in:.3f}"
         if measure.worse:
-            logger.warning(
-                "%s: %s on %d of its films; expected the trained model to be better; train longer "
-                "or on more films, or detect with --template alone",
-                model,
-                text,
-                len(halves),
+            text = (
+                f"{model}: The built-in model is better on {len(halves)} of the training films "
+                f"({text}). Train longer or on more films, or detect with --template alone."
             )
-        else:
-            logger.info("%s", text)
+        logger.log(logging.WARNING if measure.worse else logging.INFO, "%s", text)
 
 
 def checkpoint_path(model: Path) -> Path:
     """Return the checkpoint file of a training that will write a model."""
-    return _beside(model, "checkpoint.safetensors")
+    return _beside(model, "checkpoint.pt")
 
 
 def training_settings(config: TrainConfig, template: Path) -> dict[str, Any]:
@@ -167,33 +165,35 @@ def _train(
     task: Task,
     networks: Networks,
     settings: Mapping[str, Any],
-    group: Group,
-    checkpoint: Checkpoint | None,
+    saved: Mapping[str, Any],
     progress: Progress,
 ) -> list[Epoch]:
-    """Train from a checkpoint or from the start; update the files after every epoch."""
-    recipe, epochs = task.recipe, list[Epoch]()
-    if checkpoint is not None:
-        finished = checkpoint.finished_epochs(recipe)
-        epochs = read_metrics(_beside(out, METRICS))[:finished]
+    """Train from the content of a checkpoint, if any; update the files after every epoch."""
+    recipe, states, begun = task.recipe, dict[str, PhaseState](), saved.get("states", {})
+    epochs = [Epoch(*row) for row in saved.get("epochs", ())]
     started = time.monotonic() - (epochs[-1].seconds if epochs else 0.0)
-    total = len(PHASES) * recipe.rounds * recipe.epochs
-    labels = task.pseudo_labels
-    fixed = {} if labels is None else {"targets": labels}
-    with progress("training", total, len(epochs)) as advance:
-        for phase, state in train_two_phases(task, networks, group, checkpoint):
-            if not group.is_main:
-                continue
+
+    def resume(phase: str, state: PhaseState) -> bool:
+        states[phase] = state
+        if phase in begun:
+            restore(state, begun[phase], checkpoint_path(out))
+        return phase in begun
+
+    with progress("training", len(PHASES) * recipe.rounds * recipe.epochs, len(epochs)) as advance:
+        for phase, state in train_task(task, networks, resume):
             with writing(out):
                 if state.epoch > 0:  # else the phase has only begun
                     seconds = time.monotonic() - started
                     epochs.append(Epoch(phase, state.round, state.epoch, state.loss, seconds))
                     write_metrics(epochs, _beside(out, METRICS))
                     plot_losses(epochs, _beside(out, CURVES))
-                    with atomic_write(_beside(out, PREVIEW)) as temp:
-                        draw_preview(task, networks, phase).save(temp, format="PNG")
-                # Last, so that no finished epoch lacks its metrics; those of others are dropped.
-                save_checkpoint(checkpoint_path(out), phase, state, networks, fixed, settings)
+                    plot_preview(task, networks, phase, _beside(out, PREVIEW))
+                content = {
+                    "states": {name: each.state_dict() for name, each in states.items()},
+                    "epochs": [astuple(epoch) for epoch in epochs],
+                    "pseudo_labels": task.pseudo_labels,
+                }
+                save_checkpoint(checkpoint_path(out), settings, content)
             if state.epoch > 0:
                 advance(f"{phase} {state.round + 1}.{state.epoch} loss {state.loss:.4f}")
     return epochs
@@ -216,47 +216,26 @@ def _check_out(out: Path, config: TrainConfig) -> None:
 
 
 def _prepare(
-    paths: list[str], config: TrainConfig, group: Group, progress: Progress
+    paths: list[str], config: TrainConfig, progress: Progress
 ) -> tuple[CachedFilms, list[tuple[str, str]]]:
-    """Prepare the films in the main process; the others then find them in the cache."""
-    workers = choose_workers(config.workers, len(paths))
+    """Prepare the films, and warn of those that cannot be used."""
     side_margin = 0.0 if config.hyperparameters().paper_energy else SIDE_MARGIN
-    with group.main_first(), progress("preparing films", len(paths)) as advance:
+    with progress("preparing films", len(paths)) as advance:
         cached, failures = prepare_films(
             paths,
             config.cache,
             side_margin=side_margin,
-            workers=workers,
+            workers=choose_workers(config.workers, len(paths)),
             report=lambda: advance(""),
         )
-    if group.is_main:
-        for _, reason in failures:
-            logger.warning(reason)
+    for _, reason in failures:
+        logger.warning(reason)
     if len(cached) < FEWEST_FILMS:
         raise SettingsError(
-            f"{len(cached)} of {len(paths)} films can be used; expected {FEWEST_FILMS} at least, "
-            "and better 50; name more"
+            f"{len(cached)} of {len(paths)} films can be used. Training needs {FEWEST_FILMS} or "
+            "more, better 50."
         )
     return cached, failures
-
-
-def _make_task(
-    cached: CachedFilms,
-    template: Path,
-    config: TrainConfig,
-    start: InitialNetworks,
-    group: Group,
-    checkpoint: Checkpoint | None,
-) -> Task:
-    """Cut the templates and, if the recipe uses them, make pseudo-labels or restore them."""
-    recipe, films, labels = config.hyperparameters(), to_device(cached, group.device), None
-    templates, half = cut_templates(load_annotation(template), group.device)
-    if not recipe.minimise_energy:
-        if checkpoint is not None:
-            labels = checkpoint.tensor("targets", (len(films), len(SIDES), 4))
-        else:
-            labels = make_pseudo_labels(films, templates, half, start.model, group)
-    return Task(films, templates, recipe, labels, config.seed, start.random)
 
 
 def _beside(model: Path, ending: str) -> Path:

@@ -1,44 +1,44 @@
-"""Algorithm 2: train the coarse network on halves, then the fine one on patches (Sect. 5)."""
+"""Algorithm 2 with our recipe or the paper's, and what both add to it."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from kneematch.models.cpu_inference import Ranges, measured_ranges
-from kneematch.models.model_file import PHASES
-from kneematch.models.two_stage import ENLARGE, TwoStageNetworks
-from kneematch.paper.network import PoseNetwork, crop_views, full_frames
-from kneematch.paper.pose import (
-    NARROW_JITTER,
-    WIDE_JITTER,
-    compose_pose,
-    enlarge_pose,
-    relative_pose,
+from kneematch.models.pose_jitter import NARROW_JITTER, WIDE_JITTER
+from kneematch.models.two_stage import TwoStageNetworks
+from kneematch.paper.algorithm1 import (
+    Hyperparameters,
+    Loss,
+    PhaseData,
+    PhaseState,
+    energy_loss,
 )
+from kneematch.paper.algorithm2 import (
+    ENLARGE,
+    PHASES,
+    Networks,
+    fine_phase,
+    phase_in_crops,
+    train_two_phases,
+)
+from kneematch.paper.network import Network, PoseNetwork, network_input
+from kneematch.paper.pose import enlarge_pose
 from kneematch.paper.split import HALF_ASPECT
-from kneematch.paper.template import Template
-from kneematch.training.checkpoint import Checkpoint
+from kneematch.search.anchored_refinement import refine_anchored
+from kneematch.search.robust_energy import robust_problem
 from kneematch.training.config import Recipe
 from kneematch.training.dataset import Films
-from kneematch.training.distributed import Group
-from kneematch.training.initial_weights import Networks
-from kneematch.training.losses import energy_loss, pose_loss
-from kneematch.training.phase import Loss, PhaseData, PhaseState, predict_poses, train_phase
+from kneematch.training.pseudo_labels import TemplatePair, coarse_poses, films_at_once, pose_loss
 
 RANGED_FILMS: Final = 24  # on which the ranges of activations are measured
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TemplatePair:
-    """Both templates, and their poses in the half image that they were cut from."""
-
-    coarse: Template  # T
-    fine: Template  # T~
-    coarse_pose: Tensor  # (4,)
-    fine_pose: Tensor  # (4,)
+Phases = tuple[Callable[[], PhaseData], Callable[[], PhaseData]]
+Losses = tuple[Loss, Loss]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,56 +53,91 @@ class Task:
     random: bool = False  # the backbones begin at random
 
 
-def coarse_phase(task: Task) -> tuple[PhaseData, Loss]:
-    """Return the data and the loss of the first phase: find T in the halves."""
-    halves = task.films.halves(torch.zeros(1, dtype=torch.long))
-    frames = full_frames(halves).expand(len(task.films), -1, -1)
-    recipe, template = task.recipe, task.templates.coarse
-    data = PhaseData(task.films, template, HALF_ASPECT, frames, paper_energy=recipe.paper_energy)
+def train_task(
+    task: Task,
+    networks: Networks,
+    resume: Callable[[str, PhaseState], bool] = lambda phase, state: False,
+) -> Iterator[tuple[str, PhaseState]]:
+    """Train both networks in place; arguments and results are those of `train_two_phases`."""
+    recipe, device = task.recipe, next(networks[0].parameters()).device
+    numbers = Hyperparameters(
+        recipe.rounds,
+        recipe.epochs,
+        recipe.batch_size,
+        recipe.backbone_rate,
+        recipe.head_rate,
+        _cosine if recipe.cosine else lambda done: 1.0,
+        films_at_once(device),
+    )
     if task.pseudo_labels is None:
-        return data, energy_loss(recipe.shift, recipe.zoom)
-    return data, pose_loss(coarse_poses(task.pseudo_labels, task.templates), WIDE_JITTER)
-
-
-def fine_phase(task: Task, coarse: PoseNetwork, group: Group) -> tuple[PhaseData, Loss]:
-    """Return the data and the loss of the second phase: find T~ in the enlarged coarse patches."""
-    data, _ = coarse_phase(task)
-    if task.pseudo_labels is None:
-        patches = predict_poses(coarse, data, group)
-        loss = energy_loss(task.recipe.shift, task.recipe.zoom)
+        phases, losses = _paper_phases(task, networks)
     else:
-        patches = coarse_poses(task.pseudo_labels, task.templates)
-        loss = pose_loss(task.pseudo_labels, NARROW_JITTER)
-    fine, aspect = task.templates.fine, task.templates.coarse.aspect
-    frames = enlarge_pose(patches, ENLARGE)
-    return replace(data, template=fine, aspect=aspect, frames=frames), loss
-
-
-def coarse_poses(fine_poses: Tensor, templates: TemplatePair) -> Tensor:
-    """Return the poses (N, 2, 4) of T around poses of T~, relative to it as annotated."""
-    aspect = templates.fine.aspect
-    offset = relative_pose(templates.fine_pose, templates.coarse_pose, aspect, HALF_ASPECT)
-    return compose_pose(
-        fine_poses, offset.to(fine_poses).expand_as(fine_poses), aspect, HALF_ASPECT
+        phases, losses = _labelled_phases(task, task.pseudo_labels)
+    return train_two_phases(
+        networks,
+        phases,
+        losses,
+        numbers,
+        seed=task.seed,
+        random=task.random,
+        begin_epoch=_begin_epoch(recipe),
+        resume=resume,
     )
 
 
-def train_two_phases(
-    task: Task, networks: Networks, group: Group, checkpoint: Checkpoint | None = None
-) -> Iterator[tuple[str, PhaseState]]:
-    """Run Algorithm 2 on both networks, in place, from a checkpoint or from the start.
+def _cosine(done: float) -> float:
+    return (1 + math.cos(math.pi * done)) / 2
 
-    Yields:
-        The name of the phase and its state, when a phase begins (with no finished epoch) and after
-        every epoch. What a checkpoint already holds is not yielded again.
-    """
-    for number, phase in enumerate(PHASES):
-        data, loss = coarse_phase(task) if number == 0 else fine_phase(task, networks[0], group)
-        state = PhaseState(networks[number], len(task.films), task.seed + number, task.random)
-        if checkpoint is None or not checkpoint.restore(phase, state, task.recipe.rounds):
-            yield phase, state
-        for _ in train_phase(state, data, loss, task.recipe, group):
-            yield phase, state
+
+def _paper_phases(task: Task, networks: Networks) -> tuple[Phases, Losses]:
+    """Return the paper's phases."""
+    templates, device = task.templates, next(networks[0].parameters()).device
+    data = PhaseData(task.films.halves, len(task.films), templates.coarse)
+
+    def fine() -> PhaseData:
+        return fine_phase(data, networks[0], templates.fine, films_at_once(device))
+
+    return (lambda: data, fine), 2 * (energy_loss(task.recipe.shift),)
+
+
+def _labelled_phases(task: Task, labels: Tensor) -> tuple[Phases, Losses]:
+    """Return the phases of the recipe with pseudo-labels (N, 2, 4)."""
+    films, templates = task.films, task.templates
+    data = PhaseData(films.halves, len(films), templates.coarse, robust_problem, refine_anchored)
+    coarse = coarse_poses(labels, templates)
+    whole = labels.new_tensor([1, 0, 0, 0]).expand_as(labels)
+    patches = enlarge_pose(coarse, ENLARGE)
+    losses = (
+        pose_loss(films, coarse, whole, HALF_ASPECT, WIDE_JITTER),
+        pose_loss(films, labels, patches, templates.coarse.aspect, NARROW_JITTER),
+    )
+    return (lambda: data, lambda: phase_in_crops(data, patches, templates.fine)), losses
+
+
+def _begin_epoch(recipe: Recipe) -> Callable[[PoseNetwork], Network]:
+    """Return what puts a network into the recipe's training mode and precision."""
+
+    def begin(network: PoseNetwork) -> Network:
+        network.train()
+        if recipe.frozen_statistics:
+            freeze_batchnorm(network)
+
+        def forward(images: Tensor) -> Tensor:
+            on = images.is_cuda and recipe.bfloat16  # bfloat16 gradients need no scaling
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=on):
+                v: Tensor = network(images)
+            return v
+
+        return forward
+
+    return begin
+
+
+def freeze_batchnorm(network: nn.Module) -> None:
+    """Let the BatchNorm layers of a network in training mode use their running statistics."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
 
 
 @torch.no_grad()
@@ -110,15 +145,15 @@ def activation_ranges(task: Task, networks: Networks) -> dict[str, Ranges]:
     """Return the ranges of both networks' activations on some films, for inference in 8 bits."""
     coarse, fine = (network.eval() for network in networks)
     both = TwoStageNetworks(coarse, fine, task.templates.coarse.aspect, task.templates.fine.aspect)
-    halves = task.films.halves(torch.arange(min(RANGED_FILMS, len(task.films))))
-    views = (
-        crop_views(halves, full_frames(halves), HALF_ASPECT),
-        crop_views(halves, both.frames(halves), both.coarse_aspect),
+    images = task.films.halves(torch.arange(min(RANGED_FILMS, len(task.films))))
+    inputs = (
+        network_input(images),
+        network_input(images, both.crop_poses(images), both.coarse_aspect),
     )
     return {
         phase: measured_ranges(
             {name: tensor.cpu() for name, tensor in network.state_dict().items()},
             seen.flatten(0, 1).cpu(),
         )
-        for phase, network, seen in zip(PHASES, networks, views, strict=True)
+        for phase, network, seen in zip(PHASES, networks, inputs, strict=True)
     }

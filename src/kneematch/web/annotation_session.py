@@ -26,10 +26,11 @@ from kneematch.films.radiograph import Point, Radiograph
 from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.methods import knee_in_box, view_of_knee
-from kneematch.models.locator import KneeLocation, locate_knees, shipped_locator
+from kneematch.knee.template import cut_from_view
+from kneematch.models.locator import KneeLocation, builtin_locator, locate_knees
 from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE
 from kneematch.paper.split import SIDES, split, split_lines
-from kneematch.paper.template import Template, cut_from_view
+from kneematch.paper.template import Template
 from kneematch.sampling import View, transform
 
 RED: Final = (255, 92, 92)
@@ -105,7 +106,7 @@ class SplitFilm:
 @lru_cache(1)
 def located_knees(film: SplitFilm) -> tuple[KneeLocation, ...]:
     """Return where the locator sees knees on a film."""
-    return tuple(locate_knees([film_tensor(film.film)], shipped_locator())[0])
+    return tuple(locate_knees([film_tensor(film.film)], builtin_locator())[0])
 
 
 def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:

@@ -13,10 +13,11 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
 from kneematch.knee.knee_images import knee_images
 from kneematch.knee.methods import read_template, template_for_views
+from kneematch.knee.template import cut_template
 from kneematch.models.locator import KneeLocation
-from kneematch.models.model_file import load_model, shipped_model
-from kneematch.paper.energy import one_sided_loss, paper_terms
-from kneematch.paper.template import Template, cut_template
+from kneematch.models.model_file import builtin_model, load_model
+from kneematch.paper.energy import one_sided_loss, paper_problem
+from kneematch.paper.template import Template
 from kneematch.run.apply import ended_run, run_config
 from kneematch.run.database import Run
 from kneematch.sampling import compose, sample
@@ -33,8 +34,8 @@ def loss_at(found: Detection, film: Radiograph, template: Template) -> float:
     matrix = compose(torch.linalg.inv(view.to_film[0]), torch.from_numpy(found.to_film))[:2]
     pixels = view.pixels[0]
     patch = sample(pixels, matrix.to(pixels), template.size)
-    (term,) = paper_terms(pixels, template)
-    return float(one_sided_loss(patch, template, term.floor))
+    (term,) = paper_problem(pixels, template).terms
+    return float(one_sided_loss(patch, term.template, term.floor))
 
 
 def load_run_template(run: Run, root: Path = Path()) -> tuple[Template | None, str]:
@@ -53,7 +54,7 @@ def load_run_template(run: Run, root: Path = Path()) -> tuple[Template | None, s
         if any(now[name] != hashes.get(name) for name in names):
             return None, "The run's template has changed since."
         if template is None:
-            return template_for_views(load_model(model or shipped_model()).fine_template), ""
+            return template_for_views(load_model(model or builtin_model()).fine_template), ""
         drawn = load_annotation(template)
         if config.method in (AUTO, LOCATOR) and not config.paper:
             with suppress(TemplateError):  # no knee in its boxes: it was searched for in halves

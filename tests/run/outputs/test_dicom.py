@@ -16,11 +16,12 @@ from pydicom.data import get_testdata_file
 from pydicom.sr.codedict import codes
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
+from detections import make_detection
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
 from kneematch.films.write import write_dicom, write_png16
 from kneematch.knee.detection import Detection
-from kneematch.knee.measure import UNITS, measure_outlines
+from kneematch.knee.measure import UNITS, JointMeasures
 from kneematch.knee.outlines import Outlines
 from kneematch.run.outputs.dicom import export_dicom
 from kneematch.run.outputs.dicom_gsps import REVIEW_COLOUR
@@ -144,7 +145,7 @@ def test_presentation_state_draws_the_outlines(
         assert item.TextObjectSequence[0].UnformattedTextValue == f"{knee.laterality} 0.12"
 
 
-FLAGGED = {"review": "yes", "reason": "sides disagree; joint cut by the edge"}
+FLAGGED = {"needs_review": True, "reasons": ("sides disagree", "joint cut by the edge")}
 
 
 def content_of(out: Path, knee: int) -> list[pydicom.Dataset]:
@@ -199,7 +200,7 @@ OUTLINES = Outlines(
     *("right", np.full(11, 0.6), np.full(11, 0.8)),
     mm_per_px=0.5,
 )
-MEASURED = {"outlines": OUTLINES, "measures": measure_outlines(OUTLINES)}
+MEASURED = {"measures": JointMeasures.from_outlines(OUTLINES)}
 
 
 def test_structured_report_has_the_measures_of_the_joint(
@@ -405,27 +406,28 @@ def test_secondary_capture_shows_the_outlines_and_names_its_source(
 def test_export_dicom_cuts_an_area_at_the_edge(
     source: Path, film: Radiograph, knees: Knees
 ) -> None:
-    beyond = replace(knees[1], corners=np.array([[250, 50], [330, 50], [330, 110], [250, 110]]))
+    beyond = make_detection("right", (290.0, 80.0), (60.0, 80.0))
     result, out = exported(source, film, [beyond])
     assert result.files == ALL
     (group,) = groups(out)
     assert group.roi.value.min(0).tolist() == [250, 50]
     assert group.roi.value.max(0).tolist() == [300, 110]
-    assert group.get_measurements()[0].value == 40  # of the whole area
+    assert group.get_measurements()[0].value == 80  # of the whole area, in pixels
 
 
 def test_outline_on_film_keeps_points_inside_and_adds_some_at_the_edge(knees: Knees) -> None:
-    diamond = replace(knees[0], corners=np.array([[0, -10], [10, 0], [0, 10], [-10, 0]], float))
+    side = 10 * 2**0.5
+    diamond = make_detection("right", (0.0, 0.0), (side, side), 45.0)
     points = outline_on_film(diamond, (100, 100))
-    assert {tuple(point) for point in points} == {(10, 0), (0, 10), (0, 0)}
-    outside = replace(knees[0], corners=diamond.corners - 50)
+    assert {tuple(point) for point in points.round(9)} == {(10, 0), (0, 10), (0, 0)}
+    outside = make_detection("right", (-50.0, -50.0), (side, side), 45.0)
     assert outline_on_film(outside, (100, 100)).shape == (0, 2)
 
 
 def test_export_dicom_gives_a_reason_for_an_area_off_the_film(
     source: Path, film: Radiograph, knees: Knees
 ) -> None:
-    result, _ = exported(source, film, [replace(knees[0], corners=knees[0].corners - 900)])
+    result, _ = exported(source, film, [make_detection("left", (-900.0, -900.0), (60.0, 80.0))])
     assert result.files == ()
     assert "no area on the film" in result.reason
 
@@ -519,9 +521,8 @@ def test_export_dicom_takes_films_of_others(tmp_path: Path, knees: Knees, name: 
     path = Path(shutil.copy(str(get_testdata_file(name)), tmp_path))
     film = read(path)
     height, width = film.size
-    corners = knees[1].corners * 0.4 + (width / 2 - 90, height / 2 - 40)
-    found = replace(knees[1], corners=corners)
+    found = make_detection("right", (width / 2, height / 2), (24.0, 32.0), -3.0)
     result, _ = exported(path, film, [found])
     assert result == Exported(ALL)
     (group,) = groups(tmp_path / "out")
-    np.testing.assert_allclose(group.roi.value[:4], corners, atol=1e-4)
+    np.testing.assert_allclose(group.roi.value[:4], found.corners, atol=1e-4)

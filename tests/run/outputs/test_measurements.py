@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kneematch.knee.detection import Detection
-from kneematch.knee.measure import measure_outlines
+from kneematch.knee.measure import JointMeasures
 from kneematch.knee.outlines import Outlines
 from kneematch.run.outputs.measurements import measurement_values
 
@@ -26,14 +26,8 @@ def measured(outlines: Outlines) -> Detection:
         np.diag([140.0, 140.0, 1.0]),
         {},
         side="right",
-        laterality="",
-        energy=0.1,
-        loss=0.1,
-        polarity="positive",
         method="locator",
-        mm_per_px=None,
-        outlines=outlines,
-        measures=measure_outlines(outlines),
+        measures=JointMeasures.from_outlines(outlines),
     )
 
 

@@ -1,11 +1,10 @@
 """report.html: one page that needs nothing else, and that no name of a film can spoil."""
 
 import base64
-import io
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -13,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
+from detections import make_record
 from kneematch.knee.detection import Detection
-from kneematch.run.outputs.report import BINS, PICTURE_PX, histogram, summarise, write_report
-from kneematch.run.outputs.run_file import Counts, Run
+from kneematch.run.film_record import FilmRecord
+from kneematch.run.outputs.report import BINS, Summary, histogram, write_report
+from kneematch.run.outputs.run_file import Counts, RunInfo
 
 Knees = tuple[Detection, Detection]
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-RUN = Run(
+RUN = RunInfo(
     started=START,
     ended=START + timedelta(seconds=20),
     counts=Counts(films=3, knees=6, failed=1, review=2),
@@ -31,7 +31,7 @@ RUN = Run(
     hashes={"template": "ab12cd"},
     timings_s={"read": 4.0, "search": 7300.0},
 )
-VOID = {"meta", "img", "rect", "line", "input", "br"}
+VOID = {"meta", "br"}
 
 
 class Page(HTMLParser):
@@ -61,22 +61,28 @@ class Page(HTMLParser):
             self.text.append(data)
 
     def sources(self) -> list[str]:
-        return [str(attrs["src"]) for tag, attrs in self.tags if tag == "img"]
+        return [str(attrs["href"]) for tag, attrs in self.tags if tag == "image"]
 
 
-GREY = Image.new("RGB", (900, 600), (90, 90, 90))
+def summarise(films: Iterable[FilmRecord], most_films: int = 48) -> Summary:
+    summary = Summary(most_films)
+    for film in films:
+        summary.add(film)
+    return summary
+
+
+def failed(number: int, path: str, reason: str) -> FilmRecord:
+    return make_record(number, path=path, status="failed", reason=reason)
 
 
 def written(
     tmp_path: Path,
-    rows: Sequence[tuple[str, Detection]],
-    failures: Sequence[tuple[str, str]] = (),
-    run: Run = RUN,
-    picture: Image.Image | None = GREY,
+    films: Iterable[FilmRecord],
+    run: RunInfo = RUN,
+    picture: bytes | None = b"a picture",
 ) -> tuple[Page, str]:
     path = tmp_path / "report.html"
-    summary = summarise(rows, failures)
-    write_report(path, run, summary, [picture] * len(summary.worst))
+    write_report(path, run, summarise(films), lambda film: picture)
     text = path.read_text(encoding="utf-8")
     page = Page(text)
     assert page.open == []
@@ -84,7 +90,7 @@ def written(
 
 
 def test_write_report_has_counts_settings_versions_and_times(tmp_path: Path, knees: Knees) -> None:
-    page, _ = written(tmp_path, [("a.dcm", knee) for knee in knees], [("b.dcm", "b.dcm: empty")])
+    page, _ = written(tmp_path, [make_record(1, *knees), failed(2, "b.dcm", "b.dcm: empty")])
     told = " ".join(page.text)
     for fact in (
         "2026-03-01 12:00 UTC",
@@ -101,7 +107,7 @@ def test_write_report_has_counts_settings_versions_and_times(tmp_path: Path, kne
 
 
 def test_write_report_loads_nothing_from_elsewhere(tmp_path: Path, knees: Knees) -> None:
-    page, text = written(tmp_path, [("a.dcm", knees[0])])
+    page, text = written(tmp_path, [make_record(1, knees[0])])
     tags = {tag for tag, _ in page.tags}
     assert not tags & {"script", "link", "iframe", "object", "base", "form"}
     assert all(source.startswith("data:image/webp;base64,") for source in page.sources())
@@ -125,35 +131,38 @@ HOSTILE = [
 def test_write_report_no_name_or_reason_is_more_than_text(
     tmp_path: Path, knees: Knees, name: str
 ) -> None:
-    plain, _ = written(
-        tmp_path, [("a.dcm", replace(knees[0], review="yes", reason="b"))], [("c", "d")]
-    )
-    bad = replace(knees[0], review="yes", reason=name.replace(";", ""))  # which parts reasons
+    flagged = replace(knees[0], needs_review=True, reasons=("b",))
+    plain, _ = written(tmp_path, [make_record(1, flagged), failed(2, "c", "d")])
+    bad = replace(flagged, reasons=(name,))
     run = replace(RUN, settings={"method": name, "batch_size": 8}, command=("x", "y", name))
-    page, _ = written(tmp_path, [(name, bad)], [(name, name)], run)
+    films = [make_record(1, bad, path=name), failed(2, name, name)]
+    page, _ = written(tmp_path, films, run)
     assert [tag for tag, _ in page.tags] == [tag for tag, _ in plain.tags]
     assert page.sources() == plain.sources()
     shown = "".join(sign if sign.isprintable() else "�" for sign in name)
     assert shown in page.text
 
 
-def test_write_report_pictures_are_small(tmp_path: Path, knees: Knees) -> None:
-    page, _ = written(tmp_path, [("a.dcm", knees[0]), ("b.dcm", knees[1])])
-    assert len(page.sources()) == 2
-    content = base64.b64decode(page.sources()[0].split(",")[1])
-    with Image.open(io.BytesIO(content)) as shown:
-        assert max(shown.size) == PICTURE_PX
+def test_write_report_draws_the_marks_on_thumbnails(tmp_path: Path, knees: Knees) -> None:
+    flagged = replace(knees[0], needs_review=True, landmarks={"margin": (10.0, 20.0)})
+    page, text = written(tmp_path, [make_record(1, flagged, knees[1])])
+    assert base64.b64decode(page.sources()[0].split(",")[1]) == b"a picture"
+    areas = [attrs["points"] for tag, attrs in page.tags if tag == "polygon"]
+    wanted = [" ".join(f"{x:.1f},{y:.1f}" for x, y in knee.corners) for knee in (flagged, knees[1])]
+    assert areas[::2] == wanted
+    assert text.count('class="left dashed"') == 1
+    assert text.count('class="cross"') == 1 + 1  # and the legend
 
 
 def test_write_report_says_where_a_picture_is_missing(tmp_path: Path, knees: Knees) -> None:
-    page, _ = written(tmp_path, [("a.dcm", knees[0])], picture=None)
+    page, _ = written(tmp_path, [make_record(1, knees[0])], picture=None)
     assert page.sources() == []
     assert "no picture" in page.text
 
 
 def test_write_report_explains_the_drawing_and_how_to_review(tmp_path: Path, knees: Knees) -> None:
     run = replace(RUN, settings={"out": Path("my results")})
-    page, _ = written(tmp_path, [("a.dcm", knees[0])], run=run)
+    page, _ = written(tmp_path, [make_record(1, knees[0])], run=run)
     told = " ".join(" ".join(page.text).split())
     for part in ("a landmark", "thick corner", "the patient’s side, or the half", "to review"):
         assert part in told
@@ -180,7 +189,7 @@ def test_write_report_settings_are_words(
     hidden: str,
 ) -> None:
     run = replace(RUN, settings=settings, hashes=hashes, device="", command=())
-    _, text = written(tmp_path, [("a.dcm", knees[0])], run=run)
+    _, text = written(tmp_path, [make_record(1, knees[0])], run=run)
     table = text.partition("<h2>Settings</h2>")[2].partition("</table>")[0]
     assert shown in table
     assert hidden not in table.replace(shown, "")
@@ -188,23 +197,24 @@ def test_write_report_settings_are_words(
 
 
 def test_write_report_shows_the_first_of_many_failures(tmp_path: Path) -> None:
-    failures = [(f"/x/{k}.dcm", f"/x/{k}.dcm: empty; expected a film") for k in range(1234)]
-    page, _ = written(tmp_path, [], failures, replace(RUN, counts=Counts(failed=1234)))
+    films = [failed(k, f"/x/{k}.dcm", f"/x/{k}.dcm: The file is empty.") for k in range(1234)]
+    page, _ = written(tmp_path, films, replace(RUN, counts=Counts(failed=1234)))
     assert "199.dcm" in page.text
     assert "200.dcm" not in page.text
     assert "and 1,034 more: see failures.csv" in page.text
-    assert "empty; expected a film" in page.text  # without the path a second time
+    assert "The file is empty." in page.text  # without the path a second time
 
 
 def test_write_report_names_tell_films_apart(tmp_path: Path, knees: Knees) -> None:
-    films = [(f"/oai/{patient}/001", knees[0]) for patient in ("9000099", "9000296")]
+    paths = [f"/oai/{patient}/001" for patient in ("9000099", "9000296")]
+    films = [make_record(k, knees[0], path=path) for k, path in enumerate(paths)]
     page, _ = written(tmp_path, films)
     assert {"9000099/001", "9000296/001"} <= set(page.text)
 
 
 def test_write_report_of_an_empty_run(tmp_path: Path) -> None:
-    run = Run(started=START, ended=START, counts=Counts(), settings={})
-    page, _ = written(tmp_path, [], [], run)
+    run = RunInfo(started=START, ended=START, counts=Counts(), settings={})
+    page, _ = written(tmp_path, [], run)
     assert "Nothing was flagged." in " ".join(page.text)
     assert page.sources() == []
 
@@ -246,68 +256,52 @@ def test_histogram_shows_one_knee_among_very_many() -> None:
     assert max(flagged for _, _, flagged, _ in bars) == 0.01
 
 
-def films(knees: Knees, losses: list[tuple[float, float]]) -> Iterator[tuple[str, Detection]]:
-    for number, pair in enumerate(losses):
-        for knee, loss in zip(knees, pair, strict=True):
-            yield f"{number}.dcm", replace(knee, loss=loss)
+def films(knees: Knees, losses: list[tuple[float, float]]) -> list[FilmRecord]:
+    return [
+        make_record(k, *(replace(knee, loss=loss) for knee, loss in zip(knees, pair, strict=True)))
+        for k, pair in enumerate(losses)
+    ]
 
 
-def test_summarise_counts_every_knee_by_its_loss(knees: Knees) -> None:
-    found = summarise(films(knees, [(0.0, 0.1024), (0.1025, 1.0), (-0.01, 1.7)]), [])
+def worst(summary: Summary) -> list[str]:
+    return [film.path for film in summary.worst]
+
+
+def test_summary_counts_every_knee_by_its_loss(knees: Knees) -> None:
+    found = summarise(films(knees, [(0.0, 0.1024), (0.1025, 1.0), (-0.01, 1.7)]))
     assert sum(found.good) == 6
-    assert len(found.good) == len(found.flagged) == BINS
     assert (found.good[0], found.good[20], found.good[-1]) == (2, 2, 2)
     assert sum(found.flagged) == 0
-    assert found.methods == ("search",)
+    assert list(found.methods) == ["search"]
 
 
 def test_write_report_says_that_it_shows_some_of_the_films_to_review(
     tmp_path: Path, knees: Knees
 ) -> None:
-    rows = [(film, replace(knee, review="yes")) for film, knee in films(knees, [(0.5, 0.6)] * 50)]
+    pair = tuple(replace(knee, needs_review=True) for knee in knees)
+    rows = films((pair[0], pair[1]), [(0.5, 0.6)] * 50)
     page, _ = written(tmp_path, rows)
     assert "Of 50 films to review, the 48 that match worst; " in " ".join(page.text)
-    page, _ = written(tmp_path, rows[: 2 * 48])
+    page, _ = written(tmp_path, rows[:48])
     assert "Films to review, then those that match worst: 48 of" in " ".join(page.text)
 
 
-def test_summarise_counts_nan_as_the_worst_loss(tmp_path: Path, knees: Knees) -> None:
-    rows = list(films(knees, [(0.9, 0.9), (math.nan, 0.1), (0.1, math.nan)]))
-    found = summarise(rows, [])
+def test_summary_counts_nan_as_the_worst_loss(knees: Knees) -> None:
+    found = summarise(films(knees, [(0.9, 0.9), (math.nan, 0.1), (0.1, math.nan)]))
     assert found.good[-1] == 2
-    assert [film for film, _ in found.worst] == ["1.dcm", "2.dcm", "0.dcm"]
-    written(tmp_path, rows)
+    assert worst(found) == ["1.dcm", "2.dcm", "0.dcm"]
 
 
-def test_summarise_ranks_a_film_by_its_worst_knee(knees: Knees) -> None:
-    rows = films(knees, [(0.1, 0.2), (0.5, 0.0), (0.3, 0.3), (0.0, 0.0)])
-    found = summarise(rows, [], most_films=3)
-    assert [film for film, _ in found.worst] == ["1.dcm", "2.dcm", "0.dcm"]
-    assert [knee.loss for knee in found.worst[0][1]] == [0.5, 0.0]
+def test_summary_ranks_films_by_review_and_their_worst_knee(knees: Knees) -> None:
+    rows = films(knees, [(0.9, 0.9), (0.1, 0.1), (0.2, 0.2), (0.0, 0.5)])
+    flagged = replace(knees[0], needs_review=True, reasons=("cut by the edge", "metal"))
+    rows[1] = make_record(1, flagged, replace(knees[1], needs_review=True, reasons=("metal",)))
+    found = summarise(rows, most_films=3)
+    assert worst(found) == ["1.dcm", "0.dcm", "3.dcm"]
+    assert found.common_reasons == [("metal", 2), ("cut by the edge", 1)]
+    assert (sum(found.good), sum(found.flagged), found.films_to_review) == (6, 2, 1)
 
 
-def test_summarise_ranks_films_to_review_before_all_others(knees: Knees) -> None:
-    rows = list(films(knees, [(0.9, 0.9), (0.1, 0.1), (0.2, 0.2)]))
-    rows[2] = rows[2][0], replace(rows[2][1], review="yes", reason="cut by the edge; metal")
-    rows[3] = rows[3][0], replace(rows[3][1], review="yes", reason="metal")
-    found = summarise(rows, [])
-    assert [film for film, _ in found.worst] == ["1.dcm", "0.dcm", "2.dcm"]
-    assert found.reasons == (("metal", 2), ("cut by the edge", 1))
-    assert (sum(found.good), sum(found.flagged)) == (4, 2)
-
-
-def test_summarise_keeps_the_order_of_films_that_are_equally_bad(knees: Knees) -> None:
-    found = summarise(films(knees, [(0.1, 0.1)] * 9), [], most_films=4)
-    assert [film for film, _ in found.worst] == ["0.dcm", "1.dcm", "2.dcm", "3.dcm"]
-    assert len(summarise(films(knees, [(0.1, 0.1)] * 60), []).worst) == 48
-
-
-def test_summarise_counts_a_flag_without_a_reason_too(knees: Knees) -> None:
-    found = summarise([("a", replace(knees[0], review="yes"))], [])
-    assert found.reasons == (("not stated", 1),)
-
-
-def test_summarise_keeps_the_first_failures() -> None:
-    failures = [(f"{k}.dcm", "why") for k in range(207)]
-    found = summarise([], iter(failures))
-    assert (found.failures, found.worst) == (tuple(failures[:200]), ())
+def test_summary_keeps_the_order_of_films_that_are_equally_bad(knees: Knees) -> None:
+    found = summarise(films(knees, [(0.1, 0.1)] * 9), most_films=4)
+    assert worst(found) == ["0.dcm", "1.dcm", "2.dcm", "3.dcm"]

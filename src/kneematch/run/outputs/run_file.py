@@ -135,7 +135,7 @@ def describe_environment() -> dict[str, Any]:
     """
     import torch
 
-    from kneematch.models.model_file import shipped_model
+    from kneematch.models.model_file import builtin_model
 
     devices = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
     return {
@@ -145,5 +145,5 @@ def describe_environment() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "devices": [device_name(device) for device in devices],
         "extras": {extra: find_spec(package) is not None for extra, package in EXTRAS.items()},
-        "model_sha256": content_hash(shipped_model()),
+        "model_sha256": content_hash(builtin_model()),
     }

@@ -2,8 +2,6 @@
 
 import io
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -20,7 +18,6 @@ from pydicom.uid import (
     MPEG2MPML,
     UID,
     DeflatedExplicitVRLittleEndian,
-    ExplicitVRBigEndian,
     ExplicitVRLittleEndian,
     HTJ2KLossless,
     ImplicitVRLittleEndian,
@@ -51,23 +48,15 @@ LOSSLESS = RLELossless, JPEGLSLossless, JPEG2000Lossless, JPEGLosslessSV1
 @pytest.mark.parametrize(
     ("syntax", "bits"), [*product(UNCOMPRESSED, (8, 12, 16)), *product(LOSSLESS, range(8, 17, 2))]
 )
-def test_decode_pixels_is_exact_for_uncompressed_and_lossless_films(
+def test_read_is_exact_for_uncompressed_and_lossless_films(
     gradient: Gradient, save_film: Save, assert_reads: Check, syntax: UID, bits: int
 ) -> None:
     stored = gradient(bits)
     assert_reads(save_film(stored, bits, syntax), stored)
 
 
-@pytest.mark.parametrize("bits", [12, 16])
-def test_decode_pixels_is_exact_for_big_endian_films(
-    gradient: Gradient, save_film: Save, assert_reads: Check, bits: int
-) -> None:
-    path = save_film(gradient(bits).astype(">u2"), bits, ExplicitVRBigEndian)
-    assert_reads(path, gradient(bits))
-
-
 @pytest.mark.parametrize("predictor", range(1, 8))
-def test_decode_pixels_knows_all_predictors_of_jpeg_lossless(
+def test_read_knows_all_predictors_of_jpeg_lossless(
     gradient: Gradient, save_film: Save, assert_reads: Check, predictor: int
 ) -> None:
     stored = gradient(14)
@@ -92,7 +81,7 @@ def lossy_frames(bits: int) -> dict[UID, Callable[[np.ndarray], bytes]]:
 @pytest.mark.parametrize(
     ("syntax", "bits"), [(syntax, bits) for bits in (8, 12) for syntax in lossy_frames(bits)]
 )
-def test_decode_pixels_is_close_for_lossy_films(
+def test_read_is_close_for_lossy_films(
     gradient: Gradient, save_film: Save, assert_reads: Check, syntax: UID, bits: int
 ) -> None:
     stored = gradient(bits)
@@ -121,9 +110,7 @@ def htj2k() -> bytes:
     return b"\xff\x4f" + b"".join(heads) + b"\xff\x93" + packet + b"\xff\xd9"
 
 
-def test_decode_pixels_is_exact_for_htj2k(
-    gradient: Gradient, save_film: Save, assert_reads: Check
-) -> None:
+def test_read_is_exact_for_htj2k(gradient: Gradient, save_film: Save, assert_reads: Check) -> None:
     path = save_film(np.zeros((2, 2), np.uint8), 8, HTJ2KLossless, frame=htj2k())
     assert_reads(path, np.array([[0, 1], [0.5, 0.5]]))
     for bits in (8, 16):
@@ -132,25 +119,20 @@ def test_decode_pixels_is_exact_for_htj2k(
         assert_reads(path, stored)
 
 
-@pytest.mark.parametrize("bits", [8, 9, 12, 16])
-def test_decode_pixels_keeps_the_order_of_signed_values(
-    gradient: Gradient, save_film: Save, assert_reads: Check, bits: int
+@pytest.mark.parametrize(
+    ("syntax", "bits"),
+    [*product([ExplicitVRLittleEndian], (8, 9, 16)), *product(LOSSLESS[:3], [12])],
+)
+def test_read_keeps_the_order_of_signed_values(
+    gradient: Gradient, save_film: Save, assert_reads: Check, syntax: UID, bits: int
 ) -> None:
     stored = gradient(bits).astype(np.int32) - 2 ** (bits - 1)
-    path = save_film(stored.astype(np.int8 if bits <= 8 else np.int16), bits)
+    path = save_film(stored.astype(np.int8 if bits <= 8 else np.int16), bits, syntax)
     assert_reads(path, gradient(bits))
 
 
-@pytest.mark.parametrize("syntax", [RLELossless, JPEGLSLossless, JPEG2000Lossless])
-def test_decode_pixels_keeps_the_order_of_compressed_signed_values(
-    gradient: Gradient, save_film: Save, assert_reads: Check, syntax: UID
-) -> None:
-    stored = (gradient().astype(np.int32) - 2048).astype(np.int16)
-    assert_reads(save_film(stored, 12, syntax), gradient())
-
-
 @pytest.mark.parametrize("syntax", [JPEGLosslessSV1, JPEG2000Lossless])
-def test_decode_pixels_extends_signs_that_the_codestream_lacks(
+def test_read_extends_signs_that_the_codestream_lacks(
     gradient: Gradient, save_film: Save, encode: Encode, assert_reads: Check, syntax: UID
 ) -> None:
     stored = (gradient().astype(np.int32) - 2048).astype(np.int16)
@@ -159,23 +141,17 @@ def test_decode_pixels_extends_signs_that_the_codestream_lacks(
 
 
 @pytest.mark.parametrize(("kind", "lowest"), [(np.uint16, 0), (np.int16, -2048)])
-def test_decode_pixels_drops_bits_above_the_stored_ones(
+def test_read_drops_bits_above_the_stored_ones(
     gradient: Gradient, save_film: Save, assert_reads: Check, kind: type, lowest: int
 ) -> None:
     overlaid = (gradient().astype(np.int32) + lowest).astype(kind)
     overlaid.view(np.uint16)[::2] |= 0x8000
     assert_reads(save_film(overlaid), gradient())
-
-
-def test_decode_pixels_takes_bits_from_the_upper_end(
-    gradient: Gradient, save_film: Save, assert_reads: Check
-) -> None:
-    path = save_film((gradient() << 4) | 5, HighBit=15)
-    assert_reads(path, gradient())
+    assert_reads(save_film((gradient() << 4) | 5, HighBit=15), gradient())  # and below them
 
 
 @pytest.mark.parametrize("bits", [8, 16])
-def test_decode_pixels_reads_grey_stored_as_rgb(
+def test_read_reads_grey_stored_as_rgb(
     gradient: Gradient, save_film: Save, assert_reads: Check, bits: int
 ) -> None:
     stored = np.repeat(gradient(bits)[..., None], 3, axis=2)
@@ -194,9 +170,7 @@ def test_decode_pixels_reads_grey_stored_as_rgb(
         assert_reads(path, expected)
 
 
-def test_decode_pixels_converts_ybr_once(
-    gradient: Gradient, save_film: Save, assert_reads: Check
-) -> None:
+def test_read_converts_ybr_once(gradient: Gradient, save_film: Save, assert_reads: Check) -> None:
     grey = np.repeat(gradient(8)[..., None], 3, axis=2)
     expected = gradient(8)
     ybr = convert_color_space(grey, "RGB", "YBR_FULL")
@@ -216,78 +190,59 @@ def test_decode_pixels_converts_ybr_once(
 
 
 @pytest.mark.parametrize("name", ["JPEG-lossy.dcm", "JPGExtended.dcm"])
-def test_decode_pixels_reads_12_bit_jpeg(name: str) -> None:
+def test_read_reads_12_bit_jpeg(name: str) -> None:
     pixels = read(SHIPPED / name).pixels
     # The values that pydicom's own tests expect, of a film from 0 to 264.
     np.testing.assert_allclose(pixels[420, 140], 244 / 264, atol=1e-6)
     np.testing.assert_allclose(pixels[230, 120], 95 / 264, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "syntax",
-    [
-        ExplicitVRLittleEndian,
-        DeflatedExplicitVRLittleEndian,
-        RLELossless,
-        JPEGLSLossless,
-        JPEG2000Lossless,
-        JPEGLosslessSV1,
-    ],
-)
-def test_decode_pixels_never_takes_a_cut_file_for_whole(
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, *UNCOMPRESSED[2:], *LOSSLESS])
+def test_read_never_takes_a_cut_file_for_whole(
     gradient: Gradient, save_film: Save, assert_refused: Check, syntax: UID
 ) -> None:
     path = save_film(gradient(), 12, syntax)
     whole = path.read_bytes()
     for length in np.linspace(140, len(whole) - 16, 25).astype(int):
         path.write_bytes(whole[:length])
-        assert_refused(path, FilmError, "expected")
+        assert_refused(path, FilmError, "DICOM|cut off|no pixels|header")
 
 
 @pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, ImplicitVRLittleEndian])
-def test_decode_pixels_says_how_many_bytes_are_missing(
+def test_read_says_how_many_bytes_are_missing(
     gradient: Gradient, save_film: Save, assert_refused: Check, syntax: UID
 ) -> None:
-    stored = gradient()
-    path = save_film(stored, 12, syntax)
+    path = save_film(gradient(), 12, syntax)
     path.write_bytes(path.read_bytes()[:-100])
-    found, stated = 2 * stored.size - 100, 2 * stored.size
-    assert_refused(path, NotAnImage, f"{found} bytes of pixels; expected {stated}, as the header")
+    stated = 2 * gradient().size
+    assert_refused(path, NotAnImage, f"{stated - 100} of {stated} bytes")
 
 
-@pytest.mark.parametrize("syntax", [JPEGLosslessSV1, JPEGLSLossless, JPEG2000Lossless])
-def test_decode_pixels_refuses_a_cut_codestream(
+@pytest.mark.parametrize("syntax", LOSSLESS[1:])
+def test_read_refuses_a_cut_codestream(
     gradient: Gradient, save_film: Save, encode: Encode, assert_refused: Check, syntax: UID
 ) -> None:
     """The end of the codestream is missing, that of the sequence around it is not."""
     frame = encode(gradient(), 12, syntax)
     path = save_film(gradient(), 12, syntax, frame=frame[: len(frame) // 2])
-    assert_refused(path, NotAnImage, "compressed pixels without an end")
+    assert_refused(path, NotAnImage, "cut off")
 
 
-@pytest.mark.parametrize(
-    ("segment", "offset", "value"),
-    [
+def test_read_survives_jpeg_lossless_with_one_wrong_byte(
+    gradient: Gradient, save_film: Save, encode: Encode, assert_refused: Check
+) -> None:
+    frame = encode(gradient(), 12, JPEGLosslessSV1)
+    for segment, offset, value in [
         (b"\xff\xc3", 4, 126),  # the precision: a segmentation fault in other decoders
         (b"\xff\xc4", 0, 0),  # the marker of a table: an abort
-    ],
-)
-def test_decode_pixels_survives_jpeg_lossless_with_one_wrong_byte(
-    gradient: Gradient,
-    save_film: Save,
-    encode: Encode,
-    assert_refused: Check,
-    segment: bytes,
-    offset: int,
-    value: int,
-) -> None:
-    frame = bytearray(encode(gradient(), 12, JPEGLosslessSV1))
-    frame[frame.index(segment) + offset] = value
-    path = save_film(gradient(), 12, JPEGLosslessSV1, frame=bytes(frame))
-    assert_refused(path, NotAnImage, "cannot be decoded; expected a whole and valid file")
+    ]:
+        spoilt = bytearray(frame)
+        spoilt[frame.index(segment) + offset] = value
+        path = save_film(gradient(), 12, JPEGLosslessSV1, frame=bytes(spoilt))
+        assert_refused(path, NotAnImage, "cannot be decoded")
 
 
-def test_decode_pixels_does_not_wait_for_the_end_of_a_jp2_box(
+def test_read_does_not_wait_for_the_end_of_a_jp2_box(
     gradient: Gradient, save_film: Save, assert_reads: Check
 ) -> None:
     stored = gradient(12)
@@ -298,73 +253,29 @@ def test_decode_pixels_does_not_wait_for_the_end_of_a_jp2_box(
     assert_reads(path, stored)
 
 
-def test_decode_pixels_refuses_a_codestream_larger_than_its_header(
+def test_read_refuses_a_codestream_of_another_size_than_its_header(
     gradient: Gradient, save_film: Save, encode: Encode, assert_refused: Check
 ) -> None:
-    frame = bytearray(encode(gradient(), 12, JPEG2000Lossless))
-    struct.pack_into(">2I", frame, 8, 60000, 60000)
-    path = save_film(gradient(), 12, JPEG2000Lossless, frame=bytes(frame))
-    assert_refused(path, NotAnImage, "60000 x 60000 pixels; expected 60 x 81")
-    frame = bytearray(encode(gradient(), 12, JPEG2000Lossless))
-    struct.pack_into(">H", frame, 40, 16000)
-    path = save_film(gradient(), 12, JPEG2000Lossless, frame=bytes(frame))
-    assert_refused(path, NotAnImage, "16000 samples each; expected 1")
+    for form, at, value, message in [
+        (">2I", 8, (60000, 60000), "60000 x 60000 x 1 samples, but the header says 60 x 81 x 1"),
+        (">H", 40, (16000,), "60 x 81 x 16000 samples"),
+    ]:
+        frame = bytearray(encode(gradient(), 12, JPEG2000Lossless))
+        struct.pack_into(form, frame, at, *value)
+        path = save_film(gradient(), 12, JPEG2000Lossless, frame=bytes(frame))
+        assert_refused(path, NotAnImage, message)
+    for unknown in (b"\xff\xd8" + bytes(20) + b"\xff\xd9", b"\0" * 20 + b"\xff\xd9"):
+        path = save_film(gradient(), 12, JPEGLosslessSV1, frame=unknown)
+        assert_refused(path, NotAnImage, "unknown kind")
 
 
-def test_decode_pixels_refuses_compressed_pixels_without_transfer_syntax(
+def test_read_refuses_pixels_that_it_cannot_decode(
     gradient: Gradient, save_film: Save, assert_refused: Check
 ) -> None:
+    path = save_film(gradient(), 12, MPEG2MPML, frame=b"\0\0\1\xb3" + bytes(100))
+    assert_refused(path, MissingDecoder, "MPEG2")
     path = save_film(gradient(), 12, RLELossless)
     whole = path.read_bytes()
     meta_length = 12 + struct.unpack_from("<I", whole, 140)[0]
     path.write_bytes(whole[132 + meta_length :])
     assert_refused(path, NotAnImage, "does not say how")
-
-
-def test_decode_pixels_has_no_decoder_for_video(
-    gradient: Gradient, save_film: Save, assert_refused: Check
-) -> None:
-    path = save_film(gradient(), 12, MPEG2MPML, frame=b"\0\0\1\xb3" + bytes(100))
-    assert_refused(path, MissingDecoder, "MPEG2")
-
-
-def test_decode_pixels_names_the_package_that_is_missing(
-    gradient: Gradient, save_film: Save
-) -> None:
-    path = save_film(gradient(), 12, JPEGLosslessSV1)
-    code = (
-        "import sys\n"
-        "sys.modules['imagecodecs'] = None\n"  # as if it were not there
-        "from kneematch.films.read import read\n"
-        "read(sys.argv[1])\n"
-    )
-    child = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
-    )
-    assert f"MissingDecoder: {path}: transfer syntax JPEG Lossless" in child.stderr
-    assert "imagecodecs" in child.stderr.splitlines()[-1]
-
-
-def test_decode_pixels_loads_codecs_only_for_compressed_films(
-    gradient: Gradient, save_film: Save
-) -> None:
-    code = (
-        "import sys\n"
-        "from kneematch.films.read import read\n"
-        "read(sys.argv[1])\n"
-        "print('imagecodecs' in sys.modules)\n"
-    )
-    for syntax, loaded in [(ExplicitVRLittleEndian, "False"), (JPEGLSLossless, "True")]:
-        path = save_film(gradient(), 12, syntax)
-        child = subprocess.run(
-            [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
-        )
-        assert child.stdout.strip() == loaded
-
-
-@pytest.mark.parametrize("frame", [b"\xff\xd8" + bytes(20) + b"\xff\xd9", b"\0" * 20 + b"\xff\xd9"])
-def test_decode_pixels_refuses_a_codestream_of_no_known_kind(
-    gradient: Gradient, save_film: Save, assert_refused: Check, frame: bytes
-) -> None:
-    path = save_film(gradient(), 12, JPEGLosslessSV1, frame=frame)
-    assert_refused(path, NotAnImage, "compressed pixels of no known kind")

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,19 +11,21 @@ import numpy as np
 import pytest
 
 from kneematch.knee.detection import Detection
-from kneematch.run.outputs.annotations import write_coco
+from kneematch.run.outputs.coco import open_coco
 
 Knees = tuple[Detection, Detection]
 SIZE = (200, 300)
 
 
 def written(tmp_path: Path, films: Any, landmarks: Sequence[str] = ()) -> dict[str, Any]:
-    write_coco(films, tmp_path / "coco.json", landmarks=landmarks)
+    with open_coco(tmp_path / "coco.json", landmarks) as add:
+        for film in films:
+            add(*film)
     loaded: dict[str, Any] = json.loads((tmp_path / "coco.json").read_text())
     return loaded
 
 
-def test_write_coco_ids_are_unique_and_refer_to_images_and_categories(
+def test_open_coco_ids_are_unique_and_refer_to_images_and_categories(
     tmp_path: Path, knees: Knees
 ) -> None:
     films = [("a.dcm", SIZE, knees), ("none.dcm", (50, 60), ()), ("b.dcm", SIZE, knees[:1])]
@@ -40,7 +42,7 @@ def test_write_coco_ids_are_unique_and_refer_to_images_and_categories(
     assert {item["category_id"] for item in coco["annotations"]} == {category["id"]}
 
 
-def test_write_coco_box_encloses_the_outline_and_area_is_that_of_the_rectangle(
+def test_open_coco_box_encloses_the_outline_and_area_is_that_of_the_rectangle(
     tmp_path: Path, knees: Knees
 ) -> None:
     items = written(tmp_path, [("a.dcm", SIZE, knees)])["annotations"]
@@ -56,20 +58,18 @@ def test_write_coco_box_encloses_the_outline_and_area_is_that_of_the_rectangle(
         assert item["iscrowd"] == 0
 
 
-def test_write_coco_attributes_and_score_are_those_of_the_knee(
-    tmp_path: Path, knees: Knees
-) -> None:
-    marked = replace(knees[0], review="yes", reason="cut")
+def test_open_coco_attributes_and_score_are_those_of_the_knee(tmp_path: Path, knees: Knees) -> None:
+    marked = replace(knees[0], needs_review=True, reasons=("cut", "metal"))
     left, right = written(tmp_path, [("a.dcm", SIZE, (marked, knees[1]))])["annotations"]
     assert (left["score"], right["score"]) == (0.875, 0.875)
     sides = [
         (item["attributes"]["side"], item["attributes"]["laterality"]) for item in (left, right)
     ]
     assert sides == [("left", "R"), ("right", "L")]
-    assert (left["attributes"]["reason"], right["attributes"]["reason"]) == ("cut", "")
+    assert (left["attributes"]["reason"], right["attributes"]["reason"]) == ("cut; metal", "")
 
 
-def test_write_coco_has_the_decision_and_no_score_that_is_not_known(
+def test_open_coco_has_the_decision_and_no_score_that_is_not_known(
     tmp_path: Path, knees: Knees
 ) -> None:
     placed = replace(knees[0], loss=math.nan, decision="corrected", laterality_source="user")
@@ -79,7 +79,7 @@ def test_write_coco_has_the_decision_and_no_score_that_is_not_known(
     assert told == ("corrected", "user")
 
 
-def test_write_coco_landmarks_are_keypoints(tmp_path: Path, knees: Knees) -> None:
+def test_open_coco_landmarks_are_keypoints(tmp_path: Path, knees: Knees) -> None:
     known = replace(knees[0], landmarks={"rim": (10.5, 20.0), "tip": (301.0, 20.0)})
     coco = written(tmp_path, [("a.dcm", SIZE, (known, knees[1]))], ["rim", "tip"])
     assert coco["categories"][0]["keypoints"] == ["rim", "tip"]
@@ -89,17 +89,13 @@ def test_write_coco_landmarks_are_keypoints(tmp_path: Path, knees: Knees) -> Non
     assert second["keypoints"] == [0] * 6
 
 
-def test_write_coco_without_films(tmp_path: Path) -> None:
+def test_open_coco_without_films(tmp_path: Path) -> None:
     coco = written(tmp_path, [])
     assert (coco["images"], coco["annotations"]) == ([], [])
 
 
-def test_write_coco_takes_films_one_by_one_with_any_name(tmp_path: Path, knees: Knees) -> None:
+def test_open_coco_takes_films_with_any_name(tmp_path: Path, knees: Knees) -> None:
     names = ['a"b\n.dcm', "骨.png", "\udcff.dcm"]
-
-    def films() -> Iterator[tuple[str, tuple[int, int], Knees]]:
-        yield from ((name, SIZE, knees) for name in names)
-
-    coco = written(tmp_path, films())
+    coco = written(tmp_path, [(name, SIZE, knees) for name in names])
     assert [image["file_name"] for image in coco["images"]] == names
     assert [item["id"] for item in coco["annotations"]] == [1, 2, 3, 4, 5, 6]

@@ -1,4 +1,4 @@
-"""Labelled tibial plateaus: where the knees are known to be, from a CSV file."""
+"""Labels: where the tibial plateaus of films are known to be, from a CSV file."""
 
 import csv
 import io
@@ -19,11 +19,9 @@ SIDE_NAMES: Final = {"l": "left", "r": "right", "left": "left", "right": "right"
 OTHER: Final = "other"  # source of films whose names do not tell it
 LABEL_COLUMNS: Final = ("id", "knee", "x1", "y1", "x2", "y2")
 PHANTOM_COLUMNS: Final = (
-    "film",
-    "side",
-    *(f"{name}_{axis}_px" for name in PLATEAU_MARGINS for axis in ("x", "y")),
-    "negative",
-    "implant",
+    *("film", "side"),
+    *(f"{name}_{axis}_px" for name in PLATEAU_MARGINS for axis in "xy"),
+    *("negative", "implant"),
 )
 
 LabelRow = Mapping[str, str]
@@ -42,14 +40,14 @@ class LabelledKnee:
 
 
 @dataclass(frozen=True, slots=True)
-class GroundTruth:
+class Labels:
     """All labelled knees of a file."""
 
     path: Path
     knees: tuple[LabelledKnee, ...]
     left_out: int  # labels that are flagged as unusable
 
-    def leave_out(self, film: str, side: str) -> "GroundTruth":
+    def leave_out(self, film: str, side: str) -> "Labels":
         """Return the labels without that of the knee in one half of a film."""
         names = _names(film)
         kept = (knee for knee in self.knees if knee.side != side or knee.film not in names)
@@ -72,21 +70,18 @@ class GroundTruth:
             candidates = named.get(knee.film, [])
             if len(candidates) > 1:
                 raise SettingsError(
-                    f"{self.path}: {knee.film} may be {candidates[0]} or {candidates[1]}; expected "
-                    "one film of this name; evaluate their folders one by one, or rename them"
+                    f"{self.path}: the label of {knee.film} fits both {candidates[0]} and "
+                    f"{candidates[1]}. Evaluate their folders one by one, or rename a film."
                 )
             for film in candidates:
                 if knee.side in matched.setdefault(film, {}):
                     raise SettingsError(
-                        f"{self.path}: {film}, {knee.side}: labelled twice; expected one row a "
-                        "knee; remove the other"
+                        f"{self.path}: the {knee.side} knee of {film} is labelled twice."
                     )
                 matched[film][knee.side] = knee
         if not matched:
-            raise SettingsError(
-                f"{self.path}: no film is labelled in it; expected names of films, as "
-                f"{PurePath(films[0]).stem if films else 'film'}; check both"
-            )
+            example = f", such as {PurePath(films[0]).stem}" if films else ""
+            raise SettingsError(f"{self.path} labels none of the films{example}.")
         return {film: tuple(knees.values()) for film, knees in matched.items()}
 
 
@@ -95,7 +90,7 @@ def _names(film: str) -> set[str]:
     return {film, PurePath(film).name, PurePath(film).stem}
 
 
-def load_ground_truth(path: Path) -> GroundTruth:
+def load_labels(path: Path) -> Labels:
     """Read labels: `id, knee, x1, y1, x2, y2[, flag][, source]`, or the truth.csv of phantoms.
 
     Raises:
@@ -108,26 +103,22 @@ def load_ground_truth(path: Path) -> GroundTruth:
         parse = _parse_phantom
     else:
         raise SettingsError(
-            f"{path}: columns {', '.join(sorted(names))[:200] or 'none'}; expected "
-            f"{', '.join(LABEL_COLUMNS)} and perhaps flag, or those of a truth.csv that kneematch "
-            "synth wrote; check the header"
+            f"{path} is neither a table with the columns {', '.join(LABEL_COLUMNS)} nor a "
+            "truth.csv of `kneematch synth`."
         )
     knees, left_out = [], 0
     for line, row in rows:
         try:
             knee = parse(row)
         except (KeyError, ValueError) as error:
-            raise SettingsError(
-                f"{path}, line {line}: {error}; expected a film, a side and two points that "
-                "differ; correct the row"
-            ) from error
+            raise SettingsError(f"{path}, line {line}: {error}.") from error
         if knee is None:
             left_out += 1
         else:
             knees.append(knee)
     if not knees:
-        raise SettingsError(f"{path}: no knee to compare with; expected a row each; check the file")
-    return GroundTruth(path, tuple(knees), left_out)
+        raise SettingsError(f"{path} has no label that can be used.")
+    return Labels(path, tuple(knees), left_out)
 
 
 def read_label_rows(path: Path) -> tuple[set[str], list[tuple[int, LabelRow]]]:
@@ -138,10 +129,8 @@ def read_label_rows(path: Path) -> tuple[set[str], list[tuple[int, LabelRow]]]:
         names = set(reader.fieldnames or ())
         rows: list[tuple[int, LabelRow]] = [(reader.line_num, row) for row in reader]
     except (OSError, ValueError, csv.Error) as error:
-        what = error.strerror if isinstance(error, OSError) else error
-        raise SettingsError(
-            f"{path}: {what}; expected labels of knees as CSV; check the path"
-        ) from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise SettingsError(f"The labels {path} cannot be read as CSV: {why}.") from error
     return names, rows
 
 
@@ -163,10 +152,13 @@ def _parse_phantom(row: LabelRow) -> LabelledKnee:
 
 
 def _knee(film: str, side: str, points: Sequence[str], source: str) -> LabelledKnee:
+    half = SIDE_NAMES.get(side.strip().lower())
     x1, y1, x2, y2 = map(float, points)
     left, right = sorted([(x1, y1), (x2, y2)])
-    if not (film and 0 < math.dist(left, right) < math.inf):
-        raise ValueError(f"{film or 'no film'} and points {left} and {right}")
-    if side.strip().lower() not in SIDE_NAMES:
-        raise ValueError(f"side {side!r}")
-    return LabelledKnee(PurePath(film).name, SIDE_NAMES[side.strip().lower()], left, right, source)
+    if not film:
+        raise ValueError("the row names no film")
+    if half is None:
+        raise ValueError(f"the side {side!r} is neither left nor right")
+    if not 0 < math.dist(left, right) < math.inf:
+        raise ValueError("the two points must be finite and differ")
+    return LabelledKnee(PurePath(film).name, half, left, right, source)

@@ -17,11 +17,12 @@ from kneematch.films.annotation import load_annotation, save_annotation
 from kneematch.films.read import read
 from kneematch.films.write import write_png16
 from kneematch.knee.detector import Detector
-from kneematch.models.model_file import shipped_model
+from kneematch.models.model_file import builtin_model
+from kneematch.run import visit
 from kneematch.run.config import DetectConfig
-from kneematch.run.pipeline import detect_files, detect_folder
-from kneematch.run.journal import Journal
+from kneematch.run.database import Run
 from kneematch.run.outputs.tables import TABLES
+from kneematch.run.pipeline import detect_files, detect_folder
 from tables import read_table
 
 CONFIG = DetectConfig(method="neural", device="cpu", workers=0)
@@ -54,15 +55,13 @@ def written(folder: Path) -> set[str]:
 
 def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
     """Let the search of any other film fail the test."""
-    from kneematch.knee import loading
-
-    read = loading.read_isolated
+    read = visit.read_isolated
 
     def checked(path: str) -> Any:
         assert path in films
         return read(path)
 
-    monkeypatch.setattr(loading, "read_isolated", checked)
+    monkeypatch.setattr(visit, "read_isolated", checked)
 
 
 def test_detect_folder_writes_everything_that_is_requested(
@@ -75,13 +74,13 @@ def test_detect_folder_writes_everything_that_is_requested(
     result = detect_folder(named, out, config)
     assert (result.films, result.knees, result.failed) == (3, 6, 1)
     assert named[1] in result.reasons[0]
-    assert result.unmade == 0  # the PNG is no DICOM to export, which is no failure
-    assert "--export dicom: 1 of 3 films with knees are not DICOM" in caplog.text
+    assert result.missing == 0  # the PNG is no DICOM to export, which is no failure
+    assert "Exported 2 of 3 films; the other 1 are not DICOM." in caplog.text
     sides, objects = ("left", "right"), ("report", "state", "picture")
     assert written(out) == {
         *TABLES,
-        *("failures.csv", "journal.jsonl", "run.json", "report.html", "coco.json", "crops.csv"),
-        "artifacts.csv",
+        *("failures.csv", "run.json", "report.html", "coco.json", "crops.csv", "artifacts.csv"),
+        *("run.sqlite", "thumbnails.sqlite"),
         *(f"overlays/{name}.png" for name in ("a", "b", "a-2")),
         *(f"crops/{name}-{side}.png" for name in ("a", "b", "a-2") for side in sides),
         *(f"dicom-objects/{name}-{kind}.dcm" for name in "ab" for kind in objects),
@@ -99,7 +98,7 @@ def test_detect_folder_writes_everything_that_is_requested(
     assert result.review == review
     assert set(run["sha256"]) == {"model"}
     assert len(json.loads((out / "coco.json").read_text())["images"]) == 3
-    assert (out / "report.html").read_text().count("<img ") == 3
+    assert (out / "report.html").read_text().count("<image ") == 3
 
 
 def test_detect_folder_warns_of_templates_beside_the_joint_and_without_landmarks(
@@ -119,8 +118,9 @@ def test_detect_folder_warns_of_templates_beside_the_joint_and_without_landmarks
     config = replace(config, export=("markups", "pts"), force=True)
     detect_folder(films / "phantom-00001.dcm", out, config)
     assert {row["method"] for row in read_table(out / "detections.csv")} == {"neural+sharpen"}
-    assert "--export markups and pts: files without points" in caplog.text
-    assert "has its middle in the fine box); neural+sharpen is used instead" in caplog.text
+    assert "The landmark files have no points" in caplog.text
+    assert "cannot be found by the method locator" in caplog.text
+    assert "The method neural+sharpen is used instead" in caplog.text
 
 
 def test_detect_folder_finds_what_detect_finds(films: Path, out: Path, detector: Detector) -> None:
@@ -158,7 +158,9 @@ def test_detect_files_resumes_only_what_is_missing(
     named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = detect_files(named, out, replace(CONFIG, overlays=True))
-    monkeypatch.setattr(Detector, "find", None)  # so that nothing can be searched again
+    monkeypatch.setattr(
+        Detector, "detect_radiographs", None
+    )  # so that nothing can be searched again
     pictures = out / "overlays"
     (pictures / "b.png").unlink()
     os.utime(pictures / "a.png", ns=(2 * 10**18, 2 * 10**18))
@@ -234,7 +236,7 @@ def test_detect_files_makes_artifacts_again_when_their_settings_change(
     first = content(out)
     for path in (out / "crops").iterdir():  # whatever the dates are
         os.utime(path, ns=(4 * 10**18, 4 * 10**18))
-    monkeypatch.setattr(Detector, "find", None)
+    monkeypatch.setattr(Detector, "detect_radiographs", None)
     detect_files(named, out, replace(config, crop_mm=100.0))
     second = content(out)
     changed = {name for name in second if first[name] != second[name]}
@@ -249,19 +251,15 @@ def test_detect_files_makes_artifacts_again_when_their_settings_change(
 def test_detect_files_trusts_no_artifact_that_a_killed_run_may_have_replaced(
     named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Crops of other settings are written, but the journal is not told; then the first return."""
+    """Crops of other settings are written, but the database is not told; then the first return."""
     config = replace(CONFIG, crops=True)
     detect_files(named, out, config)
     first = content(out / "crops")
-    note, calls = Journal.note_made, []
 
-    def note_once(self: Journal, made: Any) -> None:
-        calls.append(1)
-        if len(calls) > 1:
-            raise KeyboardInterrupt
-        note(self, made)
+    def stop(self: Run, films: object) -> None:
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(Journal, "note_made", note_once)
+    monkeypatch.setattr(Run, "save", stop)
     with pytest.raises(KeyboardInterrupt):
         detect_files(named, out, replace(config, crop_mm=100.0))
     monkeypatch.undo()
@@ -293,10 +291,7 @@ def test_detect_files_refuses_a_folder_that_a_run_is_writing_to(
     detect_files(named, out, CONFIG)
     before = content(out)
     for config in (CONFIG, replace(CONFIG, force=True), replace(CONFIG, resume=True)):
-        with (
-            Journal(out / "journal.jsonl"),
-            pytest.raises(SettingsError, match="another run is writing to it"),
-        ):
+        with Run(out), pytest.raises(SettingsError, match="Another process is working on"):
             detect_files(named, out, config)
     assert content(out) == before
 
@@ -307,7 +302,7 @@ def test_detect_files_takes_the_longest_file_names(films: Path, out: Path) -> No
         shutil.copy(films / "phantom-00000.dcm", film)
     config = replace(CONFIG, overlays=True, crops=True, export=("dicom", "markups", "pts"))
     result = detect_files(named, out, config)
-    assert (result.films, result.unmade) == (2, 0)
+    assert (result.films, result.missing) == (2, 0)
     assert len(content(out / "crops")) == 4
     assert detect_files(named, out, config) == result
 
@@ -325,7 +320,7 @@ def test_detect_files_maps_every_artifact_to_its_film_and_knee(named: list[str],
 
 def test_detect_files_creates_nothing_without_a_film(out: Path) -> None:
     for films in (["flims.dcm"], ["a.dcm", "b.dcm"]):
-        with pytest.raises(SettingsError, match=f"{films[0]}: not there"):
+        with pytest.raises(SettingsError, match=f"No such file or folder: {films[0]}"):
             detect_files(films, out, CONFIG)
     assert not out.exists()
 
@@ -338,7 +333,7 @@ def test_detect_files_refuses_an_archive_that_is_not_there_any_more(
     before = content(out)
     for film in named:
         Path(film).unlink(missing_ok=True)
-    with pytest.raises(SettingsError, match="not there, nor is any of the 3 others"):
+    with pytest.raises(SettingsError, match=r"No such file or folder: .* and 3 others"):
         detect_files(named, out, CONFIG)
     assert content(out) == before
 
@@ -370,22 +365,9 @@ def test_detect_files_goes_on_when_a_film_is_gone_before_it_is_drawn(
     detect_files(named, out, CONFIG)
     Path(named[0]).unlink()
     result = detect_files(named, out, replace(CONFIG, overlays=True, resume=True))
-    assert (result.films, result.unmade) == (3, 1)
-    assert named[0] in result.unmade_reasons[0]
+    assert (result.films, result.missing) == (3, 1)
+    assert named[0] in result.missing_reasons[0]
     assert {path.name for path in (out / "overlays").iterdir()} == {"b.png", "a-2.png"}
-
-
-def test_detect_files_writes_a_report_without_a_picture_that_fails(
-    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from kneematch.knee import overlay
-
-    def fail(*found: object, **options: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(overlay, "draw_detections", fail)
-    assert detect_files(named[:1], out, CONFIG).knees == 2
-    assert (out / "report.html").read_text().count("<img ") == 0
 
 
 def test_detect_files_writes_the_same_bytes_with_workers(named: list[str], out: Path) -> None:
@@ -395,14 +377,14 @@ def test_detect_files_writes_the_same_bytes_with_workers(named: list[str], out: 
     assert replace(shared, out=out) == alone
     assert written(elsewhere) == written(out)
     for name in sorted(written(out)):
-        if name not in ("run.json", "report.html", "journal.jsonl"):
+        if name not in ("run.json", "report.html", "run.sqlite", "thumbnails.sqlite"):
             assert (elsewhere / name).read_bytes() == (out / name).read_bytes()
 
 
 def test_detect_files_takes_paths_of_a_template_and_a_model(
     named: list[str], template: str, out: Path
 ) -> None:
-    config = replace(CONFIG, template=Path(template), model=shipped_model(), workers=1)
+    config = replace(CONFIG, template=Path(template), model=builtin_model(), workers=1)
     assert detect_files(named[:1], out, config).knees == 2
 
 
@@ -423,27 +405,26 @@ def test_detect_files_refuses_to_continue_with_other_settings(
         "model": {"model": str(_other_model(tmp_path))},
         "knees": {"knees": "1"},
     }
-    with pytest.raises(SettingsError, match=f"--{change} was .* and is .*--force"):
+    with pytest.raises(SettingsError, match=f"--{change} was .* and is"):
         detect_files(named, out, replace(config, **changed[change]))
     assert content(out) == before
 
 
 def _other_model(folder: Path) -> Path:
     """A model with the built-in one's networks, in a file of other bytes."""
-    from kneematch.models.model_file import load_model, save_model, shipped_model
+    from kneematch.models.model_file import builtin_model, load_model, save_model
 
-    model = load_model(shipped_model())
+    model = load_model(builtin_model())
     save_model(folder / "other.safetensors", replace(model, settings={"note": "another file"}))
     return folder / "other.safetensors"
 
 
 def test_detect_files_refuses_the_folder_of_an_older_version(named: list[str], out: Path) -> None:
     out.mkdir()
-    (out / "ledger.jsonl").write_text('{"format": "kneematch-ledger/1"}\n')
-    for config in (CONFIG, replace(CONFIG, resume=True)):
-        with pytest.raises(SettingsError, match=r"there is a run of version 0\.1 already"):
-            detect_files(named, out, config)
-    assert written(out) == {"ledger.jsonl"}
+    (out / "journal.jsonl").write_text('{"format": "kneematch-journal/1"}\n')
+    with pytest.raises(SettingsError, match=r"holds a run of kneematch 0\.2"):
+        detect_files(named, out, CONFIG)
+    assert written(out) == {"journal.jsonl"}
     assert detect_files(named, out, replace(CONFIG, force=True)).knees == 6
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.ground_truth import GroundTruth, LabelledKnee, load_ground_truth
+from kneematch.evaluation.labels import LabelledKnee, Labels, load_labels
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from kneephantoms.phantom import phantom
@@ -28,8 +28,8 @@ def labels(folder: Path, text: str = LABELS) -> Path:
     return path
 
 
-def test_load_ground_truth_leaves_out_flagged_labels(tmp_path: Path) -> None:
-    truth = load_ground_truth(labels(tmp_path))
+def test_load_labels_leaves_out_flagged_labels(tmp_path: Path) -> None:
+    truth = load_labels(labels(tmp_path))
     assert truth.left_out == 2
     assert truth.knees == (
         LabelledKnee("dev-knee-01", "left", (100, 300), (300, 300), "knee"),
@@ -38,19 +38,15 @@ def test_load_ground_truth_leaves_out_flagged_labels(tmp_path: Path) -> None:
     )
 
 
-def test_load_ground_truth_gives_unknown_sources_a_common_name(tmp_path: Path) -> None:
-    text = "id,knee,x1,y1,x2,y2\n9001,L,1,1,2,2\n9002-77,L,1,1,2,2\n"
-    assert {knee.source for knee in load_ground_truth(labels(tmp_path, text)).knees} == {"other"}
+def test_load_labels_takes_sources_from_their_column_or_from_names(tmp_path: Path) -> None:
+    text = "id,knee,x1,y1,x2,y2,source\n91,L,1,1,2,2,\n92-77,L,1,1,2,2,\na-knee,L,1,1,2,2,Oulu\n"
+    knees = load_labels(labels(tmp_path, text)).knees
+    assert [knee.source for knee in knees] == ["other", "other", "Oulu"]
 
 
-def test_load_ground_truth_prefers_the_column_of_sources(tmp_path: Path) -> None:
-    text = "id,knee,x1,y1,x2,y2,source\ndev-knee-01,L,1,1,2,2,Oulu\n"
-    assert load_ground_truth(labels(tmp_path, text)).knees[0].source == "Oulu"
-
-
-def test_load_ground_truth_reads_the_truth_of_phantoms(tmp_path: Path) -> None:
+def test_load_labels_reads_the_truth_of_phantoms(tmp_path: Path) -> None:
     config = SynthConfig(count=2, size=(300, 360), seed=5, workers=0)
-    truth = load_ground_truth(synthesize(tmp_path / "films", config).truth)
+    truth = load_labels(synthesize(tmp_path / "films", config).truth)
     assert len(truth.knees) == 4
     for k, knee in enumerate(truth.knees):
         known = phantom(5 + k // 2, size=(300, 360))
@@ -60,46 +56,46 @@ def test_load_ground_truth_reads_the_truth_of_phantoms(tmp_path: Path) -> None:
             assert knee.source == ("negative" if known.negative else "ordinary")
 
 
-def test_load_ground_truth_lists_implants_as_a_source(tmp_path: Path) -> None:
+def test_load_labels_lists_implants_as_a_source(tmp_path: Path) -> None:
     columns = "film,side,plateau_medial_x_px,plateau_medial_y_px,plateau_lateral_x_px"
     text = f"{columns},plateau_lateral_y_px,negative,implant\n" + "".join(
         f"a.dcm,{side},1,1,9,1,{negative},{implant}\n"
         for side, negative, implant in [("left", 0, "nail"), ("right", 1, "")]
     )
-    knees = load_ground_truth(labels(tmp_path, text)).knees
+    knees = load_labels(labels(tmp_path, text)).knees
     assert [knee.source for knee in knees] == ["implant", "negative"]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("id,knee,x1\na,L,1\n", "columns id, knee, x1; expected id, knee, x1, y1, x2, y2"),
-        ("", "columns none"),
-        (HEADER, "no knee"),
+        ("id,knee,x1\na,L,1\n", "columns id, knee, x1, y1, x2, y2"),
+        ("", "neither a table"),
+        (HEADER, "no label"),
         (HEADER + "a,L,1,2,x,4,\n", "line 2"),
         (HEADER + "a,L,1,2\n", "line 2"),
         (HEADER + "a,middle,1,2,3,4,\n", "side 'middle'"),
-        (HEADER + "a,L,1,2,1,2,\n", "points that differ"),
+        (HEADER + "a,L,1,2,1,2,\n", "finite and differ"),
         (HEADER + "a,L,1,2,inf,2,\n", "line 2"),
-        (HEADER + ",L,1,2,3,4,\n", "no film"),
+        (HEADER + ",L,1,2,3,4,\n", "names no film"),
     ],
 )
-def test_load_ground_truth_refuses_other_files(tmp_path: Path, text: str, message: str) -> None:
+def test_load_labels_refuses_other_files(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        load_ground_truth(labels(tmp_path, text))
+        load_labels(labels(tmp_path, text))
 
 
-def test_load_ground_truth_refuses_unreadable_files(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="check the path"):
-        load_ground_truth(tmp_path / "none.csv")
+def test_load_labels_refuses_unreadable_files(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load_labels(tmp_path / "none.csv")
     (tmp_path / "film.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SettingsError, match="expected labels"):
-        load_ground_truth(tmp_path / "film.csv")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load_labels(tmp_path / "film.csv")
 
 
-def known(*names: str) -> GroundTruth:
+def known(*names: str) -> Labels:
     knees = [LabelledKnee(name, "left", (100, 300), (300, 300), "other") for name in names]
-    return GroundTruth(Path("labels.csv"), tuple(knees), 0)
+    return Labels(Path("labels.csv"), tuple(knees), 0)
 
 
 def test_match_finds_films_by_name_or_stem_in_any_folder() -> None:
@@ -109,13 +105,13 @@ def test_match_finds_films_by_name_or_stem_in_any_folder() -> None:
 
 
 def test_match_refuses_labels_of_other_films() -> None:
-    with pytest.raises(SettingsError, match=r"no film is labelled in it; .* as one;"):
+    with pytest.raises(SettingsError, match="labels none of the films, such as one"):
         known("two").match(["a/one.jpg"])
 
 
 def test_match_refuses_an_ambiguous_name_only_if_it_is_labelled() -> None:
     films = ["a/one.jpg", "b/one.dcm", "b/two.dcm"]
-    with pytest.raises(SettingsError, match=r"one may be a/one\.jpg or b/one\.dcm"):
+    with pytest.raises(SettingsError, match=r"fits both a/one\.jpg and b/one\.dcm"):
         known("one").match(films)
     assert list(known("two", "one.dcm").match(films)) == ["b/two.dcm", "b/one.dcm"]
 
@@ -128,5 +124,5 @@ def test_match_refuses_a_knee_that_is_labelled_twice() -> None:
 @pytest.mark.parametrize("name", ["/a/one.dcm", "one.dcm", "one"])
 def test_leave_out_removes_one_knee_however_its_film_is_named(name: str) -> None:
     knees = [LabelledKnee(name, side, (1, 3), (3, 3), "any") for side in ("left", "right")]
-    truth = GroundTruth(Path("labels.csv"), tuple(knees), 0)
+    truth = Labels(Path("labels.csv"), tuple(knees), 0)
     assert truth.leave_out("/a/one.dcm", "left").knees == (knees[1],)

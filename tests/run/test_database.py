@@ -1,0 +1,165 @@
+"""The database of a run: what is stored comes back, and nothing is lost or shared by accident."""
+
+import errno
+import fcntl
+import os
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from detections import make_detection
+from kneematch.errors import SettingsError
+from kneematch.films.files import FileVersion
+from kneematch.knee.decision import Area, Decision
+from kneematch.knee.detection import Detection
+from kneematch.run.database import Run
+from kneematch.run.film_record import FilmRecord
+
+KNEE = make_detection("left", (40.5, 50.25), (30.0, 40.0), 3.0, landmarks={"margin": (1.5, 2.0)})
+AREA = Area.from_detection(KNEE)
+ODD = os.fsdecode(b"odd \xff\nname.dcm")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run(tmp_path, create=True)
+
+
+def visited(film: FilmRecord, *knees: Detection) -> FilmRecord:
+    version = FileVersion(10, 20, "abc")
+    found = replace(film, status="ok", size=(100, 80), mm_per_px=0.2, version=version)
+    return replace(found, found=knees, knees=knees, thumbnail=b"webp")
+
+
+def save_one(run: Run, *knees: Detection, path: str = "a.dcm") -> int:
+    (number,) = run.add([path])
+    (film,) = run.to_visit([number])
+    run.save([visited(film, *knees)])
+    return number
+
+
+def test_run_keeps_films_and_knees_exactly(run: Run) -> None:
+    number = save_one(run, KNEE, path=ODD)
+    run.close()
+    with Run(run.out) as again:
+        (film,) = again.records()
+        assert (film.id, film.path, film.size, film.mm_per_px) == (number, ODD, (100, 80), 0.2)
+        assert film.version == FileVersion(10, 20, "abc")
+        assert film.found[0].to_dict() == KNEE.to_dict()
+        assert film.knees[0].to_dict() == KNEE.to_dict()
+        assert again.thumbnail(number) == b"webp"
+        assert again.thumbnail(number + 1) is None
+
+
+def test_run_add_knows_a_film_by_its_absolute_path(run: Run) -> None:
+    first = run.add(["a.dcm", "b/a.dcm"])
+    assert run.add([str(Path("a.dcm").absolute()), "c.dcm", "b/../b/a.dcm"]) == [1, 3, 2]
+    assert first == [1, 2]
+    names = {name for (name,) in run.query("SELECT name FROM films")}
+    assert len(names) == 3
+
+
+def test_run_keeps_the_id_of_a_knee_when_its_film_is_searched_again(run: Run) -> None:
+    save_one(run, KNEE)
+    (before,) = run.query("SELECT id FROM knees")
+    (film,) = run.to_visit([1])
+    run.save([visited(film)])  # no knee any more
+    assert [film.knees for film in run.records()] == [()]
+    run.save([visited(film, KNEE)])
+    assert run.query("SELECT id FROM knees") == [before]
+
+
+def test_run_saves_all_films_of_a_batch_or_none(run: Run) -> None:
+    numbers = run.add(["a.dcm", "b.dcm"])
+    one, two = run.to_visit(numbers)
+    broken = replace(visited(two, KNEE), mm_per_px=object())  # type: ignore[arg-type]
+    with pytest.raises(sqlite3.Error):
+        run.save([visited(one, KNEE), broken])
+    assert list(run.records()) == []
+    assert run.thumbnail(1) is None
+
+
+def test_run_is_for_one_process_at_a_time(run: Run) -> None:
+    with pytest.raises(SettingsError, match="Another process is working on"):
+        Run(run.out)
+    run.close()
+    with Run(run.out):
+        pass
+
+
+def test_run_says_in_one_line_that_it_is_damaged(run: Run) -> None:
+    save_one(run, KNEE)
+    run.close()
+    content = bytearray(run.path.read_bytes())
+    for damage in (b"no database at all", bytes(content[:5000]), bytes(4096) + content[4096:]):
+        run.path.write_bytes(damage)
+        with pytest.raises(SettingsError, match=r"damaged\. The tables beside it are still good"):
+            Run(run.out).close()
+
+
+def test_run_refuses_what_is_not_its_own_file(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").touch()
+    (tmp_path / "run.sqlite").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SettingsError, match="not a regular file"):
+        Run(tmp_path, create=True)
+    assert (tmp_path / "elsewhere").read_bytes() == b""
+    with pytest.raises(SettingsError, match="holds no run"):
+        Run(tmp_path / "nothing")
+
+
+def test_run_works_on_a_disk_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(file: object, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", no_locks)
+    with Run(tmp_path, create=True) as run:
+        save_one(run, KNEE)
+        assert (tmp_path / "run.sqlite.lock").exists()  # SQLite's unix-dotfile
+        with pytest.raises(SettingsError, match=r"If none is, remove .*run\.sqlite\.lock"):
+            Run(tmp_path)
+    assert not (tmp_path / "run.sqlite.lock").exists()
+    with Run(tmp_path) as again:
+        assert len(list(again.records())) == 1
+
+
+def test_run_decide_adds_and_revoke_takes_back(run: Run) -> None:
+    number = save_one(run, KNEE)
+    assert run.revoke() is None
+    run.decide(number, "left", Decision("accepted", AREA))
+    run.decide(number, "left", Decision("rejected", AREA))
+    knee = run.decide(number, "right", Decision("corrected", AREA, height_px=30.0))
+    states = "SELECT side, state FROM knees ORDER BY side"
+    assert run.query(states) == [("left", "rejected"), ("right", "corrected")]
+    assert run.decided() == [number]
+    assert run.revoke() == (knee, Decision("corrected", AREA, height_px=30.0))
+    run.revoke()
+    assert run.query(states) == [("left", "accepted"), ("right", "")]
+    assert run.query("SELECT COUNT(*) FROM decisions") == [(5,)]  # rows are only added
+    (film,) = run.to_visit([number])
+    assert film.decisions == {"left": Decision("accepted", AREA)}
+    assert film.last_decision == 5
+    run.save([film])
+    assert run.decided() == []
+
+
+def test_run_counts_decisions_about_areas_that_have_moved(run: Run) -> None:
+    number = save_one(run, KNEE)
+    run.decide(number, "left", Decision("accepted", AREA))
+    assert run.count_outdated_decisions() == 0
+    (film,) = run.to_visit([number])
+    moved = make_detection("left", (45.5, 50.25), (30.0, 40.0), 3.0)
+    run.save([visited(film, moved)])
+    assert run.count_outdated_decisions() == 1
+    run.save([visited(film)])
+    assert run.count_outdated_decisions() == 1
+    run.decide(number, "left", Decision("rejected", AREA))
+    assert run.count_outdated_decisions() == 0  # there is no knee, as the reviewer says
+
+
+def test_run_check_names_the_setting_that_differs(run: Run) -> None:
+    run.store(fingerprint={"method": "search", "version": "1"})
+    run.check({"method": "search", "version": "1"})
+    with pytest.raises(SettingsError, match="--method was search and is neural"):
+        run.check({"method": "neural", "version": "1"})

@@ -1,0 +1,84 @@
+"""The robust energy: local contrast, low contrast, and what it shares with the paper's."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from kneematch.search.robust_energy import normalize_local_contrast, robust_problem
+
+SIZE = (160, 100)
+
+
+def test_robust_problem_has_a_term_for_the_local_contrast(clouds: Callable, cut: Callable) -> None:
+    template, _ = cut(clouds())
+    film, local = robust_problem(clouds(1, 2), template).terms
+    assert film.weight + local.weight == 1
+    assert local.images.shape == (1, 2, 96, 60)
+    assert torch.equal(local.template.image, template.local_contrast)
+    with pytest.raises(ValueError, match="no local contrast"):
+        robust_problem(clouds(1, 2), replace(template, local_contrast=None))
+
+
+def test_robust_problem_has_a_low_energy_only_at_the_template(
+    clouds: Callable, cut: Callable
+) -> None:
+    template, theta = cut(clouds())
+    near = torch.stack([theta, theta + torch.tensor([0.02, 0.05, 0.0, 0.0])])[:, None].float()
+    images = clouds().expand(2, 1, 192, 120)
+    here, aside = robust_problem(images, template).energy(near).tolist()
+    assert here < 0.05
+    assert aside > here + 0.1
+    changed = robust_problem(3 - 2 * images, template).energy(near)
+    assert changed.tolist() == pytest.approx([here, aside], abs=1e-4)
+
+
+@pytest.mark.parametrize("grey", [0.0, 0.7, 1.0])
+def test_robust_problem_of_a_constant_film_is_finite_with_its_gradient(
+    clouds: Callable, cut: Callable, grey: float
+) -> None:
+    template, theta = cut(clouds())
+    there = theta.float().expand(1, 2, 4).clone().requires_grad_()
+    loss = robust_problem(torch.full((1, 2, 192, 120), grey), template).losses(there)
+    loss.sum().backward()
+    assert loss.min() > 0.9  # it matches nothing
+    assert bool(there.grad.isfinite().all())
+
+
+def texture(seed: int = 0) -> Tensor:
+    """Grain of a few pixels around a middle grey."""
+    noise = torch.randn(1, 1, *SIZE, generator=torch.Generator().manual_seed(seed))
+    return 0.5 + 0.1 * torch.nn.functional.avg_pool2d(noise, 3, stride=1, padding=1)[0, 0]
+
+
+def likeness(a: Tensor, b: Tensor) -> float:
+    a, b = a - a.mean(), b - b.mean()
+    return float((a * b).sum() / (a.norm() * b.norm()))
+
+
+@pytest.mark.parametrize(("gain", "offset"), [(3.0, 0.0), (0.2, 5.0), (1.0, -2.0)])
+def test_normalize_local_contrast_ignores_gain_and_offset(gain: float, offset: float) -> None:
+    image = texture().double()
+    assert torch.allclose(
+        normalize_local_contrast(gain * image + offset), normalize_local_contrast(image), atol=1e-9
+    )
+
+
+def test_normalize_local_contrast_of_a_negative_is_the_negative() -> None:
+    image = texture().double()
+    assert torch.allclose(
+        normalize_local_contrast(1 - image), -normalize_local_contrast(image), atol=1e-9
+    )
+
+
+def test_normalize_local_contrast_removes_slow_changes() -> None:
+    image = texture()
+    shaded = image + torch.linspace(0, 0.3, SIZE[0])[:, None]
+    assert likeness(image, shaded) < 0.7
+    inner = (..., slice(10, -10), slice(10, -10))
+    assert (
+        likeness(normalize_local_contrast(image)[inner], normalize_local_contrast(shaded)[inner])
+        > 0.95
+    )
