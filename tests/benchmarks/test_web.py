@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import web
-from kneematch.web.knee_rows import RowQuery
+from kneematch.web.knee_rows import RowQuery, row_order
 from kneematch.web.review_session import ReviewSession
 
 
@@ -15,5 +15,6 @@ def test_make_run_makes_a_run_that_can_be_reviewed(
     monkeypatch.setattr(web, "DISTINCT", 1)
     monkeypatch.setattr(web, "RUN_FILM", (300, 250))
     session = ReviewSession(web.make_run(tmp_path, rows=8), Path())
-    assert len(session.order(RowQuery())) == 8
+    with session.run() as run:
+        assert len(row_order(run, RowQuery())) == 8
     session.close()

@@ -239,7 +239,7 @@ def test_auth_logs_each_refusal_as_one_line(
 def test_open_port_listens_on_this_machine_only() -> None:
     with open_port() as listening:
         assert listening.getsockname()[0] == "127.0.0.1"
-        with pytest.raises(SettingsError, match="expected a free one"):
+        with pytest.raises(SettingsError, match="cannot be used"):
             open_port(listening.getsockname()[1])
 
 

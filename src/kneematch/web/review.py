@@ -13,7 +13,7 @@ from kneematch.knee.detection import REJECTED, Detection
 from kneematch.run.apply import apply_review
 from kneematch.web.bone_outlines import Borders, borders_of
 from kneematch.web.films import film_jpeg
-from kneematch.web.knee_rows import Row, RowQuery, count_reasons, count_states
+from kneematch.web.knee_rows import Row, RowQuery, count_reasons, count_states, row_order
 from kneematch.web.review_session import DecisionRequest, ReviewSession, Side, finite
 from kneematch.web.server import page_app
 
@@ -36,11 +36,11 @@ def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
     @app.get("/api/start")
     def start() -> dict[str, Any]:
         with session.run() as run:
-            counts, reasons = count_states(run), count_reasons(run)
+            counts, reasons, last = count_states(run), count_reasons(run), run.newest_decision()
         return {
             "run": session.out.resolve().name,
             "reasons": reasons,
-            "last": session.last_row(),
+            "last": last and last[1],
             "counts": counts,
             "no_loss": session.no_loss_reason,
             "measured": session.outliner is not None,
@@ -49,7 +49,9 @@ def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
 
     @app.get("/api/order")
     def order(query: Annotated[RowQuery, Depends(RowQuery)]) -> Response:
-        return JSONResponse({"rows": session.order(query)})  # quicker than FastAPI's encoder
+        with session.run() as run:
+            keys = row_order(run, query)
+        return JSONResponse({"rows": keys})  # quicker than FastAPI's encoder
 
     @app.get("/api/rows")
     def rows(numbers: Keys) -> list[Any]:
@@ -88,7 +90,9 @@ def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
 
     @app.get("/thumbnail/{film}")
     def thumbnail(film: FilmNumber) -> Response:
-        return Response(session.thumbnail(film), media_type="image/webp")
+        with session.run() as run:
+            picture = run.thumbnail(film)
+        return Response(picture or b"", 200 if picture else 404, media_type="image/webp")
 
     @app.get("/film/{row}")
     def film(row: OneRow) -> Response:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-from kneematch.errors import FilmError, SettingsError
+from kneematch.errors import SettingsError
 from kneematch.films.discovery import common_folder
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.run_folder import find_root
@@ -111,33 +111,10 @@ class ReviewSession:
             raise SettingsError(f"The run has no knee {missing[0]}. Load the page again.")
         return [rows[key] for key in keys]
 
-    def order(self, query: RowQuery) -> list[int]:
-        """Return the keys of the rows that match a query, sorted."""
-        with self.run() as run:
-            return row_order(run, query)
-
     def same_film(self, row: Row) -> list[Row]:
         """Return the rows of the knees on the film of a row."""
         with self.run() as run:
             return rows_of_film(run, row.film)
-
-    def last_row(self) -> int | None:
-        """Return the row of the last decision."""
-        with self.run() as run:
-            newest = run.newest_decision()
-        return None if newest is None else newest[1]
-
-    def thumbnail(self, film: int) -> bytes:
-        """Return a small picture of a film as WebP.
-
-        Raises:
-            FilmError: there is none.
-        """
-        with self.run() as run:
-            picture = run.thumbnail(film)
-        if picture is None:
-            raise FilmError("The run has no picture of this film.")
-        return picture
 
     def film(self, row: Row) -> Radiograph:
         """Return the film of a row."""
