@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from kneephantoms.phantom import Phantom, phantom
 from torch import Tensor
 
 from accuracy import other_templates
@@ -45,7 +46,6 @@ from kneematch.paper.problem import Problem
 from kneematch.paper.template import Template
 from kneematch.search import ncc_bank as bank
 from kneematch.search.exhaustive_search import exhaustive_search
-from kneephantoms.phantom import Phantom, phantom
 
 Build = Callable[[Tensor, Template], Terms]
 

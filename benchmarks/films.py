@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from kneephantoms.phantom import Phantom, phantom
 from torch import Tensor
 
 from kneematch.errors import TemplateError
@@ -39,7 +40,6 @@ from kneematch.paper.problem import Solver, make_problem
 from kneematch.paper.split import HALF_SIZE, SIDES, split
 from kneematch.paper.template import Template, cut_from_view, cut_template
 from kneematch.sampling import View, compose, transform
-from kneephantoms.phantom import Phantom, phantom
 
 Result = TypeVar("Result")
 

@@ -13,6 +13,7 @@ import math
 from pathlib import Path
 
 import torch
+from kneephantoms.phantom import Knee, Phantom, phantom
 from torch import Tensor
 
 from kneematch.errors import TemplateError
@@ -22,7 +23,6 @@ from kneematch.paper.energy import energy, paper_terms
 from kneematch.paper.split import SIDES, split, symmetry_axis
 from kneematch.paper.template import cut_from_view
 from kneematch.sampling import View, transform
-from kneephantoms.phantom import Knee, Phantom, phantom
 
 FINE = (1.3, 1.2)  # width and height of the box around a joint, in plateau widths
 EDGE_SHARE = 0.12  # half width of the windows at the margins, in widths of the box

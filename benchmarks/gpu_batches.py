@@ -10,12 +10,12 @@ how many `review` flags differ.
 import argparse
 
 import numpy as np
+from kneephantoms.phantom import phantom
 
 from films import table
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
-from kneephantoms.phantom import phantom
 
 SIZE = (2048, 2494)
 BATCH = 16

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
+from kneephantoms.phantom import exposed_legs, phantom
 from numpy.typing import NDArray
 from PIL import ExifTags, Image
 from scipy import ndimage
@@ -31,7 +32,6 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
 from kneematch.knee.quality import METAL
 from kneephantoms.film_plan import plan_film
-from kneephantoms.phantom import exposed_legs, phantom
 
 KNEE_FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral")
 FRAMINGS = (*KNEE_FRAMINGS, "other")

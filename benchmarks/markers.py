@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
+from kneephantoms.phantom import render
 
 from films import table
 from kneematch.films.radiograph import Radiograph
@@ -24,7 +25,6 @@ from kneematch.films.read import read
 from kneematch.knee.preparation import resolve_laterality
 from kneematch.models.markers import Marker, read_markers
 from kneephantoms.film_plan import plan_film
-from kneephantoms.phantom import render
 
 FIRST_SEED = 60_000_000  # disjoint from those of the training
 

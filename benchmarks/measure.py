@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from kneephantoms.phantom import phantom, true_knees
 from numpy.typing import NDArray
 from scipy.ndimage import affine_transform
 
@@ -37,7 +38,6 @@ from kneematch.models.outlines import JOINT_FRAME, OutlineNetwork
 from kneematch.training.drawn_knees import SUFFIX, DrawnKnee, read_masks
 from kneematch.training.phantom_crops import true_outlines
 from kneephantoms.film_plan import plan_film
-from kneephantoms.phantom import phantom, true_knees
 
 Array = NDArray[np.float64]
 

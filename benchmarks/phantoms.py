@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from kneephantoms.phantom import phantom
 from numpy.typing import NDArray
 from scipy.ndimage import map_coordinates
 
@@ -21,7 +22,6 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
 from kneephantoms.anatomy import femur_border, tibia_border
 from kneephantoms.film_plan import plan_film
-from kneephantoms.phantom import phantom
 
 Array = NDArray[np.float64]
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pydicom
 import torch
+from kneephantoms.phantom import phantom
 from numpy.typing import NDArray
 from pydicom.uid import ExplicitVRLittleEndian
 from skimage.transform import resize
@@ -29,7 +30,6 @@ from kneematch.films.read import read
 from kneematch.films.write import write_dicom
 from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split
-from kneephantoms.phantom import phantom
 from memory import kilobytes
 
 FASTER = 5.0  # target: times faster than the plain script

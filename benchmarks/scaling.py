@@ -40,13 +40,13 @@ from statistics import median
 
 import pydicom
 import torch
+from kneephantoms.phantom import phantom
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000Lossless
 
 from kneematch.knee.detector import Detector
 from kneephantoms.config import SynthConfig, parse_size
 from kneephantoms.dataset import synthesize
-from kneephantoms.phantom import phantom
 
 SAMPLE_S = 0.02
 COMPUTE_S = 6.0

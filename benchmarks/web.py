@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fastapi import FastAPI
+from kneephantoms.phantom import Knee, phantom
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from films import table
@@ -31,7 +32,6 @@ from kneematch.web.annotate import annotate_app
 from kneematch.web.review import review_app
 from kneematch.web.review_session import ReviewSession
 from kneematch.web.server import Credentials, make_server, open_port
-from kneephantoms.phantom import Knee, phantom
 
 CHROMIUM = "/usr/bin/chromium"
 SIZES = {"1280 x 800": (1280, 800), "2560 x 1440": (2560, 1440)}

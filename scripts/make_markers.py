@@ -17,6 +17,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
+from kneephantoms.phantom import render
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from safetensors.torch import save_file
@@ -33,7 +34,6 @@ from kneematch.models.markers import (
 )
 from kneematch.sampling import resize
 from kneephantoms.film_plan import plan_film
-from kneephantoms.phantom import render
 
 FIRST_SEED = 50_000_000  # disjoint from those of any test
 FINER = 3  # letters are drawn this many times larger and then reduced

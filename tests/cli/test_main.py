@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import kneematch
 from kneematch.cli.main import app, main
 from kneematch.cli.terminal import log_to_stderr
-from kneematch.films.write import write_dicom, write_png16
+from kneephantoms.files import write_dicom, write_png16
 
 HEAVY = {"torch", "numpy", "skimage", "pydicom", "PIL"}
 

@@ -30,9 +30,9 @@ from kneematch.evaluation.figures import (
 )
 from kneematch.evaluation.method_run import MethodRun
 from kneematch.evaluation.scores import KneeScore
-from kneematch.films.write import write_png16
 from kneematch.knee.detection import Detection
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from kneephantoms.files import write_png16
 
 Texts = list[tuple[str, str]]  # font, text
 
@@ -83,7 +83,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("films")
     paths = [folder / f"secret-name-{seed}.png" for seed in range(2)]
     for seed, path in enumerate(paths):
-        write_png16(path, phantom(seed, size=(160, 200)).radiograph.pixels)
+        write_png16(path, phantom(seed, size=(160, 200)).pixels)
     return [str(path) for path in paths]
 
 
@@ -236,7 +236,7 @@ SIZE = (160, 200)
 @pytest.fixture(scope="module")
 def outlined(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("films") / "film.png"
-    write_png16(path, phantom(0, size=SIZE).radiograph.pixels)
+    write_png16(path, phantom(0, size=SIZE).pixels)
     return str(path)
 
 
@@ -281,7 +281,7 @@ def test_draw_outlines_shows_the_film_around_the_knees(outlined: str, tmp_path: 
 
 def test_draw_outlines_makes_a_figure_no_taller_than_a_page(tmp_path: Path) -> None:
     path = tmp_path / "tall.png"
-    write_png16(path, phantom(0, size=(400, 160)).radiograph.pixels)
+    write_png16(path, phantom(0, size=(400, 160)).pixels)
     found = area(30, 10), area(90, 340)
     png, _ = saved(draw_outlines([MethodRun("one", {str(path): found})], str(path)), tmp_path)
     with Image.open(png) as picture:

@@ -23,16 +23,17 @@ from kneematch.evaluation.method_run import (
     timing_caption,
 )
 from kneematch.films.annotation import annotate
-from kneematch.films.write import write_png16
 from kneematch.knee.detector import Detector
 from kneematch.knee.loading import load
 from kneematch.knee.preparation import Preparation, PreparedFilm, prepare
 from kneematch.paper.problem import Problem
 from kneematch.paper.template import Template, cut_template
 from kneematch.progress import Advance, no_progress
+from kneephantoms import phantom
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
-from kneephantoms.phantom import phantom
+from kneephantoms.files import write_png16
+from phantom_films import radiograph
 
 SIZE = (320, 400)
 SLEEP_MS = 40
@@ -174,7 +175,7 @@ def test_common_films_are_those_with_as_many_knees_for_every_method(
 @pytest.fixture(scope="module")
 def film(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("film") / "film.png"
-    write_png16(path, phantom(1, size=SIZE).radiograph.pixels)
+    write_png16(path, phantom(1, size=SIZE).pixels)
     return path
 
 
@@ -183,12 +184,12 @@ def template(film: Path) -> Template:
     known = phantom(1, size=SIZE)
     knee = known.knees[1]
     drawn = annotate(film, knee.side, knee.plateau_left, knee.plateau_right)
-    return cut_template(known.radiograph, drawn)[0]
+    return cut_template(radiograph(known), drawn)[0]
 
 
 @pytest.fixture(scope="module")
 def prepared() -> list[PreparedFilm]:
-    made = phantom(1, size=SIZE).radiograph
+    made = radiograph(phantom(1, size=SIZE))
     how = Preparation(locate=False, side_margin=0.0)
     return prepare([load(made, how.device)] * 4, how)
 

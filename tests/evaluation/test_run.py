@@ -15,9 +15,9 @@ from kneematch.errors import SettingsError
 from kneematch.evaluation.config import EvaluateConfig
 from kneematch.evaluation.run import EvaluateResult, evaluate
 from kneematch.films.annotation import annotate, load_annotation, save_annotation
-from kneematch.films.write import write_dicom
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
+from kneephantoms.files import write_dicom
 from tables import read_table
 
 METHODS = ("neural", "search")

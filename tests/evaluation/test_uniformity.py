@@ -19,9 +19,9 @@ from kneematch.evaluation.uniformity import (
     uniformity_table,
 )
 from kneematch.films.csv_text import Cell
-from kneematch.films.write import write_png16
 from kneematch.knee.detection import Detection
-from kneephantoms.phantom import Knee, Phantom, phantom
+from kneephantoms.files import write_png16
+from kneephantoms.rendering import Knee, Phantom, phantom
 
 FILMS = 12
 WIDTH = 1.35  # of an area, in plateaus
@@ -36,7 +36,7 @@ def made(seed: int) -> Phantom:
 def films(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("films")
     for seed in range(FILMS):
-        write_png16(folder / f"{seed}.png", made(seed).radiograph.pixels)
+        write_png16(folder / f"{seed}.png", made(seed).pixels)
     return [str(folder / f"{seed}.png") for seed in range(FILMS)]
 
 

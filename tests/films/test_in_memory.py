@@ -9,7 +9,7 @@ import pytest
 
 from kneematch.errors import FilmError, NotARadiograph, SettingsError
 from kneematch.films.read import is_dataset, radiograph_from_array, radiograph_from_dataset, read
-from kneematch.films.write import write_dicom
+from kneephantoms.files import write_dicom
 
 GRADIENT = np.linspace(0, 1, 4096, dtype=np.float32).reshape(64, 64)
 

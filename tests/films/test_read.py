@@ -17,7 +17,7 @@ from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRLittleEnd
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph, Unreadable
 from kneematch.films.limits import MAX_BYTES
 from kneematch.films.read import is_dicom, is_uncompressed, read
-from kneematch.films.write import write_dicom, write_png16
+from kneephantoms.files import write_dicom, write_png16
 
 SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
 GRADIENT = np.linspace(0, 1, 60 * 80, dtype=np.float32).reshape(60, 80)

@@ -21,7 +21,8 @@ from kneematch.models.locator import (
     shipped_locator,
 )
 from kneematch.sampling import resize
-from kneephantoms.phantom import Phantom, phantom
+from kneephantoms.rendering import Phantom, phantom
+from phantom_films import radiograph
 
 LEFT = Candidate(0.9, 60.0, 100.0, 50.0, 0.0, mirrored=0.9)
 RIGHT = Candidate(0.8, 190.0, 105.0, 52.0, 0.0, mirrored=0.1)
@@ -58,7 +59,7 @@ def test_is_pair_refuses_fibulae_that_point_inwards() -> None:
 )
 def test_locate_knees_finds_the_knees_of_phantoms(framing: str, seed: int) -> None:
     made = phantom(seed, framing=framing)
-    (found,) = locate_knees([torch.from_numpy(made.radiograph.pixels)], shipped_locator())
+    (found,) = locate_knees([torch.from_numpy(made.pixels)], shipped_locator())
     true = sorted(made.knees, key=lambda knee: knee.centre)
     assert len(found) == len(true) > 0
     for place, knee in zip(found, true, strict=True):
@@ -71,9 +72,7 @@ def test_locate_knees_finds_the_knees_of_phantoms(framing: str, seed: int) -> No
 
 def test_locate_knees_looks_at_films_of_any_sizes_together() -> None:
     kinds = ("bilateral", "single", "full_leg", "bilateral")
-    films = [
-        torch.from_numpy(phantom(k, framing=kind).radiograph.pixels) for k, kind in enumerate(kinds)
-    ]
+    films = [torch.from_numpy(phantom(k, framing=kind).pixels) for k, kind in enumerate(kinds)]
     films += [films[0].rot90(1), torch.zeros(64, 80)]
     together = locate_knees(films, shipped_locator())
     assert [len(places) for places in together] == [2, 1, 2, 2, 2, 0]
@@ -97,11 +96,11 @@ def turn_back(point: tuple[float, float], turns: int, size: tuple[int, int]) -> 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
 def test_detector_finds_the_knees_of_a_turned_film(film: Phantom, turns: int) -> None:
-    pixels = np.rot90(film.radiograph.pixels, turns).copy()
+    pixels = np.rot90(film.pixels, turns).copy()
     detector = Detector.load(device="cpu")
-    upright, turned = detector.detect([film.radiograph, replace(film.radiograph, pixels=pixels)])
+    upright, turned = detector.detect([radiograph(film), replace(radiograph(film), pixels=pixels)])
     for one, other in zip(upright, turned, strict=True):
-        back = turn_back(other.centre, turns, film.radiograph.size)
+        back = turn_back(other.centre, turns, radiograph(film).size)
         assert back == pytest.approx(one.centre, abs=0.03 * one.width_px)
         assert other.side == one.side
         assert f"film turned by {90 * turns} degrees" in other.reason
@@ -117,9 +116,9 @@ def test_detector_says_that_there_is_no_frontal_knee() -> None:
 
 
 def test_detector_takes_the_number_of_knees_from_the_user(film: Phantom) -> None:
-    one = Detector.load(device="cpu", knees=1).detect(film.radiograph)
+    one = Detector.load(device="cpu", knees=1).detect(radiograph(film))
     assert len(one) == 1
-    two = Detector.load(device="cpu", knees=2).detect(film.radiograph)
+    two = Detector.load(device="cpu", knees=2).detect(radiograph(film))
     assert [knee.side for knee in two] == ["left", "right"]
 
 
@@ -135,7 +134,7 @@ def test_is_plausible_wants_a_plateau_on_the_film_and_large_enough(
 
 
 def test_find_knees_sees_the_same_as_in_float32() -> None:
-    pixels = torch.from_numpy(phantom(1, framing="bilateral").radiograph.pixels)
+    pixels = torch.from_numpy(phantom(1, framing="bilateral").pixels)
     image = resize(pixels, (224, 256))
     network = shipped_locator()
     found, wanted = (

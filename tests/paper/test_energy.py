@@ -24,7 +24,8 @@ from kneematch.paper.pose import pose_from_vector
 from kneematch.paper.split import split
 from kneematch.paper.template import Template, cut_from_view
 from kneematch.sampling import View, rectangle_to_film, transform
-from kneephantoms.phantom import Knee, phantom
+from kneephantoms.rendering import Knee, phantom
+from phantom_films import radiograph
 
 SIZE = (160, 100)
 PHANTOMS = 40  # benchmarks/geometry.py looks at 200
@@ -93,7 +94,7 @@ def box_around(knee: Knee, half: View, wide: float, tall: float) -> tuple[float,
 def cut_from_phantom(seed: int, side: int) -> tuple[Tensor, Template, Tensor]:
     """The half of a phantom, the template at its knee and the template's pose there."""
     made = phantom(seed, size=(400, 500))
-    halves = split(film_tensor(made.radiograph))
+    halves = split(film_tensor(radiograph(made)))
     half = View(halves.pixels[side], halves.to_film[side])
     knee = made.knees[side]
     fine = box_around(knee, half, 1.3, 1.2)

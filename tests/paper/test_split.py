@@ -21,7 +21,8 @@ from kneematch.paper.split import (
     symmetry_axis,
 )
 from kneematch.sampling import View, transform
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from phantom_films import radiograph
 
 PHANTOMS = 40  # benchmarks/geometry.py looks at 200
 CORNERS = torch.tensor([[-1.0, -1], [1, 1]], dtype=torch.float64)
@@ -98,7 +99,7 @@ def test_split_separates_the_knees_of_phantoms() -> None:
     for seed in range(PHANTOMS):
         made = phantom(seed, size=(400, 500))
         left, right = made.knees
-        axis = symmetry_axis(torch.from_numpy(made.radiograph.pixels))
+        axis = symmetry_axis(torch.from_numpy(made.pixels))
         assert left.plateau_right[0] < axis < right.plateau_left[0], f"seed {seed}"
 
 
@@ -107,7 +108,7 @@ def test_split_maps_points_of_phantoms_to_the_film_and_back() -> None:
     points = 2 * points - 1
     half_px = torch.tensor([HALF_SIZE[1], HALF_SIZE[0]]) / 2
     for seed in range(5):
-        halves = split(film_tensor(phantom(seed, size=(400, 500)).radiograph))
+        halves = split(film_tensor(radiograph(phantom(seed, size=(400, 500)))))
         there = transform(halves.to_film, points)
         back = transform(torch.linalg.inv(halves.to_film), there)
         assert ((back - points).abs() * half_px).max() < 1e-3

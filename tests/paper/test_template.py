@@ -18,7 +18,8 @@ from kneematch.paper.pose import pose_matrix
 from kneematch.paper.split import split
 from kneematch.paper.template import cut_from_view, cut_template, normalize_local_contrast
 from kneematch.sampling import View, axes_to_film, compose, rectangle_to_film, transform
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from phantom_films import radiograph
 
 SIZE = (160, 100)  # of the half, a pixel of which is two of the film
 DRAWN = Annotation(
@@ -144,7 +145,7 @@ def test_cut_template_of_a_left_knee_equals_the_mirrored_right_one(
     seed: int,
 ) -> None:
     size = (400 + seed, 500 + seed % 3)
-    film = phantom(seed, size=size).radiograph
+    film = radiograph(phantom(seed, size=size))
     mirror = Radiograph(np.ascontiguousarray(film.pixels[:, ::-1]))
     x, y = 0.27 * size[1], 0.5 * size[0]
     left = Annotation(
@@ -175,7 +176,7 @@ def test_cut_template_of_a_left_knee_equals_the_mirrored_right_one(
 
 
 def test_cut_template_equals_cut_from_view() -> None:
-    film = phantom(2, size=(400, 500)).radiograph
+    film = radiograph(phantom(2, size=(400, 500)))
     annotation = Annotation(Path("film"), "right", *[(320.0, 150.0, 420.0, 250.0)] * 4)
     halves = split(film_tensor(film))
     one, theta = cut_template(film, annotation)

@@ -1,8 +1,6 @@
 """Folders of phantoms: films, ground truth, template, and files that were there before."""
 
 import csv
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,14 +8,12 @@ import numpy as np
 import pydicom
 import pytest
 
-from kneematch.errors import SettingsError
 from kneematch.films.annotation import load_annotation
 from kneematch.films.read import read
 from kneematch.paper.template import cut_template
-from kneematch.progress import Advance
+from kneephantoms import phantom
 from kneephantoms.config import SynthConfig
-from kneephantoms.dataset import find_template, synthesize
-from kneephantoms.phantom import phantom
+from kneephantoms.dataset import WrittenFilm, choose_template, synthesize
 
 SIZE = (80, 96)
 
@@ -46,7 +42,7 @@ def test_synthesize_writes_the_phantoms_of_the_seeds(
         result.truth.name,
     ]
     film = read(tmp_path / f"phantom-00001.{suffix}")
-    expected = phantom(8, size=SIZE).radiograph
+    expected = phantom(8, size=SIZE)
     assert np.abs(film.pixels - expected.pixels).max() <= 0.51 / levels
     assert film.mm_per_px == (pytest.approx(expected.mm_per_px) if format == "dicom" else None)
 
@@ -67,43 +63,11 @@ def test_synthesize_writes_one_row_of_truth_per_knee(tmp_path: Path) -> None:
     assert [row["film"] for row in rows] == ["phantom-00000.png"] * 2 + ["phantom-00001.png"] * 2
 
 
-def test_synthesize_annotates_a_true_knee(tmp_path: Path) -> None:
-    result = synthesize(tmp_path, SynthConfig(3, "png", SIZE))
-    assert result.template is not None
-    annotation = load_annotation(result.template)
-    (row,) = (
-        row
-        for row in truth(tmp_path)
-        if (row["film"], row["side"]) == (annotation.film.name, annotation.side)
-    )
-    medial = float(row["plateau_medial_x_px"]), float(row["plateau_medial_y_px"])
-    assert annotation.landmarks["plateau_medial"] == medial
-
-
 def test_synthesize_does_not_depend_on_the_workers(tmp_path: Path) -> None:
     config = SynthConfig(3, "dicom", SIZE, workers=0)
     synthesize(tmp_path / "one", config)
     synthesize(tmp_path / "two", replace(config, workers=2))
     assert content(tmp_path / "one") == content(tmp_path / "two")
-
-
-def test_synthesize_reports_every_film_in_order(tmp_path: Path) -> None:
-    seen: list[str] = []
-
-    @contextmanager
-    def progress(label: str, total: int, done: int = 0) -> Iterator[Advance]:
-        assert (total, done) == (3, 0)
-        yield seen.append
-
-    synthesize(tmp_path, SynthConfig(3, "png", SIZE), progress=progress)
-    assert seen == [f"phantom-0000{k}.png" for k in range(3)]
-
-
-def test_synthesize_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(SettingsError, match=r"files \(notes\.txt\) already; .* --force"):
-        synthesize(tmp_path, SynthConfig(1, "png", SIZE))
-    assert content(tmp_path) == {"notes.txt": b"mine"}
 
 
 def test_synthesize_with_force_replaces_earlier_phantoms_and_nothing_else(tmp_path: Path) -> None:
@@ -121,64 +85,6 @@ def test_synthesize_with_force_replaces_earlier_phantoms_and_nothing_else(tmp_pa
     ]
     assert {row["film"] for row in truth(tmp_path)} == {"phantom-00000.png"}
     assert load_annotation(tmp_path / "template.json").film.name == "phantom-00000.png"
-
-
-def test_synthesize_leaves_no_truth_when_interrupted(tmp_path: Path) -> None:
-    @contextmanager
-    def interrupt(label: str, total: int, done: int = 0) -> Iterator[Advance]:
-        def advance(note: str) -> None:
-            raise KeyboardInterrupt
-
-        yield advance
-
-    synthesize(tmp_path, SynthConfig(1, "png", SIZE))
-    with pytest.raises(KeyboardInterrupt):
-        synthesize(tmp_path, SynthConfig(2, "png", SIZE, force=True), progress=interrupt)
-    assert sorted(content(tmp_path)) == ["phantom-00000.png"]
-
-
-@pytest.mark.parametrize("size", [(31, 500), (100_000, 100_000)])
-def test_synthesize_refuses_a_size_before_it_creates_the_folder(
-    tmp_path: Path, size: tuple[int, int]
-) -> None:
-    with pytest.raises(SettingsError, match="expected"):
-        synthesize(tmp_path / "new", SynthConfig(size=size))
-    assert not (tmp_path / "new").exists()
-
-
-def test_find_template_can_be_cut(tmp_path: Path) -> None:
-    synthesize(tmp_path, SynthConfig(2, "png", (160, 200)))
-    drawn = find_template(tmp_path, truth(tmp_path))
-    assert drawn is not None
-    template, _ = cut_template(read(drawn.film), drawn)
-    assert set(template.landmarks) == {"plateau_medial", "plateau_lateral"}
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"implant": "nail"},
-        {"negative": "1"},
-        {"plateau_medial_x_px": "-80", "plateau_lateral_x_px": "10"},  # past the edge
-    ],
-)
-def test_find_template_skips_implants_negatives_and_knees_past_the_edge(
-    tmp_path: Path, changed: dict[str, str]
-) -> None:
-    synthesize(tmp_path, SynthConfig(1, "png", (160, 200)))
-    rows = truth(tmp_path)
-    assert find_template(tmp_path, rows) is not None
-    assert find_template(tmp_path, [row | changed for row in rows]) is None
-
-
-def test_find_template_prefers_knees_of_low_grade(tmp_path: Path) -> None:
-    synthesize(tmp_path, SynthConfig(1, "png", (160, 200)))
-    left, right = truth(tmp_path)
-    for grades, side in ((("4", "1"), "right"), (("1", "1"), "left"), (("4", "4"), "left")):
-        rows = [row | {"grade": grade} for row, grade in zip((left, right), grades, strict=True)]
-        drawn = find_template(tmp_path, rows)
-        assert drawn is not None
-        assert drawn.side == side
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -217,3 +123,64 @@ def test_synthesize_writes_the_orientation_of_the_picture(
     path = tmp_path / "phantom-00000.dcm"
     assert "".join(pydicom.dcmread(path).PatientOrientation) == orientation
     assert read(path).seen_from_front == (not mirrored)
+
+
+def test_synthesize_refuses_a_folder_that_is_not_empty(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match=r"not empty \(notes\.txt\)"):
+        synthesize(tmp_path, SynthConfig(1, "png", SIZE))
+    assert content(tmp_path) == {"notes.txt": b"mine"}
+
+
+def test_synthesize_leaves_no_truth_when_interrupted(tmp_path: Path) -> None:
+    def interrupt(name: str) -> None:
+        assert name == "phantom-00000.png"
+        raise KeyboardInterrupt
+
+    synthesize(tmp_path, SynthConfig(1, "png", SIZE))
+    with pytest.raises(KeyboardInterrupt):
+        synthesize(tmp_path, SynthConfig(2, "png", SIZE, force=True), advance=interrupt)
+    assert sorted(content(tmp_path)) == ["phantom-00000.png"]
+
+
+@pytest.mark.parametrize("framing", ["bilateral", "single"])
+def test_synthesize_writes_a_template_that_kneematch_can_cut(tmp_path: Path, framing: str) -> None:
+    result = synthesize(tmp_path, SynthConfig(4, "png", (320, 400), seed=30, framing=framing))
+    assert result.template is not None
+    drawn = load_annotation(result.template)
+    for box in ("fine", "coarse"):
+        template, _ = cut_template(read(drawn.film), drawn, box)
+        assert set(template.landmarks) == {"plateau_medial", "plateau_lateral"}
+    place = drawn.film.name, drawn.side
+    (row,) = (row for row in truth(tmp_path) if (row["film"], row["side"]) == place)
+    medial = float(row["plateau_medial_x_px"]), float(row["plateau_medial_y_px"])
+    assert drawn.landmarks["plateau_medial"] == medial
+
+
+def film_with(*changes: dict[str, str]) -> WrittenFilm:
+    """Return a film of 160 x 200 pixels with a typical knee in each half, and changes to each."""
+    knees = []
+    for (side, x), change in zip((("left", 50), ("right", 150)), changes, strict=True):
+        row = {"side": side, "grade": "1", "negative": "0", "implant": ""}
+        row |= {"plateau_medial_x_px": str(x - 20), "plateau_medial_y_px": "80"}
+        row |= {"plateau_lateral_x_px": str(x + 20), "plateau_lateral_y_px": "80"}
+        knees.append(row | change)
+    return WrittenFilm("film.png", (160, 200), knees)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "side"),
+    [
+        ({}, {}, "left"),
+        ({"grade": "4"}, {}, "right"),
+        ({"grade": "4"}, {"grade": "4"}, "left"),
+        ({"implant": "nail"}, {}, "right"),
+        ({"negative": "1"}, {"negative": "1"}, None),
+        ({"plateau_medial_x_px": "-30", "plateau_lateral_x_px": "10"}, {}, "right"),
+    ],
+)
+def test_choose_template_prefers_typical_knees_whose_boxes_lie_in_their_half(
+    left: dict[str, str], right: dict[str, str], side: str | None
+) -> None:
+    chosen = choose_template([film_with(left, right)])
+    assert (chosen and chosen["side"]) == side

@@ -15,13 +15,13 @@ from PIL import Image
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import load_annotation, save_annotation
 from kneematch.films.read import read
-from kneematch.films.write import write_png16
 from kneematch.knee.detector import Detector
 from kneematch.models.model_file import shipped_model
 from kneematch.run.config import DetectConfig
 from kneematch.run.detect_folder import detect_files, detect_folder
 from kneematch.run.journal import Journal
 from kneematch.run.outputs.tables import TABLES
+from kneephantoms.files import write_png16
 from tables import read_table
 
 CONFIG = DetectConfig(method="neural", device="cpu", workers=0)

@@ -15,9 +15,9 @@ import typer
 
 from kneematch.cli import main as cli
 from kneematch.films.annotation import annotate, save_annotation
-from kneematch.films.write import write_dicom
 from kneematch.models.model_file import load_model
-from kneephantoms.phantom import Phantom, phantom
+from kneephantoms.files import write_dicom
+from kneephantoms.rendering import Phantom, phantom
 from reproduce_oai_most import app
 
 FRONTAL = "Bilateral PA Fixed Flexion Knee"
@@ -57,7 +57,7 @@ class Place:
 
 def put(path: Path, film: Phantom, series: str | None = FRONTAL) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pixels, mm = film.radiograph.pixels, film.radiograph.mm_per_px
+    pixels, mm = film.pixels, film.mm_per_px
     write_dicom(path, pixels, mm_per_px=mm, laterality="B", series=series)
 
 
@@ -133,7 +133,7 @@ def kneel_rows(films: list[Phantom]) -> str:
     rows = ["subject_id,side,kl,tibia,femur,bbox,center"]
     for k, film in enumerate(films):
         for knee in film.knees:
-            scale = (film.radiograph.mm_per_px or 1) / 0.3
+            scale = (film.mm_per_px or 1) / 0.3
             ends = [
                 (x * scale + 100, y * scale + 100)
                 for x, y in (knee.plateau_left, knee.plateau_right)

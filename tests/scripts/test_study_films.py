@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.films.write import write_dicom
+from kneephantoms.files import write_dicom
 from reproduce_config import ReproduceConfig
 from study_films import (
     MOST,

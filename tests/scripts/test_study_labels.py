@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.films.write import write_dicom
+from kneephantoms.files import write_dicom
 from study_labels import load_oai_labels
 
 SPACING = 0.2  # mm

@@ -16,7 +16,8 @@ from kneematch.sampling import View, resize
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.phase import Loss
 from kneematch.training.two_phases import TemplatePair
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from phantom_films import radiograph
 
 SEEDS, FAMILY = (9, 14, 23, 42, 47), 3
 SIZE = (160, 100)  # of a half
@@ -67,7 +68,7 @@ def phantoms() -> Phantoms:
     halves, poses = [], []
     for seed in SEEDS:
         film = phantom(seed, size=(320, 400), family=FAMILY)
-        whole = split(film_tensor(film.radiograph))
+        whole = split(film_tensor(radiograph(film)))
         small = resize(whole.pixels, SIZE)
         for side, knee in enumerate(film.knees):
             boxes = annotate(Path("film"), knee.side, knee.plateau_left, knee.plateau_right)

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.films.read import read
-from kneematch.films.write import write_dicom, write_png16
 from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split
 from kneematch.training import dataset
@@ -29,9 +28,11 @@ from kneematch.training.dataset import (
     read_index,
     to_device,
 )
+from kneephantoms import phantom
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
-from kneephantoms.phantom import phantom
+from kneephantoms.files import write_dicom, write_png16
+from phantom_films import radiograph
 
 SIDE_MARGIN = 0.08
 COUNT = 4
@@ -128,7 +129,7 @@ def test_cached_films_come_back_to_sixteen_bits(films: list[Path], tmp_path: Pat
 def test_split_keeps_halves_between_black_and_white_but_for_rounding() -> None:
     for seed in range(3):
         halves = split(
-            film_tensor(phantom(seed, size=(900, 1100)).radiograph), side_margin=SIDE_MARGIN
+            film_tensor(radiograph(phantom(seed, size=(900, 1100)))), side_margin=SIDE_MARGIN
         ).pixels
         assert halves.min() >= -1e-6
         assert halves.max() <= 1 + 1e-6

@@ -15,7 +15,6 @@ from PIL import Image
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR
-from kneematch.films.write import write_dicom
 from kneematch.knee.knee_images import film_tensor
 from kneematch.models.model_file import load_model, save_model, shipped_model
 from kneematch.paper.network import PoseNetwork
@@ -36,7 +35,9 @@ from kneematch.training.report import (
     write_metrics,
 )
 from kneematch.training.two_phases import Task, coarse_phase, fine_phase
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from kneephantoms.files import write_dicom
+from phantom_films import radiograph
 
 SIZE = (1200, 640)  # (width, height) of the picture
 FILM_SIZE = (480, 600)
@@ -179,14 +180,14 @@ def test_draw_preview_shows_the_first_films_with_the_poses_predicted_on_all(
 def drawn_on(folder: Path, seed: int) -> Annotation:
     made = phantom(seed, size=FILM_SIZE)
     path = folder / "film.dcm"
-    write_dicom(path, made.radiograph.pixels, mm_per_px=None, laterality="B", bits=16)
+    write_dicom(path, made.pixels, mm_per_px=None, laterality="B", bits=16)
     knee = made.knees[1]
     return annotate(path, knee.side, knee.plateau_left, knee.plateau_right)
 
 
 def test_compare_with_built_in_tells_an_untrained_model_from_a_good_one(tmp_path: Path) -> None:
     drawn = drawn_on(tmp_path, 22)
-    films = [phantom(seed, size=FILM_SIZE).radiograph for seed in (1, 2, 5, 22)]
+    films = [radiograph(phantom(seed, size=FILM_SIZE)) for seed in (1, 2, 5, 22)]
     halves = torch.stack([split(film_tensor(film)).pixels for film in films])
     good = load_model(shipped_model())
     torch.manual_seed(0)
@@ -204,5 +205,5 @@ def test_compare_with_built_in_says_nothing_where_it_sees_no_knee(tmp_path: Path
     drawn = drawn_on(tmp_path, 22)
     noise = torch.rand(FILM_SIZE, generator=torch.Generator().manual_seed(0)).numpy()
     write_dicom(drawn.film, noise, mm_per_px=None, laterality="B", bits=16)
-    halves = split(film_tensor(phantom(1, size=FILM_SIZE).radiograph)).pixels[None]
+    halves = split(film_tensor(radiograph(phantom(1, size=FILM_SIZE)))).pixels[None]
     assert compare_with_built_in(shipped_model(), drawn, halves) == []

@@ -14,7 +14,7 @@ from kneematch.run.correction import area_of
 from kneematch.run.decisions import Decision
 from kneematch.run.detect_folder import detect_folder
 from kneematch.web.review_session import DecisionRequest, ReviewSession
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
 
 
 def test_session_keeps_the_correction_of_an_added_knee_whose_loss_is_unknown(

@@ -22,7 +22,7 @@ from kneephantoms.anatomy import (
 )
 from kneephantoms.film_plan import FilmPlan, Leg, plan_film
 from kneephantoms.leg import draw_leg
-from kneephantoms.phantom import exposed_legs, to_picture
+from kneephantoms.rendering import exposed_legs, to_picture
 
 # Readers draw borders where the film is steepest: a little inside the femur, whose edge is thin,
 # and on the upper edge of the tibia's bright subchondral line. In plateau widths. The femur's is

@@ -5,17 +5,16 @@ what overlays the legs.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from kneematch.films.radiograph import Point, Radiograph
-from kneematch.paper.split import SIDES
-from kneephantoms.anatomy import plateau_margins
+from kneephantoms.anatomy import Point, plateau_margins
 from kneephantoms.film_plan import FilmPlan, Leg, Picture, plan_film
 from kneephantoms.framing import SIGNS, Place
 from kneephantoms.leg import COARSE, draw_body, draw_leg
@@ -64,9 +63,11 @@ class Knee:
 class Phantom:
     """A synthetic film and its ground truth."""
 
-    radiograph: Radiograph
+    pixels: NDArray[np.float32] = field(repr=False)  # (H, W), the darkest 0 and the brightest 1
+    mm_per_px: float
+    laterality: str  # the patient's side or sides on it: "R", "L", "B" for both, or empty
     knees: tuple[Knee, ...]  # from the left to the right
-    negative: bool  # bones are dark, although the photometric interpretation says otherwise
+    negative: bool  # bones are dark, although a DICOM header says otherwise
 
 
 def phantom(
@@ -81,15 +82,13 @@ def phantom(
     """Return the film of a seed; see `film_plan.plan_film` for the arguments."""
     plan = plan_film(seed, framing, size=size, family=family, turn_deg=turn_deg, mirrored=mirrored)
     sides = {leg.place.laterality for leg in plan.legs}
-    film = Radiograph(
+    return Phantom(
         pixels=render(plan).numpy(),
         mm_per_px=plan.plateau_mm / plan.framing.unit_px,
         laterality="B" if len(sides) == 2 else "".join(sides),
-        view="AP",
-        series="phantom",
-        polarity_tag="MONOCHROME2",
+        knees=true_knees(plan),
+        negative=plan.negative,
     )
-    return Phantom(film, true_knees(plan), plan.negative)
 
 
 def true_knees(plan: FilmPlan) -> tuple[Knee, ...]:
@@ -101,7 +100,7 @@ def true_knees(plan: FilmPlan) -> tuple[Knee, ...]:
         right = number == 1 or (len(legs) == 1 and lateral[0] + medial[0] > plan.picture.size[1])
         knees.append(
             Knee(
-                side=SIDES[right],
+                side=("left", "right")[right],
                 laterality=leg.place.laterality,
                 plateau_medial=medial,
                 plateau_lateral=lateral,
