@@ -1,14 +1,14 @@
 """Read spoilt files of every kind, and report what is neither a result nor a clear refusal.
 
-    python benchmarks/fuzz.py [--minutes M | --inputs N] [--seed S] [--workers W]
-    python benchmarks/fuzz.py --seed S --only NUMBER
+    python lab/fuzz.py [--minutes M | --inputs N] [--seed S] [--workers W]
+    python lab/fuzz.py --seed S --only NUMBER
 
-Good files of each format (pydicom's test files, films, templates, models, journals, tables) are
-spoilt in ways that the format suggests, and read in worker processes. Each reading has to end with
-a result or a KneematchError of one line that does not quote the header, within 20 s of CPU time
-and, for files below 2 MB, 1 GB of memory. Anything else is a finding: the input is stored in the
-folder `--findings`, and the command exits with 1. An input depends only on the seed and its number,
-so `--only` makes it again and reads it in this process, with a traceback.
+Good files of each format (pydicom's test files, films, templates, models, tables, the files of a
+run) are spoilt in ways that the format suggests, and read in worker processes. Each reading has to
+end with a result or a KneematchError of one line that does not quote the header, within 20 s of CPU
+time and, for files below 2 MB, 1 GB of memory. Anything else is a finding: the input is stored in
+the folder `--findings`, and the command exits with 1. An input depends only on the seed and its
+number, so `--only` makes it again and reads it in this process, with a traceback.
 """
 
 import argparse
@@ -103,8 +103,9 @@ class Reader:
 
     def __init__(self, seeds: Path, seed: int) -> None:
         self.seed = seed
-        self.targets = [target for target in TARGETS.values() for _ in range(target.share)]
-        self.good = {name: sorted((seeds / name).iterdir()) for name in TARGETS}
+        found = {name: sorted((seeds / name).iterdir()) for name in TARGETS}
+        self.good = {name: paths for name, paths in found.items() if paths}  # of this version
+        self.targets = [TARGETS[name] for name in self.good for _ in range(TARGETS[name].share)]
         self.folder = Path(tempfile.mkdtemp(dir=seeds.parent))
         prepare_folder(seeds, self.folder)
 

@@ -235,21 +235,6 @@ def _spoil_value(value: Any, rng: Random) -> Any:
     return rng.choice(VALUES)
 
 
-def mutate_lines(data: bytes, rng: Random) -> bytes:
-    """Spoil one line of JSON lines, or the order and number of lines."""
-    lines = data.splitlines(keepends=True)
-    number, kind = rng.randrange(len(lines)), rng.randrange(5)
-    if kind == 0:
-        return mutate_bytes(data, rng)
-    if kind == 1:
-        lines.insert(rng.randrange(len(lines) + 1), lines.pop(number))
-    elif kind == 2:
-        del lines[number]
-    else:
-        lines[number] = mutate_json(lines[number], rng) + b"\n"
-    return b"".join(lines)
-
-
 def mutate_csv(data: bytes, rng: Random) -> bytes:
     """Spoil a cell, a line or the header of a table."""
     if rng.random() < 0.25:

@@ -1,11 +1,10 @@
 """The readers that fuzz.py tests: their good files, how these are spoilt, and how they are read."""
 
 import io
-import json
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -13,7 +12,6 @@ from unittest.mock import patch
 import imagecodecs
 import numpy as np
 import pydicom.data
-import torch
 from PIL import Image
 from pydicom.encaps import encapsulate
 from pydicom.uid import (
@@ -27,7 +25,6 @@ from pydicom.uid import (
     JPEGLSLossless,
     RLELossless,
 )
-from safetensors.torch import save
 
 from fuzz_mutations import (
     Mutation,
@@ -36,39 +33,24 @@ from fuzz_mutations import (
     mutate_dicom,
     mutate_jpeg,
     mutate_json,
-    mutate_lines,
     mutate_png,
     mutate_safetensors,
     mutate_tiff,
 )
-from kneematch.errors import FilmError
+from kneematch import read
+from kneematch.cli.main import main as kneematch
+from kneematch.errors import FilmError, SettingsError
 from kneematch.evaluation.ground_truth import load_ground_truth
 from kneematch.films.annotation import load_annotation
 from kneematch.films.discovery import find_films
-from kneematch.films.read import read, read_header
-from kneematch.films.write import write_dicom
+from kneematch.films.read import read_header
 from kneematch.models.model_file import load_model, shipped_model
 from kneematch.paper.template import cut_template
-from kneematch.run.apply import check_ended, run_config
-from kneematch.run.config import DetectConfig
-from kneematch.run.correction import area_of
-from kneematch.run.decisions import Decision, ReviewLog, read_decisions
-from kneematch.run.detect_folder import detect_folder
-from kneematch.run.journal import Journal
-from kneematch.run.outputs.run_file import read_run
-from kneematch.training.checkpoint import FORMAT as CHECKPOINT_FORMAT
-from kneematch.training.checkpoint import load_checkpoint
-from kneematch.training.config import DEFAULT
-from kneematch.training.dataset import read_index
-from kneematch.web.detections_table import RowQuery, read_detections_table
-from kneematch.web.loss_meter import load_run_template
-from kneephantoms.config import SynthConfig
-from kneephantoms.dataset import synthesize
+from kneephantoms import SynthConfig, synthesize, write_dicom
 
 SECRET = "Zyx^Quux"  # stands for the patient in headers; no message may hold it
 LARGEST_SEED = 40_000  # bytes of pydicom's files
 FILMS = 3
-SETTINGS = {"recipe": asdict(DEFAULT), "start": "none", "seed": 0, "films": "hash"}
 
 
 @dataclass(frozen=True)
@@ -96,50 +78,18 @@ def read_template(path: Path) -> object:
     return cut_template(read(annotation.film), annotation)
 
 
-def read_journal(path: Path) -> object:
-    """Read what `apply` and a resumed run read; every film is done once or to be done."""
-    with path.with_name("journal.jsonl").open("rb") as good:
-        settings = json.loads(good.readline())["settings"]
-    with Journal(path) as journal:
-        journal.check(settings)
-        rows = list(journal.rows())
-        left = [k for k in range(journal.count) if not journal.is_done(k)]
-        if len(rows) + len(left) != journal.count:
-            raise AssertionError("films are neither done nor to be done")
-        check_ended(journal)
-        return rows
-
-
-def read_table(path: Path) -> object:
-    table = read_detections_table(_alone(path, "detections.csv"))
-    table.select(RowQuery(), np.zeros(len(table), np.int8))
-    return [table.detection(row) for row in range(len(table))]
-
-
-def read_review(path: Path) -> object:
-    """Open a damaged review; a copy of it must be left if any line was dropped."""
-    table = read_detections_table(path.parent)
-    before, folder = path.read_bytes(), _alone(path, "review.csv")
-    decisions = read_decisions(folder / "review.csv")
-    log = ReviewLog(folder / "review.csv")
-    if log.decisions != decisions:
-        raise AssertionError("two readers read two different reviews")
-    log.add(Decision(table.text["film"][0], "left", "accepted", area_of(table.detection(0))))
-    log.close()
-    kept = [_lines(file.read_bytes()) for file in folder.iterdir()]
-    if not any(lines[: len(_lines(before))] == _lines(before) for lines in kept):
-        raise AssertionError("decisions are lost")
-    return log.decisions
-
-
-def read_run_file(path: Path) -> object:
-    out = _alone(path, "run.json")
-    load_run_template(out)
-    return run_config(read_run(out / "run.json"))
-
-
-def read_checkpoint(path: Path) -> object:
-    return load_checkpoint(path, SETTINGS, "cpu").tensor("c_u", (FILMS, 2, 4))
+def apply_to_run(path: Path) -> object:
+    """Put a spoilt file into a copy of a finished run, and apply its decisions."""
+    out, name = path.parent / "out", path.name.removeprefix("input-")
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(path.parent / "run", out)
+    path.rename(out / name)
+    code = kneematch(["apply", str(out), "--workers", "0", "--quiet"])
+    if code not in (0, 1, 2):
+        raise AssertionError(f"exit code {code}")
+    if code == 2:
+        raise SettingsError("refused")
+    return code
 
 
 def read_list(path: Path) -> object:
@@ -152,19 +102,6 @@ def read_csv_list(path: Path) -> object:
         return find_films(path)
 
 
-def _lines(content: bytes) -> list[bytes]:
-    return [line for line in content.split(b"\n") if line.strip()]
-
-
-def _alone(path: Path, name: str) -> Path:
-    """Move a file into a folder of its own, under the name that its reader expects."""
-    folder = path.parent / "alone"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    path.rename(folder / name)
-    return folder
-
-
 TARGETS = {
     target.name: target
     for target in (
@@ -174,15 +111,14 @@ TARGETS = {
         Target("film.tif", 8, mutate_tiff, read_film),
         Target("template.json", 6, mutate_json, read_template),
         Target("model.safetensors", 1, mutate_safetensors, load_model),
-        Target("checkpoint.safetensors", 5, mutate_safetensors, read_checkpoint),
-        Target("journal.jsonl", 8, mutate_lines, read_journal),
-        Target("review.csv", 5, mutate_csv, read_review),
-        Target("detections.csv", 5, mutate_csv, read_table),
-        Target("run.json", 2, mutate_json, read_run_file),
         Target("truth.csv", 3, mutate_csv, load_ground_truth),
         Target("films.csv", 3, mutate_csv, read_csv_list),
         Target("films.txt", 2, mutate_bytes, read_list),
-        Target("index.jsonl", 2, mutate_lines, read_index),
+        Target("run.json", 2, mutate_json, apply_to_run),
+        Target("review.csv", 2, mutate_csv, apply_to_run),
+        Target("detections.csv", 2, mutate_csv, apply_to_run),
+        Target("journal.jsonl", 2, mutate_bytes, apply_to_run),
+        Target("run.sqlite", 2, mutate_bytes, apply_to_run),
     )
 }
 
@@ -196,42 +132,31 @@ def write_seeds(folder: Path) -> None:
             (folder / name / str(number)).write_bytes(content)
     _write_run(folder)
     (folder / "model.safetensors" / "0").symlink_to(shipped_model())
-    about = {"phase": "coarse", "settings": SETTINGS, "position": {"round": 0, "epoch": 1}}
-    tensors = {"c_u": torch.zeros(FILMS, 2, 4), "generator": torch.zeros(8, dtype=torch.uint8)}
-    metadata = {"format": CHECKPOINT_FORMAT, "about": json.dumps(about)}
-    (folder / "checkpoint.safetensors" / "0").write_bytes(save(tensors, metadata))
     (folder / "films.csv" / "0").write_text('film,note\na.dcm,one\n\'=b.dcm,two\n"c,d.dcm",\n')
     (folder / "films.txt" / "0").write_bytes(b"a.dcm\nb.dcm\r\nc d.dcm\n")
     (folder / "films.txt" / "1").write_bytes(b"a.dcm\0b.dcm\0")
-    (folder / "index.jsonl" / "0").write_text('["/a.dcm", 1, 2, 3, "key"]\n' * 3)
 
 
 def _write_run(folder: Path) -> None:
     """Detect on phantoms; what the run reads and writes are seeds."""
     run = folder / "run"
-    synthesize(run, SynthConfig(FILMS, size=(320, 400), workers=0))
-    config = DetectConfig(
-        template=str(run / "template.json"), method="search", device="cpu", workers=0
-    )
-    detect_folder(run, run / "out", config)
-    table = read_detections_table(run / "out")
-    log = ReviewLog(run / "out" / "review.csv")
-    for row, state in enumerate(("accepted", "rejected", "corrected")):
-        knee = table.detection(row)
-        log.add(Decision(table.text["film"][row], knee.side, state, area_of(knee), 0.5))
-    log.undo()
-    log.close()
+    synthesize(run, SynthConfig(FILMS, size=(320, 400)))
+    command = ["detect", str(run), "-o", str(run / "out"), "--device", "cpu", "--workers", "0"]
+    if kneematch([*command, "--quiet"]) != 0:
+        raise RuntimeError("the run that is to be spoilt failed")
+    row = f"2026-01-01T00:00:00Z,{run / 'phantom-00000.dcm'},left,rejected,100,100,50,0,0.1\n"
+    header = "time,film,side,decision,centre_x_px,centre_y_px,width_px,rotation_deg,loss\n"
+    (run / "out" / "review.csv").write_text(header + row)
     for file in [run / "template.json", run / "truth.csv", *(run / "out").iterdir()]:
         if file.name in TARGETS:
             shutil.copy(file, folder / file.name / "0")
 
 
 def prepare_folder(seeds: Path, folder: Path) -> None:
-    """Put beside the inputs what their readers need: films, a table, and a journal's settings."""
+    """Put beside the inputs what their readers need: films, and a finished run."""
     for file in (seeds / "run").glob("*.dcm"):
         (folder / file.name).symlink_to(file)
-    for name in ("detections.csv", "journal.jsonl"):
-        (folder / name).symlink_to(seeds / "run" / "out" / name)
+    shutil.copytree(seeds / "run" / "out", folder / "run")
 
 
 def _dicom(folder: Path) -> list[bytes]:

@@ -1,160 +1,136 @@
-"""Measure `kneematch detect` end to end: films per second by the number of cores, or on a GPU.
+"""Measure `kneematch detect` end to end: films per second and memory, by cores, device and version.
 
-Every run is the real command in a process of its own, tied to its cores, with one worker process
-per core; so is the Ray cluster of `--engine ray`, with all its processes. The films are phantoms;
-`--distinct` of them are rendered, the others are links to these, so that reading comes from the
-disk cache.
+    python lab/scaling.py --cores 1 2 [--films 200] [--turns 3]
+    python lab/scaling.py --cores 16 --device cuda --size 2048x2494 --films 4096 --distinct 160
+    python lab/scaling.py --cores 2 --options "--crops --overlays" --source OLD/src --source src
+    python lab/scaling.py --cores 1 2 --engine ray
 
-Columns:
-    cores       CPU cores, and worker processes.
-    films       number of films.
-    seconds     wall time of the command, start included.
-    films/s     films / seconds: what a user waits for.
-    after start films per second while the last three quarters of the films are done, so that all
-                workers have started.
-    speed-up    of `after start`, against the first row; both are medians over the `--turns`.
-    compute     with --compute-only: searches per second of one film that is held in memory, by as
-                many processes: what the machine itself gains from more cores.
-
-Commands:
-    python benchmarks/scaling.py --cores 1 2
-    python benchmarks/scaling.py --cores 1 2 4 8 16 --size 2048x2494 --films 500
-    python benchmarks/scaling.py --cores 16 --device cuda --size 2048x2494 --films 4096
-    python benchmarks/scaling.py --cores 1 2 --jpeg2000
-    python benchmarks/scaling.py --cores 1 2 --engine ray --films 400 --fewest 200 --turns 3
-    python benchmarks/scaling.py --cores 1 2 4 8 16 --compute-only
+Every run is the real command in a process of its own, tied to its cores, with a worker process per
+core, and so is the Ray cluster of `--engine ray`. The films are links to `--distinct` phantoms, so
+that they are read from the disk cache. Versions, given by their source folders, take turns. Columns:
+    version      source folder, if several are given.
+    cores        CPU cores, and worker processes.
+    films        number of films.
+    start        seconds of a run on one film.
+    seconds      of the run on all films.
+    films/s      films / seconds: what a user waits for.
+    after start  films per second without the start: (films - 1) / (seconds - start).
+    memory       peak of all processes together in MB, shared pages counted once.
+Times and memory are medians over the turns.
 """
 
 import argparse
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from multiprocessing import get_context
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
 import pydicom
-import torch
-from kneephantoms.phantom import phantom
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEG2000Lossless
 
-from kneematch.knee.detector import Detector
-from kneephantoms.config import SynthConfig, parse_size
-from kneephantoms.dataset import synthesize
+from films import table
+from kneephantoms import SynthConfig, synthesize
 
-SAMPLE_S = 0.02
-COMPUTE_S = 6.0
+SAMPLE_S = 0.1
 
 
 def main() -> None:
-    """Print a table, a row for each number of cores."""
-    options = _options()
-    if options.compute_only:
-        _print_compute(options.cores)
-        return
-    folder = phantom_folder(options.work, options.size, options.distinct, options.jpeg2000)
-    counts = [max(options.films * n // max(options.cores), options.fewest) for n in options.cores]
-    turns = [
-        [
-            _run(links(folder, count), cores, options)
-            for cores, count in zip(options.cores, counts, strict=True)
-        ]
-        for _ in range(options.turns)
-    ]
-    print("| cores | films | seconds | films/s | after start | speed-up |")
-    print("|---:|---:|---:|---:|---:|---:|")
-    for k, (cores, count) in enumerate(zip(options.cores, counts, strict=True)):
-        seconds, rate = (median(turn[k][at] for turn in turns) for at in (0, 1))
-        speed_up = median(turn[k][1] / turn[0][1] for turn in turns)
-        print(
-            f"| {cores} | {count} | {seconds:.1f} | {count / seconds:.1f} | {rate:.1f} "
-            f"| {speed_up:.2f} |"
-        )
+    args = parse_arguments()
+    with tempfile.TemporaryDirectory(dir=args.work) as folder:
+        films, one = make_films(Path(folder), args)
+        sources = args.source or [None]
+        runs: dict[tuple[int, Path | None], list[tuple[float, float, float]]] = {}
+        for _ in range(args.turns):
+            for cores in args.cores:
+                for source in sources:
+                    start, _ = run(one, cores, source, args)
+                    seconds, memory = run(films, cores, source, args)
+                    runs.setdefault((cores, source), []).append((start, seconds, memory))
+    rows = []
+    for (cores, source), turns in runs.items():
+        start, seconds, memory = (median(values) for values in zip(*turns, strict=True))
+        rates = args.films / seconds, (args.films - 1) / (seconds - start)
+        numbers = [f"{start:.1f}", f"{seconds:.1f}", *(f"{rate:.1f}" for rate in rates)]
+        rows.append([str(source or "-"), str(cores), str(args.films), *numbers, f"{memory:.0f}"])
+    columns = ("version", "cores", "films", "start", "seconds", "films/s", "after start")
+    table((*columns, "memory, MB"), rows)
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cores", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--size", default="1024x1247", help="height x width of the films")
-    parser.add_argument("--films", type=int, default=120, help="of the run on most cores")
-    parser.add_argument("--fewest", type=int, default=40, help="films of any long run")
+    parser.add_argument("--films", type=int, default=120)
     parser.add_argument("--distinct", type=int, default=40, help="phantoms to render")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--engine", choices=["local", "ray"], default="local")
-    parser.add_argument("--turns", type=int, default=1, help="runs of each number of cores")
+    parser.add_argument("--options", default="", help="further options of `kneematch detect`")
+    parser.add_argument("--source", type=Path, action="append", help="source folder of a version")
+    parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--jpeg2000", action="store_true", help="compress the films, lossless")
-    parser.add_argument("--compute-only", action="store_true", help="the machine's own limit")
-    parser.add_argument("--work", type=Path, default=Path("scaling-films"))
+    parser.add_argument("--work", type=Path, help="folder for films and results")
     return parser.parse_args()
 
 
-def phantom_folder(work: Path, size: str, count: int, jpeg2000: bool = False) -> Path:
-    """Return a folder of phantoms, which are rendered unless they are there."""
-    folder = work / f"{size}-{'jpeg2000' if jpeg2000 else 'plain'}-{count}"
-    if not folder.exists():
-        synthesize(folder, SynthConfig(count, size=parse_size(size)))
-        for path in folder.glob("*.dcm") if jpeg2000 else ():
-            _compress(path)
-    return folder
+def make_films(folder: Path, args: argparse.Namespace) -> tuple[Path, Path]:
+    """Render phantoms and link to them; return the folder of links, and one film."""
+    height, width = map(int, args.size.split("x"))
+    config = SynthConfig(args.distinct, size=(height, width), workers=os.cpu_count())
+    synthesize(folder / "distinct", config)
+    distinct = sorted((folder / "distinct").glob("*.dcm"))
+    for path in distinct if args.jpeg2000 else ():
+        compress(path)
+    (folder / "films").mkdir()
+    for k in range(args.films):
+        (folder / "films" / f"{k:06d}.dcm").symlink_to(distinct[k % len(distinct)])
+    return folder / "films", distinct[0]
 
 
-def _compress(path: Path) -> None:
+def compress(path: Path) -> None:
     import imagecodecs
 
     film = pydicom.dcmread(path)
-    pixels = film.pixel_array
-    film.PixelData = encapsulate([imagecodecs.jpeg2k_encode(pixels, codecformat="J2K", level=0)])
+    frame = imagecodecs.jpeg2k_encode(film.pixel_array, codecformat="J2K", level=0)
+    film.PixelData = encapsulate([frame])
     film.file_meta.TransferSyntaxUID = JPEG2000Lossless
     film["PixelData"].VR = "OB"
     film.save_as(path)
 
 
-def links(folder: Path, count: int) -> Path:
-    """Return a folder of `count` films."""
-    films = sorted(folder.glob("*.dcm"))
-    linked = folder.with_name(f"{folder.name}-links-{count}")
-    linked.mkdir(exist_ok=True)
-    for k in range(count):
-        link = linked / f"{k:06d}.dcm"
-        if not link.exists():
-            link.symlink_to(films[k % len(films)].resolve())
-    return linked
-
-
-def _run(films: Path, cores: int, options: argparse.Namespace) -> tuple[float, float]:
-    """Return the wall time of a run and its rate after the start."""
-    out = options.work / "out"
+def run(
+    films: Path, cores: int, source: Path | None, args: argparse.Namespace
+) -> tuple[float, float]:
+    """Return the seconds of a run, and the peak memory of its processes in MB."""
+    out = films.with_name("out")
     shutil.rmtree(out, ignore_errors=True)
     command = [sys.executable, "-m", "kneematch", "detect", str(films), "-o", str(out), "--quiet"]
-    command += ["--device", options.device]
-    count = len(list(films.iterdir()))
-    with _engine(options.engine, cores) as engine:
-        started = time.perf_counter()
-        with _tied(cores):
-            process = subprocess.Popen(
-                [*command, *engine], env={**os.environ, "OMP_NUM_THREADS": "1"}
-            )
-        rows: list[tuple[float, int]] = []  # when the journal had how many, from the first quarter
+    command += ["--device", args.device, *shlex.split(args.options)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if source is not None:
+        environment["PYTHONPATH"] = str(source.resolve())
+    with engine(args.engine, cores) as options, tied(cores):
+        started, peak = time.perf_counter(), 0.0
+        process = subprocess.Popen([*command, *options], env=environment)
         while process.poll() is None:
-            done = _rows(out / "journal.jsonl")
-            if 4 * done >= count and (not rows or done > rows[-1][1]):
-                rows.append((time.perf_counter(), done))
-            time.sleep(SAMPLE_S)
+            peak = max(peak, megabytes(family(process.pid)))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(SAMPLE_S)
         seconds = time.perf_counter() - started
-    if process.returncode != 0 or len(rows) < 2 or rows[-1][1] != count:
-        raise RuntimeError(f"{' '.join(command)}: exit code {process.returncode}")
-    (first_s, first), (last_s, last) = rows[0], rows[-1]
-    return seconds, (last - first) / (last_s - first_s)
+    if process.returncode != 0:
+        raise RuntimeError(f"{shlex.join(command)}: exit code {process.returncode}")
+    return seconds, peak
 
 
 @contextmanager
-def _tied(cores: int) -> Iterator[None]:
+def tied(cores: int) -> Iterator[None]:
     """Tie the processes that are started here to the first cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, range(cores))
@@ -165,14 +141,14 @@ def _tied(cores: int) -> Iterator[None]:
 
 
 @contextmanager
-def _engine(name: str, cores: int) -> Iterator[list[str]]:
+def engine(name: str, cores: int) -> Iterator[list[str]]:
     """Yield the options of an engine; for Ray, start a cluster."""
     if name == "local":
         yield ["--workers", str(cores)]
         return
     from ray.cluster_utils import Cluster
 
-    with _tied(cores):
+    with tied(cores):
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cores})
     try:
         yield ["--engine", "ray", "--ray-address", cluster.address]
@@ -180,33 +156,26 @@ def _engine(name: str, cores: int) -> Iterator[list[str]]:
         cluster.shutdown()
 
 
-def _rows(journal: Path) -> int:
-    return journal.read_bytes().count(b'{"index"') if journal.exists() else 0
+def family(pid: int) -> list[int]:
+    """Return a process and all that it started."""
+    parents = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    found = [pid]
+    for parent in found:
+        found += [child for child, of in parents.items() if of == parent]
+    return found
 
 
-def _print_compute(cores: list[int]) -> None:
-    print("| cores | searches/s | speed-up |")
-    print("|---:|---:|---:|")
-    first = None
-    for count in cores:
-        with ProcessPoolExecutor(count, get_context("spawn")) as pool:
-            list(pool.map(_search, [0.5] * count))  # started
-            rate = sum(pool.map(_search, [COMPUTE_S] * count, chunksize=1))
-        first = first or rate
-        print(f"| {count} | {rate:.1f} | {rate / first:.2f} |", flush=True)
-
-
-def _search(seconds: float) -> float:
-    """Return how often a second one process searches a film."""
-    torch.set_num_threads(1)
-    detector = Detector.load(device="cpu")
-    (film,) = detector.prepare([phantom(0, size=(512, 640)).radiograph])
-    detector.find([film])
-    started, count = time.perf_counter(), 0
-    while time.perf_counter() - started < seconds:
-        detector.find([film])
-        count += 1
-    return count / (time.perf_counter() - started)
+def megabytes(pids: list[int]) -> float:
+    """Return the memory of processes, shared pages counted once."""
+    total = 0
+    for pid in pids:
+        with suppress(OSError, StopIteration):  # it has ended
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines()
+            total += int(next(line for line in lines if line.startswith("Pss:")).split()[1])
+    return total / 1000
 
 
 if __name__ == "__main__":

@@ -1,41 +1,35 @@
-"""Run `kneematch detect` on very many films with faults among them, and watch time and memory.
+"""Run `kneematch detect` on very many films with faults among them, and watch its memory.
 
-    python benchmarks/soak.py [--films N] [--distinct D] [--workers W] [--seed S]
+    python lab/soak.py [--films N] [--distinct D] [--workers W] [--seed S]
 
 The films are links to D small phantoms of one knee; one in twenty is faulty: cut short, not a
-picture, missing, of one grey, or spoilt at random. The run is divided into twenty parts; columns:
-films done, milliseconds and processor time per film of this part, and the memory of all processes
-together at its end (shared pages counted once, where the system has smaps_rollup).
+picture, missing, of one grey, or spoilt at random. Prints the memory of all processes together
+(shared pages counted once) over twenty equal parts of the run's time, and what is wrong.
 
-Exits with 1 unless memory and processor time per film are steady (the medians of five early and
-of five late parts differ by less than 10 %), the journal has one line per film, detections.csv has
-the rows of every good film in order, the same for all links to a phantom, and failures.csv has
-every faulty film.
+Exits with 1 unless memory is steady (the medians of five early and of five late parts differ by
+less than 10 %), detections.csv has the rows of every good film in order, the same for all links to
+a phantom, and failures.csv has every faulty film.
 """
 
 import argparse
 import csv
-import json
-import os
 import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from films import table
-from kneematch.films.write import write_png16
-from kneephantoms.config import SynthConfig
-from kneephantoms.dataset import synthesize
-from memory import kilobytes
+from kneephantoms import SynthConfig, synthesize, write_png16
+from scaling import family, megabytes
 
 FAULTY_SHARE = 0.05
 PARTS = 20
+SAMPLE_S = 0.5
 EARLY, LATE = slice(2, 7), slice(14, 19)  # parts to compare: neither the start nor the end
 STEADY = 0.1  # largest relative difference of their medians
 SPOILT = 20  # films with random bytes in their headers
@@ -79,55 +73,19 @@ def is_good(film: Path) -> bool:
     return film.name.startswith("phantom-")
 
 
-def watch(process: "subprocess.Popen[bytes]", journal: Path, count: int) -> list[list[float]]:
-    """Return a row for every part of the run."""
-    rows: list[list[float]] = []
-    done, last, last_cpu = 0, time.monotonic(), 0.0
-    while process.poll() is None and len(rows) < PARTS:
-        time.sleep(0.2)
-        now = journal.read_bytes().count(b'{"index"') if journal.exists() else 0
-        if now > done and now >= count * (len(rows) + 1) // PARTS:
-            found, seconds = family(process.pid), time.monotonic()
-            cpu = sum(map(cpu_seconds, found))
-            times = [1000 * spent / (now - done) for spent in (seconds - last, cpu - last_cpu)]
-            rows.append([now, *times, megabytes(found)])
-            print(*(f"{value:.0f}" for value in rows[-1]), file=sys.stderr, flush=True)
-            done, last, last_cpu = now, seconds, cpu
-    return rows
-
-
-def family(pid: int) -> list[int]:
-    """Return a process and all that it started."""
-    parents = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for parent in found:
-        found += [child for child, of in parents.items() if of == parent]
-    return found
-
-
-def megabytes(pids: list[int]) -> float:
-    """Return the memory of processes."""
-    shared_once = sum(kilobytes(pid, "smaps_rollup")["Pss"] for pid in pids)
-    return (shared_once or sum(kilobytes(pid, "status")["VmRSS"] for pid in pids)) / 1000
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process and of its children that have ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+def watch(process: "subprocess.Popen[bytes]") -> list[float]:
+    """Return the memory of a run in MB, the median in each part of its time."""
+    samples = []
+    while process.poll() is None:
+        samples.append(megabytes(family(process.pid)))
+        time.sleep(SAMPLE_S)
+    parts = np.array_split(np.array(samples), PARTS)
+    return [float(np.median(part)) for part in parts if len(part)]
 
 
 def check(folder: Path, films: dict[str, Path]) -> list[str]:
     """Return what is wrong with the files of the run."""
     out = folder / "out"
-    lines = map(json.loads, (out / "journal.jsonl").read_bytes().splitlines())
-    indices = [line["index"] for line in lines if "index" in line]
     rows, failed = (read_rows(out / name) for name in ("detections.csv", "failures.csv"))
     found = [Path(name).name for name, _ in rows]
     missed = [Path(name).name for name, _ in failed]
@@ -139,7 +97,6 @@ def check(folder: Path, films: dict[str, Path]) -> list[str]:
         alike.setdefault(films[name], set()).add(tuple(knees))
     faulty = {name for name, film in films.items() if not is_good(film)}
     right = {
-        "journal": sorted(indices) == list(range(len(films))),
         "order of the tables": found == sorted(found) and missed == sorted(missed),
         "faulty films": faulty <= set(missed),
         "every film once": sorted([*results, *missed]) == sorted(films),
@@ -155,18 +112,13 @@ def read_rows(path: Path) -> list[tuple[str, tuple[str, ...]]]:
         return [(row.pop("film"), tuple(row.values())) for row in csv.DictReader(file)]
 
 
-def unsteady(rows: list[list[float]]) -> list[str]:
-    """Return which columns of parts changed during the run."""
-    if len(rows) < LATE.stop:
+def unsteady(memory: list[float]) -> list[str]:
+    """Return whether memory changed during the run."""
+    if len(memory) < LATE.stop:
         return ["parts of the run (too few to judge)"]
-    changed = []
-    for name, column in (("processor time per film", 2), ("memory", 3)):
-        early, late = (statistics.median(row[column] for row in rows[at]) for at in (EARLY, LATE))
-        change = late / early - 1
-        print(f"{name}: {change:+.1%} from early to late parts.")
-        if abs(change) > STEADY:
-            changed.append(name)
-    return changed
+    early, late = (statistics.median(memory[at]) for at in (EARLY, LATE))
+    print(f"Memory: {late / early - 1:+.1%} from early to late parts.")
+    return ["memory"] if abs(late / early - 1) > STEADY else []
 
 
 def main() -> int:
@@ -186,14 +138,13 @@ def main() -> int:
             errors.open("wb") as said,
             subprocess.Popen(command, cwd=folder, stderr=said) as process,
         ):
-            rows = watch(process, folder / "out" / "journal.jsonl", args.films)
+            memory = watch(process)
         wrong = check(folder, films) if process.returncode == 1 else [errors.read_text()[-2000:]]
     faulty = sum(not is_good(film) for film in films.values())
     print(f"{args.films} films, {faulty} of them faulty, {args.workers} workers.\n")
-    columns = ["films", "ms per film", "CPU ms per film", "memory, MB"]
-    table(columns, [[f"{value:.0f}" for value in row] for row in rows])
-    wrong += unsteady(rows)
-    print("Journal, tables, time and memory: " + ("; ".join(wrong) or "as expected") + ".")
+    table(("part", "memory, MB"), ([str(k + 1), f"{mb:.0f}"] for k, mb in enumerate(memory)))
+    wrong += unsteady(memory)
+    print("Tables and memory: " + ("; ".join(wrong) or "as expected") + ".")
     return 1 if wrong else 0
 
 
