@@ -1,6 +1,6 @@
 """How reliably the letters R and L on films are read.
 
-    python benchmarks/markers.py [--films 200] [--labels REAL/markers.csv]
+    python lab/markers.py [--films 200] [--labels REAL/markers.csv]
 
 Letters: of those read, the share that is right (precision), and of those on the films, the share
 that is read (recall). Films: how many films of two knees have their sides told by markers, and how
@@ -17,13 +17,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
-from kneephantoms.phantom import render
 
 from films import table
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
 from kneematch.knee.preparation import resolve_laterality
 from kneematch.models.markers import Marker, read_markers
+from kneephantoms import render
 from kneephantoms.film_plan import plan_film
 
 FIRST_SEED = 60_000_000  # disjoint from those of the training

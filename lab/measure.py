@@ -1,16 +1,15 @@
 """Measure how exact outlines, joint-space widths and angles are.
 
-    python benchmarks/measure.py phantoms [--films N]
-    python benchmarks/measure.py masks --real FOLDER
-    python benchmarks/measure.py repeat --real FOLDER [--films N]
-    python benchmarks/measure.py tuned --real FOLDER [--device cuda] [--steps N]
-    python benchmarks/measure.py speed
+    python lab/measure.py phantoms [--films N]
+    python lab/measure.py masks --real FOLDER
+    python lab/measure.py repeat --real FOLDER [--films N]
+    python lab/measure.py speed
 
 `phantoms` compares films that were not seen in training with their exact outlines. `masks` takes
 crops of single real knees (FOLDER/joint-space) on which experts drew the joint space. `repeat`
 measures real films (FOLDER/films) again after they were shifted, turned, rescaled and darkened.
-`tuned` trains on two thirds of the masks and tests on the others, in three folds. Widths are in
-percent of the tibial plateau's width; 1 % is about 0.75 mm.
+`speed` prints the CPU time of a knee. Widths are in percent of the tibial plateau's width; 1 % is
+about 0.75 mm.
 """
 
 import argparse
@@ -22,11 +21,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from kneephantoms.phantom import phantom, true_knees
 from numpy.typing import NDArray
 from scipy.ndimage import affine_transform
 
-from films import table
+from films import radiograph, table
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
 from kneematch.knee.detector import Detector
@@ -37,12 +35,12 @@ from kneematch.knee.outlines import Outlines
 from kneematch.models.outlines import JOINT_FRAME, OutlineNetwork
 from kneematch.training.drawn_knees import SUFFIX, DrawnKnee, read_masks
 from kneematch.training.phantom_crops import true_outlines
+from kneephantoms import phantom, true_knees
 from kneephantoms.film_plan import plan_film
 
 Array = NDArray[np.float64]
 
 FIRST_SEED = 700_000  # disjoint from those of training
-FOLDS = 3
 WHOLE = 0.7  # of a crop's width that a mask of the whole joint spans
 VIEWS = {  # shift in pixels, rotation in degrees, scale, gamma
     "as it is": (0.0, 0.0, 1.0, 1.0),
@@ -58,16 +56,13 @@ VIEWS = {  # shift in pixels, rotation in degrees, scale, gamma
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["phantoms", "masks", "repeat", "tuned", "speed"])
+    parser.add_argument("what", choices=["phantoms", "masks", "repeat", "speed"])
     parser.add_argument("--real", type=Path, help="folder of real films")
     parser.add_argument("--films", type=int, default=60, help="number of films")
     parser.add_argument("--network", help="outline network; default: the built-in one")
-    parser.add_argument("--device", default="cpu", help="of the training")
-    parser.add_argument("--steps", type=int, default=600, help="of the training")
-    parser.add_argument("--each", action="store_true", help="print every crop")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    run = {"phantoms": phantoms, "masks": masks, "repeat": repeat, "tuned": tuned, "speed": speed}
+    run = {"phantoms": phantoms, "masks": masks, "repeat": repeat, "speed": speed}
     run[args.what](args)
 
 
@@ -80,7 +75,7 @@ def phantoms(args: argparse.Namespace) -> None:
         plan = plan_film(seed)
         if not plain(plan):
             continue
-        film, detector_error = phantom(seed).radiograph, np.random.default_rng(seed)
+        film, detector_error = radiograph(phantom(seed)), np.random.default_rng(seed)
         for knee, truth in zip(true_knees(plan), true_outlines(plan), strict=True):
             left, right = np.array(knee.plateau_left), np.array(knee.plateau_right)
             across = right - left
@@ -139,7 +134,7 @@ def plain(plan: object) -> bool:
 
 def score_crops(crops: list[DrawnKnee], network: OutlineNetwork) -> dict[str, Array]:
     """Return Dice, widths and minimum widths, of the experts (0) and of the network (1)."""
-    names = ("dice", "widths", "minimum", "sd", "widths_there", "minimum_there")
+    names = ("dice", "widths", "minimum", "sd")
     scores: dict[str, list[object]] = {name: [] for name in names}
     for crop in crops:
         height, width = crop.pixels.shape
@@ -148,14 +143,12 @@ def score_crops(crops: list[DrawnKnee], network: OutlineNetwork) -> dict[str, Ar
         centre = np.array([width / 2, height / 2])
         found = find_outlines(Radiograph(crop.pixels), centre, across, network, medial="left")
         both = (crop.outlines, found)
-        there = (crop.outlines, with_margins_of(crop.outlines, found))
         mask, drawn = mask_of_outlines(found, (height, width)), drawn_mask(crop)
         scores["dice"].append(2 * (mask & drawn).sum() / (mask.sum() + drawn.sum()))
-        for suffix, pair in (("", both), ("_there", there)):
-            scores[f"widths{suffix}"].append([widths_at(each, np.array(FIXED)) for each in pair])
-            scores[f"minimum{suffix}"].append(
-                [[minimum_width(each, name) for name in COMPARTMENTS] for each in pair]
-            )
+        scores["widths"].append([widths_at(each, np.array(FIXED)) for each in both])
+        scores["minimum"].append(
+            [[minimum_width(each, name) for name in COMPARTMENTS] for each in both]
+        )
         scores["sd"].append(
             [measure_outlines(found)[f"jsw_x{round(1000 * x):03d}"].sd or np.nan for x in FIXED]
         )
@@ -177,69 +170,29 @@ def mask_of_outlines(outlines: Outlines, size: tuple[int, int]) -> NDArray[np.bo
     return np.asarray((y > femur) & (y < tibia) & (x > left) & (x < right))
 
 
-def with_margins_of(expert: Outlines, found: Outlines) -> Outlines:
-    """Return outlines that are measured between an expert's margins instead of their own."""
-    left, right = expert.tibia[[0, -1]]
-    inside = found.tibia[(found.tibia[:, 0] > left[0]) & (found.tibia[:, 0] < right[0])]
-    return replace(found, tibia=np.concatenate([left[None], inside, right[None]]))
-
-
 MASK_HEAD = (
-    "crops",
-    "Dice",
-    "JSW error, %",
-    "bias, %",
-    "JSW correlation",
-    "minimum JSW correlation",
-    "smaller of both",
-    "within 1 sd, %",
-    "2 sd, %",
+    *("crops", "Dice", "JSW error, %", "bias, %", "JSW correlation", "minimum JSW correlation"),
+    *("within 1 sd, %", "2 sd, %"),
 )
 
 
-def mask_row(label: str, scores: dict[str, Array], suffix: str = "") -> list[str]:
-    """Return a row of the table of crops; the suffix "_there" is between the experts' margins."""
-    expert, found = scores[f"widths{suffix}"].swapaxes(0, 1)
-    low, low_found = scores[f"minimum{suffix}"].swapaxes(0, 1)
-    error = found - expert
-    return [
-        label,
-        f"{scores['dice'].mean():.3f}",
-        f"{np.abs(error).mean():.2f}",
-        f"{error.mean():+.2f}",
-        f"{correlation(expert, found):.3f}",
-        f"{correlation(low, low_found):.3f}",
-        f"{correlation(low.min(1), low_found.min(1)):.3f}",
-        f"{100 * np.mean(np.abs(error) < scores['sd']):.0f}",
-        f"{100 * np.mean(np.abs(error) < 2 * scores['sd']):.0f}",
-    ]
-
-
-def mask_rows(crops: list[DrawnKnee], scores: dict[str, Array]) -> list[list[str]]:
-    """Return the rows of all crops, and of those whose mask spans the whole joint."""
-    whole = np.array([crop.outlines.width_px > WHOLE * crop.pixels.shape[1] for crop in crops])
-    part = {name: values[whole] for name, values in scores.items()}
-    return [
-        mask_row(f"{len(crops)}, each between its own margins", scores),
-        mask_row(f"{len(crops)}, between the experts' margins", scores, "_there"),
-        mask_row(f"{whole.sum()} whose mask spans the joint, own margins", part),
-    ]
-
-
-def correlation(one: Array, two: Array) -> float:
-    """Return Pearson's correlation of all values."""
-    return float(np.corrcoef(one.ravel(), two.ravel())[0, 1])
-
-
 def masks(args: argparse.Namespace) -> None:
-    """Print how the network agrees with experts."""
+    """Print how the network agrees with experts: on all crops, and on those of whole joints."""
     crops = list(read_masks(args.real / "joint-space"))
     scores = score_crops(crops, outline_network(args.network))
-    table(MASK_HEAD, mask_rows(crops, scores))
-    if args.each:
-        for number, (dice, widths) in enumerate(zip(scores["dice"], scores["widths"], strict=True)):
-            error = widths[1] - widths[0]
-            print(f"crop {number}: Dice {dice:.3f}, JSW error {np.abs(error).mean():.2f}")
+    whole = np.array([crop.outlines.width_px > WHOLE * crop.pixels.shape[1] for crop in crops])
+    rows = []
+    for label, chosen in (("all", np.ones_like(whole)), ("mask spans the joint", whole)):
+        expert, found = scores["widths"][chosen].swapaxes(0, 1)
+        low, low_found = scores["minimum"][chosen].swapaxes(0, 1)
+        error, sd = found - expert, scores["sd"][chosen]
+        correlations = (np.corrcoef(expert.ravel(), found.ravel())[0, 1],)
+        correlations += (np.corrcoef(low.ravel(), low_found.ravel())[0, 1],)
+        cells = [f"{scores['dice'][chosen].mean():.3f}", f"{np.abs(error).mean():.2f}"]
+        cells += [f"{error.mean():+.2f}", *(f"{value:.3f}" for value in correlations)]
+        cells += [f"{100 * np.mean(np.abs(error) < k * sd):.0f}" for k in (1, 2)]
+        rows.append([f"{chosen.sum()} ({label})", *cells])
+    table(MASK_HEAD, rows)
 
 
 def repeat(args: argparse.Namespace) -> None:
@@ -289,27 +242,10 @@ def transformed(
     return replace(film, pixels=np.clip(pixels, 0, 1).astype(np.float32) ** gamma)
 
 
-def tuned(args: argparse.Namespace) -> None:
-    """Print the scores of networks that were tuned on two thirds of the masks, on the others."""
-    from kneematch.training.outline_training import OutlineConfig, tune_network
-
-    crops = list(read_masks(args.real / "joint-space"))
-    config = OutlineConfig(steps=args.steps, start=args.network, device=args.device)
-    parts = []
-    for fold in range(FOLDS):
-        test = crops[fold::FOLDS]
-        others = [crop for number, crop in enumerate(crops) if number % FOLDS != fold]
-        network = tune_network(others, config)
-        parts.append(score_crops(test, network.cpu().eval()))
-    scores = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    order = [crop for fold in range(FOLDS) for crop in crops[fold::FOLDS]]
-    table(MASK_HEAD, mask_rows(order, scores))
-
-
 def speed(args: argparse.Namespace) -> None:
     """Print the CPU time of one knee."""
     network = outline_network(args.network)
-    film = phantom(FIRST_SEED).radiograph
+    film = radiograph(phantom(FIRST_SEED))
     found = Detector.load().detect(film)
     measure_knees(film, found, network)
     times = []

@@ -7,7 +7,7 @@
 
 Every run is the real command in a process of its own, tied to its cores, with a worker process per
 core, and so is the Ray cluster of `--engine ray`. The films are links to `--distinct` phantoms, so
-that they are read from the disk cache. Versions, given by their source folders, take turns. Columns:
+that they come from the disk cache. Versions, given by their source folders, take turns. Columns:
     version      source folder, if several are given.
     cores        CPU cores, and worker processes.
     films        number of films.

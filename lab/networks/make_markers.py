@@ -1,6 +1,6 @@
 """Train the networks that spot and read the markers R and L, on letters drawn on phantoms.
 
-    python scripts/make_markers.py -o src/kneematch/detection/markers.safetensors
+    python lab/networks/make_markers.py -o src/kneematch/models/markers.safetensors
 
 It takes minutes on a CPU. No real film is used. The fonts are those that come with matplotlib and
 Pillow. Other signs, words, mirrored and turned letters, corners and polygons are drawn, too, to be
@@ -17,7 +17,6 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 import torch
-from kneephantoms.phantom import render
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from safetensors.torch import save_file
@@ -33,6 +32,7 @@ from kneematch.models.markers import (
     shrink,
 )
 from kneematch.sampling import resize
+from kneephantoms import render
 from kneephantoms.film_plan import plan_film
 
 FIRST_SEED = 50_000_000  # disjoint from those of any test

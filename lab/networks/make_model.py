@@ -1,6 +1,6 @@
 """Train the built-in model on phantoms only: locator, coarse and fine network, mean templates.
 
-    python scripts/make_model.py --device cuda -o OUT [--networks fine]
+    python lab/networks/make_model.py --device cuda -o OUT [--networks fine]
 
 Where the knees of a phantom lie is known, so the networks are trained with supervision. No real
 film is used. Each network is written to OUT as soon as it is trained, so that they can be trained

@@ -1,8 +1,8 @@
 """Train the built-in outline network on phantoms only.
 
-    python scripts/make_outlines.py --device cuda --workers 16 --knees 24000 --steps 5818 \
+    python lab/networks/make_outlines.py --device cuda --workers 16 --knees 24000 --steps 5818 \
         -o first.safetensors
-    python scripts/make_outlines.py --device cuda --workers 16 --start first.safetensors \
+    python lab/networks/make_outlines.py --device cuda --workers 16 --start first.safetensors \
         --steps 4000 --rate 1e-3 --seed 1 -o src/kneematch/measures/outlines.safetensors
 
 The outlines of a phantom's bones are known exactly. No real film is used. The first run was made

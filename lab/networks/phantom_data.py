@@ -5,13 +5,13 @@ from dataclasses import dataclass, fields
 from multiprocessing import get_context
 
 import torch
-from kneephantoms.phantom import Knee, render, true_knees
 from torch import Tensor
 
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.knee_images import SIDE_MARGIN, film_tensor
 from kneematch.paper.split import HALF_SIZE, split
 from kneematch.sampling import resize, resize_part, transform
+from kneephantoms import Knee, render, true_knees
 from kneephantoms.film_plan import plan_film
 
 FIRST_SEED = 10_000_000  # disjoint from those of any test
