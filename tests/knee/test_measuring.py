@@ -1,4 +1,4 @@
-"""Outlines of detected knees; how exact they are is measured by benchmarks/measure.py."""
+"""Outlines of detected knees; how exact they are is measured by lab/measure.py."""
 
 import json
 from dataclasses import replace

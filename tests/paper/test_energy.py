@@ -28,7 +28,7 @@ from kneephantoms.rendering import Knee, phantom
 from phantom_films import radiograph
 
 SIZE = (160, 100)
-PHANTOMS = 40  # benchmarks/geometry.py looks at 200
+PHANTOMS = 40
 ENERGIES = [pytest.param(paper_terms, id="printed"), pytest.param(robust_terms, id="robust")]
 
 

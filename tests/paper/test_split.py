@@ -24,7 +24,7 @@ from kneematch.sampling import View, transform
 from kneephantoms import phantom
 from phantom_films import radiograph
 
-PHANTOMS = 40  # benchmarks/geometry.py looks at 200
+PHANTOMS = 40
 CORNERS = torch.tensor([[-1.0, -1], [1, 1]], dtype=torch.float64)
 
 
