@@ -16,12 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import ExifTags, Image
 from scipy import ndimage
 
 from films import (
@@ -37,7 +35,7 @@ from films import (
     phantom_case,
     table,
 )
-from kneematch import Detection, Detector, read
+from kneematch import Detection, Detector
 
 METAL = "metal"  # in the reason of a knee that is flagged for it
 Altered = tuple[NDArray[np.float32], Points]
@@ -80,7 +78,6 @@ def altered_cases(folder: Path) -> Iterator[Case]:
         alterations[f"rotated by {degrees} degrees"] = both, partial(rotated, degrees)
     for side, name in enumerate(("left", "right")):
         alterations[f"{name} half alone"] = slice(side, side + 1), partial(halved, side)
-    alterations["JPEG stored turned, with an EXIF orientation"] = both, with_orientation
     alterations["screenshot, half black"] = both, screenshot
     alterations["shrunk to a plateau of 5 % of the width"] = both, shrunk
     for case in labelled_cases(folder):
@@ -89,18 +86,6 @@ def altered_cases(folder: Path) -> Iterator[Case]:
             pixels, margins = alter(case.film.pixels, case.margins)
             film, scored = replace(case.film, pixels=pixels), case.scored[shown]
             yield Case(group, film, len(scored), margins[shown], scored)
-
-
-def with_orientation(pixels: NDArray[np.float32], margins: Points) -> Altered:
-    """Store a film turned, as a JPEG whose EXIF orientation turns it back, and read that."""
-    image = Image.fromarray((255 * pixels).round().astype(np.uint8))
-    image = image.transpose(Image.Transpose.ROTATE_90)
-    exif = image.getexif()
-    exif[ExifTags.Base.Orientation] = 6
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "film.jpg"
-        image.save(path, quality=95, exif=exif)
-        return read(path).pixels, margins
 
 
 def turned(quarter: int, pixels: NDArray[np.float32], margins: Points) -> Altered:

@@ -3,33 +3,28 @@
     python lab/code_size.py src/kneematch
     python lab/code_size.py OLD/src/kneematch --python OLD/.venv/bin/python
 
-The first table has, for all .py files of the tree: lines; code lines (neither blank, nor comment,
-nor docstring); files; modules that exactly one other module of the package imports; the longest
-file; and functions of more than 30 lines.
+The first table has, for all .py files of the tree: lines, files, the longest file, and functions of
+more than 30 lines.
 
-The second table traces `kneematch detect FILM -o OUT` on one PNG (a phantom, unless --film names
-another): the files and functions of the tree that run, in the main process and in all processes
-together, those that decode films included. A file counts if one of its functions runs; that it is
-imported is not enough. Functions that run while modules are imported are counted; comprehensions,
-class bodies and the methods that dataclasses generate are not.
+The second table traces `kneematch detect FILM -o OUT` on one PNG, a phantom: the files and functions
+of the tree that run, in the main process and in all processes together. A file counts if one of its
+functions runs; that it is imported is not enough. Functions that run while modules are imported are
+counted; comprehensions, class bodies and the methods that dataclasses generate are not.
 
 The third table counts, in all processes, how often one DICOM film is decoded (calls of the function
 `unit_range`, through which the pixels of every file go) by `detect` with crops, overlays, measures
 and DICOM objects, and by `apply` without decisions, which writes tables and report again.
 
 With --python, the trace runs in that interpreter, which must have the tree's requirements, so that
-two versions can be compared. --list prints the traced functions.
+two versions can be compared.
 """
 
 import argparse
 import ast
-import io
 import os
 import subprocess
 import sys
 import tempfile
-import tokenize
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -73,9 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("source", type=Path, help="folder of the package, such as src/kneematch")
     parser.add_argument("--python", default=sys.executable, help="interpreter of the trace")
-    parser.add_argument("--film", type=Path, help="PNG to detect on")
     parser.add_argument("--no-trace", action="store_true", help="only the first table")
-    parser.add_argument("--list", action="store_true", help="print the traced functions")
     options = parser.parse_args()
     source = options.source.resolve()
     texts = {
@@ -84,12 +77,9 @@ def main() -> None:
     }
     print_table(("measure", str(options.source)), size_rows(texts))
     if not options.no_trace:
-        traced, decodes = trace(source, options.python, options.film)
+        traced, decodes = trace(source, options.python)
         print_table(("trace of one PNG", "files", "functions"), trace_rows(traced))
         print_table(("command", "films decoded"), decodes)
-        if options.list:
-            for file, line, name in sorted(set().union(*traced.values())):
-                print(f"{Path(file).relative_to(source)}:{line} {name}")
 
 
 def print_table(titles: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
@@ -108,37 +98,12 @@ def size_rows(texts: dict[str, str]) -> list[tuple[str, str]]:
     lines = {name: len(text.splitlines()) for name, text in texts.items()}
     longest = max(lines, key=lambda name: lines[name])
     long_functions = sum(size > LONG_FUNCTION for text in texts.values() for size in lengths(text))
-    importers = Counter(other for name in texts for other in set(imported(name, texts)))
     return [
         ("lines", f"{sum(lines.values()):,}"),
-        ("code lines", f"{sum(map(code_lines, texts.values())):,}"),
         ("files", str(len(texts))),
-        ("modules with one importer", str(sum(count == 1 for count in importers.values()))),
         ("longest file", f"{lines[longest]} ({longest})"),
         (f"functions of more than {LONG_FUNCTION} lines", str(long_functions)),
     ]
-
-
-def code_lines(text: str) -> int:
-    """Return how many lines hold code: neither blank, nor a comment, nor part of a docstring."""
-    docs: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        match node:
-            case ast.Expr(value=ast.Constant(value=str())):
-                docs.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    skipped = (
-        tokenize.COMMENT,
-        tokenize.NL,
-        tokenize.NEWLINE,
-        tokenize.INDENT,
-        tokenize.DEDENT,
-        tokenize.ENDMARKER,
-    )
-    code: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in skipped:
-            code.update(range(token.start[0], token.end[0] + 1))
-    return len(code - docs)
 
 
 def lengths(text: str) -> Iterator[int]:
@@ -148,19 +113,7 @@ def lengths(text: str) -> Iterator[int]:
             yield (node.end_lineno or node.lineno) - node.lineno + 1
 
 
-def imported(name: str, texts: dict[str, str]) -> Iterator[str]:
-    """Yield the modules of the tree that a module imports, wherever in it."""
-    for node in ast.walk(ast.parse(texts[name])):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in texts)
-        elif isinstance(node, ast.ImportFrom) and node.module in texts:
-            inside = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (other if other in texts else str(node.module) for other in inside)
-
-
-def trace(
-    source: Path, python: str, film: Path | None
-) -> tuple[dict[str, set[Function]], list[tuple[str, str]]]:
+def trace(source: Path, python: str) -> tuple[dict[str, set[Function]], list[tuple[str, str]]]:
     """Return the functions that `kneematch detect` runs, by process, and how often films decode."""
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
@@ -179,7 +132,7 @@ def trace(
             made = ("synth", "-n", "1", "--format", kind, "-o", str(work / suffix))
             run(python, made, plain)
         found: dict[str, set[Function]] = {"main": set(), "other": set()}
-        png = film or work / "png" / "phantom-00000.png"
+        png = work / "png" / "phantom-00000.png"
         for process, function in calls("detect", str(png), "-o", str(work / "out")):
             found[process].add(function)
         decodes, out = [], str(work / "outputs")

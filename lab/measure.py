@@ -3,18 +3,15 @@
     python lab/measure.py phantoms [--films N]
     python lab/measure.py masks --real FOLDER
     python lab/measure.py repeat --real FOLDER [--films N]
-    python lab/measure.py speed
 
 `phantoms` compares films that were not seen in training with their exact outlines. `masks` takes
 crops of single real knees (FOLDER/joint-space) on which experts drew the joint space. `repeat`
 measures real films (FOLDER/films) again after they were shifted, turned, rescaled and darkened.
-`speed` prints the CPU time of a knee. Widths are in percent of the tibial plateau's width; 1 % is
-about 0.75 mm.
+Widths are in percent of the tibial plateau's width; 1 % is about 0.75 mm.
 """
 
 import argparse
 import math
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -56,13 +53,13 @@ VIEWS = {  # shift in pixels, rotation in degrees, scale, gamma
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["phantoms", "masks", "repeat", "speed"])
+    parser.add_argument("what", choices=["phantoms", "masks", "repeat"])
     parser.add_argument("--real", type=Path, help="folder of real films")
     parser.add_argument("--films", type=int, default=60, help="number of films")
     parser.add_argument("--network", help="outline network; default: the built-in one")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    run = {"phantoms": phantoms, "masks": masks, "repeat": repeat, "speed": speed}
+    run = {"phantoms": phantoms, "masks": masks, "repeat": repeat}
     run[args.what](args)
 
 
@@ -73,7 +70,7 @@ def phantoms(args: argparse.Namespace) -> None:
     left_out: Counter[str] = Counter()
     for seed in range(FIRST_SEED, FIRST_SEED + args.films):
         plan = plan_film(seed)
-        if not plain(plan):
+        if any(leg.implant for leg in plan.legs):
             continue
         film, detector_error = radiograph(phantom(seed)), np.random.default_rng(seed)
         for knee, truth in zip(true_knees(plan), true_outlines(plan), strict=True):
@@ -108,28 +105,15 @@ def phantoms(args: argparse.Namespace) -> None:
     rows = []
     for label, names in groups.items():
         values = np.array([(error, sd or np.nan) for name in names for error, sd in errors[name]])
-        if not len(values):
-            continue
-        error, sd = values.T
-        unit = "degrees" if UNITS[names[0]] == ANGLE else "%"
-        rows.append(
-            [
-                f"{label}, {unit}",
-                f"{np.median(np.abs(error)):.3f}",
-                f"{np.abs(error).mean():.3f}",
-                f"{np.median(error):+.3f}",
-                f"{np.quantile(np.abs(error), 0.95):.2f}",
-                f"{100 * np.mean(np.abs(error) < sd):.0f}",
-                f"{100 * np.mean(np.abs(error) < 2 * sd):.0f}",
-            ]
-        )
+        if len(values):
+            (error, sd), size = values.T, np.abs(values[:, 0])
+            cells = [f"{np.median(size):.3f}", f"{size.mean():.3f}", f"{np.median(error):+.3f}"]
+            cells += [f"{np.quantile(size, 0.95):.2f}"]
+            cells += [f"{100 * np.mean(size < k * sd):.0f}" for k in (1, 2)]
+            unit = "degrees" if UNITS[names[0]] == ANGLE else "%"
+            rows.append([f"{label}, {unit}", *cells])
     head = ("phantoms", "median error", "mean error", "bias", "95 %", "within 1 sd, %", "2 sd, %")
     table(head, rows)
-
-
-def plain(plan: object) -> bool:
-    """Return whether a phantom has no implant."""
-    return not any(getattr(leg, "implant", "") for leg in getattr(plan, "legs", ()))
 
 
 def score_crops(crops: list[DrawnKnee], network: OutlineNetwork) -> dict[str, Array]:
@@ -240,20 +224,6 @@ def transformed(
         else:
             pixels = affine_transform(pixels, matrix, offset, size, order=1)
     return replace(film, pixels=np.clip(pixels, 0, 1).astype(np.float32) ** gamma)
-
-
-def speed(args: argparse.Namespace) -> None:
-    """Print the CPU time of one knee."""
-    network = outline_network(args.network)
-    film = radiograph(phantom(FIRST_SEED))
-    found = Detector.load().detect(film)
-    measure_knees(film, found, network)
-    times = []
-    for _ in range(15):
-        started = time.process_time()
-        measure_knees(film, found, network)
-        times.append((time.process_time() - started) / len(found))
-    print(f"{1000 * np.median(times):.0f} ms of CPU time a knee, median of {len(times)}.")
 
 
 if __name__ == "__main__":

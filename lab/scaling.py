@@ -32,10 +32,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from statistics import median
 
-import pydicom
-from pydicom.encaps import encapsulate
-from pydicom.uid import JPEG2000Lossless
-
 from films import table
 from kneephantoms import SynthConfig, synthesize
 
@@ -75,7 +71,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--options", default="", help="further options of `kneematch detect`")
     parser.add_argument("--source", type=Path, action="append", help="source folder of a version")
     parser.add_argument("--turns", type=int, default=1)
-    parser.add_argument("--jpeg2000", action="store_true", help="compress the films, lossless")
     parser.add_argument("--work", type=Path, help="folder for films and results")
     return parser.parse_args()
 
@@ -86,23 +81,10 @@ def make_films(folder: Path, args: argparse.Namespace) -> tuple[Path, Path]:
     config = SynthConfig(args.distinct, size=(height, width), workers=os.cpu_count())
     synthesize(folder / "distinct", config)
     distinct = sorted((folder / "distinct").glob("*.dcm"))
-    for path in distinct if args.jpeg2000 else ():
-        compress(path)
     (folder / "films").mkdir()
     for k in range(args.films):
         (folder / "films" / f"{k:06d}.dcm").symlink_to(distinct[k % len(distinct)])
     return folder / "films", distinct[0]
-
-
-def compress(path: Path) -> None:
-    import imagecodecs
-
-    film = pydicom.dcmread(path)
-    frame = imagecodecs.jpeg2k_encode(film.pixel_array, codecformat="J2K", level=0)
-    film.PixelData = encapsulate([frame])
-    film.file_meta.TransferSyntaxUID = JPEG2000Lossless
-    film["PixelData"].VR = "OB"
-    film.save_as(path)
 
 
 def run(

@@ -68,11 +68,6 @@ def make_films(folder: Path, count: int, distinct: int, seed: int) -> dict[str, 
     return films
 
 
-def is_good(film: Path) -> bool:
-    """Tell phantoms from faulty films."""
-    return film.name.startswith("phantom-")
-
-
 def watch(process: "subprocess.Popen[bytes]") -> list[float]:
     """Return the memory of a run in MB, the median in each part of its time."""
     samples = []
@@ -95,7 +90,7 @@ def check(folder: Path, films: dict[str, Path]) -> list[str]:
     alike: dict[Path, set[tuple[tuple[str, ...], ...]]] = {}
     for name, knees in results.items():
         alike.setdefault(films[name], set()).add(tuple(knees))
-    faulty = {name for name, film in films.items() if not is_good(film)}
+    faulty = {name for name, film in films.items() if not film.name.startswith("phantom-")}
     right = {
         "order of the tables": found == sorted(found) and missed == sorted(missed),
         "faulty films": faulty <= set(missed),
@@ -140,7 +135,7 @@ def main() -> int:
         ):
             memory = watch(process)
         wrong = check(folder, films) if process.returncode == 1 else [errors.read_text()[-2000:]]
-    faulty = sum(not is_good(film) for film in films.values())
+    faulty = sum(not film.name.startswith("phantom-") for film in films.values())
     print(f"{args.films} films, {faulty} of them faulty, {args.workers} workers.\n")
     table(("part", "memory, MB"), ([str(k + 1), f"{mb:.0f}"] for k, mb in enumerate(memory)))
     wrong += unsteady(memory)
