@@ -6,7 +6,7 @@
 The first table has, for all .py files of the tree: lines, files, the longest file, and functions of
 more than 30 lines.
 
-The second table traces `kneematch detect FILM -o OUT` on one PNG, a phantom: the files and functions
+The second table traces `kneematch detect FILM -o OUT` on one phantom (PNG): the files and functions
 of the tree that run, in the main process and in all processes together. A file counts if one of its
 functions runs; that it is imported is not enough. Functions that run while modules are imported are
 counted; comprehensions, class bodies and the methods that dataclasses generate are not.
@@ -15,8 +15,7 @@ The third table counts, in all processes, how often one DICOM film is decoded (c
 `unit_range`, through which the pixels of every file go) by `detect` with crops, overlays, measures
 and DICOM objects, and by `apply` without decisions, which writes tables and report again.
 
-With --python, the trace runs in that interpreter, which must have the tree's requirements, so that
-two versions can be compared.
+With --python, the trace runs in that interpreter, which must have the tree's requirements.
 """
 
 import argparse

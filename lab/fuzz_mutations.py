@@ -23,8 +23,7 @@ VRS = (b"AE", b"AT", b"CS", b"DS", b"FD", b"FL", b"IS", b"LO", b"OB", b"OW", b"P
 VRS += (b"UC", b"UI", b"UL", b"UN", b"UR", b"US", b"UT", b"OV", b"XX", b"\0\0")
 SYNTAXES = [uid for uid, entry in UID_dictionary.items() if entry[1] == "Transfer Syntax"]
 TEXTS = (b"", b"\0", b"\n", b'"', b"'", b",", b"\xff", b"-1", b"nan", b"inf", b"1e999", b"=1+1")
-TEXTS += (b"1\\2",)
-TEXTS += (b"\xed\xa0\x80", b"\xef\xbb\xbf", b"../x", b"9" * 400, b"R", b"\r\n")
+TEXTS += (b"1\\2", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"../x", b"9" * 400, b"R", b"\r\n")
 VALUES: tuple[Any, ...] = (None, True, 0, -1, 1e308, float("nan"), float("inf"), 10**400, "", "\0")
 VALUES += ("\ud800", "../x", "x" * 5000, [], {}, [[]], {"": None}, [1, 2, 3, 4], "left")
 JPEG_MARKERS = (0xC0, 0xC1, 0xC2, 0xC3, 0xC4, 0xC9, 0xDA, 0xDB, 0xDC, 0xDD, 0xD8, 0xD9, 0xE0, 0xF7)

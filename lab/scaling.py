@@ -7,16 +7,14 @@
 
 Every run is the real command in a process of its own, tied to its cores, with a worker process per
 core, and so is the Ray cluster of `--engine ray`. The films are links to `--distinct` phantoms, so
-that they come from the disk cache. Versions, given by their source folders, take turns. Columns:
-    version      source folder, if several are given.
+that they come from the disk cache. Versions, given by their source folders, take turns. Columns are
+medians over the turns:
     cores        CPU cores, and worker processes.
-    films        number of films.
     start        seconds of a run on one film.
     seconds      of the run on all films.
     films/s      films / seconds: what a user waits for.
     after start  films per second without the start: (films - 1) / (seconds - start).
     memory       peak of all processes together in MB, shared pages counted once.
-Times and memory are medians over the turns.
 """
 
 import argparse

@@ -33,7 +33,7 @@ SAMPLE_S = 0.5
 EARLY, LATE = slice(2, 7), slice(14, 19)  # parts to compare: neither the start nor the end
 STEADY = 0.1  # largest relative difference of their medians
 SPOILT = 20  # films with random bytes in their headers
-KNEES_SHARE = 0.95  # of the good films on which a knee must be found; they are very small
+KNEES_SHARE = 0.95  # of the good films on which a knee must be found
 SIZE = (200, 160)  # (height, width) of the films
 
 
@@ -102,7 +102,6 @@ def check(folder: Path, films: dict[str, Path]) -> list[str]:
 
 
 def read_rows(path: Path) -> list[tuple[str, tuple[str, ...]]]:
-    """Return the film of every row of a table, and its other cells."""
     with path.open(newline="") as file:
         return [(row.pop("film"), tuple(row.values())) for row in csv.DictReader(file)]
 

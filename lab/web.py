@@ -6,8 +6,7 @@ The run is made by `kneematch detect` on links to 40 phantoms, and both pages ar
 commands. Columns are seconds: for the review page, until its first cards are filled, until they
 have their pictures, and the same after scrolling to a random place (median and slowest); for the
 annotation page (12 megapixels in 16 bits), from the command until the film is shown, and until it
-is annotated by the model. Targets on two cores: the first page of a run under 1 s, any other place
-under 0.5 s after a scroll.
+is annotated by the model.
 """
 
 import argparse

@@ -90,9 +90,8 @@ def draw_views(
     whole = uniform(0, 1) < WHOLE
     width = (margins[:, 0, 0] - margins[:, 0, 1]).norm(dim=-1)
     wanted = torch.exp(uniform(math.log(14), math.log(140)))
-    zoomed = torch.where(
-        data.count[rows] > 0, width / wanted, long / VIEW * torch.exp(uniform(-1.5, 0.3))
-    )
+    smaller = long / VIEW * torch.exp(uniform(-1.5, 0.3))
+    zoomed = torch.where(data.count[rows] > 0, width / wanted, smaller)
     step = torch.where(whole, long / VIEW * torch.exp(uniform(-0.1, 0.25)), zoomed).clamp(0.35, 5.5)
     # The middle of the view: that of the film, or near a knee, or anywhere.
     middle = sizes.flip(1) / 2
@@ -106,9 +105,8 @@ def draw_views(
     slack = torch.where(whole, 0.06, 0.38) * VIEW
     place = VIEW / 2 + shift * slack[:, None]  # where the focus is shown
     cos, sin = angle.cos(), angle.sin()
-    turn = torch.stack(
-        [torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2
-    )  # view to film
+    # From the view to the film.
+    turn = torch.stack([torch.stack([cos, sin], -1), torch.stack([-sin, cos], -1)], -2)
     mirror = torch.where(flip, -1.0, 1.0)
     linear = step[:, None, None] * torch.stack([mirror[:, None] * turn[:, 0], turn[:, 1]], 1)
     offset = focus - (linear @ place[..., None])[..., 0]

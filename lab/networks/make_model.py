@@ -53,9 +53,8 @@ from phantom_data import (
 AVERAGED = 2000  # healthy knees in a mean template
 LOCATED_JITTER = PoseJitter(0.22, 0.2, 0.10)  # of knees that the locator found
 POSE_NETWORKS = {"coarse": WIDTH, "fine": WIDTH // 2}  # and the widths of their ResNet18
-VIEW_REDUCTION = round(
-    CROP_PLATEAU * VIEW_WIDTH / VIEW_SIZE[1]
-)  # of crops to what the detector sees
+# Reduction of crops to what the detector sees.
+VIEW_REDUCTION = round(CROP_PLATEAU * VIEW_WIDTH / VIEW_SIZE[1])
 RANGED = 200  # views on which the ranges of activations are measured
 SOFT = (0.3, 4.0)  # share of the views of low resolution, and how much lower at most
 
