@@ -1,4 +1,4 @@
-"""Settings of `synthesize`; importing this module imports nothing heavy."""
+"""Settings of `synthesize`."""
 
 import math
 from dataclasses import dataclass

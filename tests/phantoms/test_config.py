@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from kneephantoms.config import FRAMINGS, SynthConfig
+from kneematch.cli.films import Format, FramingName
+from kneephantoms.config import FORMATS, FRAMINGS, SynthConfig
 from kneephantoms.framing import FREQUENCIES, KINDS
 
 
@@ -27,5 +28,7 @@ def test_synth_config_refuses_impossible_settings(wrong: dict[str, Any]) -> None
         SynthConfig(**wrong)
 
 
-def test_synth_config_offers_the_framings_of_phantoms() -> None:
+def test_synth_config_and_the_command_offer_the_framings_of_phantoms() -> None:
     assert set(FRAMINGS) == {*FREQUENCIES, *KINDS, "any"}
+    assert {str(name) for name in FramingName} == set(FRAMINGS)
+    assert {str(name) for name in Format} == set(FORMATS)

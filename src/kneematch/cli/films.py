@@ -16,14 +16,17 @@ from kneematch.errors import KneematchError, SettingsError
 from kneematch.films.files import make_out_folder, refuse_existing
 from kneematch.knee.import_config import ImportConfig
 from kneematch.parallel import choose_workers
-from kneephantoms.config import FORMATS, FRAMINGS, SynthConfig
 
 FILMS: Any = {"rich_help_panel": "Films"}
-Format: Any = StrEnum("Format", {name: name for name in FORMATS})  # type: ignore[misc]
-FramingName: Any = StrEnum("FramingName", {name: name for name in FRAMINGS})  # type: ignore[misc]
-DICOM, BILATERAL = Format("dicom"), FramingName("bilateral")
 NOTHING = "-"  # the file does not say
 MOST_COLUMNS = 6  # of a contact sheet
+
+
+Format = StrEnum("Format", "dicom png")
+FramingName = StrEnum(
+    "FramingName",
+    "bilateral single full_leg offcentre lateral other knee wide leg fill low any",
+)
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -119,7 +122,9 @@ def synth(
         int,
         typer.Option("-n", "--count", metavar="N", min=1, help="Number of films.", **FILMS),
     ] = 100,
-    file_format: Annotated[Format, typer.Option("--format", help="File format.", **FILMS)] = DICOM,
+    file_format: Annotated[
+        Format, typer.Option("--format", help="File format.", **FILMS)
+    ] = Format.dicom,
     size: Annotated[
         str | None,
         typer.Option(
@@ -159,7 +164,7 @@ def synth(
             "parts of the body (other); or any of all these.",
             **FILMS,
         ),
-    ] = BILATERAL,
+    ] = FramingName.bilateral,
     turn_deg: Annotated[
         float,
         typer.Option(metavar="DEGREES", help="Turn every film clockwise by this angle.", **FILMS),
@@ -178,7 +183,7 @@ def synth(
     force: Force = False,
 ) -> None:
     """Write synthetic knee films (phantoms), truth.csv with their knees, and a template.json."""
-    from kneephantoms.dataset import synthesize
+    from kneephantoms import SynthConfig, synthesize  # which import torch
 
     height_and_width: Any = size  # as `parse_size` returns them
     try:
