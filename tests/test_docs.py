@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from kneematch.run.results import ARTIFACTS
 from nbclient import NotebookClient
 
 import kneematch
@@ -19,7 +20,6 @@ from kneematch.knee import measure, quality
 from kneematch.run import decisions as log
 from kneematch.run.outputs import measurements
 from kneematch.run.outputs.tables import COLUMNS, CROP_COLUMNS
-from kneematch.run.results import ARTIFACTS
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 
@@ -138,17 +138,6 @@ def test_version_is_the_same_everywhere() -> None:
     for page in TEXTS:
         wheels = set(re.findall(r"kneematch-(\d+\.\d+\.\d+)-py3", page.read_text("utf-8")))
         assert wheels <= {version}, page
-
-
-def test_model_card_holds_the_measured_tables() -> None:
-    card = (DOCS / "model-card.md").read_text("utf-8")
-    source = (DOCS / "model-card.in.md").read_text("utf-8")
-    names = re.findall(r"^\{\{([a-z0-9-]+)\}\}$", source, re.MULTILINE)
-    assert len(names) >= 3
-    for name in names:
-        assert (DOCS / "measured" / f"{name}.md").read_text("utf-8").strip() in card, (
-            "run python benchmarks/results.py write"
-        )
 
 
 def test_issue_templates_ask_for_the_installation_and_never_for_films() -> None:

@@ -15,7 +15,6 @@ from PIL import Image
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import load_annotation, save_annotation
 from kneematch.films.read import read
-from kneematch.films.write import write_png16
 from kneematch.knee.detector import Detector
 from kneematch.models.model_file import builtin_model
 from kneematch.run import visit
@@ -23,6 +22,7 @@ from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.outputs.tables import TABLES
 from kneematch.run.pipeline import detect_files, detect_folder
+from kneephantoms.files import write_png16
 from tables import read_table
 
 CONFIG = DetectConfig(method="neural", device="cpu", workers=0)

@@ -16,8 +16,8 @@ import pytest
 
 from kneematch.errors import FilmError
 from kneematch.films.read import read
-from kneematch.films.write import write_png16
 from kneematch.web.films import read_film
+from kneephantoms.files import write_png16
 
 # Run at the start of every Python process: a worker process aborts on opening a certain file.
 DEADLY = """

@@ -4,19 +4,19 @@ import json
 from pathlib import Path
 
 import pytest
+from kneematch.run.correction import area_of, move_detection
 
 from kneematch.films.annotation import annotate, save_annotation
 from kneematch.films.files import content_hash
 from kneematch.films.read import read
-from kneematch.films.write import write_dicom
 from kneematch.models.model_file import builtin_model
 from kneematch.run.config import DetectConfig
-from kneematch.run.correction import area_of, move_detection
 from kneematch.run.decisions import Area
 from kneematch.run.pipeline import detect_folder
 from kneematch.web.detections_table import DetectionsTable, read_detections_table
 from kneematch.web.loss_meter import load_run_template, loss_at
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from kneephantoms.files import write_dicom
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_load_run_template_takes_one_from_a_film_of_one_knee(tmp_path: Path) -> 
     made = phantom(1, framing="single")  # its knee lies across the line between the halves
     film, (knee,) = tmp_path / "films" / "one.dcm", made.knees
     film.parent.mkdir()
-    write_dicom(film, made.radiograph.pixels, mm_per_px=None, laterality=None)
+    write_dicom(film, made.pixels, mm_per_px=None, laterality=None)
     drawn = annotate(film, knee.side, knee.plateau_left, knee.plateau_right)
     save_annotation(drawn, tmp_path / "template.json")
     config = DetectConfig(template=str(tmp_path / "template.json"), workers=0)

@@ -19,13 +19,13 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian
 from detections import make_detection
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
-from kneematch.films.write import write_dicom, write_png16
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import UNITS, JointMeasures
 from kneematch.knee.outlines import Outlines
 from kneematch.run.outputs.dicom import export_dicom
 from kneematch.run.outputs.dicom_gsps import REVIEW_COLOUR
 from kneematch.run.outputs.dicom_sr import MEASURES, outline_on_film
+from kneephantoms.files import write_dicom, write_png16
 
 Knees = tuple[Detection, Detection]
 ALL = ("film-report.dcm", "film-state.dcm", "film-picture.dcm")
