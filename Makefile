@@ -40,11 +40,11 @@ docs: $(READY)
 # Spoilt files of every kind, for some minutes; what is found is stored in fuzz-findings.
 MINUTES ?= 5
 fuzz: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/fuzz.py --minutes $(MINUTES) --workers 2
+	OMP_NUM_THREADS=1 $(BIN)/python lab/fuzz.py --minutes $(MINUTES) --workers 2
 
 # A run whose system calls fail one after the other; needs a C compiler.
 faults: $(READY)
-	$(BIN)/python benchmarks/faults.py
+	$(BIN)/python lab/faults.py
 
 # Which lines and branches the tests run, without those of a full disk, which is full for the
 # measurement, too. Worker processes are killed when their work is done, and so not counted.

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
 from kneematch.knee.joint_space import COMPARTMENTS, FIXED
 from kneematch.knee.landmarks import landmarks
@@ -12,8 +13,8 @@ from kneematch.knee.outlines import Array
 from kneematch.knee.overlay import draw_detections
 from kneematch.run.outputs.contact_sheet import CELL_PX, contact_sheet, draw_split
 from kneematch.training.phantom_crops import true_outlines
+from kneephantoms import phantom
 from kneephantoms.film_plan import plan_film
-from kneephantoms.phantom import phantom
 
 ORANGE, BLUE, YELLOW, WHITE, BLACK = "#ff9a3c", "#4aa8ff", "#ffe14d", "#ffffff", "#000000"
 IMAGES = Path(__file__).parent / "images"
@@ -26,8 +27,8 @@ MEASURED_PX = 1000  # side of the picture of measures
 def main() -> None:
     """Draw where three films are split, and the knees detected on three others."""
     IMAGES.mkdir(exist_ok=True)
-    _save([draw_split(phantom(seed).radiograph) for seed in SPLIT_SEEDS], "split.png")
-    films = [phantom(seed).radiograph for seed in DETECTED_SEEDS]
+    _save([draw_split(film_of(seed)) for seed in SPLIT_SEEDS], "split.png")
+    films = [film_of(seed) for seed in DETECTED_SEEDS]
     found = Detector.load().detect(films)
     pictures = [
         draw_detections(film, knees, longest_px=CELL_PX)
@@ -37,10 +38,16 @@ def main() -> None:
     draw_measures().resize((760, 760)).save(IMAGES / "measures.png", optimize=True)
 
 
+def film_of(seed: int) -> Radiograph:
+    """Return a phantom as kneematch reads it."""
+    made = phantom(seed)
+    return Radiograph(made.pixels, made.mm_per_px, polarity_tag="MONOCHROME2")
+
+
 def draw_measures() -> Image.Image:
     """Draw the outlines of a phantom's knee and where it is measured."""
     plan = plan_film(MEASURED_SEED)
-    film, outlines = phantom(MEASURED_SEED).radiograph, true_outlines(plan)[1]
+    film, outlines = film_of(MEASURED_SEED), true_outlines(plan)[1]
     middle, reach = outlines.tibia[[0, -1]].mean(0), 0.62 * outlines.width_px
     scale = MEASURED_PX / (2 * reach)
     corner = middle - reach

@@ -111,7 +111,7 @@ def _command(name: str, command: Any) -> str:
     for group, parameters in groups.items():
         lines += ["", f"| {group} | default | meaning |", "|---|---|---|"]
         for each in parameters:
-            lines.append(f"| {_names(each)} | {_default(each)} | {_help(each)} |")
+            lines.append(f"| {_names(each)} | {_default(each)} | {_escaped(each.help or '')} |")
     return "\n".join(lines)
 
 
@@ -140,15 +140,7 @@ def _default(parameter: Any) -> str:
     default = parameter.default
     if getattr(parameter, "is_flag", False) or default in (None, (), []) or callable(default):
         return ""
-    return f"`{_text(default)}`"
-
-
-def _text(value: Any) -> str:
-    return str(getattr(value, "value", value))
-
-
-def _help(parameter: Any) -> str:
-    return _escaped(parameter.help or "")
+    return f"`{getattr(default, 'value', default)}`"
 
 
 def _escaped(text: str) -> str:

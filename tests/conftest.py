@@ -16,7 +16,8 @@ from kneematch.knee.template import cut_from_view
 from kneematch.paper.split import split
 from kneematch.paper.template import Template
 from kneematch.sampling import View, rectangle_to_film, resize
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from phantom_films import radiograph
 
 FAMILY = 3
 SIZE = (192, 120)  # of clouds
@@ -77,7 +78,7 @@ def knees() -> Callable[..., Knees]:
         """A phantom of one family, its halves resized to a height."""
         if (seed, height) not in made:
             film = phantom(seed, size=(512, 640), family=FAMILY)
-            whole = split(film_tensor(film.radiograph))
+            whole = split(film_tensor(radiograph(film)))
             halves = View(resize(whole.pixels, (height, height * 5 // 8)), whole.to_film)
             cuts = []
             for side, knee in enumerate(film.knees):

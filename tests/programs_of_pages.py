@@ -21,8 +21,7 @@ SMALLER = {
     "synth": {"--size": "600x500"},
     "train": {"--epochs": "1"},
 }
-REPRODUCTION = "scripts/reproduce_oai_most.py"
-SMALLER_TRAINING = {"--train": "2", "--epochs": "1", "--rounds": "1"}  # of the reproduction
+REPRODUCTION = "lab/paper.py"
 VALUES = {"docker": {"-v", "-w", "--tmpfs", "--network", "--user"}, "apptainer": {"--bind"}}
 
 
@@ -61,9 +60,10 @@ def add(given: list[str], options: dict[str, str]) -> None:
 def reproduce(given: list[str]) -> int:
     """Run the reproduction on few films, and briefly."""
     leave_out(given)
-    add(given, {"--test": "2"} | ({} if "most" in given else SMALLER_TRAINING))
+    add(given, {"--films": "2", "--test-films": "2"})
+    shorter = ["--", "--epochs", "1", "--rounds", "1"]
     return subprocess.run(
-        [sys.executable, str(ROOT / REPRODUCTION), *given], check=False
+        [sys.executable, str(ROOT / REPRODUCTION), *given, *shorter], check=False
     ).returncode
 
 
@@ -128,7 +128,7 @@ def main() -> int:
         return kneematch(arguments[arguments.index("kneematch") + 1 :])
     if program == "python" and arguments[0].endswith(REPRODUCTION):
         return reproduce(arguments[1:])
-    if program == "python" and arguments[0].startswith("benchmarks/"):
+    if program == "python" and arguments[0].startswith("lab/"):
         return int(not (ROOT / arguments[0]).exists())
     if program == "python":
         return subprocess.run([sys.executable, *arguments], check=False).returncode

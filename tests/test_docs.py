@@ -140,17 +140,6 @@ def test_version_is_the_same_everywhere() -> None:
         assert wheels <= {version}, page
 
 
-def test_model_card_holds_the_measured_tables() -> None:
-    card = (DOCS / "model-card.md").read_text("utf-8")
-    source = (DOCS / "model-card.in.md").read_text("utf-8")
-    names = re.findall(r"^\{\{([a-z0-9-]+)\}\}$", source, re.MULTILINE)
-    assert len(names) >= 3
-    for name in names:
-        assert (DOCS / "measured" / f"{name}.md").read_text("utf-8").strip() in card, (
-            "run python benchmarks/results.py write"
-        )
-
-
 def test_issue_templates_ask_for_the_installation_and_never_for_films() -> None:
     folder = ROOT / ".github" / "ISSUE_TEMPLATE"
     for name in ("bug.yml", "accuracy.yml"):

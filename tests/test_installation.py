@@ -112,7 +112,7 @@ def test_wheel_works_in_an_empty_environment(packages: Path, empty: Path, extra:
     assert extras == {"web": extra == "web", "ray": extra == "ray"}
 
 
-@pytest.mark.parametrize("extra", ["test", "docs", "benchmark"])
+@pytest.mark.parametrize("extra", ["test", "docs"])
 def test_extras_for_developers_can_be_resolved(packages: Path, empty: Path, extra: str) -> None:
     (wheel,) = packages.glob("*.whl")
     run(sys.executable, "-m", "pip", "install", "--dry-run", f"{wheel}[{extra}]", cwd=empty)

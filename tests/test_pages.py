@@ -18,12 +18,12 @@ from kneematch.cli.main import app
 from kneematch.films.annotation import load_annotation, save_annotation
 from kneematch.films.read import read
 from kneematch.films.shapes import write_markups, write_points
-from kneematch.films.write import write_dicom, write_png16
 from kneematch.run.config import DetectConfig
 from kneematch.run.pipeline import detect_folder
+from kneephantoms import phantom
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
-from kneephantoms.phantom import phantom
+from kneephantoms.files import write_dicom, write_png16
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -157,7 +157,7 @@ def make_films(folder: Path) -> None:
 def make_studies(folder: Path) -> None:
     """Phantoms laid out as OAI and MOST are, one series of them packed."""
     for k in range(5):
-        pixels = phantom(k, size=(480, 480), framing="knee").radiograph.pixels
+        pixels = phantom(k, size=(480, 480), framing="knee").pixels
         series = folder / f"OAI/00m/0.C.2/{9_000_001 + k}/20040909/0042960{3 + k}"
         series.mkdir(parents=True)
         write_dicom(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from kneematch.films.write import write_dicom
+from kneephantoms.files import write_dicom
 
 ROOT = Path(__file__).parent.parent
 

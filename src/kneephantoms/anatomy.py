@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+Point = tuple[float, float]  # (x, y), or (u, v) in plateau widths
 Array = NDArray[np.float64]
 
 # Per Kellgren-Lawrence (KL) grade 0..4: its frequency, the narrowing of the joint space and the

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.films.radiograph import Point
+from kneephantoms.anatomy import Point
 from kneephantoms.solids import Points, Rod, chain
 
 Rods = list[Rod]

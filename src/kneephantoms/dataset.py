@@ -1,41 +1,56 @@
 """Write folders of phantoms with their ground truth, for demonstrations, tests and training."""
 
+import csv
+import json
+import math
+import multiprocessing
 import os
 import re
-from collections.abc import Sequence
-from contextlib import closing
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from kneematch.errors import SettingsError, TemplateError
-from kneematch.films.annotation import PLATEAU_MARGINS, Annotation, annotate, save_annotation
-from kneematch.films.csv_text import write_csv
-from kneematch.films.files import make_out_folder, refuse_existing
-from kneematch.films.limits import MAX_PIXELS
-from kneematch.films.read import read
-from kneematch.films.write import write_dicom, write_png16
-from kneematch.knee.knee_images import SMALLEST_FILM
-from kneematch.knee.template import cut_template
-from kneematch.parallel import WorkerDied, choose_workers, map_in_workers
-from kneematch.progress import Progress, no_progress
+import torch
+
+from kneephantoms.anatomy import Point
 from kneephantoms.config import SynthConfig
-from kneephantoms.phantom import Knee, Phantom, phantom
+from kneephantoms.files import replace_file, write_dicom, write_png16
+from kneephantoms.rendering import Knee, Phantom, phantom
 
 TRUTH: Final = "truth.csv"
 TEMPLATE: Final = "template.json"
+TEMPLATE_FORMAT: Final = "kneematch-template/1"
 SUFFIXES: Final = {"dicom": ".dcm", "png": ".png"}
 OWN_FILES: Final = re.compile(r"phantom-\d{5,}\.(dcm|png)|truth\.csv|template\.json")
-PREFERRED_GRADE: Final = 2  # the highest KL grade of a typical knee
-
 OPPOSITE: Final = {"L": "R", "R": "L", "F": "H", "H": "F"}  # directions of the patient
 
-POINTS: Final = (*PLATEAU_MARGINS, "centre")
+MARGINS: Final = ("plateau_medial", "plateau_lateral")
+POINTS: Final = (*MARGINS, "centre")
 TRUTH_COLUMNS: Final = (
     *("film", "side", "laterality", *(f"{point}_{axis}_px" for point in POINTS for axis in "xy")),
     *("rotation_deg", "mm_per_px", "grade", "negative", "implant"),
 )
+
+# Boxes of a template around a knee in the right half of a picture: x0, y0, x1, y1 from the midpoint
+# of the plateau's margins, in plateau widths.
+BOXES: Final = {
+    "fine": (-0.665, -0.702, 0.684, 0.646),
+    "coarse": (-0.867, -0.904, 0.886, 0.848),
+    "red": (-0.627, -0.215, -0.234, 0.178),
+    "green": (0.253, -0.234, 0.646, 0.159),
+}
+PREFERRED_GRADE: Final = 2  # the highest Kellgren-Lawrence grade of a typical knee
+# Half a film as kneematch cuts it, 1.6 times as tall as wide: a little more than half of the width
+# where two knees make the film symmetric, and perhaps less around a single one.
+HALF_WIDTHS: Final = {1: 0.41, 2: 0.55}
+HALF_ASPECT: Final = 1.6
+BOX_WIDTHS: Final = (0.15, 0.95)  # share of the half's width
 
 TruthRow = dict[str, str]
 
@@ -48,131 +63,172 @@ class SynthResult:
     template: Path | None  # None if no knee can serve as a template
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenFilm:
+    """What is known of a film on disk."""
+
+    name: str
+    size: tuple[int, int]
+    knees: list[TruthRow]
+
+
 def synthesize(
     out: str | os.PathLike[str],
     config: SynthConfig | None = None,
     *,
-    progress: Progress = no_progress,
+    advance: Callable[[str], None] | None = None,
 ) -> SynthResult:
-    """Write phantoms, their ground truth (a row per frontal knee) and an annotation of one knee.
+    """Write phantoms, their ground truth (a row per frontal knee) and a template of one knee.
 
     Film k is named phantom-0000k and is the phantom of seed + k. The files do not depend on the
     number of workers. Films without a frontal knee have no row.
 
     Args:
         out: folder, created if missing; must be empty unless `config.force`, which replaces the
-            files of an earlier run and keeps all others.
+            files of an earlier call and keeps all others.
         config: what to write.
-        progress: display of the films that are done.
+        advance: called with the name of each film that is written, in order.
 
     Raises:
-        SettingsError: the folder is not empty, or the films would be too small or too large.
+        FileExistsError: the folder is not empty.
+        OSError: a file cannot be written; `filename` says which.
     """
     out, config = Path(out), config or SynthConfig()
-    _check_size(config.size)
     _prepare_folder(out, force=config.force)
-    films = _write_films(out, config, progress)
-    truth, rows = out / TRUTH, [row for index in sorted(films) for row in films[index]]
-    with write_csv(truth, TRUTH_COLUMNS) as add:
-        for row in rows:
-            add(row[column] for column in TRUTH_COLUMNS)
-    annotation = find_template(out, rows)
-    if annotation is None:
-        return SynthResult(truth, None)
-    save_annotation(annotation, out / TEMPLATE)
-    return SynthResult(truth, out / TEMPLATE)
+    films = []
+    with _mapper(config.workers) as mapper:
+        for film in mapper(partial(_write_film, out, config), range(config.count)):
+            films.append(film)
+            if advance is not None:
+                advance(film.name)
+    with (
+        replace_file(out / TRUTH) as temp,
+        temp.open("w", newline="", encoding="utf-8") as file,
+    ):
+        table = csv.DictWriter(file, TRUTH_COLUMNS, lineterminator="\n")
+        table.writeheader()
+        table.writerows(row for film in films for row in film.knees)
+    template = choose_template(films)
+    if template is None:
+        return SynthResult(out / TRUTH, None)
+    with replace_file(out / TEMPLATE) as temp:
+        temp.write_text(f"{json.dumps(template, indent=1)}\n", encoding="utf-8")
+    return SynthResult(out / TRUTH, out / TEMPLATE)
 
 
-def find_template(folder: Path, rows: Sequence[TruthRow]) -> Annotation | None:
-    """Annotate the first knee of a truth.csv that can serve as a template, best a typical one.
+def choose_template(films: list[WrittenFilm]) -> dict[str, Any] | None:
+    """Return the template.json of the first knee that can serve as one, best a typical one.
 
     Returns None if all films are negatives or show implants, or if the boxes of every knee leave
     its half of the film.
     """
-    typical = [row for row in rows if row["negative"] == "0" and not row["implant"]]
-    for row in sorted(typical, key=lambda row: int(row["grade"]) > PREFERRED_GRADE):
-        left, right = sorted(
-            (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])) for name in PLATEAU_MARGINS
-        )
-        annotation = annotate(folder / row["film"], row["side"], left, right)
-        try:
-            film = read(annotation.film)
-            for box in ("fine", "coarse"):
-                cut_template(film, annotation, box)
-        except TemplateError:
-            continue
-        return annotation
+    typical = [
+        (film, row)
+        for film in films
+        for row in film.knees
+        if row["negative"] == "0" and not row["implant"]
+    ]
+    typical.sort(key=lambda each: int(each[1]["grade"]) > PREFERRED_GRADE)
+    for film, row in typical:
+        boxes, landmarks = _annotate(row)
+        if all(_fits(boxes[name], film, row["side"]) for name in ("fine", "coarse")):
+            return {
+                "format": TEMPLATE_FORMAT,
+                "film": film.name,
+                "side": row["side"],
+                "boxes": boxes,
+                "landmarks": landmarks,
+            }
     return None
 
 
-def _check_size(size: tuple[int, int] | None) -> None:
-    if size is None:
-        return
-    height, width = size
-    if min(height, width) < SMALLEST_FILM or height * width > MAX_PIXELS:
-        raise SettingsError(
-            f"films of {height} x {width} pixels; expected at least {SMALLEST_FILM} a side and at "
-            f"most {MAX_PIXELS} in all; choose another size"
-        )
+def _annotate(row: TruthRow) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return the boxes x0, y0, x1, y1 of a knee, mirrored in the left half, and its margins."""
+    left, right = sorted(
+        (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])) for name in MARGINS
+    )
+    unit = math.dist(left, right)
+    x, y = (left[0] + right[0]) / 2, (left[1] + right[1]) / 2
+    boxes = {}
+    for name, (x0, y0, x1, y1) in BOXES.items():
+        across = (-x1, -x0) if row["side"] == "left" else (x0, x1)
+        corners = x + unit * across[0], y + unit * y0, x + unit * across[1], y + unit * y1
+        boxes[name] = [round(value, 1) for value in corners]
+    medial_first = (right, left) if row["side"] == "left" else (left, right)
+    return boxes, {name: list(at) for name, at in zip(MARGINS, medial_first, strict=True)}
+
+
+def _fits(box: list[float], film: WrittenFilm, side: str) -> bool:
+    """Return whether a box lies in its half of a film."""
+    (height, width), (x0, y0, x1, y1) = film.size, box
+    across = HALF_WIDTHS[len(film.knees)] * width
+    padded = max(across, height / HALF_ASPECT)
+    beside, above = (padded - across) / 2, (HALF_ASPECT * padded - height) / 2
+    start = 0.0 if side == "left" else width - across
+    least, most = BOX_WIDTHS
+    return (
+        start - beside <= x0
+        and x1 <= start + across + beside
+        and -above <= y0
+        and y1 <= height + above
+        and least * padded <= x1 - x0 <= most * padded
+    )
 
 
 def _prepare_folder(folder: Path, *, force: bool) -> None:
-    """Create the folder, or remove the files of an earlier run from it."""
-    make_out_folder(folder)
+    """Create the folder, or remove the files of an earlier call from it."""
+    folder.mkdir(0o700, parents=True, exist_ok=True)
     names = sorted(entry.name for entry in folder.iterdir())
     if names and not force:
-        refuse_existing(folder, f"a folder with files ({names[0]})")
+        raise FileExistsError(f"{folder}: the folder is not empty ({names[0]}).")
     for name in filter(OWN_FILES.fullmatch, names):
         (folder / name).unlink()
 
 
-def _write_films(
-    folder: Path, config: SynthConfig, progress: Progress
-) -> dict[int, list[TruthRow]]:
-    """Write the films and return the rows of the truth of each, by the film's number."""
-    write = partial(_write_film, folder, config)
-    workers = choose_workers(config.workers, config.count)
-    rows = {}
-    with (
-        progress("synthesizing", config.count) as advance,
-        closing(map_in_workers(write, range(config.count), workers=workers)) as films,
-    ):
-        for index, result in films:
-            if isinstance(result, OSError):
-                raise result
-            if isinstance(result, WorkerDied):
-                raise SettingsError(
-                    f"{folder}: the process that wrote film {index} ended (exit code "
-                    f"{result.exit_code}); expected enough memory; choose fewer --workers"
-                )
-            rows[index] = result
-            advance(_film_name(config, index))
-    return rows
+Mapper = Callable[[Callable[[int], WrittenFilm], range], Iterator[WrittenFilm]]
 
 
-def _write_film(folder: Path, config: SynthConfig, index: int) -> list[TruthRow] | OSError:
-    """Write a film; return its rows of the truth, or why it cannot be written."""
-    seed = config.seed + index
+@contextmanager
+def _mapper(workers: int | None) -> Iterator[Mapper]:
+    """Yield the built-in `map`, or that of worker processes, which ends them with the context."""
+    if not workers:
+        yield map
+        return
+    # A fork of this process would copy locks that torch's threads hold.
+    start = "forkserver" if sys.platform == "linux" else "spawn"
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context(start), _start_worker)
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the main process
+    torch.set_num_threads(1)
+
+
+def _write_film(folder: Path, config: SynthConfig, index: int) -> WrittenFilm:
+    seed, path = config.seed + index, folder / f"phantom-{index:05d}{SUFFIXES[config.format]}"
     names = "size", "family", "framing", "turn_deg", "mirrored"
     made = phantom(seed, **{name: getattr(config, name) for name in names})
-    film, path = made.radiograph, folder / _film_name(config, index)
-    try:
-        if config.format == "png":
-            write_png16(path, film.pixels)
-        else:
-            write_dicom(
-                path,
-                film.pixels,
-                mm_per_px=film.mm_per_px,
-                laterality=film.laterality,
-                view=film.view,
-                series=film.series,
-                orientation=_orientation(config),
-                entropy=f"kneematch phantom {seed} {replace(config, count=1, workers=None)}",
-            )
-    except OSError as error:  # an exception would end the worker
-        return error
-    return [_truth_row(path.name, made, knee) for knee in made.knees]
+    if config.format == "png":
+        write_png16(path, made.pixels)
+    else:
+        write_dicom(
+            path,
+            made.pixels,
+            mm_per_px=made.mm_per_px,
+            laterality=made.laterality,
+            view="AP",
+            series="phantom",
+            orientation=_orientation(config),
+            entropy=f"kneematch phantom {seed} {replace(config, count=1, workers=None)}",
+        )
+    height, width = made.pixels.shape
+    return WrittenFilm(
+        path.name, (height, width), [_truth_row(path.name, made, knee) for knee in made.knees]
+    )
 
 
 def _orientation(config: SynthConfig) -> tuple[str, str]:
@@ -186,23 +242,19 @@ def _orientation(config: SynthConfig) -> tuple[str, str]:
     return across, down
 
 
-def _film_name(config: SynthConfig, index: int) -> str:
-    return f"phantom-{index:05d}{SUFFIXES[config.format]}"
-
-
 def _truth_row(name: str, made: Phantom, knee: Knee) -> TruthRow:
-    points = {
-        f"{point}_{axis}_px": f"{value:.4f}"
-        for point in POINTS
-        for axis, value in zip("xy", getattr(knee, point), strict=True)
-    }
+    points: dict[str, Point] = {point: getattr(knee, point) for point in POINTS}
     return {
         "film": name,
         "side": knee.side,
         "laterality": knee.laterality,
-        **points,
+        **{
+            f"{point}_{axis}_px": f"{value:.4f}"
+            for point, at in points.items()
+            for axis, value in zip("xy", at, strict=True)
+        },
         "rotation_deg": f"{knee.rotation_deg:.4f}",
-        "mm_per_px": f"{made.radiograph.mm_per_px:.6f}",
+        "mm_per_px": f"{made.mm_per_px:.6f}",
         "grade": str(knee.grade),
         "negative": str(int(made.negative)),
         "implant": knee.implant,

@@ -6,8 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.films.radiograph import Point
-from kneephantoms.anatomy import KneeShape, draw_knees
+from kneephantoms.anatomy import KneeShape, Point, draw_knees
 from kneephantoms.bodies import BODIES, abdomen, lateral_knee
 from kneephantoms.framing import FREQUENCIES, SIGNS, Framing, Place, draw_framing
 from kneephantoms.overlays import STYLES, WORDS, Label, Overlays, draw_overlays

@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from kneematch.films.radiograph import Point
+from kneephantoms.anatomy import Point
 
 Range = tuple[float, float]
 Field = tuple[float, float, float, float]

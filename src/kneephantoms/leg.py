@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kneematch.films.radiograph import Point
 from kneephantoms.anatomy import (
     SKIN_V,
     Array,
     KneeShape,
+    Point,
     catmull_rom,
     femur_outline,
     fibula_outline,

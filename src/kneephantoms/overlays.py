@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from kneematch.films.radiograph import Point
+from kneephantoms.anatomy import Point
 from kneephantoms.framing import SIGNS, Field, Framing
 from kneephantoms.solids import segment_distance
 

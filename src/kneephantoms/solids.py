@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneephantoms.anatomy import Array
+from kneephantoms.anatomy import Array, Point
 
 # Attenuation of a chord one unit long (79 mm): dense shell, core, core near the ends.
 MATERIALS: Final = {
@@ -26,7 +26,7 @@ MATERIALS: Final = {
 }
 SOFT: Final = ("soft", "air")
 
-Points = Sequence[tuple[float, float]]
+Points = Sequence[Point]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

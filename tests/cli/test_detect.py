@@ -14,12 +14,13 @@ from PIL import Image
 
 from kneematch.cli.main import main
 from kneematch.films.annotation import annotate, save_annotation
-from kneematch.films.write import write_dicom, write_png16
 from kneematch.run.decisions import AREA_COLUMNS, Area, Decision, ReviewLog
 from kneematch.run.outputs.tables import COLUMNS, TABLES
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
-from kneephantoms.phantom import Knee, phantom
+from kneephantoms.files import write_dicom, write_png16
+from kneephantoms.rendering import Knee, phantom
+from phantom_films import radiograph
 from tables import read_table
 
 TEMPLATE_SEED, SEEDS = 0, {"one.dcm": 1, "two.dcm": 10, "sub/two.png": 21}  # the last a negative
@@ -38,7 +39,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("films")
     (folder / "sub").mkdir()
     for name, seed in {"template.dcm": TEMPLATE_SEED, **SEEDS}.items():
-        film = phantom(seed).radiograph
+        film = radiograph(phantom(seed))
         if name.endswith(".png"):
             write_png16(folder / name, film.pixels)
         else:

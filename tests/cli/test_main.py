@@ -17,7 +17,7 @@ from PIL import Image
 import kneematch
 from kneematch.cli.main import main
 from kneematch.cli.terminal import log_to_stderr
-from kneematch.films.write import write_dicom, write_png16
+from kneephantoms.files import write_dicom, write_png16
 
 HEAVY = {"torch", "numpy", "skimage", "pydicom", "PIL"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kneematch.cli.main import main
-from kneematch.films.write import write_png16
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from kneephantoms.files import write_png16
 
 FILM, PICTURE = "films/phantom-00000.dcm", "films/photo.png"
 TRAIN = ("train", "films", "--template", "films/template.json", "--device", "cpu", "-o")
@@ -48,7 +48,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with films, models and results that must not be lost."""
     folder = tmp_path_factory.mktemp("place")
     assert main(["synth", "-n", "2", "--size", "320x400", "-o", str(folder / "films")]) == 0
-    write_png16(folder / PICTURE, phantom(1, size=(320, 400)).radiograph.pixels)
+    write_png16(folder / PICTURE, phantom(1, size=(320, 400)).pixels)
     for name in ("mine.safetensors", "measured.metrics.csv", "drawn.json", "pairs.csv"):
         (folder / name).write_text("mine")
     for name in ("run-0.1", "evaluated", "run"):

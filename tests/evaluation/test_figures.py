@@ -19,8 +19,8 @@ from kneematch.evaluation.figures import (
     save_figure,
 )
 from kneematch.evaluation.method_runs import MethodRun
-from kneematch.films.write import write_png16
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from kneephantoms.files import write_png16
 
 PLACES = {"left": (60.0, 80.0), "right": (140.0, 80.0)}
 
@@ -54,7 +54,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("films")
     paths = [folder / f"secret-name-{seed}.png" for seed in range(2)]
     for seed, path in enumerate(paths):
-        write_png16(path, phantom(seed, size=(160, 200)).radiograph.pixels)
+        write_png16(path, phantom(seed, size=(160, 200)).pixels)
     return [str(path) for path in paths]
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.evaluation.labels import LabelledKnee, Labels, load_labels
+from kneephantoms import phantom
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
-from kneephantoms.phantom import phantom
 
 HEADER = "id,knee,x1,y1,x2,y2,flag\n"
 LABELS = (

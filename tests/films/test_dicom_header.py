@@ -9,7 +9,7 @@ import pydicom
 import pytest
 
 from kneematch.films.read import read
-from kneematch.films.write import write_dicom
+from kneephantoms.files import write_dicom
 
 GRADIENT = np.linspace(0, 1, 4096, dtype=np.float32).reshape(64, 64)
 

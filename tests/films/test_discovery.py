@@ -11,7 +11,7 @@ import pytest
 from kneematch.errors import SettingsError
 from kneematch.films.csv_text import write_csv
 from kneematch.films.discovery import common_folder, find_films, in_series
-from kneematch.films.write import write_dicom, write_png16
+from kneephantoms.files import write_dicom, write_png16
 
 PIXELS = np.eye(64, dtype=np.float32)
 

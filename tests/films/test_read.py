@@ -25,7 +25,7 @@ from kneematch.films.read import (
     radiograph_from_dataset,
     read,
 )
-from kneematch.films.write import write_png16
+from kneephantoms.files import write_png16
 
 SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
 GRADIENT = np.linspace(0, 1, 60 * 80, dtype=np.float32).reshape(60, 80)

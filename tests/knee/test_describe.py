@@ -8,11 +8,12 @@ from PIL import Image
 
 from kneematch.errors import NotARadiograph
 from kneematch.films.radiograph import Radiograph
-from kneematch.films.write import write_dicom, write_png16
 from kneematch.knee.describe import describe
 from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split, split_lines
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from kneephantoms.files import write_dicom, write_png16
+from phantom_films import radiograph
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_describe_is_silent_about_a_large_picture(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_halves_are_those_that_split_cuts(seed: int) -> None:
-    film = phantom(seed, size=(200, 240)).radiograph
+    film = radiograph(phantom(seed, size=(200, 240)))
     # A film brightened by 1 is nowhere black, so what is black in a half is padding.
     bright = Radiograph(film.pixels + 1)
     axis, spans = split_lines(film_tensor(bright))

@@ -16,7 +16,6 @@ from kneematch.errors import FilmError, NoFrontalKnee, NotARadiograph, SettingsE
 from kneematch.films.annotation import Annotation, annotate, save_annotation
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
-from kneematch.films.write import write_dicom
 from kneematch.knee import loading, preparation
 from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
@@ -26,7 +25,9 @@ from kneematch.knee.quality import WRONG_SPACING
 from kneematch.knee.template import cut_template
 from kneematch.paper.energy import Problem, Solver, paper_problem
 from kneematch.paper.split import split
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from kneephantoms.files import write_dicom
+from phantom_films import radiograph
 
 SIZE = (480, 600)
 SEED = 22  # an ordinary film: upright, whole, not a negative
@@ -37,7 +38,7 @@ def annotation(tmp_path_factory: pytest.TempPathFactory) -> Annotation:
     """The boxes of the right knee of a phantom."""
     made = phantom(SEED, size=SIZE)
     path = tmp_path_factory.mktemp("films") / "a.dcm"
-    write_dicom(path, made.radiograph.pixels, mm_per_px=0.3, laterality="B", bits=16)
+    write_dicom(path, made.pixels, mm_per_px=0.3, laterality="B", bits=16)
     knee = made.knees[1]
     return annotate(path, knee.side, knee.plateau_left, knee.plateau_right)
 
@@ -94,7 +95,7 @@ def test_detector_finds_a_template_where_it_was_drawn(
 
 
 def test_detector_finds_a_box_as_it_was_drawn_on_a_rotated_knee(tmp_path: Path) -> None:
-    made = phantom(SEED, size=SIZE).radiograph.pixels
+    made = phantom(SEED, size=SIZE).pixels
     turned = np.asarray(Image.fromarray(made).rotate(5, Image.Resampling.BICUBIC))
     write_dicom(tmp_path / "film.dcm", turned.clip(0, 1), mm_per_px=None, laterality="B")
     _, knee = Detector.load().detect(tmp_path / "film.dcm")
@@ -245,7 +246,7 @@ def test_built_in_landmarks_are_medial_and_lateral_in_both_halves(
 
 def test_detector_doubts_a_spacing_by_which_no_knee_has_its_size(film: Radiograph) -> None:
     detector = Detector.load(device="cpu")
-    made = phantom(SEED, size=SIZE).radiograph
+    made = radiograph(phantom(SEED, size=SIZE))
     assert made.mm_per_px is not None
     for factor, doubted in ((1.0, False), (1.4, False), (10.0, True), (0.1, True)):
         knees = detector.detect(replace(film, mm_per_px=factor * made.mm_per_px))
@@ -414,7 +415,7 @@ def on_gpu(detector: Detector, **options: int) -> Detector:
 
 def test_detector_finds_the_same_in_batches_of_any_size(tmp_path: Path) -> None:
     films: list[Radiograph | Path] = [
-        phantom(seed, size=SIZE, framing=framing).radiograph
+        radiograph(phantom(seed, size=SIZE, framing=framing))
         for seed, framing in enumerate(["bilateral", "single", "bilateral", "single"])
     ]
     films.insert(1, tmp_path / "missing.dcm")

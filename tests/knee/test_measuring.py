@@ -1,4 +1,4 @@
-"""Outlines of detected knees; how exact they are is measured by benchmarks/measure.py."""
+"""Outlines of detected knees; how exact they are is measured by lab/measure.py."""
 
 import json
 from dataclasses import replace
@@ -15,7 +15,8 @@ from kneematch.knee.quality import METAL
 from kneematch.models.outlines import OutlineNetwork, builtin_network
 from kneematch.training.phantom_crops import true_outlines
 from kneephantoms.film_plan import plan_film
-from kneephantoms.phantom import Phantom, phantom
+from kneephantoms.rendering import Phantom, phantom
+from phantom_films import radiograph
 
 SHIPPED = pytest.mark.skipif(not builtin_network().exists(), reason="no built-in outline network")
 
@@ -51,7 +52,7 @@ def detection(made: Phantom, side: int) -> Detection:
         width_px=2 * float(np.linalg.norm(across)),
         height_px=2 * float(np.linalg.norm(across)),
         rotation_deg=knee.rotation_deg,
-        mm_per_px=made.radiograph.mm_per_px,
+        mm_per_px=made.mm_per_px,
         landmarks={"plateau_medial": knee.plateau_medial, "plateau_lateral": knee.plateau_lateral},
     )
 
@@ -60,7 +61,7 @@ def test_measure_knees_flags_what_an_untrained_network_sees(
     made: Phantom, untrained: OutlineNetwork
 ) -> None:
     found = [replace(detection(made, side), review="", reason="") for side in (0, 1)]
-    for knee in measure_knees(made.radiograph, found, untrained):
+    for knee in measure_knees(radiograph(made), found, untrained):
         assert knee.needs_review
         assert UNCLEAR in knee.reason
         assert all(each.value is None and each.reason for each in knee.measures.values())
@@ -70,14 +71,14 @@ def test_measure_knees_flags_what_an_untrained_network_sees(
 
 def test_measure_knees_leaves_out_what_is_no_knee(made: Phantom, untrained: OutlineNetwork) -> None:
     found = replace(detection(made, 0), review="yes", reason=f"sides disagree; {METAL}")
-    (knee,) = measure_knees(made.radiograph, [found], untrained)
+    (knee,) = measure_knees(radiograph(made), [found], untrained)
     assert {each.reason for each in knee.measures.values()} == {METAL}
 
 
 def test_measure_knees_states_no_lengths_by_an_implausible_spacing(
     made: Phantom, untrained: OutlineNetwork
 ) -> None:
-    film, found = made.radiograph, detection(made, 0)
+    film, found = radiograph(made), detection(made, 0)
     assert film.mm_per_px is not None
     for factor, stated in ((1.0, True), (10.0, False), (0.1, False)):
         scaled = replace(film, mm_per_px=factor * film.mm_per_px)
@@ -87,7 +88,7 @@ def test_measure_knees_states_no_lengths_by_an_implausible_spacing(
 
 
 def test_measured_detection_survives_json(made: Phantom, untrained: OutlineNetwork) -> None:
-    (knee,) = measure_knees(made.radiograph, [detection(made, 0)], untrained)
+    (knee,) = measure_knees(radiograph(made), [detection(made, 0)], untrained)
     plain = json.loads(json.dumps(knee.to_dict()))
     assert Detection.from_dict(plain).to_dict() == plain
 
@@ -105,7 +106,9 @@ def test_measure_knees_finds_the_margins_of_a_phantom(made: Phantom, side: int) 
     truth, found = made.knees[side], detection(made, side)
     # The first guess is off by 5 % of the plateau's width.
     shifted = {name: (x + 9, y - 9) for name, (x, y) in found.landmarks.items()}
-    (knee,) = measure_knees(made.radiograph, [replace(found, landmarks=shifted)], outline_network())
+    (knee,) = measure_knees(
+        radiograph(made), [replace(found, landmarks=shifted)], outline_network()
+    )
     assert knee.outlines is not None
     ends = knee.outlines.tibia[[0, -1]]
     error = np.linalg.norm(ends - [truth.plateau_left, truth.plateau_right], axis=1)
@@ -117,7 +120,7 @@ def test_measure_knees_finds_the_margins_of_a_phantom(made: Phantom, side: int) 
 
 @SHIPPED
 def test_measure_knees_does_not_depend_on_how_a_film_is_turned(made: Phantom) -> None:
-    film, found = made.radiograph, detection(made, 1)
+    film, found = radiograph(made), detection(made, 1)
     height, width = film.size
 
     def turned(points: np.ndarray) -> np.ndarray:

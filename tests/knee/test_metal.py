@@ -10,7 +10,7 @@ from kneematch.knee import metal
 from kneematch.knee.knee_images import knee_images
 from kneematch.knee.metal import find_metal, number_regions
 from kneematch.models.locator import VIEW_SIZE, KneeLocation
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def view() -> Tensor:
     knee = made.knees[1]
     assert not knee.implant
     place = KneeLocation(*knee.centre, 250.0, 0.0, lateral_left=False)
-    return knee_images(torch.from_numpy(made.radiograph.pixels), [place]).pixels[0]
+    return knee_images(torch.from_numpy(made.pixels), [place]).pixels[0]
 
 
 def with_disc(

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.films.annotation import annotate
-from kneematch.films.write import write_dicom
 from kneematch.knee import methods
 from kneematch.knee.methods import (
     TemplateSource,
@@ -31,7 +30,8 @@ from kneematch.paper.template import Template
 from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.search.robust_energy import robust_problem
 from kneematch.search.settings import NEURAL, SEARCHES, PaperSettings
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from kneephantoms.files import write_dicom
 
 
 def fine(images: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ def test_choose_solver_searches_where_the_networks_see_no_knee(
 @pytest.mark.parametrize("located", [False, True])
 def test_read_template_knows_where_it_was_drawn(tmp_path: Path, located: bool) -> None:
     film = phantom(0, size=(320, 400))
-    write_dicom(tmp_path / "film.dcm", film.radiograph.pixels, mm_per_px=None, laterality="B")
+    write_dicom(tmp_path / "film.dcm", film.pixels, mm_per_px=None, laterality="B")
     knee = film.knees[1]
     boxes = annotate(tmp_path / "film.dcm", knee.side, knee.plateau_left, knee.plateau_right)
     sought = read_template(boxes, located=located)

@@ -22,7 +22,8 @@ from kneematch.knee.preparation import (
 )
 from kneematch.models.locator import Locator, builtin_locator
 from kneematch.models.markers import Marker
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from phantom_films import radiograph
 
 BOTH = (True, False)  # the lateral sides of two knees point outwards
 
@@ -148,8 +149,8 @@ def test_preparation_refuses_other_sides_and_numbers() -> None:
 def films() -> list[Radiograph]:
     """Films of several sizes, of two knees, of one, and of none."""
     noise = Radiograph(np.random.default_rng(0).random((300, 400), dtype=np.float32))
-    bilateral = [phantom(seed, size=(480, 600)).radiograph for seed in (1, 2, 3)]
-    return [bilateral[0], noise, phantom(4, framing="single").radiograph, *bilateral[1:]]
+    bilateral = [radiograph(phantom(seed, size=(480, 600))) for seed in (1, 2, 3)]
+    return [bilateral[0], noise, radiograph(phantom(4, framing="single")), *bilateral[1:]]
 
 
 def prepared(

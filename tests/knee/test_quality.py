@@ -32,7 +32,8 @@ from kneematch.knee.quality import (
 )
 from kneematch.sampling import rectangle_to_film
 from kneematch.search.robust_energy import robust_problem
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from phantom_films import radiograph
 
 
 @pytest.fixture(scope="module")
@@ -197,14 +198,14 @@ def test_exposed_field_leaves_even_borders_out() -> None:
 def test_detector_flags_a_joint_that_was_collimated_away(detector: Detector) -> None:
     film = phantom(22, size=(600, 720))
     x, _ = film.knees[1].plateau_lateral
-    pixels = film.radiograph.pixels.copy()
+    pixels = film.pixels.copy()
     pixels[:, round(x) - 3 :] = 0
     _, cut = detector.detect(Radiograph(pixels=pixels))
     assert CUT in cut.review_reasons
 
 
 def test_detector_flags_noise_and_not_phantoms(detector: Detector) -> None:
-    film = phantom(22, size=(600, 720)).radiograph
+    film = radiograph(phantom(22, size=(600, 720)))
     assert [knee.review for knee in detector.detect(film)] == ["", ""]
     noise = np.random.default_rng(0).random((600, 720), dtype=np.float32)
     with pytest.raises(NoFrontalKnee):
@@ -215,14 +216,14 @@ def test_detector_flags_noise_and_not_phantoms(detector: Detector) -> None:
 
 
 def test_detector_notes_a_negative(detector: Detector) -> None:
-    film = phantom(22, size=(600, 720)).radiograph
+    film = radiograph(phantom(22, size=(600, 720)))
     for knee in detector.detect(replace(film, pixels=1 - film.pixels)):
         assert knee.polarity == "negative"
         assert WRONG_TAG in knee.reason
 
 
 def test_detector_finds_and_notes_an_upside_down_film(detector: Detector) -> None:
-    film = phantom(22, size=(600, 720)).radiograph
+    film = radiograph(phantom(22, size=(600, 720)))
     turned = replace(film, pixels=np.flipud(film.pixels).copy())
     assert all("film turned by 180 degrees" in knee.reason for knee in detector.detect(turned))
 
@@ -236,7 +237,7 @@ def test_measure_quality_checks_only_films_whose_match_is_doubtful() -> None:
         return torch.full(theta.shape[:2], 0.3)
 
     noise = Radiograph(np.random.default_rng(0).random((600, 720), dtype=np.float32))
-    films = [phantom(6, size=(600, 720)).radiograph, noise]
+    films = [radiograph(phantom(6, size=(600, 720))), noise]
     how = Preparation(locate=False)
     prepared = prepare([load(film, how.device) for film in films], how)
     halves = torch.stack([film.views.pixels for film in prepared])
@@ -252,13 +253,13 @@ def test_measure_quality_checks_only_films_whose_match_is_doubtful() -> None:
 
 
 def test_detector_compares_only_knees_that_it_shows(detector: Detector) -> None:
-    film = phantom(7, framing="lateral").radiograph  # a frontal knee beside one from the side
+    film = radiograph(phantom(7, framing="lateral"))  # a frontal knee beside one from the side
     (knee,) = detector.detect(film)
     assert knee.reason == ""
 
 
 def test_detector_blames_a_difference_on_the_knee_that_is_doubtful(detector: Detector) -> None:
-    film = phantom(22, size=(600, 720)).radiograph
+    film = radiograph(phantom(22, size=(600, 720)))
     (prepared,) = prepare([load(film, "cpu")], Preparation())
     first, second = (knee.place for knee in prepared.knees)
     places = first, replace(second, y=second.y + second.width)  # not where the knee is

@@ -15,7 +15,8 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.knee.template import cut_from_view, cut_template
 from kneematch.paper.pose import pose_matrix
 from kneematch.sampling import View, axes_to_film, compose, rectangle_to_film, transform
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from phantom_films import radiograph
 
 SIZE = (160, 100)  # of the half, a pixel of which is two of the film
 DRAWN = Annotation(
@@ -112,7 +113,7 @@ def test_cut_template_of_a_left_knee_equals_the_mirrored_right_one(
     seed: int,
 ) -> None:
     size = (400 + seed, 500 + seed % 3)
-    film = phantom(seed, size=size).radiograph
+    film = radiograph(phantom(seed, size=size))
     mirror = Radiograph(np.ascontiguousarray(film.pixels[:, ::-1]))
     x, y = 0.27 * size[1], 0.5 * size[0]
     left = Annotation(

@@ -10,15 +10,15 @@ from kneematch.cli.main import main
 from kneematch.errors import TemplateError
 from kneematch.films.annotation import BOXES, Annotation, load_annotation
 from kneematch.films.shapes import write_points
-from kneematch.films.write import write_dicom
 from kneematch.knee.detector import Detector
 from kneematch.knee.import_config import ImportConfig
 from kneematch.knee.template_import import import_template
 from kneematch.run.config import DetectConfig
 from kneematch.run.pipeline import detect_folder
+from kneephantoms import phantom
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
-from kneephantoms.phantom import phantom
+from kneephantoms.files import write_dicom
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_import_template_places_boxes_by_the_plateau(tmp_path: Path, drawn: Anno
 def test_import_template_takes_a_knee_across_both_halves(tmp_path: Path) -> None:
     made = phantom(1, framing="single")
     film, points = tmp_path / "single.dcm", tmp_path / "drawn.pts"
-    write_dicom(film, made.radiograph.pixels, mm_per_px=None, laterality=None)
+    write_dicom(film, made.pixels, mm_per_px=None, laterality=None)
     (knee,) = made.knees
     margins = {"plateau_medial": knee.plateau_medial, "plateau_lateral": knee.plateau_lateral}
     write_points(points, margins)

@@ -21,7 +21,8 @@ from kneematch.models.locator import (
     locate_knees,
 )
 from kneematch.sampling import resize
-from kneephantoms.phantom import Phantom, phantom
+from kneephantoms.rendering import Phantom, phantom
+from phantom_films import radiograph
 
 LEFT = KneeLocation(60.0, 100.0, 50.0, 0.0, lateral_left=0.9, score=0.9)
 RIGHT = KneeLocation(190.0, 105.0, 52.0, 0.0, lateral_left=0.1, score=0.8)
@@ -60,7 +61,7 @@ def test_is_plausible_wants_a_plateau_on_the_film_and_large_enough(
 )
 def test_locate_knees_finds_the_knees_of_phantoms(framing: str, seed: int) -> None:
     made = phantom(seed, framing=framing)
-    (found,) = locate_knees([torch.from_numpy(made.radiograph.pixels)], builtin_locator())
+    (found,) = locate_knees([torch.from_numpy(made.pixels)], builtin_locator())
     true = sorted(made.knees, key=lambda knee: knee.centre)
     assert len(found) == len(true) > 0
     for place, knee in zip(found, true, strict=True):
@@ -73,9 +74,7 @@ def test_locate_knees_finds_the_knees_of_phantoms(framing: str, seed: int) -> No
 
 def test_locate_knees_looks_at_films_of_any_sizes_together() -> None:
     kinds = ("bilateral", "single", "full_leg")
-    films = [
-        torch.from_numpy(phantom(k, framing=kind).radiograph.pixels) for k, kind in enumerate(kinds)
-    ]
+    films = [torch.from_numpy(phantom(k, framing=kind).pixels) for k, kind in enumerate(kinds)]
     films += [films[0].rot90(1), torch.zeros(64, 80)]
     together = locate_knees(films, builtin_locator())
     assert [len(places) for places in together] == [2, 1, 2, 2, 0]
@@ -92,7 +91,7 @@ def film() -> Phantom:
 
 
 def test_find_knees_sees_the_same_as_in_float32(film: Phantom) -> None:
-    image = resize(torch.from_numpy(film.radiograph.pixels), (224, 256))
+    image = resize(torch.from_numpy(film.pixels), (224, 256))
     network = builtin_locator()
     found, wanted = (
         find_knees(each, [image])[0][:2] for each in (network, deepcopy(network).float())
@@ -113,11 +112,11 @@ def turn_back(point: tuple[float, float], turns: int, size: tuple[int, int]) -> 
 
 @pytest.mark.parametrize("turns", [1, 2, 3])
 def test_detector_finds_the_knees_of_a_turned_film(film: Phantom, turns: int) -> None:
-    pixels = np.rot90(film.radiograph.pixels, turns).copy()
+    pixels = np.rot90(film.pixels, turns).copy()
     detector = Detector.load(device="cpu")
-    upright, turned = detector.detect([film.radiograph, replace(film.radiograph, pixels=pixels)])
+    upright, turned = detector.detect([radiograph(film), replace(radiograph(film), pixels=pixels)])
     for one, other in zip(upright, turned, strict=True):
-        back = turn_back(other.centre, turns, film.radiograph.size)
+        back = turn_back(other.centre, turns, radiograph(film).size)
         assert back == pytest.approx(one.centre, abs=0.03 * one.width_px)
         assert other.side == one.side
         assert f"film turned by {90 * turns} degrees" in other.reason
@@ -132,6 +131,6 @@ def test_detector_says_that_there_is_no_frontal_knee() -> None:
 
 
 def test_detector_takes_the_number_of_knees_from_the_user(film: Phantom) -> None:
-    one, two = (Detector.load(device="cpu", knees=k).detect(film.radiograph) for k in (1, 2))
+    one, two = (Detector.load(device="cpu", knees=k).detect(radiograph(film)) for k in (1, 2))
     assert len(one) == 1
     assert [knee.side for knee in two] == ["left", "right"]

@@ -15,12 +15,12 @@ from kneematch.models.markers import (
     marker_networks,
     read_markers,
 )
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
 
 
 def lettered(letters: dict[str, tuple[int, int]], size: int = 30) -> Tensor:
     """A phantom of 768 x 640 pixels with white letters around given points."""
-    film = Image.fromarray((255 * phantom(3, size=(768, 640)).radiograph.pixels).astype(np.uint8))
+    film = Image.fromarray((255 * phantom(3, size=(768, 640)).pixels).astype(np.uint8))
     draw, font = ImageDraw.Draw(film), ImageFont.load_default(size)
     film.paste(0, (0, 0, 640, 120))
     for letter, place in letters.items():

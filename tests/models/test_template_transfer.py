@@ -18,7 +18,8 @@ from kneematch.models.template_transfer import transfer_template
 from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.paper.split import split
 from kneematch.sampling import View, resize
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from phantom_films import radiograph
 
 DRAWN_ON, FOUND_ON = 0, 1  # seeds
 NOTHING = torch.tensor([1.0, 0, 0, 0])
@@ -39,7 +40,7 @@ def networks(model: Model) -> TwoStageNetworks:
 def knees(seed: int) -> tuple[Tensor, Tensor, float]:
     """Halves (2, 800, 500), the poses (2, 4) of boxes unlike the model's, and their aspect."""
     film = phantom(seed, size=(480, 600))
-    halves = split(film_tensor(film.radiograph))
+    halves = split(film_tensor(radiograph(film)))
     poses = []
     for side, knee in enumerate(film.knees):
         boxes = annotate(Path("film"), knee.side, knee.plateau_left, knee.plateau_right)

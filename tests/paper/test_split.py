@@ -19,7 +19,7 @@ from kneematch.paper.split import (
     symmetry_axis,
 )
 from kneematch.sampling import View, transform
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
 
 PHANTOMS = 40
 CORNERS = torch.tensor([[-1.0, -1], [1, 1]], dtype=torch.float64)
@@ -90,7 +90,7 @@ def test_split_separates_the_knees_of_phantoms() -> None:
     for seed in range(PHANTOMS):
         made = phantom(seed, size=(400, 500))
         left, right = made.knees
-        axis = symmetry_axis(torch.from_numpy(made.radiograph.pixels))
+        axis = symmetry_axis(torch.from_numpy(made.pixels))
         assert left.plateau_right[0] < axis < right.plateau_left[0], f"seed {seed}"
 
 

@@ -15,9 +15,10 @@ from kneematch.films.annotation import load_annotation
 from kneematch.films.read import read
 from kneematch.knee.template import cut_template
 from kneematch.progress import Advance
+from kneephantoms import phantom
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import find_template, synthesize
-from kneephantoms.phantom import phantom
+from phantom_films import radiograph
 
 SIZE = (80, 96)
 
@@ -46,7 +47,7 @@ def test_synthesize_writes_the_phantoms_of_the_seeds(
         result.truth.name,
     ]
     film = read(tmp_path / f"phantom-00001.{suffix}")
-    expected = phantom(8, size=SIZE).radiograph
+    expected = radiograph(phantom(8, size=SIZE))
     assert np.abs(film.pixels - expected.pixels).max() <= 0.51 / levels
     assert film.mm_per_px == (pytest.approx(expected.mm_per_px) if format == "dicom" else None)
 

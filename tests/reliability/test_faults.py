@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-FAULTS = Path(__file__).parents[2] / "benchmarks" / "faults.py"
+FAULTS = Path(__file__).parents[2] / "lab" / "faults.py"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="calls are intercepted as Linux does")

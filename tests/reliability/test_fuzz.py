@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-FUZZ = Path(__file__).parents[2] / "benchmarks" / "fuzz.py"
+FUZZ = Path(__file__).parents[2] / "lab" / "fuzz.py"
 
 
 def test_fuzz_finds_only_results_and_clear_refusals(tmp_path: Path) -> None:

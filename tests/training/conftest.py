@@ -15,7 +15,8 @@ from kneematch.paper.split import split
 from kneematch.sampling import View, resize
 from kneematch.training.dataset import FilmsInMemory
 from kneematch.training.pseudo_labels import TemplatePair
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from phantom_films import radiograph
 
 SEEDS, FAMILY = (9, 14, 23, 42, 47), 3
 SIZE = (160, 100)  # (height, width) of a half
@@ -51,7 +52,7 @@ def phantoms() -> Phantoms:
     halves, poses = [], []
     for seed in SEEDS:
         film = phantom(seed, size=(320, 400), family=FAMILY)
-        whole = split(film_tensor(film.radiograph))
+        whole = split(film_tensor(radiograph(film)))
         small = resize(whole.pixels, SIZE)
         for side, knee in enumerate(film.knees):
             boxes = annotate(Path("film"), knee.side, knee.plateau_left, knee.plateau_right)

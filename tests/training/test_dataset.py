@@ -17,13 +17,13 @@ from torch import Tensor
 
 from kneematch.errors import SettingsError
 from kneematch.films.read import read
-from kneematch.films.write import write_dicom, write_png16
 from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split
 from kneematch.training import dataset
 from kneematch.training.dataset import BYTES, to_device
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
+from kneephantoms.files import write_dicom, write_png16
 
 SIDE_MARGIN = 0.08
 COUNT = 4

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.films.write import write_png16
 from kneematch.knee.joint_space import MEDIAL, minimum_width
 from kneematch.training.drawn_knees import outlines_of_mask, read_corrected, read_masks
+from kneephantoms.files import write_png16
 
 
 def wedge() -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:

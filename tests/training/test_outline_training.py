@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from kneematch.errors import SettingsError
-from kneematch.films.write import write_png16
 from kneematch.knee.outlines import Outlines
 from kneematch.models.outlines import OutlineNetwork, load_network, save_network
 from kneematch.training.drawn_knees import read_masks
@@ -23,6 +22,7 @@ from kneematch.training.outline_training import (
     tune_outlines,
 )
 from kneematch.training.phantom_crops import JOINT, render_maps
+from kneephantoms.files import write_png16
 
 
 def write_phantom_masks(folder: Path, count: int) -> None:

@@ -17,7 +17,7 @@ from kneematch.training.phantom_crops import (
 )
 from kneephantoms.anatomy import KneeShape, surface_ends
 from kneephantoms.film_plan import plan_film
-from kneephantoms.phantom import true_knees
+from kneephantoms.rendering import true_knees
 
 COUNT = 6
 

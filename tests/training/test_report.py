@@ -14,7 +14,6 @@ from PIL import Image
 
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR
-from kneematch.films.write import write_dicom
 from kneematch.knee.knee_images import film_tensor
 from kneematch.models.model_file import builtin_model, load_model, save_model
 from kneematch.paper.network import PoseNetwork
@@ -30,7 +29,9 @@ from kneematch.training.report import (
     write_metrics,
 )
 from kneematch.training.two_phases import Task
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from kneephantoms.files import write_dicom
+from phantom_films import radiograph
 
 FILM_SIZE = (480, 600)
 EPOCHS = [
@@ -125,14 +126,14 @@ def test_plot_preview_shows_the_first_films(
 def drawn_on(folder: Path, seed: int) -> Annotation:
     made = phantom(seed, size=FILM_SIZE)
     path = folder / "film.dcm"
-    write_dicom(path, made.radiograph.pixels, mm_per_px=None, laterality="B", bits=16)
+    write_dicom(path, made.pixels, mm_per_px=None, laterality="B", bits=16)
     knee = made.knees[1]
     return annotate(path, knee.side, knee.plateau_left, knee.plateau_right)
 
 
 def test_compare_with_built_in_tells_an_untrained_model_from_a_good_one(tmp_path: Path) -> None:
     drawn = drawn_on(tmp_path, 22)
-    films = [phantom(seed, size=FILM_SIZE).radiograph for seed in (1, 2, 5, 22)]
+    films = [radiograph(phantom(seed, size=FILM_SIZE)) for seed in (1, 2, 5, 22)]
     halves = torch.stack([split(film_tensor(film)).pixels for film in films])
     good = load_model(builtin_model())
     torch.manual_seed(0)
@@ -150,5 +151,5 @@ def test_compare_with_built_in_says_nothing_where_it_sees_no_knee(tmp_path: Path
     drawn = drawn_on(tmp_path, 22)
     noise = torch.rand(FILM_SIZE, generator=torch.Generator().manual_seed(0)).numpy()
     write_dicom(drawn.film, noise, mm_per_px=None, laterality="B", bits=16)
-    halves = split(film_tensor(phantom(1, size=FILM_SIZE).radiograph)).pixels[None]
+    halves = split(film_tensor(radiograph(phantom(1, size=FILM_SIZE)))).pixels[None]
     assert compare_with_built_in(builtin_model(), drawn, halves) == []

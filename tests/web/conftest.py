@@ -22,12 +22,13 @@ from playwright.sync_api import (
 from kneematch.cli.main import main
 from kneematch.films.annotation import Annotation, annotate, save_annotation
 from kneematch.films.read import read
-from kneematch.films.write import write_dicom
 from kneematch.knee.quality import ATYPICAL, DISAGREE
 from kneematch.run.database import Run
 from kneematch.web.annotation_session import SplitFilm, detected_annotation
 from kneematch.web.server import Credentials, make_server, open_port
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from kneephantoms.files import write_dicom
+from phantom_films import radiograph
 
 CHROMIUM = Path("/usr/bin/chromium")
 TIMEOUT_MS = 90_000  # for a busy machine
@@ -129,7 +130,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     paths = []
     for seed in SEEDS:
         path = folder / f"film-{seed}.dcm"
-        film = phantom(seed, size=SIZE).radiograph
+        film = radiograph(phantom(seed, size=SIZE))
         write_dicom(path, film.pixels, mm_per_px=256 / SIZE[1], laterality="B")
         paths.append(path)
     return paths

@@ -16,7 +16,7 @@ from kneematch.films.annotation import annotate, load_annotation
 from kneematch.knee.detector import Detector
 from kneematch.web.annotate import annotate_app
 from kneematch.web.server import Credentials
-from kneephantoms.phantom import Knee, phantom
+from kneephantoms.rendering import Knee, phantom
 
 SIZE = (512, 512)
 KNEE = phantom(0, size=SIZE).knees[0]  # the one with the lower loss

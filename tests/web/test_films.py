@@ -16,9 +16,9 @@ import pytest
 
 from kneematch.errors import FilmError
 from kneematch.films.read import read
-from kneematch.films.write import write_png16
 from kneematch.run.database import Run
 from kneematch.web.films import read_film
+from kneephantoms.files import write_png16
 
 # Run at the start of every Python process: a worker process aborts on opening a certain file.
 DEADLY = """
@@ -74,7 +74,7 @@ def test_read_film_keeps_the_last_films(films: list[Path]) -> None:
     first = read_film(films[0])
     assert read_film(films[0]) is first
     assert (first.pixels == read(films[0]).pixels).all()
-    with pytest.raises(FilmError, match=r"gone.dcm: .*; expected"):
+    with pytest.raises(FilmError, match="No such file"):
         read_film(films[0].with_name("gone.dcm"))
 
 
@@ -83,7 +83,7 @@ def test_review_survives_the_crash_of_a_decoder(run_folder: Path, films: list[Pa
     for name in ("deadly.png", "healthy.png"):
         write_png16(folder / name, read(films[0]).pixels)
     with Run(run_folder) as run:
-        for film, path in ((2, b"deadly.png"), (3, b"healthy.png")):
+        for film, path in ((2, "deadly.png"), (3, "healthy.png")):
             run.sql.execute("UPDATE films SET path = ? WHERE id = ?", (path, film))
     with page_of(folder, "review", "out") as address:
         for route in ("film/3", "api/areas/3", "film/4"):

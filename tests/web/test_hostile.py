@@ -1,6 +1,5 @@
 """Names that are markup, connections that never finish, links that lead out, and two tabs."""
 
-import os
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -39,7 +38,7 @@ def rename(out: Path, path: Path) -> None:
     """Give the first film of a run, one of its landmarks and a reason hostile names."""
     with Run(out) as run:
         film = run.record(1)
-        run.sql.execute("UPDATE films SET path = ? WHERE id = 1", (os.fsencode(path),))
+        run.sql.execute("UPDATE films SET path = ? WHERE id = 1", (str(path),))
         knees = tuple(
             replace(
                 knee,

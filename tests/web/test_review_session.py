@@ -13,7 +13,7 @@ from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.pipeline import detect_folder
 from kneematch.web.review_session import DecisionRequest, ReviewSession
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
 
 
 def test_session_keeps_the_correction_of_an_added_knee_whose_loss_is_unknown(

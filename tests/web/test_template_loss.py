@@ -8,14 +8,15 @@ import pytest
 from kneematch.films.annotation import annotate, save_annotation
 from kneematch.films.files import content_hash
 from kneematch.films.read import read
-from kneematch.films.write import write_dicom
 from kneematch.knee.decision import Area, move
 from kneematch.models.model_file import builtin_model
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.pipeline import detect_folder
 from kneematch.web.template_loss import load_run_template, loss_at
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from kneephantoms.files import write_dicom
+from phantom_films import radiograph
 
 
 def test_loss_at_agrees_with_detect(run_folder: Path) -> None:
@@ -61,7 +62,7 @@ def test_load_run_template_takes_one_from_a_film_of_one_knee(tmp_path: Path) -> 
     made = phantom(1, framing="single")  # its knee lies across the line between the halves
     film, (knee,) = tmp_path / "films" / "one.dcm", made.knees
     film.parent.mkdir()
-    write_dicom(film, made.radiograph.pixels, mm_per_px=None, laterality=None)
+    write_dicom(film, radiograph(made).pixels, mm_per_px=None, laterality=None)
     drawn = annotate(film, knee.side, knee.plateau_left, knee.plateau_right)
     save_annotation(drawn, tmp_path / "template.json")
     config = DetectConfig(template=str(tmp_path / "template.json"), workers=0)

@@ -26,7 +26,6 @@ from film_mouse import drag
 from kneematch.cli.main import main
 from kneematch.films.read import read
 from kneematch.films.shapes import read_shapes
-from kneematch.films.write import write_dicom
 from kneematch.knee.crop import CropSize, cut, place
 from kneematch.knee.detection import Detection
 from kneematch.knee.overlay import draw_detections
@@ -35,7 +34,8 @@ from kneematch.run.outputs.contact_sheet import CELL_PX, contact_sheet
 from kneematch.web.review import review_app
 from kneematch.web.review_session import ReviewSession
 from kneematch.web.server import Credentials
-from kneephantoms.phantom import phantom
+from kneephantoms import phantom
+from kneephantoms.files import write_dicom
 from tables import read_table
 
 Serve = Callable[[FastAPI], Credentials]
@@ -317,7 +317,7 @@ def assert_validators_find_no_error(out: Path) -> None:
 def change(archive: Path) -> None:
     """Add a film, put another picture into one, and remove one."""
     for name, seed in (("new.dcm", 4), ("film-0.dcm", 2)):
-        pixels = phantom(seed, size=(512, 512)).radiograph.pixels
+        pixels = phantom(seed, size=(512, 512)).pixels
         write_dicom(archive / name, pixels, mm_per_px=0.5, laterality="B")
     (archive / "film-10.dcm").unlink()
 

@@ -36,7 +36,7 @@ NEARBY: Final = 5  # side of the square within which the brightness must fall, i
 SHARP_SHARE: Final = 0.8  # of an outline that must be sharp
 UNEVENNESS: Final = 4.0  # standard deviations of a region's inside that the fall must exceed, too
 # Fall of the brightness at an outline. Chosen on phantoms and real films with and without
-# metal; benchmarks/kinds.py counts what is found on others.
+# metal; lab/accuracy.py counts what is found on others.
 SHARPNESS: Final = 0.2
 
 

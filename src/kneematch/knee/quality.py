@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kneematch.knee.preparation import PreparedFilm, PreparedKnee
 
 # Limits of the methods that work on halves, chosen on phantoms and on labelled real films;
-# benchmarks/review_flags.py counts the good and the bad areas that they flag.
+# lab/review_flags.py counts the good and the bad areas that they flag.
 MAX_LOSS: Final = 0.3
 MAX_MISMATCH: Final = 0.5  # of the robust energy, which includes local contrast
 WORST_MISMATCH: Final = 0.7  # above it there is no frontal knee
@@ -29,7 +29,7 @@ MAX_NETWORK_DISTANCE: Final = 0.05
 MAX_SEARCH_DISTANCE: Final = 0.08
 # Where the locator saw a frontal knee, an unusual one is believed, but the worse it matches, the
 # more closely must the network agree: by mismatch, the largest distance. Chosen on the real films
-# of benchmarks/kinds.py, and on areas looked for in wrong places on the same films.
+# of lab/accuracy.py, and on areas looked for in wrong places on the same films.
 MAX_LOCATED_DISTANCE: Final = ((0.55, 0.7), (0.05, 0.025))
 WORST_LOCATED_MISMATCH: Final = 0.95  # above it there is no frontal knee
 CERTAIN_SCORE: Final = 0.5  # of the locator
@@ -45,7 +45,7 @@ MIN_CONTRAST: Final = 1e-3  # anything below is rounding
 PLATEAU_MM: Final = (20.0, 150.0)
 HISTOGRAM_SIZE: Final = (96, 96)  # an area is resized to this before its grey levels are counted
 # 90 % of the margin errors lie below these shares of the area's width, by mismatch: calibrated on
-# phantoms and multiplied by 2.71, which labelled real films need (benchmarks/expected_error.py).
+# phantoms and multiplied by 2.71, which labelled real films need (lab/review_flags.py).
 # Above COMMON_MISMATCH there are too few knees to calibrate, and the values are a guess. Where the
 # consistency check ran, the mismatch is capped there, and the error is at least ERROR_PER_DISTANCE
 # times the distance from what the network saw.

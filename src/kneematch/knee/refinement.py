@@ -20,7 +20,7 @@ NO_WEIGHT: Final = 1e-6  # of columns beyond the plateau
 # Lengths along the normals, in plateau widths
 REACH: Final = 0.02  # how far from a border its edge is looked for
 # Standard deviations of the edge's distance. The tibia's is smaller, since the rims of a tilted
-# plateau are edges beside its floor. By benchmarks/measure.py, 0.004 for both fits real crops a
+# plateau are edges beside its floor. By lab/measure.py, 0.004 for both fits real crops a
 # little better (0.52 instead of 0.54 %) and phantoms worse (0.12 instead of 0.10 %).
 FEMUR_PRIOR: Final = 0.004
 TIBIA_PRIOR: Final = 0.0025

@@ -5,7 +5,7 @@ tells where a letter may be; the reader sees those places twice as large. What i
 is looked at again in views that are shifted and enlarged; only what is a letter in nearly all of
 them counts. For films of 2048 x 2494 this takes about 7 ms on one CPU core, against 23 ms for the
 reader on the whole film.
-The networks are trained on letters drawn on phantoms (scripts/make_markers.py).
+The networks are trained on letters drawn on phantoms (lab/networks/make_markers.py).
 """
 
 from collections.abc import Sequence

@@ -36,7 +36,7 @@ from kneematch.run.film_record import FILES, SETTINGS, FilmRecord
 
 FORMAT: Final = 1  # bump when the tables change
 BUSY_S: Final = 1.0  # time that a run waits for another process
-REVIEW_BUSY_S: Final = 60.0  # time that a page waits for `apply`
+REVIEW_BUSY_MS: Final = 60_000  # time that a page waits for `apply`
 SCHEMA: Final = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE films (
@@ -90,6 +90,10 @@ FROM films f LEFT JOIN knees k ON k.film = f.id WHERE {} ORDER BY f.id, k.side
 """
 
 
+class DamagedRun(SettingsError):
+    """The database of a run cannot be read."""
+
+
 class Run:
     """The films of a run, the knees found on them, and the decisions about these."""
 
@@ -118,18 +122,18 @@ class Run:
             _check_not_a_link(out / name)
             os.close(os.open(out / name, os.O_RDWR | os.O_CREAT, FILE_MODE))
         with self._errors():
-            self.sql = self._connect(BUSY_S if exclusive else REVIEW_BUSY_S)
+            self.sql = self._connect()
             try:
                 self._prepare(exclusive=exclusive)
             except BaseException:
                 self.sql.close()
                 raise
 
-    def _connect(self, timeout: float) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         vfs = "" if _has_locks(self.out) else "&vfs=unix-dotfile"
         address = partial("file:{}?mode=rw{}".format, quote(os.fsencode(self.path.resolve())))
         sql = sqlite3.connect(
-            address(vfs), timeout, isolation_level=None, check_same_thread=False, uri=True
+            address(vfs), BUSY_S, isolation_level=None, check_same_thread=False, uri=True
         )
         other = quote(os.fsencode((self.out / THUMBNAILS).resolve()))
         sql.text_factory = os.fsdecode  # names of files need not be UTF-8
@@ -148,6 +152,8 @@ class Run:
                     self.sql.execute(statement)
                 self.sql.execute(f"PRAGMA user_version = {FORMAT}")
             self.sql.execute(THUMBNAIL_SCHEMA)
+        if not exclusive:  # from now on, wait until `apply` has ended
+            self.sql.execute(f"PRAGMA busy_timeout = {REVIEW_BUSY_MS}")
         if version not in (0, FORMAT):
             raise SettingsError(
                 f"{self.path} was written by another version of kneematch. Use that version, or "
@@ -179,7 +185,7 @@ class Run:
                     f"folder.{stale}"
                 ) from error
             if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise SettingsError(
+                raise DamagedRun(
                     f"{self.path} is damaged. The tables beside it are still good; `sqlite3 "
                     f"{RUN_DATABASE} .recover` may save decisions. To start over, use --force or "
                     "another folder."

@@ -20,7 +20,7 @@ from kneematch.search.pyramid import pyramid
 PRIOR_WEIGHT: Final = 100.0
 LEVELS: Final = (Level(4, 3, 0.05), Level(2, 3, 0.01))
 # For detection one resolution is enough: with both, the mean IoU is 0.953 on the labelled films as
-# with one, 0.982 instead of 0.984 on 40 phantoms, and a film takes longer (benchmarks/neural.py).
+# with one, 0.982 instead of 0.984 on 40 phantoms, and a film takes longer.
 QUICK_LEVELS: Final = (Level(4, 3, 0.02),)
 
 

@@ -23,12 +23,12 @@ from kneephantoms.anatomy import (
 )
 from kneephantoms.film_plan import FilmPlan, Leg, plan_film
 from kneephantoms.leg import draw_leg
-from kneephantoms.phantom import exposed_legs, to_picture
+from kneephantoms.rendering import exposed_legs, to_picture
 
 # Readers draw borders where the film is steepest: a little inside the femur, whose edge is thin,
 # and on the upper edge of the tibia's bright subchondral line. In plateau widths. The femur's is
 # where profiles across it on phantom films are steepest; the tibia's, whose edge is less sharp in
-# phantoms, was chosen on 43 real crops with drawn masks.
+# phantoms, was chosen on the 43 real crops of lab/measure.py.
 FEMUR_EDGE: Final = 0.0026
 TIBIA_EDGE: Final = 0.0045
 # On the flanks of the spines the beam leaves the bone gradually, and the film is steepest below the

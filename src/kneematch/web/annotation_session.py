@@ -141,7 +141,7 @@ def _cutting_problems(
             cut_from_view(view, annotation, box)
         except TemplateError as error:
             text = str(error).removeprefix(f"{annotation.film}: ")
-            named = re.search(r"the (fine|coarse|red|green) box", text)
+            named = re.search(r"[Tt]he (fine|coarse|red|green) box", text)
             problem = {"box": named[1] if named else box, "text": text}
             found += [] if problem in found else [problem]
     return found

@@ -17,7 +17,8 @@ from kneematch.run.film_record import NO_KNEE
 
 UNDECIDED: Final = "undecided"
 IS_KNEE: Final = f"(needs_review IS NOT NULL OR state = '{CORRECTED}')"  # found, or added
-HAS_NAME: Final = "film IN (SELECT id FROM films WHERE has_name(path, ?))"
+NAMED: Final = "has_name(CAST(path AS BLOB), ?)"  # names of files need not be UTF-8
+HAS_NAME: Final = f"film IN (SELECT id FROM films WHERE {NAMED})"
 HAS_REASON: Final = (
     "needs_review AND EXISTS (SELECT 1 FROM json_each(reasons) WHERE json_each.value = ?)"
 )
@@ -133,7 +134,7 @@ def row_order(run: Run, query: RowQuery, limit: int = -1) -> list[int]:
     """
     if query.shown == NO_KNEE:
         part = (query.film or "").casefold()
-        statement = f"SELECT -id FROM films WHERE {NO_KNEES} AND has_name(path, ?) ORDER BY id"
+        statement = f"SELECT -id FROM films WHERE {NO_KNEES} AND {NAMED} ORDER BY id"
         return [key for (key,) in run.query(f"{statement} LIMIT ?", part, limit)]
     conditions = query.conditions()
     where = " AND ".join([IS_KNEE, *(each for each, _ in conditions)])
@@ -177,7 +178,7 @@ def _row(cells: tuple[Any, ...]) -> Row:
     return Row(
         key,
         film,
-        os.fsdecode(path),
+        path,
         (height, width),
         mm_per_px,
         side,

@@ -1,0 +1,135 @@
+"""Films with known knees, and scores of what is found on them, for the benchmarks.
+
+Films are phantoms, or a folder of real films: films/, labels.csv (id,knee,x1,y1,x2,y2,flag: the
+outermost points of the tibial plateau, the left one in the picture first; knee L or R is the half
+of the picture; flagged knees are not scored), template.json with the two margins as its landmarks,
+and kinds/ with films of other kinds and kinds.csv (id, kind, knees, note: the number of frontal
+knees, empty where it is unclear; the note names joint replacements).
+"""
+
+import argparse
+import csv
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kneematch import Detection, Radiograph, read
+from kneephantoms import Phantom, phantom, plan_film, true_knees
+
+KNEE_FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral")
+METAL_SEED = 10_000  # of the first film that is drawn for its metal
+SQUARE_WIDTHS = (
+    1.5  # width of a knee area, a square around the midpoint of its margins, over theirs
+)
+Points = NDArray[np.float64]  # (K, 2, 2): ends of K plateaus, (x, y) in film pixels
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A film and its true knees."""
+
+    group: str
+    film: Radiograph
+    knees: int | None  # how many frontal knees it shows, if that is clear
+    margins: Points | None = None
+    scored: tuple[bool, ...] = ()  # by knee: its margins are certain enough to be scored
+    metal: tuple[bool, ...] | None = None  # by knee, from the left to the right
+    path: Path | None = None  # of the film's file, if it is not altered
+
+
+def benchmark_parser(about: str | None, *, films: int) -> argparse.ArgumentParser:
+    """Return a parser with the options that several benchmarks share."""
+    parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
+    parser.add_argument("--films", type=int, default=films, help="number of phantoms")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first phantom")
+    parser.add_argument("--real", type=Path, help="folder of labelled real films")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    return parser
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a Markdown table whose first column is text and whose others are numbers."""
+    print(f"| {' | '.join(columns)} |")
+    print(f"|---|{'---:|' * (len(columns) - 1)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |", flush=True)
+    print(flush=True)
+
+
+def radiograph(made: Phantom) -> Radiograph:
+    """Return the film of a phantom as if it had been read from a DICOM file."""
+    return Radiograph(
+        made.pixels, made.mm_per_px, laterality=made.laterality, polarity_tag="MONOCHROME2"
+    )
+
+
+def kind_cases(folder: Path) -> Iterator[Case]:
+    """Yield films of other kinds; replacements are named by the half of the picture."""
+    with (folder / "kinds.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            film = read(folder / f"{row['id']}.jpg")
+            count = int(row["knees"]) if row["knees"] else None
+            metal = tuple(side in row["note"] for side in ("left", "right")) if count == 2 else None
+            if count == 1:
+                metal = (False,)
+            yield Case(row["kind"], film, count, metal=metal)
+
+
+def labelled_cases(folder: Path) -> Iterator[Case]:
+    """Yield the labelled films; doubtful knees count, but are not scored."""
+    labels: dict[str, list[dict[str, str]]] = defaultdict(list)
+    with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
+        for row in sorted(csv.DictReader(file), key=lambda row: (row["id"], row["knee"])):
+            labels[row["id"]].append(row)
+    for name, rows in labels.items():
+        path = folder / "films" / f"{name}.jpg"
+        ends = [[[float(row[f"{axis}{k}"]) for axis in "xy"] for k in (1, 2)] for row in rows]
+        scored = tuple(not row["flag"] for row in rows)
+        yield Case("as they are", read(path), len(rows), np.array(ends), scored, path=path)
+
+
+def phantom_case(framing: str, seed: int) -> Case:
+    """Return a phantom in a framing."""
+    made = phantom(seed, framing=framing)
+    knees = sorted(made.knees, key=lambda knee: knee.centre)
+    margins = np.array(
+        [sorted((knee.plateau_medial, knee.plateau_lateral)) for knee in knees]
+    ).reshape(-1, 2, 2)
+    metal = tuple(bool(knee.implant) for knee in knees)
+    return Case(framing, radiograph(made), len(knees), margins, (True,) * len(knees), metal)
+
+
+def metal_cases(films: int, seed: int) -> Iterator[Case]:
+    """Yield phantoms with metal in a knee, this many of every framing."""
+    for framing in KNEE_FRAMINGS:
+        with_metal = (
+            k
+            for k in count(METAL_SEED + seed)
+            if any(knee.implant for knee in true_knees(plan_film(k, framing)))
+        )
+        yield from (phantom_case(framing, k) for k in islice(with_metal, films))
+
+
+def iou(knee: Detection, ends: Points) -> float:
+    """Return the overlap of the squares around found and true margins (2, 2)."""
+    boxes = []
+    for points in (np.array(list(knee.landmarks.values())), ends):
+        middle, reach = points.mean(0), SQUARE_WIDTHS / 2 * np.linalg.norm(points[1] - points[0])
+        boxes.append((middle - reach, middle + reach))
+    (low, high), (other_low, other_high) = boxes
+    sides = np.clip(np.minimum(high, other_high) - np.maximum(low, other_low), 0, None)
+    common = sides.prod()
+    return float(common / ((high - low).prod() + (other_high - other_low).prod() - common))
+
+
+def margin_error(knee: Detection, ends: Points) -> float:
+    """Return the mean distance of found and true margins, in film pixels."""
+    points = np.array(list(knee.landmarks.values()))
+    return float(
+        min(np.linalg.norm(order - ends, axis=-1).mean() for order in (points, points[::-1]))
+    )

@@ -1,0 +1,136 @@
+"""Train by the paper's Algorithm 2 and compare its methods, as in the paper's Tables 1 and 2.
+
+    python lab/paper.py -o OUT [--films 500] [--test-films 400] [--device cuda]
+    python lab/paper.py -o OUT --train OAI --template template.json --test @test.txt --beside oai
+    python lab/paper.py -o OUT --model OAI-OUT/model.safetensors --test MOST --beside most
+
+Without --train, the films are phantoms: those to train on and those to test on are framed as knee
+films (`--kind leg` tests on films from knee to ankle instead, as MOST's are to OAI's another
+domain). --train and --test are whatever `kneematch train` and `evaluate` take: folders, files,
+@LIST; docs/reproduce.md says how the films of the studies are laid out. Options after `--` go to
+`kneematch train`, such as `-- --shift 0.1 --zoom 0.25`.
+
+Prints the mean of left + right loss by method, beside the figures that the paper printed for a
+study (--beside), then the tables of `kneematch evaluate`; with --truth, IoU and recall as well. The
+start of the training is printed with the table, since by default it is not the paper's.
+"""
+
+import argparse
+import csv
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from films import table
+
+METHODS = {
+    "sliding": "template matching",
+    "neural": "neural method",
+    "neural+sharpen": "neural method + sharpening step",
+}
+PRINTED = {  # left + right loss in the paper's Tables 1 and 2
+    "oai": {"sliding": 0.221, "neural": 0.159, "neural+sharpen": 0.141},
+    "most": {"sliding": 0.249, "neural": 0.224, "neural+sharpen": 0.157},
+}
+TRAIN_SEED, TEST_SEED = 500_000, 700_000  # disjoint from those of other trainings and benchmarks
+STARTS = {
+    "synthetic": "Training started from `synthetic`, the built-in networks, which have learnt to "
+    "find knees in phantoms; the paper starts from ImageNet's weights.",
+    "imagenet": "Training started from ImageNet's weights, as in the paper.",
+    "none": "Training started from random weights; the paper starts from ImageNet's weights.",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-o", "--out", type=Path, required=True)
+    parser.add_argument("--films", type=int, default=500, help="number of phantoms to train on")
+    parser.add_argument("--test-films", type=int, default=400, help="phantoms to test on")
+    parser.add_argument("--kind", choices=["knee", "leg"], default="knee", help="to test on")
+    parser.add_argument("--train", nargs="+", help="films to train on")
+    parser.add_argument("--template", type=Path, help="annotation to train on")
+    parser.add_argument("--test", nargs="+", help="films to test on")
+    parser.add_argument("--truth", type=Path, help="labels of the films to test on")
+    parser.add_argument("--model", type=Path, help="model to test instead of training one")
+    parser.add_argument("--start", default="synthetic", help="as of `kneematch train`")
+    parser.add_argument("--grid", type=int, default=0, help="films of the grid search")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--beside", choices=list(PRINTED), help="a study's printed figures")
+    parser.add_argument("more", nargs="*", help="options of `kneematch train`, after --")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    model = args.model or train(args)
+    evaluation = evaluate(args, model)
+    print_losses(evaluation, args)
+    print((evaluation / "evaluation.md").read_text("utf-8"))
+
+
+def train(args: argparse.Namespace) -> Path:
+    """Train on films, or on phantoms, unless it is done; return the model."""
+    model = args.out / "model.safetensors"
+    films, template = args.train, args.template
+    if films is None:
+        folder = phantoms(args.out / "train", args.films, TRAIN_SEED, "knee")
+        films, template = [str(folder)], folder / "template.json"
+    if not model.exists():
+        command = ["train", *films, "--template", str(template), "-o", str(model)]
+        command += ["--recipe", "paper", "--start", args.start, "--device", args.device]
+        resume = ["--resume"] * model.with_name("model.checkpoint.pt").exists()
+        kneematch(*command, *resume, *args.more)
+    return model
+
+
+def evaluate(args: argparse.Namespace, model: Path) -> Path:
+    """Run the paper's methods with its energy; return the folder of the results."""
+    films, truth = args.test, args.truth
+    if films is None:
+        folder = phantoms(args.out / args.kind, args.test_films, TEST_SEED, args.kind)
+        films, truth = [str(path) for path in folder.glob("*.dcm")], folder / "truth.csv"
+    out = args.out / "evaluation"
+    command = ["evaluate", *films, "-o", str(out), "--model", str(model), "--paper"]
+    command += ["--methods", ",".join(METHODS), "--grid", str(args.grid)]
+    command += ["--device", args.device, *(["--truth", str(truth)] if truth else [])]
+    kneematch(*command, *["--resume"] * out.exists())
+    return out
+
+
+def phantoms(folder: Path, count: int, seed: int, framing: str) -> Path:
+    """Write phantoms, unless they are there."""
+    if not (folder / "truth.csv").exists():
+        options = ("-n", str(count), "--seed", str(seed), "--framing", framing, "--force")
+        kneematch("synth", "-o", str(folder), *options)
+    return folder
+
+
+def kneematch(*arguments: str) -> None:
+    """Run a command; films that could not be used are no reason to stop."""
+    print(f"$ kneematch {shlex.join(arguments)[:200]}", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "kneematch", *arguments]
+    done = subprocess.run(command, check=False, stdout=subprocess.DEVNULL)
+    if done.returncode not in (0, 1):
+        raise SystemExit(done.returncode)
+
+
+def print_losses(evaluation: Path, args: argparse.Namespace) -> None:
+    """Print the losses beside the printed ones, and where the training started."""
+    with (evaluation / "losses.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    printed = PRINTED.get(args.beside, {})
+    cells = []
+    for row in rows:
+        here, there = float(row["left + right loss"]), printed.get(row["method"])
+        compared = [f"{there:.3f}", f"{here - there:+.3f}"] if there else ["-", "-"]
+        error = f"{float(row['standard error'] or 'nan'):.4f}"
+        name = METHODS.get(row["method"], row["method"])
+        cells.append([name, row["films"], f"{here:.3f}", error, *compared])
+    table(
+        ("method", "films", "left + right loss", "standard error", "printed", "difference"), cells
+    )
+    start = STARTS.get(args.start, f"Training started from {args.start}.")
+    print("The model was given." if args.model else start)
+    print("Neither the template nor the films are the paper's.\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""The laboratory's commands keep up with the library; each runs as its own process."""
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kneephantoms import SynthConfig, synthesize
+
+LAB = Path(__file__).parents[2] / "lab"
+COLUMNS = ("film", "side", "plateau_medial_x_px", "plateau_medial_y_px")
+COLUMNS += ("plateau_lateral_x_px", "plateau_lateral_y_px", "review", "reason")
+
+
+def run(script: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(LAB / script), *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def checked(script: str, *arguments: str | Path) -> str:
+    done = run(script, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(LAB.rglob("*.py")), ids=lambda path: path.stem)
+def test_commands_say_what_they_print(path: Path) -> None:
+    text = path.read_text("utf-8")
+    if "argparse" in text and "__main__" in text:
+        assert f"python {path.relative_to(LAB.parent)}" in text
+
+
+def write_run(folder: Path, *rows: tuple[str, ...], failed: tuple[str, ...] = ()) -> Path:
+    """Write the tables of a run."""
+    folder.mkdir()
+    for name, header, content in (
+        ("detections.csv", COLUMNS, rows),
+        ("failures.csv", ("film", "error"), [(film, "broken") for film in failed]),
+    ):
+        with (folder / name).open("w", newline="") as file:
+            csv.writer(file).writerows([header, *content])
+    return folder
+
+
+LEFT = ("a.dcm", "left", "10", "20", "30", "20", "", "")
+
+
+def test_rows_accepts_moves_below_the_limit(tmp_path: Path) -> None:
+    moved = (*LEFT[:2], "10.03", "20.03", *LEFT[4:])
+    before = write_run(tmp_path / "before", LEFT, failed=("b.dcm",))
+    after = write_run(tmp_path / "after", moved, failed=("b.dcm",))
+    assert "1 knees in both runs" in checked("rows.py", before, after)
+    assert run("rows.py", before, after, "--limit", "0.01").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "failed", "said"),
+    [
+        ([(*LEFT[:2], "10.1", *LEFT[3:])], ("b.dcm",), "moved by 0.100 px: a.dcm left"),
+        ([(*LEFT[:2], "nan", *LEFT[3:])], ("b.dcm",), "moved by nan px"),
+        ([(*LEFT[:6], "yes", "metal")], ("b.dcm",), "judged otherwise: a.dcm left"),
+        ([(*LEFT[:1], "right", *LEFT[2:])], ("b.dcm",), "only after: a.dcm right"),
+        ([LEFT], (), "without a result only before: b.dcm"),
+    ],
+)
+def test_rows_names_every_difference(
+    tmp_path: Path, rows: list[tuple[str, ...]], failed: tuple[str, ...], said: str
+) -> None:
+    before = write_run(tmp_path / "before", LEFT, failed=("b.dcm",))
+    done = run("rows.py", before, write_run(tmp_path / "after", *rows, failed=failed))
+    assert done.returncode == 1
+    assert said in done.stdout
+
+
+def test_accuracy_scores_phantoms_of_every_framing() -> None:
+    printed = checked("accuracy.py", "--films", "1")
+    for framing in ("bilateral", "single", "full_leg", "offcentre", "lateral", "other"):
+        assert f"| {framing} | 1 | 1.000 |" in printed
+
+
+def test_measure_compares_phantoms_with_their_outlines() -> None:
+    assert "joint-line angle, degrees" in checked("measure.py", "phantoms", "--films", "1")
+
+
+def test_code_size_counts_lines_and_files() -> None:
+    printed = checked("code_size.py", LAB, "--no-trace")
+    assert f"| files | {len(list(LAB.rglob('*.py')))} |" in printed
+
+
+def test_scaling_times_a_run(tmp_path: Path) -> None:
+    films = ("--films", "2", "--distinct", "1", "--size", "320x400", "--cores", "1")
+    assert "| - | 1 | 2 |" in checked("scaling.py", *films, "--work", tmp_path)
+
+
+def test_paper_says_where_the_training_started(tmp_path: Path) -> None:
+    synthesize(tmp_path / "films", SynthConfig(2, size=(480, 480), framing="knee"))
+    films, template = tmp_path / "films", tmp_path / "films" / "template.json"
+    given = ("--train", films, "--template", template, "--test", films / "phantom-00000.dcm")
+    options = ("--device", "cpu", "--beside", "oai", "--", "--rounds", "1", "--epochs", "1")
+    printed = checked("paper.py", "-o", tmp_path / "out", *given, *options)
+    assert "started from `synthetic`" in printed
+    assert "| template matching | 1 |" in printed
