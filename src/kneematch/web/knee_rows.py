@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
+from kneematch.errors import SettingsError
 from kneematch.knee.decision import Decision, add_knee, decide
 from kneematch.knee.detection import CORRECTED, DECISIONS, Detection
 from kneematch.run.database import Run
@@ -102,15 +103,22 @@ class Row:
         return self.found is not None or self.state == CORRECTED
 
     @property
-    def start(self) -> Detection | None:
-        """The knee as it was found, or where it was added; None for a film without one."""
-        if self.found is None and self.decision is not None:
-            return add_knee(self.decision, self.side, self.mm_per_px)
-        return self.found
+    def has_area(self) -> bool:
+        """Whether the row shows an area: that of a knee, or of one that was added and rejected."""
+        return self.found is not None or self.decision is not None
 
     @property
-    def knee(self) -> Detection | None:
-        """The knee as decided; it keeps its reasons for review."""
+    def start(self) -> Detection:
+        """The knee as it was found, or where it was added; SettingsError if there is none."""
+        if self.found is not None:
+            return self.found
+        if self.decision is None:
+            raise SettingsError("This film has no knee. Add one first.")
+        return add_knee(self.decision, self.side, self.mm_per_px)
+
+    @property
+    def knee(self) -> Detection:
+        """The knee as decided, with its reasons for review; SettingsError if there is none."""
         if self.found is None or self.decision is None or self.state != CORRECTED:
             return self.start
         reasons, needed = self.found.reasons, self.found.needs_review

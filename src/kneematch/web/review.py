@@ -64,16 +64,12 @@ def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
     def areas(row: OneRow) -> dict[str, Any]:
         height, width = session.film(row).size
         others = session.same_film(row)
-        kept = [other.knee for other in others if other.knee and other.state != REJECTED]
+        kept = [other.knee for other in others if other.state != REJECTED]
         return {
             "size": [width, height],
-            "knee": row.knee and _shape(row.knee),
-            "found": row.start and _shape(row.start),
-            "others": [
-                other.knee.corners.tolist()
-                for other in others
-                if other.knee and other.key != row.key
-            ],
+            "knee": _shape(row.knee) if row.has_area else None,
+            "found": _shape(row.start) if row.has_area else None,
+            "others": [each.knee.corners.tolist() for each in others if each.key != row.key],
             "lateralities": {knee.side: knee.laterality for knee in kept},
             "free": session.free_sides(row),
         }
@@ -128,7 +124,7 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
         row = session.undo()
         return {
             "undone": row and {"film": _printable(row.path), "side": row.side},
-            "row": None if row is None or row.knee is None else _card(session, row),
+            "row": _card(session, row) if row and row.has_area else None,
             "counts": counts(),
         }
 
@@ -150,9 +146,9 @@ def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
         "side": row.side,
         "state": row.state,
     }
-    knee, found = row.knee, row.found
-    if knee is None:
+    if not row.has_area:
         return shown | {"reasons": ["no knee found"], "laterality": ""}
+    knee, found = row.knee, row.found
     return shown | {
         "corners": knee.corners.round(2).tolist(),
         "laterality": knee.laterality,

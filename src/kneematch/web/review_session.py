@@ -106,7 +106,8 @@ class ReviewSession:
         """Return the rows with some keys; raise SettingsError if one is not there."""
         with self.run() as run:
             rows = read_rows(run, keys)
-        missing = [key for key in keys if key not in rows or not _is_shown(rows[key])]
+        shown = {key for key, row in rows.items() if row.has_area or not row.side}
+        missing = [key for key in keys if key not in shown]
         if missing:
             raise SettingsError(f"The run has no knee {missing[0]}. Load the page again.")
         return [rows[key] for key in keys]
@@ -131,7 +132,7 @@ class ReviewSession:
         outliner = self.check_outliner()
         if row.decision is not None:  # without outlines that the reviewer drew
             row = replace(row, decision=replace(row.decision, outlines=None))
-        knee = _knee_of(row)
+        knee = row.knee
         if knee.measures is not None:
             return knee.measures
         last, key = self._measured, (row.key, row.decision)
@@ -167,9 +168,8 @@ class ReviewSession:
     def draft(self, row: Row, side: str) -> Detection:
         """Return where a knee that is added starts: mirrored from the other one if there is one."""
         height, width = row.size
-        others = [other.knee for other in self.same_film(row) if other.knee is not None]
-        if others:
-            knee = others[0]
+        if others := self.same_film(row):
+            knee = others[0].knee
             x, y = knee.centre
             mirrored = Area(width - x, y, knee.width_px, -knee.rotation_deg)
             laterality = OTHER_SIDE.get(knee.laterality, "")
@@ -181,7 +181,7 @@ class ReviewSession:
                 "No knee was found in this run whose shape an added knee could have. Detect with "
                 "another method or template."
             )
-        reference, wide = _knee_of(self.row(first[0])), NEW_WIDTH * width
+        reference, wide = self.row(first[0]).knee, NEW_WIDTH * width
         if reference.width_mm is not None and row.mm_per_px is not None:
             wide = reference.width_mm / row.mm_per_px
         area = Area((0.25 if side == "left" else 0.75) * width, height / 2, wide, 0.0)
@@ -199,7 +199,7 @@ class ReviewSession:
         if request.state == ACCEPTED and row.found is None:
             return row.key  # the reviewer drew it
         if request.area is None:
-            start = self._start(row, None)
+            start = row.start
             decision = Decision(request.state, Area.from_detection(start), finite(start.loss))
         else:
             decision = self._correction(row, request, request.area)
@@ -229,24 +229,9 @@ class ReviewSession:
 
     def _start(self, row: Row, side: str | None) -> Detection:
         """Return the knee of a row before its correction, or the draft of one to add to a half."""
-        if side is not None:
-            return self.draft(row, side)
-        if row.start is None:
-            raise SettingsError("This film has no knee to decide about. Add one first.")
-        return row.start
+        return row.start if side is None else self.draft(row, side)
 
 
 def finite(value: float) -> float | None:
     """Return a number as JSON can hold it: None for NaN."""
     return float(value) if math.isfinite(value) else None
-
-
-def _is_shown(row: Row) -> bool:
-    """Return whether a row is a film or has a knee; one that was added and undone has none."""
-    return not row.side or row.start is not None
-
-
-def _knee_of(row: Row) -> Detection:
-    if row.knee is None:
-        raise SettingsError("This film has no knee. Add one first.")
-    return row.knee
