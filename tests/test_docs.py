@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
+from kneematch.run.results import ARTIFACTS
 from nbclient import NotebookClient
 
 import kneematch
@@ -19,7 +20,6 @@ from kneematch.knee import measure, quality
 from kneematch.run import decisions as log
 from kneematch.run.outputs import measurements
 from kneematch.run.outputs.tables import COLUMNS, CROP_COLUMNS
-from kneematch.run.results import ARTIFACTS
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 

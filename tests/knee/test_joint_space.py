@@ -2,7 +2,6 @@ import math
 
 import numpy as np
 import pytest
-
 from kneematch.knee.joint_space import (
     LATERAL,
     MEDIAL,
@@ -15,6 +14,7 @@ from kneematch.knee.joint_space import (
     tibiofemoral_angle,
     widths_at,
 )
+
 from kneematch.knee.outlines import Array, Outlines
 
 

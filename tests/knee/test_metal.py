@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kneematch.knee import metal
 from kneematch.knee.knee_images import knee_images
-from kneematch.knee.metal import find_metal, number_regions
+from kneematch.knee.metal import find_metal
 from kneematch.models.locator import VIEW_SIZE, KneeLocation
 from kneephantoms.phantom import phantom
 
@@ -115,17 +115,3 @@ def test_find_metal_equals_scipy_on_drawn_shapes() -> None:
     found = find_metal(torch.stack(list(views)))
     assert found == [metal_by_scipy(view) for view in views]
     assert 10 < sum(found) < 50
-
-
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.5, 0.6, 0.7, 1.0])
-def test_number_regions_equals_scipy(share: float) -> None:
-    masks = np.random.default_rng(0).random((3, 40, 30)) < share
-    cross = ndimage.generate_binary_structure(2, 1)[None]  # touches within a mask only
-    wanted, count = ndimage.label(masks, np.pad(cross, ((1, 1), (0, 0), (0, 0))))
-    starts, lengths, regions = number_regions(masks)
-    runs = zip(starts.tolist(), lengths.tolist(), strict=True)
-    places = [place for start, length in runs for place in range(start, start + length)]
-    assert places == np.flatnonzero(masks).tolist()
-    found = np.repeat(regions, lengths)
-    pairs = set(zip(found.tolist(), wanted[masks].tolist(), strict=True))
-    assert len(pairs) == count == len(set(found.tolist()))

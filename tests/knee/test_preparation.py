@@ -6,12 +6,12 @@ from typing import NoReturn
 import numpy as np
 import pytest
 import torch
+from kneematch.knee.loading import load
 from torch import Tensor
 
 from kneematch.errors import NoFrontalKnee, SettingsError
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee import loading, preparation
-from kneematch.knee.loading import load
 from kneematch.knee.preparation import (
     Laterality,
     Preparation,

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from kneematch.knee.loading import load
 from torch import Tensor
 
 from kneematch.errors import NoFrontalKnee
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import knee_images
-from kneematch.knee.loading import load
 from kneematch.knee.preparation import Preparation, prepare
 from kneematch.knee.quality import (
     ATYPICAL,

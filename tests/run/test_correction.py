@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-from kneematch.knee.detection import Detection
 from kneematch.run.correction import (
     added_knee,
     area_of,
@@ -14,6 +12,8 @@ from kneematch.run.correction import (
     review_detections,
     reviewed,
 )
+
+from kneematch.knee.detection import Detection
 from kneematch.run.decisions import Area, Decision
 
 AREA = Area(400.25, 500.5, 200.0, 7.5)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kneematch.run.journal import Journal
 from PIL import Image
 
 from kneematch.errors import SettingsError
@@ -19,9 +20,8 @@ from kneematch.films.write import write_png16
 from kneematch.knee.detector import Detector
 from kneematch.models.model_file import shipped_model
 from kneematch.run.config import DetectConfig
-from kneematch.run.pipeline import detect_files, detect_folder
-from kneematch.run.journal import Journal
 from kneematch.run.outputs.tables import TABLES
+from kneematch.run.pipeline import detect_files, detect_folder
 from tables import read_table
 
 CONFIG = DetectConfig(method="neural", device="cpu", workers=0)
@@ -450,7 +450,7 @@ def test_detect_files_refuses_the_folder_of_an_older_version(named: list[str], o
 def test_detect_files_checks_the_size_of_crops_before_films_are_searched(
     named: list[str], out: Path
 ) -> None:
-    with pytest.raises(SettingsError, match="crops of mm"):
+    with pytest.raises(SettingsError, match="The mm of crops"):
         detect_files(named, out, replace(CONFIG, crops=True, crop_mm=-1.0))
     assert not out.exists()
 

@@ -6,7 +6,7 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.films.write import write_png16
-from kneematch.knee.joint_space import MEDIAL, minimum_width
+from kneematch.knee.measure import MEDIAL, minimum_width
 from kneematch.training.drawn_knees import (
     outlines_of_mask,
     read_corrected,

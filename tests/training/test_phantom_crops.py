@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from kneematch.knee.joint_space import tibiofemoral_angle
+from kneematch.knee.measure import tibiofemoral_angle
 from kneematch.models.outlines import JOINT_FRAME, LEG_FRAME, Frame
 from kneematch.training.outline_augmentation import Views, draw_views, find_points
 from kneematch.training.phantom_crops import (
