@@ -76,9 +76,8 @@ def prepare_killed(folder: Path) -> None:
 
 def prepare_reviewed(folder: Path) -> None:
     """Leave a finished run and decisions about its knees."""
-    from kneematch.run.correction import area_of
-
     from kneematch.knee.detection import Detection
+    from kneematch.run.correction import area_of
     from kneematch.run.decisions import Decision, ReviewLog
 
     assert run(folder, [*CROPS, "--overlays"]).code == 0

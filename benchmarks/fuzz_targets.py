@@ -14,8 +14,6 @@ import imagecodecs
 import numpy as np
 import pydicom.data
 import torch
-from kneematch.run.correction import area_of
-from kneematch.run.journal import Journal
 from PIL import Image
 from pydicom.encaps import encapsulate
 from pydicom.uid import (
@@ -53,9 +51,11 @@ from kneematch.models.model_file import load_model, shipped_model
 from kneematch.paper.template import cut_template
 from kneematch.run.apply import check_ended, run_config
 from kneematch.run.config import DetectConfig
+from kneematch.run.correction import area_of
 from kneematch.run.decisions import Decision, ReviewLog, read_decisions
-from kneematch.run.outputs.run_file import read_run
 from kneematch.run.pipeline import detect_folder
+from kneematch.run.journal import Journal
+from kneematch.run.outputs.run_file import read_run
 from kneematch.training.checkpoint import FORMAT as CHECKPOINT_FORMAT
 from kneematch.training.checkpoint import load_checkpoint
 from kneematch.training.config import DEFAULT

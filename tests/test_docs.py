@@ -11,7 +11,6 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
-from kneematch.run.results import ARTIFACTS
 from nbclient import NotebookClient
 
 import kneematch
@@ -20,6 +19,7 @@ from kneematch.knee import measure, quality
 from kneematch.run import decisions as log
 from kneematch.run.outputs import measurements
 from kneematch.run.outputs.tables import COLUMNS, CROP_COLUMNS
+from kneematch.run.results import ARTIFACTS
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 

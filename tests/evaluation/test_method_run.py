@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from kneematch.knee.loading import load
 from torch import Tensor
 
 from kneematch.evaluation.config import METHODS, EvaluateConfig
@@ -26,6 +25,7 @@ from kneematch.evaluation.method_run import (
 from kneematch.films.annotation import annotate
 from kneematch.films.write import write_png16
 from kneematch.knee.detector import Detector
+from kneematch.knee.loading import load
 from kneematch.knee.preparation import Preparation, PreparedFilm, prepare
 from kneematch.paper.problem import Problem
 from kneematch.paper.template import Template, cut_template

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from kneematch.run.journal import Journal
-from kneematch.run.row import Row
 from PIL import Image
 
 from kneematch.errors import SettingsError
@@ -17,8 +15,10 @@ from kneematch.knee.outlines import Outlines
 from kneematch.run.apply import apply_review, check_ended, run_config
 from kneematch.run.config import DetectConfig
 from kneematch.run.decisions import AREA_COLUMNS, Area, Decision, ReviewLog
-from kneematch.run.outputs.run_file import Counts, Run
 from kneematch.run.pipeline import detect_folder
+from kneematch.run.journal import Journal
+from kneematch.run.outputs.run_file import Counts, Run
+from kneematch.run.row import Row
 from kneematch.training.drawn_knees import read_corrected
 from kneematch.training.outline_training import OutlineConfig, tune_outlines
 from kneephantoms.config import SynthConfig

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kneematch.run.journal import Journal
 from PIL import Image
 
 from kneematch.errors import SettingsError
@@ -20,8 +19,9 @@ from kneematch.films.write import write_png16
 from kneematch.knee.detector import Detector
 from kneematch.models.model_file import shipped_model
 from kneematch.run.config import DetectConfig
-from kneematch.run.outputs.tables import TABLES
 from kneematch.run.pipeline import detect_files, detect_folder
+from kneematch.run.journal import Journal
+from kneematch.run.outputs.tables import TABLES
 from tables import read_table
 
 CONFIG = DetectConfig(method="neural", device="cpu", workers=0)

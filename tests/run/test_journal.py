@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kneematch.run.journal import Journal
-from kneematch.run.row import Row
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import FileVersion
 from kneematch.knee.detection import Detection
+from kneematch.run.journal import Journal
+from kneematch.run.row import Row
 
 SETTINGS = {"method": "search", "paper": False}
 FILMS = [f"film-{k}" for k in range(7)]

@@ -11,8 +11,8 @@ from pyarrow import parquet
 from kneematch.errors import SettingsError
 from kneematch.models.outlines import OutlineNetwork, save_network
 from kneematch.run.config import DetectConfig
-from kneematch.run.outputs.measurements import COLUMNS, FORMAT
 from kneematch.run.pipeline import detect_folder
+from kneematch.run.outputs.measurements import COLUMNS, FORMAT
 
 
 @pytest.fixture(scope="module")

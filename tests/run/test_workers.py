@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from kneematch.run.row import Row
 
 from kneematch.errors import SettingsError
 from kneematch.knee.detector import Detector
 from kneematch.run import workers as local_engine
 from kneematch.run.config import DetectConfig
+from kneematch.run.row import Row
 from kneematch.run.workers import (
     NumberedFilms,
     chunks,

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from kneematch.run.correction import area_of, move_detection
 
 from kneematch.films.annotation import annotate, save_annotation
 from kneematch.films.files import content_hash
@@ -12,6 +11,7 @@ from kneematch.films.read import read
 from kneematch.films.write import write_dicom
 from kneematch.models.model_file import shipped_model
 from kneematch.run.config import DetectConfig
+from kneematch.run.correction import area_of, move_detection
 from kneematch.run.decisions import Area
 from kneematch.run.pipeline import detect_folder
 from kneematch.web.detections_table import DetectionsTable, read_detections_table

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kneematch.run.correction import area_of
 
 from kneematch.films.annotation import annotate, save_annotation
 from kneematch.knee.detection import Detection
 from kneematch.run.config import DetectConfig
+from kneematch.run.correction import area_of
 from kneematch.run.decisions import Decision
 from kneematch.run.pipeline import detect_folder
 from kneematch.web.review_session import DecisionRequest, ReviewSession

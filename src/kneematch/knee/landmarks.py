@@ -42,7 +42,7 @@ REGION_HEIGHT: Final = 0.12
 def landmarks(outlines: Outlines) -> dict[str, Point]:
     """Return the landmarks in film pixels, by name."""
     tibia, femur = map(outlines.border_in_plateau_widths, (outlines.tibia, outlines.femur))
-    found = {name: (x, np.interp(x, *tibia.T)) for name, x in TIBIA.items()}
+    found: dict[str, Point] = {name: (x, np.interp(x, *tibia.T)) for name, x in TIBIA.items()}
     found |= {name: _highest(tibia, *ends) for name, ends in SPINES.items()}
     x, y = _highest(tibia * [1, -1], *(found[name][0] for name in SPINES))
     found[EMINENCE] = (x, -y)

@@ -160,7 +160,10 @@ def find_outlines(
         width = joint.step_px * (right - left)
         lines.append(move_to_edge(film.pixels, line, width, bone_above=bone_above))
         deviations.append(joint.step_px * np.interp(x, columns, sd))
-    outlines = Outlines(*lines, medial, *deviations, mm_per_px=film.mm_per_px)
+    (femur_line, tibia_line), (femur_sd, tibia_sd) = lines, deviations
+    outlines = Outlines(
+        femur_line, tibia_line, medial, femur_sd, tibia_sd, mm_per_px=film.mm_per_px
+    )
     femur, tibia = _sides(film, outlines, leg, far)
     return replace(outlines, femur_sides=femur, tibia_sides=tibia)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kneematch.run.outputs.annotations import write_coco
 
 from kneematch.knee.detection import Detection
+from kneematch.run.outputs.annotations import write_coco
 
 Knees = tuple[Detection, Detection]
 SIZE = (200, 300)
