@@ -339,9 +339,7 @@ def test_detector_halves_a_batch_that_does_not_fit_into_memory(
         short.detect([annotation.film] * 2)
 
 
-def test_detector_finds_the_same_in_batches_of_any_size(
-    built_in: Detector, tmp_path: Path
-) -> None:
+def test_detector_finds_the_same_in_batches_of_any_size(built_in: Detector, tmp_path: Path) -> None:
     films: list[Radiograph | Path] = [
         phantom(seed, size=SIZE, framing=framing).radiograph
         for seed, framing in enumerate(["bilateral", "single", "bilateral", "single"])

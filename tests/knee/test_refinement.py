@@ -15,7 +15,7 @@ def test_smooth_keeps_straight_lines() -> None:
 def test_smooth_reduces_noise_and_keeps_curves() -> None:
     noise = np.random.default_rng(0).normal(0, 0.5, 100)
     curve = 40 + 8 * np.sin(X / 15)
-    smoothed = smooth(curve + noise, np.full(100, 0.5), between=EVERYWHERE, smoothness=30.0)
+    smoothed = smooth(curve + noise, np.full(100, 0.5), between=EVERYWHERE)
     assert np.std(smoothed - curve) < 0.6 * np.std(noise)
 
 
