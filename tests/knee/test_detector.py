@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from kneematch.errors import FilmError, NoFrontalKnee, NotARadiograph, SettingsError, TemplateError
-from kneematch.films.annotation import Annotation, annotate, save_annotation
+from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
 from kneematch.films.write import write_dicom
@@ -98,10 +98,10 @@ def test_detector_finds_a_template_where_it_was_drawn(
     assert right.loss < most < left.loss < 0.3
     assert (right.method, right.polarity) == (method, "positive")
     knee = phantom(SEED, size=SIZE).knees[0]  # on the mirrored side
-    plateau = math.dist(knee.plateau_left, knee.plateau_right)
-    margins = sorted(left.landmarks.values())
-    assert math.dist(margins[0], knee.plateau_left) < 0.1 * plateau
-    assert math.dist(margins[1], knee.plateau_right) < 0.1 * plateau
+    for found, margin in zip(
+        sorted(left.landmarks.values()), (knee.plateau_left, knee.plateau_right), strict=True
+    ):
+        assert math.dist(found, margin) < 0.07 * left.width_px
 
 
 def test_detector_finds_a_box_as_it_was_drawn_on_a_rotated_knee(
@@ -117,14 +117,6 @@ def test_detector_finds_a_box_as_it_was_drawn_on_a_rotated_knee(
     assert (detector.method, abs(knee.rotation_deg) > 4) == ("locator", True)
     width = drawn.fine[2] - drawn.fine[0]
     assert np.abs(found.corners - box_corners(drawn.fine)).max() < 0.02 * width
-
-
-def test_detector_maps_the_template_to_the_film(annotation: Annotation, film: Radiograph) -> None:
-    _, right = detector_at(annotation).detect(film)
-    # A template has whole pixels, and the box not.
-    assert np.abs(right.corners - box_corners(annotation.fine)).max() < 0.5
-    for name, point in annotation.landmarks.items():
-        assert right.landmarks[name] == pytest.approx(point, abs=0.5)
 
 
 @pytest.mark.parametrize("angle", [0.0, 0.1, -0.05])
@@ -147,11 +139,14 @@ def test_detector_states_the_papers_energy_for_both_knees(
 ) -> None:
     detector = detector_at(annotation)
     left, right = detector.detect(film)
+    _, negative = detector.detect(replace(film, pixels=1 - film.pixels))
     halves = split(film_tensor(film)).pixels[None]
     _, theta = cut_template(film, annotation)
     expected = energy(paper_terms(halves, detector.template), theta.expand(1, 2, 4))
     assert left.energy == right.energy == pytest.approx(expected.item(), abs=1e-5)
     assert left.energy == pytest.approx(left.loss + right.loss, abs=1e-5)  # poses are alike
+    assert (right.polarity, negative.polarity) == ("positive", "negative")
+    assert negative.loss == pytest.approx(right.loss, abs=1e-4)
 
 
 def test_detector_finds_areas_that_reach_past_the_edge(
@@ -162,16 +157,6 @@ def test_detector_finds_areas_that_reach_past_the_edge(
     _, right = Detector.load(template=annotation, device="cpu").detect(cut)
     assert np.abs(right.corners - box_corners(annotation.fine)).max() < 6
     assert right.corners[:, 0].max() > cut.size[1]
-
-
-def test_detector_tells_a_negative_from_a_positive(
-    annotation: Annotation, film: Radiograph
-) -> None:
-    detector = detector_at(annotation)
-    _, positive = detector.detect(film)
-    _, negative = detector.detect(replace(film, pixels=1 - film.pixels))
-    assert (positive.polarity, negative.polarity) == ("positive", "negative")
-    assert negative.loss == pytest.approx(positive.loss, abs=1e-4)
 
 
 @pytest.mark.parametrize(("laterality", "side"), [("R", "left"), ("L", "right")])
@@ -283,14 +268,6 @@ def test_detect_names_a_film_without_a_knee(built_in: Detector, tmp_path: Path) 
     write_dicom(tmp_path / "noise.dcm", noise, mm_per_px=None, laterality="B")
     with pytest.raises(NoFrontalKnee, match=r"noise\.dcm: no frontal knee found"):
         built_in.detect(tmp_path / "noise.dcm")
-
-
-def test_load_takes_the_template_of_a_file_or_an_annotation(
-    annotation: Annotation, tmp_path: Path
-) -> None:
-    save_annotation(annotation, tmp_path / "template.json")
-    from_file = Detector.load(template=tmp_path / "template.json")
-    assert torch.equal(from_file.template.image, Detector.load(template=annotation).template.image)
 
 
 def test_load_refuses_impossible_settings(annotation: Annotation) -> None:
