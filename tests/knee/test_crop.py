@@ -51,12 +51,6 @@ def test_crop_is_the_film_turned_upright(side: str, spacing_mm: float, within: f
     assert np.abs(crop - expected(size, spacing_mm / 0.2)).max() < within
 
 
-def test_crop_shows_a_shift_of_a_tenth_of_a_pixel() -> None:
-    shift = np.array([[1, 0, 0.1], [0, 1, 0], [0, 0, 1]])
-    crop = area(to_film=shift @ area().to_film).crop(FILM, mm=28.0, spacing_mm=0.2)
-    assert np.abs(crop - expected(140, 1.0)).max() > 8e-4
-
-
 def test_crop_mirrors_knees_of_the_left_half_if_asked_to() -> None:
     left, right = (area(side).crop(FILM, mm=28.0, mirror=True) for side in ("left", "right"))
     assert np.array_equal(right, area("right").crop(FILM, mm=28.0))

@@ -1,7 +1,6 @@
 """Detection: geometry from its matrix, and records that come back as they were."""
 
 import json
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from detections import make_detection
 from kneematch.errors import SettingsError
-from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
 
 FOUND = make_detection(
@@ -80,9 +78,3 @@ def test_from_dict_refuses_a_record_of_something_else(change: dict[str, Any]) ->
 def test_review_reasons_are_those_of_a_flagged_knee() -> None:
     assert FOUND.review_reasons == FOUND.reasons
     assert replace(FOUND, needs_review=False).review_reasons == ()
-
-
-def test_draw_returns_a_picture_of_the_film() -> None:
-    picture = FOUND.draw(Radiograph(np.eye(60, dtype=np.float32)))
-    assert picture.size == (60, 60)
-    assert not all(math.isclose(low, high) for low, high in picture.getextrema())

@@ -281,17 +281,6 @@ def test_load_refuses_impossible_settings(annotation: Annotation) -> None:
         Detector.load(template=replace(annotation, landmarks={"centre": (1.0, 2.0)}))
 
 
-def test_detector_finds_the_same_without_the_consistency_check(
-    annotation: Annotation, film: Radiograph
-) -> None:
-    checked, unchecked = (
-        Detector.load(template=annotation, method="search", check=check) for check in (True, False)
-    )
-    assert (checked.check is None, unchecked.check is None) == (False, True)
-    pairs = zip(checked.detect(film), unchecked.detect(film), strict=True)
-    assert all((one.corners == other.corners).all() for one, other in pairs)
-
-
 def test_detector_halves_a_batch_that_does_not_fit_into_memory(
     annotation: Annotation, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -8,32 +8,8 @@ import torch
 from torch import Tensor
 
 from kneematch.knee.knee_images import knee_images
-from kneematch.models.locator import VIEW_SIZE, KneeLocation, turn_upright
-from kneematch.paper.pose import pose_matrix
-from kneematch.sampling import compose, rectangle_to_film, transform
-
-CORNERS = torch.tensor([[-1.0, -1], [1, -1], [1, 1], [-1, 1]], dtype=torch.float64)
-
-
-def test_rectangle_to_film_maps_corners_to_corners() -> None:
-    found = transform(rectangle_to_film(10, 20, 110, 220), CORNERS)
-    assert found.tolist() == [[10, 20], [110, 20], [110, 220], [10, 220]]
-    found = transform(rectangle_to_film(10, 20, 110, 220, mirrored=True), CORNERS)
-    assert found.tolist() == [[110, 20], [10, 20], [10, 220], [110, 220]]
-
-
-def test_compose_equals_one_step_after_another() -> None:
-    to_film = rectangle_to_film(300, -40, 1800, 2360, mirrored=True)
-    outer, inner = pose_matrix(
-        torch.tensor([[0.5, 0.1, 0.2, 0.1], [0.5, -0.1, 0.0, -0.1]]).double(), 0.8, 1.6
-    )
-    twice = compose(compose(to_film, outer), inner)
-    assert twice.dtype == torch.float64
-    in_three = transform(to_film, transform(outer, transform(inner, CORNERS)))
-    assert torch.allclose(transform(twice, CORNERS), in_three, rtol=0, atol=1e-9)
-    np.testing.assert_allclose(transform(twice.numpy(), CORNERS.numpy()), in_three.numpy())
-    back = transform(torch.linalg.inv(twice), in_three)
-    assert torch.allclose(back, CORNERS, rtol=0, atol=1e-9)
+from kneematch.models.locator import VIEW_SIZE, KneeLocation
+from kneematch.sampling import transform
 
 
 def film_with_dot(height: int, width: int, x: float, y: float) -> Tensor:
@@ -48,18 +24,10 @@ def brightest(view: Tensor) -> Tensor:
     return torch.tensor([2 * (column + 0.5) / width - 1, 2 * (row + 0.5) / height - 1])
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, 3])
-def test_turn_upright_maps_pixels_back_to_the_film(turns: int) -> None:
-    film = torch.arange(12.0).reshape(3, 4)
-    turned, back = turn_upright(film, turns)
-    for row in range(turned.shape[0]):
-        for column in range(turned.shape[1]):
-            x, y, _ = (back @ torch.tensor([column + 0.5, row + 0.5, 1.0]).double()).tolist()
-            assert film[int(y), int(x)] == turned[row, column]
-
-
 @pytest.mark.parametrize("mirrored", [False, True])
-@pytest.mark.parametrize(("degrees", "turns"), [(0.0, 0), (20.0, 0), (-35.0, 1), (0.0, 3)])
+@pytest.mark.parametrize(
+    ("degrees", "turns"), [(0.0, 0), (-35.0, 1), (0.0, 2), (20.0, 3)]
+)
 def test_knee_images_show_what_to_film_says(mirrored: bool, degrees: float, turns: int) -> None:
     place = KneeLocation(300.0, 240.0, 120.0, math.radians(degrees), mirrored, turns)
     view = knee_images(film_with_dot(500, 600, 330.0, 260.0), [place])

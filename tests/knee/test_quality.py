@@ -2,13 +2,13 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from kneematch.errors import NoFrontalKnee
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import knee_images
@@ -80,6 +80,8 @@ def reasons(
     ("changed", "expected"),
     [
         ({}, ()),
+        ({"neural": False, "network_distance": 0.2}, (DISAGREE,)),
+        ({"neural": False, "network_distance": 0.06}, ()),
         ({"loss": 0.6}, (ATYPICAL,)),
         ({"mismatch": 0.8}, (NO_KNEE,)),
         ({"mismatch": math.nan}, (NO_KNEE,)),
@@ -89,13 +91,8 @@ def reasons(
         ({"negative": True}, (NEGATIVE,)),
     ],
 )
-def test_review_names_each_doubt(changed: dict[str, float], expected: tuple[str, ...]) -> None:
+def test_review_names_each_doubt(changed: dict[str, Any], expected: tuple[str, ...]) -> None:
     assert reasons(quality(**changed)) == expected
-
-
-def test_review_names_a_search_that_disagrees_with_the_network() -> None:
-    assert reasons(quality(neural=False, network_distance=0.2)) == (DISAGREE,)
-    assert reasons(quality(neural=False, network_distance=0.06)) == ()
 
 
 def test_review_lists_reasons_and_notes() -> None:
@@ -105,13 +102,10 @@ def test_review_lists_reasons_and_notes() -> None:
     known = replace(UNLOCATED, laterality=Laterality("R", "user", "sides disagree (user)"))
     assert reasons(quality(), known) == ("sides disagree (user)",)
     assert reasons(quality(), located(0.9), replace(FILM, mm_per_px=3.0)) == (WRONG_SPACING,)
-    note = quality().review(0, located(0.9, turns=2), FILM, is_cut=False, uneven=False)
-    assert note == (False, ("film turned by 180 degrees",))
-
-
-def test_review_believes_what_is_known_about_metal() -> None:
     assert reasons(quality(), located(0.9, metal=True)) == (METAL,)
     assert reasons(quality(brightness=0.9), located(0.9)) == ()
+    note = quality().review(0, located(0.9, turns=2), FILM, is_cut=False, uneven=False)
+    assert note == (False, ("film turned by 180 degrees",))
 
 
 @pytest.mark.parametrize(
@@ -227,8 +221,6 @@ def test_detector_flags_a_joint_that_was_collimated_away(detector: Detector) -> 
 
 def test_detector_flags_noise_and_not_phantoms(detector: Detector) -> None:
     assert [knee.reasons for knee in detector.detect(ORDINARY)] == [(), ()]
-    with pytest.raises(NoFrontalKnee):
-        detector.detect(NOISE)
     for knee in Detector.load(method="neural+sharpen").detect(NOISE):
         assert knee.review_reasons[0] == NO_KNEE
 

@@ -35,14 +35,17 @@ def drawn(films: Path) -> Annotation:
 
 
 def via(drawn: Annotation) -> dict[str, Any]:
-    regions = []
+    """The boxes and landmarks of an annotation, as the VGG Image Annotator stores them."""
+    shapes: dict[str, dict[str, Any]] = {}
     for name in BOXES:
         x0, y0, x1, y1 = getattr(drawn, name)
-        rectangle = {"name": "rect", "x": x0, "y": y0, "width": x1 - x0, "height": y1 - y0}
-        regions.append({"shape_attributes": rectangle, "region_attributes": {"label": name}})
+        shapes[name] = {"name": "rect", "x": x0, "y": y0, "width": x1 - x0, "height": y1 - y0}
     for name, (x, y) in drawn.landmarks.items():
-        point = {"name": "point", "cx": x, "cy": y}
-        regions.append({"shape_attributes": point, "region_attributes": {"label": name}})
+        shapes[name] = {"name": "point", "cx": x, "cy": y}
+    regions = [
+        {"shape_attributes": shape, "region_attributes": {"label": name}}
+        for name, shape in shapes.items()
+    ]
     return {"key": {"filename": drawn.film.name, "regions": regions}}
 
 
