@@ -69,7 +69,10 @@ def measure_knees(
         network: default: the built-in one.
     """
     network = outline_network() if network is None else network
-    return tuple(_measured(film, knee, network) for knee in found)
+    return tuple(
+        _measured(film, knee, network, [why for why in knee.review_reasons if why in OBSTACLES])
+        for knee in found
+    )
 
 
 def measure_placed_knees(
@@ -79,12 +82,11 @@ def measure_placed_knees(
 
     Whether a knee is cut by the film's edge or has metal in it is found out at its new place.
     """
-    flagged = [replace(knee, needs_review=True, reasons=_obstacles(film, knee)) for knee in placed]
-    measured = measure_knees(film, flagged, network)
+    measured = (_measured(film, knee, network, _obstacles(film, knee)) for knee in placed)
     return tuple(replace(knee, needs_review=False, reasons=()) for knee in measured)
 
 
-def _obstacles(film: Radiograph, knee: Detection) -> tuple[str, ...]:
+def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
     """Return which of CUT and METAL are true of an area."""
     is_cut = cut_by_edge(knee.to_film[None, None], np.array([exposed_field(film.pixels)])).any()
     (x, y), across = _plateau(knee)
@@ -93,10 +95,13 @@ def _obstacles(film: Radiograph, knee: Detection) -> tuple[str, ...]:
     upright = angle + turns * math.pi / 2
     place = KneeLocation(float(x), float(y), width, upright, knee.mirrored, turns % 4)
     (metal,) = find_metal(knee_images(torch.from_numpy(film.pixels), [place]).pixels)
-    return tuple(reason for reason, true in {CUT: is_cut, METAL: metal}.items() if true)
+    return [reason for reason, true in {CUT: is_cut, METAL: metal}.items() if true]
 
 
-def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> Detection:
+def _measured(
+    film: Radiograph, found: Detection, network: OutlineNetwork, obstacles: list[str]
+) -> Detection:
+    """Return a detection with outlines and measures, all left out if there are obstacles."""
     if found.polarity == "negative":
         film = replace(film, pixels=1 - film.pixels)
     centre, across = _plateau(found)
@@ -106,7 +111,6 @@ def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> De
     medial = "right" if found.side == "left" else "left"  # towards the other knee
     outlines = find_outlines(film, centre, across, network, medial=medial)
     measures = JointMeasures.from_outlines(outlines)
-    obstacles = [reason for reason in found.review_reasons if reason in OBSTACLES]
     reasons = review_reasons(outlines, width_px)
     if obstacles or reasons:
         measures = measures.left_out((obstacles or reasons)[0])
