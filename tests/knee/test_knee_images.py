@@ -25,9 +25,7 @@ def brightest(view: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
-@pytest.mark.parametrize(
-    ("degrees", "turns"), [(0.0, 0), (-35.0, 1), (0.0, 2), (20.0, 3)]
-)
+@pytest.mark.parametrize(("degrees", "turns"), [(0.0, 0), (-35.0, 1), (0.0, 2), (20.0, 3)])
 def test_knee_images_show_what_to_film_says(mirrored: bool, degrees: float, turns: int) -> None:
     place = KneeLocation(300.0, 240.0, 120.0, math.radians(degrees), mirrored, turns)
     view = knee_images(film_with_dot(500, 600, 330.0, 260.0), [place])
