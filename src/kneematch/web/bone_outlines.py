@@ -11,8 +11,7 @@ from kneematch.errors import SettingsError
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.run_folder import RUN
 from kneematch.knee.detection import Detection
-from kneematch.knee.joint_space import PERCENT
-from kneematch.knee.measure import measure_outlines
+from kneematch.knee.measure import PERCENT, measure_outlines
 from kneematch.run.apply import run_config
 from kneematch.run.decisions import check_outlines
 from kneematch.run.outputs.run_file import read_run
