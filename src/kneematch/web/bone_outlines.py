@@ -11,8 +11,7 @@ from kneematch.errors import SettingsError
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.decision import check_outlines
 from kneematch.knee.detection import Detection
-from kneematch.knee.joint_space import PERCENT
-from kneematch.knee.measure import JointMeasures
+from kneematch.knee.measure import PERCENT, JointMeasures
 from kneematch.run.apply import ended_run, run_config
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run

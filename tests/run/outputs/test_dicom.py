@@ -443,7 +443,7 @@ def test_export_dicom_reads_the_header_within_the_limits_of_read(
     assert source.stat().st_size < 1 << 20
     result, _ = exported(source, film, knees)
     assert result.files == ()
-    assert "a deflated DICOM of more than" in result.reason
+    assert "The deflated DICOM has more than" in result.reason
 
 
 def test_export_dicom_makes_no_presentation_state_of_a_film_in_colours(

@@ -22,8 +22,7 @@ from pydicom.uid import generate_uid
 
 from kneematch import __version__
 from kneematch.knee.detection import Detection
-from kneematch.knee.joint_space import COMPARTMENTS
-from kneematch.knee.measure import ANGLE, AREA, FIXED_WIDTHS, LENGTHS, WIDTH, in_mm
+from kneematch.knee.measure import ANGLE, AREA, COMPARTMENTS, FIXED_WIDTHS, LENGTHS, WIDTH, in_mm
 from kneematch.run.outputs.measurements import STATUS
 
 MAKER: Final = "kneematch"
