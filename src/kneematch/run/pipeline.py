@@ -245,8 +245,9 @@ def _open_run(plan: _Plan) -> Iterator["Run"]:
 
 def _remove_run(out: Path) -> None:
     """Remove the run in a folder: its database and the files that it made, and no others."""
-    from kneematch.run.database import DamagedRun, Run
+    from kneematch.run.database import Run
     from kneematch.run.outputs.write import remove_results
+    from kneematch.run.sqlite import DamagedRun
 
     names: list[str] = []
     if (out / RUN_DATABASE).exists():
