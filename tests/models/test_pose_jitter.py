@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kneematch.models.pose_jitter import (
+from kneematch.models.two_stage import (
     PoseJitter,
     corner_distance,
     crop_pose_from,

@@ -13,9 +13,7 @@ from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.template import cut_from_view
 from kneematch.models.cpu_inference import float_network
 from kneematch.models.model_file import Model, builtin_model, load_model
-from kneematch.models.pose_jitter import corner_distance
-from kneematch.models.template_transfer import transfer_template
-from kneematch.models.two_stage import TwoStageNetworks
+from kneematch.models.two_stage import TwoStageNetworks, corner_distance, transfer_template
 from kneematch.paper.split import split
 from kneematch.sampling import View, resize
 from kneephantoms import phantom

@@ -7,12 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from kneematch.models.pose_jitter import corner_distance
+from kneematch.models.two_stage import corner_distance
 from kneematch.paper.energy import MakeProblem, Problem, paper_problem
 from kneematch.paper.pose import pose_from_vector
 from kneematch.search.anchored_refinement import LEVELS, QUICK_LEVELS, anchor, refine_anchored
-from kneematch.search.gauss_newton import Quadratic
-from kneematch.search.pyramid import pyramid
+from kneematch.search.gauss_newton import Quadratic, pyramid
 from kneematch.search.robust_energy import robust_problem
 
 ENERGY = pytest.mark.parametrize("energy", [paper_problem, robust_problem])

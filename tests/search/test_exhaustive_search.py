@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from kneematch.paper.energy import MakeProblem, Problem, paper_problem
-from kneematch.search.exhaustive_search import exhaustive_search
-from kneematch.search.ncc_bank import bank_minima
+from kneematch.search.exhaustive_search import bank_minima, exhaustive_search
 from kneematch.search.robust_energy import robust_problem
 
 SEEDS = (9, 14, 19, 42, 47)  # 42 is a negative

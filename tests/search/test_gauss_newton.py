@@ -16,8 +16,15 @@ from kneematch.paper.energy import (
 )
 from kneematch.paper.pose import admissible_pose, pose_from_vector, pose_matrix
 from kneematch.sampling import sample
-from kneematch.search.gauss_newton import Level, Quadratic, clamp_pose, descend, linearize, step
-from kneematch.search.pyramid import pyramid
+from kneematch.search.gauss_newton import (
+    Level,
+    Quadratic,
+    clamp_pose,
+    descend,
+    linearize,
+    pyramid,
+    step,
+)
 from kneematch.search.robust_energy import robust_problem
 
 LEVELS = Level(8, 10, 0.1), Level(4, 8, 0.05), Level(2, 6, 0.02), Level(2, 4, 0.005)
