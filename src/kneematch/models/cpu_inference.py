@@ -162,15 +162,10 @@ def byte_convolution(
     shortcut: Scale = UNIT,
     relu: bool = True,
 ) -> Convolution:
-    """Return an nn.Conv2d in 8-bit integers, by oneDNN.
+    """Return an nn.Conv2d in 8-bit integers, by oneDNN, optimised for maps of a size.
 
-    Args:
-        conv: the convolution.
-        size: height and width of its maps, to optimise for.
-        scale: that of the bytes it is given.
-        output: scale of the bytes it returns; None returns float32.
-        shortcut: scale of the bytes that are added, if any.
-        relu: set negative results to 0; always so with a shortcut.
+    The scales are those of the bytes that it is given, returns (None returns float32) and adds if
+    there are any. Negative results become 0 with relu, and always so with a shortcut.
     """
     rounded, steps = quantize_weights(conv.weight)
     geometry = list(conv.stride), list(conv.padding), [1, 1], 1

@@ -68,12 +68,12 @@ class KneeLocation:
 def turn_upright(pixels: Tensor, quarter_turns: int) -> tuple[Tensor, Tensor]:
     """Turn a film (H, W) clockwise; return it and the map (3, 3) of its pixels to the film's."""
     height, width = pixels.shape
-    back = {
-        0: [[1.0, 0, 0], [0, 1, 0]],
-        1: [[0, 1.0, 0], [-1, 0, height]],
-        2: [[-1.0, 0, width], [0, -1, height]],
-        3: [[0, -1.0, width], [1, 0, 0]],
-    }[quarter_turns]
+    back = (
+        [[1.0, 0, 0], [0, 1, 0]],
+        [[0, 1.0, 0], [-1, 0, height]],
+        [[-1.0, 0, width], [0, -1, height]],
+        [[0, -1.0, width], [1, 0, 0]],
+    )[quarter_turns]
     # rot90 would copy a film that is upright.
     turned = torch.rot90(pixels, -quarter_turns, (0, 1)) if quarter_turns else pixels
     return turned, torch.tensor([*back, [0, 0, 1]], dtype=torch.float64)
@@ -209,20 +209,16 @@ def locate_knees(
     """Return the frontal knees of each film (H, W), the picture's left one first.
 
     A film is looked at upright and small, then larger, and then turned; the first look that is
-    certain decides, or else the best one.
-
-    Args:
-        films: are looked at together, which is quicker on a GPU.
-        network: the locator, where the films are.
-        knees: how many knees a film is known to show; None finds out.
+    certain decides, or else the best one. Films are looked at together, which is quicker on a GPU.
+    `knees` is how many knees a film is known to show; None finds out.
     """
     best: list[list[KneeLocation]] = [[] for _ in films]
     for turns, side in product(range(4), LONG_SIDES):
+        least_px = 0 if side == LONG_SIDES[0] else MIN_ENLARGEMENT * LONG_SIDES[0]
         unsure = [
             k
             for k, film in enumerate(films)
-            if _score(best[k]) < CERTAIN
-            and (side == LONG_SIDES[0] or max(film.shape) >= MIN_ENLARGEMENT * LONG_SIDES[0])
+            if _score(best[k]) < CERTAIN and max(film.shape) >= least_px
         ]
         found = _look([films[k] for k in unsure], network, side, turns, knees)
         for k, places in zip(unsure, found, strict=True):

@@ -118,16 +118,9 @@ def _minima_at_scale(
     x = (2 * (index % columns) - columns + 1) / width
     y = (2 * (index // columns) - rows + 1) / height
     cos, sin = rotation.cos(), rotation.sin()
-    theta = torch.stack(
-        [
-            torch.full_like(rotation, BANK_WIDTH / width),
-            cos * x - image_aspect * sin * y,
-            sin / image_aspect * x + cos * y,
-            rotation,
-        ],
-        dim=-1,
-    )
-    return value, theta
+    centre = cos * x - image_aspect * sin * y, sin / image_aspect * x + cos * y
+    scale = torch.full_like(rotation, BANK_WIDTH / width)
+    return value, torch.stack([scale, *centre, rotation], dim=-1)
 
 
 def _rotate(images: Tensor, image_aspect: float, rotations: tuple[float, ...]) -> Tensor:

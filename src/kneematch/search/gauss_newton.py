@@ -128,15 +128,9 @@ def clamp_pose(theta: Tensor, height_ratio: float, inside: float = 1.0) -> Tenso
     scale, centre_x, centre_y, rotation = theta.unbind(-1)
     scale = scale.clamp(SCALE_MIN / inside, SCALE_MIN + inside * SCALE_RANGE)
     reach_x, reach_y = inside * (1 - scale), inside * (1 - scale * height_ratio)
-    return torch.stack(
-        [
-            scale,
-            centre_x.clamp(-reach_x, reach_x),
-            centre_y.clamp(-reach_y, reach_y),
-            rotation.clamp(-inside * MAX_ROTATION, inside * MAX_ROTATION),
-        ],
-        dim=-1,
-    )
+    centre = centre_x.clamp(-reach_x, reach_x), centre_y.clamp(-reach_y, reach_y)
+    rotation = rotation.clamp(-inside * MAX_ROTATION, inside * MAX_ROTATION)
+    return torch.stack([scale, *centre, rotation], dim=-1)
 
 
 def step(here: Quadratic, damping: Tensor) -> Tensor:
@@ -165,8 +159,8 @@ def linearize(problem: Problem, theta: Tensor, softness: float) -> Quadratic:
     matrix = blocks.reshape(n, 4 * sides, 4 * sides)
     if sides == 1:
         return Quadratic(value, gradient, matrix)
-    weight = theta.new_zeros(4, 4)  # the symmetry penalty is quadratic in
-    weight.diagonal()[::2].fill_(2)  # scale and height
+    weight = theta.new_zeros(4, 4)  # the symmetry penalty is quadratic
+    weight.diagonal()[::2].fill_(2)  # in scale and height
     signs = 2 * torch.eye(2, dtype=theta.dtype, device=theta.device) - 1
     hessian = torch.kron(signs, weight)  # (8, 8)
     gradient = gradient + theta.flatten(1) @ hessian
