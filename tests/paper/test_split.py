@@ -9,19 +9,11 @@ from scipy.ndimage import map_coordinates
 
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.knee_images import film_tensor
-from kneematch.paper.split import (
-    HALF_SIZE,
-    LEFT,
-    RIGHT,
-    single,
-    spans,
-    split,
-    symmetry_axis,
-)
+from kneematch.paper.split import HALF_SIZE, LEFT, RIGHT, single, spans, split, symmetry_axis
 from kneematch.sampling import View, transform
 from kneephantoms import phantom
 
-PHANTOMS = 40
+PHANTOMS = 20
 CORNERS = torch.tensor([[-1.0, -1], [1, 1]], dtype=torch.float64)
 
 
@@ -75,15 +67,11 @@ def assert_shows_the_film(
     assert np.all(pixels[outside] == 0)
 
 
-@pytest.mark.parametrize(("width", "axis"), [(256, 110), (200, 117)])
-def test_symmetry_axis_of_a_symmetric_film_is_found(width: int, axis: int) -> None:
-    film = symmetric(180, width, axis)
-    assert symmetry_axis(torch.from_numpy(film.pixels)) == axis
-
-
-def test_symmetry_axis_is_searched_in_the_middle_quarter_only() -> None:
-    film = symmetric(180, 256, 60)
-    assert 0.375 * 256 <= symmetry_axis(torch.from_numpy(film.pixels)) <= 0.625 * 256
+def test_symmetry_axis_is_found_in_the_middle_quarter_only() -> None:
+    for width, axis in ((256, 110), (200, 117)):
+        assert symmetry_axis(torch.from_numpy(symmetric(180, width, axis).pixels)) == axis
+    outside = symmetric(180, 256, 60)
+    assert 0.375 * 256 <= symmetry_axis(torch.from_numpy(outside.pixels)) <= 0.625 * 256
 
 
 def test_split_separates_the_knees_of_phantoms() -> None:
@@ -94,7 +82,7 @@ def test_split_separates_the_knees_of_phantoms() -> None:
         assert left.plateau_right[0] < axis < right.plateau_left[0], f"seed {seed}"
 
 
-@pytest.mark.parametrize("size", [(200, 256), (640, 256), (900, 250), (300, 1000)])
+@pytest.mark.parametrize("size", [(200, 256), (900, 250), (300, 1000)])
 def test_split_covers_rectangles_of_equal_size_and_aspect_1_6(
     size: tuple[int, int],
 ) -> None:
@@ -146,23 +134,11 @@ def test_split_shows_at_every_pixel_what_lies_there_on_the_film(size: tuple[int,
     assert_shows_the_film(film, halves, RIGHT, (width - round(1.1 * (width - axis)), width))
 
 
-def test_split_makes_a_fine_checkerboard_grey() -> None:
-    rows, columns = np.mgrid[:1600, :1600]
-    halves = split(film_tensor(Radiograph(((rows + columns) % 2).astype(np.float32))))
-    height = 1600 / (halves.to_film[0, 1, 1] * 2) * HALF_SIZE[0]  # of the film in the half
-    inner = halves.pixels[:, 400 - int(height / 2) + 4 : 400 + int(height / 2) - 4, 50:-50]
-    assert (inner - 0.5).abs().max() < 0.05
-
-
-@pytest.mark.parametrize("side_margin", [0.05, 0.2])
-def test_split_continues_the_film_by_its_outermost_columns(side_margin: float) -> None:
-    film = slope(640, 400)
-    by_hand = Radiograph(
-        np.pad(film.pixels, ((0, 0), (round(400 * side_margin),) * 2), mode="edge")
-    )
+def test_split_continues_the_film_by_its_outermost_columns() -> None:
+    film, extra = slope(640, 400), 80
+    by_hand = Radiograph(np.pad(film.pixels, ((0, 0), (extra, extra)), mode="edge"))
     axis = symmetry_axis(torch.from_numpy(film.pixels))
-    halves = split(film_tensor(film), side_margin=side_margin)
-    extra = round(side_margin * 400)
+    halves = split(film_tensor(film), side_margin=0.2)
     for side, (x0, x1) in zip((LEFT, RIGHT), spans(400, axis), strict=True):
         span = (x0 - extra, x1) if side == LEFT else (x0, x1 + extra)
         shifted = View(halves.pixels, halves.to_film.clone())
