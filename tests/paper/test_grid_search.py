@@ -50,7 +50,7 @@ def test_grid_starts_are_those_of_the_appendix(question: Problem) -> None:
             assert ends == pytest.approx((reach - 1, 1 - reach), abs=0.01)
 
 
-def small(half: Tensor, cut: Callable, sides: int = 2) -> tuple[Problem, Tensor]:
+def small(half: Tensor, cut: Callable, sides: int) -> tuple[Problem, Tensor]:
     """A film of 80 x 50 pixels whose sides show the template, and its pose."""
     template, theta = cut(half)
     halves = resize(half, (80, 50)).expand(1, sides, 80, 50)
@@ -73,7 +73,7 @@ def test_grid_search_finds_a_template_without_a_start_at_it(
 
 
 def test_grid_search_returns_the_lowest_of_all_descents(clouds: Callable, cut: Callable) -> None:
-    asked, _ = small(clouds(), cut)
+    asked, _ = small(clouds(), cut, 2)
     starts = grid_starts(asked, 3, 0.9)
     copies = paper_problem(asked.images.repeat(len(starts), 1, 1, 1), asked.template)
     each = sharpen(copies, starts, steps=3)
