@@ -47,9 +47,7 @@ def test_is_plausible_wants_a_plateau_on_the_film_and_large_enough() -> None:
         assert is_plausible(knee, (100, 200)) == plausible
 
 
-@pytest.mark.parametrize(
-    ("framing", "seed"), [("bilateral", 1), ("single", 4), ("full_leg", 3), ("offcentre", 2)]
-)
+@pytest.mark.parametrize(("framing", "seed"), [("single", 4), ("full_leg", 3), ("offcentre", 2)])
 def test_locate_knees_finds_the_knees_of_phantoms(framing: str, seed: int) -> None:
     made = phantom(seed, framing=framing)
     (found,) = locate_knees([torch.from_numpy(made.pixels)], builtin_locator())
@@ -109,12 +107,9 @@ def test_locate_knees_turns_a_film_upright(film: Phantom, turns: int) -> None:
         assert math.dist(place, (other.x, other.y)) < 0.03 * one.width
 
 
-def test_locate_knees_sees_none_in_noise() -> None:
-    noise = torch.rand(300, 400, generator=torch.Generator().manual_seed(0))
-    assert locate_knees([noise], builtin_locator()) == [[]]
-
-
 def test_locate_knees_takes_the_number_of_knees_from_the_user(film: Phantom) -> None:
     pixels = torch.from_numpy(film.pixels)
     counts = [len(locate_knees([pixels], builtin_locator(), knees)[0]) for knees in (1, 2)]
     assert counts == [1, 2]
+    noise = torch.rand(300, 400, generator=torch.Generator().manual_seed(0))
+    assert locate_knees([noise], builtin_locator()) == [[]]

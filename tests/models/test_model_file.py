@@ -85,7 +85,7 @@ def test_builtin_model_is_small_and_has_templates_of_one_scale() -> None:
 @pytest.mark.parametrize("metadata", [None, {"format": "kneematch-model/1"}])
 def test_load_model_refuses_other_formats(tmp_path: Path, metadata: dict | None) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors", metadata)
-    with pytest.raises(SettingsError, match=r"is not a model .*instead of 'kneematch-model/2'"):
+    with pytest.raises(SettingsError, match="instead of 'kneematch-model/2'"):
         load_model(tmp_path / "model.safetensors")
 
 

@@ -89,7 +89,7 @@ def test_load_network_returns_what_was_saved(network: OutlineNetwork, tmp_path: 
 def test_load_network_refuses_other_files(network: OutlineNetwork, tmp_path: Path) -> None:
     other = tmp_path / "other.safetensors"
     save_file({"weight": torch.zeros(2)}, other)
-    with pytest.raises(SettingsError, match="is not an outline network"):
+    with pytest.raises(SettingsError, match="instead of 'kneematch-outline-network/1'"):
         load_network(other)
     with torch.no_grad():
         network.head.weight[:] = torch.nan

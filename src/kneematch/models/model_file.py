@@ -126,12 +126,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     Raises:
         SettingsError: the file is missing, is not a kneematch model, or holds unusable values.
     """
-    tensors, metadata = read_safetensors(path)
-    if metadata.get("format") != FORMAT:
-        raise SettingsError(
-            f"{path} is not a model that this version of kneematch can read (format "
-            f"{metadata.get('format')!r} instead of {FORMAT!r})."
-        )
+    tensors, metadata = read_safetensors(path, FORMAT)
     try:
         about = json.loads(metadata["about"])
         coarse, fine = (_weights(tensors, phase) for phase in PHASES)

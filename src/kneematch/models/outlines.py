@@ -189,12 +189,7 @@ def load_network(path: str | os.PathLike[str] | None = None) -> OutlineNetwork:
         SettingsError: the file is missing, is no outline network, or holds unusable values.
     """
     path = path or builtin_network()
-    tensors, metadata = read_safetensors(path)
-    if metadata.get("format") != FORMAT:
-        raise SettingsError(
-            f"{path} is not an outline network of kneematch (format {metadata.get('format')!r} "
-            f"instead of {FORMAT!r})."
-        )
+    tensors, metadata = read_safetensors(path, FORMAT)
     try:
         network = OutlineNetwork(tuple(map(int, json.loads(metadata["about"])["channels"])))
         network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})

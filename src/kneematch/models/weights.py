@@ -28,20 +28,26 @@ def builtin_file(name: str) -> Path:
 
 
 def read_safetensors(
-    path: str | os.PathLike[str], *, device: str = "cpu"
+    path: str | os.PathLike[str], file_format: str | None = None, *, device: str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors of a safetensors file, on a device, and its metadata.
 
     Raises:
-        SettingsError: the file is missing or damaged.
+        SettingsError: the file is missing, damaged, or of another format than that given.
     """
     try:
         # A device such as /dev/zero would be read without end.
         if Path(path).exists() and not Path(path).is_file():
             raise OSError("not a regular file")
         with safe_open(path, framework="pt", device=device) as file:
-            names = file.keys()
-            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+            metadata = file.metadata() or {}
+            found, names = metadata.get("format"), file.keys()
+            if file_format not in (None, found):
+                raise SettingsError(
+                    f"{path} cannot be read by this version of kneematch: its format is {found!r} "
+                    f"instead of {file_format!r}."
+                )
+            return {name: file.get_tensor(name) for name in names}, metadata
     except FileNotFoundError as error:
         raise SettingsError(f"No such file: {path}") from error
     except (OSError, SafetensorError) as error:
