@@ -16,7 +16,8 @@ from PIL import Image
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian
 
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsError, Unreadable
-from kneematch.films.limits import MAX_BYTES, read_text_bytes
+from kneematch.films.files import read_text_bytes
+from kneematch.films.radiograph import MAX_BYTES
 from kneematch.films.read import (
     is_dataset,
     is_dicom,

@@ -11,8 +11,8 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 from kneematch.errors import SettingsError
+from kneematch.films.pictures import check_picture_path, save_picture
 from kneematch.films.read import read
-from kneematch.films.write import check_picture_path, save_picture
 from kneephantoms.files import write_dicom, write_png16
 
 GRADIENT = np.linspace(0, 1, 50 * 70, dtype=np.float32).reshape(50, 70)

@@ -61,7 +61,7 @@ def info(
     if not files:
         _print_environment(as_json=as_json)
         return
-    from kneematch.films.write import check_picture_path, save_picture
+    from kneematch.films.pictures import check_picture_path, save_picture
     from kneematch.knee.describe import describe
     from kneematch.run.outputs.contact_sheet import contact_sheet, draw_split
 

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kneematch.errors import TemplateError
-from kneematch.films.files import write_file
-from kneematch.films.limits import read_text_bytes
+from kneematch.films.files import read_text_bytes, write_file
 from kneematch.films.radiograph import Point
 from kneematch.paper.split import SIDES
 

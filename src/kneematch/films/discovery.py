@@ -16,8 +16,8 @@ from typing import Final, NoReturn
 
 from kneematch.errors import FilmError, SettingsError, Unreadable
 from kneematch.films.csv_text import read_csv
-from kneematch.films.files import READERS
-from kneematch.films.limits import read_text_bytes, silent
+from kneematch.films.files import READERS, read_text_bytes
+from kneematch.films.radiograph import silent
 from kneematch.films.read import is_dicom, read_header
 from kneematch.films.run_folder import FOLDERS, holds_run
 
@@ -119,7 +119,7 @@ def in_series(films: Iterable[str], text: str) -> Iterator[str]:
 
 
 def _belongs(text: str, film: str) -> bool:
-    from kneematch.films.dicom_header import header_text  # importing pydicom takes 0.1 s
+    from kneematch.films.dicom import header_text  # importing pydicom takes 0.1 s
 
     try:
         header = read_header(film, "SeriesDescription")

@@ -30,6 +30,7 @@ ABANDONED_S: Final = 86_400  # age at which a temporary file belongs to no runni
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 READERS: Final = 8  # threads; most of the time they wait for the disk
 PER_TASK: Final = 256  # files
+MAX_TEXT_BYTES: Final = 1 << 28  # for a list: a million paths of 268 characters
 
 _unfinished: set[Path] = set()  # temporary files that this process is writing
 
@@ -149,6 +150,19 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def read_text_bytes(path: Path) -> bytes:
+    """Read a list, table or template; a device such as /dev/zero, which has no end, is refused.
+
+    Raises:
+        OSError: it cannot be read, or is too large.
+    """
+    with path.open("rb") as file:
+        content = file.read(MAX_TEXT_BYTES + 1)
+    if len(content) > MAX_TEXT_BYTES:
+        raise OSError(errno.EFBIG, f"more than {MAX_TEXT_BYTES >> 20} MB")
+    return content
 
 
 @contextmanager

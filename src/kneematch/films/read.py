@@ -16,13 +16,17 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsError, Unreadable
-from kneematch.films.limits import IN_MEMORY, MAX_BYTES, check_size, decoding, silent
 from kneematch.films.radiograph import (
     BOTH_KNEES,
+    IN_MEMORY,
     LATERALITIES,
+    MAX_BYTES,
     ROWS_AT_ONCE,
     Radiograph,
+    check_size,
+    decoding,
     grey_from_rgb,
+    silent,
     unit_range,
 )
 from kneematch.parallel import WorkerDied, call_in_child

@@ -15,8 +15,7 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from kneematch.errors import TemplateError
-from kneematch.films.files import write_file
-from kneematch.films.limits import read_text_bytes
+from kneematch.films.files import read_text_bytes, write_file
 from kneematch.films.radiograph import Point
 
 MARKUPS, POINTS = ".mrk.json", ".pts"  # suffixes

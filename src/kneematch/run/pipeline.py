@@ -116,7 +116,7 @@ def detect_files(
     with connection as cluster:
         plan = _make_plan(len(paths), out, config, cluster)
         if plan.config.sheet is not None:
-            from kneematch.films.write import check_picture_path
+            from kneematch.films.pictures import check_picture_path
 
             check_picture_path(plan.config.sheet, paths, out=out)
         with _open_run(plan) as run, one_thread():

@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 from PIL import Image
 
-from kneematch.films.display import encode, to_grey8
 from kneematch.films.files import make_folder, write_file
+from kneematch.films.pictures import encode, to_grey8
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
 from kneematch.knee.detection import Detection
