@@ -66,45 +66,26 @@ JFIF: Final = b"JFIF\0"
 
 SQUARE_WITHIN: Final = 0.01  # the relative difference of the two spacings that is still rounding
 SPACINGS: Final = (
-    "PixelSpacing",
-    "ImagerPixelSpacing",
-    "NominalScannedPixelSpacing",
-    "PixelAspectRatio",
+    *("PixelSpacing", "ImagerPixelSpacing"),
+    *("NominalScannedPixelSpacing", "PixelAspectRatio"),
 )
 # Elements that may say that a film shows both knees, and how they say it.
 DESCRIPTIONS: Final = (
-    "SeriesDescription",
-    "StudyDescription",
-    "ProtocolName",
-    "AcquisitionDeviceProcessingDescription",
-    "BodyPartExamined",
-    "ViewPosition",
+    *("SeriesDescription", "StudyDescription", "ProtocolName", "BodyPartExamined"),
+    *("AcquisitionDeviceProcessingDescription", "ViewPosition"),
 )
 BOTH: Final = re.compile(r"bilat|both|knees|beid|amb[ao]s|entramb|\bb/l\b", re.IGNORECASE)
 # The patient's left and feet: the axes of a frontal film as (left, feet).
 AXES: Final = {"L": (1, 0), "R": (-1, 0), "F": (0, 1), "H": (0, -1)}
 PATIENT_AND_STUDY: Final = (  # type 2: every object has them, if only empty
-    "PatientID",
-    "PatientBirthDate",
-    "PatientSex",
-    "StudyDate",
-    "StudyTime",
-    "StudyID",
-    "AccessionNumber",
-    "ReferringPhysicianName",
+    *("PatientID", "PatientBirthDate", "PatientSex", "StudyDate", "StudyTime", "StudyID"),
+    *("AccessionNumber", "ReferringPhysicianName"),
 )
-
-# What pydicom raises on an element whose bytes do not fit its value representation.
+# What pydicom raises on an element whose bytes do not fit its value representation, or on
+# sequences nested hundreds deep.
 BAD_ELEMENT: Final = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    NotImplementedError,
-    OverflowError,
-    RecursionError,  # sequences nested hundreds deep
-    struct.error,
-    BytesLengthException,
+    *(ValueError, TypeError, LookupError, AttributeError, NotImplementedError),
+    *(OverflowError, RecursionError, struct.error, BytesLengthException),
 )
 
 
@@ -150,21 +131,17 @@ def _parse(file: BinaryIO, path: Path, last: int) -> Dataset:
         else:
             file.seek(0)
             dataset = read_partial(file, beyond, force=True)
-        stated = dataset.file_meta.get("TransferSyntaxUID")
-        dataset.file_meta.TransferSyntaxUID = uid.UID(stated or _native_syntax(dataset))
+        syntax = dataset.file_meta.get("TransferSyntaxUID")
+        if not syntax:  # the parser has found out how the elements are encoded
+            implicit, little_endian = dataset.original_encoding
+            explicit = uid.ExplicitVRLittleEndian if little_endian else uid.ExplicitVRBigEndian
+            syntax = uid.ImplicitVRLittleEndian if implicit else explicit
+        dataset.file_meta.TransferSyntaxUID = uid.UID(syntax)
         for tag, element in list(dataset.items()):
             value = element.value if tag.group != PIXEL_GROUP else None
             if isinstance(value, bytes) and len(value) > MAX_ELEMENT_BYTES:
                 del dataset[tag]
     return dataset
-
-
-def _native_syntax(dataset: Dataset) -> uid.UID:
-    """Return the syntax that the parser found, for a file without the group that states it."""
-    implicit, little_endian = dataset.original_encoding
-    if implicit:
-        return uid.ImplicitVRLittleEndian
-    return uid.ExplicitVRLittleEndian if little_endian else uid.ExplicitVRBigEndian
 
 
 def _inflate(file: BinaryIO, path: Path) -> BinaryIO:
@@ -194,14 +171,10 @@ class _CountedReads(io.BytesIO):
 def _check_kind(dataset: Dataset, path: Path) -> None:
     """Refuse what is not a single frame of film, before anything is decoded."""
     if not any(keyword in dataset for keyword in PIXEL_KEYWORDS):
-        kind = header_value(dataset, "SOPClassUID") or header_value(
-            dataset.file_meta, "MediaStorageSOPClassUID"
-        )
-        name = uid_name(kind) or "unknown class"
-        raise NotARadiograph(f"{path}: The DICOM file has no pixels ({name}).")
-    samples, bits = (
-        header_count(dataset, keyword) for keyword in ("SamplesPerPixel", "BitsAllocated")
-    )
+        stated = dataset.file_meta, "MediaStorageSOPClassUID"
+        name = uid_name(header_value(dataset, "SOPClassUID") or header_value(*stated))
+        raise NotARadiograph(f"{path}: The DICOM file has no pixels ({name or 'unknown class'}).")
+    samples, bits = (header_count(dataset, name) for name in ("SamplesPerPixel", "BitsAllocated"))
     # At the peak: a decoder's 32-bit samples and two copies of the decoded ones, or the result.
     bytes_per_px = 4 + samples * (4 + bits // 4)
     check_size(path, header_count(dataset, "Rows"), header_count(dataset, "Columns"), bytes_per_px)
@@ -262,12 +235,7 @@ def _apply_lut(pixels: NDArray[Any], table: Dataset, order: str) -> NDArray[np.f
 
 
 def _stored_values(dataset: Dataset, path: Path) -> NDArray[Any]:
-    """Return the stored grey values (H, W): a read-only view where nothing is compressed.
-
-    Raises:
-        NotARadiograph: the pixels are in colour.
-        MissingDecoder: the transfer syntax cannot be decoded.
-    """
+    """Return the stored grey values (H, W): a read-only view where nothing is compressed."""
     syntax: uid.UID = dataset.file_meta.TransferSyntaxUID
     name = uid_name(syntax) or "unknown transfer syntax"
     with decoding(path, f"DICOM ({name})"):
@@ -306,9 +274,8 @@ def _check_uncompressed(dataset: Dataset, path: Path) -> None:
         )
     found, stated = len(dataset.PixelData), get_expected_length(dataset)
     if found < stated:
-        raise NotAnImage(
-            f"{path}: The file is cut off: {found} of {stated} bytes of pixels. Copy it again."
-        )
+        cut = f"{found} of {stated} bytes of pixels"
+        raise NotAnImage(f"{path}: The file is cut off: {cut}. Copy it again.")
 
 
 def _decode_codestream(dataset: Dataset, path: Path) -> tuple[NDArray[Any], bool]:
@@ -346,9 +313,9 @@ def _checked_frame(dataset: Dataset, path: Path) -> bytes:
     stated = tuple(header_count(dataset, name) for name in ("Rows", "Columns", "SamplesPerPixel"))
     if found != stated:
         kind = "of an unknown kind" if found is None else "{} x {} x {} samples".format(*found)
+        said = "{} x {} x {}".format(*stated)
         raise NotAnImage(
-            f"{path}: The compressed pixels are {kind}, but the header says "
-            "{} x {} x {}. Export it again.".format(*stated)
+            f"{path}: The compressed pixels are {kind}, but the header says {said}. Export again."
         )
     return frame
 
@@ -465,22 +432,19 @@ def spacing(dataset: Dataset, path: Path) -> tuple[float | None, str | None]:
     divided by EstimatedRadiographicMagnificationFactor, the enlargement of the knee, which is
     nearer to the tube than the detector is: the keyword lets the reader decide.
     """
-    pairs = {keyword: _pair(dataset, keyword) for keyword in SPACINGS}
+    pairs = {keyword: _numbers(header_value(dataset, keyword)) for keyword in SPACINGS}
     if pairs["PixelSpacing"] == pairs["ImagerPixelSpacing"]:
         del pairs["PixelSpacing"]
-    for keyword, pair in pairs.items():
-        if pair is not None:
-            _check_square(pair, keyword, path)
-            return (None, None) if keyword == "PixelAspectRatio" else (pair[1], keyword)
+    for keyword, pair in pairs.items():  # the distances of rows and of columns
+        if len(pair) != 2 or min(pair) <= 0:
+            continue
+        if abs(pair[0] - pair[1]) > SQUARE_WITHIN * max(pair):
+            raise NotARadiograph(
+                f"{path}: {keyword} says that pixels are {pair[0] / pair[1]:.3g} times as high as "
+                "wide. Resample the film to square pixels or correct its header."
+            )
+        return (None, None) if keyword == "PixelAspectRatio" else (pair[1], keyword)
     return None, None
-
-
-def _pair(dataset: Dataset, keyword: str) -> tuple[float, float] | None:
-    """Return two positive numbers, the distances of rows and of columns, or None."""
-    numbers = _numbers(header_value(dataset, keyword))
-    if len(numbers) != 2 or min(numbers) <= 0:
-        return None
-    return numbers[0], numbers[1]
 
 
 def _numbers(value: Any) -> list[float]:
@@ -491,11 +455,3 @@ def _numbers(value: Any) -> list[float]:
     except (TypeError, ValueError):
         return []
     return numbers if all(map(math.isfinite, numbers)) else []
-
-
-def _check_square(pair: tuple[float, float], keyword: str, path: Path) -> None:
-    if abs(pair[0] - pair[1]) > SQUARE_WITHIN * max(pair):
-        raise NotARadiograph(
-            f"{path}: {keyword} says that pixels are {pair[0] / pair[1]:.3g} times as high as "
-            "wide. Resample the film to square pixels or correct its header."
-        )

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -80,11 +79,7 @@ def make_folder(path: Path) -> None:
 
 
 def make_out_folder(path: Path) -> None:
-    """Make the folder that a user named for results, unless it is there.
-
-    Raises:
-        SettingsError: there is a file in its place, or it cannot be written to.
-    """
+    """Make the folder that a user named for results; raise SettingsError if this cannot be done."""
     try:
         make_folder(path)
     except (FileExistsError, NotADirectoryError) as error:
@@ -108,13 +103,9 @@ def remove_leftovers(*folders: Path) -> None:
         for path in folder.glob(f"{PREFIX}*-*"):
             process = re.match(rf"{re.escape(TEMPORARY)}(\d+)-", path.name)
             with suppress(FileNotFoundError):  # another run was faster
-                if is_abandoned(path) or (process and not _is_running(int(process[1]))):
+                abandoned = path.stat().st_mtime < time.time() - ABANDONED_S
+                if abandoned or (process and not _is_running(int(process[1]))):
                     path.unlink()
-
-
-def is_abandoned(path: Path) -> bool:
-    """Return whether a temporary file is so old that no process can be writing it."""
-    return path.stat().st_mtime < time.time() - ABANDONED_S
 
 
 def _is_running(process: int) -> bool:
@@ -167,11 +158,9 @@ def read_text_bytes(path: Path) -> bytes:
 
 @contextmanager
 def writing(path: str | os.PathLike[str], advice: str = "") -> Iterator[None]:
-    """Turn an OSError into a SettingsError that names the file.
+    """Turn an OSError into a SettingsError that names the file, or `path` if the error names none.
 
-    Args:
-        path: the file or folder that is written, for errors that name none.
-        advice: a sentence for the end of the message.
+    A sentence of advice may follow at the end of the message.
     """
     try:
         yield
@@ -201,7 +190,7 @@ def file_versions(paths: Sequence[str], *, hashed: bool = False) -> list[FileVer
     parts = (paths[first : first + PER_TASK] for first in range(0, len(paths), PER_TASK))
     with ThreadPoolExecutor(READERS) as readers:
         found = readers.map(lambda part: [_version(path, hashed=hashed) for path in part], parts)
-        return list(chain.from_iterable(found))
+        return [version for part in found for version in part]
 
 
 def content_hash(path: str | os.PathLike[str]) -> str:

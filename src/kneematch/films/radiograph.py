@@ -115,12 +115,8 @@ def grey_from_rgb(path: Path, bands: Iterable[NDArray[Any]], full_scale: int) ->
     """Return the green channel (H, W) of a grey picture that is stored in colour.
 
     Args:
-        path: the file, for the error.
         bands: consecutive rows of the picture, (h, W, 3 or 4), in RGB or RGBA.
         full_scale: the value of white.
-
-    Raises:
-        NotARadiograph: red or blue differs from green.
     """
     green = []
     for band in bands:
@@ -144,28 +140,31 @@ def unit_range(
     does not depend on gain and offset.
 
     Args:
-        path: the file, for errors.
         pixels: (H, W), integers or floats, possibly read-only.
         inverted: whether the highest value is the darkest.
         padding: (H, W), where there is no film; neither all nor none.
     """
     lowest, highest = pixels.min(), pixels.max()  # NaN if any value is NaN
     if padding is not None:
-        film = ~padding
-        ends = pixels.min(where=film, initial=highest), pixels.max(where=film, initial=lowest)
-        lowest, highest = ends
+        lowest, highest = (
+            pixels.min(where=~padding, initial=highest),
+            pixels.max(where=~padding, initial=lowest),
+        )
     low, high = float(lowest), float(highest)
     if not np.isfinite([low, high]).all():
         raise NotARadiograph(f"{path}: Some pixels are NaN or infinite. Export it again.")
     if low >= high:
         raise NotARadiograph(f"{path}: Every pixel has the value {low:g}.")
     if not FLOAT32.tiny <= high - low <= FLOAT32.max:
-        raise NotARadiograph(
-            f"{path}: The pixels range from {low:g} to {high:g}, which does not fit 32-bit floats. "
-            "Rescale the values and export it again."
-        )
+        ends = f"from {low:g} to {high:g}"
+        raise NotARadiograph(f"{path}: Pixels {ends} do not fit 32-bit floats. Rescale them.")
     dark, span = (high, low - high) if inverted else (low, high - low)
-    unit = _new_film(pixels.shape)
+    unit = np.empty(pixels.shape, np.float32)
+    if _pinned:
+        import torch
+
+        with suppress(RuntimeError):  # no more memory can be pinned
+            unit = torch.empty(pixels.shape, pin_memory=True).numpy()
     for start in range(0, len(pixels), ROWS_AT_ONCE):  # in the CPU's cache: two thirds of the time
         stored, band = (each[start : start + ROWS_AT_ONCE] for each in (pixels, unit))
         if pixels.dtype.itemsize <= 2:  # exact in float32
@@ -187,13 +186,3 @@ def pin_films() -> None:
     """Have films read into pinned memory from now on, which a GPU copies from directly."""
     global _pinned
     _pinned = True
-
-
-def _new_film(size: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return an array for the pixels of a film."""
-    if _pinned:
-        import torch
-
-        with suppress(RuntimeError):  # no more memory can be pinned
-            return torch.empty(size, pin_memory=True).numpy()
-    return np.empty(size, np.float32)
