@@ -25,8 +25,7 @@ from kneematch.films.files import (
 )
 from kneematch.films.read import is_uncompressed
 from kneematch.films.run_folder import FOLDERS, JOURNAL, REPORT, RUN, RUN_DATABASE, THUMBNAILS
-from kneematch.memory import keep_memory, release_memory
-from kneematch.parallel import choose_workers, start_early
+from kneematch.parallel import choose_workers, keep_memory, release_memory, start_early
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, Fingerprint
 
