@@ -178,8 +178,6 @@ def test_detect_ends_with_1_when_all_films_are_bad(
         ["--template", "missing.json"],
         ["--template", "TEMPLATE", "--method", "magic"],
         ["--template", "TEMPLATE", "--batch-size", "0"],
-        ["--template", "TEMPLATE", "--device", "tpu"],
-        ["--template", "TEMPLATE", "--workers", "-1"],
         ["--template", "TEMPLATE", "--resume", "--force"],
         ["--template", "TEMPLATE", "--quiet", "--verbose"],
         ["--template", "TEMPLATE", "--num-parts", "2", "--part-id", "2"],
