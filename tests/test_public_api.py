@@ -25,8 +25,8 @@ FIELDS: list[tuple[type, set[str]]] = [
         kneematch.Detection,
         {
             *("side", "laterality", "energy", "loss", "polarity", "method", "corners", "centre"),
-            *("width_px", "height_px", "rotation_deg", "mm_per_px", "landmarks", "review"),
-            *("reason", "status"),
+            *("width_px", "height_px", "rotation_deg", "mm_per_px", "landmarks"),
+            *("needs_review", "reasons"),
         },
     ),
     (kneematch.Radiograph, {"pixels", "mm_per_px", "laterality", "view", "series"}),
