@@ -98,7 +98,7 @@ def map_in_workers(
             initializer(*initargs)
         yield from ((item, function(item)) for item in items)
         return
-    pool = _Pool(workers, function, initializer, initargs)
+    pool = _Pool(workers, function, initializer and partial(initializer, *initargs))
     try:
         yield from pool.results(items)
     finally:
@@ -169,10 +169,9 @@ class _Pool:
         self,
         size: int,
         function: Callable[[Any], Any],
-        initializer: Callable[..., None] | None = None,
-        initargs: tuple[Any, ...] = (),
+        initialize: Callable[[], None] | None = None,
     ) -> None:
-        self._size, self._start = size, partial(_start, function, initializer, initargs)
+        self._size, self._work = size, (function, initialize)
         self._again: deque[_Task] = deque()  # those whose worker died
         self._workers: list[_Worker] = []
         self._failed_starts = 0
@@ -209,6 +208,16 @@ class _Pool:
                 with suppress(OSError):  # it died, which shows when its end of the pipe is read
                     self._workers[number].pipe.send(task.item)
 
+    def _start(self) -> _Worker:
+        function = self._work[0]
+        processes = _context(getattr(function, "func", function).__module__)
+        ours, theirs = processes.Pipe()
+        process = processes.Process(target=_work, args=(*self._work, theirs), daemon=True)  # type: ignore[attr-defined]
+        with _starting():
+            process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
     def _collect(self, worker: _Worker) -> list[tuple[Any, Any]]:
         """Return a worker's next item and result, if there is one."""
         try:
@@ -244,34 +253,16 @@ class _Pool:
 _start_lock = threading.Lock()  # a start changes sys.modules for a moment
 
 
-def _start(
-    function: Callable[[Any], Any],
-    initializer: Callable[..., None] | None,
-    initargs: tuple[Any, ...],
-) -> _Worker:
-    processes = _context(getattr(function, "func", function).__module__)
-    ours, theirs = processes.Pipe()
-    arguments = function, initializer, initargs, theirs
-    process = processes.Process(target=_work, args=arguments, daemon=True)  # type: ignore[attr-defined]
-    with _starting():
-        process.start()
-    theirs.close()
-    return _Worker(process, ours)
-
-
 def _work(
-    function: Callable[[Any], Any],
-    initializer: Callable[..., None] | None,
-    initargs: tuple[Any, ...],
-    pipe: Connection,
+    function: Callable[[Any], Any], initialize: Callable[[], None] | None, pipe: Connection
 ) -> None:
     """Run a worker process until the other end of its pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be blocked
     keep_memory()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    if initializer is not None:
-        initializer(*initargs)
+    if initialize is not None:
+        initialize()
     # Items are received by a thread: while this end sends a large result, the other end may be
     # sending a large item, and neither would receive what the other sends.
     items: SimpleQueue[Any] = SimpleQueue()
