@@ -93,12 +93,12 @@ def apply_to_run(path: Path) -> object:
 
 
 def read_list(path: Path) -> object:
-    with patch("kneematch.films.discovery._inside", lambda folder, leave_out: [folder]):
+    with patch("kneematch.films.discovery._in_folder", lambda folder, leave_out: [folder]):
         return find_films(f"@{path}")  # a spoilt list may name the whole disk
 
 
 def read_csv_list(path: Path) -> object:
-    with patch("kneematch.films.discovery._inside", lambda folder, leave_out: [folder]):
+    with patch("kneematch.films.discovery._in_folder", lambda folder, leave_out: [folder]):
         return find_films(path)
 
 

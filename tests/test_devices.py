@@ -10,20 +10,14 @@ from kneematch.devices import map_by_shape, most_workers, resolve_device
 from kneematch.errors import SettingsError
 
 
-@pytest.mark.parametrize("name", ["", "gpu", "cpu:0", "mps", "cuda:x"])
-def test_resolve_device_refuses_other_names(name: str) -> None:
-    with pytest.raises(SettingsError, match="not auto, cpu, cuda or cuda:N"):
-        resolve_device(name)
-
-
-def test_resolve_device_says_how_many_gpus_there_are() -> None:
-    with pytest.raises(SettingsError, match=r"'cuda:99': \d+ NVIDIA GPUs were found"):
-        resolve_device("cuda:99")
-
-
-def test_resolve_device_keeps_a_name_and_chooses_for_auto() -> None:
+def test_resolve_device_keeps_names_chooses_for_auto_and_refuses_others() -> None:
     assert resolve_device("cpu") == resolve_device(torch.device("cpu")) == "cpu"
     assert resolve_device("auto") in ("cpu", "cuda")
+    for name in ("", "gpu", "cpu:0", "mps", "cuda:x"):
+        with pytest.raises(SettingsError, match="not auto, cpu, cuda or cuda:N"):
+            resolve_device(name)
+    with pytest.raises(SettingsError, match=r"'cuda:99': \d+ NVIDIA GPUs were found"):
+        resolve_device("cuda:99")
 
 
 def test_map_by_shape_gives_images_of_one_size_together() -> None:

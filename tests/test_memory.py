@@ -8,7 +8,7 @@ def test_keep_memory_gives_freed_memory_out_again_without_page_faults() -> None:
     code = """
 import resource, sys
 import numpy as np
-from kneematch.memory import keep_memory
+from kneematch.parallel import keep_memory
 if sys.argv[1] == "kept":
     keep_memory()
 def faults():
@@ -28,7 +28,7 @@ def test_release_memory_returns_what_was_kept() -> None:
     code = """
 from pathlib import Path
 import numpy as np
-from kneematch.memory import keep_memory, release_memory
+from kneematch.parallel import keep_memory, release_memory
 def resident_mb():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 keep_memory()

@@ -5,13 +5,14 @@ does not say which item killed it. Here every worker has a pipe of its own, so t
 the other workers go on, and the dead one is replaced.
 """
 
+import ctypes
 import multiprocessing
 import os
 import signal
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +24,6 @@ from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from kneematch.errors import SettingsError
-from kneematch.memory import keep_memory
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -34,6 +34,9 @@ ITEMS_PER_WORKER: Final = 16  # films; with fewer, a worker takes longer to star
 END: Final = object()  # after the last item of a worker
 CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")  # CPU time that may be used, and per what time
 FAILED_STARTS: Final = 3  # workers in a row that die before they are ready: none ever will be
+# Options of glibc's mallopt, and their values: keep freed memory instead of returning it.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+MALLOC_OPTIONS: Final = {M_MMAP_THRESHOLD: 1 << 30, M_TRIM_THRESHOLD: (1 << 31) - 1, M_ARENA_MAX: 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,7 @@ class WorkerDied:
             how = f"killed by {names.get(-self.exit_code, f'signal {-self.exit_code}')}"
         else:
             how = f"exit code {self.exit_code}"
-        return (
-            f"the process that read it ended ({how}); expected a film that a decoder and the "
-            "memory can bear; check the file"
-        )
+        return f"the process that read it ended ({how}); the file is damaged, or memory ran out"
 
 
 def choose_workers(requested: int | None, items: int) -> int:
@@ -61,10 +61,8 @@ def choose_workers(requested: int | None, items: int) -> int:
     """
     if requested is not None:
         return requested
-    if os.name == "nt":
-        return 0
     workers = min(usable_cores(), -(-items // ITEMS_PER_WORKER))
-    return workers if workers > 1 else 0
+    return workers if workers > 1 and os.name != "nt" else 0
 
 
 def usable_cores() -> int:
@@ -87,11 +85,11 @@ def map_in_workers(
 ) -> Generator[tuple[Item, Result | WorkerDied]]:
     """Yield every item with its result, in the order in which the results arrive.
 
-    Items, results and functions are pickled. Closing the generator ends the processes.
+    Items, which are taken from the iterable as workers become free, results and functions are
+    pickled. Closing the generator ends the processes.
 
     Args:
         function: is called in a worker process with one item.
-        items: are taken from the iterable as workers become free.
         workers: number of processes; 0 calls the function in this process.
         initializer: is called once in each worker, with `initargs`, before the first item.
     """
@@ -100,12 +98,42 @@ def map_in_workers(
             initializer(*initargs)
         yield from ((item, function(item)) for item in items)
         return
-    start = partial(_start, function, initializer, initargs)
-    pool = _Pool(start, map(_Task, items), workers)
+    pool = _Pool(workers, function, initializer and partial(initializer, *initargs))
     try:
-        yield from pool.results()
+        yield from pool.results(items)
     finally:
         pool.close()
+
+
+_child: "_Pool | None" = None
+_calling = threading.Lock()  # one call at a time: answers carry no name
+
+
+def call_in_child(function: Callable[[Item], Result], item: Item) -> Result | WorkerDied:
+    """Call a function in another process, which is kept for the next call unless it dies.
+
+    It works in this process's working directory, so that relative paths mean the same. Calls from
+    several threads are made one after the other.
+    """
+    global _child
+    call = function, item, Path.cwd()
+    with _calling:
+        if _child is None:
+            _child = _Pool(1, _apply)
+        try:
+            ((_, result),) = _child.results([call])
+        except BaseException:  # after Ctrl-C, too, or the next call would get this answer
+            _child.close()
+            _child = None
+            raise
+        answer: Result | WorkerDied = result
+        return answer
+
+
+def _apply(call: tuple[Callable[[Any], Any], Any, Path]) -> Any:
+    function, item, folder = call
+    os.chdir(folder)
+    return function(item)
 
 
 @dataclass(slots=True, eq=False)
@@ -125,11 +153,6 @@ class _Worker:
     tasks: deque[_Task] = field(default_factory=deque)
     ready: bool = False
 
-    def give(self, task: _Task) -> None:
-        self.tasks.append(task)
-        with suppress(OSError):  # it died, which shows when its end of the pipe is read
-            self.pipe.send(task.item)
-
     def end(self) -> int | None:
         """Kill the process and return its exit code."""
         self.process.kill()
@@ -142,20 +165,26 @@ class _Worker:
 class _Pool:
     """Hand out items and collect results, in the caller's own thread."""
 
-    def __init__(self, start: Callable[[], _Worker], tasks: Iterator[_Task], size: int) -> None:
-        self._start, self._tasks, self._size = start, tasks, size
+    def __init__(
+        self,
+        size: int,
+        function: Callable[[Any], Any],
+        initialize: Callable[[], None] | None = None,
+    ) -> None:
+        self._size, self._work = size, (function, initialize)
         self._again: deque[_Task] = deque()  # those whose worker died
         self._workers: list[_Worker] = []
         self._failed_starts = 0
 
-    def results(self) -> Iterator[tuple[Any, Any]]:
-        self._hand_out()
+    def results(self, items: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+        tasks = map(_Task, items)
+        self._hand_out(tasks)
         while any(worker.tasks for worker in self._workers):
             pipes: dict[Any, _Worker] = {worker.pipe: worker for worker in self._workers}
             arrived = []
             for pipe in wait(list(pipes)):
                 arrived += self._collect(pipes[pipe])
-            self._hand_out()
+            self._hand_out(tasks)
             yield from arrived
 
     def close(self) -> None:
@@ -164,18 +193,30 @@ class _Pool:
         for worker in self._workers:
             worker.end()
 
-    def _hand_out(self) -> None:
+    def _hand_out(self, tasks: Iterator[_Task]) -> None:
         """Give every worker one task, then a second, and so on; start workers as needed."""
         for most in range(1, QUEUED + 1):
             for number in range(self._size):
                 if number < len(self._workers) and len(self._workers[number].tasks) >= most:
                     continue
-                task = self._again.popleft() if self._again else next(self._tasks, None)
+                task = self._again.popleft() if self._again else next(tasks, None)
                 if task is None:
                     return
                 if number == len(self._workers):
                     self._workers.append(self._start())
-                self._workers[number].give(task)
+                self._workers[number].tasks.append(task)
+                with suppress(OSError):  # it died, which shows when its end of the pipe is read
+                    self._workers[number].pipe.send(task.item)
+
+    def _start(self) -> _Worker:
+        function = self._work[0]
+        processes = _context(getattr(function, "func", function).__module__)
+        ours, theirs = processes.Pipe()
+        process = processes.Process(target=_work, args=(*self._work, theirs), daemon=True)  # type: ignore[attr-defined]
+        with _starting():
+            process.start()
+        theirs.close()
+        return _Worker(process, ours)
 
     def _collect(self, worker: _Worker) -> list[tuple[Any, Any]]:
         """Return a worker's next item and result, if there is one."""
@@ -198,8 +239,8 @@ class _Pool:
             self._failed_starts += 1
             if self._failed_starts >= FAILED_STARTS:
                 raise SettingsError(
-                    f"worker processes end as they start (exit code {died.exit_code}); expected "
-                    "them to run; free some memory, or work without them: --workers 0"
+                    f"Worker processes end as they start (exit code {died.exit_code}). Free some "
+                    "memory, or work without them: --workers 0"
                 )
         elif worker.tasks:
             worker.tasks[0].deaths += 1
@@ -209,74 +250,32 @@ class _Pool:
         return given_up
 
 
-_child: _Worker | None = None
-_calling = threading.Lock()  # one call at a time: answers carry no name
 _start_lock = threading.Lock()  # a start changes sys.modules for a moment
 
 
-def call_in_child(function: Callable[[Item], Result], item: Item) -> Result | WorkerDied:
-    """Call a function in another process, which is kept for the next call unless it dies.
-
-    It works in this process's working directory, so that relative paths mean the same. Calls from
-    several threads are made one after the other.
-    """
-    global _child
-    call = function, item, Path.cwd()
-    with _calling:
-        if _child is None:
-            _child = _start(_apply, None, ())
-        try:
-            if not _child.ready:
-                _child.pipe.recv()  # it has started
-                _child.ready = True
-            _child.pipe.send(call)
-            result: Result = _child.pipe.recv()
-        except BaseException as error:  # after Ctrl-C, too, or the next call would get this answer
-            died, _child = WorkerDied(_child.end()), None
-            if isinstance(error, EOFError | OSError):
-                return died
-            raise
-        return result
-
-
-def _apply(call: tuple[Callable[[Any], Any], Any, Path]) -> Any:
-    function, item, folder = call
-    os.chdir(folder)
-    return function(item)
-
-
-def _start(
-    function: Callable[[Any], Any],
-    initializer: Callable[..., None] | None,
-    initargs: tuple[Any, ...],
-) -> _Worker:
-    processes = _context(getattr(function, "func", function).__module__)
-    ours, theirs = processes.Pipe()
-    arguments = function, initializer, initargs, theirs
-    process = processes.Process(target=_work, args=arguments, daemon=True)  # type: ignore[attr-defined]
-    with _starting():
-        process.start()
-    theirs.close()
-    return _Worker(process, ours)
-
-
 def _work(
-    function: Callable[[Any], Any],
-    initializer: Callable[..., None] | None,
-    initargs: tuple[Any, ...],
-    pipe: Connection,
+    function: Callable[[Any], Any], initialize: Callable[[], None] | None, pipe: Connection
 ) -> None:
     """Run a worker process until the other end of its pipe is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be blocked
     keep_memory()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
-    if initializer is not None:
-        initializer(*initargs)
+    if initialize is not None:
+        initialize()
     # Items are received by a thread: while this end sends a large result, the other end may be
     # sending a large item, and neither would receive what the other sends.
     items: SimpleQueue[Any] = SimpleQueue()
-    threading.Thread(target=_receive, args=(pipe, items), daemon=True).start()
+
+    def receive() -> None:
+        try:
+            with suppress(OSError, EOFError):
+                while True:
+                    items.put(pipe.recv())
+        finally:
+            items.put(END)
+
+    threading.Thread(target=receive, daemon=True).start()
     result: object = None  # the first message only says that the worker has started
     while True:
         try:
@@ -289,34 +288,14 @@ def _work(
         result = function(item)
 
 
-def _receive(pipe: Connection, items: "SimpleQueue[Any]") -> None:
-    """Put what arrives into a queue, and END when the other end of the pipe is closed."""
-    try:
-        with suppress(OSError, EOFError):
-            while True:
-                items.put(pipe.recv())
-    finally:
-        items.put(END)
-
-
-def start_early(preload: str, variables: Mapping[str, str] | None = None) -> None:
-    """Start the process that workers are forked from; what it loads, they share copy-on-write.
-
-    Args:
-        preload: module that it imports meanwhile.
-        variables: environment variables that it, and not this process, has.
-    """
+def start_early(preload: str) -> None:
+    """Start the process that workers are forked from; what it imports, they share copy-on-write."""
     if sys.platform == "linux":
         from multiprocessing.forkserver import ensure_running
 
         _context(preload)
         with _starting():
-            os.environ.update(variables or {})
-            try:
-                ensure_running()
-            finally:
-                for name in variables or {}:
-                    del os.environ[name]
+            ensure_running()
 
 
 def _context(preload: str) -> BaseContext:
@@ -349,3 +328,20 @@ def _starting() -> Iterator[None]:
             sys.modules["__main__"] = main
             if can_block:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def keep_memory() -> None:
+    """Keep freed memory, since getting it again page by page takes time.
+
+    A film's arrays have many megabytes and are freed as soon as they are made.
+    """
+    with suppress(OSError, TypeError, AttributeError):  # malloc is not glibc's
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in MALLOC_OPTIONS.items():
+            mallopt(option, value)
+
+
+def release_memory() -> None:
+    """Return freed memory to the system."""
+    with suppress(OSError, TypeError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

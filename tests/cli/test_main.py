@@ -60,11 +60,9 @@ def test_main_help_imports_nothing_heavy() -> None:
         ["nonsense"],
         ["info", "--nonsense"],
         ["synth"],
-        ["synth", "-o", "x", "-n", "many"],
         ["synth", "-o", "x", "-n", "0"],
         ["synth", "-o", "x", "--size", "big"],
         ["synth", "-o", "x", "--format", "gif"],
-        ["synth", "-o", "x", "--workers", "-1"],
         ["info", "FILM", "--preview", "no/such/sheet.png"],
         ["synth", "-n", "1", "-o", "FILM"],
     ],
@@ -82,14 +80,6 @@ def test_main_reports_wrong_arguments_in_one_line_with_code_2(
     one_line(said.err)
     assert said.out == ""
     assert list(tmp_path.iterdir()) == [tmp_path / path]
-
-
-def test_main_says_what_is_wrong_with_an_option(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["detect", "films", "-o", "x", "--method", "foo"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("kneematch: --method must be one of auto, ")
-    assert main(["detect", "films", "-o", "x", "--workers", "foo"]) == 2
-    assert capsys.readouterr().err.endswith("See 'kneematch detect --help'.\n")
 
 
 def test_run_bears_closed_streams(tmp_path: Path) -> None:
@@ -113,8 +103,7 @@ def test_main_reports_too_little_memory_in_one_line(tmp_path: Path, megabytes: i
 
 
 def test_info_tells_what_was_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    series = "a series description that is longer than a line of the terminal " * 3
-    paths = [film(tmp_path / "a.dcm", series=series[:64]), film(tmp_path / "b.png", (200, 100))]
+    paths = [film(tmp_path / "a.dcm", series="PA Fixed"), film(tmp_path / "b.png", (200, 100))]
     assert main(["info", *map(str, paths)]) == 0
     dicom, png = table(capsys.readouterr().out)
     assert dicom["film"] == str(paths[0])
@@ -124,8 +113,7 @@ def test_info_tells_what_was_read(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert float(dicom["mm_per_px"]) == 0.2
     assert dicom["spacing_tag"] == "ImagerPixelSpacing"
     assert (dicom["laterality"], dicom["view"]) == ("B", "PA")
-    assert dicom["series"] == series[:64].strip()
-    assert dicom["polarity_tag"] == "MONOCHROME2"
+    assert (dicom["series"], dicom["polarity_tag"]) == ("PA Fixed", "MONOCHROME2")
     assert float(dicom["axis_x_px"]) == 80
     assert (dicom["left_half_x_px"], dicom["right_half_x_px"]) == ("0-88", "72-160")
     assert (png["kind"], png["size_px"], png["stored"]) == ("PNG", "200x100", "16 bits")
@@ -159,24 +147,17 @@ def test_main_version_names_what_results_depend_on(capsys: pytest.CaptureFixture
     assert "Usage: kneematch" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_main_completion_knows_commands_and_options(shell: str) -> None:
+def test_main_completion_knows_commands_and_options() -> None:
     words = {"detect --cro": "--crops", "evalu": "evaluate", "detect --method sea": "search"}
     for typed, completed in words.items():
-        line = f"kneematch {typed}"
         environment = {
-            "_KNEEMATCH_COMPLETE": f"complete_{shell}",
-            "COMP_WORDS": line,
+            "_KNEEMATCH_COMPLETE": "complete_bash",
+            "COMP_WORDS": f"kneematch {typed}",
             "COMP_CWORD": str(len(typed.split())),
-            "_TYPER_COMPLETE_ARGS": line,
-            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
         }
+        command = [sys.executable, "-m", "kneematch"]
         done = subprocess.run(
-            [sys.executable, "-m", "kneematch"],
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-            check=True,
+            command, env=os.environ | environment, capture_output=True, text=True, check=True
         )
         assert completed in done.stdout
 
@@ -198,18 +179,14 @@ def test_info_goes_on_after_a_bad_film(capsys: pytest.CaptureFixture[str], tmp_p
     assert main(["info", str(bad)]) == 2
 
 
-def test_run_synth_then_info_as_real_processes(tmp_path: Path) -> None:
-    run = [sys.executable, "-m", "kneematch"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def test_synth_writes_films_that_info_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "films"
-    command = [*run, "synth", "-n", "2", "-o", str(folder), "--size", "96x128"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert done.stdout == f"{folder}: 2 films, truth.csv and template.json\n"
-    assert done.stderr == ""
-    films = [str(path) for path in sorted(folder.glob("*.dcm"))]
-    command = [*run, "info", *films]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert [row["size_px"] for row in table(done.stdout)] == ["96x128"] * 2
+    assert main(["synth", "-n", "2", "-o", str(folder), "--size", "96x128"]) == 0
+    assert capsys.readouterr() == (f"{folder}: 2 films, truth.csv and template.json\n", "")
+    assert main(["info", *map(str, sorted(folder.glob("*.dcm")))]) == 0
+    assert [row["size_px"] for row in table(capsys.readouterr().out)] == ["96x128"] * 2
 
 
 def test_log_to_stderr_shows_messages_of_the_library_while_a_command_runs(

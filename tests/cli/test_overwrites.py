@@ -21,7 +21,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("detect", "-o", "new", "--sheet", FILM, "films/phantom-00001.dcm"),
     ("detect", "films", "-o", "new", "--log", FILM),
     ("detect", "films", "-o", FILM),
-    ("detect", "films", "-o", "run-0.1"),
+    ("detect", "films", "-o", "run-0.2"),
     ("synth", "-n", "1", "-o", "films"),
     (*TRAIN, "mine.safetensors"),
     (*TRAIN, "measured.safetensors"),  # whose metrics are there
@@ -37,6 +37,7 @@ COMMANDS: list[tuple[str, ...]] = [
 ]
 REFUSALS = (
     "replace it with --force, or choose another name",
+    "replace it with --force.",
     "was not drawn by kneematch",
     *(f"must end in {suffix}" for suffix in (".png", ".log", ".safetensors", ".json", ".csv")),
     "not a folder",
@@ -51,9 +52,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_png16(folder / PICTURE, phantom(1, size=(320, 400)).pixels)
     for name in ("mine.safetensors", "measured.metrics.csv", "drawn.json", "pairs.csv"):
         (folder / name).write_text("mine")
-    for name in ("run-0.1", "evaluated", "run"):
+    for name in ("run-0.2", "evaluated", "run"):
         (folder / name).mkdir()
-    (folder / "run-0.1" / "ledger.jsonl").write_text("mine")
+    (folder / "run-0.2" / "journal.jsonl").write_text("mine")
     (folder / "evaluated" / "evaluation.md").write_text("mine")
     (folder / "run" / "outlines.json").write_text(json.dumps({"knees": []}))
     return folder

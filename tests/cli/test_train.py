@@ -17,10 +17,8 @@ import pytest
 from kneematch.cli.main import main
 from kneematch.knee.detector import Detector
 from kneematch.models.model_file import load_model
-from kneematch.training import trainer
 from kneematch.training.report import Epoch, write_metrics
-from kneephantoms.config import SynthConfig
-from kneephantoms.dataset import synthesize
+from kneephantoms import SynthConfig, synthesize
 
 FILMS = 3
 DEFAULT = ["--epochs", "1", "--batch-size", "2"]  # the second batch is one film
@@ -56,9 +54,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Folder:
 @pytest.fixture(scope="module")
 def trained(folder: Folder) -> str:
     """Train in one process; return what it printed."""
-    said = io.StringIO()
+    said, out, log = io.StringIO(), folder.path / "model.safetensors", folder.path / "train.log"
+    out.write_text("an older model")
     with contextlib.redirect_stdout(said):
-        assert main(folder.command("model.safetensors", *DEFAULT)) == 0
+        assert main(folder.command(out.name, *DEFAULT, "--force", "--log", str(log))) == 0
+    assert f"{FILMS} films; default recipe on cpu" in log.read_text()
     return said.getvalue()
 
 
@@ -107,35 +107,6 @@ def test_train_makes_a_model_that_finds_the_knees(folder: Folder, trained: str) 
         )
         assert math.dist(knee.centre, centre) < 0.12 * math.dist(left, right), row["film"]
         assert set(knee.landmarks) == {"plateau_medial", "plateau_lateral"}
-
-
-def test_train_replaces_nothing_without_force(
-    folder: Folder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("mine.safetensors", "other.metrics.csv"):
-        (folder.path / name).write_text("mine")
-        out = f"{name.split('.')[0]}.safetensors"
-        assert main(folder.command(out, *DEFAULT)) == 2
-        said = capsys.readouterr().err
-        assert said.startswith(f"kneematch: {folder.path / name}")
-        assert "replace it with --force" in said
-        assert (folder.path / name).read_text() == "mine"
-    bad = ["train", str(folder.path / "*.none"), *folder.command("new/a.safetensors")[FILMS + 1 :]]
-    assert main(bad) == 2
-    assert not (folder.path / "new").exists()
-
-
-def test_train_is_quiet_when_asked_to(
-    folder: Folder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainer, "compare_with_built_in", lambda *_: [])  # no warning
-    out, log = folder.path / "quiet.safetensors", folder.path / "quiet.log"
-    out.write_text("an older model")
-    options = *DEFAULT, "--quiet", "--force", "--log", str(log)
-    assert main(folder.command(out.name, *options)) == 0
-    assert capsys.readouterr() == ("", "")
-    assert load_model(out).coarse
-    assert f"{FILMS} films; default recipe on cpu" in log.read_text()
 
 
 def test_train_resumes_after_sigint_and_sigterm(
@@ -208,9 +179,3 @@ def test_train_refuses_options_that_outlines_have_not(
     assert told.count("\n") == 1
     assert main(folder.command("x.safetensors", "--root", "films")) == 2
     assert "--root has no effect without --outlines." in capsys.readouterr().err
-
-
-def test_train_restores_signal_handlers(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    main(folder.command("x.safetensors", "--start", "nonsense"))
-    assert signal.getsignal(signal.SIGTERM) == before

@@ -3,6 +3,7 @@
 import struct
 import traceback
 import tracemalloc
+import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -30,16 +31,6 @@ Save = Callable[..., Path]
 Check = Callable[..., None]
 
 
-def test_read_dicom_whatever_its_name(
-    gradient: Gradient, save_film: Save, assert_reads: Check
-) -> None:
-    stored = gradient()
-    for name in ("film", "film.dcm", "film.png", "1.2.840.113619"):
-        path = save_film(stored, name=name)
-        assert is_dicom(path)
-        assert_reads(path, stored)
-
-
 @pytest.mark.parametrize(
     "syntax", [ImplicitVRLittleEndian, ExplicitVRLittleEndian, ExplicitVRBigEndian]
 )
@@ -55,11 +46,6 @@ def test_read_dicom_without_preamble_and_without_meta_group(
         path.write_bytes(whole[start:])
         assert is_dicom(path)
         assert_reads(path, stored)
-
-
-def test_read_dicom_deflated_without_preamble(
-    gradient: Gradient, save_film: Save, assert_reads: Check
-) -> None:
     path = save_film(gradient(), syntax=DeflatedExplicitVRLittleEndian)
     path.write_bytes(path.read_bytes()[132:])
     assert_reads(path, gradient())
@@ -88,8 +74,7 @@ def test_read_dicom_applies_a_modality_lut_that_ends_flat(
     assert_reads(path, np.array([[0, 0, 0.25], [0.375, 1, 1]]))
 
 
-@pytest.mark.parametrize("inverted", [False, True])
-@pytest.mark.parametrize("limit", [None, 3000])
+@pytest.mark.parametrize(("inverted", "limit"), [(False, None), (False, 3000), (True, 3000)])
 def test_read_dicom_makes_padding_the_darkest_and_leaves_the_range_alone(
     gradient: Gradient,
     in_unit_range: Gradient,
@@ -203,14 +188,15 @@ def test_read_header_obeys_the_limits_of_read(
     for keywords in ((), ("SeriesDescription",)):
         with pytest.raises(NotARadiograph, match="deflated DICOM has more than"):
             read_header(path, *keywords)
-    assert list(in_series([str(path)], "")) == []
+    assert in_series([str(path)], "") == []
 
 
 @pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, DeflatedExplicitVRLittleEndian])
 def test_read_header_stops_behind_the_last_keyword(
     tmp_path: Path, gradient: Gradient, save_film: Save, syntax: UID
 ) -> None:
-    path = save_film(gradient(), syntax=syntax, SeriesDescription="PA", ViewPosition="AP")
+    known = {"SeriesDescription": "PA", "ViewPosition": "AP"}
+    path = save_film(gradient(), syntax=syntax, EncapsulatedDocument=bytes(3 << 20), **known)
     header = read_header(path, "SeriesDescription")
     assert header is not None
     assert header.SeriesDescription == "PA"
@@ -220,19 +206,9 @@ def test_read_header_stops_behind_the_last_keyword(
     assert whole.ViewPosition == "AP"
     assert whole.Rows == 60
     assert "PixelData" not in whole
+    assert "EncapsulatedDocument" not in whole  # too long for a header
     (tmp_path / "text").write_text("not a film")
     assert read_header(tmp_path / "text") is None
-
-
-def test_read_dicom_leaves_out_elements_too_long_for_a_header(
-    gradient: Gradient, save_film: Save, assert_reads: Check
-) -> None:
-    path = save_film(gradient(), EncapsulatedDocument=bytes(3 << 20), ViewPosition="AP")
-    assert_reads(path, gradient())
-    header = read_header(path)
-    assert header is not None
-    assert header.ViewPosition == "AP"
-    assert "EncapsulatedDocument" not in header
 
 
 @pytest.mark.parametrize("depth", [1, 400])
@@ -249,3 +225,132 @@ def test_read_dicom_takes_a_sequence_in_place_of_a_text_for_garbage(
     path.write_bytes(content.replace(plain, nested))
     assert_reads(path, gradient())
     assert read(path).series is None
+
+
+@pytest.mark.parametrize(
+    ("header", "inverted"),
+    [
+        ({}, False),
+        ({"PhotometricInterpretation": "MONOCHROME1"}, True),
+        ({"PresentationLUTShape": "INVERSE"}, True),
+        ({"PhotometricInterpretation": "MONOCHROME1", "PresentationLUTShape": "INVERSE"}, True),
+        ({"PhotometricInterpretation": "MONOCHROME1", "PresentationLUTShape": "IDENTITY"}, True),
+        ({"RescaleSlope": "2.5", "RescaleIntercept": "-1024"}, False),
+        ({"WindowCenter": "2000", "WindowWidth": "10"}, False),
+        ({"RescaleSlope": "-1", "RescaleIntercept": "4095"}, True),
+        ({"RescaleSlope": "-1", "PhotometricInterpretation": "MONOCHROME1"}, False),
+    ],
+)
+def test_read_dicom_makes_bones_bright_as_the_header_says(
+    gradient: Gradient,
+    save_film: Save,
+    assert_reads: Check,
+    header: dict[str, str],
+    inverted: bool,
+) -> None:
+    path = save_film(gradient(), **header)
+    assert_reads(path, 4095 - gradient() if inverted else gradient())
+    tag = header.get("PhotometricInterpretation", "MONOCHROME2")
+    assert read(path).polarity_tag == tag
+
+
+@pytest.mark.parametrize(
+    ("header", "mm_per_px", "tag"),
+    [
+        ({}, None, None),
+        ({"ImagerPixelSpacing": [0.14, 0.14]}, 0.14, "ImagerPixelSpacing"),
+        ({"PixelSpacing": [0.13, 0.13]}, 0.13, "PixelSpacing"),
+        ({"NominalScannedPixelSpacing": [0.1, 0.1]}, 0.1, "NominalScannedPixelSpacing"),
+        ({"ImagerPixelSpacing": [0.14] * 2, "PixelSpacing": [0.13] * 2}, 0.13, "PixelSpacing"),
+        ({"ImagerPixelSpacing": [0.1] * 2, "PixelSpacing": [0.1] * 2}, 0.1, "ImagerPixelSpacing"),
+        ({"PixelSpacing": [0, 0], "ImagerPixelSpacing": [0.14] * 2}, 0.14, "ImagerPixelSpacing"),
+        (
+            {"ImagerPixelSpacing": [0.2] * 2, "EstimatedRadiographicMagnificationFactor": 1.1},
+            0.2,
+            "ImagerPixelSpacing",
+        ),
+        ({"PixelSpacing": [0.1, 0.1005]}, 0.1005, "PixelSpacing"),
+        ({"PixelAspectRatio": [1, 1]}, None, None),
+    ],
+)
+def test_spacing_comes_with_its_keyword(
+    gradient: Gradient,
+    save_film: Save,
+    header: dict[str, Any],
+    mm_per_px: float | None,
+    tag: str | None,
+) -> None:
+    radiograph = read(save_film(gradient(), **header))
+    assert radiograph.mm_per_px == mm_per_px
+    assert radiograph.spacing_tag == tag
+
+
+@pytest.mark.parametrize(
+    ("header", "side"),
+    [
+        ({}, None),
+        ({"ImageLaterality": "B"}, "B"),
+        ({"Laterality": "R"}, "R"),
+        ({"ImageLaterality": "L", "Laterality": "R"}, "L"),
+        ({"ImageLaterality": "U", "Laterality": "R"}, "R"),
+        ({"Laterality": "R", "SeriesDescription": "Bilateral PA Fixed Flexion"}, "B"),
+        ({"Laterality": "L", "ProtocolName": "both knees standing"}, "B"),
+        ({"Laterality": "R", "ViewPosition": "AP BEIDSEITS"}, "B"),
+        ({"Laterality": "R", "SeriesDescription": "Knee R, lateral"}, "R"),
+        ({"ImageLaterality": "R", "SeriesDescription": "Bilateral knees"}, "R"),
+    ],
+)
+def test_laterality_is_the_images_or_else_the_series(
+    gradient: Gradient, save_film: Save, header: dict[str, str], side: str | None
+) -> None:
+    assert read(save_film(gradient(), **header)).laterality == side
+
+
+@pytest.mark.parametrize(
+    ("orientation", "from_front"),
+    [
+        (["L", "F"], True),
+        (["R", "F"], False),  # mirrored
+        (["L", "H"], False),
+        (["R", "H"], True),  # upside down
+        (["F", "R"], True),  # turned by 90 degrees
+        (["LA", "FP"], True),
+        (["A", "F"], None),  # seen from the side
+        (["L"], None),
+        (["left", "foot"], None),
+        ("", None),
+    ],
+)
+def test_seen_from_front_is_the_sense_of_patient_orientation(
+    gradient: Gradient, save_film: Save, orientation: Any, from_front: bool | None
+) -> None:
+    with warnings.catch_warnings(action="ignore"):  # pydicom's, of values that are none
+        path = save_film(gradient(), PatientOrientation=orientation)
+    assert read(path).seen_from_front is from_front
+
+
+def test_read_dicom_keeps_view_and_series_but_not_the_patient(
+    gradient: Gradient, save_film: Save
+) -> None:
+    header = {"ViewPosition": "PA", "SeriesDescription": " Bilateral PA\r\nfixed flexion "}
+    radiograph = read(save_film(gradient(), **header))
+    assert radiograph.view == "PA"
+    assert radiograph.series == "Bilateral PA fixed flexion"
+    assert "Doe" not in repr(radiograph)
+    assert "4711" not in repr(radiograph)
+
+
+def test_read_dicom_takes_garbage_in_the_header_for_absent(
+    gradient: Gradient, save_film: Save, assert_reads: Check
+) -> None:
+    keywords = ("ImageLaterality", "ViewPosition", "PixelSpacing", "RescaleSlope")
+    garbled = {"SpecificCharacterSet": "ISO_IR 192", **dict.fromkeys(keywords, "77")}
+    path = save_film(gradient(), **garbled)
+    # No number, and no text in any alphabet.
+    garbage = path.read_bytes().replace(b"\x02\x0077", b"\x02\x00\xfe\xff")
+    path.write_bytes(garbage.replace(b"ISO_IR 192", b"\xfeSO_IR 192"))
+    assert garbage.count(b"\x02\x00\xfe\xff") == len(keywords)
+    radiograph = read(path)
+    assert (radiograph.mm_per_px, radiograph.spacing_tag) == (None, None)
+    assert radiograph.laterality is None
+    assert_reads(path, gradient())

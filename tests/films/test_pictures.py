@@ -1,157 +1,64 @@
-"""PNG, TIFF and JPEG films come back as they were, and pictures that are no film do not."""
+"""Pictures that are written read back, and replace nothing that kneematch did not draw."""
 
-import struct
-import zlib
-from collections.abc import Callable
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import ExifTags, Image, ImageOps
+from PIL import Image
 
-from kneematch.errors import NotARadiograph
+from kneematch.errors import SettingsError
+from kneematch.films.pictures import (
+    THUMBNAIL_PX,
+    check_picture_path,
+    save_picture,
+    thumbnail,
+    to_grey8,
+    write_png16,
+)
 from kneematch.films.read import read
 
-Gradient = Callable[..., np.ndarray]
-Check = Callable[..., None]
+GRADIENT = np.linspace(0, 1, 50 * 70, dtype=np.float32).reshape(50, 70)
 
 
-def colour() -> Image.Image:
-    red, green = np.meshgrid(np.linspace(0, 255, 80), np.linspace(0, 255, 64))
-    return Image.fromarray(np.stack([red, green, 255 - red], axis=-1).astype(np.uint8))
+def test_write_png16_reads_back_within_half_a_level(tmp_path: Path) -> None:
+    path = tmp_path / "film.png"
+    write_png16(path, GRADIENT)
+    with Image.open(path) as image:
+        assert (image.format, image.mode, image.size) == ("PNG", "I;16", (70, 50))
+    assert np.abs(read(path).pixels - GRADIENT).max() <= 0.51 / 65535
+    nan = np.full((4, 4), np.nan, np.float32)
+    for pixels in (GRADIENT + 0.1, GRADIENT - 0.1, nan, GRADIENT[:0], GRADIENT[None]):
+        with pytest.raises(ValueError, match="pixels"):
+            write_png16(tmp_path / "other.png", pixels)
+    assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"format": "PNG", "dpi": (180, 180)},
-        *({"format": "TIFF", "compression": kind} for kind in (None, "tiff_lzw", "packbits")),
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("bits", [8, 16])
-def test_read_picture_is_exact_where_nothing_is_lost(
-    tmp_path: Path, gradient: Gradient, assert_reads: Check, options: dict[str, str], bits: int
-) -> None:
-    Image.fromarray(gradient(bits)).save(tmp_path / "film", **options)
-    assert_reads(tmp_path / "film", gradient(bits))
-    film = read(tmp_path / "film")
-    assert (film.mm_per_px, film.spacing_tag, film.laterality) == (None, None, None)
+def test_thumbnail_is_a_small_picture_in_grey_whatever_the_range() -> None:
+    film = 1000 * np.repeat(np.repeat(GRADIENT, 20, 0), 20, 1)
+    with Image.open(io.BytesIO(thumbnail(film))) as small:
+        grey = np.asarray(small.convert("L")).astype(float)
+    assert max(grey.shape) == THUMBNAIL_PX
+    assert grey[0, 0] < 10 < 245 < grey[-1, -1]
+    assert to_grey8(np.full((3, 3), 7, np.float32)).max() == 0
 
 
-def test_read_picture_is_exact_for_big_endian_and_float_tiffs(
-    tmp_path: Path, gradient: Gradient, assert_reads: Check
-) -> None:
-    path, stored = tmp_path / "film.tif", gradient(16)
-    Image.frombytes("I;16B", stored.shape[::-1], stored.astype(">u2").tobytes()).save(path)
-    assert path.read_bytes()[:2] == b"MM"
-    assert_reads(path, stored)
-    Image.fromarray(stored.astype(np.float32) - 1000).save(path)
-    assert_reads(path, stored)
+def test_check_picture_path_takes_new_names_and_own_pictures(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    check_picture_path(path)
+    save_picture(Image.new("RGB", (4, 4)), path)
+    check_picture_path(path)
+    check_picture_path(tmp_path / "out" / "a.png", out=tmp_path / "out")
+    with pytest.raises(SettingsError, match="folder does not exist"):
+        check_picture_path(tmp_path / "gone" / "a.png", out=tmp_path / "out")
 
 
-@pytest.mark.parametrize("bits", [8, 16])
-def test_read_picture_inverts_a_tiff_whose_zero_is_white(
-    tmp_path: Path, gradient: Gradient, assert_reads: Check, bits: int
-) -> None:
-    path = tmp_path / "film.tif"
-    Image.fromarray(gradient(bits)).save(path)
-    entry = b"\x06\x01\x03\x00\x01\x00\x00\x00"  # tag 262, one short
-    content = path.read_bytes()
-    assert content.count(entry + b"\x01") == 1
-    path.write_bytes(content.replace(entry + b"\x01", entry + b"\x00"))
-    assert_reads(path, 2**bits - 1 - gradient(bits))
-
-
-def test_read_picture_reads_grey_stored_in_colour(
-    tmp_path: Path, gradient: Gradient, assert_reads: Check
-) -> None:
-    grey = Image.fromarray(gradient(8))
-    for mode in ("RGB", "RGBA", "LA", "P"):
-        grey.convert(mode).save(tmp_path / f"{mode}.png")
-        assert_reads(tmp_path / f"{mode}.png", gradient(8))
-    tinted = np.repeat(gradient(8)[..., None], 3, axis=2)
-    tinted[..., 0] = np.minimum(tinted[..., 0], 250) + 5  # an invisible tint
-    Image.fromarray(tinted).save(tmp_path / "tinted.png")
-    assert_reads(tmp_path / "tinted.png", gradient(8))
-
-
-@pytest.mark.parametrize("mode", ["L", "RGB", "CMYK"])
-def test_read_picture_is_close_for_jpegs(
-    tmp_path: Path, gradient: Gradient, in_unit_range: Gradient, mode: str
-) -> None:
-    Image.fromarray(gradient(8)).convert(mode).save(tmp_path / "film", format="JPEG", quality=95)
-    found = read(tmp_path / "film").pixels
-    np.testing.assert_allclose(found, in_unit_range(gradient(8)), rtol=0, atol=0.03)
-
-
-def test_read_picture_refuses_what_is_no_grey_film(
-    tmp_path: Path, gradient: Gradient, assert_refused: Check
-) -> None:
-    grey = Image.fromarray(gradient(8))
-    for suffix in ("png", "jpg", "tif"):
-        colour().save(tmp_path / f"photo.{suffix}")
-        assert_refused(tmp_path / f"photo.{suffix}", NotARadiograph, "in colour")
-        Image.fromarray(np.full((64, 80), 17, np.uint8)).save(tmp_path / f"flat.{suffix}")
-        assert_refused(tmp_path / f"flat.{suffix}", NotARadiograph, "Every pixel has the value 17")
-    colour().quantize(32).save(tmp_path / "palette.png")
-    assert_refused(tmp_path / "palette.png", NotARadiograph, "in colour")
-    hole = grey.convert("RGBA")
-    hole.putpixel((3, 3), (0, 0, 0, 100))
-    hole.save(tmp_path / "hole.png")
-    assert_refused(tmp_path / "hole.png", NotARadiograph, "transparent")
-    for suffix in ("png", "tif"):
-        grey.convert("1").save(tmp_path / f"mask.{suffix}")
-        assert_refused(tmp_path / f"mask.{suffix}", NotARadiograph, "1 bit")
-        pages = [grey, Image.fromarray(255 - gradient(8))]
-        pages[0].save(tmp_path / f"stack.{suffix}", save_all=True, append_images=pages[1:])
-        assert_refused(tmp_path / f"stack.{suffix}", NotARadiograph, "more than one frame")
-
-
-def test_read_picture_refuses_numbers_that_float32_does_not_hold(
-    tmp_path: Path, gradient: Gradient, assert_refused: Check
-) -> None:
-    path = tmp_path / "film.tif"
-    for value in (np.nan, np.inf, -np.inf):
-        stored = gradient(8).astype(np.float32)
-        stored[5, 6] = value
-        Image.fromarray(stored).save(path)
-        assert_refused(path, NotARadiograph, "NaN or infinite")
-    for scale in (1e-42, 3e38):
-        Image.fromarray(((gradient(8) / 255.0 * 2 - 1) * scale).astype(np.float32)).save(path)
-        assert_refused(path, NotARadiograph, "32-bit floats")
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("name", ["film.jpg", "film.tif", "film.png"])
-def test_read_picture_obeys_the_orientation(
-    tmp_path: Path, gradient: Gradient, in_unit_range: Gradient, name: str, orientation: int
-) -> None:
-    image = Image.fromarray(gradient(8))
-    image.getexif()[ExifTags.Base.Orientation] = orientation
-    image.save(tmp_path / name, exif=image.getexif())
-    expected = in_unit_range(np.asarray(ImageOps.exif_transpose(image)))
-    assert expected.shape == ((81, 60) if orientation > 4 else (60, 81))
-    np.testing.assert_allclose(read(tmp_path / name).pixels, expected, rtol=0, atol=0.02)
-
-
-def test_read_picture_ignores_broken_exif(tmp_path: Path, gradient: Gradient) -> None:
-    Image.fromarray(gradient(8)).save(tmp_path / "film.jpg", exif=b"Exif\0\0MM\0*\0\0\0\7garbage")
-    assert read(tmp_path / "film.jpg").size == (60, 81)
-
-
-def test_read_picture_refuses_small_files_that_take_much_memory(
-    tmp_path: Path, assert_refused: Check
-) -> None:
-    """12,000 x 12,000 pixels took 2.4 GB; the header is enough to refuse them."""
-    Image.fromarray(np.zeros((40, 40), np.uint8)).convert("RGBA").save(tmp_path / "film.png")
-    content = bytearray((tmp_path / "film.png").read_bytes())
-    for side, message in [
-        (12_000, "the limit for this file is 768 MB"),
-        (13_000, "more than the limit of 150 million"),
-        (60_000, "more pixels than any film"),  # Pillow's own limit
-    ]:
-        struct.pack_into(">2I", content, 16, side, side)
-        struct.pack_into(">I", content, 29, zlib.crc32(content[12:29]))
-        (tmp_path / "film.png").write_bytes(content)
-        assert_refused(tmp_path / "film.png", NotARadiograph, message)
+def test_check_picture_path_refuses_what_is_not_ours(tmp_path: Path) -> None:
+    write_png16(tmp_path / "film.dcm", np.eye(8, dtype=np.float32))
+    save_picture(Image.new("L", (4, 4)), tmp_path / "film.png")
+    Image.new("L", (4, 4)).save(tmp_path / "mine.png")
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnothing")
+    (tmp_path / "link.png").symlink_to("missing")
+    for name in ("film.dcm", "film.png", "mine.png", "broken.png", "link.png", "a"):
+        with pytest.raises(SettingsError, match=f"{name}: "):
+            check_picture_path(tmp_path / name, [tmp_path / "film.png"])

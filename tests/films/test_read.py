@@ -16,7 +16,8 @@ from PIL import Image
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian
 
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsError, Unreadable
-from kneematch.films.limits import MAX_BYTES, read_text_bytes
+from kneematch.films.pictures import write_png16
+from kneematch.films.radiograph import MAX_BYTES
 from kneematch.films.read import (
     is_dataset,
     is_dicom,
@@ -25,7 +26,6 @@ from kneematch.films.read import (
     radiograph_from_dataset,
     read,
 )
-from kneephantoms.files import write_png16
 
 SHIPPED = Path(pydicom.__file__).parent / "data" / "test_files"
 GRADIENT = np.linspace(0, 1, 60 * 80, dtype=np.float32).reshape(60, 80)
@@ -35,17 +35,23 @@ Save = Callable[..., Path]
 Check = Callable[..., None]
 
 
-@pytest.mark.parametrize("name", sorted(str(p.relative_to(SHIPPED)) for p in SHIPPED.rglob("*")))
-def test_read_reads_or_refuses_each_file_that_pydicom_ships(name: str) -> None:
-    path = SHIPPED / name
-    refusal, ends = None, None
-    try:
-        pixels = read(path).pixels
-        ends = (pixels.min(), pixels.max())
-    except FilmError as error:
-        refusal = str(error)
-    assert ends == (0, 1) or (refusal is not None and refusal.startswith(f"{path}: "))
-    assert "\n" not in (refusal or "")
+@pytest.mark.parametrize("first", range(8))
+def test_read_reads_or_refuses_each_file_that_pydicom_ships(first: int) -> None:
+    for path in sorted(SHIPPED.rglob("*"))[first::8]:
+        refusal, ends = "", None
+        try:
+            pixels = read(path).pixels
+            ends = (pixels.min(), pixels.max())
+        except FilmError as error:
+            refusal = str(error)
+        assert ends == (0, 1) or refusal.startswith(f"{path}: ")
+        assert "\n" not in refusal
+
+
+def run(code: str, path: Path) -> str:
+    """Read a film in a process of its own; return what it writes to stderr."""
+    command = [sys.executable, "-c", code, str(path)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stderr
 
 
 def test_read_refuses_what_is_no_readable_file(tmp_path: Path, assert_refused: Check) -> None:
@@ -71,44 +77,31 @@ def test_read_refuses_a_file_without_permission(gradient: Gradient, save_film: S
         "    os.setuid(65534)\n"  # root may read everything, nobody may not
         "read(sys.argv[1])\n"
     )
-    child = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    assert f"Unreadable: {path}: Permission denied" in run(code, path)
+
+
+def test_read_says_that_memory_ran_out(tmp_path: Path) -> None:
+    path = tmp_path / "film.png"
+    Image.fromarray(np.arange(36_000_000, dtype=np.uint16).reshape(6000, 6000)).save(path)
+    code = (
+        "import resource, sys\n"
+        "from kneematch import read\n"
+        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20),) * 2)\n"
+        "read(sys.argv[1])\n"
     )
-    assert f"Unreadable: {path}: Permission denied" in child.stderr
+    assert f"Unreadable: {path}: There is not enough memory" in run(code, path)
 
 
-@pytest.mark.parametrize(
-    "content", [b"x", b"film,side\n1,left\n" * 20, bytes(range(256)) * 9, b"GIF89a" + bytes(200)]
-)
-def test_read_refuses_unknown_content(
-    tmp_path: Path, assert_refused: Check, content: bytes
-) -> None:
+def test_read_refuses_unknown_content(tmp_path: Path, assert_refused: Check) -> None:
     path = tmp_path / "film.dcm"
-    path.write_bytes(content)
-    assert not is_dicom(path)
-    assert_refused(path, NotAnImage, "neither DICOM nor PNG, JPEG or TIFF")
-
-
-def test_read_refuses_garbage_after_the_dicom_magic_word(
-    tmp_path: Path, assert_refused: Check
-) -> None:
-    path = tmp_path / "film.dcm"
+    for content in (b"x", b"film,side\n1,left\n" * 20, bytes(range(256)) * 9, b"GIF89a" + bytes(9)):
+        path.write_bytes(content)
+        assert not is_dicom(path)
+        assert_refused(path, NotAnImage, "neither DICOM nor PNG, JPEG or TIFF")
     path.write_bytes(bytes(128) + b"DICM" + bytes(range(255, 0, -1)) * 20)
     assert is_dicom(path)
     assert_refused(path, FilmError, "DICOM")
-
-
-@pytest.mark.parametrize("name", ["film.png", "film.jpg", "film.tif"])
-def test_read_never_takes_a_cut_picture_for_whole(
-    tmp_path: Path, assert_refused: Check, name: str
-) -> None:
-    noise = np.random.default_rng(1).integers(0, 256, (60, 80), np.uint8)
-    path = tmp_path / "a folder, ünï"
-    Image.fromarray(noise).save(tmp_path / name)
-    whole = (tmp_path / name).read_bytes()
-    for part in np.linspace(0.05, 0.95, 19):
-        path.write_bytes(whole[: int(part * len(whole))])
-        assert_refused(path, NotAnImage, "cannot be decoded|neither DICOM")
 
 
 @pytest.mark.parametrize(
@@ -142,37 +135,9 @@ def test_read_refuses_pixels_of_no_film(save_film: Save, assert_refused: Check) 
     colour = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
     assert_refused(save_film(colour, 8), NotARadiograph, "in colour")
     assert_refused(SHIPPED / "examples_palette.dcm", NotARadiograph, "palette")
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("rtplan.dcm", "RT Plan Storage"),
-        ("reportsi.dcm", "Basic Text SR Storage"),
-        ("waveform_ecg.dcm", "ECG"),
-        ("dicomdirtests/DICOMDIR", "Media Storage Directory"),
-    ],
-)
-def test_read_names_the_class_of_a_dicom_without_pixels(
-    assert_refused: Check, name: str, kind: str
-) -> None:
-    assert_refused(SHIPPED / name, NotARadiograph, rf"no pixels \(.*{kind}")
-
-
-def test_read_says_that_memory_ran_out(tmp_path: Path) -> None:
-    path = tmp_path / "film.png"
-    Image.fromarray(np.arange(36_000_000, dtype=np.uint16).reshape(6000, 6000)).save(path)
-    code = (
-        "import resource, sys\n"
-        "from kneematch import read\n"
-        "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (used + (200 << 20),) * 2)\n"
-        "read(sys.argv[1])\n"
-    )
-    child = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
-    )
-    assert f"Unreadable: {path}: There is not enough memory" in child.stderr
+    kinds = {"rtplan.dcm": "RT Plan Storage", "dicomdirtests/DICOMDIR": "Media Storage Directory"}
+    for name, kind in kinds.items():
+        assert_refused(SHIPPED / name, NotARadiograph, rf"no pixels \(.*{kind}")
 
 
 def test_read_refuses_files_of_absurd_size_before_reading(
@@ -241,23 +206,25 @@ def test_read_and_is_uncompressed_quote_no_header_in_a_warning(
     assert not caplog.records
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int16", ">u2", "float64"])
-def test_radiograph_from_array_maps_any_range_to_the_unit_interval(dtype: str) -> None:
-    levels = np.arange(12).reshape(3, 4).astype(dtype)
-    film = radiograph_from_array(levels[:, ::-1], mm_per_px=0.2, laterality="L")
-    np.testing.assert_allclose(film.pixels, np.arange(12).reshape(3, 4)[:, ::-1] / 11, atol=1e-6)
-    assert film.pixels.flags.c_contiguous
-    assert (film.mm_per_px, film.laterality, film.seen_from_front) == (0.2, "L", None)
-
-
-def test_radiograph_from_array_refuses_what_is_no_film() -> None:
+def test_radiograph_from_array_maps_any_range_to_the_unit_interval() -> None:
+    for dtype in ("uint8", "int16", ">u2", "float64"):
+        levels = np.arange(12).reshape(3, 4)[:, ::-1]
+        film = radiograph_from_array(levels.astype(dtype), mm_per_px=0.2, laterality="L")
+        np.testing.assert_allclose(film.pixels, levels / 11, atol=1e-6)
+        assert film.pixels.flags.c_contiguous
+        assert (film.mm_per_px, film.laterality, film.seen_from_front) == (0.2, "L", None)
     arrays: list[Any] = [np.zeros((4, 4, 3)), np.zeros(5), np.zeros((0, 4)), np.array([["a", "b"]])]
     for array in [*arrays, np.zeros((4, 4)), np.full((4, 4), np.nan)]:
         with pytest.raises(NotARadiograph):
             radiograph_from_array(array)
-    for wrong in ({"mm_per_px": 0.0}, {"mm_per_px": float("nan")}, {"laterality": "left"}):
+    wrong: list[dict[str, Any]] = [
+        {"mm_per_px": 0.0},
+        {"mm_per_px": np.nan},
+        {"laterality": "left"},
+    ]
+    for each in wrong:
         with pytest.raises(SettingsError, match="but must be"):
-            radiograph_from_array(GRADIENT, **wrong)
+            radiograph_from_array(GRADIENT, **each)
 
 
 @pytest.mark.parametrize("meta", [True, False])
@@ -277,10 +244,3 @@ def test_radiograph_from_dataset_is_the_film_of_its_file(
     del dataset.PixelData
     with pytest.raises(FilmError, match="no pixels"):
         radiograph_from_dataset(dataset)
-
-
-def test_read_text_bytes_refuses_what_has_no_end(tmp_path: Path) -> None:
-    (tmp_path / "list.txt").write_bytes(b"a\xff\r\n")
-    assert read_text_bytes(tmp_path / "list.txt") == b"a\xff\r\n"
-    with pytest.raises(OSError, match="more than 256 MB"):
-        read_text_bytes(Path("/dev/zero"))

@@ -1,4 +1,5 @@
-import json
+"""Where the films of a run are."""
+
 from pathlib import Path
 
 import pytest
@@ -6,27 +7,15 @@ import pytest
 from kneematch.films.run_folder import find_root
 
 
-def write_settings(out: Path, settings: object) -> None:
-    (out / "run.json").write_text(json.dumps({"settings": settings}))
-
-
 def test_find_root_finds_the_working_folder_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "results" / "out"
+    out, films = tmp_path / "results" / "out", ["film.dcm", "gone.dcm"]
     out.mkdir(parents=True)
     (tmp_path / "film.dcm").touch()
-    films = ["film.dcm", "gone.dcm"]
-    write_settings(out, {"out": "results/out"})
     monkeypatch.chdir(out)
-    assert find_root(out, films) == (tmp_path, 1)
-    assert find_root(out, films, Path("other")) == (Path("other"), 0)
+    assert find_root(out, "results/out", films) == (tmp_path, 1)
+    assert find_root(out, "results/out", films, Path("other")) == (Path("other"), 0)
+    assert find_root(out, str(out), films) == find_root(out, None, films) == (Path(), 0)
     monkeypatch.chdir(tmp_path)
-    assert find_root(out, films) == (Path(), 1)
-    monkeypatch.chdir(out)
-    write_settings(out, {"out": str(out)})
-    assert find_root(out, films) == (Path(), 0)
-    write_settings(out, None)
-    assert find_root(out, films) == (Path(), 0)
-    (out / "run.json").unlink()
-    assert find_root(out, films) == (Path(), 0)
+    assert find_root(out, "results/out", films) == (Path(), 1)

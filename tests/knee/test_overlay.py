@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from detections import make_detection
-from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR, Colour
+from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR, Colour
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import JointMeasures

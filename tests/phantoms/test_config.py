@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kneematch.cli.films import Format, FramingName
+from kneematch.cli import films
 from kneephantoms.config import FORMATS, FRAMINGS, SynthConfig
 from kneephantoms.framing import FREQUENCIES, KINDS
 
@@ -30,5 +30,4 @@ def test_synth_config_refuses_impossible_settings(wrong: dict[str, Any]) -> None
 
 def test_synth_config_and_the_command_offer_the_framings_of_phantoms() -> None:
     assert set(FRAMINGS) == {*FREQUENCIES, *KINDS, "any"}
-    assert {str(name) for name in FramingName} == set(FRAMINGS)
-    assert {str(name) for name in Format} == set(FORMATS)
+    assert (films.FRAMINGS, films.FORMATS) == (FRAMINGS, FORMATS)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from kneematch.errors import SettingsError
-from kneematch.films.write import save_picture
+from kneematch.films.pictures import save_picture
 from kneematch.knee.decision import Area, Decision
 from kneematch.knee.outlines import Outlines
 from kneematch.run import visit

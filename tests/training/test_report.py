@@ -13,7 +13,7 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 
 from kneematch.films.annotation import Annotation, annotate
-from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR
+from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR
 from kneematch.knee.knee_images import film_tensor
 from kneematch.models.model_file import builtin_model, load_model, save_model
 from kneematch.paper.network import PoseNetwork

@@ -5,29 +5,30 @@ import math
 import re
 import sys
 from concurrent.futures.process import BrokenProcessPool
-from enum import StrEnum
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from kneematch.cli.options import Force, TemplateFile, Workers, config_options
+from kneematch.cli.options import TemplateFile, config_options
 from kneematch.cli.terminal import FAILED, SOME_FAILED, print_error, progress_bar, shown, writing
 from kneematch.errors import KneematchError, SettingsError
 from kneematch.films.files import make_out_folder, refuse_existing
 from kneematch.knee.import_config import ImportConfig
+from kneematch.options import check_options, force_option, option, workers_option
 from kneematch.parallel import choose_workers
 
-FILMS: Any = {"rich_help_panel": "Films"}
-NOTHING = "-"  # the file does not say
-MOST_COLUMNS = 6  # columns of a contact sheet
-
-
-Format = StrEnum("Format", "dicom png")
-FramingName = StrEnum(
-    "FramingName",
-    "bilateral single full_leg offcentre lateral other knee wide leg fill low any",
+NOTHING: Final = "-"  # the file does not say
+MOST_COLUMNS: Final = 6  # columns of a contact sheet
+FORMATS: Final = ("dicom", "png")  # as kneephantoms has them
+FRAMINGS: Final = (
+    *("bilateral", "single", "full_leg", "offcentre", "lateral", "other"),
+    *("knee", "wide", "leg", "fill", "low", "any"),
 )
+
+_films = partial(option, group="Films")
 
 
 def parse_size(text: str) -> tuple[int, int]:
@@ -61,7 +62,7 @@ def info(
     if not files:
         _print_environment(as_json=as_json)
         return
-    from kneematch.films.write import check_picture_path, save_picture
+    from kneematch.films.pictures import check_picture_path, save_picture
     from kneematch.knee.describe import describe
     from kneematch.run.outputs.contact_sheet import contact_sheet, draw_split
 
@@ -115,104 +116,81 @@ def import_template(
     typer.echo(f"{shown(out)}: knee in the {drawn.side} half; landmarks: {shown(landmarks)}")
 
 
+@dataclass(frozen=True)
+class SynthOptions:
+    """Options of `kneematch synth`; kneephantoms, which has settings of its own, imports torch."""
+
+    count: int = _films(
+        100, flags=("-n", "--count"), metavar="N", minimum=1, help="Number of films."
+    )
+    format: str = _films("dicom", choices=FORMATS, help="File format.")
+    size: tuple[int, int] | None = _films(
+        None,
+        parser=parse_size,
+        metavar="HxW",
+        help="Height and width of every film in pixels.",
+        default_text="as usual for the kind",
+    )
+    seed: int = _films(
+        0,
+        metavar="N",
+        minimum=0,
+        help="Random seed of the first film; each film has the seed after the previous one.",
+    )
+    family: int | None = _films(
+        None,
+        metavar="N",
+        minimum=0,
+        help="Draw all films from one family N of people with similar bones.",
+        default_text="the whole population",
+    )
+    framing: str = _films(
+        "bilateral",
+        choices=FRAMINGS,
+        help="What the films show: both knees, around the knees (knee), wide, to the ankle "
+        "(leg), filling the film (fill) or in low resolution (low), or a mixture of these "
+        "(bilateral); one knee (single); hip to ankle (full_leg); a film in a screenshot "
+        "(offcentre); a knee from the side, perhaps beside a frontal one (lateral); other "
+        "parts of the body (other); or any of all these.",
+    )
+    turn_deg: float = _films(
+        0.0, metavar="DEGREES", help="Turn every film clockwise by this angle."
+    )
+    mirrored: bool = _films(False, help="Mirror every film, with its letters; the header says so.")
+    workers: int | None = workers_option()
+    force: bool = force_option()
+
+    def __post_init__(self) -> None:
+        """Raise SettingsError for values that an option does not have."""
+        check_options(self)
+
+
+@config_options(SynthOptions)
 def synth(
     out: Annotated[
         Path, typer.Option("-o", "--out", metavar="FOLDER", help="Folder for the films.")
     ],
-    count: Annotated[
-        int,
-        typer.Option("-n", "--count", metavar="N", min=1, help="Number of films.", **FILMS),
-    ] = 100,
-    file_format: Annotated[
-        Format, typer.Option("--format", help="File format.", **FILMS)
-    ] = Format.dicom,
-    size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HxW",
-            parser=parse_size,
-            help="Height and width of every film in pixels.",
-            show_default="as usual for the kind",
-            **FILMS,
-        ),
-    ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Random seed of the first film; each film has the seed after the previous one.",
-            **FILMS,
-        ),
-    ] = 0,
-    family: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=0,
-            help="Draw all films from one family N of people with similar bones.",
-            show_default="the whole population",
-            **FILMS,
-        ),
-    ] = None,
-    framing: Annotated[
-        FramingName,
-        typer.Option(
-            help="What the films show: both knees, around the knees (knee), wide, to the ankle "
-            "(leg), filling the film (fill) or in low resolution (low), or a mixture of these "
-            "(bilateral); one knee (single); hip to ankle (full_leg); a film in a screenshot "
-            "(offcentre); a knee from the side, perhaps beside a frontal one (lateral); other "
-            "parts of the body (other); or any of all these.",
-            **FILMS,
-        ),
-    ] = FramingName.bilateral,
-    turn_deg: Annotated[
-        float,
-        typer.Option(metavar="DEGREES", help="Turn every film clockwise by this angle.", **FILMS),
-    ] = 0.0,
-    mirrored: Annotated[
-        bool,
-        typer.Option(
-            "--mirrored",
-            metavar="",
-            help="Mirror every film, with its letters; the header says so.",
-            show_default=False,
-            **FILMS,
-        ),
-    ] = False,
-    workers: Workers = None,
-    force: Force = False,
+    config: SynthOptions,
 ) -> None:
     """Write synthetic knee films (phantoms), truth.csv with their knees, and a template.json."""
     from kneephantoms import SynthConfig, synthesize  # which import torch
 
-    height_and_width: Any = size  # as `parse_size` returns them
+    settings = asdict(config) | {"workers": choose_workers(config.workers, config.count)}
     try:
-        config = SynthConfig(
-            count=count,
-            format=file_format.value,
-            size=height_and_width,
-            seed=seed,
-            family=family,
-            framing=framing.value,
-            turn_deg=turn_deg,
-            mirrored=mirrored,
-            workers=choose_workers(workers, count),
-            force=force,
-        )
+        made = SynthConfig(**settings)
     except ValueError as error:
         raise SettingsError(str(error)) from error
     make_out_folder(out)
-    if any(out.iterdir()) and not force:
+    if any(out.iterdir()) and not config.force:
         refuse_existing(out, "a folder with files")
     try:
-        with writing(out), progress_bar("synthesizing", count) as advance:
-            result = synthesize(out, config, advance=advance)
+        with writing(out), progress_bar("synthesizing", config.count) as advance:
+            result = synthesize(out, made, advance=advance)
     except BrokenProcessPool as error:
         raise SettingsError(
             f"{out}: a worker process ended, perhaps for lack of memory. Choose fewer --workers."
         ) from error
-    films = f"{count} film{'s' if count != 1 else ''}"
+    films = f"{config.count} film{'s' if config.count != 1 else ''}"
     typer.echo(
         f"{shown(out)}: {films}, {result.truth.name} and {result.template.name}"
         if result.template

@@ -10,8 +10,8 @@ from typing import Annotated, Final, NoReturn, cast
 import typer
 
 from kneematch.cli.detect import detect
-from kneematch.cli.evaluate import evaluate
 from kneematch.cli.films import import_template, info, synth
+from kneematch.cli.models import evaluate, train
 from kneematch.cli.pages import annotate, review
 from kneematch.cli.runs import apply, compare
 from kneematch.cli.terminal import (
@@ -22,7 +22,6 @@ from kneematch.cli.terminal import (
     print_stopped,
     stop_on_signals,
 )
-from kneematch.cli.train import train
 from kneematch.errors import KneematchError, is_gpu_full
 
 # typer brings a click of its own and exports this class of it; its base is every usage error.
@@ -45,8 +44,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
 )
-SORTED: Final = (annotate, apply, compare, detect, evaluate, import_template, info, review, synth)
-for command in (*SORTED, train):
+COMMANDS: Final = (annotate, apply, compare, detect, evaluate, import_template, info, review)
+for command in (*COMMANDS, synth, train):
     app.command()(command)
 
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from kneematch.evaluation.method_runs import MethodRun, common_films
-from kneematch.films.display import to_grey8
 from kneematch.films.files import atomic_write
+from kneematch.films.pictures import to_grey8
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
 from kneematch.knee.detection import Detection

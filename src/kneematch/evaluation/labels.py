@@ -10,7 +10,7 @@ from typing import Final
 
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import PLATEAU_MARGINS
-from kneematch.films.limits import read_text_bytes
+from kneematch.films.files import read_text_bytes
 from kneematch.films.radiograph import Point
 
 SQUARE_WIDTHS: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau

@@ -4,13 +4,13 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from kneematch.errors import TemplateError
-from kneematch.films.files import write_file
-from kneematch.films.limits import read_text_bytes
+from kneematch.films.files import read_text_bytes, write_file
 from kneematch.films.radiograph import Point
 from kneematch.paper.split import SIDES
 
@@ -30,6 +30,12 @@ FINE: Final = (-0.665, -0.702, 0.684, 0.646)
 COARSE: Final = (-0.867, -0.904, 0.886, 0.848)
 RED: Final = (-0.627, -0.215, -0.234, 0.178)
 GREEN: Final = (0.253, -0.234, 0.646, 0.159)
+
+# What broken files raise, also by thousands of brackets and by numbers of hundreds of digits.
+BROKEN: Final = (
+    *(ValueError, LookupError, TypeError, AttributeError),
+    *(RecursionError, OverflowError),
+)
 
 Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in film pixels
 
@@ -80,58 +86,55 @@ def load_annotation(path: str | Path) -> Annotation:
         TemplateError: the file cannot be read, its film is not there, or its boxes are not valid.
     """
     path = Path(path)
+    with reading(path, "JSON"):
+        annotation = _parse(json.loads(read_text_bytes(path).decode("utf-8")), path.parent)
+        for _, problem in annotation_problems(annotation):
+            raise TemplateError(problem)
+    return annotation
+
+
+@contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Raise a TemplateError that names the file for whatever reading what was drawn raises."""
     try:
-        data = json.loads(read_text_bytes(path).decode("utf-8"))
-        annotation = _parse(data, path.parent)
-    except OSError as error:
-        raise TemplateError(f"{path}: It cannot be read: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:  # the latter from thousands of brackets
-        raise TemplateError(f"{path}: The template is not JSON.") from error
+        yield
     except TemplateError as error:
         raise TemplateError(f"{path}: {error}") from error
-    for _, problem in annotation_problems(annotation):
-        raise TemplateError(f"{path}: {problem}")
-    return annotation
+    except OSError as error:
+        raise TemplateError(f"{path}: It cannot be read: {error.strerror}.") from error
+    except BROKEN as error:
+        raise TemplateError(f"{path}: The file is not {kind}. Export it again.") from error
 
 
 def save_annotation(annotation: Annotation, path: str | Path) -> None:
     """Write a template.json; the film is stored as a path relative to the file's folder."""
     path = Path(path)
-    boxes = {name: list(getattr(annotation, name)) for name in BOXES}
     data = {
         "format": FORMAT,
         "film": Path(os.path.relpath(annotation.film, path.parent)).as_posix(),
         "side": annotation.side,
-        "boxes": boxes,
+        "boxes": {name: list(getattr(annotation, name)) for name in BOXES},
         "landmarks": {name: list(point) for name, point in annotation.landmarks.items()},
     }
     write_file(path, f"{json.dumps(data, indent=1)}\n".encode())
 
 
 def annotation_problems(annotation: Annotation) -> Iterator[tuple[str, str]]:
-    """Yield every geometric fault of an annotation.
+    """Yield the box to correct (or "landmarks") and what is wrong with it, for every fault.
 
     Whether the boxes can be cut from the film is checked by `cut_from_view`.
-
-    Yields:
-        The name of the box to correct (or "landmarks"), and what is wrong with it.
     """
     boxes: dict[str, Box] = {name: getattr(annotation, name) for name in BOXES}
     for name, (x0, y0, x1, y1) in boxes.items():
         if min(x1 - x0, y1 - y0) < SMALLEST_BOX_PX:
             yield name, f"The {name} box is empty; draw it with x0 < x1 and y0 < y1."
     for inner, outer in (("red", "fine"), ("green", "fine"), ("fine", "coarse")):
-        if not _contains(boxes[outer], boxes[inner]):
+        (x0, y0, x1, y1), (left, top, right, bottom) = boxes[inner], boxes[outer]
+        if max(left - x0, top - y0, x1 - right, y1 - bottom) > SLACK_PX:
             at_fault = "coarse" if outer == "coarse" else inner
             yield at_fault, f"The {inner} box must lie inside the {outer} box."
     if RESERVED_LANDMARK in annotation.landmarks:
         yield "landmarks", f"A landmark cannot be called {RESERVED_LANDMARK}; rename it."
-
-
-def _contains(outer: Box, inner: Box) -> bool:
-    """Return whether a box lies inside another one, up to the slack."""
-    excess = outer[0] - inner[0], outer[1] - inner[1], inner[2] - outer[2], inner[3] - outer[3]
-    return max(excess) <= SLACK_PX
 
 
 def _parse(data: Any, folder: Path) -> Annotation:
@@ -152,10 +155,7 @@ def _parse(data: Any, folder: Path) -> Annotation:
     landmarks = {point: _numbers(values, 2, point) for point, values in points.items()}
     film = folder / name
     if not film.exists():
-        raise TemplateError(
-            f"Its film, {film}, does not exist. Put it there, or correct 'film', a path from the "
-            "template's own folder."
-        )
+        raise TemplateError(f"Its film, {film}, does not exist. Correct 'film' in the template.")
     return Annotation(film, side, **boxes, landmarks=landmarks)
 
 

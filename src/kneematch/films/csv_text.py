@@ -44,7 +44,7 @@ def write_csv(path: str | os.PathLike[str], columns: Iterable[str]) -> Iterator[
 def csv_line(cells: Iterable[Cell]) -> str:
     """Return one row as text, ended by a line feed; numbers have all digits, None is empty."""
     text = io.StringIO(newline="")
-    safe = (neutralise(cell) if isinstance(cell, str) else cell for cell in cells)
+    safe = (f"'{cell}" if isinstance(cell, str) and _is_formula(cell) else cell for cell in cells)
     # csv quotes only the line breaks of its own line ending, so both of them have to be in it.
     csv.writer(text, lineterminator="\r\n").writerow(safe)
     return text.getvalue().removesuffix("\r\n") + "\n"
@@ -53,14 +53,10 @@ def csv_line(cells: Iterable[Cell]) -> str:
 def read_csv(lines: Iterable[str]) -> Iterator[list[str]]:
     """Yield the rows of a CSV text, the header first, as they were before they were written.
 
-    Args:
-        lines: a file that was opened with newline="", or any lines with their ends.
-
-    Raises:
-        csv.Error: the text is not CSV.
+    The lines come with their ends, such as from a file that was opened with newline="".
     """
     for row in csv.reader(lines):
-        yield [restore(cell) for cell in row]
+        yield [cell[1:] if cell[:1] == "'" and _is_formula(cell) else cell for cell in row]
 
 
 def read_csv_file(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -72,16 +68,6 @@ def read_csv_file(path: Path) -> tuple[list[str], list[list[str]]]:
     with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
         header, *rows = read_csv(file)
     return header, rows
-
-
-def neutralise(cell: str) -> str:
-    """Put an apostrophe before what a spreadsheet would evaluate."""
-    return f"'{cell}" if _is_formula(cell) else cell
-
-
-def restore(cell: str) -> str:
-    """Undo `neutralise`."""
-    return cell[1:] if cell[:1] == "'" and _is_formula(cell) else cell
 
 
 def _is_formula(cell: str) -> bool:

@@ -1,10 +1,13 @@
 """Read a radiograph from a DICOM file: its header, its pixels, and how their values are meant.
 
-JPEG, JPEG-LS, JPEG 2000 and HTJ2K frames are decoded by imagecodecs, after their codestream was
-checked against the header; pydicom decodes the other transfer syntaxes.
+Elements of a header are read leniently: garbage counts as absent. JPEG, JPEG-LS, JPEG 2000 and
+HTJ2K frames are decoded by imagecodecs, after their codestream was checked against the header;
+pydicom decodes the other transfer syntaxes.
 """
 
 import io
+import math
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -14,11 +17,13 @@ from typing import Any, BinaryIO, Final
 import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
-from pydicom import Dataset, uid
+from pydicom import Dataset, Sequence, uid
 from pydicom.datadict import tag_for_keyword
 from pydicom.dataset import FileMetaDataset
 from pydicom.encaps import get_frame
+from pydicom.errors import BytesLengthException
 from pydicom.filereader import read_dataset, read_partial, read_preamble
+from pydicom.multival import MultiValue
 from pydicom.pixels.common import PhotometricInterpretation
 from pydicom.pixels.decoders.base import get_decoder
 from pydicom.pixels.processing import convert_color_space
@@ -26,19 +31,17 @@ from pydicom.pixels.utils import get_expected_length
 from pydicom.tag import BaseTag
 
 from kneematch.errors import MissingDecoder, NotAnImage, NotARadiograph
-from kneematch.films.dicom_header import (
-    header_count,
-    header_number,
-    header_text,
-    header_value,
-    laterality,
-    lowest_is_white,
-    seen_from_front,
-    spacing,
-    uid_name,
+from kneematch.films.radiograph import (
+    BOTH_KNEES,
+    LATERALITIES,
+    ROWS_AT_ONCE,
+    Radiograph,
+    check_size,
+    decoding,
+    grey_from_rgb,
+    memory_budget,
+    unit_range,
 )
-from kneematch.films.limits import check_size, decoding, memory_budget
-from kneematch.films.radiograph import ROWS_AT_ONCE, Radiograph, grey_from_rgb, unit_range
 
 PIXEL_DATA: Final = 0x7FE00010  # the last element of a film
 PIXEL_GROUP: Final = 0x7FE0
@@ -60,6 +63,30 @@ TAIL: Final = 64  # bytes in which the end must lie; what follows it is padding
 # JPEG segments that say which colours are stored.
 ADOBE: Final = b"\xff\xee\x00\x0eAdobe"
 JFIF: Final = b"JFIF\0"
+
+SQUARE_WITHIN: Final = 0.01  # the relative difference of the two spacings that is still rounding
+SPACINGS: Final = (
+    *("PixelSpacing", "ImagerPixelSpacing"),
+    *("NominalScannedPixelSpacing", "PixelAspectRatio"),
+)
+# Elements that may say that a film shows both knees, and how they say it.
+DESCRIPTIONS: Final = (
+    *("SeriesDescription", "StudyDescription", "ProtocolName", "BodyPartExamined"),
+    *("AcquisitionDeviceProcessingDescription", "ViewPosition"),
+)
+BOTH: Final = re.compile(r"bilat|both|knees|beid|amb[ao]s|entramb|\bb/l\b", re.IGNORECASE)
+# The patient's left and feet: the axes of a frontal film as (left, feet).
+AXES: Final = {"L": (1, 0), "R": (-1, 0), "F": (0, 1), "H": (0, -1)}
+PATIENT_AND_STUDY: Final = (  # type 2: every object has them, if only empty
+    *("PatientID", "PatientBirthDate", "PatientSex", "StudyDate", "StudyTime", "StudyID"),
+    *("AccessionNumber", "ReferringPhysicianName"),
+)
+# What pydicom raises on an element whose bytes do not fit its value representation, or on
+# sequences nested hundreds deep.
+BAD_ELEMENT: Final = (
+    *(ValueError, TypeError, LookupError, AttributeError, NotImplementedError),
+    *(OverflowError, RecursionError, struct.error, BytesLengthException),
+)
 
 
 def read_dicom(file: BinaryIO, path: Path) -> Radiograph:
@@ -104,21 +131,17 @@ def _parse(file: BinaryIO, path: Path, last: int) -> Dataset:
         else:
             file.seek(0)
             dataset = read_partial(file, beyond, force=True)
-        stated = dataset.file_meta.get("TransferSyntaxUID")
-        dataset.file_meta.TransferSyntaxUID = uid.UID(stated or _native_syntax(dataset))
+        syntax = dataset.file_meta.get("TransferSyntaxUID")
+        if not syntax:  # the parser has found out how the elements are encoded
+            implicit, little_endian = dataset.original_encoding
+            explicit = uid.ExplicitVRLittleEndian if little_endian else uid.ExplicitVRBigEndian
+            syntax = uid.ImplicitVRLittleEndian if implicit else explicit
+        dataset.file_meta.TransferSyntaxUID = uid.UID(syntax)
         for tag, element in list(dataset.items()):
             value = element.value if tag.group != PIXEL_GROUP else None
             if isinstance(value, bytes) and len(value) > MAX_ELEMENT_BYTES:
                 del dataset[tag]
     return dataset
-
-
-def _native_syntax(dataset: Dataset) -> uid.UID:
-    """Return the syntax that the parser found, for a file without the group that states it."""
-    implicit, little_endian = dataset.original_encoding
-    if implicit:
-        return uid.ImplicitVRLittleEndian
-    return uid.ExplicitVRLittleEndian if little_endian else uid.ExplicitVRBigEndian
 
 
 def _inflate(file: BinaryIO, path: Path) -> BinaryIO:
@@ -148,14 +171,10 @@ class _CountedReads(io.BytesIO):
 def _check_kind(dataset: Dataset, path: Path) -> None:
     """Refuse what is not a single frame of film, before anything is decoded."""
     if not any(keyword in dataset for keyword in PIXEL_KEYWORDS):
-        kind = header_value(dataset, "SOPClassUID") or header_value(
-            dataset.file_meta, "MediaStorageSOPClassUID"
-        )
-        name = uid_name(kind) or "unknown class"
-        raise NotARadiograph(f"{path}: The DICOM file has no pixels ({name}).")
-    samples, bits = (
-        header_count(dataset, keyword) for keyword in ("SamplesPerPixel", "BitsAllocated")
-    )
+        stated = dataset.file_meta, "MediaStorageSOPClassUID"
+        name = uid_name(header_value(dataset, "SOPClassUID") or header_value(*stated))
+        raise NotARadiograph(f"{path}: The DICOM file has no pixels ({name or 'unknown class'}).")
+    samples, bits = (header_count(dataset, name) for name in ("SamplesPerPixel", "BitsAllocated"))
     # At the peak: a decoder's 32-bit samples and two copies of the decoded ones, or the result.
     bytes_per_px = 4 + samples * (4 + bits // 4)
     check_size(path, header_count(dataset, "Rows"), header_count(dataset, "Columns"), bytes_per_px)
@@ -216,12 +235,7 @@ def _apply_lut(pixels: NDArray[Any], table: Dataset, order: str) -> NDArray[np.f
 
 
 def _stored_values(dataset: Dataset, path: Path) -> NDArray[Any]:
-    """Return the stored grey values (H, W): a read-only view where nothing is compressed.
-
-    Raises:
-        NotARadiograph: the pixels are in colour.
-        MissingDecoder: the transfer syntax cannot be decoded.
-    """
+    """Return the stored grey values (H, W): a read-only view where nothing is compressed."""
     syntax: uid.UID = dataset.file_meta.TransferSyntaxUID
     name = uid_name(syntax) or "unknown transfer syntax"
     with decoding(path, f"DICOM ({name})"):
@@ -260,9 +274,8 @@ def _check_uncompressed(dataset: Dataset, path: Path) -> None:
         )
     found, stated = len(dataset.PixelData), get_expected_length(dataset)
     if found < stated:
-        raise NotAnImage(
-            f"{path}: The file is cut off: {found} of {stated} bytes of pixels. Copy it again."
-        )
+        cut = f"{found} of {stated} bytes of pixels"
+        raise NotAnImage(f"{path}: The file is cut off: {cut}. Copy it again.")
 
 
 def _decode_codestream(dataset: Dataset, path: Path) -> tuple[NDArray[Any], bool]:
@@ -300,9 +313,9 @@ def _checked_frame(dataset: Dataset, path: Path) -> bytes:
     stated = tuple(header_count(dataset, name) for name in ("Rows", "Columns", "SamplesPerPixel"))
     if found != stated:
         kind = "of an unknown kind" if found is None else "{} x {} x {} samples".format(*found)
+        said = "{} x {} x {}".format(*stated)
         raise NotAnImage(
-            f"{path}: The compressed pixels are {kind}, but the header says "
-            "{} x {} x {}. Export it again.".format(*stated)
+            f"{path}: The compressed pixels are {kind}, but the header says {said}. Export again."
         )
     return frame
 
@@ -336,3 +349,109 @@ def _drop_unused_bits(pixels: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
     used: NDArray[Any] = np.left_shift(pixels, max(above, 0))
     np.right_shift(used, allocated - stored, out=used)
     return used
+
+
+def header_value(dataset: Dataset, keyword: str) -> Any:
+    """Return an element's value, or None where it is absent, empty or garbage."""
+    try:
+        value = dataset.get(keyword)
+    except BAD_ELEMENT:
+        return None
+    return None if value in (None, "") else value
+
+
+def header_text(dataset: Dataset, keyword: str) -> str | None:
+    """Return an element as one printable line, or None."""
+    value = header_value(dataset, keyword)
+    text = "" if value is None or isinstance(value, Sequence) else str(value)
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split()) or None
+
+
+def header_number(dataset: Dataset, keyword: str) -> float | None:
+    """Return an element as one finite number, or None."""
+    numbers = _numbers(header_value(dataset, keyword))
+    return numbers[0] if len(numbers) == 1 else None
+
+
+def header_count(dataset: Dataset, keyword: str) -> int:
+    """Return an element as a whole number, 0 where it is absent."""
+    return int(header_number(dataset, keyword) or 0)
+
+
+def uid_name(value: Any) -> str | None:
+    """Return the name of a registered UID; None for others, whose text may say anything."""
+    name = uid.UID(value).name if isinstance(value, str) else value
+    return None if name == value else name
+
+
+def laterality(dataset: Dataset) -> str | None:
+    """Return the patient's side, "L", "R" or "B", of the image or else of its series.
+
+    A series tagged L or R shows both knees, "B", where a description says so: the tag then only
+    tells which knee the examination was for.
+    """
+    side = header_text(dataset, "ImageLaterality")
+    if side in (*LATERALITIES, BOTH_KNEES):
+        return side
+    if any(BOTH.search(header_text(dataset, keyword) or "") for keyword in DESCRIPTIONS):
+        return BOTH_KNEES
+    side = header_text(dataset, "Laterality")
+    return side if side in (*LATERALITIES, BOTH_KNEES) else None
+
+
+def lowest_is_white(dataset: Dataset) -> bool:
+    """Return whether to invert, once: MONOCHROME1 and INVERSE say the same (PS3.3, C.7.6.1)."""
+    return (
+        header_text(dataset, "PhotometricInterpretation") == "MONOCHROME1"
+        or header_text(dataset, "PresentationLUTShape") == "INVERSE"
+    )
+
+
+def seen_from_front(dataset: Dataset) -> bool | None:
+    """Return whether a frontal film shows the patient from the front; None if it is not said.
+
+    PatientOrientation has the patient's directions along the rows and down the columns of the
+    pixels as stored (PS3.3, C.7.6.1.1.1), so a flip on the way from the detector
+    (FieldOfViewHorizontalFlip) is included. The directions of a turned picture have the same sense
+    of rotation; those of a mirrored one have the opposite one.
+    """
+    value = header_value(dataset, "PatientOrientation")
+    names = [str(name)[:1] for name in value] if isinstance(value, MultiValue | list) else []
+    if len(names) != 2 or not set(names) <= set(AXES):
+        return None
+    (a, b), (c, d) = (AXES[name] for name in names)
+    sense = a * d - b * c
+    return sense > 0 if sense else None
+
+
+def spacing(dataset: Dataset, path: Path) -> tuple[float | None, str | None]:
+    """Return the millimetres per pixel and the keyword of the element that states them.
+
+    PixelSpacing comes first, since it may be calibrated (DICOM PS3.3, 10.7); where it equals
+    ImagerPixelSpacing, it is the spacing at the detector and is reported as that. Neither is
+    divided by EstimatedRadiographicMagnificationFactor, the enlargement of the knee, which is
+    nearer to the tube than the detector is: the keyword lets the reader decide.
+    """
+    pairs = {keyword: _numbers(header_value(dataset, keyword)) for keyword in SPACINGS}
+    if pairs["PixelSpacing"] == pairs["ImagerPixelSpacing"]:
+        del pairs["PixelSpacing"]
+    for keyword, pair in pairs.items():  # the distances of rows and of columns
+        if len(pair) != 2 or min(pair) <= 0:
+            continue
+        if abs(pair[0] - pair[1]) > SQUARE_WITHIN * max(pair):
+            raise NotARadiograph(
+                f"{path}: {keyword} says that pixels are {pair[0] / pair[1]:.3g} times as high as "
+                "wide. Resample the film to square pixels or correct its header."
+            )
+        return (None, None) if keyword == "PixelAspectRatio" else (pair[1], keyword)
+    return None, None
+
+
+def _numbers(value: Any) -> list[float]:
+    """Return an element's numbers, or an empty list if any of them is not finite."""
+    values = [value] if isinstance(value, (str, int, float)) else value or []
+    try:
+        numbers = [float(v) for v in values]
+    except (TypeError, ValueError):
+        return []
+    return numbers if all(map(math.isfinite, numbers)) else []

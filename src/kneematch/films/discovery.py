@@ -10,14 +10,15 @@ import stat
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
+from itertools import compress
 from pathlib import Path
 from typing import Final, NoReturn
 
 from kneematch.errors import FilmError, SettingsError, Unreadable
 from kneematch.films.csv_text import read_csv
-from kneematch.films.files import READERS
-from kneematch.films.limits import read_text_bytes, silent
+from kneematch.films.files import READERS, read_text_bytes
+from kneematch.films.radiograph import silent
 from kneematch.films.read import is_dicom, read_header
 from kneematch.films.run_folder import FOLDERS, holds_run
 
@@ -69,22 +70,20 @@ def select_films(
     part: tuple[int, int] = (0, 1),
     leave_out: Sequence[Path] = (),
 ) -> list[str]:
-    """Find films, and select some of them.
+    """Find films as `find_films` does, and select some of them.
 
     Args:
-        named: as `find_films` takes them.
         series: only DICOM files whose SeriesDescription contains this.
         limit: only the first films.
-        part: (k, n): of these, every n-th from number k on. Shards are interleaved, since films of
+        part: (k, n): every n-th of these from number k on. Shards are interleaved, since films of
             one origin, and so of one size, often stand together.
-        leave_out: folders whose files are not films.
 
     Raises:
         SettingsError: nothing is left.
     """
     films = find_films(named, leave_out=leave_out)
     if series is not None:
-        inside = list(in_series(films, series))
+        inside = in_series(films, series)
         if not inside:
             raise SettingsError(
                 f"None of {len(films)} films has {series!r} in its SeriesDescription (--series). "
@@ -106,30 +105,26 @@ def common_folder(films: Collection[str]) -> str:
     return prefix[: max(map(prefix.rfind, "/\\")) + 1]
 
 
-def in_series(films: Iterable[str], text: str) -> Iterator[str]:
-    """Yield the DICOM films whose SeriesDescription contains a text, ignoring case.
+def in_series(films: Sequence[str], text: str) -> list[str]:
+    """Return the DICOM films whose SeriesDescription contains a text, ignoring case.
 
     A film that cannot be opened is kept, so that it is reported as failed and not passed over.
     """
-    films = list(films)
+    from kneematch.films.dicom import header_text  # importing pydicom takes 0.1 s
+
+    def belongs(film: str) -> bool:
+        try:
+            header = read_header(film, "SeriesDescription")
+        except Unreadable:
+            return True
+        except FilmError:
+            return False
+        stated = None if header is None else header_text(header, "SeriesDescription")
+        return header is not None and text.casefold() in (stated or "").casefold()
+
     # `read_header` sets this, too, but threads share it: it is reset when all of them have ended.
     with silent(), ThreadPoolExecutor(READERS) as readers:
-        belongs = readers.map(partial(_belongs, text.casefold()), films)
-        yield from (film for film, inside in zip(films, belongs, strict=True) if inside)
-
-
-def _belongs(text: str, film: str) -> bool:
-    from kneematch.films.dicom_header import header_text  # importing pydicom takes 0.1 s
-
-    try:
-        header = read_header(film, "SeriesDescription")
-    except Unreadable:
-        return True
-    except FilmError:
-        return False
-    return (
-        header is not None and text in (header_text(header, "SeriesDescription") or "").casefold()
-    )
+        return list(compress(films, readers.map(belongs, films)))
 
 
 def _expand(name: str) -> list[str]:
@@ -163,7 +158,11 @@ def _listed(source: Path, parse: Callable[[bytes, Path], list[str]]) -> list[str
         text = read_text_bytes(source)
     except OSError as error:
         raise SettingsError(f"{source}: The list cannot be read: {error.strerror}.") from error
-    return [resolve_listed_path(name, source.parent) for name in parse(text, source)]
+    names = [(name, source.parent / name) for name in parse(text, source)]
+    return [
+        str(beside) if not os.path.lexists(name) and os.path.lexists(beside) else name
+        for name, beside in names
+    ]
 
 
 def _lines(text: bytes, source: Path) -> list[str]:
@@ -187,26 +186,12 @@ def _column(text: bytes, source: Path) -> list[str]:
     names = [name.strip().lower() for name in header]
     found = [names.index(name) for name in PATH_COLUMNS if name in names]
     if not found and len(names) > 1:
-        raise SettingsError(
-            f"{source}: None of the columns is called {' or '.join(PATH_COLUMNS)}. Rename the "
-            "column of paths."
-        )
+        raise SettingsError(f"{source}: No column is called {' or '.join(PATH_COLUMNS)}.")
     column = found[0] if found else 0
     paths = [row[column] for row in rows if len(row) > column and row[column].strip()]
     if not paths:
         raise SettingsError(f"{source}: The table has no paths of films.")
     return paths
-
-
-def resolve_listed_path(name: str, folder: Path) -> str:
-    """Return a listed path, relative to the current folder or else to the folder of its list."""
-    beside = folder / name
-    return str(beside) if not os.path.lexists(name) and os.path.lexists(beside) else name
-
-
-def refuse_unlistable(error: OSError) -> NoReturn:
-    """Raise SettingsError for a folder that os.walk cannot list."""
-    raise SettingsError(f"{error.filename}: The folder cannot be listed: {error.strerror}.")
 
 
 def _in_folder(folder: str, leave_out: Sequence[Path]) -> list[str]:
@@ -227,8 +212,12 @@ def _walk(top: str, leave_out: Sequence[Path] = ()) -> Iterator[tuple[str, list[
 
     So are results of earlier runs and links to folders, which may form circles; this is logged.
     """
-    links = []
-    for parent, folders, files in os.walk(top, onerror=refuse_unlistable):
+
+    def refuse(error: OSError) -> NoReturn:
+        raise SettingsError(f"{error.filename}: The folder cannot be listed: {error.strerror}.")
+
+    links, others = [], [path for path in leave_out if path.exists()]
+    for parent, folders, files in os.walk(top, onerror=refuse):
         is_run = holds_run(parent)
         if is_run and parent != top:
             logger.info("%s: skipped, since it holds the results of an earlier run", parent)
@@ -240,20 +229,11 @@ def _walk(top: str, leave_out: Sequence[Path] = ()) -> Iterator[tuple[str, list[
             if not name.startswith(".") and not (is_run and name in FOLDERS)
         }
         links += [path for path in shown.values() if path.is_symlink()]
-        folders[:] = [name for name, path in shown.items() if not _is_any(path, leave_out)]
+        folders[:] = [name for name, path in shown.items() if not any(map(path.samefile, others))]
         yield parent, files
     if links:
-        logger.warning(
-            "%s: %d links to folders are not followed, such as %s. To include their films, name "
-            "the folders themselves.",
-            top,
-            len(links),
-            min(links),
-        )
-
-
-def _is_any(path: Path, others: Iterable[Path]) -> bool:
-    return any(other.exists() and path.samefile(other) for other in others)
+        said = "%s: %d links to folders are not followed, such as %s. Name them to include them."
+        logger.warning(said, top, len(links), min(links))
 
 
 def _matches(pattern: str) -> set[str]:

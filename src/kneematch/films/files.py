@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +29,7 @@ ABANDONED_S: Final = 86_400  # age at which a temporary file belongs to no runni
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 READERS: Final = 8  # threads; most of the time they wait for the disk
 PER_TASK: Final = 256  # files
+MAX_TEXT_BYTES: Final = 1 << 28  # for a list: a million paths of 268 characters
 
 _unfinished: set[Path] = set()  # temporary files that this process is writing
 
@@ -79,11 +79,7 @@ def make_folder(path: Path) -> None:
 
 
 def make_out_folder(path: Path) -> None:
-    """Make the folder that a user named for results, unless it is there.
-
-    Raises:
-        SettingsError: there is a file in its place, or it cannot be written to.
-    """
+    """Make the folder that a user named for results; raise SettingsError if this cannot be done."""
     try:
         make_folder(path)
     except (FileExistsError, NotADirectoryError) as error:
@@ -107,13 +103,9 @@ def remove_leftovers(*folders: Path) -> None:
         for path in folder.glob(f"{PREFIX}*-*"):
             process = re.match(rf"{re.escape(TEMPORARY)}(\d+)-", path.name)
             with suppress(FileNotFoundError):  # another run was faster
-                if is_abandoned(path) or (process and not _is_running(int(process[1]))):
+                abandoned = path.stat().st_mtime < time.time() - ABANDONED_S
+                if abandoned or (process and not _is_running(int(process[1]))):
                     path.unlink()
-
-
-def is_abandoned(path: Path) -> bool:
-    """Return whether a temporary file is so old that no process can be writing it."""
-    return path.stat().st_mtime < time.time() - ABANDONED_S
 
 
 def _is_running(process: int) -> bool:
@@ -151,13 +143,24 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
+def read_text_bytes(path: Path) -> bytes:
+    """Read a list, table or template; a device such as /dev/zero, which has no end, is refused.
+
+    Raises:
+        OSError: it cannot be read, or is too large.
+    """
+    with path.open("rb") as file:
+        content = file.read(MAX_TEXT_BYTES + 1)
+    if len(content) > MAX_TEXT_BYTES:
+        raise OSError(errno.EFBIG, f"more than {MAX_TEXT_BYTES >> 20} MB")
+    return content
+
+
 @contextmanager
 def writing(path: str | os.PathLike[str], advice: str = "") -> Iterator[None]:
-    """Turn an OSError into a SettingsError that names the file.
+    """Turn an OSError into a SettingsError that names the file, or `path` if the error names none.
 
-    Args:
-        path: the file or folder that is written, for errors that name none.
-        advice: a sentence for the end of the message.
+    A sentence of advice may follow at the end of the message.
     """
     try:
         yield
@@ -187,7 +190,7 @@ def file_versions(paths: Sequence[str], *, hashed: bool = False) -> list[FileVer
     parts = (paths[first : first + PER_TASK] for first in range(0, len(paths), PER_TASK))
     with ThreadPoolExecutor(READERS) as readers:
         found = readers.map(lambda part: [_version(path, hashed=hashed) for path in part], parts)
-        return list(chain.from_iterable(found))
+        return [version for part in found for version in part]
 
 
 def content_hash(path: str | os.PathLike[str]) -> str:

@@ -1,7 +1,9 @@
-"""Radiograph: the pixels of a film, mapped to [0, 1], and the parts of its header that are kept."""
+"""Radiograph, and what the readers of all its file formats share: limits, errors, grey levels."""
 
-from collections.abc import Iterable
-from contextlib import suppress
+import logging
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -9,8 +11,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from kneematch.errors import NotARadiograph
+from kneematch.errors import KneematchError, NotAnImage, NotARadiograph
 
+MAX_PIXELS: Final = 150_000_000  # twice a 43 x 43 cm film at 0.05 mm; Pillow's limit is 179 million
+MAX_BYTES: Final = 1 << 30  # size of a film's file
+IN_MEMORY: Final = Path("<pydicom Dataset>")  # in place of a file's path, for what is no file
+# Memory that reading may take. A good film holds at least a thirtieth of its pixels' bytes, so a
+# small file that needs much more than this was made to exhaust the memory.
+SMALL_FILE_MEMORY: Final = 768 << 20
+MEMORY_PER_FILE_BYTE: Final = 384  # in larger files; equal at 2 MB
 GREY_TOLERANCE: Final = 8 / 255  # share of full scale: JPEG's chroma rounding in a grey picture
 ROWS_AT_ONCE: Final = 64  # where an operation needs several bytes or passes per pixel
 FLOAT32: Final = np.finfo(np.float32)
@@ -46,16 +55,68 @@ class Radiograph:
         return height, width
 
 
+@contextmanager
+def silent() -> Iterator[None]:
+    """Drop remarks of pydicom and Pillow on odd headers, which may quote the patient."""
+
+    def drop(record: logging.LogRecord) -> bool:
+        return False
+
+    logger = logging.getLogger("pydicom")
+    logger.addFilter(drop)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            yield
+    finally:
+        logger.removeFilter(drop)
+
+
+@contextmanager
+def decoding(path: Path, kind: str) -> Iterator[None]:
+    """Turn what a decoder raises on broken input, which may be nearly anything, into NotAnImage.
+
+    The message leaves out the error's text and its traceback, which may quote the header and with
+    it the patient.
+    """
+    try:
+        yield
+    except (KneematchError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise NotAnImage(
+            f"{path}: The {kind} cannot be decoded. Copy or export it again."
+        ) from None
+
+
+def check_size(path: Path, height: int, width: int, bytes_per_px: int) -> None:
+    """Refuse sizes that no film has, before anything is decoded, which takes `bytes_per_px`."""
+    size = f"{path}: The picture has {height} x {width} pixels"
+    if height < 1 or width < 1:
+        raise NotARadiograph(f"{size}.")
+    if height * width > MAX_PIXELS:
+        raise NotARadiograph(f"{size}, more than the limit of {MAX_PIXELS // 10**6} million.")
+    needed, available = height * width * bytes_per_px, memory_budget(path)
+    if needed > available:
+        raise NotARadiograph(
+            f"{size} in a file of {path.stat().st_size} bytes. Decoding it would take "
+            f"{needed >> 20} MB of memory; the limit for this file is {available >> 20} MB."
+        )
+
+
+def memory_budget(path: Path) -> int:
+    """Return the bytes of memory that reading a file may take."""
+    size = MAX_BYTES if path == IN_MEMORY else path.stat().st_size
+    return max(SMALL_FILE_MEMORY, MEMORY_PER_FILE_BYTE * size)
+
+
 def grey_from_rgb(path: Path, bands: Iterable[NDArray[Any]], full_scale: int) -> NDArray[Any]:
     """Return the green channel (H, W) of a grey picture that is stored in colour.
 
     Args:
-        path: the file, for the error.
         bands: consecutive rows of the picture, (h, W, 3 or 4), in RGB or RGBA.
         full_scale: the value of white.
-
-    Raises:
-        NotARadiograph: red or blue differs from green.
     """
     green = []
     for band in bands:
@@ -79,28 +140,31 @@ def unit_range(
     does not depend on gain and offset.
 
     Args:
-        path: the file, for errors.
         pixels: (H, W), integers or floats, possibly read-only.
         inverted: whether the highest value is the darkest.
         padding: (H, W), where there is no film; neither all nor none.
     """
     lowest, highest = pixels.min(), pixels.max()  # NaN if any value is NaN
     if padding is not None:
-        film = ~padding
-        ends = pixels.min(where=film, initial=highest), pixels.max(where=film, initial=lowest)
-        lowest, highest = ends
+        lowest, highest = (
+            pixels.min(where=~padding, initial=highest),
+            pixels.max(where=~padding, initial=lowest),
+        )
     low, high = float(lowest), float(highest)
     if not np.isfinite([low, high]).all():
         raise NotARadiograph(f"{path}: Some pixels are NaN or infinite. Export it again.")
     if low >= high:
         raise NotARadiograph(f"{path}: Every pixel has the value {low:g}.")
     if not FLOAT32.tiny <= high - low <= FLOAT32.max:
-        raise NotARadiograph(
-            f"{path}: The pixels range from {low:g} to {high:g}, which does not fit 32-bit floats. "
-            "Rescale the values and export it again."
-        )
+        ends = f"from {low:g} to {high:g}"
+        raise NotARadiograph(f"{path}: Pixels {ends} do not fit 32-bit floats. Rescale them.")
     dark, span = (high, low - high) if inverted else (low, high - low)
-    unit = _new_film(pixels.shape)
+    unit = np.empty(pixels.shape, np.float32)
+    if _pinned:
+        import torch
+
+        with suppress(RuntimeError):  # no more memory can be pinned
+            unit = torch.empty(pixels.shape, pin_memory=True).numpy()
     for start in range(0, len(pixels), ROWS_AT_ONCE):  # in the CPU's cache: two thirds of the time
         stored, band = (each[start : start + ROWS_AT_ONCE] for each in (pixels, unit))
         if pixels.dtype.itemsize <= 2:  # exact in float32
@@ -122,13 +186,3 @@ def pin_films() -> None:
     """Have films read into pinned memory from now on, which a GPU copies from directly."""
     global _pinned
     _pinned = True
-
-
-def _new_film(size: tuple[int, ...]) -> NDArray[np.float32]:
-    """Return an array for the pixels of a film."""
-    if _pinned:
-        import torch
-
-        with suppress(RuntimeError):  # no more memory can be pinned
-            return torch.empty(size, pin_memory=True).numpy()
-    return np.empty(size, np.float32)

@@ -16,13 +16,17 @@ from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsError, Unreadable
-from kneematch.films.limits import IN_MEMORY, MAX_BYTES, check_size, decoding, silent
 from kneematch.films.radiograph import (
     BOTH_KNEES,
+    IN_MEMORY,
     LATERALITIES,
+    MAX_BYTES,
     ROWS_AT_ONCE,
     Radiograph,
+    check_size,
+    decoding,
     grey_from_rgb,
+    silent,
     unit_range,
 )
 from kneematch.parallel import WorkerDied, call_in_child
@@ -66,9 +70,6 @@ def read_isolated(path: str | os.PathLike[str]) -> Radiograph:
     """Read a film like `read`; a native crash of its decoder becomes a FilmError.
 
     Compressed films are decoded in another process, unless this is a worker process already.
-
-    Raises:
-        FilmError: the film cannot be used.
     """
     if multiprocessing.parent_process() is not None or is_uncompressed(path):
         return read(path)
@@ -95,9 +96,8 @@ def to_film_error(path: str, error: Exception) -> FilmError:
     """
     if isinstance(error, FilmError):
         return error
-    return FilmError(
-        f"{path}: An unexpected {type(error).__name__} occurred. Please report this bug."
-    )
+    kind = type(error).__name__
+    return FilmError(f"{path}: An unexpected {kind} occurred. Please report this bug.")
 
 
 def is_dataset(film: object) -> "TypeIs[Dataset]":
@@ -109,22 +109,13 @@ def is_dataset(film: object) -> "TypeIs[Dataset]":
 def radiograph_from_array(
     pixels: NDArray[Any], *, mm_per_px: float | None = None, laterality: str | None = None
 ) -> Radiograph:
-    """Return the film in an array of grey levels, bones bright.
+    """Return the film in an array (H, W) of grey levels of any range, bones bright.
 
-    Args:
-        pixels: (H, W), integers or floats of any range.
-        mm_per_px: the pixel spacing.
-        laterality: the patient's side, "R" or "L", of a film of one knee, or "B" for both.
-
-    Raises:
-        NotARadiograph: the array is not one frame of grey levels that differ.
-        SettingsError: spacing or laterality make no sense.
+    `laterality` is the patient's side, "R" or "L", of a film of one knee, or "B" for both.
     """
     if pixels.ndim != 2 or pixels.size == 0 or pixels.dtype.kind not in "uif":
-        raise NotARadiograph(
-            f"An array of shape {pixels.shape} and type {pixels.dtype} is not a film. "
-            "Give numbers of shape (height, width)."
-        )
+        kind = f"shape {pixels.shape} and type {pixels.dtype}"
+        raise NotARadiograph(f"An array of {kind} is not a film; give numbers (height, width).")
     if mm_per_px is not None and not 0 < mm_per_px < float("inf"):
         raise SettingsError(f"mm_per_px is {mm_per_px}, but must be greater than 0.")
     if laterality not in (None, *LATERALITIES, BOTH_KNEES):
@@ -134,11 +125,7 @@ def radiograph_from_array(
 
 
 def radiograph_from_dataset(dataset: "Dataset") -> Radiograph:
-    """Return the film in a pydicom Dataset, by way of the bytes that its file would have.
-
-    Raises:
-        FilmError: as for a file.
-    """
+    """Return the film in a pydicom Dataset, by way of the bytes that its file would have."""
     from kneematch.films.dicom import read_dicom
 
     file = io.BytesIO()
@@ -155,13 +142,8 @@ def radiograph_from_dataset(dataset: "Dataset") -> Radiograph:
 def read_header(path: str | os.PathLike[str], *keywords: str) -> "Dataset | None":
     """Read the header of a DICOM file within the limits that `read` has; None for other files.
 
-    Args:
-        path: the file.
-        keywords: the elements needed, such as "SeriesDescription"; reading stops behind the last
-            of them. Without any, all elements before the pixels are read.
-
-    Raises:
-        FilmError: as `read`.
+    Reading stops behind the last of the keywords, such as "SeriesDescription"; without any, all
+    elements before the pixels are read.
     """
     where = Path(path)
     with _opened(where) as file:
@@ -225,31 +207,31 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         if state.st_size == 0:
             raise NotAnImage(f"{path}: The file is empty.")
         if state.st_size > MAX_BYTES:
-            raise NotARadiograph(
-                f"{path}: The file has {state.st_size} bytes, more than the limit of 1 GB."
-            )
+            raise NotARadiograph(f"{path}: The file has {state.st_size} bytes; the limit is 1 GB.")
         with path.open("rb") as file, silent():
             yield file
     except OSError as error:
         raise Unreadable(f"{path}: {error.strerror or error}.") from error
     except MemoryError as error:
-        raise Unreadable(
-            f"{path}: There is not enough memory to read it. Free some or use fewer workers."
-        ) from error
+        advice = "Free some or use fewer workers."
+        raise Unreadable(f"{path}: There is not enough memory to read it. {advice}") from error
 
 
 def _read_picture(file: BinaryIO, path: Path) -> Radiograph:
     """Read a PNG, JPEG or TIFF that is open at its beginning; it has no spacing, side or view."""
     with decoding(path, "picture"):
-        image = _open_picture(file, path)
+        try:
+            image = Image.open(file, formats=PICTURE_FORMATS)
+        except Image.DecompressionBombError:
+            raise NotARadiograph(f"{path}: The picture has more pixels than any film.") from None
+        except UnidentifiedImageError:
+            raise NotAnImage(f"{path}: The file is neither DICOM nor PNG, JPEG or TIFF.") from None
     with image, decoding(path, f"{image.format} picture"):
         check_size(path, image.height, image.width, PICTURE_BYTES_PER_PX)
         if getattr(image, "n_frames", 1) > 1:
             raise NotARadiograph(f"{path}: The file has more than one frame. Save the film alone.")
         if image.mode == "1":
-            raise NotARadiograph(
-                f"{path}: The picture has 1 bit per pixel. Export it as greyscale."
-            )
+            raise NotARadiograph(f"{path}: The picture has 1 bit a pixel. Export it as greyscale.")
         image.load()
         if image.mode in GREY_MODES:
             pixels = np.asarray(image)
@@ -260,15 +242,6 @@ def _read_picture(file: BinaryIO, path: Path) -> Radiograph:
         tags = getattr(image, "tag_v2", {})
         inverted = image.mode != "L" and tags.get(TIFF_PHOTOMETRIC) == TIFF_WHITE_IS_ZERO
     return Radiograph(unit_range(path, pixels, inverted=inverted))
-
-
-def _open_picture(file: BinaryIO, path: Path) -> Image.Image:
-    try:
-        return Image.open(file, formats=PICTURE_FORMATS)
-    except Image.DecompressionBombError:
-        raise NotARadiograph(f"{path}: The picture has more pixels than any film.") from None
-    except UnidentifiedImageError:
-        raise NotAnImage(f"{path}: The file is neither DICOM nor PNG, JPEG or TIFF.") from None
 
 
 def _rgba_bands(image: Image.Image, path: Path) -> Iterator[NDArray[np.uint8]]:

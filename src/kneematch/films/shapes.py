@@ -15,8 +15,8 @@ from pathlib import Path, PurePath
 from typing import Any, Final
 
 from kneematch.errors import TemplateError
-from kneematch.films.files import write_file
-from kneematch.films.limits import read_text_bytes
+from kneematch.films.annotation import reading
+from kneematch.films.files import read_text_bytes, write_file
 from kneematch.films.radiograph import Point
 
 MARKUPS, POINTS = ".mrk.json", ".pts"  # suffixes
@@ -26,15 +26,7 @@ SCHEMA: Final = (
 )
 logger = logging.getLogger("kneematch")
 
-# What broken files raise; the last one from numbers of hundreds of digits.
-NOT_UNDERSTOOD: Final = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    RecursionError,
-    OverflowError,
-)
+
 CENTRE_PX: Final = 0.5  # centre of the first pixel
 DECIMALS: Final = 4
 
@@ -65,7 +57,7 @@ def read_shapes(
     point_names: Sequence[str] = (),
     points_in_mm: bool = False,
 ) -> list[Shape]:
-    """Return the shapes that were drawn on a film.
+    """Return the shapes that were drawn on a film; raise TemplateError for other files.
 
     Args:
         path: a COCO or VIA file (.json), a Slicer file (.mrk.json), or a .pts file.
@@ -73,25 +65,19 @@ def read_shapes(
         mm_per_px: pixel spacing of the film; without it, millimetres are taken for pixels.
         point_names: names of the points of a .pts file, which has none; default: point_1, ...
         points_in_mm: whether a .pts file is in millimetres.
-
-    Raises:
-        TemplateError: the file cannot be read, or is of another format.
     """
     path, spacing = Path(path), mm_per_px or 1.0
-    try:
+    with reading(path, f"valid COCO, VIA, {MARKUPS} or {POINTS}"):
         text = read_text_bytes(path).decode("utf-8")
         if path.name.endswith(POINTS):
             unit_px = 1 / spacing if points_in_mm else 1.0
             return list(_from_points(text, point_names, unit_px))
-        return list(_from_json(json.loads(text), film, spacing))
-    except TemplateError as error:
-        raise TemplateError(f"{path}: {error}") from error
-    except OSError as error:
-        raise TemplateError(f"{path}: It cannot be read: {error.strerror}.") from error
-    except NOT_UNDERSTOOD as error:
-        raise TemplateError(
-            f"{path}: The file is not valid COCO, VIA, {MARKUPS} or {POINTS}. Export it again."
-        ) from error
+        data = json.loads(text)
+        if "markups" in data:
+            return list(_from_markups(data, spacing))
+        if "annotations" in data:
+            return list(_from_coco(data, film))
+        return list(_from_via(data.get("_via_img_metadata", data), film))
 
 
 def write_markups(
@@ -128,14 +114,6 @@ def _write(path: Path, text: str) -> None:
     content = f"{text}\n".encode()
     if not path.exists() or path.read_bytes() != content:
         write_file(path, content)
-
-
-def _from_json(data: Any, film: str, spacing: float) -> Iterator[Shape]:
-    if "markups" in data:
-        return _from_markups(data, spacing)
-    if "annotations" in data:
-        return _from_coco(data, film)
-    return _from_via(data.get("_via_img_metadata", data), film)
 
 
 def _from_coco(data: Any, film: str) -> Iterator[Shape]:

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kneematch.errors import NotARadiograph
-from kneematch.films.limits import decoding, silent
-from kneematch.films.radiograph import Radiograph
+from kneematch.films.radiograph import Radiograph, decoding, silent
 from kneematch.films.read import read_header, read_isolated
 from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split, split_lines
@@ -49,7 +48,7 @@ def describe(path: str | os.PathLike[str]) -> tuple[Radiograph, dict[str, Any]]:
 
 def _dicom_storage(path: Path) -> str | None:
     """Return the bits of a DICOM file's pixels in words; None for other files."""
-    from kneematch.films.dicom_header import header_number
+    from kneematch.films.dicom import header_number
 
     tags = ("BitsStored", "BitsAllocated")
     header = read_header(path, *tags)

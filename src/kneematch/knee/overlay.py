@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR, Colour, to_grey8
+from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR, Colour, to_grey8
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import remove_leftovers
+from kneematch.films.pictures import is_own_picture
 from kneematch.films.run_folder import FOLDERS, REPORT, RUN, find_root
-from kneematch.films.write import is_own_picture
 from kneematch.knee.decision import Decision
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from kneematch.films.files import make_folder
+from kneematch.films.pictures import save_picture, write_png16
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import is_dicom, to_film_error
 from kneematch.films.run_folder import CROPS, DICOM, LANDMARKS, OVERLAYS
 from kneematch.films.shapes import MARKUPS, POINTS, write_markups, write_points
-from kneematch.films.write import save_picture, write_png16
 from kneematch.knee.crop import CropSize, assumed_spacing, cut, place
 from kneematch.knee.overlay import draw_detections
 from kneematch.paper.split import SIDES

@@ -25,8 +25,7 @@ from kneematch.films.files import (
 )
 from kneematch.films.read import is_uncompressed
 from kneematch.films.run_folder import FOLDERS, JOURNAL, REPORT, RUN, RUN_DATABASE, THUMBNAILS
-from kneematch.memory import keep_memory, release_memory
-from kneematch.parallel import choose_workers, start_early
+from kneematch.parallel import choose_workers, keep_memory, release_memory, start_early
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, Fingerprint
 
@@ -109,7 +108,7 @@ def detect_folder(
     with connection as cluster:
         plan = _make_plan(len(paths), out, config, cluster)
         if plan.config.sheet is not None:
-            from kneematch.films.write import check_picture_path
+            from kneematch.films.pictures import check_picture_path
 
             check_picture_path(plan.config.sheet, paths, out=out)
         with _open_run(plan) as run, one_thread():

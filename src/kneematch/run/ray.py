@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from kneematch.errors import SettingsError, missing_extra
-from kneematch.memory import keep_memory
+from kneematch.parallel import keep_memory
 from kneematch.run.film_record import FilmRecord
 from kneematch.run.visit import Visit
 from kneematch.run.workers import Films, chunks, load_worker, visit_in_worker

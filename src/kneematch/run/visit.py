@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kneematch.errors import FilmError, NoFrontalKnee
-from kneematch.films.display import thumbnail
+from kneematch.films.pictures import thumbnail
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated, to_film_error
 from kneematch.knee.decision import apply_decisions

@@ -15,8 +15,8 @@ from torch import Tensor
 from kneematch.errors import TemplateError
 from kneematch.films.annotation import Annotation
 from kneematch.films.csv_text import write_csv
-from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR
 from kneematch.films.files import atomic_write
+from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR
 from kneematch.knee.detector import Detector
 from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.paper.algorithm2 import ENLARGE, PHASES, Networks

@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from kneematch.errors import FilmError, TemplateError
 from kneematch.films.annotation import SUFFIX, Annotation, save_annotation
-from kneematch.films.display import data_url
 from kneematch.films.files import check_suffix
+from kneematch.films.pictures import data_url
 from kneematch.knee.detector import Detector
 from kneematch.knee.overlay import draw_detections
 from kneematch.web.annotation_session import (

@@ -21,7 +21,7 @@ from kneematch.films.annotation import (
     find_plateau_margins,
     load_annotation,
 )
-from kneematch.films.display import data_url, to_grey8
+from kneematch.films.pictures import data_url, to_grey8
 from kneematch.films.radiograph import Point, Radiograph
 from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import film_tensor

@@ -7,7 +7,7 @@ from typing import Final
 
 from PIL import Image
 
-from kneematch.films.display import encode, to_grey8
+from kneematch.films.pictures import encode, to_grey8
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
 

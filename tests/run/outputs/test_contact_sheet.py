@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
+from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import split_lines

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from kneematch.films.display import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
+from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR, to_grey8
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.overlay import draw_detections

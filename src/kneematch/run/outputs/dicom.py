@@ -12,10 +12,9 @@ from pydicom import Dataset
 from pydicom.valuerep import DA, TM
 
 from kneematch.errors import FilmError
-from kneematch.films.dicom_header import BAD_ELEMENT, PATIENT_AND_STUDY, header_text, header_value
+from kneematch.films.dicom import BAD_ELEMENT, PATIENT_AND_STUDY, header_text, header_value
 from kneematch.films.files import atomic_write
-from kneematch.films.limits import silent
-from kneematch.films.radiograph import Radiograph
+from kneematch.films.radiograph import Radiograph, silent
 from kneematch.films.read import read_header
 from kneematch.knee.detection import Detection
 from kneematch.run.artifacts import PICTURE, REPORT, STATE

@@ -15,7 +15,7 @@ from pydicom import Dataset
 from pydicom.multival import MultiValue
 from pydicom.uid import JPEGBaseline8Bit
 
-from kneematch.films.dicom_header import header_value, lowest_is_white
+from kneematch.films.dicom import header_value, lowest_is_white
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
 from kneematch.knee.overlay import COLOURS, draw_detections, label_text

@@ -168,7 +168,7 @@ def _warn(run: Run, config: DetectConfig, landmarks: Sequence[str], counts: Coun
 
 def draw_sheet(run: Run, path: Path) -> None:
     """Draw the first films with knees side by side, if there are any."""
-    from kneematch.films.write import save_picture
+    from kneematch.films.pictures import save_picture
     from kneematch.run.outputs.contact_sheet import contact_sheet, draw_thumbnail
 
     first = islice((film for film in run.records() if film.kept), SHEET_COLUMNS * SHEET_ROWS)

@@ -1,4 +1,4 @@
-"""`kneematch train`: train a model for one's own template, or tune the outline network."""
+"""`kneematch train` and `kneematch evaluate`: make models, and compare methods."""
 
 from dataclasses import fields, replace
 from functools import partial
@@ -8,20 +8,31 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kneematch.cli.options import Log, Quiet, Root, config_options
+from kneematch.cli.options import Log, OutFolder, Quiet, Root, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
+    print_first_errors,
     print_result,
+    print_table,
     shown,
     stopping_cleanly,
     writing,
 )
 from kneematch.errors import SettingsError
+from kneematch.evaluation.config import RUNS, EvaluateConfig
 from kneematch.options import INPUT, METHOD, OUTPUT
 from kneematch.training.config import TrainConfig
 
 TUNING_OPTIONS: Final = ("device", "seed", "force")  # which apply to the outline network, too
+# Tables to print, and the columns that a terminal has room for.
+PRINTED: Final[dict[str, tuple[str, ...] | None]] = {
+    "losses": ("method", "films", "left + right loss", "standard error", "ms a film"),
+    "accuracy": ("method", "source", "knees", "mean IoU", "recall at 0.75", "margins, median %"),
+    "distances": None,  # all
+    "templates": ("template", "round trip, median %", "mean loss on the others", "mean IoU"),
+}
+MOST_REASONS: Final = 10
 
 _input: Any = partial(typer.Option, rich_help_panel=INPUT)
 
@@ -135,3 +146,35 @@ def _refuse_others(config: TrainConfig, films: list[str] | None, template: Path 
     given += ["FILMS"] * bool(films) + ["--template"] * (template is not None)
     if given:
         raise SettingsError(f"{', '.join(given)}: no effect with --outlines or --masks.")
+
+
+@config_options(EvaluateConfig)
+def evaluate(
+    out: OutFolder,
+    config: EvaluateConfig,
+    films: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILMS", help="Films, folders, patterns or @list.txt."),
+    ] = None,
+    quiet: Quiet = False,
+    log: Log = None,
+) -> None:
+    """Compare methods on films: loss, time and, with labels, accuracy.
+
+    evaluation.md has all tables and figures; the tables are also written as CSV. Every method's own
+    run, as of `kneematch detect`, is in runs/METHOD.
+    """
+    from kneematch.evaluation import run
+
+    progress = choose_messages(quiet=quiet, log=log)
+    with stopping_cleanly(out / RUNS), writing(out):
+        result = run.evaluate(films or [], out, config, progress=progress)
+    reasons = list(result.failed.values())
+    print_first_errors(reasons[:MOST_REASONS], len(reasons), f"failed: {shown(result.page)}")
+    if not quiet:
+        for name, columns in PRINTED.items():
+            if table := result.table(name):
+                print_table(table, columns)
+        typer.echo(shown(result.page))
+    if result.failed:
+        raise typer.Exit(SOME_FAILED)

@@ -1,0 +1,91 @@
+"""A phantom that is written reads back as it was, and its header says nothing false."""
+
+from pathlib import Path
+
+import numpy as np
+import pydicom
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from kneematch.films.read import read
+from kneephantoms.files import write_dicom, write_png16
+
+GRADIENT = np.linspace(0, 1, 50 * 70, dtype=np.float32).reshape(50, 70)
+TYPE_1 = (
+    "SOPClassUID SOPInstanceUID StudyInstanceUID SeriesInstanceUID Modality ImageType "
+    "PresentationIntentType ImageLaterality ImagerPixelSpacing SamplesPerPixel Rows Columns "
+    "PhotometricInterpretation BitsAllocated BitsStored HighBit PixelRepresentation PixelData "
+    "PixelIntensityRelationship PixelIntensityRelationshipSign RescaleIntercept RescaleSlope "
+    "RescaleType PresentationLUTShape LossyImageCompression BurnedInAnnotation WindowCenter "
+    "WindowWidth PatientOrientation"
+)
+TYPE_2 = (
+    "PatientName PatientID PatientBirthDate PatientSex StudyDate StudyTime StudyID "
+    "AccessionNumber ReferringPhysicianName SeriesNumber InstanceNumber Manufacturer "
+    "DetectorType AnatomicRegionSequence AcquisitionContextSequence"
+)
+
+
+@pytest.mark.parametrize(("bits", "monochrome1"), [(8, False), (10, True), (12, True), (16, False)])
+def test_write_dicom_reads_back_within_half_a_level(
+    tmp_path: Path, bits: int, monochrome1: bool
+) -> None:
+    path = tmp_path / "film.dcm"
+    known = {"laterality": "R", "view": "AP", "series": "Knie, Köln"}
+    write_dicom(path, GRADIENT, mm_per_px=1 / 7, bits=bits, monochrome1=monochrome1, **known)  # type: ignore[arg-type]
+    film, dataset = read(path), pydicom.dcmread(path)
+    assert np.abs(film.pixels - GRADIENT).max() <= 0.51 / (2**bits - 1)
+    assert film.polarity_tag == ("MONOCHROME1" if monochrome1 else "MONOCHROME2")
+    assert dataset.PresentationLUTShape == ("INVERSE" if monochrome1 else "IDENTITY")
+    assert dataset.PixelIntensityRelationshipSign == (1 if monochrome1 else -1)
+    assert film.mm_per_px == pytest.approx(1 / 7, rel=1e-9)
+    assert {name: getattr(film, name) for name in known} == known
+
+
+@given(levels=arrays(np.uint16, (3, 5), elements=st.integers(0, 4095)))
+@settings(max_examples=25, deadline=None)
+def test_write_dicom_is_exact_for_levels_that_fill_the_range(
+    tmp_path_factory: pytest.TempPathFactory, levels: np.ndarray
+) -> None:
+    levels[0, 0], levels[2, 4] = 0, 4095
+    path = tmp_path_factory.mktemp("levels") / "film.dcm"
+    pixels = levels.astype(np.float32) / np.float32(4095)
+    write_dicom(path, pixels, mm_per_px=None, laterality=None, view=None)
+    film = read(path)
+    np.testing.assert_array_equal(film.pixels, pixels)
+    assert film.mm_per_px is film.laterality is film.view is film.series is None
+
+
+def test_write_dicom_has_what_the_standard_requires(tmp_path: Path) -> None:
+    path = tmp_path / "film.dcm"
+    write_dicom(path, GRADIENT, mm_per_px=0.1, laterality="B")
+    dataset = pydicom.dcmread(path)  # warnings are errors, so each value fits its kind
+    assert dataset.SOPClassUID.name == "Digital X-Ray Image Storage - For Presentation"
+    for keyword in TYPE_1.split():
+        assert dataset.get(keyword) not in (None, ""), keyword
+    for keyword in TYPE_2.split():
+        assert keyword in dataset, keyword
+    assert str(dataset.PatientName) == "Phantom^Synthetic"
+
+
+def test_write_dicom_is_reproducible_with_entropy(tmp_path: Path) -> None:
+    contents = {}
+    for name, entropy in {"a": "seed 1", "b": "seed 1", "c": "seed 2", "d": None}.items():
+        write_dicom(tmp_path / name, GRADIENT, mm_per_px=0.1, laterality="B", entropy=entropy)
+        contents[name] = (tmp_path / name).read_bytes()
+    assert contents["a"] == contents["b"]
+    assert len(set(contents.values())) == 3
+
+
+def test_write_refuses_pixels_outside_the_unit_range_and_odd_depths(tmp_path: Path) -> None:
+    for pixels in (GRADIENT + 0.1, GRADIENT - 0.1, GRADIENT[:0], GRADIENT[None]):
+        with pytest.raises(ValueError, match="pixels"):
+            write_png16(tmp_path / "film.png", pixels)
+        with pytest.raises(ValueError, match="pixels"):
+            write_dicom(tmp_path / "film.dcm", pixels, mm_per_px=0.1, laterality="B")
+    for bits in (7, 17):
+        with pytest.raises(ValueError, match=f"{bits} bits"):
+            write_dicom(tmp_path / "film", GRADIENT, mm_per_px=0.1, laterality="B", bits=bits)
+    assert list(tmp_path.iterdir()) == []
