@@ -9,7 +9,6 @@ import numpy as np
 import pydicom
 import pytest
 import torch
-from kneematch.paper.problem import Problem
 from PIL import Image
 from torch import Tensor
 
@@ -23,10 +22,9 @@ from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.preparation import Preparation
 from kneematch.knee.quality import WRONG_SPACING
-from kneematch.paper.energy import energy, paper_terms
-from kneematch.paper.pose import vector_from_pose
+from kneematch.knee.template import cut_template
+from kneematch.paper.energy import Problem, paper_problem
 from kneematch.paper.split import split
-from kneematch.paper.template import cut_template
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
 from phantom_films import radiograph
@@ -67,11 +65,10 @@ def detector_at(annotation: Annotation, pose: list[float] | None = None) -> Dete
     theta = own if pose is None else torch.tensor(pose)
 
     def find(problem: Problem) -> Tensor:
-        n, sides = problem.halves.shape[:2]
-        return vector_from_pose(theta.to(problem.halves), problem.height_ratio).expand(n, sides, 4)
+        return theta.to(problem.images).expand(*problem.images.shape[:2], 4)
 
     how = Preparation(locate=False, side_margin=0.0)
-    return Detector(template, find, "always", paper=True, preparation=how)
+    return Detector(template, find, "always", paper_problem, preparation=how)
 
 
 def as_gpu(detector: Detector, **options: Any) -> Detector:
@@ -143,7 +140,7 @@ def test_detector_states_the_papers_energy_for_both_knees(
     _, negative = detector.detect(replace(film, pixels=1 - film.pixels))
     halves = split(film_tensor(film)).pixels[None]
     _, theta = cut_template(film, annotation)
-    expected = energy(paper_terms(halves, detector.template), theta.expand(1, 2, 4))
+    expected = paper_problem(halves, detector.template).energy(theta.expand(1, 2, 4))
     assert left.energy == right.energy == pytest.approx(expected.item(), abs=1e-5)
     assert left.energy == pytest.approx(left.loss + right.loss, abs=1e-5)  # poses are alike
     assert (right.polarity, negative.polarity) == ("positive", "negative")
@@ -288,8 +285,8 @@ def test_detector_halves_a_batch_that_does_not_fit_into_memory(
     roomy, tried, room = detector_at(annotation), list[int](), [2]
 
     def short_of_memory(problem: Problem) -> Tensor:
-        tried.append(len(problem.halves))
-        if len(problem.halves) > room[0]:
+        tried.append(len(problem.images))
+        if len(problem.images) > room[0]:
             raise torch.OutOfMemoryError
         return roomy.solver(problem)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kneematch.paper.problem import make_problem
 from scipy.ndimage import gaussian_filter
 
 from kneematch.errors import SettingsError, TemplateError
@@ -16,10 +15,12 @@ from kneematch.films.annotation import Annotation, annotate
 from kneematch.knee.methods import ChosenSolver, check_method, choose_solver, read_template
 from kneematch.models.locator import VIEW_SIZE
 from kneematch.models.model_file import Model, builtin_model, load_model
+from kneematch.paper.energy import paper_problem
 from kneematch.paper.grid_search import grid_search
 from kneematch.paper.sliding_window import sliding_window
 from kneematch.paper.split import HALF_SIZE
 from kneematch.search.exhaustive_search import exhaustive_search
+from kneematch.search.robust_energy import robust_problem
 from kneematch.search.settings import NEURAL, SEARCHES, PaperSettings
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
@@ -90,7 +91,7 @@ def test_choose_solver_refines_what_the_networks_see(
     raw, refined = (
         choose(name, drawn, model, paper=paper) for name in ("neural", "neural+sharpen")
     )
-    problem = make_problem(image, raw.template, paper=paper)
+    problem = (paper_problem if paper else robust_problem)(image, raw.template)
     energies = [float(problem.energy(each.solver(problem))) for each in (raw, refined)]
     assert energies[1] < energies[0] < 0.2
 
@@ -124,7 +125,7 @@ def test_read_template_knows_where_it_was_drawn(drawn: Annotation, located: bool
     assert source.theta is not None
     assert source.view.shape == (VIEW_SIZE if located else HALF_SIZE)
     assert set(source.template.landmarks) == {"plateau_medial", "plateau_lateral"}
-    term = make_problem(source.view[None, None], source.template).terms[0]
+    term = robust_problem(source.view[None, None], source.template).terms[0]
     patch = term.patches(source.theta[None, None])[0, 0]
     assert np.corrcoef(patch.flatten(), source.template.image.flatten())[0, 1] > 0.999
     with pytest.raises(TemplateError, match=r"called centre"):

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kneematch.paper.problem import make_problem
 from torch import Tensor
 
 from kneematch.films.radiograph import Radiograph
@@ -33,8 +32,8 @@ from kneematch.knee.quality import (
 )
 from kneematch.knee.sides import Laterality
 from kneematch.models.locator import KneeLocation
-from kneematch.paper.pose import pose_from_vector
 from kneematch.sampling import View, rectangle_to_film
+from kneematch.search.robust_energy import robust_problem
 from kneephantoms import phantom
 from phantom_films import radiograph
 
@@ -201,8 +200,8 @@ def test_measure_quality_checks_only_films_whose_match_is_doubtful() -> None:
 
     films = prepare([radiograph(phantom(6, size=(600, 720))), NOISE], Preparation(locate=False))
     halves = torch.stack([film.images.pixels for film in films if isinstance(film, PreparedFilm)])
-    posed = make_problem(halves, detector.template)
-    theta = pose_from_vector(detector.solver(posed), posed.height_ratio)
+    posed = robust_problem(halves, detector.template)
+    theta = detector.solver(posed)
     found = measure_quality(posed, theta, check, neural=True)  # type: ignore[arg-type]
     assert found.mismatch[0].max() < CERTAIN_MISMATCH < found.mismatch[1].max()
     assert found.network_distance is not None
