@@ -27,13 +27,12 @@ from kneematch.films.read import (
     to_film_error,
 )
 from kneematch.knee.detection import Detection
-from kneematch.knee.knee_images import SIDE_MARGIN
 from kneematch.knee.methods import check_method, choose_solver, needs_model
 from kneematch.knee.preparation import Preparation, PreparedFilm, prepare
 from kneematch.knee.quality import Quality, cut_by_edge, measure_quality, sides_differ
 from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.two_stage import ConsistencyCheck
-from kneematch.paper.energy import MakeProblem, Solver, paper_problem
+from kneematch.paper.energy import MakeProblem, Solver
 from kneematch.paper.pose import pose_matrix
 from kneematch.paper.split import LEFT, RIGHT, SIDES
 from kneematch.paper.template import Template
@@ -113,19 +112,23 @@ class Detector:
         chosen = choose_solver(
             method, template, loaded, paper=paper, device=device, settings=paper_settings
         )
-        cut = chosen.template.to(torch.empty(0, device=device))
-        films = 1 if device == "cpu" else batch_size or GPU_BATCH
         how = Preparation(
             locate=chosen.method == LOCATOR,
             knees=knees,
-            side_margin=0.0 if paper else SIDE_MARGIN,
+            side_margin=chosen.side_margin,
             left_is=left_is,
             device=device if chosen.method == LOCATOR else "cpu",
             precise=device != "cpu",
         )
-        make_problem = paper_problem if paper else robust_problem
         return cls(
-            cut, chosen.solver, chosen.method, make_problem, device, films, chosen.check, how
+            chosen.template.to(torch.empty(0, device=device)),
+            chosen.solver,
+            chosen.method,
+            chosen.make_problem,
+            device,
+            1 if device == "cpu" else batch_size or GPU_BATCH,
+            chosen.check,
+            how,
         )
 
     @overload  # a str is an iterable of str, too; it is one film

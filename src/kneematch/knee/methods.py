@@ -1,32 +1,32 @@
-"""The methods by name, and the solver that each of them stands for."""
+"""The methods by name, and the parts that each of them consists of."""
 
 import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from torch import Tensor
 
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.films.annotation import Annotation, Box, annotation_problems, load_annotation
-from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
-from kneematch.knee.knee_images import film_tensor, knee_images
+from kneematch.knee.knee_images import SIDE_MARGIN, film_tensor, knee_images
 from kneematch.knee.template import annotated_half, cut_from_view
 from kneematch.models.locator import VIEW_SIZE, KneeLocation, builtin_locator, locate_knees
 from kneematch.models.model_file import Model
 from kneematch.models.template_transfer import transfer_template
 from kneematch.models.two_stage import ConsistencyCheck, network_solver, paper_solver
 from kneematch.paper.algorithm2 import enlarged_size
-from kneematch.paper.energy import Refiner, Solver
+from kneematch.paper.energy import MakeProblem, Refiner, Solver, paper_problem
 from kneematch.paper.sharpening import sharpen
 from kneematch.paper.split import HALF_SIZE, LEFT, SIDES
 from kneematch.paper.template import Template
 from kneematch.sampling import View
 from kneematch.search.anchored_refinement import PRIOR_WEIGHT, QUICK_LEVELS, refine_anchored
 from kneematch.search.pyramid import resize_template
+from kneematch.search.robust_energy import robust_problem
 from kneematch.search.settings import (
     AUTO,
     DEFAULT_SETTINGS,
@@ -40,46 +40,44 @@ from kneematch.search.settings import (
 # Chosen with the networks of version 0.1: with PRIOR_WEIGHT the margins' median error was 1.25
 # instead of 1.05 % on 30 phantoms, and 1.80 instead of 1.65 % on the labelled films.
 OWN_PRIOR_WEIGHT: Final = 400.0
-REDUCTION: Final = VIEW_SIZE[0] / HALF_SIZE[0]  # of the size of a template, for views
+REDUCTION: Final = VIEW_SIZE[0] / HALF_SIZE[0]  # size of a template in views over that in halves
 
-DrawnTemplate = str | os.PathLike[str] | Annotation
+TemplateFile = str | os.PathLike[str] | Annotation
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TemplateSource:
-    """A template and, if it was drawn on a film rather than learnt, where."""
+class DrawnTemplate(NamedTuple):
+    """A template and where it was drawn."""
 
     template: Template
-    view: Tensor | None = None  # (H, W), the image of a knee that it was drawn on
-    theta: Tensor | None = None  # (4,), its pose there
+    image: Tensor  # (H, W), the image of the knee
+    theta: Tensor  # (4,), the template's pose in it
 
 
-def read_template(template: DrawnTemplate, *, located: bool) -> TemplateSource:
+def read_template(template: TemplateFile, *, located: bool) -> DrawnTemplate:
     """Cut the fine box of an annotation, or of a template.json, out of its film.
 
-    Args:
-        template: the annotation or its file.
-        located: cut it out of the view around the located knee, instead of the film's half.
+    `located` cuts it out of the view around the located knee instead of the film's half.
+
+    Raises:
+        TemplateError: the box cannot serve as a template, or has no located knee in it.
     """
     drawn = template if isinstance(template, Annotation) else load_annotation(str(template))
     for _, problem in annotation_problems(drawn):
         raise TemplateError(f"{drawn.film}: {problem}")
     film = read_isolated(drawn.film)
-    view = _located_view(film, drawn) if located else annotated_half(film, drawn)
+    if located:
+        pixels = film_tensor(film)
+        knee = knee_in_box(locate_knees([pixels], builtin_locator())[0], drawn.fine)
+        if knee is None or knee.mirrored != (drawn.side == SIDES[LEFT]):
+            raise TemplateError(
+                f"{drawn.film}: The network sees no tibial plateau whose middle lies in the fine "
+                "box. Draw the box around it, or use detect --method search."
+            )
+        view = view_of_knee(pixels, knee)
+    else:
+        view = annotated_half(film, drawn)
     cut, theta = cut_from_view(view, drawn)
-    return TemplateSource(cut, view.pixels, theta)
-
-
-def _located_view(film: Radiograph, drawn: Annotation) -> View:
-    """Return the view around the knee that a fine box was drawn on."""
-    pixels = film_tensor(film)
-    knee = knee_in_box(locate_knees([pixels], builtin_locator())[0], drawn.fine)
-    if knee is None or knee.mirrored != (drawn.side == SIDES[LEFT]):
-        raise TemplateError(
-            f"{drawn.film}: no tibial plateau that the network sees has its middle in the fine "
-            "box; expected one; draw the box around it, or do without (detect --method search)"
-        )
-    return view_of_knee(pixels, knee)
+    return DrawnTemplate(cut, view.pixels, theta)
 
 
 def knee_in_box(knees: Iterable[KneeLocation], box: Box) -> KneeLocation | None:
@@ -94,20 +92,28 @@ def view_of_knee(pixels: Tensor, knee: KneeLocation) -> View:
     return View(views.pixels[0], views.to_film[0])
 
 
+def template_for_views(template: Template) -> Template:
+    """Return a template of halves at the resolution of views, which is lower."""
+    rows, columns = (max(round(REDUCTION * side), 1) for side in template.size)
+    return resize_template(template, (rows, columns))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ChosenSolver:
-    """A template, a solver for it, the method's name, and the check for what it finds."""
+    """The parts of a method: all that a detector needs, apart from the film."""
 
     template: Template
     method: str
     solver: Solver
-    check: ConsistencyCheck | None = None
+    make_problem: MakeProblem  # says which energy is minimised
+    side_margin: float  # how far halves go past the film, as a share of its width
+    check: ConsistencyCheck | None
 
 
 def check_method(name: str) -> None:
     """Raise SettingsError unless a method has this name."""
     if name not in METHODS:
-        raise SettingsError(f"method {name!r}; expected one of {', '.join(METHODS)}")
+        raise SettingsError(f"There is no method {name!r}. Choose one of {', '.join(METHODS)}.")
 
 
 def needs_model(has_template: bool, method: str, *, paper: bool, check: bool = True) -> bool:
@@ -117,73 +123,71 @@ def needs_model(has_template: bool, method: str, *, paper: bool, check: bool = T
 
 def choose_solver(
     method: str,
-    template: DrawnTemplate | None,
+    template: TemplateFile | None,
     model: Model | None,
     *,
     paper: bool,
     device: str,
     settings: PaperSettings = DEFAULT_SETTINGS,
 ) -> ChosenSolver:
-    """Return the solver of a method; "auto" needs networks that see the template's knee."""
+    """Return the parts of a method; "auto" takes the first one that can find the template.
 
-    def neural(name: str) -> ChosenSolver:
-        if model is None:
-            raise SettingsError(f"no model; expected one with the method {name}; give one")
-        source = _source(template, model, located=name == LOCATOR)
-        check = _make_check(source, model, device, located=name == LOCATOR, float32=paper)
-        # In views of located knees their own template is not refined: with earlier networks,
-        # the mean IoU was 0.967 on the labelled films and 0.982 on 40 phantoms, refined or not.
-        as_it_is = name == "neural" or (name == LOCATOR and template is None and not paper)
-        refine = None if as_it_is else _refiner(settings, paper=paper, drawn=template is not None)
-        solver = network_solver(check.networks, refine)
-        if paper and refine is not None and name != LOCATOR:
-            solver = paper_solver(check.networks, enlarged_size(model.coarse_template), refine)
-        return ChosenSolver(source.template, name, solver, check)
-
-    if method == AUTO and paper:
-        method = "neural+sharpen"
-    if method in NEURAL:
-        return neural(method)
-    if method == AUTO:
+    Only here is it decided what the paper's method and the robust one differ in.
+    """
+    if method == AUTO and not paper:
         for name in (LOCATOR, "neural+sharpen"):
             with suppress(TemplateError):
-                return neural(name)
-        method = "search"
-    source, check = _source(template, model, located=False), None
-    if model is not None:
-        with suppress(TemplateError):
-            check = _make_check(source, model, device)
-    return ChosenSolver(source.template, method, _search(method, settings), check)
-
-
-def _refiner(settings: PaperSettings, *, paper: bool, drawn: bool) -> Refiner:
-    """Return the refinement of what networks found.
-
-    They are more accurate for the template that they were trained with than for a drawn one.
-    """
-    if paper:
-        return partial(sharpen, steps=settings.adam_steps, rate=settings.adam_rate)
-    prior_weight = PRIOR_WEIGHT if drawn else OWN_PRIOR_WEIGHT
-    return partial(refine_anchored, levels=QUICK_LEVELS, prior_weight=prior_weight)
-
-
-def _source(
-    template: DrawnTemplate | None, model: Model | None, *, located: bool
-) -> TemplateSource:
-    """Return the template to find: the drawn one, or else the model's own."""
+                return choose_solver(
+                    name, template, model, paper=False, device=device, settings=settings
+                )
+    if method == AUTO:
+        method = "neural+sharpen" if paper else "search"
+    located, drawn = method == LOCATOR, None
     if template is not None:
-        return read_template(template, located=located)
-    if model is None:
-        raise SettingsError("no template; expected a model or an annotation; give one")
-    return TemplateSource(
-        template_for_views(model.fine_template) if located else model.fine_template
-    )
+        drawn = read_template(template, located=located)
+        cut = drawn.template
+    elif model is not None:
+        cut = template_for_views(model.fine_template) if located else model.fine_template
+    else:
+        raise SettingsError("Without a model there must be a template to search for.")
+    check = None
+    if method not in NEURAL:
+        solver = _search(method, settings)
+        if model is not None:
+            with suppress(TemplateError):  # the networks see no knee where it was drawn
+                check = _make_check(model, drawn, device)
+    elif model is not None:
+        check = _make_check(model, drawn, device, located=located, float32=paper)
+        solver = _network_solver(method, model, check, settings, paper=paper, drawn=bool(drawn))
+    else:
+        raise SettingsError(f"The method {method} needs a model.")
+    make_problem = paper_problem if paper else robust_problem
+    return ChosenSolver(cut, method, solver, make_problem, 0.0 if paper else SIDE_MARGIN, check)
 
 
-def template_for_views(template: Template) -> Template:
-    """Return a template of halves at the resolution of views, which is lower."""
-    rows, columns = (max(round(REDUCTION * side), 1) for side in template.size)
-    return resize_template(template, (rows, columns))
+def _network_solver(
+    method: str,
+    model: Model,
+    check: ConsistencyCheck,
+    settings: PaperSettings,
+    *,
+    paper: bool,
+    drawn: bool,
+) -> Solver:
+    """Return a solver that takes what the networks find, refined unless that gains nothing."""
+    # In views of located knees their own template is not refined: with earlier networks, the
+    # mean IoU was 0.967 on the labelled films and 0.982 on 40 phantoms, refined or not.
+    if method == "neural" or (method == LOCATOR and not drawn and not paper):
+        return network_solver(check.networks)
+    if not paper:
+        # The networks are more accurate for their own template than for a drawn one.
+        prior_weight = PRIOR_WEIGHT if drawn else OWN_PRIOR_WEIGHT
+        refine: Refiner = partial(refine_anchored, levels=QUICK_LEVELS, prior_weight=prior_weight)
+        return network_solver(check.networks, refine)
+    refine = partial(sharpen, steps=settings.adam_steps, rate=settings.adam_rate)
+    if method == LOCATOR:
+        return network_solver(check.networks, refine)
+    return paper_solver(check.networks, enlarged_size(model.coarse_template), refine)
 
 
 def _search(name: str, settings: PaperSettings) -> Solver:
@@ -208,16 +212,20 @@ def _search(name: str, settings: PaperSettings) -> Solver:
 
 
 def _make_check(
-    source: TemplateSource,
     model: Model,
+    drawn: DrawnTemplate | None,
     device: str,
     *,
     located: bool = False,
     float32: bool = False,
 ) -> ConsistencyCheck:
-    """Return the consistency check, with the networks that find the template."""
+    """Return the consistency check, with the networks that find the template.
+
+    Raises:
+        TemplateError: the networks see no knee where the template was drawn.
+    """
     networks = model.networks(device, located=located, float32=float32)
-    if source.view is not None and source.theta is not None:
-        networks = transfer_template(networks, source.view.to(device), source.theta)
+    if drawn is not None:
+        networks = transfer_template(networks, drawn.image.to(device), drawn.theta)
     larger = model.coarse_template.size[1] / model.fine_template.size[1]
     return ConsistencyCheck(networks, larger)
