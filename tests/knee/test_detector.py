@@ -12,15 +12,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+import kneematch.knee.knee_images as module
 from kneematch.errors import FilmError, NoFrontalKnee, NotARadiograph, SettingsError, TemplateError
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
-from kneematch.knee import preparation
 from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
-from kneematch.knee.knee_images import film_tensor
-from kneematch.knee.preparation import Preparation
+from kneematch.knee.knee_images import Preparation, film_tensor
 from kneematch.knee.quality import WRONG_SPACING
 from kneematch.knee.template import cut_template
 from kneematch.paper.energy import Problem, paper_problem
@@ -56,7 +55,7 @@ def built_in() -> Detector:
 @pytest.fixture
 def no_markers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Films without the letters R and L."""
-    monkeypatch.setattr(preparation, "read_markers", lambda films: [()] * len(films))
+    monkeypatch.setattr(module, "read_markers", lambda films: [()] * len(films))
 
 
 def detector_at(annotation: Annotation, pose: list[float] | None = None) -> Detector:
@@ -336,6 +335,6 @@ def test_detector_does_not_blame_a_film_for_a_gpu(
     def broken(*arguments: object) -> NoReturn:
         raise RuntimeError("CUDA error: unspecified launch failure")
 
-    monkeypatch.setattr(preparation, "locate_knees", broken)
+    monkeypatch.setattr(module, "locate_knees", broken)
     with pytest.raises(RuntimeError, match="launch failure"):
         list(as_gpu(built_in, batch_size=4).detect_each([film] * 4))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.knee.landmarks import landmarks, texture_regions
+from kneematch.knee.measure import landmarks, texture_regions
 from kneematch.knee.outlines import Outlines
 
 TIBIA = np.array(

@@ -11,8 +11,13 @@ from torch import Tensor
 
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
-from kneematch.knee.knee_images import knee_images
-from kneematch.knee.preparation import Preparation, PreparedFilm, PreparedKnee, prepare
+from kneematch.knee.knee_images import (
+    Preparation,
+    PreparedFilm,
+    PreparedKnee,
+    knee_images,
+    prepare,
+)
 from kneematch.knee.quality import (
     ATYPICAL,
     CERTAIN_MISMATCH,
@@ -247,7 +252,7 @@ def test_detector_blames_a_difference_on_the_knee_that_is_doubtful(
         first, second = knees
         return knee_images(pixels, [first, replace(second, y=second.y + second.width)])
 
-    monkeypatch.setattr("kneematch.knee.preparation.knee_images", astray)
+    monkeypatch.setattr("kneematch.knee.knee_images.knee_images", astray)
     good, doubtful = detector.detect(ORDINARY)
     assert good.reasons == ()
     assert {ATYPICAL, SIDES_DIFFER} <= set(doubtful.review_reasons)

@@ -27,8 +27,8 @@ from kneematch.films.read import (
     to_film_error,
 )
 from kneematch.knee.detection import Detection
+from kneematch.knee.knee_images import Preparation, PreparedFilm, prepare
 from kneematch.knee.methods import check_method, choose_solver, needs_model
-from kneematch.knee.preparation import Preparation, PreparedFilm, prepare
 from kneematch.knee.quality import Quality, cut_by_edge, measure_quality, sides_differ
 from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.two_stage import ConsistencyCheck

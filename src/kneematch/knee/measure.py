@@ -1,9 +1,11 @@
-"""Measures of one knee's outlines, their uncertainties, and why one is left out.
+"""Measures, landmarks and texture regions of one knee's outlines.
 
 Joint-space widths are in percent of the tibial plateau's width, areas in percent of its square,
 angles in degrees; docs/measures.md defines them. Fixed locations: Duryea et al., "New
 radiographic-based surrogate outcome measures for osteoarthritis of the knee", Osteoarthritis and
-Cartilage 2003.
+Cartilage 2003. The sixteen landmarks, nine on the tibia and seven on the femur, are at the places
+of KNEEL (Tiulpin et al., "KNEEL: Knee anatomical landmark localization using hourglass networks",
+ICCV Workshops 2019).
 """
 
 import math
@@ -13,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kneematch.films.radiograph import Point
 from kneematch.knee.outlines import Array, Outlines
 
 WIDTH: Final = "pct"  # percent of the plateau's width
@@ -54,6 +57,31 @@ MAX_SD: Final = 2.0  # largest standard deviation of a width that is reported
 CROSSED: Final = -0.5  # a width below this is a mistake, and not bone on bone
 NEAR: Final = 0.025  # x to either side of a minimum that its standard deviation is taken over
 PLAUSIBLE: Final = (0.8, 1.25)  # width of the outlined plateau over that of the detected one
+
+# x from the medial margin (0) to the lateral one (1)
+TIBIA_LANDMARKS: Final = {
+    "tibia_medial_margin": 0.0,
+    "tibia_medial_plateau_outer": 0.15,
+    "tibia_medial_plateau_inner": 0.30,
+    "tibia_lateral_plateau_inner": 0.70,
+    "tibia_lateral_plateau_outer": 0.85,
+    "tibia_lateral_margin": 1.0,
+}
+FEMUR_LANDMARKS: Final = {
+    "femur_medial_condyle_outer": 0.08,
+    "femur_medial_condyle_middle": 0.20,
+    "femur_medial_condyle_inner": 0.33,
+    "femur_lateral_condyle_inner": 0.67,
+    "femur_lateral_condyle_middle": 0.80,
+    "femur_lateral_condyle_outer": 0.92,
+}
+SPINES: Final = {"tibia_medial_spine": (0.32, 0.5), "tibia_lateral_spine": (0.5, 0.68)}
+EMINENCE: Final = "tibia_eminence"  # the lowest place between the spines
+NOTCH: Final = "femur_notch"  # the highest place between the condyles
+NOTCH_X: Final = (0.35, 0.65)
+REGIONS: Final = {MEDIAL: (0.15, 0.35), LATERAL: (0.65, 0.85)}  # x of both ends
+REGION_GAP: Final = 0.02  # under the lowest point of the plateau there, in plateau widths
+REGION_HEIGHT: Final = 0.12
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +244,42 @@ def tibiofemoral_angle(outlines: Outlines) -> float | None:
     femur = _shaft_axis(outlines, outlines.femur_sides, down=-1.0)
     tibia = _shaft_axis(outlines, outlines.tibia_sides, down=1.0)
     return None if femur is None or tibia is None else math.degrees(femur - tibia)
+
+
+def landmarks(outlines: Outlines) -> dict[str, Point]:
+    """Return the landmarks in film pixels, by name."""
+    tibia, femur = map(outlines.border_in_plateau_widths, (outlines.tibia, outlines.femur))
+    found: dict[str, Point] = {
+        name: (x, np.interp(x, *tibia.T)) for name, x in TIBIA_LANDMARKS.items()
+    }
+    found |= {name: _highest(tibia, *ends) for name, ends in SPINES.items()}
+    x, y = _highest(tibia * [1, -1], *(found[name][0] for name in SPINES))
+    found[EMINENCE] = (x, -y)
+    found |= {name: (x, np.interp(x, *femur.T)) for name, x in FEMUR_LANDMARKS.items()}
+    found[NOTCH] = _highest(femur, *NOTCH_X)
+    film = outlines.to_film(np.array(list(found.values()))).tolist()
+    return {name: (x, y) for name, (x, y) in zip(found, film, strict=True)}
+
+
+def texture_regions(outlines: Outlines) -> dict[str, Array]:
+    """Return the corners (4, 2) of a box under each side of the plateau, in film pixels.
+
+    Parallel to the plateau's line: the upper medial corner, the upper lateral one, and on around.
+    """
+    line = outlines.border_in_plateau_widths(outlines.tibia)
+    regions = {}
+    for name, (x0, x1) in REGIONS.items():
+        top = np.interp(np.linspace(x0, x1, 41), *line.T).max() + REGION_GAP
+        box = [(x0, top), (x1, top), (x1, top + REGION_HEIGHT), (x0, top + REGION_HEIGHT)]
+        regions[name] = outlines.to_film(np.array(box))
+    return regions
+
+
+def _highest(line: Array, start: float, end: float) -> Point:
+    """Return the highest point between two x of a border (K, 2) in plateau widths."""
+    x = np.linspace(start, end, 101)
+    y = np.interp(x, *line.T)
+    return float(x[y.argmin()]), float(y.min())
 
 
 def _shaft_axis(outlines: Outlines, sides: tuple[Array, Array], down: float) -> float | None:

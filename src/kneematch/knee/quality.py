@@ -15,7 +15,7 @@ from kneematch.paper.energy import Problem, paper_problem
 from kneematch.sampling import resize, transform
 
 if TYPE_CHECKING:
-    from kneematch.knee.preparation import PreparedFilm, PreparedKnee
+    from kneematch.knee.knee_images import PreparedFilm, PreparedKnee
 
 # Limits of the methods that work on halves, chosen on phantoms and on labelled real films;
 # lab/review_flags.py counts the good and the bad areas that they flag.
