@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy.ndimage import gaussian_filter
 
-from kneematch.errors import SettingsError, TemplateError
+from kneematch.errors import TemplateError
 from kneematch.films.annotation import Annotation, annotate
-from kneematch.knee.methods import ChosenSolver, check_method, choose_solver, read_template
+from kneematch.knee.methods import ChosenSolver, choose_solver, read_template
 from kneematch.models.locator import VIEW_SIZE
 from kneematch.models.model_file import Model, builtin_model, load_model
 from kneematch.paper.energy import paper_problem
@@ -21,7 +21,7 @@ from kneematch.paper.sliding_window import sliding_window
 from kneematch.paper.split import HALF_SIZE
 from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.search.robust_energy import robust_problem
-from kneematch.search.settings import NEURAL, SEARCHES, PaperSettings
+from kneematch.search.settings import NEURAL, PaperSettings
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
 
@@ -44,13 +44,6 @@ def choose(
     method: str, template: Annotation | None, model: Model | None, **options: Any
 ) -> ChosenSolver:
     return choose_solver(method, template, model, **({"paper": False, "device": "cpu"} | options))
-
-
-def test_check_method_refuses_unknown_names() -> None:
-    for name in ("auto", *NEURAL, *SEARCHES):
-        check_method(name)
-    with pytest.raises(SettingsError, match=r"'Search'.*auto, locator, .*sliding"):
-        check_method("Search")
 
 
 @pytest.mark.parametrize(

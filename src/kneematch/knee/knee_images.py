@@ -1,7 +1,7 @@
 """Prepare films for the search: cut out an upright image of each knee, or two halves."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -55,14 +55,9 @@ class Preparation:
     def __post_init__(self) -> None:
         """Raise SettingsError if a setting cannot be used."""
         if self.knees not in (None, 1, 2):
-            raise SettingsError(
-                f"A film shows 1 or 2 knees, or None to find out; not {self.knees}."
-            )
+            raise SettingsError(f"knees is 1, 2 or, to find out, None; not {self.knees}.")
         if self.left_is not in (None, *LATERALITIES):
-            raise SettingsError(
-                "left_is is the patient's side at the picture's left, 'R' or 'L'; not "
-                f"{self.left_is!r}."
-            )
+            raise SettingsError(f"left_is is 'R' or 'L', not {self.left_is!r}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +111,7 @@ def _prepare_halves(film: Radiograph, how: Preparation) -> PreparedFilm:
         mirrored = [True, False]
         halves = split(pixels, side_margin=margin)
     sides = resolve_laterality(film, mirrored, how.left_is, markers)
-    return _prepared(film, halves, tuple(map(PreparedKnee, mirrored, sides)))
+    return _prepared(film, halves, map(PreparedKnee, mirrored, sides))
 
 
 @full_precision()
@@ -134,15 +129,14 @@ def _prepare_located(
     for k, image, letters in zip(seen, images, markers, strict=True):
         mirrored = [knee.mirrored for knee in locations[k]]
         sides = resolve_laterality(films[k], mirrored, how.left_is, letters)
-        has_metal = islice(metal, len(mirrored))
-        knees = tuple(map(PreparedKnee, mirrored, sides, locations[k], has_metal))
+        knees = map(PreparedKnee, mirrored, sides, locations[k], islice(metal, len(mirrored)))
         prepared[k] = _prepared(films[k], image, knees)
     return prepared
 
 
-def _prepared(film: Radiograph, images: View, knees: tuple[PreparedKnee, ...]) -> PreparedFilm:
-    tagged = film.polarity_tag is not None
-    return PreparedFilm(images, knees, exposed_field(film.pixels), film.mm_per_px, tagged)
+def _prepared(film: Radiograph, images: View, knees: Iterable[PreparedKnee]) -> PreparedFilm:
+    tagged, field = film.polarity_tag is not None, exposed_field(film.pixels)
+    return PreparedFilm(images, tuple(knees), field, film.mm_per_px, tagged)
 
 
 def film_tensor(film: Radiograph) -> Tensor:
@@ -159,11 +153,7 @@ def knee_images(pixels: Tensor, knees: Sequence[KneeLocation]) -> View:
     """Cut a view of the same scale around each knee: pixels (S, 400, 250), to_film (S, 3, 3).
 
     The knee is upright in the middle of its view, its lateral side to the right; the plateau is
-    100 pixels wide.
-
-    Args:
-        pixels: (H, W), the film.
-        knees: all of the same `quarter_turns`.
+    100 pixels wide. The film is (H, W), and all knees have the same `quarter_turns`.
     """
     turned, to_film = turn_upright(pixels, knees[0].quarter_turns)
     from_film = torch.linalg.inv(to_film)
@@ -201,12 +191,8 @@ def _upright_view(
     (x, y), (across, down) = centre, reach
     left, right, top, bottom = (round(v) for v in (x - across, x + across, y - down, y + down))
     extra = round(SIDE_MARGIN * pixels.shape[1])
-    view = resize_part(
-        pixels,
-        (top, max(bottom, top + 1)),
-        (left, max(right, left + 1)),
-        size,
-        replicate=(-extra, pixels.shape[1] + extra),
-    )
+    rows, columns = (top, max(bottom, top + 1)), (left, max(right, left + 1))
+    replicate = -extra, pixels.shape[1] + extra
+    view = resize_part(pixels, rows, columns, size, replicate=replicate)
     to_film = rectangle_to_film(left, top, right, bottom, mirrored=mirrored)
     return View(view.flip(1) if mirrored else view, to_film)

@@ -76,8 +76,6 @@ FEMUR_LANDMARKS: Final = {
     "femur_lateral_condyle_outer": 0.92,
 }
 SPINES: Final = {"tibia_medial_spine": (0.32, 0.5), "tibia_lateral_spine": (0.5, 0.68)}
-EMINENCE: Final = "tibia_eminence"  # the lowest place between the spines
-NOTCH: Final = "femur_notch"  # the highest place between the condyles
 NOTCH_X: Final = (0.35, 0.65)
 REGIONS: Final = {MEDIAL: (0.15, 0.35), LATERAL: (0.65, 0.85)}  # x of both ends
 REGION_GAP: Final = 0.02  # under the lowest point of the plateau there, in plateau widths
@@ -108,9 +106,8 @@ class JointMeasures:
 
     def left_out(self, reason: str) -> "JointMeasures":
         """Return the outlines with every measure left out for a reason."""
-        values = {
-            name: Measure(None, None, each.unit, reason) for name, each in self.values.items()
-        }
+        units = {name: each.unit for name, each in self.values.items()}
+        values = {name: Measure(None, None, unit, reason) for name, unit in units.items()}
         return replace(self, values=values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,7 +145,11 @@ def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
     widths_and_sds = widths_at(outlines, fixed).tolist(), _deviations(outlines, fixed).tolist()
     for name, width, sd in zip(FIXED_WIDTHS, *widths_and_sds, strict=True):
         found[name] = _width(width, sd)
-    found["joint_line_angle"] = Measure(joint_line_angle(outlines), _angle_sd(outlines), ANGLE)
+    # The angle's deviation is that of the difference of two widths with independent errors.
+    medial, lateral = (float(np.mean(ends)) for ends in COMPARTMENTS.values())
+    sd = math.hypot(*_deviations(outlines, np.array([medial, lateral])))
+    sd = math.degrees(sd / PERCENT / (lateral - medial))
+    found["joint_line_angle"] = Measure(joint_line_angle(outlines), sd, ANGLE)
     if not (len(outlines.femur_sd) and len(outlines.tibia_sd)):
         found = {name: replace(each, sd=None) for name, each in found.items()}
     angle = tibiofemoral_angle(outlines)
@@ -158,12 +159,7 @@ def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
 
 
 def review_reasons(outlines: Outlines, detected_px: float) -> list[str]:
-    """Return why outlines are not credible; nothing if they are.
-
-    Args:
-        outlines: the outlines of one knee.
-        detected_px: width of the plateau according to the detection.
-    """
+    """Return why outlines are not credible, given the width of the plateau as it was detected."""
     x = np.concatenate([np.linspace(*ends, 21) for ends in COMPARTMENTS.values()])
     fits = PLAUSIBLE[0] <= outlines.width_px / detected_px <= PLAUSIBLE[1]
     reasons = {
@@ -228,9 +224,8 @@ def joint_line_angle(outlines: Outlines) -> float:
     plateaus of both compartments. Positive where the joint space is wider laterally.
     """
     places = [_places(compartment) for compartment in COMPARTMENTS]
-    condyles = [_height_at(outlines, outlines.femur, x) for x in places]
-    lowest = [(x[y.argmax()], y.max()) for x, y in zip(places, condyles, strict=True)]
-    (x0, y0), (x1, y1) = lowest
+    condyles = [(x, _height_at(outlines, outlines.femur, x)) for x in places]
+    (x0, y0), (x1, y1) = ((x[y.argmax()], y.max()) for x, y in condyles)
     x = np.concatenate(places)
     plateau = np.polyfit(x, _height_at(outlines, outlines.tibia, x), 1)[0]
     return math.degrees(math.atan(plateau) - math.atan2(y1 - y0, x1 - x0))
@@ -254,9 +249,9 @@ def landmarks(outlines: Outlines) -> dict[str, Point]:
     }
     found |= {name: _highest(tibia, *ends) for name, ends in SPINES.items()}
     x, y = _highest(tibia * [1, -1], *(found[name][0] for name in SPINES))
-    found[EMINENCE] = (x, -y)
+    found["tibia_eminence"] = (x, -y)  # the lowest place between the spines
     found |= {name: (x, np.interp(x, *femur.T)) for name, x in FEMUR_LANDMARKS.items()}
-    found[NOTCH] = _highest(femur, *NOTCH_X)
+    found["femur_notch"] = _highest(femur, *NOTCH_X)  # between the condyles
     film = outlines.to_film(np.array(list(found.values()))).tolist()
     return {name: (x, y) for name, (x, y) in zip(found, film, strict=True)}
 
@@ -285,10 +280,7 @@ def _highest(line: Array, start: float, end: float) -> Point:
 def _shaft_axis(outlines: Outlines, sides: tuple[Array, Array], down: float) -> float | None:
     """Return the angle of a shaft's axis against the plateau's perpendicular, if it is shown.
 
-    Args:
-        outlines: the outlines of one knee.
-        sides: left and right side of the shaft, (R, 2) each, in film pixels.
-        down: 1 if the shaft lies below the plateau, -1 if above.
+    Its left and right side are (R, 2) each, in film pixels; `down` is -1 above the plateau, else 1.
     """
     left, right = (outlines.in_plateau_widths(side) for side in sides)
     if min(len(left), len(right)) < 2:
@@ -318,16 +310,6 @@ def _width(width: float, sd: float) -> Measure:
     """Return a width, or why it is left out."""
     reason = CROSSING if width < CROSSED else UNCLEAR if sd > MAX_SD else ""
     return Measure(None, None, WIDTH, reason) if reason else Measure(max(width, 0.0), sd, WIDTH)
-
-
-def _angle_sd(outlines: Outlines) -> float:
-    """Return the standard deviation of the joint-line angle, in degrees.
-
-    It is that of the difference of two widths whose errors are independent.
-    """
-    medial, lateral = (float(np.mean(ends)) for ends in COMPARTMENTS.values())
-    sd = math.hypot(*_deviations(outlines, np.array([medial, lateral])))
-    return math.degrees(sd / PERCENT / (lateral - medial))
 
 
 def _sd(outlines: Outlines, x: Array) -> float:

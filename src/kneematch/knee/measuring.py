@@ -82,13 +82,7 @@ def outline_network(path: str | None = None) -> OutlineNetwork:
 def measure_knees(
     film: Radiograph, found: Sequence[Detection], network: OutlineNetwork | None = None
 ) -> tuple[Detection, ...]:
-    """Return the detections on a film with outlines and measures.
-
-    Args:
-        film: the film on which the knees were detected.
-        found: the knees.
-        network: default: the built-in one.
-    """
+    """Return the detections on a film with outlines and measures, by default of our network."""
     network = outline_network() if network is None else network
     return tuple(
         _measured(film, knee, network, [why for why in knee.review_reasons if why in OBSTACLES])
@@ -162,10 +156,10 @@ def _plateau(found: Detection) -> tuple[Array, Array]:
 def find_outlines(
     film: Radiograph, centre: Array, across: Array, network: OutlineNetwork, *, medial: str
 ) -> Outlines:
-    """Return the outlines of a knee.
+    """Return the outlines of a knee on a film whose bones are bright.
 
     Args:
-        film: bones bright.
+        film: the film.
         centre: (2,), roughly the middle of the tibial plateau, in film pixels.
         across: (2,), from its left to its right end.
         network: the outline network.
@@ -231,12 +225,9 @@ def _sides(
 
 
 def smooth(y: Array, sd: Array, *, between: tuple[float, float]) -> Array:
-    """Return a border y (W,) in pixels, smoothed.
+    """Return a border y (W,) in pixels, smoothed between the first and last x that count.
 
-    Args:
-        y: position in each column.
-        sd: standard deviation in each column; an uncertain column follows its neighbours.
-        between: the first and last x that count.
+    A column of a large standard deviation sd (W,) follows its neighbours.
     """
     columns = np.arange(len(y)) + 0.5
     weight = 1 / np.maximum(sd.astype(np.float64), SMALLEST_SD) ** 2
@@ -258,15 +249,10 @@ def _whittaker(y: Array, weight: Array) -> Array:
 def move_to_edge(
     pixels: NDArray[np.float32], line: Array, width_px: float, *, bone_above: bool
 ) -> Array:
-    """Return a border (K, 2) moved along its normals to where the film is steepest.
+    """Return a border (K, 2) moved along its normals to where the film (H, W) is steepest.
 
-    Places where the gradient is weak follow those where it is strong.
-
-    Args:
-        pixels: (H, W) of the film, bones bright.
-        line: points (x, y) from left to right, in film pixels.
-        width_px: width of the tibial plateau.
-        bone_above: whether the bone lies above the border.
+    Places where the gradient is weak follow those where it is strong. The points (x, y) run from
+    left to right, bones are bright, and `width_px` is the plateau's width.
     """
     along = np.gradient(line, axis=0)
     along /= np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-9)
