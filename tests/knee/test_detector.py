@@ -17,10 +17,8 @@ from kneematch.errors import FilmError, NoFrontalKnee, NotARadiograph, SettingsE
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
-from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import Preparation, film_tensor
-from kneematch.knee.quality import WRONG_SPACING
 from kneematch.knee.template import cut_template
 from kneematch.paper.energy import Problem, paper_problem
 from kneematch.paper.split import split
@@ -116,7 +114,7 @@ def test_detector_finds_a_box_as_it_was_drawn_on_a_rotated_knee(
     assert np.abs(found.corners - box_corners(drawn.fine)).max() < 0.02 * width
 
 
-@pytest.mark.parametrize("angle", [0.0, 0.1, -0.05])
+@pytest.mark.parametrize("angle", [0.1, -0.05])
 def test_detector_mirrors_the_template_in_the_left_half(
     annotation: Annotation, film: Radiograph, angle: float
 ) -> None:
@@ -172,42 +170,6 @@ def test_detector_finds_one_knee_where_the_header_says_so(
 
 
 @pytest.mark.usefixtures("no_markers")
-def test_detector_states_no_laterality_that_is_not_known(
-    annotation: Annotation, film: Radiograph
-) -> None:
-    def sides(film: Radiograph, left_is: str | None = None) -> list[tuple[str, str]]:
-        detector = detector_at(annotation)
-        how = replace(detector.preparation, left_is=left_is)
-        found = replace(detector, preparation=how).detect(film)
-        return [(knee.laterality, knee.laterality_source) for knee in found]
-
-    assert sides(replace(film, seen_from_front=None)) == [("", "")] * 2
-    assert sides(film) == [("R", "header"), ("L", "header")]
-    assert sides(film, "L") == [("L", "user"), ("R", "user")]
-    flipped = replace(film, pixels=film.pixels[:, ::-1].copy(), seen_from_front=False)
-    assert sides(flipped) == [("L", "header"), ("R", "header")]
-
-
-def test_detector_names_medial_and_lateral_landmarks(built_in: Detector, film: Radiograph) -> None:
-    knees = phantom(SEED, size=SIZE).knees
-    for found, knee in zip(built_in.detect(film), knees, strict=True):
-        width = math.dist(knee.plateau_medial, knee.plateau_lateral)
-        assert math.dist(found.landmarks["plateau_medial"], knee.plateau_medial) < 0.1 * width
-        assert math.dist(found.landmarks["plateau_lateral"], knee.plateau_lateral) < 0.1 * width
-
-
-def test_detector_doubts_a_spacing_by_which_no_knee_has_its_size(
-    built_in: Detector, film: Radiograph
-) -> None:
-    mm_per_px = phantom(SEED, size=SIZE).mm_per_px
-    assert mm_per_px is not None
-    for factor, doubted in ((1.0, False), (1.4, False), (10.0, True), (0.1, True)):
-        for knee in built_in.detect(replace(film, mm_per_px=factor * mm_per_px)):
-            assert knee.needs_review == (WRONG_SPACING in knee.review_reasons) == doubted
-    assert not any(knee.needs_review for knee in built_in.detect(replace(film, mm_per_px=None)))
-
-
-@pytest.mark.usefixtures("no_markers")
 def test_detect_takes_paths_arrays_datasets_and_films(
     annotation: Annotation, film: Radiograph
 ) -> None:
@@ -234,13 +196,6 @@ def test_detect_refuses_what_is_no_film(built_in: Detector) -> None:
     for given, kind in ((3, "int"), (None, "NoneType"), ([3], "int")):
         with pytest.raises(SettingsError, match=f"A film is a path.*, not a {kind}"):
             built_in.detect(given)  # type: ignore[call-overload]
-
-
-def test_repr_of_films_detectors_and_detections_has_no_arrays(
-    built_in: Detector, film: Radiograph
-) -> None:
-    for each in (film, built_in, built_in.detect(film)[0]):
-        assert not any(word in repr(each) for word in ("array", "tensor", "\n"))
 
 
 def test_detect_each_goes_on_after_a_bad_film(
@@ -314,19 +269,13 @@ def test_detector_finds_the_same_in_batches_of_any_size(built_in: Detector, tmp_
     )
     assert [len(knees) if isinstance(knees, tuple) else 0 for knees in alone] == [2, 0, 1, 0, 2, 1]
     for results in (few, all_):
-        for result, expected in zip(results, alone, strict=True):
-            assert_alike(result, expected)
-
-
-def assert_alike(
-    found: tuple[Detection, ...] | FilmError, expected: tuple[Detection, ...] | FilmError
-) -> None:
-    if isinstance(found, FilmError) or isinstance(expected, FilmError):
-        assert str(found) == str(expected)
-        return
-    for knee, other in zip(found, expected, strict=True):
-        assert np.abs(knee.corners - other.corners).max() < 0.05
-        assert (knee.laterality, knee.reasons) == (other.laterality, other.reasons)
+        for found, expected in zip(results, alone, strict=True):
+            if isinstance(found, FilmError) or isinstance(expected, FilmError):
+                assert str(found) == str(expected)
+                continue
+            for knee, other in zip(found, expected, strict=True):
+                assert np.abs(knee.corners - other.corners).max() < 0.05
+                assert (knee.laterality, knee.reasons) == (other.laterality, other.reasons)
 
 
 def test_detector_does_not_blame_a_film_for_a_gpu(
@@ -338,3 +287,10 @@ def test_detector_does_not_blame_a_film_for_a_gpu(
     monkeypatch.setattr(module, "locate_knees", broken)
     with pytest.raises(RuntimeError, match="launch failure"):
         list(as_gpu(built_in, batch_size=4).detect_each([film] * 4))
+
+
+def test_repr_of_films_detectors_and_detections_has_no_arrays(
+    built_in: Detector, film: Radiograph
+) -> None:
+    for each in (film, built_in, built_in.detect(film)[0]):
+        assert not any(word in repr(each) for word in ("array", "tensor", "\n"))

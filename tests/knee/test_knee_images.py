@@ -48,17 +48,10 @@ def assert_alike(found: Prepared, expected: Prepared, pixels: float = 0.0) -> No
 
 def test_preparation_refuses_other_sides_and_numbers() -> None:
     Preparation(left_is="R", knees=1)
-    with pytest.raises(SettingsError, match="'R' or 'L'; not 'left'"):
+    with pytest.raises(SettingsError, match="must be 'R' or 'L', not 'left'"):
         Preparation(left_is="left")
-    with pytest.raises(SettingsError, match="1 or 2 knees"):
+    with pytest.raises(SettingsError, match="1, 2 or None"):
         Preparation(knees=3)
-
-
-def test_prepare_does_not_depend_on_the_batch(films: list[Radiograph]) -> None:
-    together = prepared(films)
-    assert [isinstance(film, NoFrontalKnee) for film in together] == [False, True, *[False] * 3]
-    assert_alike(together, [prepared([film])[0] for film in films])
-    assert prepared([]) == []
 
 
 def test_prepare_goes_on_without_a_gpu_that_is_full(
@@ -108,9 +101,3 @@ def test_knee_images_have_plateaus_of_100_pixels_in_the_middle() -> None:
     view = knee_images(torch.zeros(500, 600), [KneeLocation(300, 240, 100, 0.0, False)])
     inside = transform(torch.linalg.inv(view.to_film[0]), ends)
     assert np.abs(inside.numpy() - [[-0.4, 0.0], [0.4, 0.0]]).max() < 0.01
-
-
-def test_knee_images_are_black_below_the_film() -> None:
-    view = knee_images(torch.ones(200, 300), [KneeLocation(150, 190, 100, 0.0, False)])
-    assert view.pixels[0, -1].max() == 0
-    assert view.pixels[0, 150, 125] == pytest.approx(1)

@@ -89,14 +89,6 @@ def test_choose_solver_refines_what_the_networks_see(
     assert energies[1] < energies[0] < 0.2
 
 
-def test_choose_solver_transfers_only_a_drawn_template(drawn: Annotation, model: Model) -> None:
-    own, other = (choose("neural", template, model) for template in (None, drawn))
-    assert own.check is not None
-    assert own.check.networks.offset is None
-    assert other.check is not None
-    assert other.check.networks.offset is not None
-
-
 def test_choose_solver_searches_where_the_networks_see_no_knee(
     drawn: Annotation, model: Model, tmp_path: Path
 ) -> None:

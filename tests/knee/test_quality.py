@@ -215,15 +215,6 @@ def test_measure_quality_checks_only_films_whose_match_is_doubtful() -> None:
     assert checked == [1, 2]
 
 
-def test_detector_flags_a_joint_that_was_collimated_away(detector: Detector) -> None:
-    film = phantom(22, size=(600, 720))
-    x, _ = film.knees[1].plateau_lateral
-    pixels = film.pixels.copy()
-    pixels[:, round(x) - 3 :] = 0
-    _, cut = detector.detect(Radiograph(pixels=pixels))
-    assert CUT in cut.review_reasons
-
-
 def test_detector_flags_noise_and_not_phantoms(detector: Detector) -> None:
     assert [knee.reasons for knee in detector.detect(ORDINARY)] == [(), ()]
     for knee in Detector.load(method="neural+sharpen").detect(NOISE):
@@ -256,3 +247,12 @@ def test_detector_blames_a_difference_on_the_knee_that_is_doubtful(
     good, doubtful = detector.detect(ORDINARY)
     assert good.reasons == ()
     assert {ATYPICAL, SIDES_DIFFER} <= set(doubtful.review_reasons)
+
+
+def test_detector_flags_a_joint_that_was_collimated_away(detector: Detector) -> None:
+    film = phantom(22, size=(600, 720))
+    x, _ = film.knees[1].plateau_lateral
+    pixels = film.pixels.copy()
+    pixels[:, round(x) - 3 :] = 0
+    _, cut = detector.detect(Radiograph(pixels=pixels))
+    assert CUT in cut.review_reasons

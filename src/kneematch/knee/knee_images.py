@@ -55,9 +55,9 @@ class Preparation:
     def __post_init__(self) -> None:
         """Raise SettingsError if a setting cannot be used."""
         if self.knees not in (None, 1, 2):
-            raise SettingsError(f"knees is 1, 2 or, to find out, None; not {self.knees}.")
+            raise SettingsError(f"knees must be 1, 2 or None, not {self.knees}.")
         if self.left_is not in (None, *LATERALITIES):
-            raise SettingsError(f"left_is is 'R' or 'L', not {self.left_is!r}.")
+            raise SettingsError(f"left_is must be 'R' or 'L', not {self.left_is!r}.")
 
 
 @dataclass(frozen=True, slots=True)

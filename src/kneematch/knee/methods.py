@@ -149,7 +149,8 @@ def choose_solver(
     if model is not None:
         networks = model.networks(device, located=located, float32=paper and neural)
         larger = model.coarse_template.size[1] / model.fine_template.size[1]
-        with nullcontext() if neural else suppress(TemplateError):  # they see no knee there
+        # A search does without a check where the networks see no knee in the template's film.
+        with nullcontext() if neural else suppress(TemplateError):
             if drawn is not None:
                 networks = transfer_template(networks, drawn.image.to(device), drawn.theta)
             check = ConsistencyCheck(networks, larger)

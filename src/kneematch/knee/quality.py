@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Limits of the methods that work on halves, chosen on phantoms and on labelled real films;
 # lab/review_flags.py counts the good and the bad areas that they flag.
 MAX_LOSS: Final = 0.3
-MAX_MISMATCH: Final = 0.5  # of the robust energy, which includes local contrast
+MAX_MISMATCH: Final = 0.5  # by the robust energy, which includes local contrast
 WORST_MISMATCH: Final = 0.7  # above it there is no frontal knee
 CERTAIN_MISMATCH: Final = 0.25  # so low that the consistency check is skipped
 # Distance from where the network sees the knee, in widths of its template. A search finds its own
@@ -32,7 +32,7 @@ MAX_SEARCH_DISTANCE: Final = 0.08
 # of lab/accuracy.py, and on areas looked for in wrong places on the same films.
 MAX_LOCATED_DISTANCE: Final = ((0.55, 0.7), (0.05, 0.025))
 WORST_LOCATED_MISMATCH: Final = 0.95  # above it there is no frontal knee
-CERTAIN_SCORE: Final = 0.5  # of the locator
+CERTAIN_SCORE: Final = 0.5  # the locator is certain from this score on
 MAX_SCALE_DIFFERENCE: Final = 0.15  # logarithm of the ratio of the two sides' scales
 MAX_HEIGHT_DIFFERENCE: Final = 0.6  # in widths of the area
 MAX_BRIGHTNESS: Final = 0.38  # the brightest 2 % over the brightest 10 %, per contrast of the area
