@@ -58,13 +58,6 @@ def test_crop_mirrors_knees_of_the_left_half_if_asked_to() -> None:
     assert np.abs(left - right).max() > 0.1
 
 
-def test_crop_averages_what_is_too_fine_to_show() -> None:
-    y, x = np.mgrid[:400, :400]
-    chequered = Radiograph(((x + y) % 2).astype(np.float32), mm_per_px=0.1)
-    found = area(mm_per_px=0.1)
-    assert np.abs(found.crop(chequered, mm=20.0, spacing_mm=0.4) - 0.5).max() < 0.06
-
-
 def test_crop_is_black_beyond_the_film() -> None:
     white = Radiograph(np.ones((380, 420), np.float32), mm_per_px=0.2)
     crop = area().crop(white, mm=200.0, spacing_mm=1.0)
@@ -121,3 +114,10 @@ def test_crop_bears_a_spacing_that_makes_no_sense() -> None:
     assert crop.max() < 0.01
     with pytest.raises(NotARadiograph, match="spacing"):
         area(mm_per_px=1e-9).crop(FILM, spacing_mm=None)
+
+
+def test_crop_averages_what_is_too_fine_to_show() -> None:
+    y, x = np.mgrid[:400, :400]
+    chequered = Radiograph(((x + y) % 2).astype(np.float32), mm_per_px=0.1)
+    found = area(mm_per_px=0.1)
+    assert np.abs(found.crop(chequered, mm=20.0, spacing_mm=0.4) - 0.5).max() < 0.06

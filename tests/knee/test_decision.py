@@ -91,15 +91,6 @@ def test_move_takes_landmarks_along(found: Detection) -> None:
     assert math.isnan(turned.energy)
 
 
-@pytest.mark.parametrize("state", ["accepted", "rejected"])
-def test_decide_keeps_an_area_and_drops_its_flag(state: str) -> None:
-    found = FOUND["left"]
-    knee = decide(found, Decision(state, AREA, 0.3))
-    assert (knee.decision, knee.needs_review, knee.reasons) == (state, False, ())
-    assert (knee.loss, knee.energy, knee.method) == (found.loss, found.energy, "search")
-    assert knee.to_film is found.to_film
-
-
 def test_decide_moves_a_corrected_area() -> None:
     knee = decide(FOUND["left"], corrected(area=replace(AREA, centre_x_px=300.0)))
     assert (knee.decision, knee.needs_review, knee.reasons) == ("corrected", False, ())
@@ -151,3 +142,12 @@ def test_apply_decisions_ignores_decisions_about_other_areas() -> None:
     (knee,) = apply_decisions(found, {"left": corrected(area=elsewhere)}, 0.2)
     assert knee.centre[0] == 1.0
     assert apply_decisions(found, {"right": corrected()}, 0.2) == tuple(found)  # adds no knee
+
+
+@pytest.mark.parametrize("state", ["accepted", "rejected"])
+def test_decide_keeps_an_area_and_drops_its_flag(state: str) -> None:
+    found = FOUND["left"]
+    knee = decide(found, Decision(state, AREA, 0.3))
+    assert (knee.decision, knee.needs_review, knee.reasons) == (state, False, ())
+    assert (knee.loss, knee.energy, knee.method) == (found.loss, found.energy, "search")
+    assert knee.to_film is found.to_film

@@ -73,8 +73,3 @@ def test_from_dict_returns_every_number_to_the_last_bit(numbers: list[float]) ->
 def test_from_dict_refuses_a_record_of_something_else(change: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match="cannot be read"):
         Detection.from_dict(FOUND.to_dict() | change)
-
-
-def test_review_reasons_are_those_of_a_flagged_knee() -> None:
-    assert FOUND.review_reasons == FOUND.reasons
-    assert replace(FOUND, needs_review=False).review_reasons == ()

@@ -1,15 +1,76 @@
-"""Images of located knees: every point of them has one place on the film."""
+"""Images of knees: every point has one place on the film, and films are prepared alike."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from kneematch.knee.knee_images import knee_images
-from kneematch.models.locator import VIEW_SIZE, KneeLocation
+import kneematch.knee.knee_images as module
+from kneematch.errors import NoFrontalKnee, SettingsError
+from kneematch.films.radiograph import Radiograph
+from kneematch.knee.knee_images import Preparation, PreparedFilm, knee_images, prepare
+from kneematch.models.locator import VIEW_SIZE, KneeLocation, Locator, builtin_locator
 from kneematch.sampling import transform
+from kneephantoms import phantom
+from phantom_films import radiograph
+
+Prepared = Sequence[PreparedFilm | NoFrontalKnee]
+
+
+@pytest.fixture(scope="module")
+def films() -> list[Radiograph]:
+    """Films of several sizes, of two knees, of one, and of none."""
+    noise = Radiograph(np.random.default_rng(0).random((300, 400), dtype=np.float32))
+    bilateral = [radiograph(phantom(seed, size=(480, 600))) for seed in (1, 2, 3)]
+    return [bilateral[0], noise, radiograph(phantom(4, framing="single")), *bilateral[1:]]
+
+
+def prepared(films: Sequence[Radiograph], device: str = "cpu:0") -> Prepared:
+    """Prepare films; by the name cpu:0 the CPU is used as a GPU is."""
+    return prepare(films, Preparation(device=device, precise=device != "cpu"))
+
+
+def assert_alike(found: Prepared, expected: Prepared, pixels: float = 0.0) -> None:
+    """Compare films; images may lie elsewhere by a number of pixels."""
+    for one, other in zip(found, expected, strict=True):
+        if isinstance(one, NoFrontalKnee) or isinstance(other, NoFrontalKnee):
+            assert type(one) is type(other)
+            continue
+        assert torch.allclose(one.images.to_film, other.images.to_film, atol=pixels)
+        assert (one.images.pixels - other.images.pixels).abs().mean() < 0.01 * pixels + 1e-5
+        for knee, same in zip(one.knees, other.knees, strict=True):
+            assert (knee.mirrored, knee.metal) == (same.mirrored, same.metal)
+            assert knee.laterality == same.laterality
+
+
+def test_preparation_refuses_other_sides_and_numbers() -> None:
+    Preparation(left_is="R", knees=1)
+    with pytest.raises(SettingsError, match="must be 'R' or 'L', not 'left'"):
+        Preparation(left_is="left")
+    with pytest.raises(SettingsError, match="1, 2 or None"):
+        Preparation(knees=3)
+
+
+def test_prepare_goes_on_without_a_gpu_that_is_full(
+    films: list[Radiograph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = prepared(films)
+
+    def full(device: str, *, precise: bool) -> Locator:
+        if device != "cpu":
+            raise torch.OutOfMemoryError
+        return builtin_locator(device, precise=precise)
+
+    monkeypatch.setattr(module, "builtin_locator", full)
+    assert_alike(prepared(films), expected)
+
+
+def test_prepare_finds_nearly_the_same_in_half_precision(films: list[Radiograph]) -> None:
+    """As the locator computes on CPUs, but not on GPUs."""
+    assert_alike(prepared(films, "cpu"), prepared(films), 1.5)
 
 
 def film_with_dot(height: int, width: int, x: float, y: float) -> Tensor:
@@ -40,9 +101,3 @@ def test_knee_images_have_plateaus_of_100_pixels_in_the_middle() -> None:
     view = knee_images(torch.zeros(500, 600), [KneeLocation(300, 240, 100, 0.0, False)])
     inside = transform(torch.linalg.inv(view.to_film[0]), ends)
     assert np.abs(inside.numpy() - [[-0.4, 0.0], [0.4, 0.0]]).max() < 0.01
-
-
-def test_knee_images_are_black_below_the_film() -> None:
-    view = knee_images(torch.ones(200, 300), [KneeLocation(150, 190, 100, 0.0, False)])
-    assert view.pixels[0, -1].max() == 0
-    assert view.pixels[0, 150, 125] == pytest.approx(1)

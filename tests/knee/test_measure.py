@@ -1,6 +1,5 @@
 """Measures of outlines whose joint space is known."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -16,15 +15,16 @@ from kneematch.knee.measure import (
     UNITS,
     WIDTH,
     WRONG_SIZE,
-    JointMeasures,
     Measure,
     in_mm,
     joint_line_angle,
+    landmarks,
     measure_outlines,
     minimum_width,
     narrowest_place,
     orthogonal_minimum_width,
     review_reasons,
+    texture_regions,
     tibiofemoral_angle,
     widths_at,
 )
@@ -35,6 +35,8 @@ def line(*points: tuple[float, float]) -> Array:
     return np.array(points, dtype=float)
 
 
+SPINES = line((100, 300), (180, 300), (190, 280), (200, 290), (215, 270), (230, 310), (300, 300))
+CONDYLES = line((100, 285), (150, 290), (200, 250), (260, 300), (300, 300))
 PLATEAU = line((100, 300), (300, 300))  # 200 pixels wide
 
 
@@ -165,13 +167,6 @@ def test_measure_outlines_doubts_a_minimum_where_it_lies() -> None:
         assert found["jsw_lateral_mean"].value == pytest.approx(5)
 
 
-def test_measure_outlines_of_a_person_has_no_uncertainty() -> None:
-    outlines = flat(10)
-    found = measure_outlines(outlines)
-    drawn = measure_outlines(outlines.redrawn(outlines.femur, outlines.tibia))
-    assert drawn == {name: replace(each, sd=None) for name, each in found.items()}
-
-
 def test_review_reasons_names_every_reason() -> None:
     assert review_reasons(flat(10), detected_px=205) == []
     assert review_reasons(flat(10), detected_px=120) == [WRONG_SIZE]
@@ -188,8 +183,36 @@ def test_in_mm_divides_by_the_magnification() -> None:
     assert in_mm(found["jsw_x250"], flat(10)) is None
 
 
-def test_joint_measures_survive_json() -> None:
-    found = JointMeasures.from_outlines(flat(10))
-    again = JointMeasures.from_dict(json.loads(json.dumps(found.to_dict())))
-    assert again.values == found.values
-    assert again.outlines.to_dict() == found.outlines.to_dict()
+@pytest.mark.parametrize("medial", ["left", "right"])
+def test_landmarks_are_on_the_outlines(medial: str) -> None:
+    found = landmarks(Outlines(CONDYLES, SPINES, medial))
+    assert len(found) == 16
+    ends = {"tibia_medial_margin": (100, 300), "tibia_lateral_margin": (300, 300)}
+    spines = {"tibia_medial_spine": (190, 280), "tibia_lateral_spine": (215, 270)}
+    if medial == "right":
+        ends = dict(zip(ends, reversed(ends.values()), strict=True))
+        spines = dict(zip(spines, reversed(spines.values()), strict=True))
+    for name, place in (ends | spines).items():
+        assert found[name] == pytest.approx(place, abs=1.0), name
+    assert found["femur_notch"] == pytest.approx((200, 250), abs=1.0)
+    outer = "lateral" if medial == "right" else "medial"
+    assert found[f"tibia_{outer}_plateau_outer"] == pytest.approx((130, 300))
+    assert found[f"femur_{outer}_condyle_outer"] == pytest.approx((116, 286.6))
+
+
+@pytest.mark.parametrize("medial", ["left", "right"])
+def test_texture_regions_lie_under_the_plateau(medial: str) -> None:
+    found = texture_regions(Outlines(CONDYLES, SPINES, medial))
+    outer = "medial" if medial == "left" else "lateral"
+    box = found[outer]
+    assert box[:, 0].min() == pytest.approx(130)
+    assert box[:, 0].max() == pytest.approx(170)
+    assert box[:, 1].min() == pytest.approx(304)  # the plateau is at 300 there
+    assert box[:, 1].max() == pytest.approx(328)
+
+
+def test_measure_outlines_of_a_person_has_no_uncertainty() -> None:
+    outlines = flat(10)
+    found = measure_outlines(outlines)
+    drawn = measure_outlines(outlines.redrawn(outlines.femur, outlines.tibia))
+    assert drawn == {name: replace(each, sd=None) for name, each in found.items()}

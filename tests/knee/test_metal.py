@@ -58,12 +58,6 @@ def test_find_metal_sees_metal_in_white_bones(view: Tensor) -> None:
     assert not has_metal(with_disc(white, 0.1, 0.3, softness=15.0, brightness=1.2))
 
 
-def test_find_metal_sees_metal_near_a_brighter_ball(view: Tensor) -> None:
-    ball = with_disc(view, 0.66, 0.5)
-    assert not has_metal(ball)
-    assert has_metal(with_disc(ball, 0.1, 0.3, brightness=0.7))
-
-
 def drawn_shapes(seed: int) -> Tensor:
     """A view with rectangles of any brightness on a background that is more or less smooth."""
     rng = np.random.default_rng(seed)

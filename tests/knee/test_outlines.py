@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.knee.landmarks import landmarks, texture_regions
 from kneematch.knee.outlines import Outlines
 
 TIBIA = np.array(
@@ -40,35 +39,3 @@ def test_outlines_from_dict_refuses_what_is_no_outline(change: dict[str, object]
     plain = Outlines(FEMUR.astype(float), TIBIA.astype(float), "left").to_dict()
     with pytest.raises(SettingsError, match=r"outline|medial"):
         Outlines.from_dict(plain | change)
-
-
-@pytest.mark.parametrize("medial", ["left", "right"])
-def test_landmarks_are_on_the_outlines(medial: str) -> None:
-    flat = TIBIA * 1.0
-    flat[-1, 1] = 300
-    found = landmarks(Outlines(FEMUR * 1.0, flat, medial))
-    assert len(found) == 16
-    ends = {"tibia_medial_margin": (100, 300), "tibia_lateral_margin": (300, 300)}
-    spines = {"tibia_medial_spine": (190, 280), "tibia_lateral_spine": (215, 270)}
-    if medial == "right":
-        ends = dict(zip(ends, reversed(ends.values()), strict=True))
-        spines = dict(zip(spines, reversed(spines.values()), strict=True))
-    for name, place in (ends | spines).items():
-        assert found[name] == pytest.approx(place, abs=1.0), name
-    assert found["femur_notch"] == pytest.approx((200, 250), abs=1.0)
-    outer = "lateral" if medial == "right" else "medial"
-    assert found[f"tibia_{outer}_plateau_outer"] == pytest.approx((130, 300))
-    assert found[f"femur_{outer}_condyle_outer"] == pytest.approx((116, 286.6))
-
-
-@pytest.mark.parametrize("medial", ["left", "right"])
-def test_texture_regions_lie_under_the_plateau(medial: str) -> None:
-    flat = TIBIA * 1.0
-    flat[-2:, 1] = 310, 300
-    found = texture_regions(Outlines(FEMUR * 1.0, flat, medial))
-    outer = "medial" if medial == "left" else "lateral"
-    box = found[outer]
-    assert box[:, 0].min() == pytest.approx(130)
-    assert box[:, 0].max() == pytest.approx(170)
-    assert box[:, 1].min() == pytest.approx(304)  # the plateau is at 300 there
-    assert box[:, 1].max() == pytest.approx(328)

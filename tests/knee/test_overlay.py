@@ -82,19 +82,12 @@ def digits_of(found: Detection, *, thumbnail: bool = False) -> tuple[int, int, i
     return changed([one], [other], thumbnail=thumbnail)
 
 
-@pytest.mark.parametrize("y0", [-150, 0, 120, 199, 390])
+@pytest.mark.parametrize("y0", [-150, 120, 390])
 def test_draw_detections_keeps_labels_in_the_picture(y0: float) -> None:
     x0, top, x1, bottom = digits_of(area("right", 450, y0, 200))  # reaches past the right edge
     assert 8 <= bottom - top <= 14
     assert 2 < top < bottom < 397
     assert 450 < x0 < x1 < 595
-
-
-def test_draw_detections_labels_areas_above_or_else_below() -> None:
-    assert 80 < digits_of(area("right", 340, 120, 200))[3] < 120
-    assert 205 < digits_of(area("right", 340, 5, 200))[1] < 240
-    _, top, _, bottom = digits_of(RIGHT, thumbnail=True)
-    assert 15 <= bottom - top <= 24  # larger
 
 
 def test_draw_detections_marks_areas_to_review_by_dashes_and_a_red_label() -> None:

@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from kneematch.paper.problem import make_problem
 from torch import Tensor
 
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
-from kneematch.knee.knee_images import knee_images
-from kneematch.knee.preparation import Preparation, PreparedFilm, PreparedKnee, prepare
+from kneematch.knee.knee_images import (
+    Preparation,
+    PreparedFilm,
+    PreparedKnee,
+    knee_images,
+    prepare,
+)
 from kneematch.knee.quality import (
     ATYPICAL,
     CERTAIN_MISMATCH,
@@ -33,8 +37,8 @@ from kneematch.knee.quality import (
 )
 from kneematch.knee.sides import Laterality
 from kneematch.models.locator import KneeLocation
-from kneematch.paper.pose import pose_from_vector
 from kneematch.sampling import View, rectangle_to_film
+from kneematch.search.robust_energy import robust_problem
 from kneephantoms import phantom
 from phantom_films import radiograph
 
@@ -201,23 +205,14 @@ def test_measure_quality_checks_only_films_whose_match_is_doubtful() -> None:
 
     films = prepare([radiograph(phantom(6, size=(600, 720))), NOISE], Preparation(locate=False))
     halves = torch.stack([film.images.pixels for film in films if isinstance(film, PreparedFilm)])
-    posed = make_problem(halves, detector.template)
-    theta = pose_from_vector(detector.solver(posed), posed.height_ratio)
+    posed = robust_problem(halves, detector.template)
+    theta = detector.solver(posed)
     found = measure_quality(posed, theta, check, neural=True)  # type: ignore[arg-type]
     assert found.mismatch[0].max() < CERTAIN_MISMATCH < found.mismatch[1].max()
     assert found.network_distance is not None
     assert found.network_distance.tolist() == [[0.0, 0.0], pytest.approx([0.3, 0.3])]
     measure_quality(posed, theta, check, neural=False)  # type: ignore[arg-type]
     assert checked == [1, 2]
-
-
-def test_detector_flags_a_joint_that_was_collimated_away(detector: Detector) -> None:
-    film = phantom(22, size=(600, 720))
-    x, _ = film.knees[1].plateau_lateral
-    pixels = film.pixels.copy()
-    pixels[:, round(x) - 3 :] = 0
-    _, cut = detector.detect(Radiograph(pixels=pixels))
-    assert CUT in cut.review_reasons
 
 
 def test_detector_flags_noise_and_not_phantoms(detector: Detector) -> None:
@@ -248,7 +243,16 @@ def test_detector_blames_a_difference_on_the_knee_that_is_doubtful(
         first, second = knees
         return knee_images(pixels, [first, replace(second, y=second.y + second.width)])
 
-    monkeypatch.setattr("kneematch.knee.preparation.knee_images", astray)
+    monkeypatch.setattr("kneematch.knee.knee_images.knee_images", astray)
     good, doubtful = detector.detect(ORDINARY)
     assert good.reasons == ()
     assert {ATYPICAL, SIDES_DIFFER} <= set(doubtful.review_reasons)
+
+
+def test_detector_flags_a_joint_that_was_collimated_away(detector: Detector) -> None:
+    film = phantom(22, size=(600, 720))
+    x, _ = film.knees[1].plateau_lateral
+    pixels = film.pixels.copy()
+    pixels[:, round(x) - 3 :] = 0
+    _, cut = detector.detect(Radiograph(pixels=pixels))
+    assert CUT in cut.review_reasons

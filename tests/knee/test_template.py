@@ -18,7 +18,7 @@ from kneematch.sampling import View, axes_to_film, compose, rectangle_to_film, t
 from kneephantoms import phantom
 from phantom_films import radiograph
 
-SIZE = (160, 100)  # of the half, a pixel of which is two of the film
+SIZE = (160, 100)  # pixels of the half, each as large as two of the film
 DRAWN = Annotation(
     film=Path("film.dcm"),
     side="right",
@@ -28,7 +28,6 @@ DRAWN = Annotation(
     green=(1116.0, 624.0, 1136.0, 664.0),
     landmarks={"margin": (1065.25, 650.5), "outside": (900.0, 1000.0)},
 )
-SIZE = (160, 100)
 
 
 def half(*, mirrored: bool = False) -> View:
@@ -39,16 +38,6 @@ def half(*, mirrored: bool = False) -> View:
 
 def reflected(box: Box, width: float) -> Box:
     return width - box[2], box[1], width - box[0], box[3]
-
-
-def refusal(annotation: Annotation, box: str = "fine") -> str:
-    """The message of the error, which must be one line that names the film."""
-    with pytest.raises(TemplateError) as caught:
-        cut_from_view(half(), annotation, box)
-    message = str(caught.value)
-    assert message.startswith("film.dcm: ")
-    assert len(message.splitlines()) == 1
-    return message
 
 
 def test_cut_from_view_takes_the_pixels_in_the_box() -> None:
@@ -81,11 +70,6 @@ def test_cut_from_view_keeps_a_box_as_drawn_in_a_rotated_view(mirrored: bool) ->
     assert corners.numpy() == pytest.approx(np.array(wanted), abs=0.01)
 
 
-def test_cut_from_view_refuses_a_box_on_a_knee_that_is_rotated_too_far() -> None:
-    with pytest.raises(TemplateError, match=r"rotated by 11 degrees, but at most 7"):
-        cut_from_view(rotated(0.2), DRAWN)
-
-
 def test_cut_from_view_gives_windows_in_pixels_of_the_template() -> None:
     template, _ = cut_from_view(half(), DRAWN)
     assert template.red == (..., slice(10, 30), slice(2, 14))
@@ -108,7 +92,7 @@ def test_cut_from_view_maps_landmarks_back_to_film_pixels(mirrored: bool, box: s
         assert point == pytest.approx(DRAWN.landmarks[name], abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_cut_template_of_a_left_knee_equals_the_mirrored_right_one(
     seed: int,
 ) -> None:
@@ -143,50 +127,6 @@ def test_cut_template_of_a_left_knee_equals_the_mirrored_right_one(
         assert one.landmarks["margin"] == pytest.approx(two.landmarks["margin"])
 
 
-@pytest.mark.parametrize(
-    "fine",
-    [
-        (990.0, 600.0, 1090.0, 696.0),
-        (1130.0, 600.0, 1210.0, 696.0),
-        (1060.0, 490.0, 1140.0, 580.0),
-        (1060.0, 740.0, 1140.0, 830.0),
-        (60.0, 600.0, 140.0, 696.0),
-    ],
-    ids=["left", "right", "top", "bottom", "the other half"],
-)
-def test_cut_template_refuses_a_box_that_leaves_the_half(fine: Box) -> None:
-    assert "leaves the right half" in refusal(replace(DRAWN, fine=fine))
-
-
-@pytest.mark.parametrize(
-    ("fine", "width"),
-    [((1002.0, 600.0, 1198.0, 696.0), 196), ((1086.0, 600.0, 1114.0, 628.0), 28)],
-)
-def test_cut_template_refuses_a_box_wider_or_narrower_than_any_patch(fine: Box, width: int) -> None:
-    message = refusal(replace(DRAWN, fine=fine))
-    assert f"is {width} film pixels wide, but on this film boxes must be 30 to 190 wide" in message
-
-
-def test_cut_template_refuses_a_box_taller_in_shape_than_the_half() -> None:
-    tall = replace(DRAWN, fine=(1060.0, 560.0, 1140.0, 760.0))
-    assert "taller in shape" in refusal(tall)
-
-
-@pytest.mark.parametrize("name", ["red", "green"])
-def test_cut_template_names_a_window_of_a_few_pixels(name: str) -> None:
-    tiny: dict[str, Any] = {name: (1070.0, 620.0, 1076.0, 660.0)}
-    message = refusal(replace(DRAWN, **tiny))
-    assert (
-        f"The {name} box of 6 x 40 film pixels is too small. It must have at least 10 x 10"
-        in message
-    )
-
-
-def test_cut_template_refuses_a_fine_box_without_height() -> None:
-    flat = (1060.0, 640.0, 1140.0, 640.5)
-    assert "too small" in refusal(replace(DRAWN, fine=flat, red=flat, green=flat))
-
-
 @pytest.mark.parametrize("name", ["red", "green"])
 def test_cut_template_names_a_window_on_a_single_grey(name: str) -> None:
     view = half()
@@ -195,3 +135,26 @@ def test_cut_template_names_a_window_on_a_single_grey(name: str) -> None:
     view.pixels[rows, (x0 - 1000) // 2 - 1 : (x1 - 1000) // 2 + 1] = 0.0
     with pytest.raises(TemplateError, match=f"The {name} box shows a single grey"):
         cut_from_view(view, DRAWN)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fine": (990.0, 600.0, 1090.0, 696.0)}, "leaves the right half"),
+        ({"fine": (1060.0, 740.0, 1140.0, 830.0)}, "leaves the right half"),
+        ({"fine": (60.0, 600.0, 140.0, 696.0)}, "leaves the right half"),  # the other half
+        ({"fine": (1002.0, 600.0, 1198.0, 696.0)}, "196 film pixels wide.* 30 to 190"),
+        ({"fine": (1086.0, 600.0, 1114.0, 628.0)}, "28 film pixels wide.* 30 to 190"),
+        ({"fine": (1060.0, 560.0, 1140.0, 760.0)}, "taller in shape"),
+        ({"red": (1070.0, 620.0, 1076.0, 660.0)}, "red box of 6 x 40 .* at least 10 x 10"),
+        (dict.fromkeys(("fine", "red", "green"), (1060.0, 640.0, 1140.0, 640.5)), "too small"),
+    ],
+)
+def test_cut_from_view_refuses_boxes_that_cannot_serve(change: Any, said: str) -> None:
+    with pytest.raises(TemplateError, match=rf"^film\.dcm: .*{said}"):
+        cut_from_view(half(), replace(DRAWN, **change))
+
+
+def test_cut_from_view_refuses_a_box_on_a_knee_that_is_rotated_too_far() -> None:
+    with pytest.raises(TemplateError, match=r"rotated by 11 degrees, but at most 7"):
+        cut_from_view(rotated(0.2), DRAWN)

@@ -131,9 +131,8 @@ def shift_red(regions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     [
         (lambda regions: 2 * regions, "more than once. Choose one knee"),
         (lambda regions: keep(regions, "fine", "red"), "no green box"),
-        (lambda regions: keep(regions, "red", "green"), "no fine box"),
         (lambda regions: [], "there is nothing"),
-        (shift_red, "red box .* leaves the fine box"),
+        (shift_red, "red box must lie inside"),
     ],
 )
 def test_import_template_says_what_is_wrong(

@@ -8,20 +8,24 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from kneematch.cli.options import TemplateFile, config_options
 from kneematch.cli.terminal import FAILED, SOME_FAILED, print_error, progress_bar, shown, writing
-from kneematch.errors import KneematchError, SettingsError
+from kneematch.errors import KneematchError, NotARadiograph, SettingsError
 from kneematch.films.files import make_out_folder, refuse_existing
 from kneematch.knee.import_config import ImportConfig
 from kneematch.options import check_options, force_option, option, workers_option
 from kneematch.parallel import choose_workers
 
+if TYPE_CHECKING:
+    from kneematch.films.radiograph import Radiograph
+
 NOTHING: Final = "-"  # the file does not say
 MOST_COLUMNS: Final = 6  # columns of a contact sheet
+PICTURE_DEPTHS: Final = {"L": "8 bits", "I;16": "16 bits", "I;16B": "16 bits", "I": "32 bits"}
 FORMATS: Final = ("dicom", "png")  # as kneephantoms has them
 FRAMINGS: Final = (
     *("bilateral", "single", "full_leg", "offcentre", "lateral", "other"),
@@ -63,7 +67,6 @@ def info(
         _print_environment(as_json=as_json)
         return
     from kneematch.films.pictures import check_picture_path, save_picture
-    from kneematch.knee.describe import describe
     from kneematch.run.outputs.contact_sheet import contact_sheet, draw_split
 
     if preview is not None:
@@ -71,7 +74,7 @@ def info(
     pictures, facts = [], []
     for path in files:
         try:
-            film, found = describe(path)
+            film, found = describe_film(path)
         except KneematchError as error:
             print_error(str(error))
             continue
@@ -88,6 +91,58 @@ def info(
             save_picture(contact_sheet(pictures, columns), preview)
     if len(facts) < len(files):
         raise typer.Exit(SOME_FAILED if facts else FAILED)
+
+
+def describe_film(path: Path) -> tuple["Radiograph", dict[str, Any]]:
+    """Read a film, and return it with what its file stores and where it would be split.
+
+    Raises:
+        FilmError: as `read`.
+    """
+    from kneematch.films.read import read_isolated
+    from kneematch.knee.knee_images import film_tensor
+    from kneematch.paper.split import split, split_lines
+
+    film = read_isolated(path)
+    kind, stored = _storage(path)
+    try:
+        axis, (left, right) = split_lines(film_tensor(film))
+    except NotARadiograph as error:
+        raise NotARadiograph(f"{path}: {error}") from error
+    halves = split(film_tensor(film), axis=axis)
+    scale = float(halves.to_film[0, 1, 1]) * 2 / halves.size[0]
+    return film, {
+        "kind": kind,  # "DICOM", "PNG", "JPEG" or "TIFF"
+        "size_px": list(film.size),
+        "stored": stored,  # "12 of 16 bits", "8 bits", ...
+        "mm_per_px": film.mm_per_px,
+        "spacing_tag": film.spacing_tag,
+        "laterality": film.laterality,
+        "view": film.view,
+        "series": film.series,
+        "polarity_tag": film.polarity_tag,
+        "axis_x_px": round(axis, 1),
+        "left_half_x_px": list(left),
+        "right_half_x_px": list(right),
+        "film_px_per_half_px": round(scale, 3),  # above 1 the halves hold less detail
+    }
+
+
+def _storage(path: Path) -> tuple[str, str]:
+    """Return the kind of a film's file, and the bits of its pixels in words."""
+    from PIL import Image
+
+    from kneematch.films.dicom import header_number
+    from kneematch.films.radiograph import decoding, silent
+    from kneematch.films.read import read_header
+
+    tags = ("BitsStored", "BitsAllocated")
+    header = read_header(path, *tags)
+    if header is not None:
+        bits = (header_number(header, tag) for tag in tags)
+        return "DICOM", " of ".join("?" if n is None else f"{n:g}" for n in bits) + " bits"
+    with silent(), decoding(path, "picture"), Image.open(path) as image:
+        return image.format or "picture", PICTURE_DEPTHS.get(image.mode, image.mode)
 
 
 @config_options(ImportConfig)

@@ -72,11 +72,8 @@ def assumed_spacing(knees: Sequence[Detection]) -> float:
 def place(found: Detection, size: CropSize, assumed_mm_per_px: float | None = None) -> CropPlace:
     """Return where the crop of a detection lies on its film.
 
-    Args:
-        found: the detection.
-        size: how large the crop is.
-        assumed_mm_per_px: spacing where the film has none, one for all its knees so that they have
-            the same scale; default: that of this knee alone.
+    Where the film has no spacing, an assumed one that all its knees share gives them the same
+    scale; the default is that of this knee alone.
 
     Raises:
         NotARadiograph: the film's spacing is such that the crop would be far too large.
@@ -101,8 +98,7 @@ def cut(film: Radiograph, place: CropPlace) -> NDArray[np.float32]:
     finer = max(1, min(finer, MOST_PX // max(rows, columns)))  # bounded for a senseless spacing
     fine = sample(pixels, into_film[:2].to(pixels), (finer * rows, finer * columns))
     crop = fine.reshape(rows, finer, columns, finer).mean((1, 3)).clamp(0, 1)  # for rounding
-    values: NDArray[np.float32] = crop.numpy()
-    return values
+    return crop.numpy()
 
 
 def _extent(

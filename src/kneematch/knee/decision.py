@@ -44,15 +44,10 @@ class Area:
         """Return the map (3, 3) of the template's [-1, 1]^2; it is mirrored in the left half."""
         angle = math.radians(self.rotation_deg)
         cos, sin = math.cos(angle), math.sin(angle)
-        across = (-1 if side == "left" else 1) * self.width_px / 2
-        down = height_px / 2
-        return np.array(
-            [
-                [across * cos, -down * sin, self.centre_x_px],
-                [across * sin, down * cos, self.centre_y_px],
-                [0, 0, 1],
-            ]
-        )
+        across, down = (-1 if side == "left" else 1) * self.width_px / 2, height_px / 2
+        x = across * cos, -down * sin, self.centre_x_px
+        y = across * sin, down * cos, self.centre_y_px
+        return np.array([x, y, (0, 0, 1)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +123,7 @@ def apply_decisions(
 ) -> tuple[Detection, ...]:
     """Return the knees of a film as a reviewer left them, rejected and added ones included.
 
-    Args:
-        found: the knees as they were found.
-        decisions: by the half of the picture.
-        mm_per_px: pixel spacing of the film.
+    Decisions are given by the half of the picture.
     """
     knees = {knee.side: knee for knee in found}
     for side, decision in decisions.items():
@@ -158,9 +150,8 @@ def decide(found: Detection, decision: Decision) -> Detection:
         placed = {name: decision.landmarks.get(name, at) for name, at in knee.landmarks.items()}
         shifts = [math.dist(placed[name], at) for name, at in knee.landmarks.items()]
         if max(shifts, default=0.0) > 10.0**-PIXEL:
-            knee = replace(
-                knee, landmarks=placed, method=METHOD, expected_error_px=None, measures=None
-            )
+            unknown: dict[str, Any] = {"expected_error_px": None, "measures": None}
+            knee = replace(knee, landmarks=placed, method=METHOD, **unknown)
     if decision.laterality is not None and decision.laterality != found.laterality:
         source = "user" if decision.laterality else ""
         knee = replace(knee, laterality=decision.laterality, laterality_source=source)

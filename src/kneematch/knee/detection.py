@@ -47,23 +47,15 @@ class Detection:
         cls,
         to_film: NDArray[np.float64],
         template_landmarks: Mapping[str, Point],
-        *,
-        side: str,
-        method: str,
         **others: Any,
     ) -> "Detection":
         """Return the detection of an area whose landmarks lie where the template's land.
 
-        Args:
-            to_film: (3, 3), from the template's [-1, 1]^2 to film pixels.
-            template_landmarks: the template's landmarks, in its [-1, 1]^2.
-            side: the half of the picture, "left" or "right".
-            method: how the area was found.
-            others: further fields.
+        `template_landmarks` are in the template's [-1, 1]^2; `others` are further fields.
         """
         points = _map(to_film, list(template_landmarks.values())).tolist()
         landmarks = dict(zip(template_landmarks, map(tuple, points), strict=True))
-        return cls(to_film, side, method, landmarks, **others)
+        return cls(to_film=to_film, landmarks=landmarks, **others)
 
     @property
     def corners(self) -> NDArray[np.float64]:

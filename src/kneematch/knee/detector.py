@@ -27,13 +27,12 @@ from kneematch.films.read import (
     to_film_error,
 )
 from kneematch.knee.detection import Detection
-from kneematch.knee.knee_images import SIDE_MARGIN
-from kneematch.knee.methods import check_method, choose_solver, needs_model
-from kneematch.knee.preparation import Preparation, PreparedFilm, prepare
+from kneematch.knee.knee_images import Preparation, PreparedFilm, prepare
+from kneematch.knee.methods import choose_solver, needs_model
 from kneematch.knee.quality import Quality, cut_by_edge, measure_quality, sides_differ
 from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.two_stage import ConsistencyCheck
-from kneematch.paper.energy import MakeProblem, Solver, paper_problem
+from kneematch.paper.energy import MakeProblem, Solver
 from kneematch.paper.pose import pose_matrix
 from kneematch.paper.split import LEFT, RIGHT, SIDES
 from kneematch.paper.template import Template
@@ -103,7 +102,6 @@ class Detector:
             SettingsError: an argument, or the model, cannot be used.
             TemplateError: the annotation cannot serve as a template.
         """
-        check_method(method)
         if batch_size is not None and batch_size < 1:
             raise SettingsError(f"A batch has at least 1 film, not {batch_size}.")
         device = resolve_device(device)
@@ -113,20 +111,12 @@ class Detector:
         chosen = choose_solver(
             method, template, loaded, paper=paper, device=device, settings=paper_settings
         )
-        cut = chosen.template.to(torch.empty(0, device=device))
-        films = 1 if device == "cpu" else batch_size or GPU_BATCH
-        how = Preparation(
-            locate=chosen.method == LOCATOR,
-            knees=knees,
-            side_margin=0.0 if paper else SIDE_MARGIN,
-            left_is=left_is,
-            device=device if chosen.method == LOCATOR else "cpu",
-            precise=device != "cpu",
-        )
-        make_problem = paper_problem if paper else robust_problem
-        return cls(
-            cut, chosen.solver, chosen.method, make_problem, device, films, chosen.check, how
-        )
+        locate, precise = chosen.method == LOCATOR, device != "cpu"
+        where = device if locate else "cpu"
+        how = Preparation(locate, knees, chosen.side_margin, left_is, where, precise)
+        cut, films = chosen.template.to(torch.empty(0, device=device)), batch_size or GPU_BATCH
+        parts = cut, chosen.solver, chosen.method, chosen.make_problem, device
+        return cls(*parts, 1 if device == "cpu" else films, chosen.check, how)
 
     @overload  # a str is an iterable of str, too; it is one film
     def detect(  # type: ignore[overload-overlap]
@@ -225,14 +215,9 @@ class Detector:
         images = torch.stack([film.images.pixels.to(self.device) for film in films])  # (N, S, H, W)
         with full_precision():
             problem = self.make_problem(images, self.template)
-            theta = self.solver(problem).double()
-            quality = measure_quality(
-                problem,
-                theta,  # (N, S, 4)
-                self.check,
-                neural=self.method in NEURAL,
-                located=self.preparation.locate,
-            )
+            theta = self.solver(problem).double()  # (N, S, 4)
+            neural, located = self.method in NEURAL, self.preparation.locate
+            quality = measure_quality(problem, theta, self.check, neural=neural, located=located)
         matrices = pose_matrix(theta, self.template.aspect, problem.image_aspect).cpu()
         to_film = compose(torch.stack([film.images.to_film for film in films]), matrices).numpy()
         cut = cut_by_edge(to_film, np.array([film.field for film in films]))
@@ -258,9 +243,7 @@ class Detector:
         found = []
         for s, knee in knees.items():
             uneven = differ and bool(sound - {s})  # differs from a knee beyond doubt
-            needs_review, reasons = quality.review(
-                s, knee, film, is_cut=bool(cut[s]), uneven=uneven
-            )
+            review = quality.review(s, knee, film, is_cut=bool(cut[s]), uneven=uneven)
             detection = Detection.from_matrix(
                 to_film[s],
                 self.template.landmarks,
@@ -272,8 +255,8 @@ class Detector:
                 loss=float(quality.loss[s]),
                 polarity="negative" if quality.negative[s] else "positive",
                 mm_per_px=film.mm_per_px,
-                needs_review=needs_review,
-                reasons=reasons,
+                needs_review=review[0],
+                reasons=review[1],
             )
             error_px = detection.width_px * quality.expected_error(s)
             found.append(replace(detection, expected_error_px=error_px))
@@ -315,19 +298,17 @@ def _film_error(film: Film, error: Exception) -> FilmError:
         Exception: the given one, if it is no FilmError and the film is no file but an object that
             the caller made.
     """
+    text = str(error)
     if isinstance(film, str | os.PathLike):
         path = os.fspath(film)
         error = to_film_error(path, error)
-        named = str(error) if str(error).startswith(path) else f"{path}: {error}"
-        return type(error)(named)  # a new one, since the traceback of the other holds the pixels
-    if not isinstance(error, FilmError):
+        text = str(error) if str(error).startswith(path) else f"{path}: {error}"
+    elif not isinstance(error, FilmError):
         raise error
-    return type(error)(str(error))
+    return type(error)(text)  # a new one, since the traceback of the other holds the pixels
 
 
 def _not_a_film(found: object) -> SettingsError:
     """Return the error of something that no film can be read from."""
-    return SettingsError(
-        "A film is a path, a NumPy array, a pydicom Dataset or a Radiograph, not a "
-        f"{type(found).__name__}."
-    )
+    kinds = "a path, a NumPy array, a pydicom Dataset or a Radiograph"
+    return SettingsError(f"A film is {kinds}, not a {type(found).__name__}.")

@@ -1,9 +1,11 @@
-"""Measures of one knee's outlines, their uncertainties, and why one is left out.
+"""Measures, landmarks and texture regions of one knee's outlines.
 
 Joint-space widths are in percent of the tibial plateau's width, areas in percent of its square,
 angles in degrees; docs/measures.md defines them. Fixed locations: Duryea et al., "New
 radiographic-based surrogate outcome measures for osteoarthritis of the knee", Osteoarthritis and
-Cartilage 2003.
+Cartilage 2003. The sixteen landmarks, nine on the tibia and seven on the femur, are at the places
+of KNEEL (Tiulpin et al., "KNEEL: Knee anatomical landmark localization using hourglass networks",
+ICCV Workshops 2019).
 """
 
 import math
@@ -13,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kneematch.films.radiograph import Point
 from kneematch.knee.outlines import Array, Outlines
 
 WIDTH: Final = "pct"  # percent of the plateau's width
@@ -55,6 +58,29 @@ CROSSED: Final = -0.5  # a width below this is a mistake, and not bone on bone
 NEAR: Final = 0.025  # x to either side of a minimum that its standard deviation is taken over
 PLAUSIBLE: Final = (0.8, 1.25)  # width of the outlined plateau over that of the detected one
 
+# x from the medial margin (0) to the lateral one (1)
+TIBIA_LANDMARKS: Final = {
+    "tibia_medial_margin": 0.0,
+    "tibia_medial_plateau_outer": 0.15,
+    "tibia_medial_plateau_inner": 0.30,
+    "tibia_lateral_plateau_inner": 0.70,
+    "tibia_lateral_plateau_outer": 0.85,
+    "tibia_lateral_margin": 1.0,
+}
+FEMUR_LANDMARKS: Final = {
+    "femur_medial_condyle_outer": 0.08,
+    "femur_medial_condyle_middle": 0.20,
+    "femur_medial_condyle_inner": 0.33,
+    "femur_lateral_condyle_inner": 0.67,
+    "femur_lateral_condyle_middle": 0.80,
+    "femur_lateral_condyle_outer": 0.92,
+}
+SPINES: Final = {"tibia_medial_spine": (0.32, 0.5), "tibia_lateral_spine": (0.5, 0.68)}
+NOTCH_X: Final = (0.35, 0.65)
+REGIONS: Final = {MEDIAL: (0.15, 0.35), LATERAL: (0.65, 0.85)}  # x of both ends
+REGION_GAP: Final = 0.02  # under the lowest point of the plateau there, in plateau widths
+REGION_HEIGHT: Final = 0.12
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:
@@ -80,9 +106,8 @@ class JointMeasures:
 
     def left_out(self, reason: str) -> "JointMeasures":
         """Return the outlines with every measure left out for a reason."""
-        values = {
-            name: Measure(None, None, each.unit, reason) for name, each in self.values.items()
-        }
+        units = {name: each.unit for name, each in self.values.items()}
+        values = {name: Measure(None, None, unit, reason) for name, unit in units.items()}
         return replace(self, values=values)
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,7 +145,11 @@ def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
     widths_and_sds = widths_at(outlines, fixed).tolist(), _deviations(outlines, fixed).tolist()
     for name, width, sd in zip(FIXED_WIDTHS, *widths_and_sds, strict=True):
         found[name] = _width(width, sd)
-    found["joint_line_angle"] = Measure(joint_line_angle(outlines), _angle_sd(outlines), ANGLE)
+    # The angle's deviation is that of the difference of two widths with independent errors.
+    medial, lateral = (float(np.mean(ends)) for ends in COMPARTMENTS.values())
+    sd = math.hypot(*_deviations(outlines, np.array([medial, lateral])))
+    sd = math.degrees(sd / PERCENT / (lateral - medial))
+    found["joint_line_angle"] = Measure(joint_line_angle(outlines), sd, ANGLE)
     if not (len(outlines.femur_sd) and len(outlines.tibia_sd)):
         found = {name: replace(each, sd=None) for name, each in found.items()}
     angle = tibiofemoral_angle(outlines)
@@ -130,12 +159,7 @@ def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
 
 
 def review_reasons(outlines: Outlines, detected_px: float) -> list[str]:
-    """Return why outlines are not credible; nothing if they are.
-
-    Args:
-        outlines: the outlines of one knee.
-        detected_px: width of the plateau according to the detection.
-    """
+    """Return why outlines are not credible, given the width of the plateau as it was detected."""
     x = np.concatenate([np.linspace(*ends, 21) for ends in COMPARTMENTS.values()])
     fits = PLAUSIBLE[0] <= outlines.width_px / detected_px <= PLAUSIBLE[1]
     reasons = {
@@ -200,9 +224,8 @@ def joint_line_angle(outlines: Outlines) -> float:
     plateaus of both compartments. Positive where the joint space is wider laterally.
     """
     places = [_places(compartment) for compartment in COMPARTMENTS]
-    condyles = [_height_at(outlines, outlines.femur, x) for x in places]
-    lowest = [(x[y.argmax()], y.max()) for x, y in zip(places, condyles, strict=True)]
-    (x0, y0), (x1, y1) = lowest
+    condyles = [(x, _height_at(outlines, outlines.femur, x)) for x in places]
+    (x0, y0), (x1, y1) = ((x[y.argmax()], y.max()) for x, y in condyles)
     x = np.concatenate(places)
     plateau = np.polyfit(x, _height_at(outlines, outlines.tibia, x), 1)[0]
     return math.degrees(math.atan(plateau) - math.atan2(y1 - y0, x1 - x0))
@@ -218,13 +241,46 @@ def tibiofemoral_angle(outlines: Outlines) -> float | None:
     return None if femur is None or tibia is None else math.degrees(femur - tibia)
 
 
+def landmarks(outlines: Outlines) -> dict[str, Point]:
+    """Return the landmarks in film pixels, by name."""
+    tibia, femur = map(outlines.border_in_plateau_widths, (outlines.tibia, outlines.femur))
+    found: dict[str, Point] = {
+        name: (x, np.interp(x, *tibia.T)) for name, x in TIBIA_LANDMARKS.items()
+    }
+    found |= {name: _highest(tibia, *ends) for name, ends in SPINES.items()}
+    x, y = _highest(tibia * [1, -1], *(found[name][0] for name in SPINES))
+    found["tibia_eminence"] = (x, -y)  # the lowest place between the spines
+    found |= {name: (x, np.interp(x, *femur.T)) for name, x in FEMUR_LANDMARKS.items()}
+    found["femur_notch"] = _highest(femur, *NOTCH_X)  # between the condyles
+    film = outlines.to_film(np.array(list(found.values()))).tolist()
+    return {name: (x, y) for name, (x, y) in zip(found, film, strict=True)}
+
+
+def texture_regions(outlines: Outlines) -> dict[str, Array]:
+    """Return the corners (4, 2) of a box under each side of the plateau, in film pixels.
+
+    Parallel to the plateau's line: the upper medial corner, the upper lateral one, and on around.
+    """
+    line = outlines.border_in_plateau_widths(outlines.tibia)
+    regions = {}
+    for name, (x0, x1) in REGIONS.items():
+        top = np.interp(np.linspace(x0, x1, 41), *line.T).max() + REGION_GAP
+        box = [(x0, top), (x1, top), (x1, top + REGION_HEIGHT), (x0, top + REGION_HEIGHT)]
+        regions[name] = outlines.to_film(np.array(box))
+    return regions
+
+
+def _highest(line: Array, start: float, end: float) -> Point:
+    """Return the highest point between two x of a border (K, 2) in plateau widths."""
+    x = np.linspace(start, end, 101)
+    y = np.interp(x, *line.T)
+    return float(x[y.argmin()]), float(y.min())
+
+
 def _shaft_axis(outlines: Outlines, sides: tuple[Array, Array], down: float) -> float | None:
     """Return the angle of a shaft's axis against the plateau's perpendicular, if it is shown.
 
-    Args:
-        outlines: the outlines of one knee.
-        sides: left and right side of the shaft, (R, 2) each, in film pixels.
-        down: 1 if the shaft lies below the plateau, -1 if above.
+    Its left and right side are (R, 2) each, in film pixels; `down` is -1 above the plateau, else 1.
     """
     left, right = (outlines.in_plateau_widths(side) for side in sides)
     if min(len(left), len(right)) < 2:
@@ -254,16 +310,6 @@ def _width(width: float, sd: float) -> Measure:
     """Return a width, or why it is left out."""
     reason = CROSSING if width < CROSSED else UNCLEAR if sd > MAX_SD else ""
     return Measure(None, None, WIDTH, reason) if reason else Measure(max(width, 0.0), sd, WIDTH)
-
-
-def _angle_sd(outlines: Outlines) -> float:
-    """Return the standard deviation of the joint-line angle, in degrees.
-
-    It is that of the difference of two widths whose errors are independent.
-    """
-    medial, lateral = (float(np.mean(ends)) for ends in COMPARTMENTS.values())
-    sd = math.hypot(*_deviations(outlines, np.array([medial, lateral])))
-    return math.degrees(sd / PERCENT / (lateral - medial))
 
 
 def _sd(outlines: Outlines, x: Array) -> float:

@@ -41,15 +41,15 @@ SHARPNESS: Final = 0.2
 
 def find_metal(views: Tensor) -> list[bool]:
     """Return which of views (N, 400, 250), as `knee_images` makes them, show metal in the knee."""
-    return [_has_metal(region) for region in views[:, ROWS, COLUMNS].cpu().numpy()]
-
-
-def _has_metal(region: Grey) -> bool:
     bones, beside = _bones_and_beside()
-    if region[bones].mean() < region[:, beside].mean():  # a negative
-        region = -region
-    low, high = np.percentile(region, QUANTILES).astype(np.float32)
-    return _has_sharp_region(((region - low) / max(high - low, 1e-3)).clip(max=1.0), bones)
+    found = []
+    for region in views[:, ROWS, COLUMNS].cpu().numpy():
+        if region[bones].mean() < region[:, beside].mean():  # a negative
+            region = -region
+        low, high = np.percentile(region, QUANTILES).astype(np.float32)
+        grey = ((region - low) / max(high - low, 1e-3)).clip(max=1.0)
+        found.append(_has_sharp_region(grey, bones))
+    return found
 
 
 @cache
@@ -89,10 +89,7 @@ def _has_sharp_region(grey: Grey, bones: Mask) -> bool:
 def _extreme(choose: np.ufunc, image: Grey, side: int) -> Grey:
     """Return the largest or smallest value in the square around each pixel of an image (H, W).
 
-    Args:
-        choose: np.maximum or np.minimum.
-        image: (H, W).
-        side: side of the square, an odd number of pixels.
+    `choose` is np.maximum or np.minimum, and the square's side an odd number of pixels.
     """
     for _ in range(side // 2 * 2):  # as often along columns as along rows
         image = image.T

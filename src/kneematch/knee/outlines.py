@@ -77,14 +77,9 @@ class Outlines:
         )
 
     def redrawn(self, femur: Array, tibia: Array) -> "Outlines":
-        """Return the outlines with borders (K, 2), (M, 2) that a person drew.
-
-        Their uncertainty is not known.
-        """
-        unknown = np.zeros(0)
-        return replace(
-            self, femur=femur, tibia=tibia, femur_sd=unknown, tibia_sd=unknown, corrected=True
-        )
+        """Return the outlines with borders (K, 2), (M, 2) drawn by a person, of unknown sd."""
+        drawn = replace(self, femur=femur, tibia=tibia, corrected=True)
+        return replace(drawn, femur_sd=np.zeros(0), tibia_sd=np.zeros(0))
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold, rounded to a thousandth of a pixel."""
@@ -101,15 +96,12 @@ class Outlines:
     def from_dict(cls, plain: Mapping[str, Any]) -> "Outlines":
         """Return the outlines that `to_dict` wrote; only femur, tibia and medial are needed.
 
-        Other keys are ignored.
-
         Raises:
             SettingsError: a value is missing or is no outline.
         """
         try:
             values = {item.name: plain[item.name] for item in fields(cls) if item.name in plain}
-            for name in ("femur", "tibia"):
-                values[name] = _line(values[name])
+            values["femur"], values["tibia"] = _line(values["femur"]), _line(values["tibia"])
             for name in ("femur_sd", "tibia_sd"):
                 values[name] = np.array(values.get(name, ()), np.float64)
             for name in SIDES:

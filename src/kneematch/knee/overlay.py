@@ -43,17 +43,8 @@ def draw_detections(
     """Draw the film in grey with the outline, landmarks, patient's side and loss of each area.
 
     The thick corner is the template's top left. An area to review has a dashed outline and a red
-    label with the reasons.
-
-    Args:
-        film: the film on which the areas were found.
-        detections: the areas.
-        longest_px: longest side of the picture; a smaller film keeps its size.
-        thumbnail: draw thicker lines and larger text, for a picture that is shown small.
-        reasons: write the reasons for review below the label.
-
-    Returns:
-        An RGB picture.
+    label, with the reasons if these are wanted. A film smaller than `longest_px` keeps its size; a
+    thumbnail has thicker lines and larger text.
     """
     height, width = film.size
     scale = min(1.0, longest_px / max(height, width))
@@ -89,27 +80,22 @@ def _outline(draw: ImageDraw.ImageDraw, found: Detection, scale: float, line: fl
         for x, y in (scale * np.array(place) for place in found.landmarks.values())
         for dx, dy in ((arm, 0.0), (0.0, arm))
     ]
+    bones: list[Points] = []
+    if found.measures is not None:
+        drawn = found.measures.outlines
+        bones = [drawn.femur, drawn.tibia, *drawn.femur_sides, *drawn.tibia_sides]
     closed = np.concatenate([corners, corners[:1]])
     lines = _dashes(closed) if found.needs_review else [closed]
     strokes: list[tuple[Points, Colour, float]] = [
         *((points, colour, line) for points in lines),
         (tick, colour, 2.4 * line),
         *((cross, LANDMARK_COLOUR, 0.8 * line) for cross in crosses),
-        *((scale * points, colour, 0.8 * line) for points in _bones(found)),
+        *((scale * points, colour, 0.8 * line) for points in bones if len(points) > 1),
     ]
     for points, _, width in strokes:  # the shade of all below the colour of any
         _stroke(draw, points, (*SHADE, 150), width + 1.4 * line)
     for points, tint, width in strokes:
         _stroke(draw, points, (*tint, 255), width)
-
-
-def _bones(found: Detection) -> list[Points]:
-    """Return the outlines of the bones, (K, 2) each, where the knee is measured."""
-    if found.measures is None:
-        return []
-    bones = found.measures.outlines
-    lines = bones.femur, bones.tibia, *bones.femur_sides, *bones.tibia_sides
-    return [points for points in lines if len(points) > 1]
 
 
 def _dashes(points: Points) -> list[Points]:

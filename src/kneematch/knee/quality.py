@@ -15,12 +15,12 @@ from kneematch.paper.energy import Problem, paper_problem
 from kneematch.sampling import resize, transform
 
 if TYPE_CHECKING:
-    from kneematch.knee.preparation import PreparedFilm, PreparedKnee
+    from kneematch.knee.knee_images import PreparedFilm, PreparedKnee
 
 # Limits of the methods that work on halves, chosen on phantoms and on labelled real films;
 # lab/review_flags.py counts the good and the bad areas that they flag.
 MAX_LOSS: Final = 0.3
-MAX_MISMATCH: Final = 0.5  # of the robust energy, which includes local contrast
+MAX_MISMATCH: Final = 0.5  # by the robust energy, which includes local contrast
 WORST_MISMATCH: Final = 0.7  # above it there is no frontal knee
 CERTAIN_MISMATCH: Final = 0.25  # so low that the consistency check is skipped
 # Distance from where the network sees the knee, in widths of its template. A search finds its own
@@ -32,7 +32,7 @@ MAX_SEARCH_DISTANCE: Final = 0.08
 # of lab/accuracy.py, and on areas looked for in wrong places on the same films.
 MAX_LOCATED_DISTANCE: Final = ((0.55, 0.7), (0.05, 0.025))
 WORST_LOCATED_MISMATCH: Final = 0.95  # above it there is no frontal knee
-CERTAIN_SCORE: Final = 0.5  # of the locator
+CERTAIN_SCORE: Final = 0.5  # the locator is certain from this score on
 MAX_SCALE_DIFFERENCE: Final = 0.15  # logarithm of the ratio of the two sides' scales
 MAX_HEIGHT_DIFFERENCE: Final = 0.6  # in widths of the area
 MAX_BRIGHTNESS: Final = 0.38  # the brightest 2 % over the brightest 10 %, per contrast of the area
@@ -82,10 +82,8 @@ class Quality:
 
     def of_film(self, film: int) -> "Quality":
         """Return the measures of one of N films."""
-        arrays = {item.name: getattr(self, item.name) for item in fields(self)}
-        return Quality(
-            **{k: v[film] if isinstance(v, np.ndarray) else v for k, v in arrays.items()}
-        )
+        values = (getattr(self, item.name) for item in fields(self))
+        return Quality(*(v[film] if isinstance(v, np.ndarray) else v for v in values))
 
     def is_knee(self, side: int, score: float | None) -> bool:
         """Return whether what the locator saw is a frontal knee at all, on closer inspection.
@@ -124,12 +122,8 @@ class Quality:
     ) -> tuple[bool, tuple[str, ...]]:
         """Return whether a person should look at an area, and the reasons and notes.
 
-        Args:
-            side: number of the knee on its film.
-            knee: what is known of the knee from the preparation of its film.
-            film: its film.
-            is_cut: the joint leaves the exposed part of the film.
-            uneven: the two knees of the film differ too much, and this may be the wrong one.
+        `is_cut`: the joint leaves the exposed part of the film. `uneven`: the two knees differ too
+        much, and this may be the wrong one.
         """
         metal, location = knee.metal, knee.location
         if metal is None:
@@ -164,31 +158,26 @@ def measure_quality(
     neural: bool,
     located: bool = False,
 ) -> Quality:
-    """Measure the areas at poses theta (N, S, 4).
+    """Measure the areas at poses theta (N, S, 4), which networks found if `neural`.
 
-    Args:
-        problem: the films and the template.
-        theta: poses in the half images.
-        check: the consistency check; None leaves it out.
-        neural: whether networks found the poses.
-        located: whether the images are views of located knees, in which `find_metal` looks for
-            metal, so that the brightness is not needed.
+    In views of located knees the brightness is not needed, since `find_metal` looks for metal.
     """
     match = paper_problem(problem.images, problem.template).match(theta)
     mismatch = problem.losses(theta.to(problem.images))
-    found = {
-        "energy": match.energy,
-        "loss": match.loss,
-        "negative": match.negative,
-        "mismatch": mismatch,
-    }
+    found = {name: getattr(match, name) for name in ("energy", "loss", "negative")}
+    found["mismatch"] = mismatch
     if not located:
         signs = 1 - 2 * match.negative[..., None, None].to(match.patches)
         found["brightness"] = _highlight(signs * match.patches)
     if check is not None:
-        found["network_distance"] = _network_distance(
-            check, problem.images, theta, mismatch, neural=neural
-        )
+        # Networks that found a good match on a film are not asked again.
+        certain = mismatch.amax(1) <= (CERTAIN_MISMATCH if neural else 0.0)
+        doubtful = (~certain).nonzero()[:, 0]
+        distance = torch.zeros_like(mismatch)
+        if len(doubtful):
+            seen = check(problem.images[doubtful], theta[doubtful])
+            distance[doubtful] = seen.to(distance)
+        found["network_distance"] = distance
     arrays = dict(zip(found, copy_back(*found.values()), strict=True))
     return Quality(**arrays, neural=neural)
 
@@ -206,11 +195,9 @@ def exposed_field(pixels: NDArray[np.float32]) -> tuple[int, int, int, int]:
 
 
 def cut_by_edge(to_film: NDArray[np.float64], fields: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which joints leave the exposed part of their film, (N, S).
+    """Return which joints leave the exposed parts (N, 4) of their films, (N, S).
 
-    Args:
-        to_film: (N, S, 3, 3), from the template's [-1, 1]^2 to film pixels.
-        fields: (N, 4), exposed parts (x0, y0, x1, y1) of the films.
+    `to_film` (N, S, 3, 3) maps the template's [-1, 1]^2 to film pixels.
     """
     points = transform(to_film, JOINT_SHARE * np.array(CORNERS))
     lowest, highest = fields[:, None, None, :2], fields[:, None, None, 2:]
@@ -220,8 +207,7 @@ def cut_by_edge(to_film: NDArray[np.float64], fields: NDArray[np.int64]) -> NDAr
 def sides_differ(to_film: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return on which films the two areas differ too much in size or height, (N,).
 
-    Args:
-        to_film: (N, S, 3, 3), from the template's [-1, 1]^2 to film pixels; S is 1 or 2.
+    `to_film` (N, S, 3, 3) maps the template's [-1, 1]^2 to film pixels; S is 1 or 2.
     """
     if to_film.shape[1] == 1:
         return np.zeros(len(to_film), np.bool_)
@@ -238,21 +224,6 @@ def is_spacing_plausible(plateau_px: float, mm_per_px: float | None) -> bool:
     """Return whether a knee has the size of a knee, by the film's pixel spacing, if it has one."""
     low, high = PLATEAU_MM
     return mm_per_px is None or low <= plateau_px * mm_per_px <= high
-
-
-def _network_distance(
-    check: ConsistencyCheck, halves: Tensor, theta: Tensor, mismatch: Tensor, *, neural: bool
-) -> Tensor:
-    """Return how far from the poses the network sees the knees, (N, S).
-
-    Skipped, and 0, for films on which networks found a good match themselves.
-    """
-    certain = mismatch.amax(1) <= (CERTAIN_MISMATCH if neural else 0.0)
-    doubtful = (~certain).nonzero()[:, 0]
-    distance = torch.zeros_like(mismatch)
-    if len(doubtful):
-        distance[doubtful] = check(halves[doubtful], theta[doubtful]).to(distance)
-    return distance
 
 
 def _highlight(patches: Tensor) -> Tensor:

@@ -7,9 +7,6 @@ from typing import Final
 from kneematch.films.radiograph import LATERALITIES, Radiograph
 from kneematch.models.markers import Marker
 
-USER: Final = "user"
-HEADER: Final = "header"
-MARKER: Final = "marker"
 MIDDLE: Final = 0.15  # share of the width; a single marker so near to the middle tells no side
 
 
@@ -31,14 +28,9 @@ def resolve_laterality(
     """Return the laterality of every knee found on a film.
 
     The user's statement counts first, then the header's tag of a film of one knee, then the
-    header's orientation of the picture, then the markers on it.
-
-    Args:
-        film: the film.
-        mirrored: for each knee, whether its lateral side points to the picture's left when the
-            knee is upright, as the patient's right knee does on a film that is hung as usual.
-        left_is: the patient's side at the picture's left, "R" or "L", as stated by the user.
-        markers: the letters R and L on the film.
+    header's orientation of the picture, then the markers on it. `mirrored` says of each knee
+    whether its lateral side points to the picture's left when the knee is upright, as the patient's
+    right knee does on a film that is hung as usual.
     """
     one = len(mirrored) == 1
     tag = film.laterality if one and film.laterality in LATERALITIES else None
@@ -48,10 +40,10 @@ def resolve_laterality(
     by_markers = None if one else _from_front(markers)
     return tuple(
         _first_of(
-            (USER, _side(by_user, points_left)),
-            (HEADER, tag),
-            (HEADER, _side(film.seen_from_front, points_left)),
-            (MARKER, letter or _side(by_markers, points_left)),
+            ("user", _side(by_user, points_left)),
+            ("header", tag),
+            ("header", _side(film.seen_from_front, points_left)),
+            ("marker", letter or _side(by_markers, points_left)),
         )
         for points_left in mirrored
     )

@@ -25,11 +25,7 @@ EDGE_SLACK: Final = 0.01  # how far, in [-1, 1], a box may lie past the edge of 
 def cut_template(
     film: Radiograph, annotation: Annotation, box: str = "fine"
 ) -> tuple[Template, Tensor]:
-    """Cut the fine or the coarse template out of the annotated film.
-
-    Returns:
-        The template and the pose theta (4,) it has in its own half image.
-    """
+    """Cut the fine or coarse template out of its film; return it and its pose theta (4,) there."""
     return cut_from_view(annotated_half(film, annotation), annotation, box)
 
 
@@ -57,7 +53,9 @@ def cut_from_view(view: View, annotation: Annotation, box: str = "fine") -> tupl
                 f"{annotation.film}: The {name} box shows a single grey. Move it onto the joint, "
                 "or annotate another film."
             )
-    template = replace(template, landmarks=_landmarks(annotation, from_film))
+    points = torch.tensor([*annotation.landmarks.values()], dtype=torch.float64).reshape(-1, 2)
+    mapped = map(tuple, transform(from_film, points).tolist())
+    template = replace(template, landmarks=dict(zip(annotation.landmarks, mapped, strict=True)))
     return with_local_contrast(template, view.pixels, matrix), theta
 
 
@@ -109,11 +107,3 @@ def _check_size(
         f"{annotation.film}: The {name} box of {right - left:.0f} x {bottom - top:.0f} film pixels "
         f"is too small. It must have at least {least[0]} x {least[1]}."
     )
-
-
-def _landmarks(annotation: Annotation, from_film: Tensor) -> dict[str, tuple[float, float]]:
-    """Return the landmarks in the template's [-1, 1]^2."""
-    names = list(annotation.landmarks)
-    points = torch.tensor([annotation.landmarks[name] for name in names], dtype=torch.float64)
-    mapped = transform(from_film, points.reshape(-1, 2)).tolist()
-    return {name: (x, y) for name, (x, y) in zip(names, mapped, strict=True)}

@@ -18,7 +18,7 @@ from kneematch.films.annotation import (
     save_annotation,
 )
 from kneematch.films.files import check_suffix, refuse_existing
-from kneematch.films.radiograph import Point, Radiograph
+from kneematch.films.radiograph import Point
 from kneematch.films.read import read_isolated
 from kneematch.films.shapes import Shape, read_shapes
 from kneematch.knee.import_config import ImportConfig
@@ -51,9 +51,6 @@ def import_template(
         out: template file to write.
         config: settings.
 
-    Returns:
-        The annotation that was written.
-
     Raises:
         TemplateError: the shapes cannot serve as a template.
         SettingsError: `out` exists, or its name is not that of a template.
@@ -66,15 +63,12 @@ def import_template(
     if path.exists() and out.exists() and out.samefile(path):
         raise SettingsError(f"{out} is the drawing itself. Choose another name for the template.")
     pixels = read_isolated(Path(film))
+    spacing, film = pixels.mm_per_px, Path(film)
     shapes = read_shapes(
-        path,
-        Path(film).name,
-        mm_per_px=pixels.mm_per_px,
-        point_names=config.names,
-        points_in_mm=config.mm,
+        path, film.name, mm_per_px=spacing, point_names=config.names, points_in_mm=config.mm
     )
     try:
-        annotation = _annotation(shapes, Path(film), pixels, config.side)
+        annotation = _annotation(shapes, film, pixels.size[1] / 2, config.side)
     except TemplateError as error:
         raise TemplateError(f"{path}: {error}") from error
     (knees,) = locate_knees([film_tensor(pixels)], builtin_locator())
@@ -88,10 +82,8 @@ def import_template(
     return annotation
 
 
-def _annotation(
-    shapes: list[Shape], film: Path, pixels: Radiograph, side: str | None
-) -> Annotation:
-    middle = pixels.size[1] / 2
+def _annotation(shapes: list[Shape], film: Path, middle: float, side: str | None) -> Annotation:
+    """Return the annotation of a knee's shapes on a film, which has its middle at x = `middle`."""
     if side is not None:
         shapes = [shape for shape in shapes if SIDES[shape.centre_x >= middle] == side]
     twice = [name for name, count in Counter(shape.name for shape in shapes).items() if count > 1]

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from kneematch.films.csv_text import Cell
 from kneematch.knee.detection import DEGREE, PIXEL, Detection
-from kneematch.knee.landmarks import landmarks, texture_regions
 from kneematch.knee.measure import (
     ANGLE,
     COMPARTMENTS,
@@ -19,7 +18,9 @@ from kneematch.knee.measure import (
     UNITS,
     JointMeasures,
     in_mm,
+    landmarks,
     narrowest_place,
+    texture_regions,
 )
 from kneematch.knee.outlines import Outlines
 from kneematch.run.outputs.tables import (
