@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kneematch.models.locator import CHANNELS, STRIDE, UNIT_PX, Locator, prepare_input
-from kneematch.training.pseudo_labels import apply_exposures, sample_exposures
+from kneematch.training.recipes import apply_exposures, sample_exposures
 from phantom_data import PhantomData
 
 VIEW = 256  # side of the views

@@ -41,7 +41,7 @@ from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template, Window
 from kneematch.sampling import resize, sample
 from kneematch.search.robust_energy import normalize_local_contrast
-from kneematch.training.pseudo_labels import apply_exposures, sample_exposures
+from kneematch.training.recipes import apply_exposures, sample_exposures
 from locator_training import train_locator, train_one_cycle
 from phantom_data import (
     CROP,

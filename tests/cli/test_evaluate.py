@@ -55,11 +55,11 @@ def test_evaluate_writes_resumes_and_does_not_overwrite(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "no films"),
+        ([], "No films"),
         (["film.dcm", "--methods", "nonsense"], "nonsense"),
         (["film.dcm", "--methods", ","], "No methods"),
         (["film.dcm", "--methods", "grid"], "--grid N"),
-        (["film.dcm", "--resume", "--force"], "one of them"),
+        (["film.dcm", "--resume", "--force"], "leave one out"),
         (["film.dcm", "--truth", "missing.csv"], "missing.csv"),
         (["film.dcm", "--grid", "-1"], "--grid"),
         (["--templates", "folder", "--template", "t.json"], "leave out --template"),

@@ -89,7 +89,7 @@ def test_train_prints_the_number_of_films_and_leaves_no_temporary_file(
     folder: Folder, trained: str
 ) -> None:
     assert trained.endswith("model.safetensors: trained on 3 films\n")
-    assert folder.written("model") == {"safetensors", "metrics.csv", "curves.png", "preview.png"}
+    assert folder.written("model") == {"safetensors", "metrics.csv", "preview.png"}
     rows = read_rows(folder.path / "model.metrics.csv")
     assert 0 < float(rows[0]["seconds"]) < float(rows[1]["seconds"])
     assert not list(folder.path.glob(".*"))

@@ -13,7 +13,7 @@ from kneematch.knee.measure import UNCLEAR, measure_outlines
 from kneematch.knee.measuring import find_outlines, measure_knees, outline_network
 from kneematch.knee.quality import METAL
 from kneematch.models.outlines import OutlineNetwork, builtin_network
-from kneematch.training.phantom_crops import true_outlines
+from kneematch.training.outline_crops import true_outlines
 from kneephantoms.film_plan import plan_film
 from kneephantoms.rendering import Phantom, phantom
 from phantom_films import radiograph

@@ -80,7 +80,7 @@ def test_train_writes_a_model_and_files_beside_it(folder: Path, trained: TrainRe
     ]
     with Image.open(folder / "a.preview.png") as preview:
         assert preview.size == (4 * 250, 400)  # both halves of two films
-    beside = {"safetensors", "metrics.csv", "curves.png", "preview.png"}
+    beside = {"safetensors", "metrics.csv", "preview.png"}
     assert {path.name for path in folder.glob("a.*")} == {f"a.{name}" for name in beside}
 
 

@@ -21,7 +21,7 @@ from kneematch.errors import SettingsError
 from kneematch.run.config import DetectConfig
 from kneematch.run.decisions import AREA_COLUMNS, read_decisions
 from kneematch.run.pipeline import detect_folder
-from kneematch.training.drawn_knees import read_corrected
+from kneematch.training.outline_training import read_corrected
 from kneematch.web.bone_outlines import MAX_POINTS
 from kneematch.web.review import review_app
 from kneematch.web.review_session import ReviewSession

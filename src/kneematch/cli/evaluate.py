@@ -1,7 +1,6 @@
 """`kneematch evaluate`: compare methods."""
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -16,9 +15,6 @@ from kneematch.cli.terminal import (
     writing,
 )
 from kneematch.evaluation.config import RUNS, EvaluateConfig
-
-if TYPE_CHECKING:
-    from kneematch.evaluation.run import EvaluateResult
 
 # Tables to print, and the columns that a terminal has room for.
 PRINTED: Final[dict[str, tuple[str, ...] | None]] = {
@@ -51,22 +47,12 @@ def evaluate(
     progress = choose_messages(quiet=quiet, log=log)
     with stopping_cleanly(out / RUNS), writing(out):
         result = run.evaluate(films or [], out, config, progress=progress)
-    print_failures(result)
+    reasons = list(result.failed.values())
+    print_first_errors(reasons[:MOST_REASONS], len(reasons), f"failed: {shown(result.page)}")
     if not quiet:
-        print_tables(result, PRINTED)
+        for name, titles in PRINTED.items():
+            if table := result.table(name):
+                print_table(table, titles)
         typer.echo(shown(result.page))
     if result.failed:
         raise typer.Exit(SOME_FAILED)
-
-
-def print_failures(result: "EvaluateResult") -> None:
-    """Print why films failed, and where the other reasons are."""
-    reasons = list(result.failed.values())
-    print_first_errors(reasons[:MOST_REASONS], len(reasons), f"failed: {shown(result.page)}")
-
-
-def print_tables(result: "EvaluateResult", names: Iterable[str]) -> None:
-    """Print the named tables, where they were made."""
-    for name in names:
-        if table := result.table(name):
-            print_table(table, PRINTED[name])

@@ -5,14 +5,16 @@ import pytest
 import torch
 
 from kneematch.knee.joint_space import tibiofemoral_angle
-from kneematch.training.outline_augmentation import TrainingCrops, find_points, sample_crops
-from kneematch.training.phantom_crops import (
+from kneematch.training.outline_crops import (
     JOINT,
     LEG,
     KneeMaps,
+    TrainingCrops,
     bone_sides,
     borders,
+    find_points,
     render_maps,
+    sample_crops,
     true_outlines,
 )
 from kneephantoms.anatomy import KneeShape, surface_ends
