@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from kneematch.errors import SettingsError
 from kneematch.knee.joint_space import MEDIAL, minimum_width
 from kneematch.knee.outlines import Outlines
 from kneematch.models.outlines import OutlineNetwork, load_network, save_network
+from kneematch.run.database import Run
 from kneematch.training.outline_crops import JOINT, render_maps, sample_crops
 from kneematch.training.outline_training import (
     OutlineConfig,
@@ -155,22 +157,28 @@ def test_read_masks_pairs_crops_with_masks(tmp_path: Path) -> None:
             list(read_masks(tmp_path))
 
 
+def write_outlines(out: Path, *knees: dict[str, Any]) -> None:
+    """Write the outlines of a run named "out"."""
+    with Run(out, create=True) as run:
+        run.store(out="out")
+    (out / "outlines.json").write_text(json.dumps({"knees": knees}))
+
+
 def test_read_corrected_finds_films_from_another_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "out"
+    out, moved = tmp_path / "out", tmp_path / "elsewhere"
     out.mkdir()
+    moved.mkdir()
     write_png16(tmp_path / "film.png", wedge().astype(np.float32))
-    knee = {"film": "film.png", "corrected": True, **outlines_of_mask(wedge()).to_dict()}
-    (out / "outlines.json").write_text(json.dumps({"knees": [knee]}))
-    (out / "run.json").write_text(json.dumps({"settings": {"out": "out"}}))
+    write_outlines(
+        out, {"film": "film.png", "corrected": True, **outlines_of_mask(wedge()).to_dict()}
+    )
     for folder in (tmp_path, out):
         monkeypatch.chdir(folder)
         (found,) = read_corrected(out)
         assert found.path.resolve() == tmp_path / "film.png"
         assert found.pixels.shape == wedge().shape
-    moved = tmp_path / "elsewhere"
-    moved.mkdir()
     (tmp_path / "film.png").rename(moved / "film.png")
     (found,) = read_corrected(out, moved)
     assert found.path == moved / "film.png"
@@ -182,18 +190,15 @@ def test_read_corrected_takes_marked_outlines_only(tmp_path: Path) -> None:
     film = tmp_path / "film.png"
     write_png16(film, np.linspace(0, 1, 80 * 120, dtype=np.float32).reshape(80, 120))
     plain = {"film": str(film), **outlines_of_mask(wedge()).to_dict()}
-    path = tmp_path / "outlines.json"
-    path.write_text(json.dumps({"knees": [plain]}))
+    write_outlines(tmp_path, plain)
     with pytest.raises(SettingsError, match="has no outlines with"):
         list(read_corrected(tmp_path))
-    path.write_text(json.dumps({"knees": [plain, plain | {"corrected": True}]}))
-    (knee,) = read_corrected(tmp_path)
-    assert knee.pixels.shape == (80, 120)
+    marked = plain | {"corrected": True}
+    write_outlines(tmp_path, plain, marked, marked | {"polarity": "negative"})
+    knee, negative = read_corrected(tmp_path)
     assert knee.outlines.width_px == 100
-    path.write_text(json.dumps({"knees": [plain | {"corrected": True, "polarity": "negative"}]}))
-    (negative,) = read_corrected(tmp_path)
     np.testing.assert_array_equal(negative.pixels, 1 - knee.pixels)
     for text in ("[]", "[" * 100_000, '{"knees": [{"corrected": true}]}'):
-        path.write_text(text)
+        (tmp_path / "outlines.json").write_text(text)
         with pytest.raises(SettingsError, match="cannot be read"):
             list(read_corrected(tmp_path))

@@ -105,21 +105,20 @@ def test_train_stores_what_the_weights_depend_on(
     assert {name for name in other if other[name] != expected[name]} == {"seed", "recipe"}
 
 
-@pytest.mark.parametrize("stop", [1, 2])
 def test_train_continues_from_a_checkpoint_to_the_same_weights(
-    folder: Path, config: TrainConfig, trained: TrainResult, stop: int
+    folder: Path, config: TrainConfig, trained: TrainResult
 ) -> None:
-    out, template = folder / f"b{stop}.safetensors", folder / "template.json"
-    interrupted = Recorder(stop)
+    out, template = folder / "b.safetensors", folder / "template.json"
+    interrupted = Recorder(stop=1)
     with pytest.raises(KeyboardInterrupt):
         train(folder / "*.dcm", template, out, config, progress=interrupted)
     assert not out.exists()
-    assert len(rows(folder / f"b{stop}.metrics.csv")) == stop
+    assert len(rows(folder / "b.metrics.csv")) == 1
     with pytest.raises(SettingsError, match=r"an interrupted training already; .*--resume"):
         train(folder / "*.dcm", template, out, config)
     rest, again = Recorder(), replace(config, resume=True)
     result = train(str(folder / "*.dcm"), template, out, again, progress=rest)
-    assert rest.opened == [("preparing films", FILMS, 0), ("training", 2, stop)]
+    assert rest.opened == [("preparing films", FILMS, 0), ("training", 2, 1)]
     assert [note.split()[0] for note in interrupted.notes + rest.notes] == ["coarse", "fine"]
     wanted, found = load_file(trained.model), load_file(out)
     assert wanted.keys() == found.keys()

@@ -35,7 +35,7 @@ from kneematch.paper.algorithm2 import (
     train_two_phases,
 )
 from kneematch.paper.energy import Problem
-from kneematch.paper.network import INPUT, Network, PoseNetwork, network_input
+from kneematch.paper.network import Network, PoseNetwork, network_input
 from kneematch.paper.pose import (
     admissible_pose,
     compose_pose,
@@ -193,13 +193,9 @@ def activation_ranges(task: Task, networks: Networks) -> dict[str, Ranges]:
 def make_pseudo_labels(
     films: Films, templates: TemplatePair, half: Tensor, model: Model | None
 ) -> Tensor:
-    """Return the poses (N, 2, 4) of the fine template on all films.
+    """Return the poses (N, 2, 4) of the fine template, annotated on a half (H, W), on all films.
 
-    Args:
-        films: the training films.
-        templates: the annotated templates.
-        half: (H, W), the half image that was annotated.
-        model: a trained model that guides the search; None searches exhaustively.
+    A trained model guides the search; without one it is exhaustive.
     """
     networks = None
     if model is not None:
@@ -261,49 +257,41 @@ def pose_loss(
         nominal = relative_pose(crops, target, aspect, HALF_ASPECT)
         wanted = jitter_pose(nominal, ratio, spread, state.generator)
         moved = crop_pose_from(target, wanted, aspect, HALF_ASPECT)
-        exposures = sample_exposures(2 * len(rows), INPUT, state.generator)
-        seen = apply_exposures(network_input(films.halves(rows), moved, aspect), exposures)
+        seen = vary_exposures(network_input(films.halves(rows), moved, aspect), state.generator)
         found = pose_from_vector(network(seen), ratio)
         return corner_distance(found, wanted, data.template.aspect, aspect).sum(-1)
 
     return loss
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Exposures:
-    """Random parameters of K crops; each tensor is (K, 1, 1, 1) unless stated otherwise."""
+def vary_exposures(views: Tensor, generator: torch.Generator) -> Tensor:
+    """Return views (..., H, W) as other X-ray machines might have shown them, each in its own way.
 
-    gamma: Tensor
-    sharpness: Tensor
-    field: Tensor  # (K, 1, 4, 4)
-    contrast: Tensor
-    brightness: Tensor
-    grain: Tensor  # (K, 1, H, W)
-    hidden: Tensor  # (K, 1, H, W) bool
-    cover: Tensor
-    negative: Tensor  # bool
-
-
-def sample_exposures(count: int, size: tuple[int, int], generator: torch.Generator) -> Exposures:
-    """Sample the parameters of `count` crops of a size (height, width)."""
-    device = generator.device
+    Gamma, sharpness, slow changes of brightness and noise vary; a rectangle of some views is
+    covered, and some views are inverted.
+    """
+    flat = views.reshape(-1, 1, *views.shape[-2:])
+    count, size = len(flat), (flat.shape[-2], flat.shape[-1])
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
-        drawn = torch.rand(count, *(shape or (1, 1, 1)), generator=generator, device=device)
+        drawn = torch.rand(
+            count, *(shape or (1, 1, 1)), generator=generator, device=generator.device
+        )
         return low + (high - low) * drawn
 
-    grain = torch.randn(count, 1, *size, generator=generator, device=device)
-    return Exposures(
-        gamma=uniform(-LOG_GAMMA, LOG_GAMMA).exp(),
-        sharpness=uniform(*SHARPNESS),
-        field=uniform(-1, 1, 1, 4, 4),
-        contrast=uniform(0, FIELD),
-        brightness=uniform(0, FIELD / 3),
-        grain=uniform(0, GRAIN) * grain,
-        hidden=_rectangles(size, uniform),
-        cover=uniform(-0.2, 1.2),
-        negative=uniform(0, 1) < NEGATIVES,
-    )
+    grain = torch.randn(count, 1, *size, generator=generator, device=generator.device)
+    low, high = flat.amin((-2, -1), keepdim=True), flat.amax((-2, -1), keepdim=True)
+    flat = ((flat - low) / (high - low).clamp(min=EPSILON)).clamp(min=EPSILON)
+    flat = flat ** uniform(-LOG_GAMMA, LOG_GAMMA).exp()
+    smooth = F.interpolate(F.avg_pool2d(flat, 8), size, mode="bilinear")
+    flat = flat + uniform(*SHARPNESS) * (flat - smooth)
+    # Collimation, the heel effect and thick soft tissue change the brightness slowly.
+    field = F.interpolate(uniform(-1, 1, 1, 4, 4), size, mode="bicubic")
+    flat = flat * (uniform(0, FIELD) * field).exp() + uniform(0, FIELD / 3) * field
+    flat = flat + uniform(0, GRAIN) * grain
+    hidden, cover = _rectangles(size, uniform), uniform(-0.2, 1.2)
+    flat = torch.where(hidden, cover, flat)
+    return torch.where(uniform(0, 1) < NEGATIVES, -flat, flat).reshape(views.shape)
 
 
 def _rectangles(size: tuple[int, int], uniform: Callable[..., Tensor]) -> Tensor:
@@ -314,18 +302,3 @@ def _rectangles(size: tuple[int, int], uniform: Callable[..., Tensor]) -> Tensor
     near_y = (y[:, None] - uniform(0, 1)).abs() < largest * uniform(0.3, 1)
     near_x = (x - uniform(0, 1)).abs() < largest * uniform(0.3, 1)
     return near_y & near_x & (drawn < HIDDEN)
-
-
-def apply_exposures(views: Tensor, exposures: Exposures) -> Tensor:
-    """Return views (..., H, W), K in all, as other X-ray machines might have shown them."""
-    flat = views.reshape(-1, 1, *views.shape[-2:])
-    low, high = flat.amin((-2, -1), keepdim=True), flat.amax((-2, -1), keepdim=True)
-    flat = ((flat - low) / (high - low).clamp(min=EPSILON)).clamp(min=EPSILON) ** exposures.gamma
-    smooth = F.interpolate(F.avg_pool2d(flat, 8), flat.shape[-2:], mode="bilinear")
-    flat = flat + exposures.sharpness * (flat - smooth)
-    # Collimation, the heel effect and thick soft tissue change the brightness slowly.
-    field = F.interpolate(exposures.field, flat.shape[-2:], mode="bicubic")
-    flat = flat * (exposures.contrast * field).exp() + exposures.brightness * field
-    flat = flat + exposures.grain
-    flat = torch.where(exposures.hidden, exposures.cover, flat)
-    return torch.where(exposures.negative, -flat, flat).reshape(views.shape)
