@@ -182,8 +182,6 @@ def test_train_resumes_after_sigint_and_sigterm(
         ("model.pt", [], "model.pt: "),
         ("x.safetensors", ["--start", "nonsense"], "there is no file nonsense"),
         ("x.safetensors", ["--resume"], "There is no checkpoint"),
-        ("x.safetensors", ["--device", "tpu"], "tpu"),
-        ("x.safetensors", ["--epochs", "0"], "Invalid value for '--epochs'"),
         ("template.json/x.safetensors", [], "cannot be written"),
     ],
 )
@@ -208,9 +206,3 @@ def test_train_refuses_options_that_outlines_have_not(
     assert told.count("\n") == 1
     assert main(folder.command("x.safetensors", "--root", "films")) == 2
     assert "--root has no effect without --outlines." in capsys.readouterr().err
-
-
-def test_train_restores_signal_handlers(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    main(folder.command("x.safetensors", "--start", "nonsense"))
-    assert signal.getsignal(signal.SIGTERM) == before

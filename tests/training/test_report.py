@@ -1,7 +1,6 @@
 """Tests of metrics.csv, of the preview, and of the comparison with the built-in model."""
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,10 @@ from kneematch.knee.knee_images import film_tensor
 from kneematch.models.model_file import builtin_model, load_model, save_model
 from kneematch.paper.network import PoseNetwork
 from kneematch.paper.split import split
-from kneematch.training.config import DEFAULT
-from kneematch.training.recipes import Task
 from kneematch.training.report import (
     Epoch,
     compare_with_built_in,
     plot_poses,
-    plot_preview,
     write_metrics,
 )
 from kneephantoms import phantom
@@ -65,18 +61,6 @@ def test_plot_poses_draws_each_pose_where_it_lies(tmp_path: Path) -> None:
         # Centre (0.2, -0.3), half as wide as 0.4 and as high as 0.4 * 0.8 / 1.6, in [-1, 1].
         assert (columns.min(), columns.max()) == pytest.approx((100, 200), abs=6)
         assert (rows.min(), rows.max()) == pytest.approx((100, 180), abs=4)
-
-
-@pytest.mark.parametrize("phase", ["coarse", "fine"])
-def test_plot_preview_shows_the_first_films(
-    phantoms: Any, small_network: Callable, tmp_path: Path, phase: str
-) -> None:
-    task = Task(phantoms.films, phantoms.templates, DEFAULT, phantoms.truth)
-    plot_preview(task, (small_network(0), small_network(1)), phase, tmp_path / "preview.png")
-    picture = read_picture(tmp_path / "preview.png")
-    assert picture.shape == (400, 8 * 250, 3)  # both halves of four films
-    assert len(pixels(picture, LEFT_COLOUR)) > 400
-    assert len(pixels(picture, RIGHT_COLOUR)) > 400
 
 
 def drawn_on(folder: Path, seed: int) -> Annotation:

@@ -84,23 +84,18 @@ def test_train_writes_a_model_and_files_beside_it(folder: Path, trained: TrainRe
     assert {path.name for path in folder.glob("a.*")} == {f"a.{name}" for name in beside}
 
 
-def test_train_changes_both_networks(trained: TrainResult) -> None:
+def test_train_changes_both_networks_and_stores_what_they_depend_on(
+    folder: Path, config: TrainConfig, trained: TrainResult
+) -> None:
     before, after = load_model(builtin_model()), load_model(trained.model)
     for name in ("coarse", "fine"):
         start, end = getattr(before, name), getattr(after, name)
         assert not torch.equal(start["regress.0.weight"], end["regress.0.weight"])
         assert all(bool(value.isfinite().all()) for value in end.values())
         assert all(low <= 0 < high for low, high in after.ranges[name].values())
-
-
-def test_train_stores_what_the_weights_depend_on(
-    folder: Path, config: TrainConfig, trained: TrainResult
-) -> None:
-    settings = load_model(trained.model).settings
-    assert settings["count"] == FILMS
-    assert settings["recipe"]["name"] == "default"
     expected = training_settings(config, folder / "template.json")
-    assert expected == {name: settings[name] for name in expected}
+    assert expected == {name: after.settings[name] for name in expected}
+    assert after.settings["count"] == FILMS
     other = training_settings(replace(config, seed=4, epochs=2), folder / "template.json")
     assert {name for name in other if other[name] != expected[name]} == {"seed", "recipe"}
 

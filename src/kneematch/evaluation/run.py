@@ -126,7 +126,13 @@ def _compare_methods(
     runs = measure_losses(runs, load_loss_template(config), progress)
     logger.info("times")
     runs = measure_times(runs, detectors, films)
-    tables = loss_tables(runs, _timing_caption(next(iter(detectors.values()))))
+    detector = next(iter(detectors.values()))
+    timing = (
+        f"Milliseconds from a film in memory to its detections, on {device_name(detector.device)}, "
+        f"in batches of up to {min(detector.batch_size, TIMED_FILMS)}, on at most {TIMED_FILMS} "
+        "films (1 for the grid search)."
+    )
+    tables = loss_tables(runs, timing)
     if labels is not None:
         tables += accuracy_tables(score_knees(runs, labels), labels.left_out)
     tables.append(_failure_table(runs))
@@ -279,14 +285,6 @@ def _milliseconds(detector: Detector, films: Sequence[Radiograph]) -> float | No
     started = time.perf_counter()
     list(detector.detect_each(chosen))
     return 1000 * (time.perf_counter() - started) / len(chosen)
-
-
-def _timing_caption(detector: Detector) -> str:
-    return (
-        f"Milliseconds from a film in memory to its detections, on {device_name(detector.device)}, "
-        f"in batches of up to {min(detector.batch_size, TIMED_FILMS)}, on at most {TIMED_FILMS} "
-        "films (1 for the grid search)."
-    )
 
 
 def _failure_table(runs: Sequence[MethodRun]) -> Table:
