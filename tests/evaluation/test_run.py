@@ -2,10 +2,8 @@
 
 import math
 import shutil
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,12 +19,10 @@ from kneematch.evaluation.run import (
     films_per_method,
     load_loss_template,
     measure_losses,
-    measure_times,
     read_run,
 )
 from kneematch.evaluation.scores import MethodRun
 from kneematch.films.annotation import annotate, load_annotation, save_annotation
-from kneematch.knee.detection import Detection
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from tables import read_table
@@ -120,13 +116,16 @@ def test_evaluate_lists_a_film_that_failed_once(done: EvaluateResult, films: lis
     assert row["reason"] in done.page.read_text()
 
 
-def test_evaluate_refuses_a_folder_with_an_evaluation_before_reading_a_film(
+def test_evaluate_changes_no_evaluation_that_it_refuses_to_replace_or_resume(
     done: EvaluateResult, films: list[str], config: EvaluateConfig
 ) -> None:
-    other = replace(config, methods=("sliding",))  # which is not there, but its neighbours are
     with pytest.raises(SettingsError, match="--resume"):
-        evaluate(films, done.out, other)
+        evaluate(films, done.out, replace(config, methods=("sliding",)))
     assert not (done.out / "runs" / "sliding").exists()
+    with pytest.raises(SettingsError, match="paper was"):
+        evaluate(films[:2], done.out, replace(config, paper=False, resume=True))
+    assert done.page.exists()
+    assert (done.out / "accuracy.csv").exists()
 
 
 def test_evaluate_with_force_leaves_nothing_of_the_evaluation_before(
@@ -154,16 +153,6 @@ def test_evaluate_without_a_usable_film_writes_tables_and_no_figures(
     assert nothing.page.exists()
     assert not (tmp_path / "out" / "figure.png").exists()
     assert len(nothing.failed) == 1
-
-
-def test_evaluate_removes_nothing_when_it_refuses_to_resume(
-    done: EvaluateResult, films: list[str], config: EvaluateConfig
-) -> None:
-    other = replace(config, methods=("search",), truth=None, paper=False, resume=True)
-    with pytest.raises(SettingsError, match="paper was"):
-        evaluate(films[:2], done.out, other)
-    assert done.page.exists()
-    assert (done.out / "accuracy.csv").exists()
 
 
 def test_evaluate_ranks_templates(folder: Path, config: EvaluateConfig, tmp_path: Path) -> None:
@@ -241,35 +230,3 @@ def test_measure_losses_depend_on_the_area_alone_and_not_on_the_method(
     one, other = measure_losses([located, MethodRun("search", changed)], template)
     assert losses(one) == losses(other)
     assert losses(one) != pytest.approx(losses(located), abs=1e-4)  # its images have less detail
-
-
-@dataclass
-class Recorder:
-    """Takes the place of a detector, and records how many films it is given."""
-
-    method: str
-    batch_size: int = 3
-    device: str = "cpu"
-    given: list[int] = field(default_factory=list)
-
-    def detect_each(self, films: Iterable[Any]) -> list[tuple[Detection, ...]]:
-        self.given.append(len(list(films)))
-        return []
-
-
-@pytest.mark.parametrize(("method", "given"), [("neural", [3, 8]), ("sliding", [8]), ("grid", [1])])
-def test_measure_times_warms_networks_up_and_runs_the_grid_search_once(
-    method: str, given: list[int], films: list[str]
-) -> None:
-    recorder: Any = Recorder(method)
-    run = MethodRun(method, {}, failed={"missing.png": "missing"})
-    (timed,) = measure_times([run], {method: recorder}, ["missing.png", *[films[0]] * 9])
-    assert recorder.given == given
-    assert timed.ms_per_film is not None
-    assert timed.failed == run.failed
-
-
-def test_measure_times_are_unknown_without_films(films: list[str]) -> None:
-    recorder: Any = Recorder("neural")
-    (timed,) = measure_times([MethodRun("neural", {})], {"neural": recorder}, [films[3]])
-    assert timed.ms_per_film is None

@@ -124,14 +124,9 @@ def wedge() -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     return (x >= 10) & (x < 110) & (y >= 40 - (x - 10) / 10) & (y < 50)
 
 
-def test_outlines_of_mask_are_its_borders() -> None:
-    outlines = outlines_of_mask(wedge())
-    assert outlines.width_px == 100
-    assert minimum_width(outlines, MEDIAL) == pytest.approx(11, abs=0.6)
-
-
-def test_outlines_of_mask_bridges_columns_without_mask() -> None:
+def test_outlines_of_mask_are_its_borders_bridged_where_columns_are_empty() -> None:
     mask = wedge()
+    assert minimum_width(outlines_of_mask(mask), MEDIAL) == pytest.approx(11, abs=0.6)
     mask[:, 40:50] = False
     assert outlines_of_mask(mask).width_px == 100
     with pytest.raises(ValueError, match="fewer than 16 columns"):

@@ -28,11 +28,7 @@ TEMPLATES: Final[Columns] = {
     "round trip, worst %": 2,
     "mean loss on the others": 3,
 }
-LABELLED: Final[Columns] = {
-    "margins, median %": 2,
-    "mean IoU": 3,
-    f"recall at {GOOD_IOU}": 3,
-}
+LABELLED: Final[Columns] = {"margins, median %": 2, "mean IoU": 3, f"recall at {GOOD_IOU}": 3}
 RANKED: Final = (
     "Templates, best first: each is found on the film of every other one, and that one on its "
     "film; after a round trip its corners should be back where they were. Errors in % of the "
@@ -50,14 +46,10 @@ def rank_templates(
     paper: bool = False,
     device: str = "cpu",
 ) -> Table:
-    """Search every template on the films of all others; return a table, the best template first.
+    """Search every template (*.json) on the films of all others; return a table, the best first.
 
-    Args:
-        folder: folder of annotations, *.json.
-        films: further films, which are searched if there are labels and left out if unreadable.
-        labels: labels of the films.
-        paper: minimise the paper's energy instead of the robust one.
-        device: where to compute.
+    Further films are searched if there are labels, and left out if they cannot be read. `paper`
+    minimises the paper's energy instead of the robust one.
 
     Raises:
         SettingsError: fewer than three templates.
