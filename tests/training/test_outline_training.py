@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kneematch.errors import SettingsError
-from kneematch.knee.joint_space import MEDIAL, minimum_width
+from kneematch.knee.measure import MEDIAL, minimum_width
 from kneematch.knee.outlines import Outlines
 from kneematch.models.outlines import OutlineNetwork, load_network, save_network
 from kneematch.run.database import Run
