@@ -11,7 +11,7 @@ from kneematch.knee.measure import COMPARTMENTS, FIXED, landmarks
 from kneematch.knee.outlines import Array
 from kneematch.knee.overlay import draw_detections
 from kneematch.run.outputs.contact_sheet import CELL_PX, contact_sheet, draw_split
-from kneematch.training.phantom_crops import true_outlines
+from kneematch.training.outline_crops import true_outlines
 from kneephantoms import phantom
 from kneephantoms.film_plan import plan_film
 

@@ -39,7 +39,7 @@ SHIM = "KNEEMATCH_FAULTS"  # path of the compiled faults.c
 FAULTS = {"ENOSPC": (errno.ENOSPC, 1), "EIO": (errno.EIO, 0), "SIGKILL": (-1, 0)}
 KILL_FILMS, OTHER_FILMS = 200, 60
 TRAIN_CALLS = 6  # calls of a training that fail, since each takes long
-SHOWN_WHILE_TRAINING = ("metrics.csv", "curves.png", "preview.png")
+SHOWN_WHILE_TRAINING = ("metrics.csv", "preview.png")
 MOST_SHOWN = 12  # problems of a scenario
 # Files with times in them, or that a program does not write in the same order twice.
 UNLIKE = ("run.json", "report.html", "run.sqlite", "thumbnails.sqlite")

@@ -12,7 +12,6 @@ from unittest.mock import patch
 import imagecodecs
 import numpy as np
 import pydicom.data
-from kneematch.evaluation.ground_truth import load_ground_truth
 from PIL import Image
 from pydicom.encaps import encapsulate
 from pydicom.uid import (
@@ -41,6 +40,7 @@ from fuzz_mutations import (
 from kneematch import read
 from kneematch.cli.main import main as kneematch
 from kneematch.errors import FilmError, SettingsError
+from kneematch.evaluation.labels import load_labels
 from kneematch.films.annotation import load_annotation
 from kneematch.films.discovery import find_films
 from kneematch.films.read import read_header
@@ -111,7 +111,7 @@ TARGETS = {
         Target("film.tif", 8, mutate_tiff, read_film),
         Target("template.json", 6, mutate_json, read_template),
         Target("model.safetensors", 1, mutate_safetensors, load_model),
-        Target("truth.csv", 3, mutate_csv, load_ground_truth),
+        Target("truth.csv", 3, mutate_csv, load_labels),
         Target("films.csv", 3, mutate_csv, read_csv_list),
         Target("films.txt", 2, mutate_bytes, read_list),
         Target("run.json", 2, mutate_json, apply_to_run),

@@ -37,8 +37,8 @@ from kneematch.knee.measure import (
 from kneematch.knee.measuring import find_outlines, measure_knees, outline_network
 from kneematch.knee.outlines import Outlines
 from kneematch.models.outlines import JOINT_FRAME, OutlineNetwork
-from kneematch.training.drawn_knees import SUFFIX, DrawnKnee, read_masks
-from kneematch.training.phantom_crops import true_outlines
+from kneematch.training.outline_crops import true_outlines
+from kneematch.training.outline_training import SUFFIX, DrawnKnee, read_masks
 from kneephantoms import phantom, true_knees
 from kneephantoms.film_plan import plan_film
 

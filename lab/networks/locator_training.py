@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kneematch.models.locator import CHANNELS, STRIDE, UNIT_PX, Locator, prepare_input
-from kneematch.training.pseudo_labels import apply_exposures, sample_exposures
+from kneematch.training.recipes import vary_exposures
 from phantom_data import PhantomData
 
 VIEW = 256  # side of the views
@@ -113,8 +113,7 @@ def draw_views(
     views = sample_views(
         data.films, small, rows, linear, offset, step, sizes, uniform(0, 1), uniform(0, 1)
     )
-    exposures = sample_exposures(count, (VIEW, VIEW), generator)
-    views = apply_exposures(views, exposures)
+    views = vary_exposures(views, generator)
     inverse = torch.linalg.inv(linear)
     ends = (margins - offset[:, None, None]) @ inverse.mT[:, None]  # (B, 2, 2, 2): lateral, medial
     centre, across = ends.mean(2), ends[:, :, 0] - ends[:, :, 1]

@@ -41,7 +41,7 @@ from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template, Window
 from kneematch.sampling import resize, sample
 from kneematch.search.robust_energy import normalize_local_contrast
-from kneematch.training.pseudo_labels import apply_exposures, sample_exposures
+from kneematch.training.recipes import vary_exposures
 from locator_training import train_locator, train_one_cycle
 from phantom_data import (
     CROP,
@@ -245,7 +245,7 @@ def draw_views(views: Views, rows: Tensor, generator: torch.Generator) -> tuple[
     frames = crop_pose_from(target, wanted, views.view_aspect, image_aspect)
     drawn = network_input(images, frames, views.view_aspect)
     drawn = lower_resolution(drawn, generator)
-    return apply_exposures(drawn, sample_exposures(len(rows), INPUT, generator)), wanted
+    return vary_exposures(drawn, generator), wanted
 
 
 def lower_resolution(views: Tensor, generator: torch.Generator) -> Tensor:

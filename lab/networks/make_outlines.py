@@ -6,7 +6,7 @@
         --steps 4000 --rate 1e-3 --seed 1 -o src/kneematch/models/outlines.safetensors
 
 The outlines of a phantom's bones are known exactly. No real film is used. The first run was made
-before the definition of borders in `training/phantom_crops.py` was changed.
+before the definition of borders in `training/outline_crops.py` was changed.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from safetensors.torch import load_file, save_file
 
 from kneematch.films.files import content_hash
 from kneematch.models.outlines import CHANNELS, OutlineNetwork, load_network, save_network
+from kneematch.training.outline_crops import JOINT, LEG, Extent, KneeMaps, render_maps
 from kneematch.training.outline_training import OutlineConfig, train_outlines
-from kneematch.training.phantom_crops import JOINT, LEG, Extent, KneeMaps, render_maps
 
 FIRST_SEED = 20_000_000  # disjoint from those of any test
 EXTENTS = {"joint": JOINT, "leg": LEG}

@@ -56,7 +56,7 @@ def test_evaluate_writes_resumes_and_does_not_overwrite(
     [
         ([], "No films"),
         (["film.dcm", "--methods", "nonsense"], "nonsense"),
-        (["film.dcm", "--methods", "grid"], "--grid N"),
+        (["film.dcm", "--resume", "--force"], "leave one out"),
         (["film.dcm", "--truth", "missing.csv"], "missing.csv"),
         (["--templates", "folder", "--template", "t.json"], "leave out --template"),
         (["--templates", "missing"], "missing has 0 templates"),

@@ -12,10 +12,10 @@ from kneematch.search.settings import PaperSettings
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"methods": ()}, "No methods"),
+        ({"methods": ()}, "Name some of locator"),
         ({"methods": ("neural", "grid")}, "--grid N"),
         ({"methods": ("nonsense",)}, "nonsense"),
-        ({"methods": ("neural", "neural")}, "named twice"),
+        ({"methods": ("neural", "neural")}, "each once"),
         ({"grid": -1}, "grid"),
         ({"resume": True, "force": True}, "--force"),
         ({"templates": "folder", "model": "m", "resume": True}, "--model and --resume"),

@@ -168,22 +168,18 @@ def test_compare_runs_bears_empty_lines_and_names_short_ones(
         compare_runs(*runs, "/dev/zero", out, force=True)
 
 
-def test_compare_runs_never_replaces_what_it_compares(
+def test_compare_runs_replaces_no_table_that_it_reads_and_others_with_force_only(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    on = pairs(tmp_path, "/a/one.dcm,1.dcm")
+    on, out = pairs(tmp_path, "/a/one.dcm,1.dcm"), tmp_path / "out.csv"
     for path in (on, runs[0] / "measurements.csv", runs[1] / "measurements.csv"):
         before = path.read_bytes()
         with pytest.raises(SettingsError, match="one of the tables to compare"):
             compare_runs(*runs, on, path, force=True)
         assert path.read_bytes() == before
-
-
-def test_compare_runs_keeps_a_file_that_is_there(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    out = tmp_path / "out.csv"
     out.write_text("mine")
-    with pytest.raises(SettingsError, match=r"There is a file already; .*--force"):
-        compare_runs(*runs, pairs(tmp_path), out)
+    with pytest.raises(SettingsError, match="--force"):
+        compare_runs(*runs, on, out)
     assert out.read_text() == "mine"
-    compare_runs(*runs, pairs(tmp_path, "one.dcm,1.dcm"), out, force=True)
+    compare_runs(*runs, on, out, force=True)
     assert out.read_text() != "mine"

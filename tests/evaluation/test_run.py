@@ -1,8 +1,7 @@
 """A whole evaluation of small phantoms, and what it writes."""
 
-import json
+import math
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +11,23 @@ from PIL import Image
 
 import kneematch
 from kneematch.errors import SettingsError
-from kneematch.evaluation.config import EvaluateConfig
-from kneematch.evaluation.run import EvaluateResult, evaluate
+from kneematch.evaluation.config import METHODS, EvaluateConfig
+from kneematch.evaluation.report import EvaluateResult
+from kneematch.evaluation.run import (
+    detect_config,
+    evaluate,
+    films_per_method,
+    load_loss_template,
+    measure_losses,
+    read_run,
+)
+from kneematch.evaluation.scores import MethodRun
 from kneematch.films.annotation import annotate, load_annotation, save_annotation
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from tables import read_table
 
-METHODS = ("neural", "search")
+COMPARED = ("neural", "search")
 OWN = "phantom-00000"  # of the template
 
 
@@ -41,7 +49,7 @@ def films(folder: Path) -> list[str]:
 def config(folder: Path) -> EvaluateConfig:
     return EvaluateConfig(
         template=str(folder / "template.json"),
-        methods=METHODS,
+        methods=COMPARED,
         paper=True,
         device="cpu",
         batch_size=2,
@@ -55,15 +63,6 @@ def done(
     films: list[str], config: EvaluateConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> EvaluateResult:
     return kneematch.evaluate(films, tmp_path_factory.mktemp("out") / "evaluation", config)
-
-
-def test_evaluate_of_one_method_has_no_empty_table(
-    films: list[str], config: EvaluateConfig, tmp_path: Path
-) -> None:
-    one = kneematch.evaluate(films[:2], tmp_path, replace(config, methods=("neural",)))
-    names = [table.name for table in one.tables]
-    assert names == ["losses", "accuracy", "distances", "reliability"]
-    assert "in bold" not in one.page.read_text()
 
 
 def test_evaluate_refuses_labels_that_cannot_be_compared_before_any_film_is_searched(
@@ -83,9 +82,11 @@ def test_evaluate_refuses_labels_that_cannot_be_compared_before_any_film_is_sear
 
 def test_evaluate_writes_every_table_to_all_files(done: EvaluateResult) -> None:
     names = [table.name for table in done.tables]
-    made = ["losses", "pairs", "accuracy", "distances", "reliability", "failures"]
-    assert names == made
+    assert names == ["losses", "pairs", "accuracy", "distances", "failures"]
     page = done.page.read_text()
+    assert "](figure.png)" in page
+    with Image.open(done.out / "figure.png") as picture:
+        assert np.asarray(picture.convert("L")).std() > 1  # not an empty page
     for table in done.tables:
         assert table.caption in page
         assert len(read_table(done.out / f"{table.name}.csv")) == len(table.rows)
@@ -107,13 +108,6 @@ def test_evaluate_leaves_the_templates_own_knee_out_and_says_so(done: EvaluateRe
     assert min(knee.loss for run in done.runs for k in run.found.values() for knee in k) > 0.005
 
 
-def test_evaluate_draws_a_figure_and_shows_it_on_the_page(done: EvaluateResult) -> None:
-    assert "](figure.png)" in done.page.read_text()
-    assert (done.out / "figure.pdf").read_bytes().startswith(b"%PDF")
-    with Image.open(done.out / "figure.png") as picture:
-        assert np.asarray(picture.convert("L")).std() > 1  # not an empty page
-
-
 def test_evaluate_lists_a_film_that_failed_once(done: EvaluateResult, films: list[str]) -> None:
     assert list(done.failed) == [films[-1]]
     (row,) = read_table(done.out / "failures.csv")
@@ -122,22 +116,16 @@ def test_evaluate_lists_a_film_that_failed_once(done: EvaluateResult, films: lis
     assert row["reason"] in done.page.read_text()
 
 
-def test_evaluate_keeps_all_that_is_needed_to_repeat_it(done: EvaluateResult, folder: Path) -> None:
-    numbers = json.loads((done.out / "evaluation.json").read_text())
-    assert numbers["command"] == sys.argv
-    assert numbers["settings"]["truth"] == str(folder / "truth.csv")
-    assert set(numbers["sha256"]) == {"model", "template", "template_film"}
-    assert "kneematch" in numbers["versions"]
-    assert numbers["films"] == 4
-
-
-def test_evaluate_refuses_a_folder_with_an_evaluation_before_reading_a_film(
+def test_evaluate_changes_no_evaluation_that_it_refuses_to_replace_or_resume(
     done: EvaluateResult, films: list[str], config: EvaluateConfig
 ) -> None:
-    other = replace(config, methods=("sliding",))  # which is not there, but its neighbours are
     with pytest.raises(SettingsError, match="--resume"):
-        evaluate(films, done.out, other)
+        evaluate(films, done.out, replace(config, methods=("sliding",)))
     assert not (done.out / "runs" / "sliding").exists()
+    with pytest.raises(SettingsError, match="paper was"):
+        evaluate(films[:2], done.out, replace(config, paper=False, resume=True))
+    assert done.page.exists()
+    assert (done.out / "accuracy.csv").exists()
 
 
 def test_evaluate_with_force_leaves_nothing_of_the_evaluation_before(
@@ -150,7 +138,9 @@ def test_evaluate_with_force_leaves_nothing_of_the_evaluation_before(
     again = evaluate(films[1:2], out, alone)
     assert not (out / "accuracy.csv").exists()
     assert (out / "notes.csv").exists()
-    assert list(again.drawings) == ["figure"]
+    assert [table.name for table in again.tables] == ["losses"]  # no empty one
+    assert (out / "figure.png").exists()
+    assert "in bold" not in again.page.read_text()
 
 
 def test_evaluate_without_a_usable_film_writes_tables_and_no_figures(
@@ -160,19 +150,9 @@ def test_evaluate_without_a_usable_film_writes_tables_and_no_figures(
     empty = tmp_path / "phantom-00000.dcm"  # labelled, but no film
     empty.touch()
     nothing = evaluate([str(empty)], tmp_path / "out", alone)
-    assert nothing.drawings == {}
     assert nothing.page.exists()
+    assert not (tmp_path / "out" / "figure.png").exists()
     assert len(nothing.failed) == 1
-
-
-def test_evaluate_removes_nothing_when_it_refuses_to_resume(
-    done: EvaluateResult, films: list[str], config: EvaluateConfig
-) -> None:
-    other = replace(config, methods=("search",), truth=None, paper=False, resume=True)
-    with pytest.raises(SettingsError, match="paper was"):
-        evaluate(films[:2], done.out, other)
-    assert done.page.exists()
-    assert (done.out / "accuracy.csv").exists()
 
 
 def test_evaluate_ranks_templates(folder: Path, config: EvaluateConfig, tmp_path: Path) -> None:
@@ -195,3 +175,58 @@ def test_evaluate_ranks_templates(folder: Path, config: EvaluateConfig, tmp_path
     assert ranked.table("losses") is None
     with pytest.raises(SettingsError, match="--force"):
         evaluate([], tmp_path / "out", chosen)
+
+
+@pytest.fixture(scope="module")
+def search(done: EvaluateResult, films: list[str]) -> MethodRun:
+    return read_run(done.out / "runs" / "search", "search", films)
+
+
+def test_read_run_has_what_the_detector_finds_and_reasons_of_films_that_failed(
+    films: list[str], config: EvaluateConfig, search: MethodRun
+) -> None:
+    assert (list(search.found), list(search.failed)) == (films[:3], films[3:])
+    assert search.failed[films[3]].count(films[3]) == 1
+    detector = detect_config(config, "search").load_detector()
+    names = "side", "laterality", "method", "polarity", "needs_review", "review_reasons"
+    for film, knees in list(search.found.items())[:2]:
+        for mine, theirs in zip(knees, detector.detect(film), strict=True):
+            assert mine.loss == pytest.approx(theirs.loss, abs=1e-5)
+            assert mine.corners == pytest.approx(theirs.corners, abs=1e-3)
+            assert mine.mm_per_px == pytest.approx(theirs.mm_per_px, abs=1e-6)
+            assert [getattr(mine, n) for n in names] == [getattr(theirs, n) for n in names]
+            for name, place in theirs.landmarks.items():
+                assert mine.landmarks[name] == pytest.approx(place, abs=1e-3)
+
+
+def test_films_per_method_gives_the_grid_search_the_first_films_only() -> None:
+    assert films_per_method(EvaluateConfig(), 9) == dict.fromkeys(METHODS, 9)
+    assert films_per_method(EvaluateConfig(grid=2), 9)["grid"] == 2
+    assert films_per_method(EvaluateConfig(grid=20), 9)["grid"] == 9
+
+
+def losses(run: MethodRun) -> list[float]:
+    return [knee.loss for knees in run.found.values() for knee in knees]
+
+
+def test_measure_losses_are_those_of_the_papers_search_in_its_half_images(
+    config: EvaluateConfig, search: MethodRun
+) -> None:
+    gone = MethodRun("gone", {"gone.dcm": next(iter(search.found.values()))})
+    measured, unknown = measure_losses([search, gone], load_loss_template(config))
+    assert losses(measured) == pytest.approx(losses(search), abs=2e-5)
+    assert all(map(math.isnan, losses(unknown)))
+
+
+def test_measure_losses_depend_on_the_area_alone_and_not_on_the_method(
+    films: list[str], tmp_path: Path
+) -> None:
+    config = EvaluateConfig(methods=("locator",), device="cpu", workers=0)
+    kneematch.detect_folder(films[1:3], tmp_path / "out", detect_config(config, "locator"))
+    located = read_run(tmp_path / "out", "locator", films)
+    assert located.found
+    changed = {f: tuple(replace(k, loss=9.0) for k in ks) for f, ks in located.found.items()}
+    template = load_loss_template(config)
+    one, other = measure_losses([located, MethodRun("search", changed)], template)
+    assert losses(one) == losses(other)
+    assert losses(one) != pytest.approx(losses(located), abs=1e-4)  # its images have less detail

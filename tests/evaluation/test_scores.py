@@ -1,4 +1,4 @@
-"""Scores of knees, and the tables of accuracy and review, against results worked out by hand."""
+"""Losses, scores of knees, and the tables of both, against results worked out by hand."""
 
 import math
 from dataclasses import replace
@@ -11,24 +11,93 @@ import pytest
 from detections import make_detection
 from kneematch.errors import SettingsError
 from kneematch.evaluation.labels import LabelledKnee, Labels
-from kneematch.evaluation.method_runs import MethodRun
 from kneematch.evaluation.scores import (
-    KneeScore,
-    accuracy_table,
+    MethodRun,
+    Table,
+    accuracy_tables,
     bootstrap_mean,
-    distance_tables,
+    film_losses,
+    loss_tables,
     plateau_iou,
-    reliability_table,
     require_margins,
     score_knees,
+    wilcoxon_p,
 )
-from kneematch.evaluation.tables import Table
 from kneematch.films.csv_text import Cell
 from kneematch.knee.detection import Detection, Point
 
 Margins = tuple[float, float, float, float]  # x1, y1, x2, y2
 
-WIDTH = 200.0
+
+def run(method: str, losses: list[float], ms: float | None = None) -> MethodRun:
+    """Films 0, 1, ... of two knees, whose losses together are these."""
+    found = {
+        str(k): (make_detection("left", loss=0.25 * x), make_detection("right", loss=0.75 * x))
+        for k, x in enumerate(losses)
+    }
+    return MethodRun(method, found, ms)
+
+
+def row(table: Table, *start: str) -> dict[str, object]:
+    """The only row that begins so."""
+    (found,) = (r for r in table.rows if r[: len(start)] == start)
+    return dict(zip(table.columns, found, strict=True))
+
+
+def test_film_losses_add_both_sides_of_films_with_two_known_losses() -> None:
+    both = make_detection("left", loss=0.1), make_detection("right", loss=0.2)
+    unknown = make_detection("left", loss=math.nan), make_detection("right", loss=0.2)
+    found = {"a": both, "b": (make_detection("left", loss=9.0),), "c": unknown}
+    assert film_losses(MethodRun("search", found)) == {"a": pytest.approx(0.3)}
+
+
+def test_loss_tables_have_the_mean_its_error_and_the_time() -> None:
+    losses, _ = loss_tables([run("sliding", [0.1, 0.3], 12.5), run("neural", [0.1, 0.1])])
+    found = row(losses, "sliding")
+    assert found["films"] == 2
+    assert found["left + right loss"] == pytest.approx(0.2)
+    assert found["standard error"] == pytest.approx(0.1)
+    assert found["ms a film"] == 12.5
+    assert row(losses, "neural")["ms a film"] is None
+    assert "computed alike" in losses.caption
+
+
+def test_loss_tables_leave_out_films_that_one_method_failed_on() -> None:
+    losses, pairs = loss_tables([run("sliding", [0.1, 0.3, 0.9]), run("neural", [0.1, 0.1])])
+    assert row(losses, "sliding")["left + right loss"] == pytest.approx(0.2)
+    assert [r[2] for r in pairs.rows] == [2]
+
+
+def test_loss_tables_compare_pairs_film_by_film() -> None:
+    base = np.linspace(0.1, 0.9, 12)
+    steps = np.linspace(0.01, 0.02, 12)
+    runs = [run("sliding", list(base + steps)), run("neural", list(base))]
+    _, pairs = loss_tables([*runs, run("search", list(base))])
+    assert len(pairs.rows) == 3
+    found = row(pairs, "sliding", "neural")
+    assert found["difference"] == pytest.approx(0.015)
+    assert found["p"] == pytest.approx(2 / 2**12)
+    assert row(pairs, "neural", "search")["p"] == 1
+
+
+def test_loss_tables_have_fewer_films_of_the_grid_search() -> None:
+    losses, pairs = loss_tables([run("sliding", [0.2, 0.4, 0.9, 0.9]), run("grid", [0.1, 0.1])])
+    assert [row(losses, name)["films"] for name in ("sliding", "grid")] == [4, 2]
+    assert row(pairs, "sliding", "grid")["films"] == 2
+
+
+def test_loss_tables_without_films_have_rows_without_numbers() -> None:
+    losses, pairs = loss_tables([MethodRun("sliding", {}), MethodRun("neural", {})])
+    assert row(pairs, "sliding", "neural")["p"] is None
+    assert losses.shown()[0] == ["sliding", "0", "-", "-", "-"]
+
+
+def test_wilcoxon_p_is_that_of_counting_all_signs_without_zeros() -> None:
+    # Of the 2^6 signs of six differences, one is as one-sided as this, and one to the other side.
+    assert wilcoxon_p([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]) == pytest.approx(2 / 2**6)
+    assert wilcoxon_p([0, 0.1, 0, 0.2, 0.3]) == wilcoxon_p([0.1, 0.2, 0.3])
+    assert wilcoxon_p([0.0, 0.0]) == 1
+    assert wilcoxon_p([]) is None
 
 
 def area(side: str, left: Point, right: Point, **changes: Any) -> Detection:
@@ -65,13 +134,9 @@ def test_require_margins_are_ordered_as_in_the_picture() -> None:
     three = area("left", (1, 0), (2, 0))
     more = replace(three, landmarks={**three.landmarks, "spine": (0.0, 0.0)})
     assert require_margins(more.landmarks) == ((1, 0), (2, 0))
-
-
-@pytest.mark.parametrize("names", [(), ("a",), ("a", "b", "c")])
-def test_score_knees_refuses_areas_without_margins(names: tuple[str, ...]) -> None:
-    found = area("left", (0, 0), (0, 0), landmarks=dict.fromkeys(names, (1.0, 1.0)))
-    with pytest.raises(SettingsError, match="lacks the landmarks"):
-        score_knees([MethodRun("search", {"one.jpg": (found,)})], labels("one"))
+    for names in ("", "a", "abc"):
+        with pytest.raises(SettingsError, match="lacks the landmarks"):
+            require_margins(dict.fromkeys(names, (1.0, 1.0)))
 
 
 def test_score_knees_measures_errors_in_percent_of_the_plateau_and_in_mm() -> None:
@@ -133,7 +198,7 @@ def made(
 
 
 def accuracy(truth: Labels, *runs: MethodRun) -> Table:
-    return accuracy_table(score_knees(runs, truth), truth.left_out)
+    return accuracy_tables(score_knees(runs, truth), truth.left_out)[0]
 
 
 def plain_iou(p: Margins, q: Margins) -> float:
@@ -149,13 +214,11 @@ def plain_iou(p: Margins, q: Margins) -> float:
 
 
 def cells(table: Table, method: str, source: str) -> dict[str, Cell]:
-    titles = [column.title for column in table.columns]
-    assert len(set(titles)) == len(titles)
-    rows = [dict(zip(titles, row, strict=True)) for row in table.rows]
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     return next(row for row in rows if (row["method"], row["source"]) == (method, source))
 
 
-@pytest.mark.parametrize("source", ["knee", "leg", "all"])
+@pytest.mark.parametrize("source", ["leg", "all"])
 def test_accuracy_table_has_mean_iou_and_recall_of_a_plain_computation(source: str) -> None:
     truth, run, plain = made(21)
     pairs = plain["knee"] + plain["leg"] if source == "all" else plain[source]
@@ -188,15 +251,12 @@ def test_accuracy_table_has_errors_of_a_plain_computation() -> None:
 
 def test_accuracy_table_has_intervals_around_the_mean_that_the_seed_fixes() -> None:
     truth, run, _ = made(21)
-    first, again = accuracy(truth, run), accuracy(truth, run)
-    assert first.rows == again.rows
-    assert "3 knees whose labels are flagged are left out" in first.caption
-    row = cells(first, "search", "all")
-    for low, value, high in [
-        ("IoU, low", "mean IoU", "IoU, high"),
-        ("recall at 0.75, low", "recall at 0.75", "recall at 0.75, high"),
-    ]:
-        assert row[low] < row[value] < row[high]  # type: ignore[operator]
+    table = accuracy(truth, run)
+    assert table.rows == accuracy(truth, run).rows
+    assert "3 knees whose labels are flagged are left out" in table.caption
+    row: Any = cells(table, "search", "all")
+    for name, prefix in (("mean IoU", "IoU"), ("recall at 0.75", "recall at 0.75")):
+        assert row[f"{prefix}, low"] < row[name] < row[f"{prefix}, high"]
 
 
 def test_accuracy_table_counts_a_missed_knee_as_no_overlap_without_error() -> None:
@@ -220,18 +280,6 @@ def test_accuracy_table_of_a_single_film_has_one_row_and_no_interval() -> None:
     assert table.shown()[1][4:] == ["-"] * 13
 
 
-def knee(iou: float, review: bool = False) -> KneeScore:
-    return KneeScore("a.png", "left", "any", False, iou, review=review)
-
-
-def test_reliability_table_counts_flagged_good_and_bad_areas_but_no_missed_knees() -> None:
-    first = [knee(1.0), knee(0.75, True), knee(0.4, True), knee(0.74)]
-    missed = KneeScore("b.png", "left", "any")
-    table = reliability_table({"search": first, "neural": [knee(1), knee(0.9), missed]})
-    assert table.rows == (("search", 2, 1, 0.5, 2, 1, 0.5), ("neural", 2, 0, 0.0, 0, 0, None))
-    assert table.shown()[1][-1] == "-"
-
-
 def test_bootstrap_mean_is_two_standard_errors_wide_to_each_side() -> None:
     values = np.random.default_rng(1).normal(5, 2, size=400)
     low, high = bootstrap_mean([str(k) for k in range(400)], values.tolist())
@@ -252,23 +300,11 @@ def test_bootstrap_mean_keeps_the_knees_of_a_film_together() -> None:
     assert bootstrap_mean(["a", "a"], [0.5, 1]) == bootstrap_mean([], []) == (None, None)
 
 
-def test_distance_tables_count_margins_within_some_millimetres() -> None:
+def test_accuracy_tables_count_margins_within_some_millimetres() -> None:
     moved = area("left", (104, 300), (318, 300), mm_per_px=0.1)  # 0.4 and 1.8 mm
     runs = [MethodRun("search", {"a": (moved,), "b": ()})]
-    (table,) = distance_tables(score_knees(runs, labels("a", "b")))
-    assert [column.title for column in table.columns][2:6] == [
-        f"within {limit} mm" for limit in ("1", "1.5", "2", "2.5")
-    ]
+    _, table = accuracy_tables(score_knees(runs, labels("a", "b")), 0)
+    assert list(table.columns)[2:6] == [f"within {mm} mm" for mm in ("1", "1.5", "2", "2.5")]
     assert table.rows == (("search", 4, 0.25, 0.25, 0.5, 0.5, pytest.approx(1.1)),)
-
-
-def test_distance_tables_need_spacing_and_labelled_margins() -> None:
     without = [MethodRun("search", {"a": (area("left", (104, 300), (318, 300)),)})]
-    assert distance_tables(score_knees(without, labels("a"))) == []
-    found = [MethodRun("search", {"a": (area("left", (100, 300), (300, 300), mm_per_px=0.1),)})]
-    truth = labels("a")
-    boxes = replace(truth, knees=tuple(replace(knee, is_box=True) for knee in truth.knees))
-    scores = score_knees(found, boxes)
-    assert distance_tables(scores) == []
-    assert scores["search"][0].iou == 1.0
-    assert math.isnan(scores["search"][0].margin_percent)
+    assert accuracy_tables(score_knees(without, labels("a")), 0)[1].rows == ()

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError, TemplateError
 from kneematch.evaluation.labels import load_labels
-from kneematch.evaluation.tables import Table
-from kneematch.evaluation.template_ranking import disagreement, rank_templates, round_trips
+from kneematch.evaluation.scores import Table
+from kneematch.evaluation.template_ranking import rank_templates, round_trips
 from kneematch.films.annotation import (
     PLATEAU_MARGINS,
     Annotation,
@@ -58,21 +58,6 @@ def test_round_trips_of_a_wrong_place_are_those_of_its_pairs_alone() -> None:
     assert np.nanmax(errors) < 1e-9
 
 
-def test_disagreement_is_that_of_the_template_that_strays() -> None:
-    same = ~np.eye(5, dtype=bool)
-    assert disagreement(FOUND)[same] == pytest.approx(np.zeros(20), abs=1e-9)
-    strayed = FOUND.copy()
-    strayed[3, :, 0, 2] += 0.05 * np.array([-10, 5, 0, 8, -6])
-    apart = disagreement(strayed)
-    assert np.nanmedian(apart, axis=1).argmax() == 3
-
-
-def test_disagreement_ignores_one_knee_of_many() -> None:
-    strayed = FOUND.copy()
-    strayed[1, 0, 1, 2] += 50
-    assert np.nanmax(disagreement(strayed)) < 1e-9
-
-
 def drawn_lower(drawn: Annotation, share: float) -> Annotation:
     """All boxes lower by a share of the fine one's height."""
     by = share * (drawn.fine[3] - drawn.fine[1])
@@ -107,7 +92,7 @@ def knees_of(truth: Path) -> list[Annotation]:
 
 
 def column(table: Table, title: str) -> list[Any]:
-    place = table.titles.index(title)
+    place = list(table.columns).index(title)
     return [row[place] for row in table.rows]
 
 
@@ -135,24 +120,16 @@ def ranked(folder: Path, truth: Path) -> Table:
     return rank_templates(folder, films, load_labels(truth))
 
 
-def test_rank_templates_puts_a_box_off_the_joint_last(ranked: Table) -> None:
+def test_rank_templates_puts_a_box_off_the_joint_last_as_labels_do(ranked: Table) -> None:
     assert column(ranked, "template")[-1] == "bad.json"
     *good, bad = column(ranked, "round trip, median %")
     assert good == sorted(good)
     assert bad > 2 * good[-1]
-
-
-def test_rank_templates_agrees_with_labels(ranked: Table) -> None:
     *good, bad = column(ranked, "margins, median %")
     assert bad > max(good)
     *good, bad = column(ranked, "mean IoU")
     assert bad < min(good)
     assert min(good) > 0.85
-
-
-def test_rank_templates_compares_templates_on_further_films(ranked: Table) -> None:
-    *good, bad = column(ranked, "disagreement on films %")
-    assert bad > max(good)
 
 
 def test_rank_templates_needs_neither_films_nor_labels(
@@ -167,16 +144,9 @@ def test_rank_templates_needs_neither_films_nor_labels(
     assert all(0 < error < 10 for error in column(ranked, "round trip, median %"))
 
 
-def test_rank_templates_refuses_too_few_templates(truth: Path, tmp_path: Path) -> None:
-    for number, drawn in enumerate(knees_of(truth)[:2]):
-        save_annotation(drawn, tmp_path / f"{number}.json")
-    with pytest.raises(SettingsError, match=r"2 templates .* takes 3 or more"):
-        rank_templates(tmp_path)
-    with pytest.raises(SettingsError, match="0 templates"):
+def test_rank_templates_refuses_too_few_templates_and_other_files(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"0 templates .* takes 3 or more"):
         rank_templates(tmp_path / "nowhere")
-
-
-def test_rank_templates_names_a_file_that_is_no_template(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / f"{name}.json").write_text("{}", encoding="utf-8")
     with pytest.raises(TemplateError, match=r"a\.json"):

@@ -19,7 +19,7 @@ from kneematch.knee.measuring import (
 )
 from kneematch.knee.quality import CUT, METAL
 from kneematch.models.outlines import OutlineNetwork
-from kneematch.training.phantom_crops import true_outlines
+from kneematch.training.outline_crops import true_outlines
 from kneephantoms.film_plan import plan_film
 from kneephantoms.rendering import Phantom, phantom
 from phantom_films import radiograph

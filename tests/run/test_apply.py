@@ -19,8 +19,7 @@ from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.decisions import AREA_COLUMNS
 from kneematch.run.pipeline import detect_folder
-from kneematch.training.drawn_knees import read_corrected
-from kneematch.training.outline_training import OutlineConfig, tune_outlines
+from kneematch.training.outline_training import OutlineConfig, read_corrected, tune_outlines
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from tables import read_table

@@ -14,7 +14,7 @@ from kneematch.knee.template import cut_from_view
 from kneematch.paper.split import split
 from kneematch.sampling import View, resize
 from kneematch.training.dataset import FilmsInMemory
-from kneematch.training.pseudo_labels import TemplatePair
+from kneematch.training.recipes import TemplatePair
 from kneephantoms import phantom
 from phantom_films import radiograph
 

@@ -95,15 +95,19 @@ def train(
     At the end both models are compared on the training films, without labels, and a warning says
     where the new one is worse.
 
-    NAME.metrics.csv, NAME.curves.png and NAME.preview.png show the progress.
-    A checkpoint is kept beside them until the training ends.
+    NAME.metrics.csv and NAME.preview.png show the progress. A checkpoint is kept beside them until
+    the training ends.
     """
     progress = choose_messages(quiet=quiet, log=log)
     if root is not None and outlines is None:
         raise SettingsError("--root has no effect without --outlines.")
     if outlines is not None or masks is not None:
-        from kneematch.training.drawn_knees import read_corrected, read_masks
-        from kneematch.training.outline_training import OutlineConfig, tune_outlines
+        from kneematch.training.outline_training import (
+            OutlineConfig,
+            read_corrected,
+            read_masks,
+            tune_outlines,
+        )
 
         _refuse_others(config, films, template)
         tuning = OutlineConfig(device=config.device, seed=config.seed)

@@ -18,7 +18,7 @@ from kneematch.films.files import FILE_MODE, check_suffix, remove_unfinished
 from kneematch.films.files import writing as writing
 
 if TYPE_CHECKING:
-    from kneematch.evaluation.tables import Table
+    from kneematch.evaluation.scores import Table
     from kneematch.progress import Advance, Progress
 
 FAILED: Final = 2  # exit code of errors that the user can correct
@@ -138,12 +138,10 @@ def print_table(table: "Table", titles: Collection[str] | None = None) -> None:
     from rich.text import Text
 
     grid = Grid(box=box.SIMPLE_HEAD)
-    chosen = [
-        k for k, column in enumerate(table.columns) if titles is None or column.title in titles
-    ]
-    for k in chosen:
-        column = table.columns[k]
-        grid.add_column(column.title, justify="left" if column.digits is None else "right")
+    chosen = [k for k, title in enumerate(table.columns) if titles is None or title in titles]
+    for title, decimals in table.columns.items():
+        if titles is None or title in titles:
+            grid.add_column(title, justify="left" if decimals is None else "right")
     for row in table.shown():
         grid.add_row(*(Text(row[k]) for k in chosen))  # as Text, in which [ and ] are no markup
     wide = None if Console().is_terminal else PIPE_WIDTH

@@ -13,8 +13,7 @@ from kneematch.search.settings import N_SCALES, RATE, STEPS, STRIDE, PaperSettin
 
 RUNS: Final = "runs"  # folder of the methods' own runs
 GRID: Final = "grid"
-PAPER_METHODS: Final = ("sliding", "neural", "neural+sharpen", "search")  # on two half images
-METHODS: Final = ("locator", *PAPER_METHODS)
+METHODS: Final = ("locator", "sliding", "neural", "neural+sharpen", "search")
 
 _input: Any = partial(option, None, group=INPUT)
 _method: Any = partial(option, group=METHOD)
@@ -66,7 +65,12 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
         check_options(self)
-        check_methods(self.methods, METHODS)
+        if GRID in self.methods:
+            raise SettingsError("The grid search is slow: run it on a few films with --grid N.")
+        if not self.methods or sorted(set(METHODS) & set(self.methods)) != sorted(self.methods):
+            raise SettingsError(
+                f"--methods {','.join(self.methods)}: Name some of {', '.join(METHODS)}, each once."
+            )
         if not 0 < self.grid_stride < 1:
             raise SettingsError("--grid-stride must be between 0 and 1.")
         if not 0 < self.adam_rate < math.inf:
@@ -82,17 +86,3 @@ class EvaluateConfig:
     def paper_settings(self) -> PaperSettings:
         """Return the settings of the paper's solvers."""
         return PaperSettings(*(getattr(self, name) for name in PaperSettings._fields))
-
-
-def check_methods(methods: tuple[str, ...], allowed: tuple[str, ...]) -> None:
-    """Raise SettingsError unless there are methods, all of them allowed and each once."""
-    known = ", ".join(allowed)
-    if not methods:
-        raise SettingsError(f"No methods are named. Known methods: {known}.")
-    if GRID in methods:
-        raise SettingsError("The grid search is slow: run it on a few films with --grid N instead.")
-    for method in methods:
-        if method not in allowed:
-            raise SettingsError(f"Unknown method {method!r}. Known methods: {known}.")
-    if len(set(methods)) < len(methods):
-        raise SettingsError(f"A method is named twice: {', '.join(methods)}.")

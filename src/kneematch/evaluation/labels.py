@@ -13,7 +13,6 @@ from kneematch.films.annotation import PLATEAU_MARGINS
 from kneematch.films.files import read_text_bytes
 from kneematch.films.radiograph import Point
 
-SQUARE_WIDTHS: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau
 UNUSABLE: Final = ("implant", "doubtful", "corrupt", "notbilateral", "cut")  # flags of labels
 SIDE_NAMES: Final = {"l": "left", "r": "right", "left": "left", "right": "right"}
 OTHER: Final = "other"  # source of films whose names do not tell it
@@ -23,8 +22,6 @@ PHANTOM_COLUMNS: Final = (
     *(f"{name}_{axis}_px" for name in PLATEAU_MARGINS for axis in "xy"),
     *("negative", "implant"),
 )
-
-LabelRow = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,6 @@ class LabelledKnee:
     left: Point  # the picture's left margin
     right: Point
     source: str  # group of films that the tables list separately
-    is_box: bool = False  # only the area is known; the margins are those of a plateau that fits it
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,62 +92,50 @@ def load_labels(path: Path) -> Labels:
     Raises:
         SettingsError: the file is missing, or has neither set of columns.
     """
-    names, rows = read_label_rows(path)
-    if set(LABEL_COLUMNS) <= names:
-        parse = _parse_label
-    elif set(PHANTOM_COLUMNS) <= names:
-        parse = _parse_phantom
-    else:
-        raise SettingsError(
-            f"{path} is neither a table with the columns {', '.join(LABEL_COLUMNS)} nor a "
-            "truth.csv of `kneematch synth`."
-        )
-    knees, left_out = [], 0
-    for line, row in rows:
-        try:
-            knee = parse(row)
-        except (KeyError, ValueError) as error:
-            raise SettingsError(f"{path}, line {line}: {error}.") from error
-        if knee is None:
-            left_out += 1
-        else:
-            knees.append(knee)
-    if not knees:
-        raise SettingsError(f"{path} has no label that can be used.")
-    return Labels(path, tuple(knees), left_out)
-
-
-def read_label_rows(path: Path) -> tuple[set[str], list[tuple[int, LabelRow]]]:
-    """Return the column names of a CSV file, and its rows with their line numbers."""
     try:
         text = read_text_bytes(path).decode("utf-8-sig")
         reader = csv.DictReader(io.StringIO(text, newline=""), restval="")
         names = set(reader.fieldnames or ())
-        rows: list[tuple[int, LabelRow]] = [(reader.line_num, row) for row in reader]
+        rows = [(reader.line_num, row) for row in reader]
     except (OSError, ValueError, csv.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise SettingsError(f"The labels {path} cannot be read as CSV: {why}.") from error
-    return names, rows
+    if not (set(LABEL_COLUMNS) <= names or set(PHANTOM_COLUMNS) <= names):
+        raise SettingsError(
+            f"{path} is neither a table with the columns {', '.join(LABEL_COLUMNS)} nor a "
+            "truth.csv of `kneematch synth`."
+        )
+    parse, knees = _parse_label if set(LABEL_COLUMNS) <= names else _parse_phantom, []
+    for line, row in rows:
+        try:
+            knees.append(parse(row))
+        except (KeyError, ValueError) as error:
+            raise SettingsError(f"{path}, line {line}: {error}.") from error
+    used = tuple(filter(None, knees))
+    if not used:
+        raise SettingsError(f"{path} has no label that can be used.")
+    return Labels(path, used, len(knees) - len(used))
 
 
-def _parse_label(row: LabelRow) -> LabelledKnee | None:
+def _parse_label(row: Mapping[str, str]) -> LabelledKnee | None:
     """Return the knee of a row; None if it has no points or a flag that makes it unusable."""
     if not row["x1"].strip() or any(word in row.get("flag", "") for word in UNUSABLE):
         return None
     _, _, rest = row["id"].partition("-")
     word = rest.split("-")[0]  # "knee" in dev-knee-03
     source = row.get("source") or (word if word.isalpha() else OTHER)
-    return _knee(row["id"], row["knee"], [row[name] for name in LABEL_COLUMNS[2:]], source)
+    return _knee([row[name] for name in LABEL_COLUMNS], source)
 
 
-def _parse_phantom(row: LabelRow) -> LabelledKnee:
+def _parse_phantom(row: Mapping[str, str]) -> LabelledKnee:
     """Return the knee of a row of a phantoms' truth.csv."""
-    source = "negative" if row["negative"] == "1" else "ordinary"
-    source = "implant" if row["implant"] else source
-    return _knee(row["film"], row["side"], [row[name] for name in PHANTOM_COLUMNS[2:6]], source)
+    source = "implant" if row["implant"] else "negative" if row["negative"] == "1" else "ordinary"
+    return _knee([row[name] for name in PHANTOM_COLUMNS[:6]], source)
 
 
-def _knee(film: str, side: str, points: Sequence[str], source: str) -> LabelledKnee:
+def _knee(cells: Sequence[str], source: str) -> LabelledKnee:
+    """Return a knee, given its film, its side and both margins' x and y."""
+    film, side, *points = cells
     half = SIDE_NAMES.get(side.strip().lower())
     x1, y1, x2, y2 = map(float, points)
     left, right = sorted([(x1, y1), (x2, y2)])

@@ -4,7 +4,7 @@ import csv
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from statistics import fmean, stdev
@@ -54,29 +54,6 @@ class LongitudinalComparison:
     skipped: list[str]  # pairs of films without a knee to compare, and why
 
 
-@dataclass(frozen=True, slots=True)
-class _Visit:
-    """The measured knees of a run."""
-
-    folder: Path
-    knees: Mapping[str, Sequence[KneeRow]]  # by film
-    films: Mapping[str, Sequence[str]]  # by file name
-
-    def find(self, name: str) -> Sequence[KneeRow]:
-        """Return the knees of the film that has a name or a file name.
-
-        Raises:
-            LookupError: there is no such film with a measured knee, or there are several.
-        """
-        if name in self.knees:
-            return self.knees[name]
-        alike = self.films.get(PurePath(name).name, ())
-        if len(alike) != 1:
-            found = "several films of this name" if alike else "no film with a measured knee"
-            raise LookupError(f"{name or 'an empty cell'}: {found} in {self.folder}")
-        return self.knees[alike[0]]
-
-
 def compare_runs(
     before: str | os.PathLike[str],
     after: str | os.PathLike[str],
@@ -103,12 +80,12 @@ def compare_runs(
             to compare.
     """
     _check_out(Path(out), Path(pairs), (Path(before), Path(after)), force=force)
-    visits = [_read_visit(Path(folder)) for folder in (before, after)]
+    find = {BEFORE: _measured_knees(Path(before)), AFTER: _measured_knees(Path(after))}
     rows: list[dict[str, Cell]] = []
     skipped: list[str] = []
     for films in _read(Path(pairs), (BEFORE, AFTER)):
         try:
-            knees = [visit.find(films[k]) for visit, k in zip(visits, (BEFORE, AFTER), strict=True)]
+            knees = [find[visit](films[visit]) for visit in (BEFORE, AFTER)]
         except LookupError as error:
             skipped.append(str(error))
             continue
@@ -184,14 +161,24 @@ def _summary(rows: Sequence[Mapping[str, Cell]]) -> Iterator[Change]:
             yield Change(name, len(changes), fmean(changes), spread)
 
 
-def _read_visit(folder: Path) -> _Visit:
-    knees: dict[str, list[KneeRow]] = defaultdict(list)
+def _measured_knees(folder: Path) -> Callable[[str], Sequence[KneeRow]]:
+    """Return a function that finds the knees of a run by the film's name or file name.
+
+    It raises LookupError where no film of that name has a measured knee, or several have.
+    """
+    knees, films = defaultdict[str, list[KneeRow]](list), defaultdict[str, set[str]](set)
     for row in _read(folder / MEASUREMENTS[0], ("film", SIDE)):
         knees[row["film"]].append(row)
-    films: dict[str, list[str]] = defaultdict(list)
-    for film in knees:
-        films[PurePath(film).name].append(film)
-    return _Visit(folder, dict(knees), films)
+        films[PurePath(row["film"]).name].add(row["film"])
+
+    def find(name: str) -> Sequence[KneeRow]:
+        named = {name} & knees.keys() or films.get(PurePath(name).name, set())
+        if len(named) != 1:
+            found = "several films of this name" if named else "no film with a measured knee"
+            raise LookupError(f"{name or 'an empty cell'}: {found} in {folder}")
+        return knees[min(named)]
+
+    return find
 
 
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:

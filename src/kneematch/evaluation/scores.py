@@ -1,42 +1,174 @@
-"""Errors of detections against labels, and tables of accuracy and of the review flag."""
+"""What methods found, its losses and errors, and the tables of both (the paper's Tables 1, 2)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.stats import bootstrap
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import bootstrap, sem, wilcoxon
 
 from kneematch.errors import SettingsError
-from kneematch.evaluation.labels import SQUARE_WIDTHS, LabelledKnee, Labels
-from kneematch.evaluation.method_runs import MethodRun
-from kneematch.evaluation.tables import Table, columns, mean
+from kneematch.evaluation.config import GRID
+from kneematch.evaluation.labels import LabelledKnee, Labels
 from kneematch.films.annotation import PLATEAU_MARGINS, find_plateau_margins
 from kneematch.films.csv_text import Cell
 from kneematch.films.radiograph import Point
 from kneematch.knee.detection import Detection
+from kneematch.run.outputs.tables import Columns
 
+SQUARE_WIDTHS: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau
 GOOD_IOU: Final = 0.75
-ALL: Final = "all"
 RESAMPLES: Final = 2000  # samples of the bootstrap
 SEED: Final = 0  # seed of the bootstrap, so that an evaluation can be repeated
-
-ACCURACY: Final = columns(
-    *("method", "source", "knees:0", "missed:0", "mean IoU:3", "IoU, low:3", "IoU, high:3"),
-    *("recall at 0.5:3", "recall at 0.75:3", "recall at 0.75, low:3", "recall at 0.75, high:3"),
-    *("recall at 0.9:3", "centre, median %:2", "centre, 95th %:2", "margins, median %:2"),
-    *("margins, 95th %:2", "margins, median mm:2"),
-)
-RELIABILITY: Final = columns(
-    *("method", "good areas:0", "good to review:0", "share of good:3"),
-    *("bad areas:0", "bad to review:0", "share of bad:3"),
-)
 LIMITS_MM: Final = (1.0, 1.5, 2.0, 2.5)  # as in KNEEL (Tiulpin et al., ICCVW 2019)
-DISTANCES: Final = columns(
-    "method", "margins:0", *(f"within {limit:g} mm:3" for limit in LIMITS_MM), "median mm:2"
-)
+
+LOSSES: Final[Columns] = {
+    "method": None,
+    "films": 0,
+    "left + right loss": 3,
+    "standard error": 4,
+    "ms a film": 1,
+}
+PAIRS: Final[Columns] = {
+    "first": None,
+    "second": None,
+    "films": 0,
+    "difference": 3,
+    "standard error": 4,
+    "p": 3,
+}
+ACCURACY: Final[Columns] = {
+    **dict.fromkeys(("method", "source")),
+    **dict.fromkeys(("knees", "missed"), 0),
+    **dict.fromkeys(("mean IoU", "IoU, low", "IoU, high", "recall at 0.5", "recall at 0.75"), 3),
+    **dict.fromkeys(("recall at 0.75, low", "recall at 0.75, high", "recall at 0.9"), 3),
+    **dict.fromkeys(("centre, median %", "centre, 95th %"), 2),
+    **dict.fromkeys(("margins, median %", "margins, 95th %", "margins, median mm"), 2),
+}
+DISTANCES: Final[Columns] = {
+    "method": None,
+    "margins": 0,
+    **{f"within {limit:g} mm": 3 for limit in LIMITS_MM},
+    "median mm": 2,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells under columns."""
+
+    name: str  # name of its CSV file
+    caption: str
+    columns: Columns  # decimals by title, None for text; CSV has numbers in full
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def shown(self) -> list[list[str]]:
+        """Return all cells as text."""
+        decimals = self.columns.values()
+        return [[_text(*pair) for pair in zip(row, decimals, strict=True)] for row in self.rows]
+
+
+def _text(cell: Cell, decimals: int | None) -> str:
+    """Return a cell as text; a number that is not known is a dash."""
+    if decimals is None or cell is None:
+        return str(cell or "") if decimals is None else "-"
+    least = 10.0**-decimals
+    return f"< {least:g}" if 0 < float(cell) < least else f"{cell:.{decimals}f}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MethodRun:
+    """What one method found; a film is either in `found` or in `failed`."""
+
+    method: str
+    found: Mapping[str, tuple[Detection, ...]]  # by the film's path
+    ms_per_film: float | None = None  # time from a film in memory to its detections
+    failed: Mapping[str, str] = field(default_factory=dict)  # reasons by the film's path
+
+
+def common_films(runs: Sequence[MethodRun]) -> list[str]:
+    """Return the films on which all methods found the same number of knees, in order."""
+    first, *others = runs
+    return [
+        film
+        for film, knees in first.found.items()
+        if all(len(other.found.get(film, ())) == len(knees) for other in others)
+    ]
+
+
+def loss_tables(runs: Sequence[MethodRun], timing: str = "") -> list[Table]:
+    """Return each method's mean loss, and the paired differences between methods.
+
+    Only films on which all methods found both knees count; the grid search may have been run on
+    fewer films than the others. `timing` says how times were measured, for the caption.
+    """
+    losses = {run.method: film_losses(run) for run in runs}
+    full = [each for method, each in losses.items() if method != GRID] or list(losses.values())
+    films = set.intersection(*map(set, full))
+    losses = {
+        method: {film: loss for film, loss in each.items() if film in films}
+        for method, each in losses.items()
+    }
+    caption = (
+        "Mean of left + right loss. The losses of all methods are computed alike: the paper's loss "
+        "at each area in the film's half images of 800 x 500 pixels, whichever image the method "
+        f"itself searches. {timing}"
+    )
+    means = [
+        (run.method, *mean_and_error(list(losses[run.method].values())), run.ms_per_film)
+        for run in runs
+    ]
+    pairs = []
+    for (first, one), (second, two) in combinations(losses.items(), 2):
+        difference = [one[film] - two[film] for film in one if film in two]
+        pairs.append((first, second, *mean_and_error(difference), wilcoxon_p(difference)))
+    paired = (
+        "Loss of the first method minus that of the second on the films that both have; p: "
+        "Wilcoxon's signed-rank test, not corrected for the number of pairs."
+    )
+    return [
+        Table("losses", caption.strip(), LOSSES, tuple(means)),
+        Table("pairs", paired, PAIRS, tuple(pairs)),
+    ]
+
+
+def film_losses(run: MethodRun) -> dict[str, float]:
+    """Return left + right loss of every film that shows both knees."""
+    losses = {
+        film: sum(knee.loss for knee in knees)
+        for film, knees in run.found.items()
+        if len(knees) == 2
+    }
+    return {film: loss for film, loss in losses.items() if math.isfinite(loss)}
+
+
+def mean(values: ArrayLike) -> float | None:
+    """Return the mean of numbers or flags (N,); None without any."""
+    given = np.asarray(values, np.float64)
+    return float(given.mean()) if len(given) else None
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[int, float | None, float | None]:
+    """Return the number of values, their mean and its standard error, None where unknown."""
+    return len(values), mean(values), float(sem(values)) if len(values) > 1 else None
+
+
+def quantile(errors: Sequence[float], share: float) -> float | None:
+    """Return a quantile of the errors that are known, not NaN; None if none is."""
+    known = [error for error in errors if math.isfinite(error)]
+    return float(np.quantile(known, share)) if known else None
+
+
+def wilcoxon_p(differences: Sequence[float]) -> float | None:
+    """Return the two-sided p-value of Wilcoxon's signed-rank test for differences (N,).
+
+    Differences of zero are left out, as Wilcoxon did; only zeros give 1, none at all None.
+    """
+    nonzero = [each for each in differences if each]
+    return float(wilcoxon(nonzero).pvalue) if nonzero else 1.0 if differences else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +176,12 @@ class KneeScore:
     """How far one labelled knee was found from its label; errors are NaN where it was missed."""
 
     film: str  # path
-    side: str
     source: str
     missed: bool = True
     iou: float = 0.0  # overlap of the squares around both plateaus
     centre_percent: float = math.nan  # distance of the plateaus' midpoints, in % of the width
     margin_percent: float = math.nan  # mean distance of both margins, in % of the width
     margins_mm: tuple[float, ...] = ()  # distance of each margin, where the film has spacing
-    review: bool = False
 
 
 Scores = Mapping[str, Sequence[KneeScore]]  # by method
@@ -102,80 +232,15 @@ def plateau_iou(one: tuple[Point, Point], other: tuple[Point, Point]) -> float:
     return both / ((ax1 - ax0) * (ay1 - ay0) + (bx1 - bx0) * (by1 - by0) - both)
 
 
-def accuracy_table(scores: Scores, left_out: int) -> Table:
-    """Return IoU, recall and errors by method and source of the films.
-
-    `left_out` is the number of labels that are flagged as unusable, for the caption.
-    """
-    caption = (
-        "Detected against labelled knees: squares around the tibial plateau, 1.5 times as wide as "
-        "the plateau. Errors of the plateau's midpoint and of its margins are in % of its width. "
-        "Low and high: 95 % interval of a bootstrap over films. A missed knee has an IoU of 0 and "
-        "no error."
-    )
-    if left_out:
-        caption += f" {left_out} knees whose labels are flagged are left out."
-    rows: list[tuple[Cell, ...]] = []
-    for method, knees in scores.items():
-        sources = sorted({knee.source for knee in knees})
-        for source in sources if len(sources) > 1 else ():
-            chosen = [knee for knee in knees if knee.source == source]
-            rows.append((method, source, *_accuracy(chosen)))
-        rows.append((method, ALL, *_accuracy(knees)))
-    return Table("accuracy", caption, ACCURACY, tuple(rows))
+def _square(left: Point, right: Point) -> tuple[float, float, float, float]:
+    """Return the square around a plateau: x0, y0, x1, y1."""
+    x, y = _middle(left, right)
+    half = SQUARE_WIDTHS / 2 * math.dist(left, right)
+    return x - half, y - half, x + half, y + half
 
 
-def distance_tables(scores: Scores) -> list[Table]:
-    """Return a table of the margins within some millimetres of their labels, if any are known."""
-    rows: list[tuple[Cell, ...]] = []
-    for method, knees in scores.items():
-        found = [mm for knee in knees for mm in knee.margins_mm]
-        count = len(found) + 2 * sum(knee.missed for knee in knees)
-        if found:
-            shares = [sum(mm <= limit for mm in found) / count for limit in LIMITS_MM]
-            rows.append((method, count, *shares, float(np.median(found))))
-    caption = (
-        "Share of the plateaus' margins within some millimetres of their labels; those of missed "
-        "knees are not."
-    )
-    return [Table("distances", caption, DISTANCES, tuple(rows))] if rows else []
-
-
-def reliability_table(scores: Scores) -> Table:
-    """Count the good and the bad areas that are flagged for review, by method."""
-    caption = (
-        f"How many good areas, and how many bad ones (IoU below {GOOD_IOU}), are flagged for "
-        "review. Missed knees have no area."
-    )
-    rows: list[tuple[Cell, ...]] = []
-    for method, knees in scores.items():
-        counts: list[Cell] = []
-        for bad in (False, True):
-            flags = [k.review for k in knees if not k.missed and (k.iou < GOOD_IOU) == bad]
-            counts += [len(flags), sum(flags), mean(flags)]
-        rows.append((method, *counts))
-    return Table("reliability", caption, RELIABILITY, tuple(rows))
-
-
-def bootstrap_mean(
-    films: Sequence[str], values: Sequence[float]
-) -> tuple[float | None, float | None]:
-    """Return both ends of the 95 % percentile interval of a mean, by a clustered bootstrap.
-
-    Whole films are resampled, since both knees of a film tend to be right or wrong together. Given
-    are the film of each knee and its value, (N,) each; fewer than two films have no interval.
-    """
-    names, film = np.unique(films, return_inverse=True)
-    if len(names) < 2:
-        return None, None
-
-    def ratio(sums: NDArray[Any], counts: NDArray[Any], axis: int) -> NDArray[Any]:
-        return np.asarray(sums.sum(axis) / counts.sum(axis))
-
-    totals = np.bincount(film, np.asarray(values, np.float64)), np.bincount(film)
-    options = {"method": "percentile", "n_resamples": RESAMPLES, "random_state": SEED}
-    interval = bootstrap(totals, ratio, paired=True, **options).confidence_interval
-    return float(interval.low), float(interval.high)
+def _middle(left: Point, right: Point) -> Point:
+    return (left[0] + right[0]) / 2, (left[1] + right[1]) / 2
 
 
 def _find(
@@ -199,7 +264,7 @@ def _overlap(detection: Detection, label: LabelledKnee) -> float:
 
 def _score(film: str, label: LabelledKnee, detection: Detection | None) -> KneeScore:
     if detection is None:
-        return KneeScore(film, label.side, label.source)
+        return KneeScore(film, label.source)
     left, right = require_margins(detection.landmarks)
     percent = 100 / math.dist(label.left, label.right)
     centre = math.dist(_middle(left, right), _middle(label.left, label.right))
@@ -207,26 +272,47 @@ def _score(film: str, label: LabelledKnee, detection: Detection | None) -> KneeS
     mm = detection.mm_per_px
     return KneeScore(
         film,
-        label.side,
         label.source,
         missed=False,
         iou=_overlap(detection, label),
         centre_percent=centre * percent,
-        margin_percent=math.nan if label.is_box else sum(margins) / 2 * percent,
-        margins_mm=() if mm is None or label.is_box else tuple(mm * each for each in margins),
-        review=detection.needs_review,
+        margin_percent=sum(margins) / 2 * percent,
+        margins_mm=() if mm is None else tuple(mm * each for each in margins),
     )
 
 
-def _square(left: Point, right: Point) -> tuple[float, float, float, float]:
-    """Return the square around a plateau: x0, y0, x1, y1."""
-    x, y = _middle(left, right)
-    half = SQUARE_WIDTHS / 2 * math.dist(left, right)
-    return x - half, y - half, x + half, y + half
+def accuracy_tables(scores: Scores, left_out: int) -> list[Table]:
+    """Return tables of IoU, recall and errors, and of the margins within some millimetres.
 
-
-def _middle(left: Point, right: Point) -> Point:
-    return (left[0] + right[0]) / 2, (left[1] + right[1]) / 2
+    `left_out` is the number of labels that are flagged as unusable, for the caption.
+    """
+    caption = (
+        "Detected against labelled knees: squares around the tibial plateau, 1.5 times as wide as "
+        "the plateau. Errors of the plateau's midpoint and of its margins are in % of its width. "
+        "Low and high: 95 % interval of a bootstrap over films. A missed knee has an IoU of 0 and "
+        "no error."
+    )
+    if left_out:
+        caption += f" {left_out} knees whose labels are flagged are left out."
+    rows, within = list[tuple[Cell, ...]](), list[tuple[Cell, ...]]()
+    for method, knees in scores.items():
+        sources = sorted({knee.source for knee in knees})
+        for source in sources if len(sources) > 1 else ():
+            chosen = [knee for knee in knees if knee.source == source]
+            rows.append((method, source, *_accuracy(chosen)))
+        rows.append((method, "all", *_accuracy(knees)))
+        if found := [mm for knee in knees for mm in knee.margins_mm]:
+            count = len(found) + 2 * sum(knee.missed for knee in knees)
+            shares = [sum(mm <= limit for mm in found) / count for limit in LIMITS_MM]
+            within.append((method, count, *shares, float(np.median(found))))
+    distances = (
+        "Share of the plateaus' margins within some millimetres of their labels; those of missed "
+        "knees are not."
+    )
+    return [
+        Table("accuracy", caption, ACCURACY, tuple(rows)),
+        Table("distances", distances, DISTANCES, tuple(within)),
+    ]
 
 
 def _accuracy(knees: Sequence[KneeScore]) -> Iterator[Cell]:
@@ -247,7 +333,22 @@ def _accuracy(knees: Sequence[KneeScore]) -> Iterator[Cell]:
     yield quantile([sum(knee.margins_mm) / 2 for knee in knees if knee.margins_mm], 0.5)
 
 
-def quantile(errors: Sequence[float], share: float) -> float | None:
-    """Return a quantile of the errors that are known, not NaN; None if none is."""
-    known = [error for error in errors if math.isfinite(error)]
-    return float(np.quantile(known, share)) if known else None
+def bootstrap_mean(
+    films: Sequence[str], values: Sequence[float]
+) -> tuple[float | None, float | None]:
+    """Return both ends of the 95 % percentile interval of a mean, by a clustered bootstrap.
+
+    Whole films are resampled, since both knees of a film tend to be right or wrong together. Given
+    are the film of each knee and its value, (N,) each; fewer than two films have no interval.
+    """
+    names, film = np.unique(films, return_inverse=True)
+    if len(names) < 2:
+        return None, None
+
+    def ratio(sums: NDArray[Any], counts: NDArray[Any], axis: int) -> NDArray[Any]:
+        return np.asarray(sums.sum(axis) / counts.sum(axis))
+
+    totals = np.bincount(film, np.asarray(values, np.float64)), np.bincount(film)
+    options = {"method": "percentile", "n_resamples": RESAMPLES, "random_state": SEED}
+    interval = bootstrap(totals, ratio, paired=True, **options).confidence_interval
+    return float(interval.low), float(interval.high)

@@ -11,25 +11,24 @@ from numpy.typing import NDArray
 
 from kneematch.errors import FilmError, SettingsError
 from kneematch.evaluation.labels import Labels
-from kneematch.evaluation.method_runs import MethodRun, common_films
-from kneematch.evaluation.scores import GOOD_IOU, quantile, score_knees
-from kneematch.evaluation.tables import Table, columns, mean
+from kneematch.evaluation.scores import GOOD_IOU, MethodRun, Table, mean, quantile, score_knees
 from kneematch.films.annotation import Annotation, load_annotation
 from kneematch.films.csv_text import Cell
 from kneematch.knee.detection import CORNERS, Detection
 from kneematch.knee.detector import Detector
+from kneematch.run.outputs.tables import Columns
 from kneematch.sampling import rectangle_to_film
 
 Floats = NDArray[np.float64]
 
-METHOD: Final = "search"  # it uses nothing but the template
 FEWEST: Final = 3  # where two disagree, neither is known to be wrong
-
-TEMPLATES: Final = columns(
-    *("template", "round trip, median %:2", "round trip, worst %:2", "mean loss on the others:3")
-)
-DISAGREEMENT: Final = columns("disagreement on films %:2")
-LABELLED: Final = columns("margins, median %:2", "mean IoU:3", f"recall at {GOOD_IOU}:3")
+TEMPLATES: Final[Columns] = {
+    "template": None,
+    "round trip, median %": 2,
+    "round trip, worst %": 2,
+    "mean loss on the others": 3,
+}
+LABELLED: Final[Columns] = {"margins, median %": 2, "mean IoU": 3, f"recall at {GOOD_IOU}": 3}
 RANKED: Final = (
     "Templates, best first: each is found on the film of every other one, and that one on its "
     "film; after a round trip its corners should be back where they were. Errors in % of the "
@@ -47,14 +46,10 @@ def rank_templates(
     paper: bool = False,
     device: str = "cpu",
 ) -> Table:
-    """Search every template on the films of all others; return a table, the best template first.
+    """Search every template (*.json) on the films of all others; return a table, the best first.
 
-    Args:
-        folder: folder of annotations, *.json.
-        films: further films to search; those that cannot be read are left out.
-        labels: labels of the films.
-        paper: minimise the paper's energy instead of the robust one.
-        device: where to compute.
+    Further films are searched if there are labels, and left out if they cannot be read. `paper`
+    minimises the paper's energy instead of the robust one.
 
     Raises:
         SettingsError: fewer than three templates.
@@ -66,18 +61,19 @@ def rank_templates(
             "Draw them with `kneematch annotate`."
         )
     annotations = [load_annotation(file) for file in files]
-    films = [_absolute(film) for film in films]
-    everywhere = list(dict.fromkeys([*(_absolute(each.film) for each in annotations), *films]))
+    further = [] if labels is None else films
+    named: list[str | Path] = [*(each.film for each in annotations), *further]
+    everywhere = list(dict.fromkeys(_absolute(film) for film in named))
     runs = []
     for file, annotation in zip(files, annotations, strict=True):
         logger.info("%s", file.name)
         detector = Detector.load(
-            template=annotation, method=METHOD, paper=paper, device=device, check=False
-        )
+            template=annotation, method="search", paper=paper, device=device, check=False
+        )  # which uses nothing but the template
         outcomes = zip(everywhere, detector.detect_each(everywhere), strict=True)
         found = {film: each for film, each in outcomes if not isinstance(each, FilmError)}
         runs.append(MethodRun(file.name, found))
-    return _table(annotations, runs, films, labels)
+    return _table(annotations, runs, labels)
 
 
 def round_trips(boxes: Floats, found: Floats) -> Floats:
@@ -90,62 +86,33 @@ def round_trips(boxes: Floats, found: Floats) -> Floats:
         found: (N, N, 3, 3), maps of template a's [-1, 1]^2 to where it was found on b's film.
 
     Returns:
-        (N, N), errors in % of template a's width, NaN on the diagonal.
+        (N, N), mean errors of the corners in % of template a's width, NaN on the diagonal.
     """
     between = np.linalg.inv(boxes) @ found  # (N, N, 3, 3), from a to b
-    errors = _displacement(between.swapaxes(0, 1) @ between, _aspect(boxes)[:, None])
+    lengths = np.linalg.norm(boxes[:, :2, :2], axis=-2)
+    aspect = (lengths[:, 1] / lengths[:, 0])[:, None, None]  # height over width of a
+    corners = np.array([(x, y, 1.0) for x, y in CORNERS]).T  # (3, 4)
+    moved = (between.swapaxes(0, 1) @ between - np.eye(3)) @ corners
+    errors: Floats = 100 * np.hypot(moved[..., 0, :] / 2, moved[..., 1, :] / 2 * aspect).mean(-1)
     np.fill_diagonal(errors, np.nan)
     return errors
 
 
-def disagreement(found: Floats) -> Floats:
-    """Return how inconsistently pairs of templates lie on K knees, in % of the first one's width.
-
-    Templates that were drawn differently lie differently on every knee; what counts is how far the
-    map from one to the other deviates, from knee to knee, from its median.
-
-    Args:
-        found: (N, K, 3, 3), maps of each template's [-1, 1]^2 to where it was found.
-
-    Returns:
-        (N, N), NaN on the diagonal.
-    """
-    between = np.linalg.inv(found)[None] @ found[:, None]  # (a, b, K), from a to b
-    usual = np.median(between, axis=2, keepdims=True)
-    aspect = np.median(_aspect(found), axis=-1)[:, None, None]
-    spread: Floats = np.median(_displacement(np.linalg.inv(usual) @ between, aspect), axis=-1)
-    np.fill_diagonal(spread, np.nan)
-    return spread
-
-
 def _table(
-    annotations: Sequence[Annotation],
-    runs: Sequence[MethodRun],
-    films: Sequence[str],
-    labels: Labels | None,
+    annotations: Sequence[Annotation], runs: Sequence[MethodRun], labels: Labels | None
 ) -> Table:
     knees = [[_on_film_of(each, run) for each in annotations] for run in runs]  # a on b's film
     boxes = [rectangle_to_film(*a.fine, mirrored=a.side == "left").numpy() for a in annotations]
     found = np.array([[knee.to_film for knee in row] for row in knees])
     errors = round_trips(np.stack(boxes), found)
-    order = np.argsort(np.nanmedian(errors, axis=1), kind="stable").tolist()
-    rows: list[list[Cell]] = []
-    for k, run in enumerate(runs):
-        others = [knee.loss for b, knee in enumerate(knees[k]) if b != k]
-        rows.append([run.method, float(np.nanmedian(errors[k])), float(np.nanmax(errors[k]))])
-        rows[-1].append(mean(others))
-    titles = TEMPLATES
-    common = [film for film in common_films(runs) if film in films]
-    places = [[knee.to_film for film in common for knee in run.found[film]] for run in runs]
-    if places[0]:
-        titles += DISAGREEMENT
-        for row, value in zip(rows, np.nanmedian(disagreement(np.array(places)), 1), strict=True):
-            row.append(float(value))
-    if labels is not None:
-        titles += LABELLED
-        for row, own, run in zip(rows, annotations, runs, strict=True):
-            row += _accuracy(own, run, labels)
-    return Table("templates", RANKED, titles, tuple(tuple(rows[k]) for k in order))
+    rows: list[tuple[Cell, ...]] = []
+    for k in np.argsort(np.nanmedian(errors, axis=1), kind="stable").tolist():
+        loss = mean([knee.loss for b, knee in enumerate(knees[k]) if b != k])
+        trips = float(np.nanmedian(errors[k])), float(np.nanmax(errors[k]))
+        accuracy = () if labels is None else _accuracy(annotations[k], runs[k], labels)
+        rows.append((runs[k].method, *trips, loss, *accuracy))
+    columns = TEMPLATES if labels is None else {**TEMPLATES, **LABELLED}
+    return Table("templates", RANKED, columns, tuple(rows))
 
 
 def _accuracy(own: Annotation, run: MethodRun, labels: Labels) -> tuple[Cell, ...]:
@@ -166,18 +133,3 @@ def _on_film_of(annotation: Annotation, run: MethodRun) -> Detection:
 def _absolute(film: str | Path) -> str:
     """Return one path for a film, however it was named."""
     return os.path.normpath(Path(film).absolute())
-
-
-def _aspect(matrices: Floats) -> Floats:
-    """Return height over width (...) of the rectangles that (..., 3, 3) map [-1, 1]^2 onto."""
-    lengths = np.linalg.norm(matrices[..., :2, :2], axis=-2)
-    ratio: Floats = lengths[..., 1] / lengths[..., 0]
-    return ratio
-
-
-def _displacement(maps: Floats, aspect: Floats) -> Floats:
-    """Return how far maps (..., 3, 3) of a template to itself move its corners, in % of width."""
-    corners = np.array([(x, y, 1.0) for x, y in CORNERS]).T  # (3, 4)
-    x, y = np.moveaxis(((maps - np.eye(3)) @ corners)[..., :2, :], -2, 0)  # (..., 4) each
-    distance: Floats = 100 * np.hypot(x / 2, y / 2 * aspect[..., None]).mean(-1)
-    return distance

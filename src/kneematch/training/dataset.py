@@ -56,7 +56,7 @@ class FilmsInMemory:
         return len(self.pixels)
 
     def halves(self, rows: Tensor) -> Tensor:
-        """Return the halves (K, 2, H, W), float32, of films given by their indices (K,)."""
+        """Return halves as `Films` does."""
         return self.pixels[rows.to(self.pixels.device)].float()
 
 
@@ -109,12 +109,8 @@ def prepare_films(
 ) -> tuple[CachedFilms, list[tuple[str, str]]]:
     """Split films that show both knees into halves, except those that the cache already holds.
 
-    Args:
-        films: their files; a file named twice counts once.
-        folder: the cache, 1.6 MB per film; None is "films" in `cache_folder()`.
-        side_margin: margin beside the film, as in `split`.
-        workers: number of worker processes; 0 works in this process.
-        report: called after each film.
+    The cache is `folder`, or "films" in `cache_folder()`; `side_margin` is that of `split`. A file
+    named twice counts once, and `report` is called after each. 0 workers: in this process.
 
     Returns:
         The films, in order, and (path, reason) of those that cannot be used.

@@ -1,10 +1,11 @@
 """Initial weights of both networks: the built-in model, ImageNet, random numbers, or a file."""
 
+import os
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -15,7 +16,6 @@ from kneematch.models.model_file import Model, builtin_model, load_model
 from kneematch.models.weights import network_from_weights, read_safetensors
 from kneematch.paper.algorithm2 import Networks
 from kneematch.paper.network import PoseNetwork
-from kneematch.training.checkpoint import load_dict
 from kneematch.training.config import cache_folder
 
 SYNTHETIC: Final = "synthetic"  # the built-in model
@@ -121,3 +121,22 @@ def _torch_weights(path: Path) -> dict[str, Tensor]:
     if not all(isinstance(value, Tensor) for value in weights.values()):
         raise SettingsError(f"{path} holds other things than tensors by name.")
     return {name: value.detach() for name, value in weights.items()}
+
+
+def load_dict(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a dictionary of tensors and numbers that torch.save wrote; code in it is not run.
+
+    Raises:
+        SettingsError: the file cannot be read, or holds something else.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises nearly everything on damaged files
+        reason = " ".join(str(error).split())[:100]
+        raise SettingsError(
+            f"{path} is damaged, or is not a file of plain tensors ({reason}). No code in it was "
+            "run."
+        ) from error
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise SettingsError(f"{path} does not hold tensors by name.")
+    return content

@@ -1,10 +1,9 @@
-"""How a training goes (metrics.csv, curves.png, preview.png), and against the built-in model."""
+"""How a training goes (metrics.csv, preview.png), and how it compares with the built-in model."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +23,8 @@ from kneematch.paper.pose import enlarge_pose, pose_matrix
 from kneematch.paper.split import HALF_ASPECT
 from kneematch.sampling import transform
 from kneematch.search.robust_energy import robust_problem
-from kneematch.training.two_phases import Task
+from kneematch.training.recipes import Task
 
-COLOURS: Final = {"coarse": "tab:orange", "fine": "tab:blue"}
 DPI: Final = 100
 FILMS: Final = 4  # films in the preview
 PANEL: Final = 4  # height of a half in the preview, in inches
@@ -51,22 +49,6 @@ def write_metrics(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None
         for row in epochs:
             numbers = str(row.round), str(row.epoch), f"{row.loss:.6f}", f"{row.seconds:.2f}"
             add([row.phase, *numbers])
-
-
-def plot_losses(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:
-    """Plot the loss of each phase; lines break between rounds, because c_u changes there."""
-    figure = Figure(figsize=(12, 6.4), dpi=DPI, layout="constrained")
-    axes = figure.subplots()
-    rounds = groupby(enumerate(epochs, start=1), lambda each: (each[1].phase, each[1].round))
-    for (phase, number), part in rounds:
-        x, rows = zip(*part, strict=True)
-        label = phase if number == 0 else None
-        axes.plot(x, [row.loss for row in rows], "o-", color=COLOURS[phase], label=label)
-    axes.set(xlabel="epoch", ylabel="loss")
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="upper right")
-    _save(figure, path)
 
 
 @torch.no_grad()
@@ -96,43 +78,35 @@ def plot_poses(halves: Tensor, theta: Tensor, aspect: float, path: str | os.Path
         colour = bytes((LEFT_COLOUR, RIGHT_COLOUR)[number % 2]).hex()
         axes.plot(*points.T, color=f"#{colour}", linewidth=2)
         axes.set(xlim=(-1, 1), ylim=(1, -1))
-    _save(figure, path)
-
-
-def _save(figure: Figure, path: str | os.PathLike[str]) -> None:
     with atomic_write(path) as temp:
         figure.savefig(temp, format="png")
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The mean over films of a measure of which less is better, for both models."""
+def compare_with_built_in(model: Path, drawn: Annotation, halves: Tensor) -> list[str]:
+    """Return in which measures of the areas on halves (N, 2, H, W) a model is the worse one.
 
-    name: str
-    trained: float
-    built_in: float
-    worse: bool  # the trained model, by more than chance
-
-
-def compare_with_built_in(model: Path, drawn: Annotation, halves: Tensor) -> list[Comparison]:
-    """Measure both models' areas, before refinement, on halves (N, 2, H, W).
-
-    Returns:
-        The measures; none if the built-in networks see no knee where the template was drawn.
+    The areas are those before refinement. Nothing is measured if the built-in networks see no knee
+    where the template was drawn.
     """
     load = partial(Detector.load, method="neural", device=str(halves.device))
     try:
         built_in = load(template=drawn)
     except TemplateError:
         return []
-    trained = load(model)
-    one, other = (_measure(detector, built_in, halves) for detector in (trained, built_in))
-    return [_compare(name, one[name], other[name]) for name in one]
+    one, other = (_measure(each, built_in, halves) for each in (load(model), built_in))
+    worse = []
+    for name, values in one.items():
+        difference = values - other[name]
+        error = difference.std() / len(difference) ** 0.5  # NaN for a single film
+        if difference.mean() > STANDARD_ERRORS * error:
+            known = float(values.mean()), float(other[name].mean())
+            worse.append("{} {:.3f}, of the built-in model {:.3f}".format(name, *known))
+    return worse
 
 
 @torch.no_grad()
 def _measure(detector: Detector, drawn: Detector, halves: Tensor) -> dict[str, Tensor]:
-    """Return the measures (N,) of a detector's areas against the template as it was drawn."""
+    """Return measures (N,) of a detector's areas against the template as drawn; less is better."""
     problem = robust_problem(halves, detector.template)
     theta = detector.solver(problem)  # (N, 2, 4)
     left, right = theta.unbind(1)
@@ -141,10 +115,3 @@ def _measure(detector: Detector, drawn: Detector, halves: Tensor) -> dict[str, T
         "mean loss": robust_problem(halves, drawn.template).losses(theta).mean(1),
         "mean difference of the sides' heights, in widths": apart,
     }
-
-
-def _compare(name: str, trained: Tensor, built_in: Tensor) -> Comparison:
-    difference = trained - built_in
-    error = difference.std() / len(difference) ** 0.5
-    worse = bool(difference.mean() > STANDARD_ERRORS * error)  # False for a single film (NaN)
-    return Comparison(name, float(trained.mean()), float(built_in.mean()), worse)

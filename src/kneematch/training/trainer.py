@@ -1,10 +1,11 @@
 """Train a model for one's own template on films without labels: `train()`."""
 
 import hashlib
+import io
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from kneematch.films.files import (
     make_folder,
     refuse_existing,
     remove_leftovers,
+    write_file,
     writing,
 )
 from kneematch.films.read import read_isolated
@@ -31,21 +33,20 @@ from kneematch.paper.algorithm1 import PhaseState
 from kneematch.paper.algorithm2 import PHASES, Networks
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.training.checkpoint import load_checkpoint, restore, save_checkpoint
 from kneematch.training.config import MODEL_SUFFIX, TrainConfig
 from kneematch.training.dataset import CachedFilms, prepare_films, to_device
-from kneematch.training.initial_weights import initial_networks
-from kneematch.training.pseudo_labels import TemplatePair, make_pseudo_labels
-from kneematch.training.report import (
-    Epoch,
-    compare_with_built_in,
-    plot_losses,
-    plot_preview,
-    write_metrics,
+from kneematch.training.initial_weights import initial_networks, load_dict
+from kneematch.training.recipes import (
+    Task,
+    TemplatePair,
+    activation_ranges,
+    make_pseudo_labels,
+    train_task,
 )
-from kneematch.training.two_phases import Task, activation_ranges, train_task
+from kneematch.training.report import Epoch, compare_with_built_in, plot_preview, write_metrics
 
-METRICS, CURVES, PREVIEW = "metrics.csv", "curves.png", "preview.png"  # beside the model
+CHECKPOINT_FORMAT: Final = "kneematch-checkpoint/3"
+METRICS, PREVIEW = "metrics.csv", "preview.png"  # beside the model
 FEWEST_FILMS: Final = 2
 COMPARED_FILMS: Final = 32
 
@@ -72,8 +73,8 @@ def train(
 ) -> TrainResult:
     """Train both networks to find the boxes of a template (paper, Sect. 5, Algorithm 2).
 
-    Beside the model, NAME.metrics.csv, NAME.curves.png and NAME.preview.png are updated after every
-    epoch, and so is a checkpoint, which is removed at the end.
+    Beside the model, NAME.metrics.csv and NAME.preview.png are updated after every epoch, and so is
+    a checkpoint, which is removed at the end.
 
     Args:
         films: files, folders, patterns or lists of films, as `find_films` takes them.
@@ -117,21 +118,16 @@ def train(
     with writing(out):
         save_model(out, model)
     checkpoint_path(out).unlink(missing_ok=True)
-    _warn_if_worse(out, drawn, task)
+    compared = on_device.halves(torch.arange(min(COMPARED_FILMS, len(cached))))
+    for text in compare_with_built_in(out, drawn, compared):
+        logger.warning(
+            "%s: The built-in model is better on %d of the training films (%s). Train longer or on "
+            "more films, or detect with --template alone.",
+            out,
+            len(compared),
+            text,
+        )
     return TrainResult(out, len(cached), tuple(failures), tuple(epochs))
-
-
-def _warn_if_worse(model: Path, drawn: Annotation, task: Task) -> None:
-    """Compare a model with the built-in one on its films, and warn if that one is better."""
-    halves = task.films.halves(torch.arange(min(COMPARED_FILMS, len(task.films))))
-    for measure in compare_with_built_in(model, drawn, halves):
-        text = f"{measure.name} {measure.trained:.3f}, of the built-in model {measure.built_in:.3f}"
-        if measure.worse:
-            text = (
-                f"{model}: The built-in model is better on {len(halves)} of the training films "
-                f"({text}). Train longer or on more films, or detect with --template alone."
-            )
-        logger.log(logging.WARNING if measure.worse else logging.INFO, "%s", text)
 
 
 def checkpoint_path(model: Path) -> Path:
@@ -186,7 +182,6 @@ def _train(
                     seconds = time.monotonic() - started
                     epochs.append(Epoch(phase, state.round, state.epoch, state.loss, seconds))
                     write_metrics(epochs, _beside(out, METRICS))
-                    plot_losses(epochs, _beside(out, CURVES))
                     plot_preview(task, networks, phase, _beside(out, PREVIEW))
                 content = {
                     "states": {name: each.state_dict() for name, each in states.items()},
@@ -199,13 +194,65 @@ def _train(
     return epochs
 
 
+def save_checkpoint(
+    path: str | os.PathLike[str], settings: Mapping[str, Any], content: Mapping[str, Any]
+) -> None:
+    """Write tensors and numbers atomically, with the settings that they depend on."""
+    buffer = io.BytesIO()  # torch.save would not say which error of the disk it met
+    torch.save({**content, "format": CHECKPOINT_FORMAT, "settings": dict(settings)}, buffer)
+    write_file(path, buffer.getvalue())
+
+
+def load_checkpoint(path: str | os.PathLike[str], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of the checkpoint of a training with the same settings, on the CPU.
+
+    Raises:
+        SettingsError: the file is missing or damaged, or belongs to another training.
+    """
+    if not Path(path).is_file():
+        raise SettingsError(f"There is no checkpoint {path} to continue. Leave out --resume.")
+    content = load_dict(path)
+    if content.get("format") != CHECKPOINT_FORMAT or not isinstance(content.get("settings"), dict):
+        raise SettingsError(
+            f"{path} is not a checkpoint of this version of kneematch. Start over with --force."
+        )
+    before, now = (dict(_flat(each)) for each in (content["settings"], settings))
+    if different := [name for name in now if before.get(name) != now[name]]:
+        raise SettingsError(
+            f"The checkpoint {path} was made with another {', '.join(different)}. Repeat the "
+            "options of the interrupted command, or start over with --force."
+        )
+    return content
+
+
+def restore(state: PhaseState, saved: Mapping[str, Any], path: Path) -> None:
+    """Set the state of a phase to what a checkpoint holds.
+
+    Raises:
+        SettingsError: it does not fit the network or the films.
+    """
+    try:
+        state.load_state_dict(saved)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise SettingsError(
+            f"The checkpoint {path} does not fit ({reason}). Start over with --force."
+        ) from error
+
+
+def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of settings, those of the recipe among them."""
+    for name, value in settings.items():
+        yield from _flat(value) if isinstance(value, Mapping) else [(name, value)]
+
+
 def _check_out(out: Path, config: TrainConfig) -> None:
     """Check, before hours of work, that the model can be written and nothing is overwritten."""
     check_suffix(out, MODEL_SUFFIX, "a model")
     if not (config.resume or config.force):
         if checkpoint_path(out).exists():
             refuse_existing(checkpoint_path(out), "an interrupted training", can_resume=True)
-        for path in (out, *(_beside(out, ending) for ending in (METRICS, CURVES, PREVIEW))):
+        for path in (out, *(_beside(out, ending) for ending in (METRICS, PREVIEW))):
             if os.path.lexists(path):
                 refuse_existing(path)
     with writing(out):

@@ -1,6 +1,7 @@
-"""Pseudo-labels, found by a search or by networks, and the loss that teaches them."""
+"""Both recipes around Algorithm 2: pseudo-labels and their loss, exposures, BatchNorm, ranges."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,18 +11,21 @@ from torch import Tensor
 from kneematch.models.model_file import builtin_model, load_model
 from kneematch.models.two_stage import NARROW_JITTER, PoseJitter, corner_distance
 from kneematch.paper.algorithm1 import PhaseData
+from kneematch.paper.network import PoseNetwork
 from kneematch.paper.pose import relative_pose, vector_from_pose
 from kneematch.search.robust_energy import robust_problem
-from kneematch.training import pseudo_labels
-from kneematch.training.pseudo_labels import (
-    HIDDEN,
+from kneematch.training import recipes
+from kneematch.training.config import DEFAULT, PAPER, Recipe
+from kneematch.training.recipes import (
     NEGATIVES,
-    apply_exposures,
+    Task,
+    activation_ranges,
     coarse_poses,
     find_poses,
     make_pseudo_labels,
     pose_loss,
-    sample_exposures,
+    train_task,
+    vary_exposures,
 )
 
 OFFSET = torch.tensor([0.01, 0.02, -0.01, 0.01])  # a small part of a knee's width
@@ -60,7 +64,7 @@ def distance(poses: Tensor, phantoms: Any) -> Tensor:
 def test_find_poses_refines_what_networks_predict(
     phantoms: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pseudo_labels, "FILMS_AT_ONCE", 2)
+    monkeypatch.setattr(recipes, "FILMS_AT_ONCE", 2)
     networks = NearTruth(phantoms.films.pixels, phantoms.truth)
     poses = find_poses(phantoms.films, phantoms.templates.fine, networks)
     problem = robust_problem(phantoms.films.pixels, phantoms.templates.fine)
@@ -104,9 +108,9 @@ def test_pose_loss_is_zero_for_the_right_poses(
     phantoms: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[Tensor] = []
-    jitter, (enlarged, aspect) = pseudo_labels.jitter_pose, crops(phantoms)
+    jitter, (enlarged, aspect) = recipes.jitter_pose, crops(phantoms)
     monkeypatch.setattr(
-        pseudo_labels, "jitter_pose", lambda *given: wanted.append(jitter(*given)) or wanted[-1]
+        recipes, "jitter_pose", lambda *given: wanted.append(jitter(*given)) or wanted[-1]
     )
     data = PhaseData(phantoms.films.halves, 5, phantoms.templates.fine)
     ratio = data.template.aspect / aspect
@@ -138,19 +142,62 @@ def crop_images(*shape: int) -> Tensor:
     return (rows + 0.2 * grain) / 1.2
 
 
-def test_apply_exposures_keeps_the_shape_and_treats_crops_one_by_one() -> None:
-    drawn, seen = sample_exposures(6, SIZE, generator(0)), crop_images(3, 2)
-    both = apply_exposures(seen, drawn)
+def test_vary_exposures_keeps_the_shape_and_treats_crops_one_by_one() -> None:
+    seen = crop_images(3, 2)
+    both = vary_exposures(seen, generator(0))
     assert both.shape == seen.shape
-    assert torch.equal(both.flatten(0, 1), apply_exposures(seen.flatten(0, 1), drawn))
-    same = apply_exposures(seen[:1, :1].expand(3, 2, *SIZE), drawn).flatten(0, 1)
+    assert torch.equal(both.flatten(0, 1), vary_exposures(seen.flatten(0, 1), generator(0)))
+    same = vary_exposures(seen[:1, :1].expand(3, 2, *SIZE), generator(0)).flatten(0, 1)
     assert all(not torch.equal(same[0], other) for other in same[1:])
-    assert torch.allclose(apply_exposures(300 * seen - 7, drawn), both, atol=1e-4)
+    assert torch.allclose(vary_exposures(300 * seen - 7, generator(0)), both, atol=1e-4)
 
 
-def test_sample_exposures_inverts_some_crops_and_covers_parts_of_some() -> None:
-    drawn = sample_exposures(4000, (8, 8), generator(0))
-    assert float(drawn.negative.float().mean()) == pytest.approx(NEGATIVES, abs=0.02)
-    hidden = drawn.hidden.flatten(1).any(1).float().mean()
-    assert HIDDEN / 2 < float(hidden) <= HIDDEN + 0.03  # a small one may fall between pixels
-    assert not bool(drawn.hidden.flatten(1).all(1).any())
+def test_vary_exposures_inverts_some_crops() -> None:
+    ramp = torch.linspace(0, 1, 64)[:, None].expand(2000, 64, 64)
+    varied = vary_exposures(ramp, generator(0))
+    inverted = varied[:, 48:].mean((1, 2)) < varied[:, :16].mean((1, 2))
+    assert float(inverted.float().mean()) == pytest.approx(NEGATIVES, abs=0.04)
+
+
+FAST = {"rounds": 1, "epochs": 1, "backbone_rate": 0.05, "head_rate": 0.05}
+
+
+def train(task: Task, networks: Any) -> dict[str, list[float]]:
+    """Train and return the losses of each phase."""
+    losses: dict[str, list[float]] = {"coarse": [], "fine": []}
+    for phase, state in train_task(task, networks):
+        if state.epoch:
+            losses[phase].append(state.loss)
+    return losses
+
+
+@pytest.mark.parametrize("recipe", [PAPER, DEFAULT], ids=lambda recipe: recipe.name)
+def test_train_task_freezes_batch_norm_only_with_our_recipe(
+    phantoms: Any, small_network: Callable, recipe: Recipe
+) -> None:
+    labels = phantoms.truth if recipe is DEFAULT else None
+    task = Task(phantoms.films, phantoms.templates, replace(recipe, **FAST), labels)
+    networks, before = (small_network(0), small_network(1)), small_network(0).state_dict()
+    losses = train(task, networks)
+    assert all(len(values) == 1 and values[0] > 0 for values in losses.values())
+    after = networks[0].state_dict()
+    kept = torch.equal(after["backbone.1.running_mean"], before["backbone.1.running_mean"])
+    assert kept == recipe.frozen_statistics
+    assert not torch.equal(after["backbone.1.weight"], before["backbone.1.weight"])
+
+
+def test_train_task_with_pseudo_labels_brings_both_networks_nearer_to_them(
+    phantoms: Any, small_network: Callable
+) -> None:
+    recipe = replace(DEFAULT, epochs=24, backbone_rate=0.003, head_rate=0.01)
+    task = Task(phantoms.films, phantoms.templates, recipe, phantoms.truth)
+    for phase, values in train(task, (small_network(0), small_network(1))).items():
+        assert len(values) == 24
+        assert sum(values[-6:]) < 0.9 * sum(values[:6]), phase
+
+
+def test_activation_ranges_are_those_of_both_networks(phantoms: Any) -> None:
+    task = Task(phantoms.films, phantoms.templates, DEFAULT, phantoms.truth)
+    ranges = activation_ranges(task, (PoseNetwork(8), PoseNetwork(8)))
+    assert set(ranges) == {"coarse", "fine"}
+    assert ranges["coarse"].keys() == ranges["fine"].keys()
