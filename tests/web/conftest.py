@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -24,7 +25,9 @@ from kneematch.films.annotation import Annotation, annotate, save_annotation
 from kneematch.films.read import read
 from kneematch.knee.quality import ATYPICAL, DISAGREE
 from kneematch.run.database import Run
-from kneematch.web.annotation_session import SplitFilm, detected_annotation
+from kneematch.web.annotate import SplitFilm, detected_annotation
+from kneematch.web.review import review_app
+from kneematch.web.review_session import ReviewSession
 from kneematch.web.server import Credentials, make_server, open_port
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
@@ -48,7 +51,7 @@ OPEN: dict[int, list[BrowserContext]] = {}
 def browser() -> Iterator[Browser]:
     """Debian's Chromium. Without it tests are skipped, but fail in CI, which must run them."""
     if not CHROMIUM.exists():
-        missing = f"{CHROMIUM} is not there; expected Chromium; run: apt-get install chromium"
+        missing = f"There is no {CHROMIUM}. Install it with: apt-get install chromium"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)
@@ -117,6 +120,20 @@ def serve() -> Iterator[Callable[[FastAPI], Credentials]]:
         yield lambda app: stack.enter_context(_served(app))
 
 
+@pytest.fixture
+def open_review(
+    serve: Callable[[FastAPI], Credentials], open_page: Callable[..., Page]
+) -> Callable[..., Page]:
+    """Open the review page of a run's folder, and wait for it."""
+
+    def open_folder(out: Path, **options: Any) -> Page:
+        page = open_page(serve(review_app(ReviewSession(out, Path()))), **options)
+        page.wait_for_selector("body[data-ready]")
+        return page
+
+    return open_folder
+
+
 @pytest.fixture(scope="session")
 def served() -> Callable[[FastAPI], AbstractContextManager[Credentials]]:
     """Serve an app for the duration of a block, so that a test can start it again."""
@@ -181,6 +198,4 @@ def model_annotation(films: list[Path]) -> Annotation | None:
 @pytest.fixture
 def model_already_run(model_annotation: Annotation | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Save a test the seconds in which the model would run again."""
-    monkeypatch.setattr(
-        "kneematch.web.annotation_session.detected_annotation", lambda film: model_annotation
-    )
+    monkeypatch.setattr("kneematch.web.annotate.detected_annotation", lambda film: model_annotation)

@@ -24,7 +24,7 @@ from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.decisions import AREA_COLUMNS
 from kneematch.run.pipeline import detect_folder
-from kneematch.web.bone_outlines import MAX_POINTS
+from kneematch.web.knee_view import MAX_POINTS
 from kneematch.web.review import review_app
 from kneematch.web.review_session import DecisionRequest, ReviewSession
 from kneematch.web.server import Credentials
@@ -58,19 +58,14 @@ def outlines(out: Path) -> list[dict[str, object]]:
     return knees
 
 
-def test_review_page_drags_an_outline_and_measures_follow(
-    out: Path, serve: Serve, open_page: Open
-) -> None:
-    session = ReviewSession(out, Path())
-    page = open_page(serve(review_app(session)))
-    page.wait_for_selector("body[data-ready]")
+def test_review_page_drags_an_outline_and_measures_follow(out: Path, open_review: Open) -> None:
+    page = open_review(out)
     page.locator("[name=sort]").select_option("film")
     expect(page.locator("#gallery")).to_have_attribute("aria-busy", "false")
     page.keyboard.press("Enter")
     page.wait_for_selector("#editor[data-ready='1']")
     cell = page.locator("#measures tbody tr").nth(1).locator("td").nth(0)
     expect(cell).to_contain_text(" ± ")
-    expect(page.locator("#measures caption")).to_have_text("Joint-space width, mm (experimental)")
     found = cell.inner_text()
     expect(page.locator("#save-area")).to_be_disabled()
     page.locator("#gallery").focus()
@@ -81,7 +76,6 @@ def test_review_page_drags_an_outline_and_measures_follow(
         page.screenshot(path=DOCS / "review-outlines.png")
 
     page.keyboard.press("ArrowLeft")
-    expect(page.locator("#notice")).to_have_text("Outlines are shown: O returns to the area")
     expect(page.locator("#save-area")).to_be_disabled()
     femur = np.array(outlines(out)[0]["femur"])
     medial_handle = femur[75]  # the medial side of the left knee is on its right
@@ -114,7 +108,6 @@ def test_review_page_drags_an_outline_and_measures_follow(
     page.keyboard.press("Escape")
     with page.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
         page.locator("#apply").click()
-    session.close()
 
     knee = outlines(out)[0]
     assert knee["corrected"]
@@ -160,11 +153,9 @@ def call(credentials: Credentials, path: str, body: object = None) -> tuple[int,
 
 
 WRONG: list[object] = [
-    {"femur": LINE},
     {"femur": LINE, "tibia": LINE[:1]},
     {"femur": LINE, "tibia": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]},
     {"femur": LINE, "tibia": LINE[:1] * 2},
-    {"femur": LINE, "tibia": [[0.0, 0.0], [1e9, 0.0]]},
     {"femur": LINE, "tibia": [[0.0, 0.0], [math.nan, 0.0]]},
     {"femur": LINE, "tibia": LINE * MAX_POINTS},
     {"femur": "x", "tibia": "y"},
@@ -186,17 +177,6 @@ def test_review_app_refuses_outlines_that_do_not_fit(out: Path, serve: Serve) ->
     session.close()
     with Run(out) as run:
         assert list(run.decisions()) == []
-
-
-def test_review_app_of_a_run_without_measures_has_no_outlines(
-    run_folder: Path, serve: Serve
-) -> None:
-    session = ReviewSession(run_folder, Path())
-    served = serve(review_app(session))
-    assert not call(served, "start")[1]["measured"]
-    status, answer = call(served, "outlines/1")
-    assert (status, "made without --measure" in answer["problem"]) == (422, True)
-    session.close()
 
 
 def test_outliner_refuses_another_network(out: Path) -> None:
