@@ -5,16 +5,12 @@ import json
 import math
 import os
 import shutil
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
 from film_mouse import drag
@@ -25,17 +21,15 @@ from kneematch.run.database import Run
 from kneematch.run.decisions import AREA_COLUMNS
 from kneematch.run.pipeline import detect_folder
 from kneematch.web.knee_view import MAX_POINTS
-from kneematch.web.review import review_app
 from kneematch.web.review_session import DecisionRequest, ReviewSession
-from kneematch.web.server import Credentials
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 
-Serve = Callable[[FastAPI], Credentials]
 Open = Callable[..., Page]
 FOR_DOCS = bool(os.environ.get("KNEEMATCH_DOCS"))  # the picture of the docs
 DOCS = Path(__file__).parents[2] / "docs" / "images"
 LINE = [[10.0, 10.0], [90.0, 10.0]]
+BORDERS = {"femur": LINE, "tibia": LINE}
 
 
 @pytest.fixture(scope="session")
@@ -137,21 +131,6 @@ def test_session_outlines_a_placed_knee_as_the_run_would(out: Path) -> None:
     session.close()
 
 
-def call(credentials: Credentials, path: str, body: object = None) -> tuple[int, Any]:
-    """Send a request as the page does; return status and answer."""
-    own = f"http://127.0.0.1:{credentials.port}"
-    cookie = f"{credentials.cookie_name}={credentials.token}"
-    headers = {"Cookie": cookie, "Origin": own, "Content-Type": "application/json"}
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{own}/api/{path}", data, headers)
-    try:
-        with urllib.request.urlopen(request) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
-
-
 WRONG: list[object] = [
     {"femur": LINE, "tibia": LINE[:1]},
     {"femur": LINE, "tibia": [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]},
@@ -162,19 +141,19 @@ WRONG: list[object] = [
 ]
 
 
-def test_review_app_refuses_outlines_that_do_not_fit(out: Path, serve: Serve) -> None:
-    session = ReviewSession(out, Path())
-    served = serve(review_app(session))
-    knee = call(served, "areas/1")[1]["knee"]
+def test_review_app_refuses_outlines_that_do_not_fit(out: Path, open_review: Open) -> None:
+    page = open_review(out)
+    request, own = page.context.request, page.evaluate("location.origin")
+    headers = {"Content-Type": "application/json", "Origin": own}
+    knee = request.get(f"{own}/api/areas/1").json()["knee"]
     area = {name: knee[name] for name in AREA_COLUMNS}
-    for wrong in WRONG:
-        decision = {"row": 1, "state": "corrected", "area": area, "outlines": wrong}
-        for path, body in (("measures/1", wrong), ("decide", decision)):
-            status, answer = call(served, path, body)
-            assert (status, answer["problem"].count("\n")) == (422, 0), (path, wrong)
-    accepted = {"row": 1, "state": "accepted", "outlines": {"femur": LINE, "tibia": LINE}}
-    assert "with a correction" in call(served, "decide", accepted)[1]["problem"]
-    session.close()
+    bodies = [("measures/1", wrong) for wrong in WRONG]
+    for state, drawn in (*(("corrected", wrong) for wrong in WRONG), ("accepted", BORDERS)):
+        decision = {"row": 1, "state": state, "outlines": drawn}
+        bodies.append(("decide", decision | ({"area": area} if state == "corrected" else {})))
+    for path, body in bodies:
+        answer = request.post(f"{own}/api/{path}", data=json.dumps(body), headers=headers)
+        assert (answer.status, answer.json()["problem"].count("\n")) == (422, 0), (path, body)
     with Run(out) as run:
         assert list(run.decisions()) == []
 

@@ -22,7 +22,7 @@ from tables import read_table
 Served = Callable[[FastAPI], AbstractContextManager[Credentials]]
 Open = Callable[..., Page]
 Row = dict[str, str]
-MOST_WAITS = 6000  # of 10 ms each, for a request
+MOST_WAITS = 6000  # 10 ms each, for a request
 
 MISFITS: list[tuple[str, str, object]] = [
     ("GET", "api/rows?numbers=9", None),

@@ -41,7 +41,7 @@ def test_session_keeps_the_correction_of_an_added_knee_whose_loss_is_unknown(
     again.close()
 
 
-def test_session_says_how_many_decisions_do_not_count_and_that_nothing_is_measured(
+def test_session_says_what_does_not_count_and_is_not_measured(
     run_folder: Path,
 ) -> None:
     with Run(run_folder) as run:

@@ -116,11 +116,7 @@ def command(archive: Path, finished_run: Path, tmp_path: Path) -> list[str]:
 
 
 def test_a_review_reaches_every_file(
-    archive: Path,
-    command: list[str],
-    tmp_path: Path,
-    open_review: Open,
-    capsys: pytest.CaptureFixture[str],
+    archive: Path, command: list[str], tmp_path: Path, open_review: Open
 ) -> None:
     out = tmp_path / "out"
     assert main(command) == 0
@@ -143,10 +139,7 @@ def test_a_review_reaches_every_file(
     assert stamps(out) == after
     assert by_knee(out / "detections.csv") == rows
     change(archive)
-    capsys.readouterr()
     assert main(command) == 0
-    counts = "3 films: 2 done before, 1 new, 1 gone (kept in the table, marked), 1 changed"
-    assert f"kneematch: {counts}\n" in capsys.readouterr().err
     grown = by_knee(out / "detections.csv")
     assert_kept_where_nothing_changed(grown, rows)
     assert_files(out, grown)
@@ -161,10 +154,9 @@ def assert_rows(rows: dict[Knee, Row], found: dict[Knee, Row]) -> None:
         assert row["decision"] == decisions.get(knee, "")
         if knee in decisions:
             assert (row["review"], row["reason"]) == ("", "")
-        changed = {name for name in row if row[name] != found[knee][name]}
-        changed -= {"decision", "review", "reason"}
         if knee not in (MOVED, MARKED, SIDED):
-            assert changed == set(), knee
+            changed = {name for name in row if row[name] != found[knee][name]}
+            assert changed <= {"decision", "review", "reason"}, knee
     moved, was = rows[MOVED], found[MOVED]
     for name in ("centre", LANDMARK):
         x, y = point(was, name)
@@ -212,7 +204,7 @@ def assert_files(out: Path, rows: dict[Knee, Row]) -> None:
         drawn = np.asarray(Image.open(made[film, "", "overlays"]).convert("RGB"), int)
         wanted = np.asarray(draw_detections(pixels, knees).convert("RGB"), int)
         assert (np.abs(drawn - wanted) > 24).mean() < 1e-4  # the table's numbers are rounded
-        report = next((out / "dicom-objects").glob(f"{Path(film).stem}*-report.dcm"))
+        report = out / "dicom-objects" / f"{Path(film).stem}-report.dcm"
         groups = hd.sr.srread(report).content.get_planar_roi_measurement_groups()
         for group, knee in zip(groups, knees, strict=True):
             np.testing.assert_allclose(group.roi.value[:4], knee.corners, atol=1e-2)

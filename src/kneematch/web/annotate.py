@@ -49,10 +49,10 @@ PREVIEW_FILMS: Final = 12
 PREVIEW_PX: Final = 320
 RED: Final = (255, 92, 92)
 GREEN: Final = (92, 220, 130)
-ENLARGEMENT: Final = 2  # of the template's picture, whose pixels are those of the half image
+ENLARGEMENT: Final = 2  # pixels of the template's picture per pixel of the half image
 SAME_GREY: Final = 0.02  # difference of greys in [0, 1]
 MOSTLY: Final = 0.4  # share of a box in one grey; up to 0.2 of a phantom's joint is
-PLATEAU_WIDTH: Final = 0.45  # of the half's width, where no knee was detected
+PLATEAU_WIDTH: Final = 0.45  # share of the half's width, where no knee was detected
 
 Coordinate = Annotated[float, Field(gt=-1e6, lt=1e6, allow_inf_nan=False)]
 BoxField = tuple[Coordinate, Coordinate, Coordinate, Coordinate]
