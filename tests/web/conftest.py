@@ -11,14 +11,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from playwright.sync_api import (
-    Browser,
-    BrowserContext,
-    ConsoleMessage,
-    Page,
-    expect,
-    sync_playwright,
-)
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from kneematch.cli.main import main
 from kneematch.films.annotation import Annotation, annotate, save_annotation
@@ -79,22 +72,12 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             page = context.new_page()
             page.set_default_timeout(TIMEOUT_MS)
             page.on("pageerror", lambda error: errors.append(str(error)))
-            page.on("console", lambda message: errors.extend(_console_errors(message)))
+            page.on("console", lambda each: errors.extend([each.text] * (each.type == "error")))
             page.goto(credentials.url)
             return page
 
         yield open_url
     assert [error for error in errors if not any(text in error for text in expected)] == []
-
-
-def _close_pages(port: int) -> None:
-    """Close what is open on a port; a second call finds nothing."""
-    for context in OPEN.pop(port, []):
-        context.close()
-
-
-def _console_errors(message: ConsoleMessage) -> list[str]:
-    return [message.text] if message.type == "error" else []
 
 
 @contextmanager
@@ -108,7 +91,8 @@ def _served(app: FastAPI) -> Iterator[Credentials]:
         try:
             yield credentials
         finally:
-            _close_pages(credentials.port)
+            for context in OPEN.pop(credentials.port, []):
+                context.close()
             server.should_exit = True
             thread.join()
 

@@ -2,24 +2,18 @@
 
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
 from playwright.sync_api import Page, Route, expect
 
 from film_mouse import drag, on_screen
 from kneematch.knee.decision import Decision
 from kneematch.knee.quality import ATYPICAL
 from kneematch.run.database import Run
-from kneematch.web.review import review_app
-from kneematch.web.review_session import ReviewSession
-from kneematch.web.server import Credentials
 from tables import read_table
 
-Served = Callable[[FastAPI], AbstractContextManager[Credentials]]
 Open = Callable[..., Page]
 Row = dict[str, str]
 MOST_WAITS = 6000  # 10 ms each, for a request
@@ -57,11 +51,6 @@ def page(run_folder: Path, open_review: Open) -> Page:
     return open_review(run_folder)
 
 
-def ready(page: Page) -> Page:
-    page.wait_for_selector("body[data-ready]")
-    return page
-
-
 def decisions(folder: Path) -> list[tuple[str, str, str]]:
     """Film, side and state of each decision, in the order made."""
     return [
@@ -84,15 +73,15 @@ def named(row: Row) -> tuple[str, str]:
     return Path(row["film"]).name, row["side"]
 
 
-def card(page: Page, place: int) -> str:
-    """The row that is shown at a place."""
+def shown(page: Page) -> list[str]:
+    """The rows in the order in which they are shown."""
     cards = page.locator(".card[data-row]")
     expect(cards).to_have_count(8)
-    places = cards.evaluate_all(
+    rows: list[str] = cards.evaluate_all(
         "cards => cards.sort((a, b) => a.offsetTop - b.offsetTop || a.offsetLeft - b.offsetLeft)"
         ".map(card => card.dataset.row)"
     )
-    return str(places[place])
+    return rows
 
 
 def press(page: Page, key: str, answer: str = "api/decide") -> None:
@@ -107,42 +96,33 @@ def edit(page: Page) -> None:
 
 
 def test_review_app_keeps_exactly_what_was_decided(
-    run_folder: Path, served: Served, open_page: Open
+    page: Page, run_folder: Path, open_review: Open
 ) -> None:
-    rows = found(run_folder)
-    run = ReviewSession(run_folder, Path())
-    with served(review_app(run)) as credentials:
-        page = ready(open_page(credentials))
-        order = [int(card(page, place)) for place in range(8)]
-        assert set(order[:2]) == {4, 7}
-        press(page, "a")
-        press(page, "x")
-        fixed = rows[order[2]]
-        edit(page)
-        found_loss = page.locator("#loss-here")
-        expect(found_loss).to_have_text(f"{float(fixed['loss']):.3f}")
-        centre = float(fixed["centre_x_px"]), float(fixed["centre_y_px"])
-        drag(page, centre, (12, -8))
-        expect(found_loss).not_to_have_text(f"{float(fixed['loss']):.3f}")
-        press(page, "Enter")
-        page.wait_for_selector(f"#editor[data-ready='{order[3]}']")
-        page.keyboard.press("Escape")
-        expect(page.locator(".card.corrected")).to_have_count(1)
-        states = ("accepted", "rejected", "corrected")
-        expected = [(*named(rows[row]), state) for row, state in zip(order, states, strict=False)]
-        assert decisions(run_folder) == expected
-        page.reload()
-        assert_shown(ready(page), order)
-    run.close()
-    again = ReviewSession(run_folder, Path())
-    with served(review_app(again)) as credentials:
-        page = ready(open_page(credentials))
-        assert_shown(page, order)
-        with page.expect_response(lambda response: "api/apply" in response.url and response.ok):
-            page.locator("#apply").click()
-        page.reload()
-        assert_shown(ready(page), order)
-    again.close()
+    rows, order = found(run_folder), [int(row) for row in shown(page)]
+    assert set(order[:2]) == {4, 7}
+    press(page, "a")
+    press(page, "x")
+    fixed = rows[order[2]]
+    edit(page)
+    found_loss = page.locator("#loss-here")
+    expect(found_loss).to_have_text(f"{float(fixed['loss']):.3f}")
+    drag(page, (float(fixed["centre_x_px"]), float(fixed["centre_y_px"])), (12, -8))
+    expect(found_loss).not_to_have_text(f"{float(fixed['loss']):.3f}")
+    press(page, "Enter")
+    page.wait_for_selector(f"#editor[data-ready='{order[3]}']")
+    page.keyboard.press("Escape")
+    expect(page.locator(".card.corrected")).to_have_count(1)
+    states = ("accepted", "rejected", "corrected")
+    expected = [(*named(rows[row]), state) for row, state in zip(order, states, strict=False)]
+    assert decisions(run_folder) == expected
+    page.reload()
+    assert_shown(page, order)
+    again = open_review(run_folder)
+    assert_shown(again, order)
+    with again.expect_response(lambda response: "api/apply" in response.url and response.ok):
+        again.locator("#apply").click()
+    again.reload()
+    assert_shown(again, order)
     assert decisions(run_folder) == expected
 
 
@@ -155,8 +135,7 @@ def assert_shown(page: Page, order: list[int]) -> None:
 
 
 def test_editor_turns_and_resizes_an_area(page: Page, run_folder: Path) -> None:
-    row = int(card(page, 0))
-    before = found(run_folder)[row]
+    before = found(run_folder)[int(shown(page)[0])]
     edit(page)
     xs, ys = ([float(before[f"{axis}{k}_px"]) for k in range(4)] for axis in "xy")
     x, y = max(zip(xs, ys, strict=True), key=lambda corner: sum(corner))
@@ -200,7 +179,7 @@ def test_editor_is_used_with_fingers(page: Page, run_folder: Path) -> None:
         points = [{"x": point[0], "y": point[1]}] if point else []
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
 
-    row, following = card(page, 0), card(page, 1)
+    row, following, *_ = shown(page)
     before = found(run_folder)[int(row)]
     edit(page)
     centre = float(before["centre_x_px"]), float(before["centre_y_px"])
@@ -229,7 +208,7 @@ def test_editor_is_used_with_fingers(page: Page, run_folder: Path) -> None:
 def test_review_app_applies_fast_keys_to_successive_knees_and_undoes_them(
     page: Page, run_folder: Path
 ) -> None:
-    order = [int(card(page, place)) for place in range(8)]
+    order = [int(row) for row in shown(page)]
     with page.expect_response(
         lambda response: f'"row":{order[4]},' in str(response.request.post_data)
     ):
@@ -277,7 +256,7 @@ def test_review_app_takes_no_keys_before_the_order_that_was_asked_for(
 
 
 def test_editor_stays_at_a_knee_that_was_opened_before_an_answer(page: Page) -> None:
-    rows = [card(page, place) for place in range(8)]
+    rows = shown(page)
     release = hold(page, "api/decide")
     edit(page)
     page.keyboard.press("a")
@@ -362,7 +341,7 @@ def test_review_app_filters_rows(page: Page) -> None:
     page.locator("[name=film]").fill("nothing")
     expect(page.locator("#none")).to_be_visible()
     page.reload()
-    ready(page)
+    page.wait_for_selector("body[data-ready]")
     expect(page.locator("#none")).to_be_visible()
 
 

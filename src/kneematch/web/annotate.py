@@ -274,10 +274,6 @@ def annotate_app(path: Path, template: Path, preview_films: Sequence[str | Path]
     """Return the app of the page to draw on the film at `path`; Save writes the file `template`.
 
     It is previewed on a dozen of `preview_films`, evenly spaced.
-
-    Raises:
-        SettingsError: the file's name is not that of a template.
-        FilmError: the film cannot be read.
     """
     check_suffix(template, SUFFIX, "a template")
     app = page_app("annotate.html")

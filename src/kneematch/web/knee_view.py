@@ -48,11 +48,7 @@ _reading = threading.Lock()
 
 
 def read_film(path: Path) -> Radiograph:
-    """Return a film, perhaps from the cache; one thread reads, and the others wait for it.
-
-    Raises:
-        FilmError: the film cannot be used, or its decoder crashed.
-    """
+    """Return a film, perhaps from the cache; one thread reads, and the others wait for it."""
     with _reading:
         return _read(path)
 
@@ -77,10 +73,9 @@ def loss_at(found: Detection, film: Radiograph, template: Template) -> float:
 
 
 def load_run_template(run: Run, root: Path = Path()) -> tuple[Template | None, str]:
-    """Load the template that a run used; its relative paths are taken from `root`.
+    """Return the template that a run used, or None and the reason if it is gone or has changed.
 
-    Returns:
-        The template, or None and the reason if it is unknown or has changed.
+    Its relative paths are taken from `root`.
     """
     try:
         config, hashes = run_config(run), ended_run(run).hashes
@@ -127,10 +122,7 @@ class Outliner:
 
     @classmethod
     def from_run(cls, run: Run, root: Path) -> "Outliner | None":
-        """Return how a run outlines knees; None if it measures none.
-
-        A relative path of its outline network is taken from `root`.
-        """
+        """Return how a run, whose relative paths start at `root`, outlines knees, if it does."""
         config = run_config(run)
         if not config.measure:
             return None
@@ -141,8 +133,7 @@ class Outliner:
     def measures(self, knee: Detection, film: Radiograph) -> JointMeasures:
         """Return the outlines and measures of a knee that a reviewer placed.
 
-        Raises:
-            SettingsError: another network lies in the place of the run's.
+        Raise SettingsError if another network lies in the place of the run's.
         """
         from kneematch.knee.measuring import measure_placed_knees, outline_network  # SciPy is slow
 
@@ -151,8 +142,7 @@ class Outliner:
             raise SettingsError(
                 f"{file} is not the outline network of the run. Put it back, or detect again."
             )
-        network = outline_network(self.config.outlines)
-        (measured,) = measure_placed_knees(film, [knee], network)
+        (measured,) = measure_placed_knees(film, [knee], outline_network(self.config.outlines))
         if measured.measures is None:
             raise SettingsError("The knee cannot be measured.")
         return measured.measures
@@ -175,7 +165,5 @@ class Outliner:
             spread = "" if measure.sd is None else f" ± {factor * measure.sd:.{decimals}f}"
             return f"{factor * measure.value:.{decimals}f}{spread}"
 
-        return {
-            "unit": unit,
-            "lines": [(label, *map(text, names)) for label, names in SHOWN.items()],
-        }
+        lines = [(label, *map(text, names)) for label, names in SHOWN.items()]
+        return {"unit": unit, "lines": lines}

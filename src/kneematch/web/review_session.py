@@ -52,10 +52,7 @@ class ReviewSession:
         """Open the folder `out` of a run.
 
         Films with relative paths lie in `root`, or else where `find_root` finds them; so do the
-        run's template and networks.
-
-        Raises:
-            SettingsError: the folder cannot be reviewed.
+        run's template and networks. Raise SettingsError if the folder cannot be reviewed.
         """
         self.out = out
         self._lock = threading.Lock()  # requests are answered by several threads
@@ -128,9 +125,6 @@ class ReviewSession:
         """Return the outlines and measures of a knee as the run's outline network makes them.
 
         They were made in the run, unless the reviewer has moved the knee since.
-
-        Raises:
-            SettingsError: the run has no outlines, or another network lies in the place of its own.
         """
         outliner = self.check_outliner()
         if row.decision is not None:  # without outlines that the reviewer drew

@@ -128,11 +128,7 @@ def _is_first_request(request: Request, credentials: Credentials) -> bool:
 
 
 def open_port(port: int = 0) -> socket.socket:
-    """Return a listening socket that other machines cannot reach; port 0 chooses a free one.
-
-    Raises:
-        SettingsError: the port is taken.
-    """
+    """Return a listening socket that other machines cannot reach; port 0 chooses a free one."""
     try:  # it listens at once, so that a browser that connects before the app runs waits for it
         return socket.create_server((HOST, port))
     except OSError as error:
