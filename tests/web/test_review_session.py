@@ -56,13 +56,6 @@ def test_session_says_what_does_not_count_and_is_not_measured(
     session.close()
 
 
-def test_session_refuses_a_run_that_has_not_ended(run_folder: Path) -> None:
-    with Run(run_folder) as run:
-        run.add(["new.dcm"])
-    with pytest.raises(SettingsError, match="have not been searched"):
-        ReviewSession(run_folder, Path())
-
-
 def test_session_answers_requests_after_apply_has_ended(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
