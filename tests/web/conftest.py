@@ -7,24 +7,20 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
-from playwright.sync_api import (
-    Browser,
-    BrowserContext,
-    ConsoleMessage,
-    Page,
-    expect,
-    sync_playwright,
-)
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from kneematch.cli.main import main
 from kneematch.films.annotation import Annotation, annotate, save_annotation
 from kneematch.films.read import read
 from kneematch.knee.quality import ATYPICAL, DISAGREE
 from kneematch.run.database import Run
-from kneematch.web.annotation_session import SplitFilm, detected_annotation
+from kneematch.web.annotate import SplitFilm, detected_annotation
+from kneematch.web.review import review_app
+from kneematch.web.review_session import ReviewSession
 from kneematch.web.server import Credentials, make_server, open_port
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
@@ -48,7 +44,7 @@ OPEN: dict[int, list[BrowserContext]] = {}
 def browser() -> Iterator[Browser]:
     """Debian's Chromium. Without it tests are skipped, but fail in CI, which must run them."""
     if not CHROMIUM.exists():
-        missing = f"{CHROMIUM} is not there; expected Chromium; run: apt-get install chromium"
+        missing = f"There is no {CHROMIUM}. Install it with: apt-get install chromium"
         if os.environ.get("CI"):
             pytest.fail(missing)
         pytest.skip(missing)
@@ -76,22 +72,12 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             page = context.new_page()
             page.set_default_timeout(TIMEOUT_MS)
             page.on("pageerror", lambda error: errors.append(str(error)))
-            page.on("console", lambda message: errors.extend(_console_errors(message)))
+            page.on("console", lambda each: errors.extend([each.text] * (each.type == "error")))
             page.goto(credentials.url)
             return page
 
         yield open_url
     assert [error for error in errors if not any(text in error for text in expected)] == []
-
-
-def _close_pages(port: int) -> None:
-    """Close what is open on a port; a second call finds nothing."""
-    for context in OPEN.pop(port, []):
-        context.close()
-
-
-def _console_errors(message: ConsoleMessage) -> list[str]:
-    return [message.text] if message.type == "error" else []
 
 
 @contextmanager
@@ -105,7 +91,8 @@ def _served(app: FastAPI) -> Iterator[Credentials]:
         try:
             yield credentials
         finally:
-            _close_pages(credentials.port)
+            for context in OPEN.pop(credentials.port, []):
+                context.close()
             server.should_exit = True
             thread.join()
 
@@ -115,6 +102,20 @@ def serve() -> Iterator[Callable[[FastAPI], Credentials]]:
     """Serve apps until the test is over."""
     with ExitStack() as stack:
         yield lambda app: stack.enter_context(_served(app))
+
+
+@pytest.fixture
+def open_review(
+    serve: Callable[[FastAPI], Credentials], open_page: Callable[..., Page]
+) -> Callable[..., Page]:
+    """Open the review page of a run's folder, and wait for it."""
+
+    def open_folder(out: Path, **options: Any) -> Page:
+        page = open_page(serve(review_app(ReviewSession(out, Path()))), **options)
+        page.wait_for_selector("body[data-ready]")
+        return page
+
+    return open_folder
 
 
 @pytest.fixture(scope="session")
@@ -181,6 +182,4 @@ def model_annotation(films: list[Path]) -> Annotation | None:
 @pytest.fixture
 def model_already_run(model_annotation: Annotation | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Save a test the seconds in which the model would run again."""
-    monkeypatch.setattr(
-        "kneematch.web.annotation_session.detected_annotation", lambda film: model_annotation
-    )
+    monkeypatch.setattr("kneematch.web.annotate.detected_annotation", lambda film: model_annotation)

@@ -18,7 +18,7 @@ from kneematch.web.review import review_app
 from kneematch.web.review_session import ReviewSession
 from kneematch.web.server import Credentials
 
-# Of each operation and kind; more take longer and may find more.
+# Requests for each operation and kind; more take longer and may find more.
 EXAMPLES = int(os.environ.get("KNEEMATCH_API_EXAMPLES", "8"))
 QUICKLY = settings(
     max_examples=EXAMPLES,

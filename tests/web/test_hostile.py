@@ -52,13 +52,12 @@ def rename(out: Path, path: Path) -> None:
 
 
 def test_review_shows_hostile_names_as_text(
-    films: list[Path], run_folder: Path, tmp_path: Path, serve: Serve, open_page: Open
+    films: list[Path], run_folder: Path, tmp_path: Path, open_review: Open
 ) -> None:
     hostile = tmp_path / f"{MARKUP}.dcm"
     hostile.symlink_to(films[0])
     rename(run_folder, hostile)
-    run = ReviewSession(run_folder, Path())
-    page = open_page(serve(review_app(run)))
+    page = open_review(run_folder)
     expect(page.locator("body")).to_contain_text(MARKUP)
     assert_harmless(page)
     page.keyboard.press("Enter")  # opens the first knee
@@ -81,8 +80,7 @@ def test_annotate_shows_a_hostile_name_as_text(
 def test_page_answers_beside_connections_that_never_finish(
     run_folder: Path, serve: Serve, open_page: Open
 ) -> None:
-    run = ReviewSession(run_folder, Path())
-    credentials = serve(review_app(run))
+    credentials = serve(review_app(ReviewSession(run_folder, Path())))
     slow = [socket.create_connection(("127.0.0.1", credentials.port)) for _ in range(60)]
     try:
         for number, connection in enumerate(slow):
@@ -97,8 +95,7 @@ def test_page_answers_beside_connections_that_never_finish(
 def test_review_keeps_the_decisions_of_two_tabs(
     run_folder: Path, serve: Serve, open_page: Open
 ) -> None:
-    run = ReviewSession(run_folder, Path())
-    credentials = serve(review_app(run))
+    credentials = serve(review_app(ReviewSession(run_folder, Path())))
     tabs = [open_page(credentials), open_page(credentials)]
     for row in range(1, 5):
         assert tabs[row % 2].evaluate(DECIDE, row) == 200

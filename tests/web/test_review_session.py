@@ -1,8 +1,10 @@
 """The decisions about a run's knees, without a browser."""
 
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,9 @@ from kneematch.films.annotation import annotate, save_annotation
 from kneematch.knee.decision import Area, Decision
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
+from kneematch.run.outputs.write import write_outputs
 from kneematch.run.pipeline import detect_folder
+from kneematch.web.knee_rows import Row
 from kneematch.web.review_session import DecisionRequest, ReviewSession
 from kneephantoms import phantom
 
@@ -37,7 +41,9 @@ def test_session_keeps_the_correction_of_an_added_knee_whose_loss_is_unknown(
     again.close()
 
 
-def test_session_says_how_many_decisions_do_not_count(run_folder: Path) -> None:
+def test_session_says_what_does_not_count_and_is_not_measured(
+    run_folder: Path,
+) -> None:
     with Run(run_folder) as run:
         (knee, _) = run.record(1).found
         run.decide(1, "left", Decision("accepted", Area.from_detection(knee)))
@@ -45,14 +51,29 @@ def test_session_says_how_many_decisions_do_not_count(run_folder: Path) -> None:
     session = ReviewSession(run_folder, Path())
     assert (session.row(1).state, session.row(2).state) == ("accepted", "undecided")
     assert session.warning.startswith("1 of the decisions in ")
+    with pytest.raises(SettingsError, match="made without --measure"):
+        session.outlined(session.row(1))
     session.close()
 
 
-def test_session_refuses_a_run_that_has_not_ended(run_folder: Path) -> None:
-    with Run(run_folder) as run:
-        run.add(["new.dcm"])
-    with pytest.raises(SettingsError, match="have not been searched"):
-        ReviewSession(run_folder, Path())
+def test_session_answers_requests_after_apply_has_ended(
+    run_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kneematch.run.database.REVIEW_BUSY_MS", 1)
+    session = ReviewSession(run_folder, Path())
+    requests: list[Future[Row]] = []
+    with ThreadPoolExecutor(1) as pool:
+
+        def write(*args: Any, **options: Any) -> Any:
+            """Write the outputs while another request waits, or after it has failed."""
+            requests.append(pool.submit(session.row, 1))
+            wait(requests, timeout=1)
+            return write_outputs(*args, **options)
+
+        monkeypatch.setattr("kneematch.run.apply.write_outputs", write)
+        session.apply()
+        assert requests[0].result().key == 1
+    session.close()
 
 
 def test_session_finds_films_and_template_from_another_working_folder(

@@ -80,68 +80,44 @@ def test_auth_accepts_the_cookie_and_does_not_set_it_again(credentials: Credenti
     assert "set-cookie" not in headers
 
 
-@pytest.mark.parametrize("path", ["/", "/?token=wrong", "/api/start", "/static/style.css"])
-@pytest.mark.parametrize("cookie", ["", "wrong"])
-def test_auth_refuses_requests_without_the_token(
-    credentials: Credentials, path: str, cookie: str
-) -> None:
-    cookie = f"{credentials.cookie_name}=wrong" if cookie == "wrong" else cookie
-    status, body, headers = request(credentials, "GET", path, Cookie=cookie)
-    assert status == 403
-    assert b"token" in body
-    assert "set-cookie" not in headers
+def test_auth_refuses_requests_without_the_token(credentials: Credentials) -> None:
+    in_address = f"/api/start?token={credentials.token}"  # the page alone takes it there
+    for path in ("/", "/?token=wrong", "/api/start", "/static/style.css", in_address):
+        for cookie in ("", f"{credentials.cookie_name}=wrong"):
+            status, body, headers = request(credentials, "GET", path, Cookie=cookie)
+            assert (status, b"token" in body, "set-cookie" in headers) == (403, True, False)
 
 
-def test_auth_refuses_the_token_in_other_addresses_than_the_page(credentials: Credentials) -> None:
-    assert request(credentials, "GET", f"/api/start?token={credentials.token}", Cookie="")[0] == 403
+def test_auth_refuses_other_hosts(credentials: Credentials) -> None:
+    port = credentials.port
+    own = ("", "evil.example", "127.0.0.1", "127.0.0.1:1")
+    for host in (*own, f"192.168.0.7:{port}", f"evil.example:{port}"):
+        for path in ("/api/start", f"/?token={credentials.token}"):
+            status, _, _ = request(credentials, "GET", path, Host=host, Origin=f"http://{host}")
+            assert status in (400, 403), host
 
 
-@pytest.mark.parametrize(
-    "host",
-    ["evil.example", "127.0.0.1", "127.0.0.1:1", "192.168.0.7:PORT", "evil.example:PORT", ""],
-)
-def test_auth_refuses_other_hosts(credentials: Credentials, host: str) -> None:
-    host = host.replace("PORT", str(credentials.port))
-    for path in ("/api/start", f"/?token={credentials.token}"):
-        status, _, _ = request(credentials, "GET", path, Host=host, Origin=f"http://{host}")
-        assert status in (400, 403)
-
-
-@pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "https://127.0.0.1:PORT", "http://localhost:PORT"]
-)
-def test_auth_refuses_other_origins(credentials: Credentials, origin: str) -> None:
-    origin = origin.replace("PORT", str(credentials.port))
-    assert posted(credentials, "/api/check", DRAWING, Origin=origin) == 403
-    assert request(credentials, "GET", "/film.jpg", Origin=origin)[0] == 403
-
-
-def test_auth_refuses_a_post_without_origin(credentials: Credentials) -> None:
+def test_auth_refuses_other_origins_and_a_post_without_one(credentials: Credentials) -> None:
+    port = credentials.port
+    near = f"https://127.0.0.1:{port}", f"http://localhost:{port}"
+    for origin in ("http://evil.example", "null", *near):
+        assert posted(credentials, "/api/check", DRAWING, Origin=origin) == 403
+        assert request(credentials, "GET", "/film.jpg", Origin=origin)[0] == 403
     assert posted(credentials, "/api/check", DRAWING, Origin="") == 403
     assert posted(credentials, "/api/check", DRAWING) == 200
 
 
-@pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_auth_refuses_what_another_site_embeds(credentials: Credentials, site: str) -> None:
-    assert request(credentials, "GET", "/film.jpg", Origin="", Sec_Fetch_Site=site)[0] == 403
+def test_auth_refuses_what_another_site_embeds(credentials: Credentials) -> None:
+    for site in ("cross-site", "same-site"):
+        assert request(credentials, "GET", "/film.jpg", Origin="", Sec_Fetch_Site=site)[0] == 403
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *("/static/../server.py", "/static/%2e%2e/server.py", "/static/..%2fserver.py"),
-        *("/static/..%5cserver.py", "/static/%00", "/../../etc/passwd"),
-    ],
-)
-def test_auth_refuses_paths_that_leave_the_folder(credentials: Credentials, path: str) -> None:
-    assert request(credentials, "GET", path)[0] == 403
-
-
-@pytest.mark.parametrize(
-    "path", ["/static//etc/passwd", "/static/nothing.js", "/etc/passwd", "/docs", "/openapi.json"]
-)
-def test_page_app_serves_no_other_paths(credentials: Credentials, path: str) -> None:
-    assert request(credentials, "GET", path)[0] == 404
+def test_page_app_serves_no_other_paths(credentials: Credentials) -> None:
+    outside = ["../server.py", "%2e%2e/server.py", "..%2fserver.py", "..%5cserver.py", "%00"]
+    for path in ("/../../etc/passwd", *(f"/static/{name}" for name in outside)):
+        assert request(credentials, "GET", path)[0] == 403, path
+    for path in ("/static//etc/passwd", "/static/nothing.js", "/docs", "/openapi.json"):
+        assert request(credentials, "GET", path)[0] == 404, path
 
 
 def test_auth_refuses_large_bodies_and_those_of_unknown_size(credentials: Credentials) -> None:
@@ -155,30 +131,20 @@ def test_auth_refuses_large_bodies_and_those_of_unknown_size(credentials: Creden
     "content",
     [
         [],
-        {},
         {**DRAWING, "fine": [1, 2, 3]},
         {**DRAWING, "fine": [1, 2, 3, 1e9]},
-        {**DRAWING, "fine": ["../../etc", 2, 3, 4]},
+        {**DRAWING, "fine": [1, 2, float("nan"), 4]},
         {**DRAWING, "landmarks": {"../name": [1, 2]}},
+        {**DRAWING, "red": [0, 0, 40, 40]},
         {**DRAWING, "landmarks": {"x" * 41: [1, 2]}},
         {**DRAWING, "landmarks": {f"p{k}": [1, 2] for k in range(51)}},
     ],
 )
-def test_drawing_is_refused_if_malformed(
+def test_drawing_is_refused_if_it_is_no_template(
     credentials: Credentials, folder: Path, content: object
 ) -> None:
-    for path in ("/api/check", "/api/preview", "/api/save"):
+    for path in ("/api/preview", "/api/save"):
         assert posted(credentials, path, content) == 422
-    assert list(folder.iterdir()) == []
-
-
-def test_drawing_is_refused_if_a_number_is_nan(credentials: Credentials) -> None:
-    body = json.dumps({**DRAWING, "fine": [1, 2, float("nan"), 4]}).encode()
-    assert request(credentials, "POST", "/api/check", body)[0] == 422
-
-
-def test_save_refuses_an_invalid_template(credentials: Credentials, folder: Path) -> None:
-    assert posted(credentials, "/api/save", {**DRAWING, "red": [0, 0, 40, 40]}) == 422
     assert list(folder.iterdir()) == []
 
 
@@ -212,13 +178,6 @@ def test_open_port_listens_on_this_machine_only() -> None:
         assert listening.getsockname()[0] == "127.0.0.1"
         with pytest.raises(SettingsError, match="cannot be used"):
             open_port(listening.getsockname()[1])
-
-
-def test_credentials_have_long_tokens_that_differ() -> None:
-    one, other = Credentials(8000), Credentials(8000)
-    assert one.token != other.token
-    assert len(one.token) >= 43
-    assert one.token not in repr(one)
 
 
 def test_static_files_load_nothing_from_elsewhere() -> None:

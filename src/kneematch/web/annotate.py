@@ -1,53 +1,279 @@
-"""The annotation page: HTTP API to draw a template on a film and to preview it on others."""
+"""The annotation page: draw a template on a film, see its problems, and preview it on others."""
 
 import json
+import re
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import torch
 from fastapi import FastAPI
+from PIL import Image, ImageDraw
+from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from kneematch.errors import FilmError, TemplateError
-from kneematch.films.annotation import SUFFIX, Annotation, save_annotation
-from kneematch.films.files import check_suffix
-from kneematch.films.pictures import data_url
-from kneematch.knee.detector import Detector
-from kneematch.knee.overlay import draw_detections
-from kneematch.web.annotation_session import (
-    Drawing,
-    SplitFilm,
-    box_warnings,
-    default_coarse,
-    find_problems,
-    initial_annotation,
-    landmark_warnings,
-    template_pictures,
-    to_annotation,
+from kneematch.errors import FilmError, KneematchError, TemplateError
+from kneematch.films.annotation import (
+    COARSE_MARGIN,
+    SUFFIX,
+    Annotation,
+    Box,
+    annotate,
+    annotation_problems,
+    find_plateau_margins,
+    load_annotation,
+    save_annotation,
 )
-from kneematch.web.films import film_jpeg, read_film
+from kneematch.films.files import check_suffix
+from kneematch.films.pictures import data_url, to_grey8
+from kneematch.films.radiograph import Point, Radiograph
+from kneematch.knee.detector import Detector
+from kneematch.knee.knee_images import film_tensor
+from kneematch.knee.methods import knee_in_box, view_of_knee
+from kneematch.knee.overlay import draw_detections
+from kneematch.knee.template import cut_from_view
+from kneematch.models.locator import KneeLocation, builtin_locator, locate_knees
+from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE
+from kneematch.paper.split import SIDES, split, split_lines
+from kneematch.sampling import View, transform
+from kneematch.web.knee_view import film_jpeg, read_film
 from kneematch.web.server import page_app
 
 PREVIEW_FILMS: Final = 12
 PREVIEW_PX: Final = 320
+RED: Final = (255, 92, 92)
+GREEN: Final = (92, 220, 130)
+ENLARGEMENT: Final = 2  # pixels of the template's picture per pixel of the half image
+SAME_GREY: Final = 0.02  # difference of greys in [0, 1]
+MOSTLY: Final = 0.4  # share of a box in one grey; up to 0.2 of a phantom's joint is
+PLATEAU_WIDTH: Final = 0.45  # share of the half's width, where no knee was detected
+
+Coordinate = Annotated[float, Field(gt=-1e6, lt=1e6, allow_inf_nan=False)]
+BoxField = tuple[Coordinate, Coordinate, Coordinate, Coordinate]
+Name = Annotated[str, Field(min_length=1, max_length=40, pattern=r"^[A-Za-z0-9_-]+$")]
+Result = dict[str, Any]  # what a template finds on a film
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Body of a request: boxes [x0, y0, x1, y1] and landmarks [x, y] in film pixels."""
+
+    fine: BoxField
+    red: BoxField
+    green: BoxField
+    coarse: BoxField | None = None
+    landmarks: Annotated[dict[Name, tuple[Coordinate, Coordinate]], Field(max_length=50)] = field(
+        default_factory=dict
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitFilm:
+    """The film that is drawn on, its two halves, and what a template is cut from."""
+
+    path: Path
+    film: Radiograph
+    halves: View  # pixels (2, 800, 500)
+    axis_px: float  # x of the line between the halves
+
+    @classmethod
+    def from_film(cls, path: Path, film: Radiograph) -> "SplitFilm":
+        """Split a film."""
+        axis, _ = split_lines(film_tensor(film))
+        return cls(path, film, split(film_tensor(film), axis=axis), axis)
+
+    def half(self, side: str) -> View:
+        """Return one half image (800, 500)."""
+        k = SIDES.index(side)
+        return View(self.halves.pixels[k], self.halves.to_film[k])
+
+    def only_knee(self, annotation: Annotation) -> KneeLocation | None:
+        """Return the only knee of the film, if the fine box was drawn on it."""
+        knees = located_knees(self)
+        return knee_in_box(knees, annotation.fine) if len(knees) == 1 else None
+
+    def view(self, annotation: Annotation) -> View:
+        """Return the image that a template is cut from: of the film's only knee, or a half."""
+        knee = self.only_knee(annotation)
+        if knee is None:
+            return self.half(annotation.side)
+        return view_of_knee(film_tensor(self.film), knee)
+
+    def frame(self, side: str) -> Box:
+        """Return where boxes may lie, in film pixels: in a half, or on the film of one knee."""
+        if len(located_knees(self)) == 1:
+            height, width = self.film.size
+            return 0.0, 0.0, float(width), float(height)
+        ends = transform(self.half(side).to_film, torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
+        (xa, y0), (xb, y1) = ends.tolist()
+        return min(xa, xb), y0, max(xa, xb), y1
+
+
+@lru_cache(1)
+def located_knees(film: SplitFilm) -> tuple[KneeLocation, ...]:
+    """Return where the locator sees knees on a film."""
+    return tuple(locate_knees([film_tensor(film.film)], builtin_locator())[0])
+
+
+def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
+    """Return the annotation of a drawing; its side is that of the knee in the fine box.
+
+    Without a knee in the box, it is the half that the box's centre lies in.
+    """
+    fine, knee = drawing.fine, knee_in_box(located_knees(film), drawing.fine)
+    right = (fine[0] + fine[2]) / 2 >= film.axis_px if knee is None else not knee.mirrored
+    side = SIDES[right]
+    empty = min(fine[2] - fine[0], fine[3] - fine[1]) <= 0
+    coarse = drawing.coarse or (fine if empty else default_coarse(fine, film.frame(side)))
+    return Annotation(film.path, side, fine, coarse, drawing.red, drawing.green, drawing.landmarks)
+
+
+def find_problems(annotation: Annotation, film: SplitFilm) -> list[dict[str, str]]:
+    """Return everything that prevents templates from being cut, with the box to correct."""
+    found = [{"box": box, "text": text} for box, text in annotation_problems(annotation)]
+    if found:
+        return found
+    boxes = ("fine", "coarse") if film.only_knee(annotation) is None else ("fine",)
+    return _cutting_problems(annotation, film.view(annotation), boxes)
+
+
+def _cutting_problems(
+    annotation: Annotation, view: View, boxes: Sequence[str]
+) -> list[dict[str, str]]:
+    found: list[dict[str, str]] = []
+    for box in boxes:
+        try:
+            cut_from_view(view, annotation, box)
+        except TemplateError as error:
+            text = str(error).removeprefix(f"{annotation.film}: ")
+            named = re.search(r"[Tt]he (fine|coarse|red|green) box", text)
+            problem = {"box": named[1] if named else box, "text": text}
+            found += [] if problem in found else [problem]
+    return found
+
+
+def find_warnings(annotation: Annotation, film: SplitFilm, *, valid: bool = True) -> list[str]:
+    """Return what to reconsider about landmarks, and about the boxes if they are valid."""
+    warnings = [
+        f"Landmark {name} lies on the other side in the other half of a film. A name with medial "
+        "or lateral holds in both."
+        for name in annotation.landmarks
+        if re.search("left|right", name, re.IGNORECASE)
+    ]
+    if not valid:
+        return warnings
+    template, _ = cut_from_view(film.view(annotation), annotation)
+    same = (template.image - template.image.median()).abs() < SAME_GREY
+    if same.float().mean() >= MOSTLY:
+        warnings += ["The fine box is mostly a single grey, unlike a knee joint. Move the boxes."]
+    if _cutting_problems(annotation, film.half(annotation.side), ("fine", "coarse")):
+        warnings += [
+            "The boxes do not lie in one half of the film. The usual method of detect finds them; "
+            "train and the other methods need boxes in one half, as on films of both knees."
+        ]
+    knee = knee_in_box(located_knees(film), annotation.fine)
+    if knee is None or SIDES[not knee.mirrored] != annotation.side:
+        warnings += [
+            "The fine box does not hold the middle of a tibial plateau that the network sees, so "
+            "that detect will look for two knees on every film, one in each half. For films of one "
+            "knee or none, draw it around the whole joint."
+        ]
+    return warnings
+
+
+def default_coarse(fine: Box, frame: Box) -> Box:
+    """Return the fine box enlarged by the usual margin, shifted and shrunk to fit a half."""
+    size = [fine[k + 2] - fine[k] for k in (0, 1)]
+    space = [frame[k + 2] - frame[k] for k in (0, 1)]
+    largest = min((SCALE_MIN + SCALE_RANGE) * space[0] / size[0], space[1] / size[1])
+    factor = max(min(COARSE_MARGIN, largest), 1.0)
+    start = [(fine[k] + fine[k + 2] - factor * size[k]) / 2 for k in (0, 1)]
+    x, y = (min(max(start[k], frame[k]), frame[k + 2] - factor * size[k]) for k in (0, 1))
+    # A fine box that leaves the half is reported as such, not as a problem of the coarse box.
+    x0, y0 = min(x, fine[0]), min(y, fine[1])
+    x1, y1 = max(x + factor * size[0], fine[2]), max(y + factor * size[1], fine[3])
+    return round(x0, 1), round(y0, 1), round(x1, 1), round(y1, 1)
+
+
+def initial_annotation(film: SplitFilm, template: Path) -> tuple[Annotation, str]:
+    """Return an annotation to start with, so that most users only adjust it, and its source.
+
+    The source is "file" (the template, if it is there and was drawn on this film), "model" or
+    "middle" (boxes in the middle of a half).
+    """
+    try:
+        drawn = load_annotation(template)
+        if drawn.film.samefile(film.path):
+            return drawn, "file"
+    except (KneematchError, OSError):
+        pass
+    if detected := detected_annotation(film):
+        return detected, "model"
+    height, width = film.film.size
+    x, y = (film.axis_px + width) / 2, height / 2
+    reach = PLATEAU_WIDTH * (width - film.axis_px) / 2
+    middle = _around_plateau(film, "right", (x - reach, y), (x + reach, y))
+    return replace(middle, landmarks={}), "middle"
+
+
+@lru_cache(1)
+def detected_annotation(film: SplitFilm) -> Annotation | None:
+    """Return boxes around the knee with the lowest loss, valid ones if possible, or None."""
+    try:
+        found = Detector.load(device="cpu").detect(film.film)
+    except KneematchError:  # no built-in model, or a film that it cannot use
+        return None
+    drawn = []
+    for knee in sorted(found, key=lambda knee: knee.loss):
+        if margins := find_plateau_margins(knee.landmarks):
+            left, right = ((round(x, 1), round(y, 1)) for x, y in sorted(margins))
+            drawn.append(_around_plateau(film, knee.side, left, right))
+    valid = (each for each in drawn if not find_problems(each, film))
+    return next(valid, drawn[0] if drawn else None)
+
+
+def _around_plateau(film: SplitFilm, side: str, left: Point, right: Point) -> Annotation:
+    drawn = annotate(film.path, side, left, right)
+    return replace(drawn, coarse=default_coarse(drawn.fine, film.frame(side)))
+
+
+def template_pictures(annotation: Annotation, film: SplitFilm) -> dict[str, Any]:
+    """Return the fine template as it is matched in the left and in the right half of films.
+
+    It is enlarged, with its red and green window and its landmarks.
+    """
+    template, _ = cut_from_view(film.view(annotation), annotation)
+    height, width = template.size
+    size = ENLARGEMENT * width, ENLARGEMENT * height
+    image = Image.fromarray(to_grey8(template.image.numpy())).resize(size).convert("RGB")
+    draw = ImageDraw.Draw(image)
+    for (_, rows, columns), colour in ((template.red, RED), (template.green, GREEN)):
+        corners = (columns.start, rows.start, columns.stop, rows.stop)
+        x0, y0, x1, y1 = (ENLARGEMENT * value for value in corners)
+        draw.rectangle((x0, y0, x1 - 1, y1 - 1), outline=colour, width=2 * ENLARGEMENT)
+    for x, y in template.landmarks.values():
+        px, py, arm = (x + 1) / 2 * size[0], (y + 1) / 2 * size[1], 3 * ENLARGEMENT
+        draw.line((px - arm, py, px + arm, py), fill="white")
+        draw.line((px, py - arm, px, py + arm), fill="white")
+    left = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    x0, y0, x1, y1 = annotation.fine
+    return {
+        "left": data_url(left, "png", compress_level=1),
+        "right": data_url(image, "png", compress_level=1),
+        "film_size": [round(x1 - x0), round(y1 - y0)],
+    }
 
 
 def annotate_app(path: Path, template: Path, preview_films: Sequence[str | Path]) -> FastAPI:
-    """Return the app of the annotation page.
+    """Return the app of the page to draw on the film at `path`; Save writes the file `template`.
 
-    Args:
-        path: the film to draw on.
-        template: the file that Save writes.
-        preview_films: films to preview the template on; a dozen are used, evenly spaced.
-
-    Raises:
-        SettingsError: the file's name is not that of a template.
-        FilmError: the film cannot be read.
+    It is previewed on a dozen of `preview_films`, evenly spaced.
     """
     check_suffix(template, SUFFIX, "a template")
     app = page_app("annotate.html")
@@ -75,17 +301,17 @@ def annotate_app(path: Path, template: Path, preview_films: Sequence[str | Path]
     @app.get("/api/initial")
     def initial() -> dict[str, Any]:
         drawn, source = initial_annotation(film, template)
-        return {"drawing": _to_drawing(drawn, film), "source": source}
+        is_default = drawn.coarse == default_coarse(drawn.fine, film.frame(drawn.side))
+        values = asdict(drawn) | ({"coarse": None} if is_default else {})
+        drawing = {each.name: values[each.name] for each in fields(Drawing)}
+        return {"drawing": drawing, "source": source}
 
     _add_drawing_routes(app, film, template, _previewer(previewed))
     return app
 
 
 def _add_drawing_routes(
-    app: FastAPI,
-    film: SplitFilm,
-    template: Path,
-    preview: Callable[[Annotation], Iterator[dict[str, Any]]],
+    app: FastAPI, film: SplitFilm, template: Path, preview: Callable[[Annotation], Iterator[Result]]
 ) -> None:
     """Add the routes that receive a drawing."""
 
@@ -97,8 +323,7 @@ def _add_drawing_routes(
             "side": annotation.side,
             "coarse": annotation.coarse,
             "problems": problems,
-            "warnings": landmark_warnings(annotation)
-            + ([] if problems else box_warnings(annotation, film)),
+            "warnings": find_warnings(annotation, film, valid=not problems),
             "template": None if problems else template_pictures(annotation, film),
         }
 
@@ -114,8 +339,7 @@ def _add_drawing_routes(
         if template.exists() and not overwrite:
             return JSONResponse({"problem": f"{template} exists already."}, HTTPStatus.CONFLICT)
         save_annotation(annotation, template)
-        files = "FILMS", "--template", str(template), "-o", "found"
-        command = shlex.join(["kneematch", "detect", *files])
+        command = f"kneematch detect FILMS --template {shlex.quote(str(template))} -o found"
         return JSONResponse({"saved": str(template), "next": command})
 
 
@@ -126,21 +350,13 @@ def _valid_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
     return annotation
 
 
-def _to_drawing(annotation: Annotation, film: SplitFilm) -> dict[str, Any]:
-    """Return an annotation in the form of `Drawing`; a default coarse box is left out."""
-    is_default = annotation.coarse == default_coarse(annotation.fine, film.frame(annotation.side))
-    values = asdict(annotation)
-    drawing = {name: values[name] for name in ("fine", "red", "green", "landmarks")}
-    return drawing | {"coarse": None if is_default else annotation.coarse}
-
-
-def _previewer(films: Sequence[Path]) -> Callable[[Annotation], Iterator[dict[str, Any]]]:
+def _previewer(films: Sequence[Path]) -> Callable[[Annotation], Iterator[Result]]:
     """Return a function that yields what a template finds on each film; a new call stops others."""
     latest: list[Annotation] = []
     # Held while a film is searched, never while a result is sent: the page may be closed.
     searching = threading.Lock()
 
-    def run(drawn: Annotation) -> Iterator[dict[str, Any]]:
+    def run(drawn: Annotation) -> Iterator[Result]:
         latest[:] = [drawn]
         detector = Detector.load(template=drawn, device="cpu")
         for number, path in enumerate(films):
@@ -153,7 +369,7 @@ def _previewer(films: Sequence[Path]) -> Callable[[Annotation], Iterator[dict[st
     return run
 
 
-def _detect(detector: Detector, path: Path) -> dict[str, Any]:
+def _detect(detector: Detector, path: Path) -> Result:
     """Return a picture and the losses of a film, or the problem with it."""
     try:
         film = read_film(path)

@@ -57,21 +57,19 @@ class RowQuery:
     high: Annotated[float, Field(allow_inf_nan=False)] | None = None  # largest loss
     film: Annotated[str, Field(max_length=400)] | None = None  # part of its name
 
-    def conditions(self) -> list[tuple[str, object]]:
-        """Return the conditions on knees, each with its value; a reason is as JSON holds it."""
-        given: dict[str, object] = {
-            "state = ?": {UNDECIDED: ""}.get(self.shown, self.shown),
+    def conditions(self) -> dict[str, object]:
+        """Return the conditions on knees, each with its value."""
+        states = {"all": None, "decided": None, UNDECIDED: ""}
+        given = {
+            "state = ?": states.get(self.shown, self.shown),
+            "state != ?": "" if self.shown == "decided" else None,
             "side = ?": self.side,
             "loss >= ?": self.low,
             "loss <= ?": self.high,
             HAS_REASON: self.reason,
             HAS_NAME: (self.film or "").casefold() or None,
         }
-        if self.shown in ("all", "decided"):
-            given["state = ?"] = None
-        if self.shown == "decided":
-            given["state != ?"] = ""
-        return [(each, value) for each, value in given.items() if value is not None]
+        return {each: value for each, value in given.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,11 +94,6 @@ class Row:
         if self.found is None:  # it may have been added and then rejected
             return UNDECIDED if self.decision is None else self.decision.state
         return self.applied or UNDECIDED
-
-    @property
-    def is_knee(self) -> bool:
-        """Whether the row has a knee: found, or added and neither undone nor rejected."""
-        return self.found is not None or self.state == CORRECTED
 
     @property
     def has_area(self) -> bool:
@@ -133,22 +126,15 @@ def add_functions(run: Run) -> None:
 
 
 def row_order(run: Run, query: RowQuery, limit: int = -1) -> list[int]:
-    """Return the keys of the rows that match a query, the worst first or in the films' order.
-
-    Args:
-        run: the run.
-        query: the query.
-        limit: number of rows at most; negative for all.
-    """
+    """Return the keys of the rows that match a query, the worst first or in the films' order."""
     if query.shown == NO_KNEE:
-        part = (query.film or "").casefold()
+        values: list[object] = [(query.film or "").casefold()]
         statement = f"SELECT -id FROM films WHERE {NO_KNEES} AND {NAMED} ORDER BY id"
-        return [key for (key,) in run.query(f"{statement} LIMIT ?", part, limit)]
-    conditions = query.conditions()
-    where = " AND ".join([IS_KNEE, *(each for each, _ in conditions)])
-    statement = f"SELECT id FROM knees WHERE {where} ORDER BY {ORDERS[query.sort]}"
-    values = (*(value for _, value in conditions), limit)
-    return [key for (key,) in run.query(f"{statement} LIMIT ?", *values)]
+    else:
+        conditions = query.conditions()
+        where, values = " AND ".join([IS_KNEE, *conditions]), list(conditions.values())
+        statement = f"SELECT id FROM knees WHERE {where} ORDER BY {ORDERS[query.sort]}"
+    return [key for (key,) in run.query(f"{statement} LIMIT ?", *values, limit)]
 
 
 def read_rows(run: Run, keys: Sequence[int]) -> dict[int, Row]:
@@ -160,9 +146,12 @@ def read_rows(run: Run, keys: Sequence[int]) -> dict[int, Row]:
 
 
 def rows_of_film(run: Run, film: int) -> list[Row]:
-    """Return the rows of the knees of a film that are there, the left one first."""
+    """Return the rows of the knees of a film, the left one first.
+
+    A knee was found, or added and neither undone nor rejected.
+    """
     rows = map(_row, run.query(f"{KNEES.format('k.film = ?')} ORDER BY k.side", film))
-    return [row for row in rows if row.is_knee]
+    return [row for row in rows if row.found is not None or row.state == CORRECTED]
 
 
 def count_states(run: Run) -> dict[str, int]:
@@ -183,14 +172,6 @@ def count_reasons(run: Run) -> list[tuple[str, int]]:
 
 def _row(cells: tuple[Any, ...]) -> Row:
     key, film, path, height, width, mm_per_px, side, found, state, decision = cells
-    return Row(
-        key,
-        film,
-        path,
-        (height, width),
-        mm_per_px,
-        side,
-        found and Detection.from_dict(json.loads(found)),
-        state,
-        decision and Decision.from_dict(json.loads(decision)),
-    )
+    knee = found and Detection.from_dict(json.loads(found))
+    newest = decision and Decision.from_dict(json.loads(decision))
+    return Row(key, film, path, (height, width), mm_per_px, side, knee, state, newest)

@@ -10,10 +10,8 @@ from starlette.responses import JSONResponse, Response
 from kneematch.errors import FilmError, SettingsError
 from kneematch.knee.decision import Area
 from kneematch.knee.detection import REJECTED, Detection
-from kneematch.run.apply import apply_review
-from kneematch.web.bone_outlines import Borders, borders_of
-from kneematch.web.films import film_jpeg
 from kneematch.web.knee_rows import Row, RowQuery, count_reasons, count_states, row_order
+from kneematch.web.knee_view import Borders, borders_of, film_jpeg
 from kneematch.web.review_session import DecisionRequest, ReviewSession, Side, finite
 from kneematch.web.server import page_app
 
@@ -25,12 +23,6 @@ FilmNumber = Annotated[int, Path(ge=0, lt=10**9)]
 def review_app(session: ReviewSession) -> FastAPI:
     """Return the app of the review page."""
     app = page_app("review.html")
-    _add_reading_routes(app, session)
-    _add_writing_routes(app, session)
-    return app
-
-
-def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
     OneRow = Annotated[Row, Depends(session.row)]
 
     @app.get("/api/start")
@@ -80,9 +72,8 @@ def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
 
     @app.get("/api/outlines/{row}")
     def outlines(row: OneRow) -> dict[str, Any]:
-        measures = session.outlined(row)
-        table = session.check_outliner().table(measures)
-        return {"borders": borders_of(measures), "measures": table}
+        found = session.outlined(row)
+        return {"borders": borders_of(found), "measures": session.check_outliner().table(found)}
 
     @app.get("/thumbnail/{film}")
     def thumbnail(film: FilmNumber) -> Response:
@@ -97,6 +88,9 @@ def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
     @app.exception_handler(FilmError)
     async def unreadable(request: object, error: FilmError) -> Response:
         return JSONResponse({"problem": str(error)}, HTTPStatus.NOT_FOUND)
+
+    _add_writing_routes(app, session)
+    return app
 
 
 def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
@@ -130,7 +124,7 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
 
     @app.post("/api/apply")
     def apply() -> dict[str, Any]:
-        result = apply_review(session.out, root=session.root)
+        result = session.apply()
         return {"out": str(session.out), "message": result.message, "problems": result.problems}
 
 

@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
+import numpy as np
+
 from kneematch.errors import SettingsError
 from kneematch.films.discovery import common_folder
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.run_folder import find_root
-from kneematch.knee.decision import Area, Decision, move
+from kneematch.knee.decision import Area, Decision, check_outlines, move
 from kneematch.knee.detection import ACCEPTED, CORRECTED, Detection
 from kneematch.knee.measure import JointMeasures
 from kneematch.paper.split import SIDES
-from kneematch.run.apply import ended_run
+from kneematch.run.apply import ApplyResult, apply_review, ended_run
 from kneematch.run.database import Run
-from kneematch.web.bone_outlines import Borders, Outliner, draw_borders, load_outliner
-from kneematch.web.films import read_film
 from kneematch.web.knee_rows import Row, RowQuery, add_functions, read_rows, row_order, rows_of_film
-from kneematch.web.template_loss import load_run_template, loss_at
+from kneematch.web.knee_view import Borders, Outliner, load_run_template, loss_at, read_film
 
 NEW_WIDTH: Final = 0.25  # width of an added knee over the film's, where nothing tells its size
 OTHER_SIDE: Final = {"R": "L", "L": "R"}
@@ -52,10 +52,7 @@ class ReviewSession:
         """Open the folder `out` of a run.
 
         Films with relative paths lie in `root`, or else where `find_root` finds them; so do the
-        run's template and networks.
-
-        Raises:
-            SettingsError: the folder cannot be reviewed.
+        run's template and networks. Raise SettingsError if the folder cannot be reviewed.
         """
         self.out = out
         self._lock = threading.Lock()  # requests are answered by several threads
@@ -68,8 +65,14 @@ class ReviewSession:
             named = self._run.setting("out")
             self.root, self.films_found = find_root(out, named, self.films, root)
             self.template, self.no_loss_reason = load_run_template(self._run, self.root)
-            self.outliner = load_outliner(self._run, self.root)  # None in a run without measures
-            self.warning = self._warn()
+            self.outliner = Outliner.from_run(self._run, self.root)
+            self.warning = ""
+            if outdated := self._run.count_outdated_decisions():
+                self.warning = (
+                    f"{outdated} of the decisions in {self._run.path} will be ignored, since the "
+                    "areas have moved or are gone. Review those knees again."
+                )
+                logger.warning("%s", self.warning)
         except BaseException:
             self.close()
             raise
@@ -85,19 +88,6 @@ class ReviewSession:
         with self._lock:
             yield self._run
 
-    def _warn(self) -> str:
-        """Return what the user should know about earlier decisions, and log it."""
-        outdated = self._run.count_outdated_decisions()
-        if not outdated:
-            return ""
-        verb = "is" if outdated == 1 else "are"
-        warning = (
-            f"{outdated} of the decisions in {self._run.path} {verb} about areas that have moved "
-            f"or are gone, and {verb} ignored. Review those knees again."
-        )
-        logger.warning("%s", warning)
-        return warning
-
     def row(self, row: int) -> Row:
         """Return the row with a key; raise SettingsError if there is none."""
         return self.rows([row])[0]
@@ -106,10 +96,9 @@ class ReviewSession:
         """Return the rows with some keys; raise SettingsError if one is not there."""
         with self.run() as run:
             rows = read_rows(run, keys)
-        shown = {key for key, row in rows.items() if row.has_area or not row.side}
-        missing = [key for key in keys if key not in shown]
-        if missing:
-            raise SettingsError(f"The run has no knee {missing[0]}. Load the page again.")
+        for key in keys:
+            if key not in rows or (rows[key].side and not rows[key].has_area):
+                raise SettingsError(f"The run has no knee {key}. Load the page again.")
         return [rows[key] for key in keys]
 
     def same_film(self, row: Row) -> list[Row]:
@@ -117,17 +106,25 @@ class ReviewSession:
         with self.run() as run:
             return rows_of_film(run, row.film)
 
+    def free_sides(self, row: Row) -> list[str]:
+        """Return the halves of a row's film to which a knee can be added."""
+        taken = {other.side for other in self.same_film(row)}
+        return [side for side in SIDES if side not in taken]
+
     def film(self, row: Row) -> Radiograph:
         """Return the film of a row."""
         return read_film(self.root / row.path)
+
+    def check_outliner(self) -> Outliner:
+        """Return how the run outlines knees; raise SettingsError if it does not."""
+        if self.outliner is None:
+            raise SettingsError(f"The run in {self.out} was made without --measure.")
+        return self.outliner
 
     def outlined(self, row: Row) -> JointMeasures:
         """Return the outlines and measures of a knee as the run's outline network makes them.
 
         They were made in the run, unless the reviewer has moved the knee since.
-
-        Raises:
-            SettingsError: the run has no outlines, or another network lies in the place of its own.
         """
         outliner = self.check_outliner()
         if row.decision is not None:  # without outlines that the reviewer drew
@@ -141,29 +138,21 @@ class ReviewSession:
             self._measured = last  # another thread may replace it at once
         return last[1]
 
-    def check_outliner(self) -> Outliner:
-        """Return how the run outlines knees; raise SettingsError if it does not."""
-        if self.outliner is None:
-            raise SettingsError(f"The run in {self.out} was made without --measure.")
-        return self.outliner
-
     def redrawn(self, row: Row, borders: Borders) -> JointMeasures:
         """Return the outlines of a row with borders that the reviewer drew, and their measures."""
-        return draw_borders(self.outlined(row), borders)
+        femur, tibia = (np.array(line).round(3) for line in (borders.femur, borders.tibia))
+        drawn = self.outlined(row).outlines.redrawn(femur, tibia)
+        check_outlines(drawn)
+        return JointMeasures.from_outlines(drawn)
 
     def loss(self, row: Row, area: Area, side: str | None = None) -> float | None:
         """Return the loss of the run's template at a place, or None if it is unknown."""
-        start = self._start(row, side)
+        start = row.start if side is None else self.draft(row, side)
         if side is None and area == Area.from_detection(start):
             return finite(start.loss)
         if self.template is None:
             return None
         return loss_at(move(start, area), self.film(row), self.template)
-
-    def free_sides(self, row: Row) -> list[str]:
-        """Return the halves of a row's film to which a knee can be added."""
-        taken = {other.side for other in self.same_film(row)}
-        return [side for side in SIDES if side not in taken]
 
     def draft(self, row: Row, side: str) -> Detection:
         """Return where a knee that is added starts: mirrored from the other one if there is one."""
@@ -207,18 +196,15 @@ class ReviewSession:
             return run.decide(row.film, request.side or row.side, decision)
 
     def _correction(self, row: Row, request: DecisionRequest, area: Area) -> Decision:
-        start, height = self._start(row, request.side), None
-        if request.side is not None or row.found is None:  # it is or was added
+        height, outlines, side = None, None, request.side
+        if side is not None or row.found is None:  # it is or was added
+            start = row.start if side is None else self.draft(row, side)
             height = area.width_px / start.width_px * start.height_px
-        borders = request.outlines
+        if request.outlines is not None:
+            outlines = self.redrawn(row, request.outlines).outlines
+        loss = self.loss(row, area, side)
         return Decision(
-            CORRECTED,
-            area,
-            self.loss(row, area, request.side),
-            request.laterality,
-            request.landmarks,
-            height,
-            None if borders is None else self.redrawn(row, borders).outlines,
+            CORRECTED, area, loss, request.laterality, request.landmarks, height, outlines
         )
 
     def undo(self) -> Row | None:
@@ -227,9 +213,10 @@ class ReviewSession:
             revoked = run.revoke()
             return None if revoked is None else read_rows(run, revoked[:1])[revoked[0]]
 
-    def _start(self, row: Row, side: str | None) -> Detection:
-        """Return the knee of a row before its correction, or the draft of one to add to a half."""
-        return row.start if side is None else self.draft(row, side)
+    def apply(self) -> ApplyResult:
+        """Write the decisions to all files of the run; other requests wait until it has ended."""
+        with self._lock:
+            return apply_review(self.out, root=self.root)
 
 
 def finite(value: float) -> float | None:

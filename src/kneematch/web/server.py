@@ -84,13 +84,12 @@ class AuthMiddleware:
                     headers.append("Set-Cookie", f"{cookie}; Path=/; HttpOnly; SameSite=Strict")
             await send(message)
 
-        refusal = _refusal(request, self.credentials)
-        if refusal is None:
+        if refusal := _refusal(request, self.credentials):
+            status, reason = refusal
+            _log_refusal(request, status, reason)
+            await PlainTextResponse(reason, status, SECURITY_HEADERS)(scope, receive, send)
+        else:
             await self.app(scope, receive, send_with_headers)
-            return
-        status, reason = refusal
-        _log_refusal(request, status, reason)
-        await PlainTextResponse(reason, status, SECURITY_HEADERS)(scope, receive, send)
 
 
 def _log_refusal(request: Request, status: int, reason: str) -> None:
@@ -129,11 +128,7 @@ def _is_first_request(request: Request, credentials: Credentials) -> bool:
 
 
 def open_port(port: int = 0) -> socket.socket:
-    """Return a listening socket that other machines cannot reach; port 0 chooses a free one.
-
-    Raises:
-        SettingsError: the port is taken.
-    """
+    """Return a listening socket that other machines cannot reach; port 0 chooses a free one."""
     try:  # it listens at once, so that a browser that connects before the app runs waits for it
         return socket.create_server((HOST, port))
     except OSError as error:
@@ -166,27 +161,21 @@ def page_app(page: str) -> FastAPI:
 def serve(app: ASGIApp, credentials: Credentials, listening: socket.socket) -> None:
     """Answer requests until Ctrl-C, without complaints about requests that it cuts off."""
     server = make_server(app, credentials)
-    uvicorn_log = logging.getLogger("uvicorn.error")
-
-    def before_shutdown(record: logging.LogRecord) -> bool:
-        return not server.should_exit
-
-    uvicorn_log.addFilter(before_shutdown)
+    logging.getLogger("uvicorn.error").addFilter(lambda record: not server.should_exit)
     server.run(sockets=[listening])
 
 
 def make_server(app: ASGIApp, credentials: Credentials) -> uvicorn.Server:
     """Return the server of an app, which sees only requests that have the credentials."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            AuthMiddleware(app, credentials),
-            http="h11",
-            ws="none",
-            lifespan="off",
-            log_level="warning",
-            access_log=False,  # addresses hold the token
-            server_header=False,
-            proxy_headers=False,
-            timeout_graceful_shutdown=SHUTDOWN_S,
-        )
+    config = uvicorn.Config(
+        AuthMiddleware(app, credentials),
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,  # addresses hold the token
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=SHUTDOWN_S,
     )
+    return uvicorn.Server(config)
