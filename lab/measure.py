@@ -25,8 +25,15 @@ from films import radiograph, table
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
 from kneematch.knee.detector import Detector
-from kneematch.knee.joint_space import COMPARTMENTS, FIXED, minimum_width, widths_at
-from kneematch.knee.measure import ANGLE, UNITS, measure_outlines
+from kneematch.knee.measure import (
+    ANGLE,
+    COMPARTMENTS,
+    FIXED,
+    UNITS,
+    measure_outlines,
+    minimum_width,
+    widths_at,
+)
 from kneematch.knee.measuring import find_outlines, measure_knees, outline_network
 from kneematch.knee.outlines import Outlines
 from kneematch.models.outlines import JOINT_FRAME, OutlineNetwork
