@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,7 @@ from kneephantoms import SynthConfig, synthesize
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-OUTER = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")]
-PAGES = [*OUTER, *(ROOT / "docs").rglob("*.md")]
+PAGES = [*ROOT.glob("[A-Z]*.md"), *(ROOT / "docs").rglob("*.md")]
 OTHER_PROGRAMS = {"docker", "pip"}  # to which kneematch is an argument
 SHELL_ENDS = {"|", "||", "&&", ">", ";"}  # what follows is another program's
 STAND_IN = Path(__file__).with_name("programs_of_pages.py")
@@ -130,9 +130,9 @@ def make_visits(folder: Path) -> None:
     with Run(folder / "out") as run:
         knee = run.record(1).found[0]
         assert knee.measures is not None
-        area = Area.from_detection(knee)
-        run.decide(1, knee.side, Decision("corrected", area, outlines=knee.measures.outlines))
-    pairs = [f"{path.name},{path.name}\n" for path in (folder / "films").glob("*.dcm")]
+        drawn = replace(knee.measures.outlines, corrected=True)
+        run.decide(1, knee.side, Decision("corrected", Area.from_detection(knee), outlines=drawn))
+    pairs = (f"{path.name},{path.name}\n" for path in (folder / "films").glob("*.dcm"))
     (folder / "pairs.csv").write_text("".join(["before,after\n", *pairs]), encoding="utf-8")
 
 
