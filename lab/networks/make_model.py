@@ -21,7 +21,7 @@ from kneematch.films.annotation import COARSE, FINE, GREEN, PLATEAU_MARGINS, RED
 from kneematch.models.cpu_inference import measured_ranges
 from kneematch.models.locator import VIEW_SIZE, VIEW_WIDTH
 from kneematch.models.model_file import Model, builtin_model, load_model, save_model
-from kneematch.models.pose_jitter import (
+from kneematch.models.two_stage import (
     WIDE_JITTER,
     PoseJitter,
     corner_distance,

@@ -6,15 +6,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from kneematch.models.markers import (
-    PATCH,
-    REDUCTION,
-    SPOTTER_PATCH,
-    STRIDE,
-    find_letters,
-    marker_networks,
-    read_markers,
-)
+from kneematch.models.markers import find_letters, marker_networks, read_markers
 from kneephantoms import phantom
 
 
@@ -26,18 +18,6 @@ def lettered(letters: dict[str, tuple[int, int]], size: int = 30) -> Tensor:
     for letter, place in letters.items():
         draw.text(place, letter, font=font, fill=255, anchor="mm")
     return torch.from_numpy(np.asarray(film, np.float32) / 255)
-
-
-@pytest.mark.parametrize(
-    ("name", "patch", "stride"),
-    [("reader", PATCH, STRIDE), ("spotter", SPOTTER_PATCH, STRIDE // REDUCTION)],
-)
-def test_marker_networks_answer_once_per_patch_and_stride(
-    name: str, patch: int, stride: int
-) -> None:
-    network = marker_networks().eval()[name]
-    assert network(torch.zeros(2, 1, patch, patch)).shape == (2, 3, 1, 1)
-    assert network(torch.zeros(1, 1, patch + 2 * stride, patch + stride)).shape == (1, 3, 3, 2)
 
 
 def networks_that_answer(spotter: list[float], reader: list[float]) -> torch.nn.ModuleDict:
@@ -57,7 +37,7 @@ def test_find_letters_sees_none_where_a_network_is_not_sure() -> None:
     assert find_letters(networks_that_answer(other, sure), [film]) == [()]
 
 
-@pytest.mark.parametrize("size", [(300, 200), (1, 1), (3, 5), (2, 900), (900, 2)])
+@pytest.mark.parametrize("size", [(300, 200), (1, 1), (2, 900), (900, 2)])
 def test_find_letters_looks_at_films_of_any_size_up_to_their_edges(size: tuple[int, int]) -> None:
     networks = networks_that_answer([0.0, 9.0, 0.0], [0.0, 0.0, 9.0])
     (found,) = find_letters(networks, [torch.rand(size)])
@@ -70,24 +50,20 @@ def test_read_markers_reads_letters_and_where_they_are() -> None:
     assert places == {"R": pytest.approx(60 / 640, abs=0.02), "L": pytest.approx(0.906, abs=0.02)}
 
 
-@pytest.mark.parametrize("letters", ["AKE", "387", ""])
-def test_read_markers_takes_nothing_else_for_a_letter(letters: str) -> None:
-    (found,) = read_markers(
-        [lettered({sign: (100 + 150 * k, 60) for k, sign in enumerate(letters)})]
-    )
-    assert [marker for marker in found if marker.x < 0.8] == []
+def test_read_markers_takes_nothing_else_for_a_letter() -> None:
+    for letters in ("AKE", "387", ""):
+        places = {sign: (100 + 150 * k, 60) for k, sign in enumerate(letters)}
+        (found,) = read_markers([lettered(places)])
+        assert [marker for marker in found if marker.x < 0.8] == []
+    mirrored = lettered({"R": (60, 60), "L": (580, 60)}).flip(1)
+    assert read_markers([mirrored]) == [()]
 
 
-@pytest.mark.parametrize("x", [16, 200, 203, 206, 624])
+@pytest.mark.parametrize("x", [16, 203, 624])
 def test_read_markers_reads_a_letter_anywhere(x: int) -> None:
     ((found,),) = read_markers([lettered({"R": (x, 16)})])
     assert found.letter == "R"
     assert found.x == pytest.approx(x / 640, abs=0.01)
-
-
-def test_read_markers_does_not_read_mirrored_letters() -> None:
-    film = lettered({"R": (60, 60), "L": (580, 60)}).flip(1)
-    assert read_markers([film]) == [()]
 
 
 def test_read_markers_reads_films_of_any_sizes_together() -> None:

@@ -10,7 +10,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from kneematch import __version__
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import PLATEAU_MARGINS
 from kneematch.models.cpu_inference import RANGED
@@ -43,41 +42,27 @@ def model() -> Model:
     return Model(*weights, template(50, 1), template(40, 2), settings, ranges)
 
 
-def same_template(one: Template, other: Template, tolerance: float) -> bool:
-    return (
-        torch.allclose(one.image, other.image, rtol=0, atol=tolerance)
-        and torch.allclose(one.local_contrast, other.local_contrast, rtol=0, atol=tolerance)
-        and (one.red, one.green) == (other.red, other.green)
-        and dict(one.landmarks) == dict(other.landmarks)
-    )
-
-
-def test_save_model_reads_back(model: Model, tmp_path: Path) -> None:
-    save_model(tmp_path / "model.safetensors", model)
-    back = load_model(tmp_path / "model.safetensors")
-    for before, after in ((model.coarse, back.coarse), (model.fine, back.fine)):
-        assert sorted(before) == sorted(after)
-        assert all(torch.equal(before[name], value) for name, value in after.items())
-    assert same_template(model.coarse_template, back.coarse_template, 0)
-    assert same_template(model.fine_template, back.fine_template, 0)
-    assert (back.settings, back.ranges) == (model.settings, model.ranges)
-    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
-        assert json.loads(file.metadata()["about"])["version"] == __version__
-
-
-def test_save_model_compactly_loads_as_float32(model: Model, tmp_path: Path) -> None:
-    save_model(tmp_path / "whole.safetensors", model)
-    save_model(tmp_path / "compact.safetensors", model, compact=True)
-    sizes = [(tmp_path / f"{name}.safetensors").stat().st_size for name in ("compact", "whole")]
+def test_load_model_returns_what_was_saved(model: Model, tmp_path: Path) -> None:
+    sizes = []
+    for compact in (True, False):
+        path = tmp_path / f"{compact}.safetensors"
+        save_model(path, model, compact=compact)
+        sizes.append(path.stat().st_size)
+        back, tolerance = load_model(path), 0.005 if compact else 0
+        assert (back.settings, back.ranges) == (model.settings, model.ranges)
+        for before, after in ((model.coarse, back.coarse), (model.fine, back.fine)):
+            assert sorted(before) == sorted(after)
+            for name, value in after.items():
+                assert value.dtype == before[name].dtype
+                largest = before[name].abs().max()
+                assert (value - before[name]).abs().max() <= tolerance * largest, name
+        for phase in ("coarse_template", "fine_template"):
+            one, other = getattr(model, phase), getattr(back, phase)
+            assert torch.allclose(one.image, other.image, rtol=0, atol=tolerance)
+            assert torch.allclose(one.local_contrast, other.local_contrast, rtol=0, atol=tolerance)
+            assert (one.red, one.green) == (other.red, other.green)
+            assert one.landmarks == other.landmarks
     assert sizes[0] / sizes[1] == pytest.approx(0.27, abs=0.01)
-    back = load_model(tmp_path / "compact.safetensors")
-    assert {back.fine[name].dtype for name, _ in PoseNetwork().named_parameters()} == {
-        torch.float32
-    }
-    assert same_template(model.fine_template, back.fine_template, 1e-3)
-    for name, value in back.fine.items():
-        largest = model.fine[name].abs().max()
-        assert (value - model.fine[name]).abs().max() <= 0.005 * largest, name
 
 
 def test_save_model_leaves_nothing_on_failure(model: Model, tmp_path: Path) -> None:
@@ -87,41 +72,21 @@ def test_save_model_leaves_nothing_on_failure(model: Model, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
-def test_builtin_model_is_small_and_finds_something() -> None:
+def test_builtin_model_is_small_and_has_templates_of_one_scale() -> None:
     assert builtin_model().stat().st_size <= MOST_BYTES
-    model = load_model(builtin_model())
-    with torch.no_grad():
-        theta = model.networks().poses(torch.rand(1, 2, 800, 500))
-    assert theta.shape == (1, 2, 4)
-    assert bool(theta.isfinite().all())
-
-
-def test_builtin_model_has_templates_of_one_scale() -> None:
-    model = load_model(builtin_model())
-
-    def plateau_px(template: Template) -> float:
+    model, sizes = load_model(builtin_model()), []
+    for template in (model.coarse_template, model.fine_template):
         (x0, y0), (x1, y1) = (template.landmarks[name] for name in PLATEAU_MARGINS)
         height, width = template.size
-        return math.hypot((x1 - x0) * width, (y1 - y0) * height) / 2
-
-    sizes = plateau_px(model.coarse_template), plateau_px(model.fine_template)
+        sizes.append(math.hypot((x1 - x0) * width, (y1 - y0) * height) / 2)
     assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
 
 
-@pytest.mark.parametrize("version", [None, 1, 3])
-def test_load_model_refuses_other_formats(tmp_path: Path, version: int | None) -> None:
-    metadata = {"format": f"kneematch-model/{version}"} if version else None
+@pytest.mark.parametrize("metadata", [None, {"format": "kneematch-model/1"}])
+def test_load_model_refuses_other_formats(tmp_path: Path, metadata: dict | None) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "model.safetensors", metadata)
-    with pytest.raises(SettingsError, match=r"is not a model .*instead of 'kneematch-model/2'"):
+    with pytest.raises(SettingsError, match="instead of 'kneematch-model/2'"):
         load_model(tmp_path / "model.safetensors")
-
-
-def test_load_model_refuses_a_truncated_file(model: Model, tmp_path: Path) -> None:
-    path = tmp_path / "model.safetensors"
-    save_model(path, model)
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(SettingsError, match="cannot be read as a safetensors file"):
-        load_model(path)
 
 
 def set_steps(tensors: dict, steps: torch.Tensor) -> None:
@@ -130,17 +95,11 @@ def set_steps(tensors: dict, steps: torch.Tensor) -> None:
     tensors[f"{CONVOLUTION}.steps"] = steps
 
 
-def set_landmark(about: dict, phase: str, point: list) -> None:
-    about["templates"][phase]["landmarks"] = {"plateau_medial": point}
-
-
 @pytest.mark.parametrize(
     ("change", "found"),
     [
         (lambda t, _: t[CONVOLUTION].view(-1)[7].fill_(torch.nan), f"{CONVOLUTION} holds NaN"),
-        (lambda t, _: t["coarse.regress.4.bias"].fill_(torch.inf), "bias holds NaN or infinity"),
         (lambda t, _: set_steps(t, torch.ones(64, 1)), f"{CONVOLUTION} has steps that do not fit"),
-        (lambda t, _: set_steps(t, torch.ones(64).int()), "has steps that do not fit"),
         (lambda t, _: t["fine_template.image"].zero_(), "the fine template shows a single grey"),
         (lambda t, _: t.pop("coarse.backbone.bn1.bias"), "no 'coarse.backbone.bn1.bias'"),
         (
@@ -151,13 +110,10 @@ def set_landmark(about: dict, phase: str, point: list) -> None:
             lambda _, about: about["templates"]["fine"].update(red=[0, 5, 4, 100_000]),
             r"window \[0, 5, 4, 100000\] leaves its template",
         ),
-        (lambda _, about: about.update(templates=[]), "list indices must be integers"),
         (
-            lambda _, about: set_landmark(about, "coarse", [0.1, math.nan]),
+            lambda _, about: about["templates"]["coarse"].update(landmarks={"a": [0.1, math.nan]}),
             "landmark of the coarse template is not a point",
         ),
-        (lambda _, about: set_landmark(about, "fine", [0, 10**400]), "int too large to convert"),
-        (lambda _, about: about.pop("ranges"), "no 'ranges'"),
         (lambda _, about: about["ranges"]["fine"].pop("layer2.0.bn1"), "no 'layer2.0.bn1'"),
         (lambda _, about: about["ranges"]["coarse"].update(bn1=[0, math.nan]), "range of activ"),
     ],
@@ -178,7 +134,7 @@ def test_load_model_refuses_unusable_values(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("about", ["", "{", "[]", "null", '{"templates": 1}', "[" * 100_000])
+@pytest.mark.parametrize("about", ["{", "null", '{"templates": 1}', "[" * 100_000])
 def test_load_model_refuses_malformed_metadata(tmp_path: Path, about: str) -> None:
     path = tmp_path / "model.safetensors"
     save_file({"a": torch.zeros(1)}, path, {"format": FORMAT, "about": about})

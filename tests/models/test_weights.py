@@ -4,20 +4,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 from torch import nn
 
 from kneematch.errors import SettingsError
 from kneematch.models.weights import fold_batchnorm, quantize_weights, read_safetensors
 
 
-@pytest.mark.parametrize("content", [b"", b"no model", b"\xff" * 1000])
-def test_read_safetensors_refuses_a_damaged_file(tmp_path: Path, content: bytes) -> None:
+def test_read_safetensors_refuses_a_damaged_file(tmp_path: Path) -> None:
     path = tmp_path / "weights.safetensors"
     with pytest.raises(SettingsError, match=r"^No such file: .*weights\.safetensors$"):
         read_safetensors(path)
-    path.write_bytes(content)
-    with pytest.raises(SettingsError, match="cannot be read as a safetensors file"):
-        read_safetensors(path)
+    whole = save({"a": torch.zeros(100)})
+    for content in (b"", b"no model", b"\xff" * 1000, whole[:-1]):
+        path.write_bytes(content)
+        with pytest.raises(SettingsError, match="cannot be read as a safetensors file"):
+            read_safetensors(path)
 
 
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/null", "/"])

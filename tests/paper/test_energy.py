@@ -14,7 +14,6 @@ from kneematch.paper.energy import (
     lower_energy,
     one_sided_loss,
     paper_problem,
-    symmetry_penalty,
 )
 from kneematch.paper.pose import pose_from_vector
 from kneematch.paper.template import Template, cut
@@ -111,12 +110,6 @@ def test_energy_has_the_gradient_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(lambda t: problem.energy(t), theta, eps=1e-7)
 
 
-def test_symmetry_penalty_is_the_squared_difference_of_scale_and_height() -> None:
-    theta = torch.tensor([[[0.5, 0.1, 0.2, 0.0], [0.3, -0.4, -0.1, 0.1]]], dtype=torch.float64)
-    assert float(symmetry_penalty(theta)) == pytest.approx(0.2**2 + 0.3**2)
-    assert torch.equal(symmetry_penalty(theta), symmetry_penalty(theta.flip(1)))
-
-
 def test_one_sided_loss_counts_the_worse_of_two_windows() -> None:
     template, _ = cut_out(clouds())
     patch = template.image.clone()
@@ -133,17 +126,6 @@ def test_correlation_has_its_known_answers() -> None:
     assert float(correlation(-2 * image + 5, image)) == pytest.approx(-1)
     other = torch.tensor([[1.0, -1.0], [-1.0, 1.0]], dtype=torch.float64)
     assert float(correlation(other, image)) == pytest.approx(2 / (2 * math.sqrt(14)))
-
-
-@pytest.mark.parametrize("grey", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_correlation_of_a_constant_patch_is_zero(grey: float, dtype: torch.dtype) -> None:
-    image = clouds().to(dtype)
-    patch = torch.full(SIZE, grey, dtype=dtype).requires_grad_()
-    found = correlation(patch, image, 1e-6)
-    found.backward()
-    assert found.detach().abs() < 1e-5
-    assert bool(patch.grad.isfinite().all())
 
 
 @pytest.mark.parametrize("grey", [0.0, 0.7, 1.0])
@@ -168,7 +150,6 @@ def test_losses_of_a_black_part_are_one_without_slope() -> None:
     found.sum().backward()
     assert bool(there.grad.isfinite().all())
     assert found[0, 0] < 0.3
-    assert found[1, 0] > 0.9
     assert found[1, 0] == 1
     assert torch.equal(there.grad[1], torch.zeros(1, 4))
 

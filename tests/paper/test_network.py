@@ -6,13 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from kneematch.paper.network import (
-    INPUT,
-    PoseNetwork,
-    network_input,
-)
-
-BLOCKS = 2  # blocks in each layer of ResNet18
+from kneematch.paper.network import INPUT, PoseNetwork, network_input
 
 
 @pytest.fixture(scope="module")
@@ -31,36 +25,21 @@ def test_pose_network_backbone_has_torchvisions_names(network: PoseNetwork) -> N
     names = set(network.backbone.state_dict())
     assert len(names) == 120  # torchvision's 122 less its classifier's
     assert {"conv1.weight", "bn1.running_var", "layer4.1.conv2.weight"} < names
-    assert {name for name in names if "downsample.0" in name} == {
-        f"layer{layer}.0.downsample.0.weight" for layer in (2, 3, 4)
-    }
+    assert "layer2.0.downsample.0.weight" in names
 
 
-def numbers(*modules: nn.Module) -> int:
-    return sum(parameter.numel() for module in modules for parameter in module.parameters())
+def numbers(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
-def test_pose_network_has_the_papers_numbers_of_parameters(network: PoseNetwork) -> None:
+def test_pose_network_has_the_papers_layers(network: PoseNetwork) -> None:
     assert numbers(network.backbone) == 11_176_512  # torchvision's 11,689,512 less its classifier
     assert numbers(network.reduce) == (512 * 128 + 128) + (128 * 32 + 32)
     assert numbers(network.regress) == (1568 * 512 + 512) + (512 * 32 + 32) + (32 * 4 + 4)
-    assert numbers(network) == numbers(network.backbone, network.reduce, network.regress)
-
-
-def test_pose_network_maps_have_the_papers_shapes(network: PoseNetwork, images: Tensor) -> None:
-    maps = network.backbone(images[:, :1].expand(-1, 3, -1, -1))
+    maps = network.backbone(torch.rand(2, 3, *INPUT))
     assert maps.shape == (2, 512, 7, 7)
-    assert network.reduce[:2](maps).shape == (2, 128, 7, 7)
     assert network.reduce(maps).shape == (2, 32, 7, 7)
     assert network.reduce(maps).min() >= 0
-
-
-@torch.no_grad()
-def test_pose_network_takes_any_leading_shape(network: PoseNetwork, images: Tensor) -> None:
-    v = network(images)
-    assert v.shape == (2, 2, 4)
-    assert torch.allclose(network(images[1, 0]), v[1, 0], atol=1e-5)  # both sides share phi
-    assert network(images[:, 0]).shape == (2, 4)
 
 
 @torch.no_grad()
@@ -76,7 +55,10 @@ def test_pose_network_vectors_lie_in_the_papers_range(network: PoseNetwork, imag
 
 @torch.no_grad()
 def test_pose_network_ignores_gain_and_offset(network: PoseNetwork, images: Tensor) -> None:
-    assert torch.allclose(network(images), network(0.25 * images + 3), atol=0.02)
+    v = network(images)
+    assert v.shape == (2, 2, 4)
+    assert torch.allclose(network(images[1, 0]), v[1, 0], atol=1e-5)  # both sides share phi
+    assert torch.allclose(network(0.25 * images + 3), v, atol=0.02)
     assert bool(network(torch.zeros(1, *INPUT)).isfinite().all())
 
 

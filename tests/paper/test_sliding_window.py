@@ -11,8 +11,7 @@ from kneematch.paper.sliding_window import SCALES, sliding_window
 OWN = 50 / 120  # the scale of the template in the clouds that it was cut from
 
 
-@pytest.mark.parametrize("negative", [False, True])
-@pytest.mark.parametrize("sides", [1, 2])
+@pytest.mark.parametrize(("sides", "negative"), [(1, True), (2, False), (2, True)])
 def test_sliding_window_finds_a_planted_template_exactly(
     clouds: Callable, cut: Callable, sides: int, negative: bool
 ) -> None:
@@ -40,12 +39,9 @@ def test_sliding_window_takes_the_scale_of_the_lowest_sum_over_both_sides(
     assert len(set(best.tolist())) > 1
 
 
-@pytest.mark.parametrize("grey", [0.0, 0.7])
-def test_sliding_window_is_finite_on_a_single_grey(
-    clouds: Callable, cut: Callable, grey: float
-) -> None:
+def test_sliding_window_is_finite_on_a_single_grey(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
-    question = paper_problem(torch.full((1, 2, 192, 120), grey), template)
+    question = paper_problem(torch.full((1, 2, 192, 120), 0.7), template)
     found = sliding_window(question)
     assert bool(found.isfinite().all())
     assert float(question.energy(found)) == pytest.approx(2, abs=0.1)

@@ -7,20 +7,17 @@ import torch
 from torch import Tensor
 
 from kneematch.paper.energy import MakeProblem, Problem, paper_problem
-from kneematch.search.exhaustive_search import exhaustive_search
-from kneematch.search.ncc_bank import bank_minima
+from kneematch.search.exhaustive_search import bank_minima, exhaustive_search
 from kneematch.search.robust_energy import robust_problem
 
-SEEDS = (9, 14, 19, 42, 47)  # 42 is a negative
+SEEDS = (9, 19, 42)  # the last is a negative
 TEMPLATE = 23
 ENERGY = pytest.mark.parametrize("energy", [paper_problem, robust_problem])
 HEIGHT = 800  # the robust energy's fine structure is lost in smaller halves
 
 
-def phantoms(
-    knees: Callable, seeds: tuple[int, ...], energy: MakeProblem, sides: int = 2
-) -> Problem:
-    images = torch.stack([knees(seed, HEIGHT).halves[:sides] for seed in seeds])
+def phantoms(knees: Callable, seeds: tuple[int, ...], energy: MakeProblem) -> Problem:
+    images = torch.stack([knees(seed, HEIGHT).halves for seed in seeds])
     return energy(images, knees(TEMPLATE, HEIGHT).template)
 
 
@@ -37,14 +34,13 @@ def close(theta: Tensor, truth: Tensor) -> bool:
 def test_exhaustive_search_finds_both_knees_of_phantoms(
     knees: Callable, energy: MakeProblem
 ) -> None:
-    assert [knees(seed, HEIGHT).negative for seed in SEEDS] == [False] * 3 + [True, False]
+    assert [knees(seed, HEIGHT).negative for seed in SEEDS] == [False, False, True]
     found = exhaustive_search(phantoms(knees, SEEDS, energy=energy))
-    missed = [
-        seed
-        for seed, theta in zip(SEEDS, found, strict=True)
-        if not close(theta, knees(seed, HEIGHT).truth)
-    ]
-    assert missed == []
+    for seed, theta in zip(SEEDS, found, strict=True):
+        assert close(theta, knees(seed, HEIGHT).truth), seed
+    if energy is robust_problem:  # it does not depend on the batch
+        alone = exhaustive_search(phantoms(knees, SEEDS[1:2], energy=energy))
+        assert ((found[1] - alone[0]).abs() * 250).max() < 0.01  # pixels
 
 
 @ENERGY
@@ -58,27 +54,11 @@ def test_exhaustive_search_finds_the_template_in_its_own_film(
     assert ((exhaustive_search(alone)[0, 0] - truth)[:3].abs() * 250).max() < 0.5
 
 
-def test_exhaustive_search_does_not_depend_on_the_batch(knees: Callable) -> None:
-    together = exhaustive_search(phantoms(knees, SEEDS[:3], energy=robust_problem))
-    for k in range(3):
-        alone = exhaustive_search(phantoms(knees, SEEDS[k : k + 1], energy=robust_problem))
-        assert ((together[k] - alone[0]).abs() * 250).max() < 0.01  # pixels
-
-
-def test_exhaustive_search_takes_one_side(knees: Callable) -> None:
-    question = phantoms(knees, SEEDS[:2], energy=paper_problem, sides=1)
-    found = exhaustive_search(question)
-    assert found.shape == (2, 1, 4)
-    truth = torch.stack([knees(seed, HEIGHT).truth[:1] for seed in SEEDS[:2]])
-    assert close(found, truth)
-
-
-@ENERGY
-def test_exhaustive_search_is_finite_on_black_halves(knees: Callable, energy: MakeProblem) -> None:
+def test_exhaustive_search_is_finite_on_black_halves(knees: Callable) -> None:
     halves = torch.stack([knees(seed, HEIGHT).halves for seed in SEEDS[:2]])
     halves[0] = 0
     halves[1, 0] = 0
-    found = exhaustive_search(energy(halves, knees(TEMPLATE, HEIGHT).template))
+    found = exhaustive_search(robust_problem(halves, knees(TEMPLATE, HEIGHT).template))
     assert bool(found.isfinite().all())
 
 

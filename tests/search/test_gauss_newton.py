@@ -9,15 +9,21 @@ from torch import Tensor
 from kneematch.paper.energy import (
     MakeProblem,
     Problem,
-    Solution,
     correlation,
     paper_problem,
     symmetry_penalty,
 )
-from kneematch.paper.pose import admissible_pose, pose_from_vector, pose_matrix
+from kneematch.paper.pose import pose_from_vector, pose_matrix
 from kneematch.sampling import sample
-from kneematch.search.gauss_newton import Level, Quadratic, clamp_pose, descend, linearize, step
-from kneematch.search.pyramid import pyramid
+from kneematch.search.gauss_newton import (
+    Level,
+    Quadratic,
+    clamp_pose,
+    descend,
+    linearize,
+    pyramid,
+    step,
+)
 from kneematch.search.robust_energy import robust_problem
 
 LEVELS = Level(8, 10, 0.1), Level(4, 8, 0.05), Level(2, 6, 0.02), Level(2, 4, 0.005)
@@ -35,29 +41,15 @@ OFFSETS = torch.tensor(
 )  # a factor of the scale, shifts, a turn: inside the valley of the lowest energy
 
 
-def starts(*shape: int, spread: float = 1.0) -> Tensor:
-    v = torch.randn(*shape, 4, generator=torch.Generator().manual_seed(2))
-    return pose_from_vector(spread * v, 1 / 1.6)
-
-
-def descend_all(question: Problem, start: Tensor) -> Solution:
-    """Descend from start (N, S, 4) at one resolution after the other."""
-    sizes = pyramid(question, tuple(level.shrink for level in LEVELS))
-    theta = start
-    for level in LEVELS:
-        theta = descend(sizes[level.shrink], theta, level)
-    theta = admissible_pose(theta, question.height_ratio)
-    return Solution(theta, question.energy(theta))
-
-
 @ENERGY
-@pytest.mark.parametrize("sides", [1, 2])
+@SIDES
 def test_descend_never_ends_higher_than_it_starts(
     clouds: Callable, cut: Callable, energy: MakeProblem, sides: int
 ) -> None:
     template, _ = cut(clouds(seed=1))
     question = energy(clouds(12, sides), template)
-    before, level = starts(12, sides), Level(1, 10, 0.1)
+    v = torch.randn(12, sides, 4, generator=torch.Generator().manual_seed(2))
+    before, level = pose_from_vector(v, 1 / 1.6), Level(1, 10, 0.1)
     after = descend(question, before, level)
     high, low = (linearize(question, theta, level.softness).value for theta in (before, after))
     assert bool((low <= high).all())
@@ -65,7 +57,7 @@ def test_descend_never_ends_higher_than_it_starts(
 
 
 @ENERGY
-@pytest.mark.parametrize("seed", [9, 42, 47])
+@pytest.mark.parametrize("seed", [9, 42])
 def test_descend_returns_to_the_truth(knees: Callable, energy: MakeProblem, seed: int) -> None:
     film = knees(seed)
     count, (height, width) = len(OFFSETS), film.halves.shape[-2:]
@@ -73,26 +65,15 @@ def test_descend_returns_to_the_truth(knees: Callable, energy: MakeProblem, seed
     question = energy(halves, film.template)
     truth = film.truth[1]
     around = torch.cat([truth[:1] * OFFSETS[:, :1], truth[1:] + OFFSETS[:, 1:]], dim=1)
-    found = descend_all(question, around.float()[:, None])
-    theta = found.theta[:, 0]
-    apart_px = (theta - truth)[:, :3].abs() * width / 2
-    assert apart_px.max() < 0.7
-    assert (theta - truth)[:, 3].abs().max() < 0.01
+    sizes = pyramid(question, tuple(level.shrink for level in LEVELS))
+    theta = around.float()[:, None]
+    for level in LEVELS:
+        theta = descend(sizes[level.shrink], theta, level)
+    apart = (theta[:, 0] - truth).abs()
+    assert (apart[:, :3] * width / 2).max() < 0.7  # pixels
+    assert apart[:, 3].max() < 0.01
     at_truth = question.energy(truth.float().expand(count, 1, 4))
-    assert (found.energy - at_truth).max() < 2e-3
-
-
-@ENERGY
-def test_descend_is_finite_on_black_halves(
-    clouds: Callable, cut: Callable, energy: MakeProblem
-) -> None:
-    template, _ = cut(clouds())
-    halves = clouds(2, 2)
-    halves[0] = 0
-    halves[1, 0] = 0
-    found = descend_all(energy(halves, template), starts(2, 2))
-    assert bool(found.energy.isfinite().all())
-    assert bool(found.theta.isfinite().all())
+    assert (question.energy(theta) - at_truth).max() < 2e-3
 
 
 def test_step_without_damping_solves_a_quadratic() -> None:
@@ -108,18 +89,6 @@ def test_step_without_damping_solves_a_quadratic() -> None:
     assert damped.norm() < 0.01 * found.norm()
 
 
-def question(clouds: Callable, cut: Callable, *, sides: int, energy: MakeProblem) -> Problem:
-    template, _ = cut(clouds(seed=1))
-    return energy(clouds(8, sides).double(), template)
-
-
-def poses(sides: int) -> Tensor:
-    generator = torch.Generator().manual_seed(0)
-    v = torch.randn(8, sides, 4, generator=generator, dtype=torch.float64)
-    # Patches about as large as the template: the model differentiates in the patch's own pixels.
-    return pose_from_vector(0.3 * v - torch.tensor([0.4, 0, 0, 0]), 1 / 1.6)
-
-
 def soft_energy(problem: Problem, theta: Tensor, softness: float) -> Tensor:
     """The energy with a soft maximum, by autograd's means alone."""
     total = symmetry_penalty(theta)
@@ -130,37 +99,27 @@ def soft_energy(problem: Problem, theta: Tensor, softness: float) -> Tensor:
             correlation(patch[window], image[window], term.floor)
             for window in (..., term.template.red, term.template.green)
         )
-        sides = [
-            (
-                1
-                - sign * whole
-                + softness
-                * torch.logaddexp((1 - sign * red) / softness, (1 - sign * green) / softness)
-            )
-            / 2
-            for sign in (1, -1)
-        ]
-        total = total + term.weight * torch.minimum(*sides).sum(-1)
+        losses = []
+        for sign in (1, -1):
+            costs = (1 - sign * red) / softness, (1 - sign * green) / softness
+            losses.append((1 - sign * whole + softness * torch.logaddexp(*costs)) / 2)
+        total = total + term.weight * torch.minimum(*losses).sum(-1)
     return total
 
 
 @ENERGY
 @SIDES
-@pytest.mark.parametrize("softness", [0.01, 0.5])
-def test_linearize_value_is_the_soft_energy(
-    clouds: Callable, cut: Callable, energy: MakeProblem, sides: int, softness: float
-) -> None:
-    asked, theta = question(clouds, cut, sides=sides, energy=energy), poses(sides)
-    found = linearize(asked, theta, softness).value
-    assert torch.allclose(found, soft_energy(asked, theta, softness), atol=1e-9)
-
-
-@ENERGY
-@SIDES
-def test_linearize_gradient_is_close_to_autograd(
+def test_linearize_has_the_value_and_nearly_the_gradient_of_the_soft_energy(
     clouds: Callable, cut: Callable, energy: MakeProblem, sides: int
 ) -> None:
-    asked, theta = question(clouds, cut, sides=sides, energy=energy), poses(sides).requires_grad_()
+    template, _ = cut(clouds(seed=1))
+    asked = energy(clouds(8, sides).double(), template)
+    v = torch.randn(8, sides, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    # Patches about as large as the template: the model differentiates in the patch's own pixels.
+    theta = pose_from_vector(0.3 * v - torch.tensor([0.4, 0, 0, 0]), 1 / 1.6).requires_grad_()
+    for softness in (0.01, 0.1, 0.5):
+        value = linearize(asked, theta.detach(), softness).value
+        assert torch.allclose(value, soft_energy(asked, theta, softness), atol=1e-9)
     wanted = torch.autograd.grad(soft_energy(asked, theta, 0.1).sum(), theta)[0].flatten(1)
     found = linearize(asked, theta.detach(), 0.1).gradient
     # Central differences in the patch, none at its rim: not the derivative of bilinear sampling.
@@ -185,12 +144,12 @@ def test_linearize_matrix_is_the_second_derivative_at_a_perfect_match(
         assert float(change @ matrix @ change) == pytest.approx(bend, rel=0.2)
 
 
-@pytest.mark.parametrize("inside", [1.0, 0.97])
-def test_clamp_pose_changes_only_poses_outside_the_range(inside: float) -> None:
+def test_clamp_pose_changes_only_poses_outside_the_range() -> None:
     v = torch.randn(20, 4, generator=torch.Generator().manual_seed(2))
     theta = pose_from_vector(0.8 * v.clamp(-2, 2), 0.625)
-    assert torch.allclose(clamp_pose(theta, 0.625, inside), theta, atol=1e-6)
-    clamped = clamp_pose(torch.tensor([[2.0, 0.5, -0.9, 1.0]]), 0.625, inside)
-    scale = 0.15 + inside * 0.8
-    expected = [scale, inside * (1 - scale), -inside * (1 - 0.625 * scale), inside * 0.13]
-    assert clamped[0].tolist() == pytest.approx(expected)
+    for inside in (1.0, 0.97):
+        assert torch.allclose(clamp_pose(theta, 0.625, inside), theta, atol=1e-6)
+        clamped = clamp_pose(torch.tensor([[2.0, 0.5, -0.9, 1.0]]), 0.625, inside)
+        scale = 0.15 + inside * 0.8
+        expected = [scale, inside * (1 - scale), -inside * (1 - 0.625 * scale), inside * 0.13]
+        assert clamped[0].tolist() == pytest.approx(expected)

@@ -1,5 +1,6 @@
 """The robust energy: local contrast, low contrast, and what it shares with the paper's."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kneematch.paper.energy import correlation
 from kneematch.search.robust_energy import normalize_local_contrast, robust_problem
 
 SIZE = (160, 100)
@@ -35,7 +37,7 @@ def test_robust_problem_has_a_low_energy_only_at_the_template(
     assert changed.tolist() == pytest.approx([here, aside], abs=1e-4)
 
 
-@pytest.mark.parametrize("grey", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("grey", [0.0, 0.7])
 def test_robust_problem_of_a_constant_film_is_finite_with_its_gradient(
     clouds: Callable, cut: Callable, grey: float
 ) -> None:
@@ -47,38 +49,22 @@ def test_robust_problem_of_a_constant_film_is_finite_with_its_gradient(
     assert bool(there.grad.isfinite().all())
 
 
-def texture(seed: int = 0) -> Tensor:
+def texture() -> Tensor:
     """Grain of a few pixels around a middle grey."""
-    noise = torch.randn(1, 1, *SIZE, generator=torch.Generator().manual_seed(seed))
+    noise = torch.randn(1, 1, *SIZE, generator=torch.Generator().manual_seed(0))
     return 0.5 + 0.1 * torch.nn.functional.avg_pool2d(noise, 3, stride=1, padding=1)[0, 0]
 
 
-def likeness(a: Tensor, b: Tensor) -> float:
-    a, b = a - a.mean(), b - b.mean()
-    return float((a * b).sum() / (a.norm() * b.norm()))
-
-
-@pytest.mark.parametrize(("gain", "offset"), [(3.0, 0.0), (0.2, 5.0), (1.0, -2.0)])
+@pytest.mark.parametrize(("gain", "offset"), [(3.0, -2.0), (0.2, 5.0), (-1.0, 1.0)])
 def test_normalize_local_contrast_ignores_gain_and_offset(gain: float, offset: float) -> None:
     image = texture().double()
-    assert torch.allclose(
-        normalize_local_contrast(gain * image + offset), normalize_local_contrast(image), atol=1e-9
-    )
-
-
-def test_normalize_local_contrast_of_a_negative_is_the_negative() -> None:
-    image = texture().double()
-    assert torch.allclose(
-        normalize_local_contrast(1 - image), -normalize_local_contrast(image), atol=1e-9
-    )
+    usual, changed = (normalize_local_contrast(each) for each in (image, gain * image + offset))
+    assert torch.allclose(changed, math.copysign(1, gain) * usual, atol=1e-9)
 
 
 def test_normalize_local_contrast_removes_slow_changes() -> None:
     image = texture()
     shaded = image + torch.linspace(0, 0.3, SIZE[0])[:, None]
-    assert likeness(image, shaded) < 0.7
-    inner = (..., slice(10, -10), slice(10, -10))
-    assert (
-        likeness(normalize_local_contrast(image)[inner], normalize_local_contrast(shaded)[inner])
-        > 0.95
-    )
+    assert correlation(image, shaded) < 0.7
+    local = [normalize_local_contrast(each)[10:-10, 10:-10] for each in (image, shaded)]
+    assert correlation(*local) > 0.95

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kneematch.errors import SettingsError
 from kneematch.models.model_file import builtin_model, load_model
-from kneematch.models.pose_network import network_from_weights
+from kneematch.models.weights import network_from_weights
 from kneematch.paper.network import PoseNetwork
 from kneematch.training import initial_weights
 from kneematch.training.initial_weights import initial_networks

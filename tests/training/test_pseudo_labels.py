@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kneematch.models.model_file import builtin_model, load_model
-from kneematch.models.pose_jitter import NARROW_JITTER, PoseJitter, corner_distance
+from kneematch.models.two_stage import NARROW_JITTER, PoseJitter, corner_distance
 from kneematch.paper.algorithm1 import PhaseData
 from kneematch.paper.pose import relative_pose, vector_from_pose
 from kneematch.search.robust_energy import robust_problem

@@ -17,8 +17,12 @@ from kneematch.knee.knee_images import film_tensor, knee_images
 from kneematch.knee.template import annotated_half, cut_from_view
 from kneematch.models.locator import VIEW_SIZE, KneeLocation, builtin_locator, locate_knees
 from kneematch.models.model_file import Model
-from kneematch.models.template_transfer import transfer_template
-from kneematch.models.two_stage import ConsistencyCheck, network_solver, paper_solver
+from kneematch.models.two_stage import (
+    ConsistencyCheck,
+    network_solver,
+    paper_solver,
+    transfer_template,
+)
 from kneematch.paper.algorithm2 import enlarged_size
 from kneematch.paper.energy import Refiner, Solver
 from kneematch.paper.sharpening import sharpen
@@ -26,7 +30,7 @@ from kneematch.paper.split import HALF_SIZE, LEFT, SIDES
 from kneematch.paper.template import Template
 from kneematch.sampling import View
 from kneematch.search.anchored_refinement import PRIOR_WEIGHT, QUICK_LEVELS, refine_anchored
-from kneematch.search.pyramid import resize_template
+from kneematch.search.gauss_newton import resize_template
 from kneematch.search.settings import (
     AUTO,
     DEFAULT_SETTINGS,

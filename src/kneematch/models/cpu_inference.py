@@ -1,24 +1,28 @@
 """The pose network for inference on a CPU: BatchNorm folded, convolutions in 8-bit integers.
 
 The 8-bit convolutions are oneDNN's, called through operators that PyTorch has but does not
-document. The fine network takes 9.9 ms for the two knees of a film with one thread (AMD EPYC), in
-PyTorch's bfloat16 13.6 and float32 22.5, in ONNX Runtime's 8 bits 10.3 and float32 17.9 ms. On 66
-real films 8 bits move the plateau's margins by 0.14 px (median; at most 1.7), here and in ONNX
-Runtime. A film takes about 46 ms in all and needs the network once, or twice with the consistency
-check.
+document. For the two knees of a film, with one thread (AMD EPYC), the fine network of half the
+width takes 9.9 ms and the coarse one 23.3, in ONNX Runtime's 8 bits 10.3 and 26.4, in bfloat16
+13.6 and 40.0, in float32 22.5 and 76.8. On 100 phantoms 8 bits move the plateau's margins by
+0.088 % of its width (median; 95th percentile 0.267 %).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kneematch.models.pose_network import Weights, network_from_weights
-from kneematch.models.weights import LARGEST_LEVEL, fold_batchnorm, quantize_weights
+from kneematch.models.weights import (
+    LARGEST_LEVEL,
+    Weights,
+    empty_pose_network,
+    load_for_inference,
+    quantize_weights,
+)
 from kneematch.paper.network import INPUT, PoseNetwork, standardize
 
 BYTE_MAX: Final = 255  # largest activation
@@ -37,16 +41,8 @@ RANGED: Final = (  # layers whose activations are stored as bytes
 Ranges = Mapping[str, tuple[float, float]]  # lowest and highest activation, by layer
 Scale = tuple[float, int]  # step and zero: a byte stands for step * (byte - zero)
 UNIT: Final[Scale] = (1.0, 0)
-
-
-class Convolution(Protocol):
-    """A convolution of bytes (K, in, H, W), plus bytes of a shortcut (K, out, h, w)."""
-
-    def __call__(self, maps: Tensor, shortcut: Tensor | None = None, /) -> Tensor:
-        """Return bytes or float32 (K, out, h, w); negative ones are 0."""
-
-
-Block = tuple[Convolution, Convolution, Convolution | None]  # the third one is the shortcut's
+# From bytes (K, in, H, W), and bytes of a shortcut (K, out, h, w) or none, to (K, out, h, w).
+Convolution = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +50,8 @@ class ByteNetwork:
     """A PoseNetwork whose residual blocks compute in 8 bits, and the other layers in float32."""
 
     stem: tuple[Tensor, Tensor]  # weight (width, 4, 4, 4) and bias, for outputs in byte steps
-    blocks: tuple[Block, ...]
+    # Both convolutions of each block, and that of its shortcut.
+    blocks: tuple[tuple[Convolution, Convolution, Convolution | None], ...]
     head: PoseNetwork  # without a backbone
 
     @torch.no_grad()
@@ -83,10 +80,7 @@ def cpu_network(weights: Weights, ranges: Ranges) -> ByteNetwork | PoseNetwork:
 
 def float_network(weights: Weights) -> PoseNetwork:
     """Return a network that computes in float32, each BatchNorm folded into its convolution."""
-    network = network_from_weights(weights).requires_grad_(False)
-    fold_batchnorm(network)
-    network.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return network
+    return load_for_inference(empty_pose_network(weights), weights)
 
 
 @torch.no_grad()
@@ -94,7 +88,8 @@ def byte_network(weights: Weights, ranges: Ranges) -> ByteNetwork:
     """Return a network that computes in 8-bit integers; activations outside ranges are clipped."""
     network = float_network(weights)
     backbone: Any = network.backbone
-    scales = {name: _scale(*limits) for name, limits in ranges.items()}
+    steps = {name: (high - low) / BYTE_MAX or 1.0 for name, (low, high) in ranges.items()}
+    scales = {name: (step, round(-ranges[name][0] / step)) for name, step in steps.items()}
     maps, size, blocks = scales["bn1"], INPUT[0] // 4, []
     for name in BLOCKS:
         block = backbone.get_submodule(name)
@@ -109,20 +104,14 @@ def byte_network(weights: Weights, ranges: Ranges) -> ByteNetwork:
         second = byte_convolution(block.conv2, size, inner, last, shortcut=kept)
         blocks.append((first, second, project))
         maps = output
-    stem = _stem(backbone.conv1, scales["bn1"][0])
+    # The three colours of a grey image are equal, so their weights add up. The stride of 2 becomes
+    # four channels, one for each pixel of 2 x 2: they suit a CPU better than one.
+    kernel = F.pad(backbone.conv1.weight.sum(1, keepdim=True), (0, 1, 0, 1))  # (width, 1, 8, 8)
+    kernel = F.pixel_unshuffle(kernel, 2).contiguous(memory_format=torch.channels_last)
+    # The bias is raised by 0.5 so that truncation rounds.
+    stem = kernel / steps["bn1"], backbone.conv1.bias / steps["bn1"] + 0.5
     network.backbone = nn.Identity()
     return ByteNetwork(stem, tuple(blocks), network)
-
-
-def _stem(conv: Any, step: float) -> tuple[Tensor, Tensor]:
-    """Return weight (width, 4, 4, 4) and bias of ResNet18's first convolution, for grey images.
-
-    The three colours of a grey image are equal, so their weights add up. The stride of 2 becomes
-    four channels, one for each pixel of 2 x 2: they suit a CPU better than one.
-    """
-    kernel = F.pad(conv.weight.sum(1, keepdim=True), (0, 1, 0, 1))  # (width, 1, 8, 8)
-    weight = F.pixel_unshuffle(kernel, 2).contiguous(memory_format=torch.channels_last) / step
-    return weight, conv.bias / step + 0.5  # raised so that truncation rounds
 
 
 @torch.no_grad()
@@ -164,11 +153,6 @@ def bytes_are_exact() -> bool:
     return bool((sums == BYTE_MAX + channels * LARGEST_LEVEL * BYTE_MAX).all())
 
 
-def _scale(low: float, high: float) -> Scale:
-    step = (high - low) / BYTE_MAX or 1.0
-    return step, round(-low / step)
-
-
 def byte_convolution(
     conv: Any,
     size: int,
@@ -178,35 +162,26 @@ def byte_convolution(
     shortcut: Scale = UNIT,
     relu: bool = True,
 ) -> Convolution:
-    """Return an nn.Conv2d in 8-bit integers, by oneDNN.
+    """Return an nn.Conv2d in 8-bit integers, by oneDNN, optimised for maps of a size.
 
-    Args:
-        conv: the convolution.
-        size: height and width of its maps, to optimise for.
-        scale: that of the bytes it is given.
-        output: scale of the bytes it returns; None returns float32.
-        shortcut: scale of the bytes that are added, if any.
-        relu: set negative results to 0; always so with a shortcut.
+    The scales are those of the bytes that it is given, returns (None returns float32) and adds if
+    there are any. Negative results become 0 with relu, and always so with a shortcut.
     """
     rounded, steps = quantize_weights(conv.weight)
     geometry = list(conv.stride), list(conv.padding), [1, 1], 1
     shape = [2, conv.weight.shape[1], size, size]  # a film has two knees; other numbers work, too
     packed = torch.ops.onednn.qconv_prepack(rounded, steps, *scale, *geometry, shape)
-    weights = packed, steps, torch.zeros_like(steps, dtype=torch.int32)
+    weights = *scale, packed, steps, torch.zeros_like(steps, dtype=torch.int32)
     dtype = torch.float32 if output is None else torch.uint8
     how = conv.bias, *geometry, *(output or UNIT), dtype
-    activation = "relu" if relu else "none"
+    operator: Any = torch.ops.onednn.qconv2d_pointwise
 
-    def convolve(maps: Tensor, added: Tensor | None = None, /) -> Tensor:
-        operator, given = torch.ops.onednn.qconv2d_pointwise, (maps, *scale, *weights)
-        made: Tensor
+    def convolve(maps: Tensor, added: Tensor | None = None) -> Any:
         if added is None:
-            made = operator(*given, *how, activation, [], "")
-            return made
+            return operator(maps, *weights, *how, "relu" if relu else "none", [], "")
         step, zero = shortcut
         if output is None:
             added, step, zero = (added.float() - zero) * step, *UNIT
-        made = operator.binary(*given, added, *how, step, zero, "sum", 1.0, "relu", [], "")
-        return made
+        return operator.binary(maps, *weights, added, *how, step, zero, "sum", 1.0, "relu", [], "")
 
     return convolve

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
+from itertools import combinations, product
 from operator import attrgetter
 from typing import Any, Final
 
@@ -23,10 +23,7 @@ from kneematch.paper.network import standardize
 from kneematch.sampling import resize, transform
 
 LOCATOR_FILE: Final = builtin_file("locator.safetensors")
-LONG_SIDES: Final = (
-    256,
-    896,
-)  # longer side of the copies, for usual and for small knees
+LONG_SIDES: Final = 256, 896  # longer side of the copies, for usual and for small knees
 CERTAIN: Final = 0.5  # score above which a film is not looked at again
 MOST_KNEES: Final = 8  # answers on a film
 NEAR: Final = 0.6  # distance of answers that are the same knee, in plateau widths
@@ -40,6 +37,7 @@ MIN_DISTANCE: Final = 0.9  # between the two knees of a pair, in plateau widths
 MAX_STEP: Final = 2.5  # between the heights of the two knees, in plateau widths
 STRIDE: Final = 8  # input pixels per cell
 WIDTHS: Final = (16, 32, 64, 96, 128)  # channels at strides 2, 4, 8, 16 and 32
+BLOCKS: Final = (0, 1, 1, 2, 2)  # residual blocks there
 MERGED: Final = 64  # channels of the maps that are merged from coarse to fine
 UNIT_PX: Final = 32.0  # plateau width of which the network returns the logarithm 0
 VIEW_WIDTH: Final = 2.5  # width of the image around a located knee, in widths of its plateau
@@ -70,12 +68,12 @@ class KneeLocation:
 def turn_upright(pixels: Tensor, quarter_turns: int) -> tuple[Tensor, Tensor]:
     """Turn a film (H, W) clockwise; return it and the map (3, 3) of its pixels to the film's."""
     height, width = pixels.shape
-    back = {
-        0: [[1.0, 0, 0], [0, 1, 0]],
-        1: [[0, 1.0, 0], [-1, 0, height]],
-        2: [[-1.0, 0, width], [0, -1, height]],
-        3: [[0, -1.0, width], [1, 0, 0]],
-    }[quarter_turns]
+    back = (
+        [[1.0, 0, 0], [0, 1, 0]],
+        [[0, 1.0, 0], [-1, 0, height]],
+        [[-1.0, 0, width], [0, -1, height]],
+        [[0, -1.0, width], [1, 0, 0]],
+    )[quarter_turns]
     # rot90 would copy a film that is upright.
     turned = torch.rot90(pixels, -quarter_turns, (0, 1)) if quarter_turns else pixels
     return turned, torch.tensor([*back, [0, 0, 1]], dtype=torch.float64)
@@ -123,17 +121,16 @@ class Locator(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        stages, before = [], 2
-        for number, channels in enumerate(WIDTHS):
-            blocks = [Residual(channels) for _ in range((0, 1, 1, 2, 2)[number])]
-            stages.append(nn.Sequential(_convolution(before, channels, 2), *blocks))
-            before = channels
-        self.stages = nn.ModuleList(stages)
+        self.stages = nn.ModuleList(
+            nn.Sequential(
+                _convolution(before, channels, 2), *(Residual(channels) for _ in range(blocks))
+            )
+            for before, channels, blocks in zip((2, *WIDTHS), WIDTHS, BLOCKS, strict=False)
+        )
         self.lateral = nn.ModuleList(nn.Conv2d(channels, MERGED, 1) for channels in WIDTHS[2:])
         self.merge = nn.ModuleList(_convolution(MERGED, MERGED) for _ in WIDTHS[2:])
         self.head = nn.Conv2d(MERGED, len(CHANNELS), 1)
-        rare = torch.tensor([PRIOR_LOGIT, *[0.0] * (len(CHANNELS) - 1)])
-        self.head.bias = nn.Parameter(rare)
+        self.head.bias = nn.Parameter(torch.tensor([PRIOR_LOGIT, *[0.0] * (len(CHANNELS) - 1)]))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return maps (N, 6, H / 8, W / 8) of inputs (N, 2, H, W); H and W are multiples of 32."""
@@ -173,9 +170,8 @@ def builtin_locator(device: str = "cpu", *, precise: bool = False) -> Locator:
 def find_knees(network: nn.Module, images: Sequence[Tensor]) -> list[list[KneeLocation]]:
     """Return the knees in each image (H, W), in its pixels; the most certain first."""
 
-    def look(images: Tensor) -> Tensor:
-        maps: Tensor = network(prepare_input(images).to(next(network.parameters()).dtype))
-        return maps
+    def look(images: Tensor) -> Any:
+        return network(prepare_input(images).to(next(network.parameters()).dtype))
 
     padded = [F.pad(each, (0, -each.shape[1] % 32, 0, -each.shape[0] % 32)) for each in images]
     return [_peaks(maps) for maps in map_by_shape(look, padded)]
@@ -199,14 +195,12 @@ def _peaks(maps: Tensor) -> list[KneeLocation]:
             lateral_left=1 / (1 + math.exp(-mirrored)),
             score=score,
         )
-        if not any(_are_near(knee, other) for other in knees):
+        if not any(
+            math.dist((knee.x, knee.y), (other.x, other.y)) < NEAR * max(knee.width, other.width)
+            for other in knees
+        ):
             knees.append(knee)
     return knees[:MOST_KNEES]
-
-
-def _are_near(one: KneeLocation, other: KneeLocation) -> bool:
-    """Return whether two answers are likely the same knee."""
-    return math.hypot(one.x - other.x, one.y - other.y) < NEAR * max(one.width, other.width)
 
 
 def locate_knees(
@@ -215,20 +209,16 @@ def locate_knees(
     """Return the frontal knees of each film (H, W), the picture's left one first.
 
     A film is looked at upright and small, then larger, and then turned; the first look that is
-    certain decides, or else the best one.
-
-    Args:
-        films: are looked at together, which is quicker on a GPU.
-        network: the locator, where the films are.
-        knees: how many knees a film is known to show; None finds out.
+    certain decides, or else the best one. Films are looked at together, which is quicker on a GPU.
+    `knees` is how many knees a film is known to show; None finds out.
     """
     best: list[list[KneeLocation]] = [[] for _ in films]
     for turns, side in product(range(4), LONG_SIDES):
+        least_px = 0 if side == LONG_SIDES[0] else MIN_ENLARGEMENT * LONG_SIDES[0]
         unsure = [
             k
             for k, film in enumerate(films)
-            if _score(best[k]) < CERTAIN
-            and (side == LONG_SIDES[0] or max(film.shape) >= MIN_ENLARGEMENT * LONG_SIDES[0])
+            if _score(best[k]) < CERTAIN and max(film.shape) >= least_px
         ]
         found = _look([films[k] for k in unsure], network, side, turns, knees)
         for k, places in zip(unsure, found, strict=True):
@@ -242,33 +232,21 @@ def _look(
     """Return the knees that are seen on each film at one resolution and orientation."""
     upright = [turn_upright(film, turns) for film in films]
     small = [_shrink(pixels, long_side) for pixels, _ in upright]
-    places = []
+    places: list[list[KneeLocation]] = []
     for turned, copy, seen in zip(upright, small, find_knees(network, small), strict=True):
+        (film, to_film), (height, width) = turned, copy.shape
         plausible = [knee for knee in seen if is_plausible(knee, copy.shape)]
         chosen = sorted(choose_knees(plausible, knees), key=attrgetter("x"))
         if len(chosen) == 2:  # fibulae point outwards
             chosen = [replace(knee, lateral_left=1.0 - k) for k, knee in enumerate(chosen)]
-        places.append([_on_film(knee, copy, *turned, turns) for knee in chosen])
+        factor = max(height, width) / max(film.shape)
+        places.append([])
+        for knee in chosen:
+            point = [[knee.x * film.shape[1] / width, knee.y * film.shape[0] / height]]
+            ((x, y),) = transform(to_film, to_film.new_tensor(point)).tolist()
+            wide = knee.width / factor
+            places[-1].append(replace(knee, x=x, y=y, width=wide, quarter_turns=turns))
     return places
-
-
-def _on_film(
-    knee: KneeLocation, copy: Tensor, upright: Tensor, to_film: Tensor, turns: int
-) -> KneeLocation:
-    """Return where on a film a knee is that was seen in a small copy of it.
-
-    Args:
-        knee: in pixels of the copy.
-        copy: (h, w), the small copy.
-        upright: (H, W), the turned film.
-        to_film: (3, 3), from its pixels to those of the film as it is.
-        turns: quarter turns, clockwise, by which it was turned.
-    """
-    (height, width), (film_height, film_width) = copy.shape, upright.shape
-    point = [[knee.x * film_width / width, knee.y * film_height / height]]
-    ((x, y),) = transform(to_film, to_film.new_tensor(point)).tolist()
-    factor = max(copy.shape) / max(upright.shape)
-    return replace(knee, x=x, y=y, width=knee.width / factor, quarter_turns=turns)
 
 
 def _score(places: Sequence[KneeLocation]) -> float:
@@ -294,16 +272,13 @@ def is_plausible(knee: KneeLocation, size: Sequence[int]) -> bool:
 def choose_knees(seen: Sequence[KneeLocation], knees: int | None = None) -> list[KneeLocation]:
     """Return the knee or the pair of knees that is most likely among those that were seen."""
     least, second = (LEAST, SECOND) if knees is None else (0.0, 0.0)
-    good = [knee for knee in seen if knee.score >= min(least, second)]
-    single = [knee for knee in good[:1] if knee.score >= least]
     pairs = [
         [one, other]
-        for place, one in enumerate(good)
-        for other in good[place + 1 :]
+        for one, other in combinations(seen, 2)
         if one.score >= least and other.score >= second and is_pair(one, other)
     ]
     if knees == 1 or not pairs:
-        return single
+        return [knee for knee in seen[:1] if knee.score >= least]
     return max(pairs, key=lambda pair: pair[0].score + pair[1].score)
 
 

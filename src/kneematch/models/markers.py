@@ -11,7 +11,7 @@ The networks are trained on letters drawn on phantoms (lab/networks/make_markers
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -92,8 +92,7 @@ def find_letters(networks: nn.ModuleDict, films: Sequence[Tensor]) -> list[tuple
     return [tuple(markers) for markers in found]
 
 
-@dataclass(frozen=True, slots=True)
-class _Spot:
+class _Spot(NamedTuple):
     """Where a letter may be, in pixels of a film of FILM_PX."""
 
     film: int  # its index
@@ -125,7 +124,9 @@ def _centre_spots(reader: nn.Module, films: Sequence[Tensor], spots: list[_Spot]
     centred = []
     for spot, answer in zip(spots, answers, strict=True):
         if answer.max() > CANDIDATE:
-            dx, dy = _centroid(answer)
+            weights = answer / answer.sum()
+            across, down = weights.sum(0), weights.sum(1)
+            dx, dy = float(across[2] - across[0]), float(down[2] - down[0])  # of the centroid
             centred.append(_Spot(spot.film, spot.x + STRIDE * dx, spot.y + STRIDE * dy))
     return centred
 
@@ -137,13 +138,6 @@ def _read(reader: nn.Module, films: Sequence[Tensor], spots: list[_Spot]) -> Ten
     views = sample(parts, matrices, (PATCH, PATCH))
     answers: Tensor = reader(views.flatten(0, 1)[:, None]).softmax(1)[..., 0, 0]
     return answers.reshape(*views.shape[:2], -1).mean(1)[:, 1:].cpu()
-
-
-def _centroid(answer: Tensor) -> tuple[float, float]:
-    """Return the centroid (x, y) of probabilities (3, 3), from the middle one."""
-    weights = answer / answer.sum()
-    across, down = weights.sum(0), weights.sum(1)
-    return float(across[2] - across[0]), float(down[2] - down[0])
 
 
 def shrink(pixels: Tensor, longest: int) -> Tensor:

@@ -19,11 +19,14 @@ from kneematch.films.annotation import find_plateau_margins
 from kneematch.films.files import write_file
 from kneematch.models.cpu_inference import RANGED, Ranges, cpu_network
 from kneematch.models.locator import VIEW_WIDTH
-from kneematch.models.pose_network import FIRST, Weights, network_from_weights, weight_shapes
 from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.models.weights import (
+    FIRST,
+    Weights,
     builtin_file,
     check_finite,
+    empty_pose_network,
+    network_from_weights,
     quantize_weights,
     read_safetensors,
 )
@@ -55,7 +58,8 @@ class Model:
 
         Args:
             device: where they run.
-            located: they are given images of located knees instead of halves.
+            located: they are given images of located knees instead of halves. There the plateau's
+                margins are in place, so that a template with both needs no coarse network.
             float32: compute in float32 also where 8 bits would be faster.
         """
 
@@ -65,23 +69,15 @@ class Model:
                 return cpu_network(weights, self.ranges[phase])
             return network_from_weights(weights).to(device)
 
-        frame = self._located_frame() if located else None
-        coarse = network("coarse") if frame is None else frame.to(device)
-        aspects = self.coarse_template.aspect, self.fine_template.aspect
-        return TwoStageNetworks(coarse, network("fine"), *aspects)
-
-    def _located_frame(self) -> Tensor | None:
-        """Return the pose (4,) of the fine network's crop in the image of a located knee.
-
-        There the plateau's margins are in place, so that the coarse network is not needed if the
-        template has both; None if not.
-        """
-        landmarks = find_plateau_margins(self.coarse_template.landmarks)
+        aspect = self.coarse_template.aspect
+        landmarks = find_plateau_margins(self.coarse_template.landmarks) if located else None
         if landmarks is None:
-            return None
-        margins = torch.tensor([[-1.0, 0.0], [1.0, 0.0]]) / VIEW_WIDTH
-        points, aspect = torch.tensor(landmarks), self.coarse_template.aspect
-        return enlarge_pose(pose_from_points(margins, points, aspect, HALF_ASPECT), ENLARGE)
+            coarse: Network | Tensor = network("coarse")
+        else:
+            margins = torch.tensor([[-1.0, 0.0], [1.0, 0.0]]) / VIEW_WIDTH
+            theta = pose_from_points(margins, torch.tensor(landmarks), aspect, HALF_ASPECT)
+            coarse = enlarge_pose(theta, ENLARGE).to(device)
+        return TwoStageNetworks(coarse, network("fine"), aspect, self.fine_template.aspect)
 
 
 def builtin_model() -> Path:
@@ -92,7 +88,7 @@ def builtin_model() -> Path:
 def save_model(path: str | os.PathLike[str], model: Model, *, compact: bool = False) -> None:
     """Write a model; a compact one has 8-bit convolutions and is a quarter as large."""
     tensors: dict[str, Tensor] = {}
-    templates = {}
+    templates: dict[str, Any] = {}
     for phase in PHASES:
         template: Template = getattr(model, f"{phase}_template")
         if template.local_contrast is None:
@@ -102,11 +98,9 @@ def save_model(path: str | os.PathLike[str], model: Model, *, compact: bool = Fa
         named[f"{phase}_template.detail"] = template.local_contrast
         for name, tensor in named.items():
             tensors |= _stored(name, tensor.cpu().contiguous(), compact=compact)
-        templates[phase] = {
-            "red": _corners(template.red),
-            "green": _corners(template.green),
-            "landmarks": dict(template.landmarks),
-        }
+        templates[phase] = {"landmarks": dict(template.landmarks)}
+        for name, (_, rows, columns) in (("red", template.red), ("green", template.green)):
+            templates[phase][name] = [rows.start, rows.stop, columns.start, columns.stop]
     about = {
         "version": __version__,
         "templates": templates,
@@ -132,12 +126,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     Raises:
         SettingsError: the file is missing, is not a kneematch model, or holds unusable values.
     """
-    tensors, metadata = read_safetensors(path)
-    if metadata.get("format") != FORMAT:
-        raise SettingsError(
-            f"{path} is not a model that this version of kneematch can read (format "
-            f"{metadata.get('format')!r} instead of {FORMAT!r})."
-        )
+    tensors, metadata = read_safetensors(path, FORMAT)
     try:
         about = json.loads(metadata["about"])
         coarse, fine = (_weights(tensors, phase) for phase in PHASES)
@@ -155,11 +144,12 @@ def _weights(tensors: Mapping[str, Tensor], phase: str) -> Weights:
     if width not in range(1, WIDTH + 1):
         raise ValueError(f"{phase}.{FIRST} has {width} channels instead of 1 to {WIDTH}")
     weights = {}
-    for name, shape in weight_shapes(width).items():
+    expected = empty_pose_network({FIRST: tensors[f"{phase}.{FIRST}"]})
+    for name, like in expected.state_dict(keep_vars=True).items():  # copies would take 0.1 s
         label, tensor = f"{phase}.{name}", tensors[f"{phase}.{name}"]
-        if tensor.shape != shape:
-            found = tuple(tensor.shape)
-            raise ValueError(f"{label} has shape {found} instead of {tuple(shape)}")
+        if tensor.shape != like.shape:
+            found, shape = tuple(tensor.shape), tuple(like.shape)
+            raise ValueError(f"{label} has shape {found} instead of {shape}")
         if tensor.dtype == torch.int8:
             steps = tensors[f"{label}{STEPS}"]
             if steps.shape != (len(tensor),) or not steps.is_floating_point() or tensor.ndim != 4:
@@ -197,11 +187,6 @@ def _ranges(about: Mapping[str, tuple[float, float]]) -> Ranges:
     if not all(-math.inf < low <= high < math.inf for low, high in limits.values()):
         raise ValueError("a range of activations is empty or not finite")
     return limits
-
-
-def _corners(window: Window) -> list[int]:
-    _, rows, columns = window
-    return [rows.start, rows.stop, columns.start, columns.stop]
 
 
 def _window(corners: list[int], image: Tensor) -> Window:

@@ -21,12 +21,7 @@ from torch import Tensor, nn
 from kneematch.devices import cpu_has_bfloat16
 from kneematch.errors import SettingsError
 from kneematch.films.files import write_file
-from kneematch.models.weights import (
-    builtin_file,
-    check_finite,
-    fold_batchnorm,
-    read_safetensors,
-)
+from kneematch.models.weights import builtin_file, check_finite, fold_batchnorm, read_safetensors
 
 FORMAT: Final = "kneematch-outline-network/1"
 CHANNELS: Final = (32, 48, 64, 96, 128)  # from half of the crop's resolution down
@@ -89,14 +84,14 @@ class OutlineNetwork(nn.Module):
 
 
 def _block(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, padding=1, bias=False),
-        nn.BatchNorm2d(outputs, momentum=0.02),
-        nn.ReLU(inplace=True),
-        nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
-        nn.BatchNorm2d(outputs, momentum=0.02),
-        nn.ReLU(inplace=True),
-    )
+    layers: list[nn.Module] = []
+    for channels in (inputs, outputs):
+        layers += [
+            nn.Conv2d(channels, outputs, 3, padding=1, bias=False),
+            nn.BatchNorm2d(outputs, momentum=0.02),
+            nn.ReLU(inplace=True),
+        ]
+    return nn.Sequential(*layers)
 
 
 def standardize(crops: Tensor) -> Tensor:
@@ -194,12 +189,7 @@ def load_network(path: str | os.PathLike[str] | None = None) -> OutlineNetwork:
         SettingsError: the file is missing, is no outline network, or holds unusable values.
     """
     path = path or builtin_network()
-    tensors, metadata = read_safetensors(path)
-    if metadata.get("format") != FORMAT:
-        raise SettingsError(
-            f"{path} is not an outline network of kneematch (format {metadata.get('format')!r} "
-            f"instead of {FORMAT!r})."
-        )
+    tensors, metadata = read_safetensors(path, FORMAT)
     try:
         network = OutlineNetwork(tuple(map(int, json.loads(metadata["about"])["channels"])))
         network.load_state_dict({name: tensor.float() for name, tensor in tensors.items()})

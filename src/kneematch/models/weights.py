@@ -13,10 +13,13 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from kneematch.errors import SettingsError
+from kneematch.paper.network import PoseNetwork
 
 LARGEST_LEVEL: Final = 127  # 8-bit weights lie between minus this and this
+FIRST: Final = "backbone.conv1.weight"  # its first axis is the width of a PoseNetwork
 
 Network = TypeVar("Network", bound=nn.Module)
+Weights = Mapping[str, Tensor]  # weights of a network, under its names
 
 
 def builtin_file(name: str) -> Path:
@@ -25,20 +28,26 @@ def builtin_file(name: str) -> Path:
 
 
 def read_safetensors(
-    path: str | os.PathLike[str], *, device: str = "cpu"
+    path: str | os.PathLike[str], file_format: str | None = None, *, device: str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tensors of a safetensors file, on a device, and its metadata.
 
     Raises:
-        SettingsError: the file is missing or damaged.
+        SettingsError: the file is missing, damaged, or of another format than that given.
     """
     try:
         # A device such as /dev/zero would be read without end.
         if Path(path).exists() and not Path(path).is_file():
             raise OSError("not a regular file")
         with safe_open(path, framework="pt", device=device) as file:
-            names = file.keys()
-            return {name: file.get_tensor(name) for name in names}, file.metadata() or {}
+            metadata = file.metadata() or {}
+            found, names = metadata.get("format"), file.keys()
+            if file_format not in (None, found):
+                raise SettingsError(
+                    f"{path} cannot be read by this version of kneematch: its format is {found!r} "
+                    f"instead of {file_format!r}."
+                )
+            return {name: file.get_tensor(name) for name in names}, metadata
     except FileNotFoundError as error:
         raise SettingsError(f"No such file: {path}") from error
     except (OSError, SafetensorError) as error:
@@ -58,8 +67,22 @@ def quantize_weights(weight: Tensor) -> tuple[Tensor, Tensor]:
     return weight.div(steps[:, None, None, None]).round_().to(torch.int8), steps
 
 
+def empty_pose_network(weights: Weights) -> PoseNetwork:
+    """Return a PoseNetwork on the meta device, of the width that weights have."""
+    with torch.device("meta"):
+        return PoseNetwork(len(weights[FIRST]))
+
+
+def network_from_weights(weights: Weights) -> PoseNetwork:
+    """Return a PoseNetwork with a copy of the given weights, in evaluation mode."""
+    network = empty_pose_network(weights).eval()
+    copies = {name: tensor.clone() for name, tensor in weights.items()}
+    network.load_state_dict(copies, assign=True)
+    return network
+
+
 @torch.no_grad()
-def load_for_inference(network: Network, weights: Mapping[str, Tensor]) -> Network:
+def load_for_inference(network: Network, weights: Weights) -> Network:
     """Give a network weights of any precision, in float32; fold BatchNorm, channels last."""
     network.load_state_dict({name: tensor.float() for name, tensor in weights.items()}, assign=True)
     fold_batchnorm(network.eval())

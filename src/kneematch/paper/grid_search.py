@@ -27,12 +27,7 @@ def grid_search(
 ) -> Tensor:
     """Return the poses (N, S, 4) of lowest energy on the way down from every start of the grid.
 
-    Args:
-        problem: the problem.
-        n_scales: N_s, the number of scales of the grid.
-        stride: r, the distance of neighbouring patches as a share of their size.
-        steps: steps of Adam from every start.
-        rate: learning rate of Adam.
+    The grid has N_s scales and the stride r; steps and rate are those of Adam from every start.
     """
     starts, best = grid_starts(problem, n_scales, stride), []
     for film in range(len(problem.images)):

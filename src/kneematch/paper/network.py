@@ -121,10 +121,8 @@ def network_input(images: Tensor, crop_poses: Tensor | None = None, aspect: floa
     """
     image_aspect = images.shape[-2] / images.shape[-1]
     if crop_poses is None:
-        crop_poses, aspect = (
-            images.new_tensor([1, 0, 0, 0]).expand(*images.shape[:2], 4),
-            image_aspect,
-        )
+        crop_poses = images.new_tensor([1, 0, 0, 0]).expand(*images.shape[:2], 4)
+        aspect = image_aspect
     matrices = pose_matrix(crop_poses, aspect, image_aspect).to(images)
     if images.shape[-1] < WIDE:
         return sample(images, matrices, INPUT)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from kneematch.paper.energy import Problem, Solution, lower_energy
 from kneematch.paper.pose import admissible_pose
-from kneematch.search.gauss_newton import Level, Quadratic, descend
-from kneematch.search.pyramid import pyramid
+from kneematch.search.gauss_newton import Level, Quadratic, descend, pyramid
 
 # Weight of the squared distance of the corners from the start, in widths of the template: 3 % of
 # the width cost as much energy as a tenth of the correlation.
@@ -30,13 +29,7 @@ def anchor(
     """Return a function that adds the cost of leaving a start to a model of the energy.
 
     The cost is the mean squared distance of the template's corners from where they are at the
-    start, to first order, times `prior_weight`.
-
-    Args:
-        start: (N, S, 4), poses.
-        template_aspect: height over width of the template, in pixels.
-        image_aspect: height over width of the images, in pixels.
-        prior_weight: weight of the squared distance, which is in widths of the template.
+    start (N, S, 4), in template widths, to first order, times `prior_weight`.
     """
     scale = start[..., 0]
     turn = torch.full_like(scale, 1 + template_aspect**2)  # squared distance of corner and centre

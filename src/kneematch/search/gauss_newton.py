@@ -7,7 +7,8 @@ a constant one): one Gram matrix per window.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import EllipsisType
 from typing import Final
 
 import torch
@@ -15,6 +16,8 @@ from torch import Tensor
 
 from kneematch.paper.energy import TINY, Problem, Term, symmetry_penalty
 from kneematch.paper.pose import MAX_ROTATION, SCALE_MIN, SCALE_RANGE
+from kneematch.paper.template import Template, Window
+from kneematch.sampling import resize
 
 DAMPING: Final = 1e-2  # at the start of a level
 DAMPING_DECREASE: Final = 0.3  # factor after a step that lowers the energy
@@ -52,6 +55,47 @@ class Quadratic:
         )
 
 
+def pyramid(problem: Problem, factors: tuple[int, ...]) -> dict[int, Problem]:
+    """Return the problem on images and templates that are each factor times smaller, by factor."""
+    height, width = problem.images.shape[-2:]
+    levels, terms = {}, problem.terms
+    for factor in sorted(set(factors)):
+        size = height // factor, width // factor
+        rows, columns = (max(round(side / factor), 1) for side in problem.template.size)
+        # Each image is made from the next larger one, so that its anti-aliasing filter is small.
+        smaller = []
+        for term, larger in zip(problem.terms, terms, strict=True):
+            images = larger.images
+            if images.shape[-2] > size[0]:
+                images = resize(images, size)
+            template = resize_template(term.template, (rows, columns))
+            smaller.append(replace(term, images=images, template=template))
+        terms = tuple(smaller)
+        levels[factor] = Problem(terms)
+    return levels
+
+
+def resize_template(template: Template, size: tuple[int, int]) -> Template:
+    """Resize a template to (height, width); its windows are rounded to pixels."""
+
+    def resized(span: slice, before: int, after: int) -> slice:
+        start = min(round(span.start * after / before), after - 2)
+        return slice(start, max(round(span.stop * after / before), start + 2))
+
+    def window(_: EllipsisType, *spans: slice) -> Window:
+        rows, columns = map(resized, spans, template.size, size)
+        return ..., rows, columns
+
+    local = template.local_contrast
+    return replace(
+        template,
+        image=resize(template.image, size),
+        local_contrast=None if local is None else resize(local, size),
+        red=window(*template.red),
+        green=window(*template.green),
+    )
+
+
 def descend(
     problem: Problem,
     theta: Tensor,
@@ -84,15 +128,9 @@ def clamp_pose(theta: Tensor, height_ratio: float, inside: float = 1.0) -> Tenso
     scale, centre_x, centre_y, rotation = theta.unbind(-1)
     scale = scale.clamp(SCALE_MIN / inside, SCALE_MIN + inside * SCALE_RANGE)
     reach_x, reach_y = inside * (1 - scale), inside * (1 - scale * height_ratio)
-    return torch.stack(
-        [
-            scale,
-            centre_x.clamp(-reach_x, reach_x),
-            centre_y.clamp(-reach_y, reach_y),
-            rotation.clamp(-inside * MAX_ROTATION, inside * MAX_ROTATION),
-        ],
-        dim=-1,
-    )
+    centre = centre_x.clamp(-reach_x, reach_x), centre_y.clamp(-reach_y, reach_y)
+    rotation = rotation.clamp(-inside * MAX_ROTATION, inside * MAX_ROTATION)
+    return torch.stack([scale, *centre, rotation], dim=-1)
 
 
 def step(here: Quadratic, damping: Tensor) -> Tensor:
@@ -106,36 +144,27 @@ def step(here: Quadratic, damping: Tensor) -> Tensor:
 
 def linearize(problem: Problem, theta: Tensor, softness: float) -> Quadratic:
     """Return the model of the energy at poses (N, S, 4), with a soft maximum over both windows."""
-    costs = [_one_sided(term, theta, softness) for term in problem.terms]
-    value, gradient, matrix = (
-        sum(
-            term.weight * getattr(cost, part)
-            for term, cost in zip(problem.terms, costs, strict=True)
-        )
-        for part in ("value", "gradient", "matrix")
-    )
+    value = gradient = matrix = theta.new_zeros(())
+    for term in problem.terms:
+        cost = _one_sided(term, theta, softness)
+        value = value + term.weight * cost.value
+        gradient = gradient + term.weight * cost.gradient
+        matrix = matrix + term.weight * cost.matrix
     chain = _affine_from_pose(theta, problem.template.aspect, problem.image_aspect)
     gradient = (gradient[..., None, :] @ chain)[..., 0, :]  # (N, S, 4)
     n, sides = theta.shape[:2]
     blocks = theta.new_zeros(n, sides, 4, sides, 4)
     blocks.diagonal(dim1=1, dim2=3).copy_((chain.mT @ matrix @ chain).permute(0, 2, 3, 1))
+    value, gradient = value.sum(-1), gradient.flatten(1)
     matrix = blocks.reshape(n, 4 * sides, 4 * sides)
-    return _add_symmetry(Quadratic(value.sum(-1), gradient.flatten(1), matrix), theta)
-
-
-def _add_symmetry(model: Quadratic, theta: Tensor) -> Quadratic:
-    """Add the symmetry penalty, which is quadratic, at poses (N, S, 4)."""
-    if theta.shape[1] == 1:
-        return model
-    weight = theta.new_zeros(4, 4)
-    weight.diagonal()[::2].fill_(2)  # scale and height
+    if sides == 1:
+        return Quadratic(value, gradient, matrix)
+    weight = theta.new_zeros(4, 4)  # the symmetry penalty is quadratic
+    weight.diagonal()[::2].fill_(2)  # in scale and height
     signs = 2 * torch.eye(2, dtype=theta.dtype, device=theta.device) - 1
     hessian = torch.kron(signs, weight)  # (8, 8)
-    return Quadratic(
-        model.value + symmetry_penalty(theta),
-        model.gradient + theta.flatten(1) @ hessian,
-        model.matrix + hessian,
-    )
+    gradient = gradient + theta.flatten(1) @ hessian
+    return Quadratic(value + symmetry_penalty(theta), gradient, matrix + hessian)
 
 
 def _one_sided(term: Term, theta: Tensor, softness: float) -> Quadratic:

@@ -12,8 +12,7 @@ from torch import Tensor
 from kneematch.errors import SettingsError
 from kneematch.films.files import content_hash
 from kneematch.models.model_file import Model, builtin_model, load_model
-from kneematch.models.pose_network import network_from_weights
-from kneematch.models.weights import read_safetensors
+from kneematch.models.weights import network_from_weights, read_safetensors
 from kneematch.paper.algorithm2 import Networks
 from kneematch.paper.network import PoseNetwork
 from kneematch.training.checkpoint import load_dict

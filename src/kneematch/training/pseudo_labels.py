@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kneematch.models.model_file import Model
-from kneematch.models.pose_jitter import (
+from kneematch.models.two_stage import (
     PoseJitter,
+    TwoStageNetworks,
     corner_distance,
     crop_pose_from,
     jitter_pose,
+    transfer_template,
 )
-from kneematch.models.template_transfer import transfer_template
-from kneematch.models.two_stage import TwoStageNetworks
 from kneematch.paper.algorithm1 import Loss, PhaseData, PhaseState
 from kneematch.paper.energy import Problem
 from kneematch.paper.network import INPUT, Network, network_input

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from kneematch.models.cpu_inference import Ranges, measured_ranges
-from kneematch.models.pose_jitter import NARROW_JITTER, WIDE_JITTER
-from kneematch.models.two_stage import TwoStageNetworks
+from kneematch.models.two_stage import NARROW_JITTER, WIDE_JITTER, TwoStageNetworks
 from kneematch.paper.algorithm1 import (
     Hyperparameters,
     Loss,
