@@ -11,50 +11,39 @@ from pathlib import Path
 import nbformat
 import pytest
 import yaml
-from kneematch.run.results import ARTIFACTS
 from nbclient import NotebookClient
 
 import kneematch
 from kneematch.evaluation.labels import LABEL_COLUMNS
 from kneematch.knee import measure, quality
-from kneematch.run import decisions as log
-from kneematch.run.outputs import measurements
-from kneematch.run.outputs.tables import COLUMNS, CROP_COLUMNS
-from kneephantoms.config import SynthConfig
-from kneephantoms.dataset import synthesize
+from kneematch.run import decisions
+from kneematch.run.outputs import measurements, tables, write
+from kneephantoms import SynthConfig, synthesize
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-TEXTS = [*DOCS.rglob("*.md"), ROOT / "README.md"]
 
 
-def built(folder: Path, config: Path) -> subprocess.CompletedProcess[str]:
-    """Build the site strictly, without running the notebook, which another test does."""
-    return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", config, "-d", folder],
-        env=os.environ | {"KNEEMATCH_RUN_NOTEBOOK": "false", "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def text(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def names(page: str) -> set[str]:
+    """Return what a page names as code."""
+    return set(re.findall(r"`([\w.]+)`", text(page)))
 
 
 def test_site_builds_without_a_warning_and_has_the_generated_parts(tmp_path: Path) -> None:
-    done = built(tmp_path / "site", ROOT / "mkdocs.yml")
-    assert done.returncode == 0, done.stderr[-3000:]
-    commands = (tmp_path / "site" / "reference" / "commands.html").read_text("utf-8")
-    assert "--crop-spacing" in commands
-    assert 'id="import-template"' in commands
-    python = (tmp_path / "site" / "reference" / "python.html").read_text("utf-8")
-    for name in set(kneematch.__all__) - {"__version__"}:
-        assert f'id="kneematch.{name}"' in python
-    pages = list((tmp_path / "site").rglob("*.html"))
-    assert len(pages) > 15
-    for page in pages:  # nothing is loaded from other servers
-        loaded = re.findall(
-            r'<(?:script|img|link)[^>]+(?:src|href)="(https?://[^"]+)', page.read_text()
-        )
-        assert [url for url in loaded if "kneematch.example" not in url] == [], page.name
+    settings = os.environ | {"KNEEMATCH_RUN_NOTEBOOK": "false", "NO_MKDOCS_2_WARNING": "1"}
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", tmp_path]
+    subprocess.run(build, cwd=ROOT, env=settings, check=True)
+    commands = (tmp_path / "reference" / "commands.html").read_text("utf-8")
+    assert all(part in commands for part in ("--crop-spacing", 'id="import-template"'))
+    python = (tmp_path / "reference" / "python.html").read_text("utf-8")
+    assert all(f'id="kneematch.{name}"' in python for name in kneematch.__all__ if name[0] != "_")
+    for page in tmp_path.rglob("*.html"):  # nothing is loaded from other servers
+        loaded = r'<(?:script|img|link)[^>]+(?:src|href)="(https?://[^"]+)'
+        assert all("kneematch.example" in url for url in re.findall(loaded, page.read_text()))
 
 
 def test_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,13 +52,8 @@ def test_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.Mo
     assert all(not cell.get("outputs") for cell in notebook.cells)  # they would go out of date
     client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
-    pictures = [
-        output
-        for cell in notebook.cells
-        for output in cell.get("outputs", [])
-        if "image/png" in output.get("data", {})
-    ]
-    assert len(pictures) == 3
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) == 3
     assert len(list(tmp_path.glob("*/found/crops/*.png"))) == 12
     assert len(list(tmp_path.glob("*/compared/evaluation.md"))) == 1
 
@@ -82,45 +66,34 @@ def test_examples_of_the_python_page_run(tmp_path: Path, monkeypatch: pytest.Mon
     assert failed == 0
 
 
-def test_columns_of_every_table_are_described(tmp_path: Path) -> None:
-    outputs = (DOCS / "outputs.md").read_text("utf-8")
-    named = set(re.findall(r"`(\w+)`", outputs))
+def test_columns_and_files_are_described(tmp_path: Path) -> None:
     crop_map = {"xx", "xy", "x0", "yx", "yy", "y0"}  # described by their formula
     corners = {f"{axis}{k}_px" for axis in "xy" for k in (1, 2)}  # between the first and the last
-    assert {*COLUMNS, *CROP_COLUMNS} - crop_map - corners <= named
-    assert crop_map <= set(re.findall(r"\w+", outputs))
-
-    inputs = set(re.findall(r"`(\w+)`", (DOCS / "reference" / "inputs.md").read_text("utf-8")))
-    assert {*LABEL_COLUMNS, "flag", "source"} <= inputs
-
+    columns = {*tables.COLUMNS, *tables.CROP_COLUMNS} - crop_map - corners
+    assert columns | {write.ARTIFACTS} <= names("docs/outputs.md")
+    assert {*write.RESULT_FILES} <= names("docs/outputs.md") | names("docs/measures.md")
+    assert crop_map <= set(re.findall(r"\w+", text("docs/outputs.md")))
+    assert {*LABEL_COLUMNS, "flag", "source"} <= names("docs/reference/inputs.md")
+    assert f"Columns: `{', '.join(decisions.COLUMNS)}`" in text("docs/web.md")
     made = synthesize(tmp_path, SynthConfig(count=1, size=(400, 320), workers=0))
     with made.truth.open(encoding="utf-8") as file:
-        columns = file.readline().strip().split(",")
-    card = (DOCS / "data-card.md").read_text("utf-8")
-    described = set(re.findall(r"`([\w.]+)`", card))
-    assert set(columns) <= described
+        assert set(file.readline().strip().split(",")) <= names("docs/data-card.md")
 
 
 def test_columns_of_measurements_are_described() -> None:
-    text = (DOCS / "measures.md").read_text("utf-8")
-    named = set(re.findall(r"`([\w.]+)`", text))
-    patterns = [name.replace("...", r"\w+") for name in named]
-    for first, last in re.findall(r"`(jsw_x\d+)_pct` to `(jsw_x\d+)_pct`", text):
+    patterns = [name.replace("...", r"\w+") for name in names("docs/measures.md")]
+    ranges = r"`(jsw_x\d+)_pct` to `(jsw_x\d+)_pct`"
+    for first, last in re.findall(ranges, text("docs/measures.md")):
         patterns += [f"{name}_pct" for name in measure.UNITS if first <= name <= last]
     for column in measurements.COLUMNS:
         assert any(re.fullmatch(pattern, column) for pattern in patterns), column
 
 
-def test_columns_of_reviews_are_described() -> None:
-    assert f"Columns: `{', '.join(log.COLUMNS)}`" in (DOCS / "web.md").read_text("utf-8")
-    assert f"`{ARTIFACTS}`" in (DOCS / "outputs.md").read_text("utf-8")
-
-
 def test_reasons_to_review_are_described() -> None:
-    outputs = (DOCS / "outputs.md").read_text("utf-8")
-    for name in ("ATYPICAL", "NO_KNEE", "DISAGREE", "SIDES_DIFFER", "CUT", "METAL", "NEGATIVE"):
-        assert f"`{getattr(quality, name)}`" in outputs
-    for reason in (quality.WRONG_TAG, measure.CROSSING, measure.UNCLEAR, measure.WRONG_SIZE):
+    outputs = text("docs/outputs.md")
+    reasons = ("ATYPICAL", "NO_KNEE", "DISAGREE", "SIDES_DIFFER", "CUT", "METAL", "NEGATIVE")
+    others = (quality.WRONG_TAG, measure.CROSSING, measure.UNCLEAR, measure.WRONG_SIZE)
+    for reason in (*(getattr(quality, name) for name in reasons), *others):
         assert f"`{reason}`" in outputs
     assert f"more than {quality.MAX_SCALE_DIFFERENCE:.0%}".replace("%", " %") in outputs
     assert f"more than {quality.MAX_HEIGHT_DIFFERENCE} of an area's width" in outputs
@@ -128,23 +101,16 @@ def test_reasons_to_review_are_described() -> None:
 
 def test_version_is_the_same_everywhere() -> None:
     version = kneematch.__version__
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    assert "version" in project["dynamic"]
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text("utf-8"))
-    assert citation["version"] == version
-    assert re.search(
-        rf"^## {re.escape(version)} ", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M
-    )
-    for page in TEXTS:
-        wheels = set(re.findall(r"kneematch-(\d+\.\d+\.\d+)-py3", page.read_text("utf-8")))
-        assert wheels <= {version}, page
+    assert "version" in tomllib.loads(text("pyproject.toml"))["project"]["dynamic"]
+    assert yaml.safe_load(text("CITATION.cff"))["version"] == version
+    assert re.search(rf"^## {re.escape(version)} ", text("CHANGELOG.md"), re.M)
+    for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        assert {*re.findall(r"kneematch-([\d.]+)-py3", page.read_text("utf-8"))} <= {version}, page
 
 
 def test_issue_templates_ask_for_the_installation_and_never_for_films() -> None:
-    folder = ROOT / ".github" / "ISSUE_TEMPLATE"
     for name in ("bug.yml", "accuracy.yml"):
-        text = (folder / name).read_text("utf-8")
-        assert "kneematch info --json" in text
-        assert "Never attach films" in text
-    for path in folder.glob("*.yml"):
-        assert yaml.safe_load(path.read_text("utf-8"))
+        template = text(f".github/ISSUE_TEMPLATE/{name}")
+        assert yaml.safe_load(template)
+        assert "kneematch info --json" in template
+        assert "Never attach films" in template
