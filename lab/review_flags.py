@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from films import (
     Case,
     benchmark_parser,
+    find_knees,
     iou,
     labelled_cases,
     phantom_case,
@@ -87,9 +88,8 @@ def judge(cases: Iterable[Case], detector: Detector) -> Judged:
     """
     judged = []
     for case in cases:
-        (result,) = detector.detect_each([case.film])
         metal = case.metal or (False,) * len(case.margins)
-        for knee in result.detections:
+        for knee in find_knees(detector, case.film):
             overlaps = [iou(knee, ends) for ends in case.margins]
             best = int(np.argmax(overlaps)) if any(overlaps) else None
             if best is None or (case.scored[best] and not metal[best]):
@@ -114,7 +114,7 @@ def without_knees(seeds: range, detectors: dict[str, Detector]) -> Iterator[list
     }
     for name, films in kinds.items():
         for method, detector in detectors.items():
-            found = [result.detections for result in detector.detect_each(films)]
+            found = [find_knees(detector, film) for film in films]
             none = sum(not knees for knees in found)
             flagged = sum(any(knee.needs_review for knee in knees) for knees in found)
             numbers = len(films), none, flagged, len(films) - none - flagged

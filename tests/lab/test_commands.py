@@ -27,13 +27,6 @@ def checked(script: str, *arguments: str | Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("path", sorted(LAB.rglob("*.py")), ids=lambda path: path.stem)
-def test_commands_say_what_they_print(path: Path) -> None:
-    text = path.read_text("utf-8")
-    if "argparse" in text and "__main__" in text:
-        assert f"python {path.relative_to(LAB.parent)}" in text
-
-
 def write_run(folder: Path, *rows: tuple[str, ...], failed: tuple[str, ...] = ()) -> Path:
     """Write the tables of a run."""
     folder.mkdir()
@@ -89,6 +82,10 @@ def test_measure_compares_phantoms_with_their_outlines() -> None:
 def test_code_size_counts_lines_and_files() -> None:
     printed = checked("code_size.py", LAB, "--no-trace")
     assert f"| files | {len(list(LAB.rglob('*.py')))} |" in printed
+
+
+def test_soak_fills_a_database() -> None:
+    assert "130 films, 260 knees" in checked("soak.py", "--database", "--films", "130")
 
 
 def test_scaling_times_a_run(tmp_path: Path) -> None:
