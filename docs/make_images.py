@@ -7,8 +7,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
-from kneematch.knee.joint_space import COMPARTMENTS, FIXED
 from kneematch.knee.landmarks import landmarks
+from kneematch.knee.measure import COMPARTMENTS, FIXED
 from kneematch.knee.outlines import Array
 from kneematch.knee.overlay import draw_detections
 from kneematch.run.outputs.contact_sheet import CELL_PX, contact_sheet, draw_split

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from films import radiograph, table
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
-from kneematch.knee.joint_space import COMPARTMENTS, FIXED, minimum_width, widths_at
-from kneematch.knee.measure import ANGLE, UNITS, measure_outlines
+from kneematch.knee import measure
+from kneematch.knee.measure import ANGLE, COMPARTMENTS, FIXED, UNITS, measure_outlines
 from kneematch.knee.measuring import find_outlines, outline_network
 from kneematch.knee.outlines import Outlines
 from kneematch.models.outlines import JOINT_FRAME, OutlineNetwork
@@ -113,9 +113,9 @@ def score_crops(crops: list[DrawnKnee], network: OutlineNetwork) -> dict[str, Ar
         both = (crop.outlines, found)
         mask, drawn = mask_of_outlines(found, (height, width)), drawn_mask(crop)
         scores["dice"].append(2 * (mask & drawn).sum() / (mask.sum() + drawn.sum()))
-        scores["widths"].append([widths_at(each, np.array(FIXED)) for each in both])
+        scores["widths"].append([measure.widths_at(each, np.array(FIXED)) for each in both])
         scores["minimum"].append(
-            [[minimum_width(each, name) for name in COMPARTMENTS] for each in both]
+            [[measure.minimum_width(each, name) for name in COMPARTMENTS] for each in both]
         )
         scores["sd"].append(
             [measure_outlines(found)[f"jsw_x{round(1000 * x):03d}"].sd or np.nan for x in FIXED]

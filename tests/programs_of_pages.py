@@ -98,7 +98,7 @@ def save_template(film: Path, out: Path) -> None:
     """Save what a user of the page would who accepts the boxes that are drawn already."""
     from kneematch.films.annotation import save_annotation
     from kneematch.films.read import read
-    from kneematch.web.drawing import SplitFilm, initial_annotation
+    from kneematch.web.annotation_session import SplitFilm, initial_annotation
 
     save_annotation(initial_annotation(SplitFilm.from_film(film, read(film)), out)[0], out)
 

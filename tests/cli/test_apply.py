@@ -1,6 +1,7 @@
 """`kneematch apply`, and its errors."""
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from PIL import Image
 
 from kneematch.cli.main import main
 from kneematch.films.read import read
-from kneematch.run.decisions import Area, Decision, ReviewLog
+from kneematch.knee.decision import Area, Decision
+from kneematch.run.database import Run
 from tables import read_table
 
 
@@ -46,39 +48,40 @@ def test_apply_finds_relative_films_in_root_and_removes_what_was_rejected(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     left, right = read_table(run / "detections.csv")
-    log = ReviewLog(run / "review.csv")
-    log.add(Decision("film.jpg", "left", "rejected", area(left)))
     moved = replace(area(right), centre_x_px=area(right).centre_x_px + 5)
-    log.add(Decision("film.jpg", "right", "corrected", moved))
-    log.close()
+    with Run(run) as database:
+        database.decide(1, "left", Decision("rejected", area(left)))
+        database.decide(1, "right", Decision("corrected", moved))
     before = {path.name: path.read_bytes() for path in (run / "crops").iterdir()}
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     assert main(["apply", str(run), "--root", str(archive), "--workers", "0"]) == 0
     printed = capsys.readouterr()
     assert "detections.csv: 0 accepted, 1 rejected, 1 corrected, 0 to review" in printed.out
-    assert "1 of 1 films with knees are not DICOM" in printed.err
+    assert "Exported 0 of 1 films; the other 1 are not DICOM." in printed.err
     (crop,) = (run / "crops").iterdir()
     assert crop.name.endswith("-right.png")
     assert crop.read_bytes() != before[crop.name]
     first, second = read_table(run / "detections.csv")
     assert (first["decision"], second["decision"]) == ("rejected", "corrected")
-    log = ReviewLog(run / "review.csv")
-    assert log.undo() is not None
-    assert log.undo() is not None
-    log.close()
+    shutil.copy(run / "review.csv", tmp_path / "review.csv")
+    with Run(run) as database:
+        assert database.revoke() is not None
+        assert database.revoke() is not None
     assert main(["apply", str(run), "--root", str(archive), "--quiet"]) == 0
     assert {path.name: path.read_bytes() for path in (run / "crops").iterdir()} == before
     assert not (run / "detections.original.csv").exists()
     assert read_table(run / "detections.csv") == [left, right]
+    again = ["--decisions", str(tmp_path / "review.csv"), "--root", str(archive), "--quiet"]
+    assert main(["apply", str(run), *again]) == 0
+    assert read_table(run / "detections.csv") == [first, second]
 
 
 def test_apply_reports_a_film_that_is_gone(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = ReviewLog(run / "review.csv")
-    log.add(Decision("film.jpg", "right", "corrected", Area(200, 200, 150, 0)))
-    log.close()
+    with Run(run) as database:
+        database.decide(1, "right", Decision("corrected", Area(200, 200, 150, 0)))
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     assert main(["apply", str(run), "--quiet", "--workers", "0"]) == 1
@@ -86,14 +89,21 @@ def test_apply_reports_a_film_that_is_gone(
     assert read_table(run / "detections.csv")[1]["decision"] == "corrected"
 
 
-@pytest.mark.parametrize("folder", ["missing", ".", "empty"])
-def test_apply_reports_errors_in_one_line(
-    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["apply", "review"])
+@pytest.mark.parametrize("folder", ["missing", ".", "earlier"])
+def test_apply_and_review_report_a_folder_without_a_run_in_one_line(
+    command: str,
+    folder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    assert main(["apply", folder]) == 2
+    (tmp_path / "earlier").mkdir()
+    (tmp_path / "earlier" / "journal.jsonl").write_text('{"format": "kneematch-journal/2"}\n')
+    assert main([command, folder]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith("kneematch: ")
     assert printed.err.count("\n") == 1
-    assert os.listdir(tmp_path) == ["empty"]  # noqa: PTH208
+    assert ("earlier version" in printed.err) == (folder == "earlier")
+    assert os.listdir(tmp_path) == ["earlier"]  # noqa: PTH208

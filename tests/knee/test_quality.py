@@ -2,18 +2,18 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from kneematch.knee.loading import load
+from kneematch.paper.problem import make_problem
 from torch import Tensor
 
-from kneematch.errors import NoFrontalKnee
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import knee_images
-from kneematch.knee.preparation import Preparation, prepare
+from kneematch.knee.preparation import Preparation, PreparedFilm, PreparedKnee, prepare
 from kneematch.knee.quality import (
     ATYPICAL,
     CERTAIN_MISMATCH,
@@ -23,6 +23,7 @@ from kneematch.knee.quality import (
     NEGATIVE,
     NO_KNEE,
     SIDES_DIFFER,
+    WRONG_SPACING,
     WRONG_TAG,
     Quality,
     cut_by_edge,
@@ -30,15 +31,28 @@ from kneematch.knee.quality import (
     measure_quality,
     sides_differ,
 )
-from kneematch.sampling import rectangle_to_film
-from kneematch.search.robust_energy import robust_problem
+from kneematch.knee.sides import Laterality
+from kneematch.models.locator import KneeLocation
+from kneematch.paper.pose import pose_from_vector
+from kneematch.sampling import View, rectangle_to_film
 from kneephantoms import phantom
 from phantom_films import radiograph
+
+UNLOCATED = PreparedKnee(False, Laterality())
+IMAGES = View(torch.zeros(1, 4, 4), torch.eye(3)[None].double())
+FILM = PreparedFilm(IMAGES, (UNLOCATED,), (0, 0, 600, 600), 0.3, tagged=False)
+ORDINARY = radiograph(phantom(22, size=(600, 720)))
+NOISE = Radiograph(np.random.default_rng(0).random((600, 720), dtype=np.float32))
 
 
 @pytest.fixture(scope="module")
 def detector() -> Detector:
     return Detector.load()
+
+
+def located(score: float, *, metal: bool = False, turns: int = 0) -> PreparedKnee:
+    location = KneeLocation(300.0, 300.0, 250.0, 0.0, False, turns, score)
+    return PreparedKnee(False, Laterality(), location, metal)
 
 
 def quality(*, neural: bool = True, **changed: float) -> Quality:
@@ -50,69 +64,68 @@ def quality(*, neural: bool = True, **changed: float) -> Quality:
         "network_distance": 0.01,
         "brightness": 0.1,
     }
-    arrays = {name: np.array([[value]]) for name, value in (good | changed).items()}
-    return Quality(energy=np.array([0.1]), neural=neural, **arrays)
+    arrays = {name: np.array([value]) for name, value in (good | changed).items()}
+    return Quality(energy=np.array(0.1), neural=neural, **arrays)
 
 
-def test_review_is_empty_without_a_doubt() -> None:
-    assert quality().review(0, 0) == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"loss": 0.6}, ATYPICAL),
-        ({"mismatch": 0.8}, NO_KNEE),
-        ({"mismatch": math.nan}, NO_KNEE),
-        ({"mismatch": 0.6}, ATYPICAL),
-        ({"network_distance": 0.2}, ATYPICAL),
-        ({"brightness": 0.9}, METAL),
-    ],
-)
-def test_review_names_each_doubt(changed: dict[str, float], reason: str) -> None:
-    assert quality(**changed).review(0, 0) == ("yes", reason)
-
-
-def test_review_names_a_search_that_disagrees_with_the_network() -> None:
-    far, near = (quality(neural=False, network_distance=value) for value in (0.2, 0.06))
-    assert far.review(0, 0) == ("yes", DISAGREE)
-    assert near.review(0, 0) == ("", "")
-
-
-def test_review_lists_all_reasons_and_a_negative_only_as_a_note() -> None:
-    assert quality(negative=True).review(0, 0) == ("", NEGATIVE)
-    review, reason = quality(loss=0.6, negative=True).review(0, 0, cut=True)
-    assert review == "yes"
-    assert reason.split("; ") == [ATYPICAL, CUT, NEGATIVE]
-
-
-def test_review_calls_a_tag_wrong_only_where_there_is_one() -> None:
-    assert quality(negative=True).review(0, 0, tagged=True) == ("", WRONG_TAG)
-
-
-def test_review_believes_the_locator_about_unusual_knees() -> None:
-    unusual = quality(mismatch=0.6, loss=0.6)
-    assert unusual.review(0, 0) == ("yes", ATYPICAL)
-    assert unusual.review(0, 0, score=0.9, metal=False) == ("", "")
-    assert unusual.review(0, 0, score=0.3, metal=False) == ("yes", ATYPICAL)
-    far = quality(network_distance=0.2)
-    assert far.review(0, 0, score=0.9, metal=False) == ("yes", ATYPICAL)
+def reasons(
+    measured: Quality, knee: PreparedKnee = UNLOCATED, film: PreparedFilm = FILM, **flags: bool
+) -> tuple[str, ...]:
+    """The reasons for review of an area; asserts that there are none without a review."""
+    flagged, found = measured.review(0, knee, film, **({"is_cut": False, "uneven": False} | flags))
+    assert flagged == bool(set(found) - {NEGATIVE, WRONG_TAG})
+    return found
 
 
 @pytest.mark.parametrize(
-    ("mismatch", "distance", "reason"),
+    ("changed", "expected"),
     [
-        (0.6, 0.04, ""),
-        (0.85, 0.01, ""),
-        (0.85, 0.04, ATYPICAL),
-        (0.97, 0.01, NO_KNEE),
+        ({}, ()),
+        ({"neural": False, "network_distance": 0.2}, (DISAGREE,)),
+        ({"neural": False, "network_distance": 0.06}, ()),
+        ({"loss": 0.6}, (ATYPICAL,)),
+        ({"mismatch": 0.8}, (NO_KNEE,)),
+        ({"mismatch": math.nan}, (NO_KNEE,)),
+        ({"mismatch": 0.6}, (ATYPICAL,)),
+        ({"network_distance": 0.2}, (ATYPICAL,)),
+        ({"brightness": 0.9}, (METAL,)),
+        ({"negative": True}, (NEGATIVE,)),
     ],
 )
-def test_review_wants_the_network_to_agree_the_more_the_worse_the_match(
-    mismatch: float, distance: float, reason: str
+def test_review_names_each_doubt(changed: dict[str, Any], expected: tuple[str, ...]) -> None:
+    assert reasons(quality(**changed)) == expected
+
+
+def test_review_lists_reasons_and_notes() -> None:
+    found = reasons(quality(loss=0.6, negative=True), is_cut=True, uneven=True)
+    assert found == (ATYPICAL, SIDES_DIFFER, CUT, NEGATIVE)
+    assert reasons(quality(negative=True), film=replace(FILM, tagged=True)) == (WRONG_TAG,)
+    known = replace(UNLOCATED, laterality=Laterality("R", "user", "sides disagree (user)"))
+    assert reasons(quality(), known) == ("sides disagree (user)",)
+    assert reasons(quality(), located(0.9), replace(FILM, mm_per_px=3.0)) == (WRONG_SPACING,)
+    assert reasons(quality(), located(0.9, metal=True)) == (METAL,)
+    assert reasons(quality(brightness=0.9), located(0.9)) == ()
+    note = quality().review(0, located(0.9, turns=2), FILM, is_cut=False, uneven=False)
+    assert note == (False, ("film turned by 180 degrees",))
+
+
+@pytest.mark.parametrize(
+    ("score", "mismatch", "distance", "expected"),
+    [
+        (0.9, 0.6, 0.01, ()),  # the locator is believed about unusual knees
+        (0.3, 0.6, 0.01, (ATYPICAL,)),
+        (0.9, 0.2, 0.2, (ATYPICAL,)),
+        (0.9, 0.6, 0.04, ()),
+        (0.9, 0.85, 0.01, ()),
+        (0.9, 0.85, 0.04, (ATYPICAL,)),  # the worse the match, the more must the network agree
+        (0.9, 0.97, 0.01, (NO_KNEE,)),
+    ],
+)
+def test_review_of_located_knees(
+    score: float, mismatch: float, distance: float, expected: tuple[str, ...]
 ) -> None:
-    knee = quality(mismatch=mismatch, network_distance=distance)
-    assert knee.review(0, 0, score=0.9, metal=False)[1] == reason
+    measured = quality(mismatch=mismatch, network_distance=distance, loss=0.6)
+    assert reasons(measured, located(score)) == expected
 
 
 @pytest.mark.parametrize(
@@ -130,30 +143,14 @@ def test_is_knee_doubts_what_the_locator_is_not_certain_of(
     score: float | None, mismatch: float, distance: float, expected: bool
 ) -> None:
     knee = quality(mismatch=mismatch, network_distance=distance)
-    assert knee.is_knee(0, 0, score) == expected
+    assert knee.is_knee(0, score) == expected
 
 
-def test_review_believes_what_is_known_about_metal() -> None:
-    assert quality().review(0, 0, metal=True) == ("yes", METAL)
-    assert quality(brightness=0.9).review(0, 0, metal=False) == ("", "")
-
-
-def test_review_names_knees_that_differ() -> None:
-    assert quality().review(0, 0, uneven=True) == ("yes", SIDES_DIFFER)
-
-
-def test_expected_error_grows_with_the_mismatch() -> None:
-    low, high = (
-        quality(mismatch=value, network_distance=0.0).expected_error(0, 0) for value in (0.1, 0.6)
-    )
+def test_expected_error_grows_with_mismatch_and_distance() -> None:
+    low, high = (quality(mismatch=m, network_distance=0.0).expected_error(0) for m in (0.1, 0.6))
     assert 0 < low < high
-
-
-def test_expected_error_of_a_bad_match_is_known_from_the_network() -> None:
-    near, far = (
-        quality(mismatch=0.9, network_distance=value).expected_error(0, 0) for value in (0.0, 0.05)
-    )
-    unknown = replace(quality(mismatch=0.9), network_distance=None).expected_error(0, 0)
+    near, far = (quality(mismatch=0.9, network_distance=d).expected_error(0) for d in (0.0, 0.05))
+    unknown = replace(quality(mismatch=0.9), network_distance=None).expected_error(0)
     assert near < far < unknown
 
 
@@ -169,9 +166,9 @@ def test_sides_differ_compares_size_and_height(
     other: tuple[float, float, float, float], differ: bool
 ) -> None:
     boxes = [rectangle_to_film(0, 0, 100, 100, mirrored=True), rectangle_to_film(*other)]
-    assert sides_differ(torch.stack(boxes)[None].numpy()).tolist() == [differ]
     turn = np.array([[0, -1, 300], [1, 0, 0], [0, 0, 1.0]])
-    assert sides_differ((turn @ torch.stack(boxes).numpy())[None]).tolist() == [differ]
+    for matrix in (np.eye(3), turn):
+        assert sides_differ((matrix @ torch.stack(boxes).numpy())[None]).tolist() == [differ]
 
 
 def test_cut_by_edge_is_true_when_the_inner_part_leaves_the_film() -> None:
@@ -186,13 +183,32 @@ def test_exposed_field_leaves_even_borders_out() -> None:
     film = np.zeros((120, 200), np.float32)
     assert exposed_field(film) == (0, 0, 200, 120)
     film[16:100, 40:180] = np.random.default_rng(0).random((84, 140))
-    assert exposed_field(film) == (40, 16, 180, 100)
-    assert exposed_field(1 - film) == (40, 16, 180, 100)
-    stripes = np.tile(np.linspace(0, 1, 200, dtype=np.float32), (120, 1))
-    assert exposed_field(stripes) == (0, 0, 200, 120)
     faint = 0.01 * film  # most of the range is taken by a letter
     faint[20:24, 60:64] = 1
-    assert exposed_field(faint) == (40, 16, 180, 100)
+    for shown in (film, 1 - film, faint):
+        assert exposed_field(shown) == (40, 16, 180, 100)
+    stripes = np.tile(np.linspace(0, 1, 200, dtype=np.float32), (120, 1))
+    assert exposed_field(stripes) == (0, 0, 200, 120)
+
+
+def test_measure_quality_checks_only_films_whose_match_is_doubtful() -> None:
+    detector = Detector.load(method="neural+sharpen")
+    checked: list[int] = []
+
+    def check(halves: Tensor, theta: Tensor) -> Tensor:
+        checked.append(len(halves))
+        return torch.full(theta.shape[:2], 0.3)
+
+    films = prepare([radiograph(phantom(6, size=(600, 720))), NOISE], Preparation(locate=False))
+    halves = torch.stack([film.images.pixels for film in films if isinstance(film, PreparedFilm)])
+    posed = make_problem(halves, detector.template)
+    theta = pose_from_vector(detector.solver(posed), posed.height_ratio)
+    found = measure_quality(posed, theta, check, neural=True)  # type: ignore[arg-type]
+    assert found.mismatch[0].max() < CERTAIN_MISMATCH < found.mismatch[1].max()
+    assert found.network_distance is not None
+    assert found.network_distance.tolist() == [[0.0, 0.0], pytest.approx([0.3, 0.3])]
+    measure_quality(posed, theta, check, neural=False)  # type: ignore[arg-type]
+    assert checked == [1, 2]
 
 
 def test_detector_flags_a_joint_that_was_collimated_away(detector: Detector) -> None:
@@ -205,65 +221,34 @@ def test_detector_flags_a_joint_that_was_collimated_away(detector: Detector) -> 
 
 
 def test_detector_flags_noise_and_not_phantoms(detector: Detector) -> None:
-    film = radiograph(phantom(22, size=(600, 720)))
-    assert [knee.review for knee in detector.detect(film)] == ["", ""]
-    noise = np.random.default_rng(0).random((600, 720), dtype=np.float32)
-    with pytest.raises(NoFrontalKnee):
-        detector.detect(Radiograph(pixels=noise))
-    halves = Detector.load(method="neural+sharpen").detect(Radiograph(pixels=noise))
-    assert [knee.review for knee in halves] == ["yes", "yes"]
-    assert all(knee.reason.split("; ")[0] == NO_KNEE for knee in halves)
+    assert [knee.reasons for knee in detector.detect(ORDINARY)] == [(), ()]
+    for knee in Detector.load(method="neural+sharpen").detect(NOISE):
+        assert knee.review_reasons[0] == NO_KNEE
 
 
-def test_detector_notes_a_negative(detector: Detector) -> None:
-    film = radiograph(phantom(22, size=(600, 720)))
-    for knee in detector.detect(replace(film, pixels=1 - film.pixels)):
-        assert knee.polarity == "negative"
-        assert WRONG_TAG in knee.reason
-
-
-def test_detector_finds_and_notes_an_upside_down_film(detector: Detector) -> None:
-    film = radiograph(phantom(22, size=(600, 720)))
-    turned = replace(film, pixels=np.flipud(film.pixels).copy())
-    assert all("film turned by 180 degrees" in knee.reason for knee in detector.detect(turned))
-
-
-def test_measure_quality_checks_only_films_whose_match_is_doubtful() -> None:
-    detector = Detector.load(method="neural+sharpen")
-    checked: list[int] = []
-
-    def check(halves: Tensor, theta: Tensor) -> Tensor:
-        checked.append(len(halves))
-        return torch.full(theta.shape[:2], 0.3)
-
-    noise = Radiograph(np.random.default_rng(0).random((600, 720), dtype=np.float32))
-    films = [radiograph(phantom(6, size=(600, 720))), noise]
-    how = Preparation(locate=False)
-    prepared = prepare([load(film, how.device) for film in films], how)
-    halves = torch.stack([film.views.pixels for film in prepared])
-    posed = robust_problem(halves, detector.template)
-    theta = detector.solver(posed)
-    found = measure_quality(posed, theta, check, neural=True)  # type: ignore[arg-type]
-    assert found.mismatch[0].max() < CERTAIN_MISMATCH < found.mismatch[1].max()
-    assert checked == [1]
-    assert found.network_distance is not None
-    assert found.network_distance.tolist() == [[0.0, 0.0], pytest.approx([0.3, 0.3])]
-    measure_quality(posed, theta, check, neural=False)  # type: ignore[arg-type]
-    assert checked == [1, 2]
+def test_detector_notes_negatives_and_turned_films(detector: Detector) -> None:
+    for knee in detector.detect(replace(ORDINARY, pixels=1 - ORDINARY.pixels)):
+        assert (knee.polarity, WRONG_TAG in knee.reasons) == ("negative", True)
+    turned = replace(ORDINARY, pixels=np.flipud(ORDINARY.pixels).copy())
+    for knee in detector.detect(turned):
+        assert "film turned by 180 degrees" in knee.reasons
 
 
 def test_detector_compares_only_knees_that_it_shows(detector: Detector) -> None:
     film = radiograph(phantom(7, framing="lateral"))  # a frontal knee beside one from the side
     (knee,) = detector.detect(film)
-    assert knee.reason == ""
+    assert knee.reasons == ()
 
 
-def test_detector_blames_a_difference_on_the_knee_that_is_doubtful(detector: Detector) -> None:
-    film = radiograph(phantom(22, size=(600, 720)))
-    (prepared,) = prepare([load(film, "cpu")], Preparation())
-    first, second = (knee.place for knee in prepared.knees)
-    places = first, replace(second, y=second.y + second.width)  # not where the knee is
-    views = knee_images(torch.from_numpy(film.pixels), places)
-    ((good, astray),) = detector.find([replace(prepared, views=views)])
-    assert good.reason == ""
-    assert {ATYPICAL, SIDES_DIFFER} <= set(astray.reason.split("; "))
+def test_detector_blames_a_difference_on_the_knee_that_is_doubtful(
+    detector: Detector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def astray(pixels: Tensor, knees: list[KneeLocation]) -> View:
+        """Images of the first knee, and of a place below the second."""
+        first, second = knees
+        return knee_images(pixels, [first, replace(second, y=second.y + second.width)])
+
+    monkeypatch.setattr("kneematch.knee.preparation.knee_images", astray)
+    good, doubtful = detector.detect(ORDINARY)
+    assert good.reasons == ()
+    assert {ATYPICAL, SIDES_DIFFER} <= set(doubtful.review_reasons)

@@ -21,7 +21,7 @@ from kneematch.run import visit
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.outputs.tables import TABLES
-from kneematch.run.pipeline import detect_files, detect_folder
+from kneematch.run.pipeline import detect_folder
 from kneephantoms.files import write_png16
 from tables import read_table
 
@@ -135,10 +135,10 @@ def test_detect_folder_finds_what_detect_finds(films: Path, out: Path, detector:
     )
 
 
-def test_detect_files_lists_a_film_without_a_knee(named: list[str], out: Path) -> None:
+def test_detect_folder_lists_a_film_without_a_knee(named: list[str], out: Path) -> None:
     write_png16(named[0], np.eye(330, 410, dtype=np.float32))
     config = replace(CONFIG, method="auto", overlays=True, crops=True, export=("coco", "dicom"))
-    result = detect_files(named, out, config)
+    result = detect_folder(named, out, config)
     assert (result.films, result.knees, result.no_knee, result.failed) == (2, 4, 1, 1)
     assert all(named[0] not in reason for reason in result.reasons)
     with (out / "failures.csv").open(newline="") as file:
@@ -150,14 +150,14 @@ def test_detect_files_lists_a_film_without_a_knee(named: list[str], out: Path) -
     page = (out / "report.html").read_text()
     assert "without a knee" in page
     assert "no frontal knee found" in page
-    again = detect_files(named, out, replace(config, resume=True))
+    again = detect_folder(named, out, replace(config, resume=True))
     assert again == result  # the film is not searched again
 
 
-def test_detect_files_resumes_only_what_is_missing(
+def test_detect_folder_resumes_only_what_is_missing(
     named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = detect_files(named, out, replace(CONFIG, overlays=True))
+    first = detect_folder(named, out, replace(CONFIG, overlays=True))
     monkeypatch.setattr(
         Detector, "detect_radiographs", None
     )  # so that nothing can be searched again
@@ -165,13 +165,13 @@ def test_detect_files_resumes_only_what_is_missing(
     (pictures / "b.png").unlink()
     os.utime(pictures / "a.png", ns=(2 * 10**18, 2 * 10**18))
     again = replace(CONFIG, overlays=True, crops=True, resume=True)
-    assert detect_files(named, out, again) == first
+    assert detect_folder(named, out, again) == first
     assert (pictures / "b.png").exists()
     assert (pictures / "a.png").stat().st_mtime == 2 * 10**9  # untouched
     assert (out / "crops" / "a-left.png").exists()
 
 
-def test_detect_files_does_the_new_films_of_an_archive_only(
+def test_detect_folder_does_the_new_films_of_an_archive_only(
     named: list[str],
     out: Path,
     films: Path,
@@ -179,7 +179,7 @@ def test_detect_files_does_the_new_films_of_an_archive_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     config = replace(CONFIG, overlays=True, crops=True)
-    detect_files(named, out, config)
+    detect_folder(named, out, config)
     before = read_table(out / "detections.csv")
     kept = content(out / "crops")
     new = [str(out.parent / name / "a.dcm") for name in ("c", "d")]
@@ -192,7 +192,7 @@ def test_detect_files_does_the_new_films_of_an_archive_only(
     # Another name of a film, and another order; a film is left out, and another is gone.
     archive = [*new, named[3], os.path.relpath(named[0]), named[1]]
     with caplog.at_level("INFO", logger="kneematch"):
-        result = detect_files(archive, out, config)
+        result = detect_folder(archive, out, config)
     counts = "5 films: 3 done before, 2 new, 1 gone (kept in the table, marked), 1 changed"
     assert counts in caplog.messages
     assert (result.films, result.failed, result.gone, result.changed) == (5, 1, 1, 1)
@@ -208,52 +208,52 @@ def test_detect_files_does_the_new_films_of_an_archive_only(
     assert {"c_a-left.png", "d_a-left.png"} < set(crops)
     monkeypatch.undo()
     shutil.copy(films / "phantom-00001.dcm", named[2])  # is back, with a new date
-    assert detect_files(named, out, replace(config, hash_films=True)).gone == 0
+    assert detect_folder(named, out, replace(config, hash_films=True)).gone == 0
     fresh = out.with_name("fresh")
-    detect_files([*named, *new], fresh, config)
+    detect_folder([*named, *new], fresh, config)
     for name in ("detections.csv", "failures.csv"):
         assert (out / name).read_bytes() == (fresh / name).read_bytes()
 
 
-def test_detect_files_recognises_films_by_their_content_when_asked_to(
+def test_detect_folder_recognises_films_by_their_content_when_asked_to(
     named: list[str], out: Path, films: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(CONFIG, hash_films=True)
-    detect_files(named, out, config)
+    detect_folder(named, out, config)
     date = Path(named[2]).stat()
     os.utime(named[0])  # the same content with another date
     shutil.copy(films / "phantom-00005.dcm", named[2])
     os.utime(named[2], ns=(date.st_atime_ns, date.st_mtime_ns))
     only_films(monkeypatch, named[2])
-    assert detect_files(named, out, config).changed == 1
+    assert detect_folder(named, out, config).changed == 1
 
 
-def test_detect_files_makes_artifacts_again_when_their_settings_change(
+def test_detect_folder_makes_artifacts_again_when_their_settings_change(
     named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(CONFIG, crops=True, overlays=True)
-    detect_files(named, out, config)
+    detect_folder(named, out, config)
     first = content(out)
     for path in (out / "crops").iterdir():  # whatever the dates are
         os.utime(path, ns=(4 * 10**18, 4 * 10**18))
     monkeypatch.setattr(Detector, "detect_radiographs", None)
-    detect_files(named, out, replace(config, crop_mm=100.0))
+    detect_folder(named, out, replace(config, crop_mm=100.0))
     second = content(out)
     changed = {name for name in second if first[name] != second[name]}
     assert {f"crops/{name}-{side}.png" for name in "ab" for side in ("left", "right")} <= changed
     assert not any(name.startswith("overlays") for name in changed)
-    detect_files(named, out, config)
+    detect_folder(named, out, config)
     third = content(out)
     for name in ("crops.csv", "crops/a-left.png", "overlays/a.png"):
         assert third[name] == first[name]
 
 
-def test_detect_files_trusts_no_artifact_that_a_killed_run_may_have_replaced(
+def test_detect_folder_trusts_no_artifact_that_a_killed_run_may_have_replaced(
     named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Crops of other settings are written, but the database is not told; then the first return."""
     config = replace(CONFIG, crops=True)
-    detect_files(named, out, config)
+    detect_folder(named, out, config)
     first = content(out / "crops")
 
     def stop(self: Run, films: object) -> None:
@@ -261,22 +261,22 @@ def test_detect_files_trusts_no_artifact_that_a_killed_run_may_have_replaced(
 
     monkeypatch.setattr(Run, "save", stop)
     with pytest.raises(KeyboardInterrupt):
-        detect_files(named, out, replace(config, crop_mm=100.0))
+        detect_folder(named, out, replace(config, crop_mm=100.0))
     monkeypatch.undo()
     assert content(out / "crops") != first
-    detect_files(named, out, config)
+    detect_folder(named, out, config)
     assert content(out / "crops") == first
 
 
-def test_detect_files_with_force_removes_what_the_earlier_run_made(
+def test_detect_folder_with_force_removes_what_the_earlier_run_made(
     named: list[str], out: Path
 ) -> None:
     everything = replace(CONFIG, overlays=True, crops=True, export=("coco", "dicom", "pts"))
-    detect_files(named, out, everything)
+    detect_folder(named, out, everything)
     for path in out.rglob("*.png"):
         os.utime(path, ns=(4 * 10**18, 4 * 10**18))  # in the future
     (out / "crops" / "mine.png").write_text("mine")
-    detect_files(named[:1], out, replace(CONFIG, crops=True, force=True))
+    detect_folder(named[:1], out, replace(CONFIG, crops=True, force=True))
     files = written(out)
     assert {name for name in files if "/" in name} == {
         *("crops/a-left.png", "crops/a-right.png", "crops/mine.png")
@@ -285,31 +285,33 @@ def test_detect_files_with_force_removes_what_the_earlier_run_made(
     assert all(path.stat().st_mtime < 3 * 10**9 for path in (out / "crops").glob("a-*"))
 
 
-def test_detect_files_refuses_a_folder_that_a_run_is_writing_to(
+def test_detect_folder_refuses_a_folder_that_a_run_is_writing_to(
     named: list[str], out: Path
 ) -> None:
-    detect_files(named, out, CONFIG)
+    detect_folder(named, out, CONFIG)
     before = content(out)
     for config in (CONFIG, replace(CONFIG, force=True), replace(CONFIG, resume=True)):
         with Run(out), pytest.raises(SettingsError, match="Another process is working on"):
-            detect_files(named, out, config)
+            detect_folder(named, out, config)
     assert content(out) == before
 
 
-def test_detect_files_takes_the_longest_file_names(films: Path, out: Path) -> None:
+def test_detect_folder_takes_the_longest_file_names(films: Path, out: Path) -> None:
     named = [str(out.parent / f"{'x' * 250}{k}.dcm") for k in range(2)]
     for film in named:
         shutil.copy(films / "phantom-00000.dcm", film)
     config = replace(CONFIG, overlays=True, crops=True, export=("dicom", "markups", "pts"))
-    result = detect_files(named, out, config)
+    result = detect_folder(named, out, config)
     assert (result.films, result.missing) == (2, 0)
     assert len(content(out / "crops")) == 4
-    assert detect_files(named, out, config) == result
+    assert detect_folder(named, out, config) == result
 
 
-def test_detect_files_maps_every_artifact_to_its_film_and_knee(named: list[str], out: Path) -> None:
+def test_detect_folder_maps_every_artifact_to_its_film_and_knee(
+    named: list[str], out: Path
+) -> None:
     exports = ("coco", "dicom", "markups", "pts")
-    detect_files(named, out, replace(CONFIG, overlays=True, crops=True, export=exports))
+    detect_folder(named, out, replace(CONFIG, overlays=True, crops=True, export=exports))
     rows = {row["file"]: (row["film"], row["side"]) for row in read_table(out / "artifacts.csv")}
     assert set(rows) == {name for name in written(out) if "/" in name}
     assert rows["overlays/a-2.png"] == (named[3], "")
@@ -318,62 +320,62 @@ def test_detect_files_maps_every_artifact_to_its_film_and_knee(named: list[str],
     assert rows["dicom-objects/b-report.dcm"] == (named[2], "")
 
 
-def test_detect_files_creates_nothing_without_a_film(out: Path) -> None:
+def test_detect_folder_creates_nothing_without_a_film(out: Path) -> None:
     for films in (["flims.dcm"], ["a.dcm", "b.dcm"]):
         with pytest.raises(SettingsError, match=f"No such file or folder: {films[0]}"):
-            detect_files(films, out, CONFIG)
+            detect_folder(films, out, CONFIG)
     assert not out.exists()
 
 
-def test_detect_files_refuses_an_archive_that_is_not_there_any_more(
+def test_detect_folder_refuses_an_archive_that_is_not_there_any_more(
     named: list[str], out: Path
 ) -> None:
     """A disk that is not mounted marks no film as gone."""
-    detect_files(named, out, CONFIG)
+    detect_folder(named, out, CONFIG)
     before = content(out)
     for film in named:
         Path(film).unlink(missing_ok=True)
     with pytest.raises(SettingsError, match=r"No such file or folder: .* and 3 others"):
-        detect_files(named, out, CONFIG)
+        detect_folder(named, out, CONFIG)
     assert content(out) == before
 
 
-def test_detect_files_writes_for_the_owner_only(named: list[str], out: Path) -> None:
+def test_detect_folder_writes_for_the_owner_only(named: list[str], out: Path) -> None:
     before = os.umask(0)
     try:
         exports = ("coco", "dicom", "markups", "pts")
-        detect_files(named, out, replace(CONFIG, overlays=True, crops=True, export=exports))
+        detect_folder(named, out, replace(CONFIG, overlays=True, crops=True, export=exports))
     finally:
         os.umask(before)
     for path in (out, *out.rglob("*")):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_detect_files_touches_no_file_that_is_not_its_own(named: list[str], out: Path) -> None:
+def test_detect_folder_touches_no_file_that_is_not_its_own(named: list[str], out: Path) -> None:
     for name in ("overlays/mine.png", "dicom/film.dcm", "notes.txt"):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text("mine")
-    detect_files(named, out, CONFIG)
-    detect_files(named, out, replace(CONFIG, force=True, overlays=True))
+    detect_folder(named, out, CONFIG)
+    detect_folder(named, out, replace(CONFIG, force=True, overlays=True))
     for name in ("overlays/mine.png", "dicom/film.dcm", "notes.txt"):
         assert (out / name).read_text() == "mine"
 
 
-def test_detect_files_goes_on_when_a_film_is_gone_before_it_is_drawn(
+def test_detect_folder_goes_on_when_a_film_is_gone_before_it_is_drawn(
     named: list[str], out: Path
 ) -> None:
-    detect_files(named, out, CONFIG)
+    detect_folder(named, out, CONFIG)
     Path(named[0]).unlink()
-    result = detect_files(named, out, replace(CONFIG, overlays=True, resume=True))
+    result = detect_folder(named, out, replace(CONFIG, overlays=True, resume=True))
     assert (result.films, result.missing) == (3, 1)
     assert named[0] in result.missing_reasons[0]
     assert {path.name for path in (out / "overlays").iterdir()} == {"b.png", "a-2.png"}
 
 
-def test_detect_files_writes_the_same_bytes_with_workers(named: list[str], out: Path) -> None:
+def test_detect_folder_writes_the_same_bytes_with_workers(named: list[str], out: Path) -> None:
     config, elsewhere = replace(CONFIG, overlays=True, crops=True), out.with_name("elsewhere")
-    alone = detect_files(named, out, config)
-    shared = detect_files(named, elsewhere, replace(config, workers=2, batch_size=5))
+    alone = detect_folder(named, out, config)
+    shared = detect_folder(named, elsewhere, replace(config, workers=2, batch_size=5))
     assert replace(shared, out=out) == alone
     assert written(elsewhere) == written(out)
     for name in sorted(written(out)):
@@ -381,19 +383,19 @@ def test_detect_files_writes_the_same_bytes_with_workers(named: list[str], out: 
             assert (elsewhere / name).read_bytes() == (out / name).read_bytes()
 
 
-def test_detect_files_takes_paths_of_a_template_and_a_model(
+def test_detect_folder_takes_paths_of_a_template_and_a_model(
     named: list[str], template: str, out: Path
 ) -> None:
     config = replace(CONFIG, template=Path(template), model=builtin_model(), workers=1)
-    assert detect_files(named[:1], out, config).knees == 2
+    assert detect_folder(named[:1], out, config).knees == 2
 
 
 @pytest.mark.parametrize("change", ["template", "paper", "method", "model", "knees"])
-def test_detect_files_refuses_to_continue_with_other_settings(
+def test_detect_folder_refuses_to_continue_with_other_settings(
     named: list[str], out: Path, template: str, change: str, tmp_path: Path
 ) -> None:
     config = replace(CONFIG, template=template, method="search")
-    detect_files(named[:1], out, config)
+    detect_folder(named[:1], out, config)
     before = content(out)
     shutil.copytree(Path(template).parent, tmp_path / "copy")
     copy = tmp_path / "copy" / "template.json"
@@ -406,7 +408,7 @@ def test_detect_files_refuses_to_continue_with_other_settings(
         "knees": {"knees": "1"},
     }
     with pytest.raises(SettingsError, match=f"--{change} was .* and is"):
-        detect_files(named, out, replace(config, **changed[change]))
+        detect_folder(named, out, replace(config, **changed[change]))
     assert content(out) == before
 
 
@@ -419,20 +421,20 @@ def _other_model(folder: Path) -> Path:
     return folder / "other.safetensors"
 
 
-def test_detect_files_refuses_the_folder_of_an_older_version(named: list[str], out: Path) -> None:
+def test_detect_folder_refuses_the_folder_of_an_older_version(named: list[str], out: Path) -> None:
     out.mkdir()
     (out / "journal.jsonl").write_text('{"format": "kneematch-journal/1"}\n')
     with pytest.raises(SettingsError, match=r"holds a run of kneematch 0\.2"):
-        detect_files(named, out, CONFIG)
+        detect_folder(named, out, CONFIG)
     assert written(out) == {"journal.jsonl"}
-    assert detect_files(named, out, replace(CONFIG, force=True)).knees == 6
+    assert detect_folder(named, out, replace(CONFIG, force=True)).knees == 6
 
 
-def test_detect_files_checks_the_size_of_crops_before_films_are_searched(
+def test_detect_folder_checks_the_size_of_crops_before_films_are_searched(
     named: list[str], out: Path
 ) -> None:
     with pytest.raises(SettingsError, match="crops of mm"):
-        detect_files(named, out, replace(CONFIG, crops=True, crop_mm=-1.0))
+        detect_folder(named, out, replace(CONFIG, crops=True, crop_mm=-1.0))
     assert not out.exists()
 
 
@@ -440,6 +442,6 @@ def test_detect_result_lists_no_more_reasons_than_a_terminal_shows(out: Path) ->
     films = [str(out.parent / f"empty-{k}.dcm") for k in range(25)]
     for film in films:
         Path(film).touch()
-    result = detect_files(films, out, CONFIG)
+    result = detect_folder(films, out, CONFIG)
     assert result.failed == 25
     assert len(result.reasons) == 10

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.knee.joint_space import MEDIAL, minimum_width
+from kneematch.knee.measure import MEDIAL, minimum_width
 from kneematch.training.drawn_knees import outlines_of_mask, read_corrected, read_masks
 from kneephantoms.files import write_png16
 

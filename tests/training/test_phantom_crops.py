@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from kneematch.knee.joint_space import tibiofemoral_angle
+from kneematch.knee.measure import tibiofemoral_angle
 from kneematch.training.outline_augmentation import TrainingCrops, find_points, sample_crops
 from kneematch.training.phantom_crops import (
     JOINT,

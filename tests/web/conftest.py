@@ -1,12 +1,11 @@
 """A browser, films, a finished run, and servers that last for one test."""
 
-import json
 import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from operator import itemgetter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +23,8 @@ from kneematch.cli.main import main
 from kneematch.films.annotation import Annotation, annotate, save_annotation
 from kneematch.films.read import read
 from kneematch.knee.quality import ATYPICAL, DISAGREE
-from kneematch.web.drawing import SplitFilm, detected_annotation
+from kneematch.run.database import Run
+from kneematch.web.annotation_session import SplitFilm, detected_annotation
 from kneematch.web.server import Credentials, make_server, open_port
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
@@ -38,7 +38,7 @@ FOR_DOCS = bool(os.environ.get("KNEEMATCH_DOCS"))
 SIZE = (1200, 1100) if FOR_DOCS else (512, 512)
 SEEDS = (0, 1, 10, 4, 2, 5, 6, 8, 12, 14, 15, 21) if FOR_DOCS else (0, 1, 10, 4)
 VIEWPORT = (1280, 800)
-REASONS = {3: f"{DISAGREE}; {ATYPICAL}", 6: ATYPICAL}  # by row
+REASONS = {4: (DISAGREE, ATYPICAL), 7: (ATYPICAL,)}  # by the row of the page
 
 # The pages that were opened on a port: closed before their server stops, or they would miss it.
 OPEN: dict[int, list[BrowserContext]] = {}
@@ -131,7 +131,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     for seed in SEEDS:
         path = folder / f"film-{seed}.dcm"
         film = radiograph(phantom(seed, size=SIZE))
-        write_dicom(path, film.pixels, mm_per_px=0.5, laterality="B")
+        write_dicom(path, film.pixels, mm_per_px=256 / SIZE[1], laterality="B")
         paths.append(path)
     return paths
 
@@ -146,23 +146,24 @@ def finished_run(films: list[Path], tmp_path_factory: pytest.TempPathFactory) ->
     template = str(folder / "template.json")
     named = [str(path) for path in films]
     search = [] if FOR_DOCS else ["--template", template, "--method", "search"]
-    command = ["detect", *named, *search, "--device", "cpu", "-o", str(folder / "out"), "--quiet"]
-    assert main(command) == 0
+    where = ["--device", "cpu", "--workers", "0", "-o", str(folder / "out"), "--quiet"]
+    assert main(["detect", *named, *search, *where]) == 0
     if not FOR_DOCS:
-        flag(folder / "out" / "journal.jsonl")
-        assert main([*command, "--resume"]) == 0
+        flag(folder / "out")
+        assert main(["detect", *named, *search, *where]) == 0
     return folder / "out"
 
 
-def flag(journal: Path) -> None:
-    """Set `review` and `reason` of the rows in a journal as in REASONS."""
-    first, *lines = map(json.loads, journal.read_text().splitlines())
-    rows = sorted((line for line in lines if "knees" in line), key=itemgetter("index"))
-    knees = [knee for row in rows for knee in row["knees"]]
-    for number, knee in enumerate(knees):
-        reason = REASONS.get(number, "")
-        knee |= {"review": "yes" if reason else "", "reason": reason}
-    journal.write_text("".join(json.dumps(line) + "\n" for line in (first, *lines)))
+def flag(out: Path) -> None:
+    """Mark the knees of a run that are to be reviewed as in REASONS."""
+    with Run(out) as run:
+        for film in list(run.records()):
+            knees = tuple(
+                replace(knee, needs_review=bool(reasons), reasons=reasons)
+                for key, knee in zip((2 * film.id - 1, 2 * film.id), film.found, strict=True)
+                for reasons in [REASONS.get(key, ())]
+            )
+            run.save([replace(film, found=knees, knees=knees)])
 
 
 @pytest.fixture
@@ -180,4 +181,6 @@ def model_annotation(films: list[Path]) -> Annotation | None:
 @pytest.fixture
 def model_already_run(model_annotation: Annotation | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Save a test the seconds in which the model would run again."""
-    monkeypatch.setattr("kneematch.web.drawing.detected_annotation", lambda film: model_annotation)
+    monkeypatch.setattr(
+        "kneematch.web.annotation_session.detected_annotation", lambda film: model_annotation
+    )

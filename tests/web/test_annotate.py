@@ -4,7 +4,6 @@ import json
 import math
 import os
 import re
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,6 +87,11 @@ def test_annotate_app_saves_drawn_boxes_that_find_the_knees(
     assert max(losses) < 0.3
     save(page)
     drawn = load_annotation(template)
+    x0, y0, x1, y1 = drawn.fine
+    size = f"{round(x1 - x0)} × {round(y1 - y0)} film pixels"
+    expect(page.locator("#status")).to_contain_text(size)
+    command = f"kneematch detect FILMS --template {template} -o found"
+    expect(page.locator("#target")).to_have_text(f"Saved. Next: {command}")
     assert drawn.side == "left"
     for name in ("fine", "red", "green"):
         assert getattr(drawn, name) == pytest.approx(getattr(wanted, name), abs=1.5)
@@ -237,13 +241,6 @@ def test_annotate_app_starts_with_the_saved_annotation(page: Page, template: Pat
     assert template.read_bytes() == before
 
 
-def test_help_is_opened_by_its_key(page: Page) -> None:
-    page.keyboard.press("?")
-    expect(page.locator("#help")).to_be_visible()
-    page.keyboard.press("Escape")
-    expect(page.locator("#help")).to_be_hidden()
-
-
 def test_annotate_app_moves_all_boxes_together(page: Page, template: Path) -> None:
     valid(page)
     save(page)
@@ -285,35 +282,3 @@ def test_annotate_app_mirrors_to_the_other_knee(page: Page, template: Path) -> N
         assert getattr(after, name) == pytest.approx(mirrored, abs=0.11)
     page.keyboard.press("m")
     expect(page.locator("#status")).to_contain_text("Valid: left half")
-
-
-def test_annotate_app_tells_the_next_step_and_film_pixels(page: Page, template: Path) -> None:
-    expect(page.locator("#templates")).to_be_visible()
-    valid(page)
-    save(page)
-    x0, y0, x1, y1 = load_annotation(template).fine
-    size = f"{round(x1 - x0)} × {round(y1 - y0)} film pixels"
-    expect(page.locator("#status")).to_contain_text(size)
-    command = f"kneematch detect FILMS --template {template} -o found"
-    expect(page.locator("#target")).to_have_text(f"Saved. Next: {command}")
-
-
-def test_annotate_app_shows_no_broken_picture_while_it_looks_for_the_knee(
-    serve: Serve,
-    open_page: Open,
-    films: list[Path],
-    template: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    wait = threading.Event()
-
-    def slow(film: object) -> None:
-        wait.wait(120)
-
-    monkeypatch.setattr("kneematch.web.drawing.detected_annotation", slow)
-    page = open_page(serve(annotate_app(films[0], template, [])))
-    expect(page.locator("#wait")).to_have_text("Detecting the knee")
-    expect(page.locator("#templates")).to_be_hidden()
-    wait.set()
-    page.wait_for_selector("body[data-ready]")
-    expect(page.locator("#templates")).to_be_visible()

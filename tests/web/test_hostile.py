@@ -1,8 +1,8 @@
 """Names that are markup, connections that never finish, links that lead out, and two tabs."""
 
-import csv
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from playwright.sync_api import Page, expect
 
 from kneematch.errors import SettingsError
+from kneematch.run.database import Run
 from kneematch.web.annotate import annotate_app
 from kneematch.web.review import review_app
 from kneematch.web.review_session import ReviewSession
@@ -33,20 +34,21 @@ def assert_harmless(page: Page) -> None:
     assert page.locator("img[src=x]").count() == 0
 
 
-def rename_in_table(table: Path, film: Path) -> None:
+def rename(out: Path, path: Path) -> None:
     """Give the first film of a run, one of its landmarks and a reason hostile names."""
-    with table.open(newline="") as file:
-        header, *rows = csv.reader(file)
-    first, reason = rows[0][header.index("film")], header.index("reason")
-    for row in rows:
-        if row[header.index("film")] == first:
-            row[header.index("film")] = str(film)
-            row[header.index("review")], row[reason] = "yes", MARKUP
-    landmark = next(name for name in reversed(header) if name.endswith("_x_px"))
-    stem = landmark.removesuffix("_x_px")
-    header = [name.replace(f"{stem}_", f"{MARKUP}_") for name in header]
-    with table.open("w", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([header, *rows])
+    with Run(out) as run:
+        film = run.record(1)
+        run.sql.execute("UPDATE films SET path = ? WHERE id = 1", (str(path),))
+        knees = tuple(
+            replace(
+                knee,
+                needs_review=True,
+                reasons=(MARKUP,),
+                landmarks={MARKUP: knee.centre, **knee.landmarks},
+            )
+            for knee in film.found
+        )
+        run.save([replace(film, found=knees, knees=knees)])
 
 
 def test_review_shows_hostile_names_as_text(
@@ -54,7 +56,7 @@ def test_review_shows_hostile_names_as_text(
 ) -> None:
     hostile = tmp_path / f"{MARKUP}.dcm"
     hostile.symlink_to(films[0])
-    rename_in_table(run_folder / "detections.csv", hostile)
+    rename(run_folder, hostile)
     run = ReviewSession(run_folder, Path())
     page = open_page(serve(review_app(run)))
     expect(page.locator("body")).to_contain_text(MARKUP)
@@ -98,15 +100,15 @@ def test_review_keeps_the_decisions_of_two_tabs(
     run = ReviewSession(run_folder, Path())
     credentials = serve(review_app(run))
     tabs = [open_page(credentials), open_page(credentials)]
-    for row in range(4):
+    for row in range(1, 5):
         assert tabs[row % 2].evaluate(DECIDE, row) == 200
-    with (run_folder / "review.csv").open(newline="") as file:
-        assert [line["decision"] for line in csv.DictReader(file)] == ["accepted"] * 4
+    with Run(run_folder, exclusive=False) as run:
+        assert [decision.state for _, _, _, decision, _ in run.decisions()] == ["accepted"] * 4
 
 
-@pytest.mark.parametrize("name", ["review.csv", "review-cache"])
-def test_run_folder_refuses_links_out_of_it(run_folder: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["run.sqlite", "thumbnails.sqlite"])
+def test_review_session_refuses_links(run_folder: Path, tmp_path: Path, name: str) -> None:
+    (run_folder / name).rename(tmp_path / "elsewhere")
     (run_folder / name).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(SettingsError, match="a link that leads out"):
+    with pytest.raises(SettingsError, match="is not a regular file"):
         ReviewSession(run_folder, Path())
-    assert not (tmp_path / "elsewhere").exists()

@@ -8,6 +8,7 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from playwright.sync_api import Page, expect
 
 from film_mouse import drag
 from kneematch.errors import SettingsError
+from kneematch.knee.decision import Area
 from kneematch.run.config import DetectConfig
-from kneematch.run.decisions import AREA_COLUMNS, read_decisions
+from kneematch.run.database import Run
+from kneematch.run.decisions import AREA_COLUMNS
 from kneematch.run.pipeline import detect_folder
-from kneematch.training.drawn_knees import read_corrected
 from kneematch.web.bone_outlines import MAX_POINTS
 from kneematch.web.review import review_app
-from kneematch.web.review_session import ReviewSession
+from kneematch.web.review_session import DecisionRequest, ReviewSession
 from kneematch.web.server import Credentials
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
@@ -65,7 +67,7 @@ def test_review_page_drags_an_outline_and_measures_follow(
     page.locator("[name=sort]").select_option("film")
     expect(page.locator("#gallery")).to_have_attribute("aria-busy", "false")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#editor[data-ready='0']")
+    page.wait_for_selector("#editor[data-ready='1']")
     cell = page.locator("#measures tbody tr").nth(1).locator("td").nth(0)
     expect(cell).to_contain_text(" ± ")
     expect(page.locator("#measures caption")).to_have_text("Joint-space width, mm (experimental)")
@@ -95,9 +97,9 @@ def test_review_page_drags_an_outline_and_measures_follow(
     wider = cell.inner_text()
     with page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
         page.keyboard.press("Enter")
-    page.wait_for_selector("#editor[data-ready='1']")
+    page.wait_for_selector("#editor[data-ready='2']")
     page.keyboard.press("PageUp")
-    page.wait_for_selector("#editor[data-ready='0']")
+    page.wait_for_selector("#editor[data-ready='1']")
     expect(page.locator("#knee-facts")).to_contain_text("corrected")
     expect(cell).to_have_text(wider)
     expect(page.locator("#edit-outlines")).to_have_attribute("aria-pressed", "true")
@@ -112,26 +114,34 @@ def test_review_page_drags_an_outline_and_measures_follow(
     page.keyboard.press("Escape")
     with page.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
         page.locator("#apply").click()
-    session.log.close()
+    session.close()
 
-    (knee,) = read_corrected(out)
-    shift = knee.outlines.femur - femur
+    knee = outlines(out)[0]
+    assert knee["corrected"]
+    drawn = np.array(knee["femur"])
+    shift = drawn - femur
     assert shift[75] == pytest.approx((0, -8), abs=0.5)  # across the plateau only
     assert abs(shift[[0, 40, 100]]).max() < 0.05
-    assert np.diff(knee.outlines.femur[:, 0]).min() > 0
+    assert np.diff(drawn[:, 0]).min() > 0
     with (out / "measurements.csv").open(newline="") as file:
         row = next(csv.DictReader(file))
     assert f"{float(row['jsw_x250_mm']):.2f}" == wider
     assert row["jsw_x250_pct_sd"] == ""
 
 
-def test_session_outlines_knees_as_the_run_did(out: Path) -> None:
+def test_session_outlines_a_placed_knee_as_the_run_would(out: Path) -> None:
     session = ReviewSession(out, Path())
-    for row, expected in enumerate(outlines(out)):
-        found = session.outlined(row).outlines
-        assert found is not None
-        np.testing.assert_allclose(found.tibia, np.array(expected["tibia"]), atol=0.05)
-    session.log.close()
+    for key in (1, 2):
+        row = session.row(key)
+        assert row.found is not None
+        found = Area.from_detection(row.found)
+        area = replace(found, centre_x_px=found.centre_x_px + 1)
+        landmarks = dict(row.found.landmarks)  # where they were
+        session.decide(DecisionRequest(key, "corrected", area=area, landmarks=landmarks))
+        placed = session.outlined(session.row(key)).outlines
+        expected = np.array(outlines(out)[key - 1]["tibia"])
+        np.testing.assert_allclose(placed.tibia, expected, atol=0.05)
+    session.close()
 
 
 def call(credentials: Credentials, path: str, body: object = None) -> tuple[int, Any]:
@@ -164,17 +174,18 @@ WRONG: list[object] = [
 def test_review_app_refuses_outlines_that_do_not_fit(out: Path, serve: Serve) -> None:
     session = ReviewSession(out, Path())
     served = serve(review_app(session))
-    knee = call(served, "areas/0")[1]["knee"]
+    knee = call(served, "areas/1")[1]["knee"]
     area = {name: knee[name] for name in AREA_COLUMNS}
     for wrong in WRONG:
-        decision = {"row": 0, "state": "corrected", "area": area, "outlines": wrong}
-        for path, body in (("measures/0", wrong), ("decide", decision)):
+        decision = {"row": 1, "state": "corrected", "area": area, "outlines": wrong}
+        for path, body in (("measures/1", wrong), ("decide", decision)):
             status, answer = call(served, path, body)
             assert (status, answer["problem"].count("\n")) == (422, 0), (path, wrong)
-    accepted = {"row": 0, "state": "accepted", "outlines": {"femur": LINE, "tibia": LINE}}
+    accepted = {"row": 1, "state": "accepted", "outlines": {"femur": LINE, "tibia": LINE}}
     assert "with a correction" in call(served, "decide", accepted)[1]["problem"]
-    assert read_decisions(out / "review.csv") == {}
-    session.log.close()
+    session.close()
+    with Run(out) as run:
+        assert list(run.decisions()) == []
 
 
 def test_review_app_of_a_run_without_measures_has_no_outlines(
@@ -183,16 +194,20 @@ def test_review_app_of_a_run_without_measures_has_no_outlines(
     session = ReviewSession(run_folder, Path())
     served = serve(review_app(session))
     assert not call(served, "start")[1]["measured"]
-    status, answer = call(served, "outlines/0")
-    assert (status, "expected a run made with --measure" in answer["problem"]) == (422, True)
-    session.log.close()
+    status, answer = call(served, "outlines/1")
+    assert (status, "made without --measure" in answer["problem"]) == (422, True)
+    session.close()
 
 
 def test_outliner_refuses_another_network(out: Path) -> None:
-    run = json.loads((out / "run.json").read_text())
-    run["sha256"]["outlines"] = "0" * 64
-    (out / "run.json").write_text(json.dumps(run))
+    with Run(out) as run:
+        info = run.setting("run")
+        run.store(run={**info, "sha256": {**info["sha256"], "outlines": "0" * 64}})
     session = ReviewSession(out, Path())
-    with pytest.raises(SettingsError, match="not the outline network of the run"):
-        session.outlined(0)
-    session.log.close()
+    row = session.row(1)
+    assert row.found is not None
+    area = replace(Area.from_detection(row.found), rotation_deg=1.0)
+    session.decide(DecisionRequest(1, "corrected", area=area))
+    with pytest.raises(SettingsError, match="is not the outline network of the run"):
+        session.outlined(session.row(1))
+    session.close()

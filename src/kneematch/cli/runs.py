@@ -24,14 +24,27 @@ MOST_SHOWN: Final = 10  # pairs of films that are skipped
 
 
 def apply(
-    out: FinishedRun, root: Root = None, workers: Workers = None, quiet: Quiet = False
+    out: FinishedRun,
+    decisions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Add the decisions of this review.csv first.",
+            show_default=False,
+        ),
+    ] = None,
+    root: Root = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write the decisions of `kneematch review` to the tables, pictures and exports of a run."""
     from kneematch.run.apply import apply_review
 
     progress = choose_messages(quiet=quiet)
     with writing(out):
-        result = apply_review(out, root=root, workers=workers, progress=progress)
+        result = apply_review(
+            out, root=root, decisions=decisions, workers=workers, progress=progress
+        )
     for problem in result.problems:
         print_error(problem)
     if not quiet:

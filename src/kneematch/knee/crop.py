@@ -15,9 +15,9 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
 from kneematch.sampling import axes_to_film, compose, rectangle_to_film, sample
 
-MOST_PX: Final = 8192  # a side, above which a size must be a slip
-# Without spacing, an area is taken to be as wide as the box that one draws around a joint: crops
-# of films with and without spacing then show about the same.
+MOST_PX: Final = 8192  # longest side; a larger crop must be a mistake
+# Without spacing, an area is taken to be as wide as the box that one draws around a joint: films
+# with and without spacing then have crops that show about the same.
 ASSUMED_WIDTH_MM: Final = 100.0
 
 
@@ -26,30 +26,34 @@ class CropSize:
     """How large crops are: `mm` where the film has spacing, else `px`, else as if it had."""
 
     mm: float | None = 140.0  # side of the square; None and no px: the area's own shape
-    spacing_mm: float | None = 0.3  # of the crop's pixels; None: the film's own pixels
-    px: int | None = None  # side of the square in film pixels, each of them one of the crop's
-    mirror: bool = False  # every knee as the picture's right half has it
+    spacing_mm: float | None = 0.3  # pixel spacing of the crop; None: the film's own pixels
+    px: int | None = None  # side of the square in film pixels, which are not resized
+    mirror: bool = False  # turn every knee as the picture's right half has it
 
     def __post_init__(self) -> None:
-        sizes = {"mm": self.mm, "spacing_mm": self.spacing_mm, "px": self.px}
-        for name, value in sizes.items():
+        for name in ("mm", "spacing_mm", "px"):
+            value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
-                raise SettingsError(f"crops of {name} {value}; expected more than 0; raise it")
-        squares = [self.px or 0.0, (self.mm or 0.0) / (self.spacing_mm or math.inf)]
-        if max(squares) > MOST_PX:
+                raise SettingsError(f"The {name} of crops must be more than 0, not {value}.")
+        side = max(self.px or 0.0, (self.mm or 0.0) / (self.spacing_mm or math.inf))
+        if side > MOST_PX:
             raise SettingsError(
-                f"crops of {max(squares):.0f} pixels a side; expected at most {MOST_PX}; choose a "
-                "smaller size or a larger spacing"
+                f"Crops of {side:.0f} pixels a side are too large; at most {MOST_PX} are possible. "
+                "Choose a smaller size or a larger spacing."
             )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """Where a crop lies on its film, which need not be at hand."""
+class CropPlace:
+    """Where a crop lies on its film."""
 
     size: tuple[int, int]  # (height, width) of the crop
-    step_px: float  # length of its pixels, in those of the film
     to_film: Tensor  # (3, 3) float64, from [-1, 1]^2
+
+    @property
+    def step_px(self) -> float:
+        """Length of the crop's pixels, in those of the film."""
+        return 2 * math.hypot(*self.to_film[:2, 0].tolist()) / self.size[1]
 
     @property
     def pixel_map(self) -> NDArray[np.float64]:
@@ -65,14 +69,14 @@ def assumed_spacing(knees: Sequence[Detection]) -> float:
     return ASSUMED_WIDTH_MM * len(knees) / sum(knee.width_px for knee in knees)
 
 
-def place(found: Detection, size: CropSize, assumed_mm_per_px: float | None = None) -> Placed:
+def place(found: Detection, size: CropSize, assumed_mm_per_px: float | None = None) -> CropPlace:
     """Return where the crop of a detection lies on its film.
 
     Args:
         found: the detection.
         size: how large the crop is.
-        assumed_mm_per_px: of a film without spacing, one for all its knees so that they have the
-            same scale; default: that of this knee alone.
+        assumed_mm_per_px: spacing where the film has none, one for all its knees so that they have
+            the same scale; default: that of this knee alone.
 
     Raises:
         NotARadiograph: the film's spacing is such that the crop would be far too large.
@@ -84,19 +88,19 @@ def place(found: Detection, size: CropSize, assumed_mm_per_px: float | None = No
     if found.mirrored and not size.mirror:  # the area's own axes are a mirror already
         across = -across
     to_film = axes_to_film(step * columns / 2 * across, step * rows / 2 * down, found.centre)
-    return Placed((rows, columns), step, to_film)
+    return CropPlace((rows, columns), to_film)
 
 
-def cut(film: Radiograph, placed: Placed) -> NDArray[np.float32]:
+def cut(film: Radiograph, place: CropPlace) -> NDArray[np.float32]:
     """Return the crop (height, width): black beyond the film, large pixels averaged, in [0, 1]."""
     pixels = torch.from_numpy(film.pixels)
     height, width = film.size
-    into_film = compose(torch.linalg.inv(rectangle_to_film(0, 0, width, height)), placed.to_film)
-    rows, columns = placed.size
-    finer = math.ceil(placed.step_px - 1e-6)  # so that no film pixel is stepped over
-    finer = max(1, min(finer, MOST_PX // max(rows, columns)))  # but for a senseless spacing
+    into_film = compose(torch.linalg.inv(rectangle_to_film(0, 0, width, height)), place.to_film)
+    rows, columns = place.size
+    finer = math.ceil(place.step_px - 1e-6)  # so that no film pixel is stepped over
+    finer = max(1, min(finer, MOST_PX // max(rows, columns)))  # bounded for a senseless spacing
     fine = sample(pixels, into_film[:2].to(pixels), (finer * rows, finer * columns))
-    crop = fine.reshape(rows, finer, columns, finer).mean((1, 3)).clamp(0, 1)  # but for rounding
+    crop = fine.reshape(rows, finer, columns, finer).mean((1, 3)).clamp(0, 1)  # for rounding
     values: NDArray[np.float32] = crop.numpy()
     return values
 
@@ -105,10 +109,9 @@ def _extent(
     found: Detection, size: CropSize, assumed_mm_per_px: float | None
 ) -> tuple[int, int, float]:
     """Return the rows and columns of a crop, and the length of its pixels in those of the film."""
-    mm_per_px = found.mm_per_px
-    if size.px is not None and (size.mm is None or mm_per_px is None):
+    if size.px is not None and (size.mm is None or found.mm_per_px is None):
         return size.px, size.px, 1.0
-    mm_per_px = mm_per_px or assumed_mm_per_px or assumed_spacing([found])
+    mm_per_px = found.mm_per_px or assumed_mm_per_px or assumed_spacing([found])
     step = 1.0 if size.spacing_mm is None else size.spacing_mm / mm_per_px
     if size.mm is None:
         height, width = found.height_px / step, found.width_px / step
@@ -116,7 +119,7 @@ def _extent(
         height = width = size.mm / mm_per_px / step
     if max(height, width) > MOST_PX:
         raise NotARadiograph(
-            f"a crop of {height:.0f} x {width:.0f} pixels; expected at most {MOST_PX} a side; "
-            "check the film's spacing, or ask for crops in pixels"
+            f"The crop would have {height:.0f} x {width:.0f} pixels, and at most {MOST_PX} a side "
+            "are possible. Check the film's spacing, or ask for crops in pixels."
         )
     return max(1, round(height)), max(1, round(width)), step

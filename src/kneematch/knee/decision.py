@@ -10,13 +10,7 @@ from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
 from kneematch.films.radiograph import LATERALITIES, Point
-from kneematch.knee.detection import (
-    CORRECTED,
-    DECISIONS,
-    DEGREE,
-    PIXEL,
-    Detection,
-)
+from kneematch.knee.detection import CORRECTED, DECISIONS, DEGREE, PIXEL, Detection
 from kneematch.knee.measure import JointMeasures
 from kneematch.knee.outlines import Outlines
 from kneematch.paper.split import SIDES
@@ -68,10 +62,10 @@ class Decision:
     state: str  # "accepted", "rejected" or "corrected"
     area: Area  # where it was found, or the corrected one
     loss: float | None = None  # at that area; None if it is not known
-    laterality: str | None = None  # of a correction, "" for unknown; None keeps the one found
-    landmarks: Mapping[str, Point] | None = None  # of a correction; None moves them with the area
-    height_px: float | None = None  # of a knee that was not found, but added
-    outlines: Outlines | None = None  # of a correction; None leaves them to the outline network
+    laterality: str | None = None  # corrected, "" for unknown; None keeps the one found
+    landmarks: Mapping[str, Point] | None = None  # corrected; None moves them with the area
+    height_px: float | None = None  # height of a knee that was not found, but added
+    outlines: Outlines | None = None  # drawn; None leaves them to the outline network
 
     def __post_init__(self) -> None:
         """Raise SettingsError for values that no reviewer can have meant."""

@@ -31,8 +31,8 @@ def film_tensor(film: Radiograph) -> Tensor:
     """Return a film's pixels (H, W), or raise NotARadiograph if there are too few."""
     if min(film.size) < SMALLEST_FILM:
         raise NotARadiograph(
-            f"film of {film.size[0]} x {film.size[1]} pixels; expected at least "
-            f"{SMALLEST_FILM} a side; give the full-size film"
+            f"The film has {film.size[0]} x {film.size[1]} pixels, but {SMALLEST_FILM} a side are "
+            "needed. Give the full-size film."
         )
     return torch.from_numpy(film.pixels)
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from kneematch.films.radiograph import Point
-from kneematch.knee.joint_space import LATERAL, MEDIAL
+from kneematch.knee.measure import LATERAL, MEDIAL
 from kneematch.knee.outlines import Array, Outlines
 
 # x from the medial margin (0) to the lateral one (1)
@@ -42,14 +42,12 @@ REGION_HEIGHT: Final = 0.12
 def landmarks(outlines: Outlines) -> dict[str, Point]:
     """Return the landmarks in film pixels, by name."""
     tibia, femur = map(outlines.border_in_plateau_widths, (outlines.tibia, outlines.femur))
-    found = {name: _at(tibia, x) for name, x in TIBIA.items()}
-    for name, ends in SPINES.items():
-        found[name] = _highest(tibia, ends)
-    between = found["tibia_medial_spine"][0], found["tibia_lateral_spine"][0]
-    lowest = _highest(tibia * [1, -1], between)
-    found[EMINENCE] = (lowest[0], -lowest[1])
-    found |= {name: _at(femur, x) for name, x in FEMUR.items()}
-    found[NOTCH] = _highest(femur, NOTCH_X)
+    found: dict[str, Point] = {name: (x, np.interp(x, *tibia.T)) for name, x in TIBIA.items()}
+    found |= {name: _highest(tibia, *ends) for name, ends in SPINES.items()}
+    x, y = _highest(tibia * [1, -1], *(found[name][0] for name in SPINES))
+    found[EMINENCE] = (x, -y)
+    found |= {name: (x, np.interp(x, *femur.T)) for name, x in FEMUR.items()}
+    found[NOTCH] = _highest(femur, *NOTCH_X)
     film = outlines.to_film(np.array(list(found.values()))).tolist()
     return {name: (x, y) for name, (x, y) in zip(found, film, strict=True)}
 
@@ -68,12 +66,8 @@ def texture_regions(outlines: Outlines) -> dict[str, Array]:
     return regions
 
 
-def _at(line: Array, x: float) -> Point:
-    return x, float(np.interp(x, *line.T))
-
-
-def _highest(line: Array, ends: tuple[float, float]) -> Point:
-    x = np.linspace(*ends, 101)
+def _highest(line: Array, start: float, end: float) -> Point:
+    """Return the highest point between two x of a border (K, 2) in plateau widths."""
+    x = np.linspace(start, end, 101)
     y = np.interp(x, *line.T)
-    k = y.argmin()
-    return float(x[k]), float(y[k])
+    return float(x[y.argmin()]), float(y.min())

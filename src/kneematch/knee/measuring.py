@@ -1,7 +1,7 @@
 """Outlines and measures of detected knees: crops, outline network, outlines in film pixels."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Final
@@ -12,10 +12,10 @@ import torch.nn.functional as F
 
 from kneematch.films.annotation import find_plateau_margins
 from kneematch.films.radiograph import Radiograph
-from kneematch.knee.crop import Placed, cut
+from kneematch.knee.crop import CropPlace, cut
 from kneematch.knee.detection import Detection
 from kneematch.knee.knee_images import knee_images
-from kneematch.knee.measure import JointMeasures, doubts, measure_outlines
+from kneematch.knee.measure import JointMeasures, review_reasons
 from kneematch.knee.metal import find_metal
 from kneematch.knee.outlines import Array, Outlines
 from kneematch.knee.quality import (
@@ -41,14 +41,14 @@ from kneematch.models.outlines import (
 )
 from kneematch.sampling import axes_to_film, transform
 
-POINTS: Final = 101  # of a border, so that they lie a hundredth of the plateau's width apart
+POINTS: Final = 101  # points of a border, a hundredth of the plateau's width apart
 OBSTACLES: Final = (NO_KNEE, CUT, METAL)  # reasons to review that forbid to measure
 PLATEAU_SHARE: Final = 0.75  # plateau over area, where the template has no margins as landmarks
 # The sides of the bones are known beyond these distances from the plateau, in plateau widths.
 FEMUR_STARTS: Final = -0.16
 TIBIA_STARTS: Final = 0.07
 FINEST_STEP: Final = 1.5  # pixels of a film per pixel of a crop, to which films are reduced
-MIN_PLATEAU_PX: Final = 16.0  # of the crop; so narrow a plateau is then refused
+MIN_PLATEAU_PX: Final = 16.0  # pixels of the crop; so narrow a plateau is then refused
 MAX_SIDE_SD: Final = 0.03  # in plateau widths; a side that is less certain ends there
 
 
@@ -69,7 +69,10 @@ def measure_knees(
         network: default: the built-in one.
     """
     network = outline_network() if network is None else network
-    return tuple(_measured(film, knee, network) for knee in found)
+    return tuple(
+        _measured(film, knee, network, [why for why in knee.review_reasons if why in OBSTACLES])
+        for knee in found
+    )
 
 
 def measure_placed_knees(
@@ -79,10 +82,7 @@ def measure_placed_knees(
 
     Whether a knee is cut by the film's edge or has metal in it is found out at its new place.
     """
-    flagged = [
-        replace(knee, needs_review=True, reasons=tuple(_obstacles(film, knee))) for knee in placed
-    ]
-    measured = measure_knees(film, flagged, network)
+    measured = (_measured(film, knee, network, _obstacles(film, knee)) for knee in placed)
     return tuple(replace(knee, needs_review=False, reasons=()) for knee in measured)
 
 
@@ -98,26 +98,25 @@ def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
     return [reason for reason, true in {CUT: is_cut, METAL: metal}.items() if true]
 
 
-def _measured(film: Radiograph, found: Detection, network: OutlineNetwork) -> Detection:
+def _measured(
+    film: Radiograph, found: Detection, network: OutlineNetwork, obstacles: list[str]
+) -> Detection:
+    """Return a detection with outlines and measures, all left out if there are obstacles."""
     if found.polarity == "negative":
         film = replace(film, pixels=1 - film.pixels)
     centre, across = _plateau(found)
-    if not is_spacing_plausible(float(np.linalg.norm(across)), film.mm_per_px):
+    width_px = float(np.linalg.norm(across))
+    if not is_spacing_plausible(width_px, film.mm_per_px):
         film = replace(film, mm_per_px=None)  # no lengths in mm rather than wrong ones
     medial = "right" if found.side == "left" else "left"  # towards the other knee
     outlines = find_outlines(film, centre, across, network, medial=medial)
-    measures = measure_outlines(outlines)
-    obstacles = [reason for reason in found.review_reasons if reason in OBSTACLES]
-    reasons = doubts(outlines, float(np.linalg.norm(across)))
+    measures = JointMeasures.from_outlines(outlines)
+    reasons = review_reasons(outlines, width_px)
     if obstacles or reasons:
-        first = (obstacles or reasons)[0]
-        measures = {
-            name: replace(each, value=None, sd=None, reason=first)
-            for name, each in measures.items()
-        }
+        measures = measures.left_out((obstacles or reasons)[0])
     return replace(
         found,
-        measures=JointMeasures(outlines, measures),
+        measures=measures,
         needs_review=found.needs_review or bool(reasons),
         reasons=(*found.reasons, *reasons),
     )
@@ -140,24 +139,19 @@ def _plateau(found: Detection) -> tuple[Array, Array]:
 
 @torch.inference_mode()
 def find_outlines(
-    film: Radiograph,
-    centre: Array,
-    across: Array,
-    network: OutlineNetwork,
-    *,
-    medial: str,
+    film: Radiograph, centre: Array, across: Array, network: OutlineNetwork, *, medial: str
 ) -> Outlines:
     """Return the outlines of a knee.
 
     Args:
         film: bones bright.
-        centre: (2,) of the tibial plateau, roughly, in film pixels.
-        across: (2,) from its left to its right end.
+        centre: (2,), roughly the middle of the tibial plateau, in film pixels.
+        across: (2,), from its left to its right end.
         network: the outline network.
         medial: the side of the picture that is medial, "left" or "right".
     """
     joint, leg = (_place(centre, across, frame) for frame in (JOINT_FRAME, LEG_FRAME))
-    near, far = (_locate(film, placed, network) for placed in (joint, leg))
+    near, far = (_locate(film, place, network) for place in (joint, leg))
     left, right = sorted(near.margins[0, :, 0].tolist())
     right = max(right, left + MIN_PLATEAU_PX)
     columns = np.arange(joint.size[1]) + 0.5
@@ -178,47 +172,38 @@ def find_outlines(
     return replace(outlines, femur_sides=femur, tibia_sides=tibia)
 
 
-def _place(centre: Array, across: Array, frame: CropFrame) -> Placed:
+def _place(centre: Array, across: Array, frame: CropFrame) -> CropPlace:
     """Return the upright crop around the centre (2,) of a plateau, given its ends' vector (2,)."""
-    across = across / frame.px  # of one pixel of the crop
+    across = across / frame.px  # along one pixel of the crop
     down = np.array([-across[1], across[0]])
     height, width = frame.size
-    to_film = axes_to_film(width / 2 * across, height / 2 * down, centre)
-    return Placed(frame.size, float(np.linalg.norm(across)), to_film)
+    return CropPlace(frame.size, axes_to_film(width / 2 * across, height / 2 * down, centre))
 
 
-def _locate(film: Radiograph, placed: Placed, network: OutlineNetwork) -> BorderEstimate:
-    crop = torch.from_numpy(cut(*_reduce(film, placed)))
+def _locate(film: Radiograph, place: CropPlace, network: OutlineNetwork) -> BorderEstimate:
+    """Return what the network sees in a crop; cut from a smaller film if that is quicker."""
+    factor = int(place.step_px / FINEST_STEP)
+    if factor > 1:
+        pixels = torch.from_numpy(film.pixels)[None]
+        height, width = film.size[0] // factor * factor, film.size[1] // factor * factor
+        small = F.avg_pool2d(pixels[:, :height, :width], factor)[0].numpy()
+        film = replace(film, pixels=small)
+        shrink = torch.diag(torch.tensor([1 / factor, 1 / factor, 1.0]).double())
+        place = replace(place, to_film=shrink @ place.to_film)
+    crop = torch.from_numpy(cut(film, place))
     return locate(network(standardize(crop[None]).to(network.head.weight.dtype)))
 
 
-def _reduce(film: Radiograph, placed: Placed) -> tuple[Radiograph, Placed]:
-    """Return a smaller film for a crop of much larger pixels, which is quicker to cut from."""
-    factor = int(placed.step_px / FINEST_STEP)
-    if factor < 2:
-        return film, placed
-    pixels = torch.from_numpy(film.pixels)[None]
-    height, width = film.size[0] // factor * factor, film.size[1] // factor * factor
-    small = F.avg_pool2d(pixels[:, :height, :width], factor)[0].numpy()
-    to_film = torch.diag(torch.tensor([1 / factor, 1 / factor, 1.0]).double()) @ placed.to_film
-    reduced = Placed(placed.size, placed.step_px / factor, to_film)
-    return replace(film, pixels=small), reduced
-
-
 def _sides(
-    film: Radiograph, outlines: Outlines, placed: Placed, found: BorderEstimate
-) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Return the sides of femur and tibia, left and right, as far as they are on the film."""
-    rows = np.arange(placed.size[0]) + 0.5
-    height, width = film.size
-    parts: tuple[list[Array], list[Array]] = ([], [])
-    for x, sd in zip(found.sides[0].numpy(), found.side_sd[0].numpy(), strict=True):
-        points = transform(placed.pixel_map, np.stack([x, rows], axis=1))
-        on_film = ((points > 0) & (points < [width, height])).all(1)
-        certain = sd * placed.step_px < MAX_SIDE_SD * outlines.width_px
-        y = outlines.in_plateau_widths(points)[:, 1]
-        good = on_film & certain
-        for part, beyond in zip(parts, (y < FEMUR_STARTS, y > TIBIA_STARTS), strict=True):
-            part.append(points[good & beyond])
-    (a, b), (c, d) = parts
-    return (a, b), (c, d)
+    film: Radiograph, outlines: Outlines, place: CropPlace, found: BorderEstimate
+) -> Iterator[tuple[Array, Array]]:
+    """Yield the left and right side of the femur, then the tibia's, as far as they are shown."""
+    rows = np.arange(place.size[0]) + 0.5
+    x, sd = found.sides[0].numpy(), found.side_sd[0].numpy()  # (2, H)
+    points = transform(place.pixel_map, np.stack([x, np.broadcast_to(rows, x.shape)], axis=-1))
+    on_film = ((points > 0) & (points < film.size[::-1])).all(-1)
+    good = on_film & (sd * place.step_px < MAX_SIDE_SD * outlines.width_px)
+    y = outlines.in_plateau_widths(points)[..., 1]
+    for beyond in (y < FEMUR_STARTS, y > TIBIA_STARTS):
+        left, right = (line[chosen] for line, chosen in zip(points, good & beyond, strict=True))
+        yield left, right

@@ -1,7 +1,7 @@
 """Outlines of one knee's bones in film pixels, and the plateau's own coordinates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -12,6 +12,8 @@ from kneematch.errors import SettingsError
 Array = NDArray[np.float64]
 
 NOTHING: Final = np.zeros((0, 2))
+ARRAYS: Final = ("femur", "tibia", "femur_sd", "tibia_sd")
+SIDES: Final = ("femur_sides", "tibia_sides")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,14 +38,9 @@ class Outlines:
         for name in ("femur", "tibia"):
             line = getattr(self, name)
             if line.ndim != 2 or line.shape[1] != 2 or len(line) < 2 or not np.isfinite(line).all():
-                raise SettingsError(
-                    f"the outline of the {name} has shape {line.shape} or holds NaN; expected two "
-                    "or more points (x, y); correct it"
-                )
+                raise SettingsError(f"The outline of the {name} needs two or more points (x, y).")
         if self.medial not in ("left", "right"):
-            raise SettingsError(
-                f"medial side {self.medial!r}; expected 'left' or 'right'; correct it"
-            )
+            raise SettingsError(f"The medial side is 'left' or 'right', not {self.medial!r}.")
 
     @property
     def width_px(self) -> float:
@@ -91,46 +88,39 @@ class Outlines:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a dictionary that JSON can hold, rounded to a thousandth of a pixel."""
-        return {
-            "femur": self.femur.round(3).tolist(),
-            "tibia": self.tibia.round(3).tolist(),
-            "medial": self.medial,
-            "femur_sd": self.femur_sd.round(3).tolist(),
-            "tibia_sd": self.tibia_sd.round(3).tolist(),
-            "femur_sides": [side.round(3).tolist() for side in self.femur_sides],
-            "tibia_sides": [side.round(3).tolist() for side in self.tibia_sides],
-            "mm_per_px": self.mm_per_px,
-            **({"corrected": True} if self.corrected else {}),
-        }
+        plain: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        for name in ARRAYS:
+            plain[name] = plain[name].round(3).tolist()
+        for name in SIDES:
+            plain[name] = [side.round(3).tolist() for side in plain[name]]
+        if not self.corrected:
+            del plain["corrected"]
+        return plain
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "Outlines":
-        """Return the outlines that `to_dict` wrote; all but the two borders may be missing.
+        """Return the outlines that `to_dict` wrote; only femur, tibia and medial are needed.
+
+        Other keys are ignored.
 
         Raises:
             SettingsError: a value is missing or is no outline.
         """
         try:
-            spacing = plain.get("mm_per_px")
-            femur_sides, tibia_sides = (
-                tuple(_line(side) for side in plain.get(name) or ((), ()))
-                for name in ("femur_sides", "tibia_sides")
-            )
-            return cls(
-                femur=_line(plain["femur"]),
-                tibia=_line(plain["tibia"]),
-                medial=str(plain["medial"]),
-                femur_sd=np.array(plain.get("femur_sd", ()), np.float64),
-                tibia_sd=np.array(plain.get("tibia_sd", ()), np.float64),
-                femur_sides=femur_sides,  # type: ignore[arg-type]
-                tibia_sides=tibia_sides,  # type: ignore[arg-type]
-                mm_per_px=None if spacing is None else float(spacing),
-                corrected=bool(plain.get("corrected", False)),
-            )
+            values = {item.name: plain[item.name] for item in fields(cls) if item.name in plain}
+            for name in ("femur", "tibia"):
+                values[name] = _line(values[name])
+            for name in ("femur_sd", "tibia_sd"):
+                values[name] = np.array(values.get(name, ()), np.float64)
+            for name in SIDES:
+                values[name] = tuple(map(_line, values.get(name) or ((), ())))
+            if (spacing := values.get("mm_per_px")) is not None:
+                values["mm_per_px"] = float(spacing)
+            return cls(**values)
         except (KeyError, TypeError, ValueError) as error:
             raise SettingsError(
-                f"outlines that do not fit ({error}); expected femur, tibia and medial, as in "
-                "outlines.json; correct them"
+                f"The outlines cannot be read ({error}). They have femur, tibia and medial, as in "
+                "outlines.json."
             ) from error
 
 

@@ -15,17 +15,17 @@ from kneematch.knee.detection import Detection
 
 LONGEST_PX: Final = 1600  # side of the picture
 LAYER_PX: Final = 3200  # lines are drawn on about this size, 2 to 4 times larger, then reduced
-LINE_SHARE: Final = 1 / 520  # of the picture's longest side
+LINE_SHARE: Final = 1 / 520  # width of lines over the picture's longest side
 THINNEST_PX: Final = 1.4
 TEXT_SHARE: Final = 1 / 52
 SMALLEST_TEXT_PX: Final = 12
-TICK: Final = 0.09  # of the width of an area
+TICK: Final = 0.09  # length of the thick corner over the width of an area
 COLOURS: Final = {"left": LEFT_COLOUR, "right": RIGHT_COLOUR}
 LANDMARK_COLOUR: Final = (255, 255, 255)
 SHADE: Final = (10, 12, 16)  # under lines and text, so that they stand out on bone
 REVIEW_COLOUR: Final = (190, 30, 45)  # behind the label of a knee to review
 THUMBNAIL_TEXT_SHARE: Final = 1 / 25  # legible where a picture is shown at half its size
-SPAN_SHARE: Final = 1 / 6  # of the columns for a label, at most, so that its words fit
+SPAN_SHARE: Final = 1 / 6  # largest text size over the columns for a label, so that words fit
 DASHES: Final = 12  # along each edge of an area to review
 
 Points = NDArray[np.float64]  # (K, 2), pixels of the layer

@@ -13,9 +13,9 @@ from scipy.ndimage import gaussian_filter1d, map_coordinates
 
 from kneematch.knee.outlines import Array
 
-SMOOTHNESS: Final = 30.0  # weight of squared second differences, in pixels of a crop
+SMOOTHNESS: Final = 30.0  # weight of squared second differences
 SMALLEST_SD: Final = 0.5  # pixels
-NO_WEIGHT: Final = 1e-6  # of columns beyond the plateau
+NO_WEIGHT: Final = 1e-6  # weight of columns beyond the plateau
 
 # Lengths along the normals, in plateau widths
 REACH: Final = 0.02  # how far from a border its edge is looked for
@@ -25,35 +25,31 @@ REACH: Final = 0.02  # how far from a border its edge is looked for
 FEMUR_PRIOR: Final = 0.004
 TIBIA_PRIOR: Final = 0.0025
 STEPS: Final = 49  # places along a normal
-BLUR: Final = 2.0  # of the profile along a normal, in places
-EDGE_SMOOTHNESS: Final = 30.0  # of the displacements
+BLUR: Final = 2.0  # standard deviation of the blur along a normal, in places
 ENDS: Final = 0.05  # share of a border at either end over which displacements fade
 
 
-def smooth(
-    y: Array, sd: Array, *, between: tuple[float, float], smoothness: float = SMOOTHNESS
-) -> Array:
+def smooth(y: Array, sd: Array, *, between: tuple[float, float]) -> Array:
     """Return a border y (W,) in pixels, smoothed.
 
     Args:
         y: position in each column.
         sd: standard deviation in each column; an uncertain column follows its neighbours.
         between: the first and last x that count.
-        smoothness: weight of the penalty.
     """
     columns = np.arange(len(y)) + 0.5
     weight = 1 / np.maximum(sd.astype(np.float64), SMALLEST_SD) ** 2
     weight = np.where((columns >= between[0]) & (columns <= between[1]), weight, NO_WEIGHT)
-    return _whittaker(y, weight, smoothness)
+    return _whittaker(y, weight)
 
 
-def _whittaker(y: Array, weight: Array, smoothness: float) -> Array:
+def _whittaker(y: Array, weight: Array) -> Array:
     """Return the smoothed values of y (W,) with weights (W,)."""
     banded = np.zeros((3, len(y)))  # upper form: second, first and main diagonal
     for k, factor in enumerate((1.0, -2.0, 1.0)):
         for j, other in enumerate((1.0, -2.0, 1.0)):
             if j >= k:
-                banded[2 - (j - k), j : len(y) - 2 + j] += smoothness * factor * other
+                banded[2 - (j - k), j : len(y) - 2 + j] += SMOOTHNESS * factor * other
     banded[2] += weight
     return np.asarray(solveh_banded(banded, weight * y))
 
@@ -86,5 +82,5 @@ def move_to_edge(
     weight = strength / max(float(np.median(strength)), 1e-9) + NO_WEIGHT
     ends = np.linspace(0, 1, len(line))
     fade = np.clip(np.minimum(ends, 1 - ends) / ENDS, 0, 1)
-    moved = fade * _whittaker(offset, weight, EDGE_SMOOTHNESS)
+    moved = fade * _whittaker(offset, weight)
     return np.asarray(line + width_px * moved[:, None] * normals)

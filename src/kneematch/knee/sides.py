@@ -10,7 +10,7 @@ from kneematch.models.markers import Marker
 USER: Final = "user"
 HEADER: Final = "header"
 MARKER: Final = "marker"
-MIDDLE: Final = 0.15  # of the width: a single marker this near to the middle tells no side
+MIDDLE: Final = 0.15  # share of the width; a single marker so near to the middle tells no side
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ def resolve_laterality(
 
     Args:
         film: the film.
-        mirrored: of each knee, whether its lateral side points to the picture's left when the knee
-            is upright, as the patient's right knee does on a film that is hung in the usual way.
+        mirrored: for each knee, whether its lateral side points to the picture's left when the
+            knee is upright, as the patient's right knee does on a film that is hung as usual.
         left_is: the patient's side at the picture's left, "R" or "L", as stated by the user.
         markers: the letters R and L on the film.
     """
@@ -46,16 +46,15 @@ def resolve_laterality(
     letters = {marker.letter for marker in markers}
     letter = letters.pop() if one and len(letters) == 1 else None
     by_markers = None if one else _from_front(markers)
-
-    def resolve(points_left: bool) -> Laterality:
-        return _first_of(
+    return tuple(
+        _first_of(
             (USER, _side(by_user, points_left)),
             (HEADER, tag),
             (HEADER, _side(film.seen_from_front, points_left)),
             (MARKER, letter or _side(by_markers, points_left)),
         )
-
-    return tuple(map(resolve, mirrored))
+        for points_left in mirrored
+    )
 
 
 def usual_mirroring(film: Radiograph, left_is: str | None = None) -> bool:
@@ -73,17 +72,12 @@ def _from_front(markers: Sequence[Marker]) -> bool | None:
     R lies left of L then; a letter alone must lie well to one side, since both of them sometimes
     lie between the legs. None if there are no such markers, or if they contradict each other.
     """
-    right, left = (
-        [marker.x for marker in markers if marker.letter == side] for side in LATERALITIES
-    )
-    if right and left:
-        if max(right) < min(left):
-            return True
-        return False if max(left) < min(right) else None
-    alone = right or left
-    if alone and max(alone) < 0.5 - MIDDLE:
-        return bool(right)
-    return not right if alone and min(alone) > 0.5 + MIDDLE else None
+    right, left = ([each.x for each in markers if each.letter == side] for side in LATERALITIES)
+    # A letter that was not read may lie anywhere around the middle.
+    right, left = right or [0.5 - MIDDLE, 0.5 + MIDDLE], left or [0.5 - MIDDLE, 0.5 + MIDDLE]
+    if max(right) < min(left):
+        return True
+    return False if max(left) < min(right) else None
 
 
 def _first_of(*statements: tuple[str, str | None]) -> Laterality:

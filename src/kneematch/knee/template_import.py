@@ -30,6 +30,7 @@ from kneematch.paper.split import LEFT, RIGHT, SIDES
 
 PLATEAU: Final = "plateau_"  # beginning of the names of the tibial plateau's two margins
 NEEDED: Final = ("fine", "red", "green")
+SHAPES: Final = f"boxes called {', '.join(NEEDED)}, or two points called {PLATEAU}*"
 
 
 def import_template(
@@ -63,7 +64,7 @@ def import_template(
     if out.exists() and not config.force:
         refuse_existing(out)
     if path.exists() and out.exists() and out.samefile(path):
-        raise SettingsError(f"{out}: the drawing itself; expected another name; choose one")
+        raise SettingsError(f"{out} is the drawing itself. Choose another name for the template.")
     pixels = read_isolated(Path(film))
     shapes = read_shapes(
         path,
@@ -95,18 +96,13 @@ def _annotation(
         shapes = [shape for shape in shapes if SIDES[shape.centre_x >= middle] == side]
     twice = [name for name, count in Counter(shape.name for shape in shapes).items() if count > 1]
     if twice:
-        raise TemplateError(
-            f"{twice[0]} was drawn more than once; expected one knee; choose one with --side"
-        )
+        raise TemplateError(f"{twice[0]} was drawn more than once. Choose one knee with --side.")
     boxes: dict[str, Box] = {s.name: s.values for s in shapes if s.is_box and s.name in BOXES}  # type: ignore[misc]
     points: dict[str, Point] = {s.name: s.values for s in shapes if not s.is_box}  # type: ignore[misc]
     drawn = [shape for shape in shapes if shape.name in (*boxes, *points)]
     if not drawn:
         names = ", ".join(sorted({shape.name for shape in shapes})) or "nothing"
-        raise TemplateError(
-            f"{names} drawn; expected boxes called fine, red and green, or two points plateau_*; "
-            "rename them"
-        )
+        raise TemplateError(f"A template needs {SHAPES}, but there is {names}.")
     centre = boxes.get("fine", drawn[0].values)
     chosen = side or SIDES[(centre[0] + centre[-2]) / 2 >= middle]
     annotation = _boxes(boxes, points, film, chosen)
@@ -123,8 +119,8 @@ def _boxes(boxes: dict[str, Box], points: dict[str, Point], film: Path, side: st
     missing = [name for name in NEEDED if name not in boxes]
     if missing:
         raise TemplateError(
-            f"no {missing[0]} box; expected boxes called fine, red and green, or two points "
-            "plateau_* instead; draw them, or name the points of a .pts file with --names"
+            f"There is no {missing[0]} box, and a template needs {SHAPES}. The points of a .pts "
+            "file are named with --names."
         )
     coarse = boxes.get("coarse") or enlarged(boxes["fine"])
     return Annotation(film, side, boxes["fine"], coarse, boxes["red"], boxes["green"], points)

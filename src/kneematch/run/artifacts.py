@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from kneematch.errors import FilmError
 from kneematch.films.files import make_folder
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import is_dicom, to_film_error
@@ -22,7 +21,8 @@ from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, Made
 REPORT, STATE, PICTURE = DICOM_ENDINGS = ("report", "state", "picture")
 LANDMARK_SUFFIXES: Final = {"markups": MARKUPS, "pts": POINTS}
 
-Write = Callable[[Radiograph, FilmRecord, Path, Path], list[str]]
+Written = tuple[list[str], str]  # names of files, and why one is missing or ""
+Write = Callable[[Radiograph, FilmRecord, Path, Path], Written]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Artifact:
     kind: str  # OVERLAYS, CROPS, DICOM or LANDMARKS, the name of the folder
     folder: Path
     settings: dict[str, Any]  # JSON values that the files depend on, besides the film and its knees
-    write: Write  # writes a film's files to a folder and returns their names
+    write: Write  # writes a film's files to a folder
 
-    def make(self, pixels: Radiograph, film: FilmRecord, path: Path) -> tuple[list[str], str]:
+    def make(self, pixels: Radiograph, film: FilmRecord, path: Path) -> Written:
         """Write the files of a film with knees, each whole or not at all.
 
         Returns:
@@ -44,7 +44,7 @@ class Artifact:
             OSError: the folder cannot be written to, so that no other file can be either.
         """
         try:
-            return self.write(pixels, film, self.folder, path), ""
+            return self.write(pixels, film, self.folder, path)
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - one picture must not stop the others
@@ -131,35 +131,35 @@ def make_files(
     return made, reasons
 
 
-def _write_overlay(pixels: Radiograph, film: FilmRecord, folder: Path, path: Path) -> list[str]:
+def _write_overlay(pixels: Radiograph, film: FilmRecord, folder: Path, path: Path) -> Written:
     name = f"{film.name}.png"
     save_picture(draw_detections(pixels, film.kept), folder / name)
-    return [name]
+    return [name], ""
 
 
 def _write_crops(
     pixels: Radiograph, film: FilmRecord, folder: Path, path: Path, *, size: CropSize
-) -> list[str]:
+) -> Written:
     assumed, names = assumed_spacing(film.kept), []
     for knee in film.kept:
         names.append(crop_name(film.name, knee.side))
         write_png16(folder / names[-1], cut(pixels, place(knee, size, assumed)))
-    return names
+    return names, ""
 
 
-def _write_dicom(pixels: Radiograph, film: FilmRecord, folder: Path, path: Path) -> list[str]:
+def _write_dicom(pixels: Radiograph, film: FilmRecord, folder: Path, path: Path) -> Written:
     if not is_dicom(path):  # there is no patient and no study to add to
-        return []
+        return [], ""
     from kneematch.run.outputs.dicom import export_dicom  # imports highdicom, which is slow
 
-    if reason := export_dicom(path, pixels, film.kept, folder, film.name):
-        raise FilmError(reason)
-    return [file for file in possible_files(DICOM, film.name) if (folder / file).exists()]
+    reason = export_dicom(path, pixels, film.kept, folder, film.name)
+    made = [file for file in possible_files(DICOM, film.name) if (folder / file).exists()]
+    return made, reason
 
 
 def _write_landmarks(
     pixels: Radiograph, film: FilmRecord, folder: Path, path: Path, *, kinds: Sequence[str]
-) -> list[str]:
+) -> Written:
     names = []
     for knee in film.kept:
         for kind in kinds:
@@ -168,4 +168,4 @@ def _write_landmarks(
                 write_markups(folder / names[-1], knee.landmarks, knee.mm_per_px)
             else:
                 write_points(folder / names[-1], knee.landmarks)
-    return names
+    return names, ""

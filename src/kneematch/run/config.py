@@ -141,28 +141,23 @@ class DetectConfig:
         check_options(self)
         if self.part_id >= self.num_parts:
             raise SettingsError(
-                f"--part-id {self.part_id} of --num-parts {self.num_parts}; expected a part from "
-                "0 to num-parts - 1; correct them"
+                f"--part-id must be from 0 to {self.num_parts - 1}, since --num-parts is "
+                f"{self.num_parts}."
             )
         sizes = self.crop_mm, self.crop_spacing
         if self.crop_preset is not None and sizes != (None, None):
             raise SettingsError(
-                "--crop-preset with --crop-mm or --crop-spacing; expected one or the other: "
-                "leave one out"
+                "--crop-preset sets what --crop-mm and --crop-spacing set. Give one."
             )
         given = (*sizes, self.crop_px, self.crop_preset, self.mirror or None)
         if not self.crops and any(setting is not None for setting in given):
-            raise SettingsError("the size of crops, but no crops; expected --crops; add it")
+            raise SettingsError("The size of crops has no effect without --crops.")
         if not self.measure and (self.magnification, self.outlines) != (None, None):
-            raise SettingsError(
-                "--magnification or --outlines without measures; expected --measure; add it"
-            )
+            raise SettingsError("--magnification and --outlines have no effect without --measure.")
         if self.magnification is not None and not 1 <= self.magnification < 2:
-            raise SettingsError(
-                f"--magnification {self.magnification}; expected a factor from 1 to 2; correct it"
-            )
+            raise SettingsError("--magnification must be a factor from 1 to 2.")
         if self.ray_address is not None and self.engine != "ray":
-            raise SettingsError("--ray-address without Ray; expected --engine ray; add it")
+            raise SettingsError("--ray-address has no effect without --engine ray.")
 
     def load_detector(self) -> "Detector":
         """Load the detector that these settings describe."""

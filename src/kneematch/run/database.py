@@ -6,26 +6,21 @@ can bear, and are on disk when it ends. On a disk without locks, SQLite's `unix-
 place: there a killed process leaves `run.sqlite.lock` behind, which the user has to remove.
 """
 
-import errno
 import json
 import os
-import sqlite3
-import tempfile
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
 from datetime import UTC, datetime
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, Self
-from urllib.parse import quote
 
 from kneematch.errors import SettingsError
-from kneematch.films.files import FILE_MODE, FileVersion
-from kneematch.films.run_folder import RUN_DATABASE, THUMBNAILS
+from kneematch.films.files import FileVersion
+from kneematch.films.run_folder import RUN_DATABASE, THUMBNAILS, holds_run
 from kneematch.knee.decision import Decision
 from kneematch.knee.detection import REJECTED, Detection
 from kneematch.paper.split import SIDES
@@ -33,10 +28,10 @@ from kneematch.run.artifacts import Artifact
 from kneematch.run.config import Fingerprint, differences
 from kneematch.run.film_names import film_names, is_film_name
 from kneematch.run.film_record import FILES, SETTINGS, FilmRecord
+from kneematch.run.sqlite import connect, user_errors
 
 FORMAT: Final = 1  # bump when the tables change
-BUSY_S: Final = 1.0  # time that a run waits for another process
-REVIEW_BUSY_S: Final = 60.0  # time that a page waits for `apply`
+REVIEW_BUSY_MS: Final = 60_000  # time that a page waits for `apply`
 SCHEMA: Final = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE films (
@@ -72,6 +67,13 @@ CREATE TABLE decisions (                   -- rows are only added
 CREATE INDEX decisions_by_knee ON decisions (knee);
 CREATE INDEX revocations ON decisions (revokes) WHERE revokes IS NOT NULL;
 CREATE INDEX films_by_status ON films (status) WHERE status != 'ok';
+-- The orders of the review page; the last columns are its filters. NULL, that is NaN, comes first.
+CREATE INDEX knees_by_doubt
+    ON knees (-needs_review, -loss, film, side, state, needs_review, loss);
+CREATE INDEX knees_by_loss ON knees (-loss, film, side, state, needs_review, loss);
+CREATE INDEX knees_by_energy ON knees (-energy, film, side, state, needs_review, loss, energy);
+CREATE INDEX knees_by_film ON knees (film, side, state, needs_review, loss);
+CREATE INDEX decided_knees ON knees (state, needs_review) WHERE state != '';
 """
 THUMBNAIL_SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS thumbnails.films (id INTEGER PRIMARY KEY, webp BLOB NOT NULL)"
@@ -99,30 +101,21 @@ class Run:
         """
         self.out, self.path = out, out / RUN_DATABASE
         if not create and not self.path.exists():
+            if holds_run(out):
+                raise SettingsError(
+                    f"{out} holds a run of an earlier version of kneematch. Run the films again "
+                    "into another folder."
+                )
             raise SettingsError(
                 f"{out} holds no run. Name the folder that `kneematch detect` has filled."
             )
-        for name in (RUN_DATABASE, THUMBNAILS):
-            _check_not_a_link(out / name)
-            os.close(os.open(out / name, os.O_RDWR | os.O_CREAT, FILE_MODE))
-        with self._errors():
-            self.sql = self._connect(BUSY_S if exclusive else REVIEW_BUSY_S)
+        with user_errors(self.path):
+            self.sql = connect(self.path, out / THUMBNAILS)
             try:
                 self._prepare(exclusive=exclusive)
             except BaseException:
                 self.sql.close()
                 raise
-
-    def _connect(self, timeout: float) -> sqlite3.Connection:
-        vfs = "" if _has_locks(self.out) else "&vfs=unix-dotfile"
-        address = partial("file:{}?mode=rw{}".format, quote(os.fsencode(self.path.resolve())))
-        sql = sqlite3.connect(
-            address(vfs), timeout, isolation_level=None, check_same_thread=False, uri=True
-        )
-        other = quote(os.fsencode((self.out / THUMBNAILS).resolve()))
-        sql.text_factory = os.fsdecode  # names of files need not be UTF-8
-        sql.execute("ATTACH ? AS thumbnails", (f"file:{other}?mode=rw{vfs}",))
-        return sql
 
     def _prepare(self, *, exclusive: bool) -> None:
         if exclusive:
@@ -136,6 +129,8 @@ class Run:
                     self.sql.execute(statement)
                 self.sql.execute(f"PRAGMA user_version = {FORMAT}")
             self.sql.execute(THUMBNAIL_SCHEMA)
+        if not exclusive:  # from now on, wait until `apply` has ended
+            self.sql.execute(f"PRAGMA busy_timeout = {REVIEW_BUSY_MS}")
         if version not in (0, FORMAT):
             raise SettingsError(
                 f"{self.path} was written by another version of kneematch. Use that version, or "
@@ -153,40 +148,9 @@ class Run:
         self.close()
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turn errors of SQLite into those that a user can do something about."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                lock = self.path.with_name(f"{RUN_DATABASE}.lock")
-                stale = f" If none is, remove {lock}." if lock.exists() else ""
-                raise SettingsError(
-                    f"Another process is working on {self.out}. Wait for it, or name another "
-                    f"folder.{stale}"
-                ) from error
-            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                raise SettingsError(
-                    f"{self.path} is damaged. The tables beside it are still good; `sqlite3 "
-                    f"{RUN_DATABASE} .recover` may save decisions. To start over, use --force or "
-                    "another folder."
-                ) from error
-            system = {
-                sqlite3.SQLITE_FULL: errno.ENOSPC,
-                sqlite3.SQLITE_IOERR: errno.EIO,
-                sqlite3.SQLITE_CANTOPEN: errno.EACCES,
-                sqlite3.SQLITE_READONLY: errno.EROFS,
-                sqlite3.SQLITE_PERM: errno.EACCES,
-            }.get(code)
-            if system is None:
-                raise
-            raise OSError(system, os.strerror(system), str(self.path)) from error
-
-    @contextmanager
     def _transaction(self) -> Iterator[None]:
         """Commit what is written inside, or nothing of it."""
-        with self._errors():
+        with user_errors(self.path):
             self.sql.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -198,7 +162,7 @@ class Run:
 
     def query(self, statement: str, *values: object) -> list[Any]:
         """Return the rows of a query."""
-        with self._errors():
+        with user_errors(self.path):
             return self.sql.execute(statement, values).fetchall()
 
     # Settings
@@ -308,7 +272,7 @@ class Run:
         return found
 
     def _records(self, films: Collection[int] | None, where: str) -> Iterator[FilmRecord]:
-        with self._errors():
+        with user_errors(self.path):
             rows = self.sql.execute(RECORDS.format(where))
             for number, group in groupby(rows, key=itemgetter(0)):
                 if films is None or number in films:
@@ -490,25 +454,6 @@ class Run:
         decisions = [(found, Decision.from_dict(json.loads(text))) for found, text in rows]
         # Without a knee, a rejection says what is true anyway.
         return sum(bool(found) or each.state != REJECTED for found, each in decisions)
-
-
-def _check_not_a_link(path: Path) -> None:
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise SettingsError(f"{path} is not a regular file. Remove it, or name another folder.")
-
-
-def _has_locks(folder: Path) -> bool:
-    """Return whether the file system of a folder has locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows, where SQLite has its own
-        return True
-    with tempfile.TemporaryFile(dir=folder) as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-    return True
 
 
 def _version(size: int | None, modified_ns: int, sha256: str) -> FileVersion | None:

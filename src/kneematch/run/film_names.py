@@ -11,7 +11,7 @@ from typing import Final
 JOINT: Final = "_"  # between a folder and what it holds
 LONGEST_BYTES: Final = 120  # endings follow; file systems allow 255 bytes, encrypted ones 143
 HASH_DIGITS: Final = 8
-MOST_DIGITS: Final = 10  # of the number of a film that no folder tells from others
+MOST_DIGITS: Final = 10  # digits that number films which no folder tells apart
 
 
 def film_names(films: Sequence[str], taken: set[str]) -> list[str]:

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,21 +83,14 @@ def detect_folder(
     Raises:
         SettingsError: the settings contradict each other, or those of the run in the folder.
     """
-    config, folder = config or DetectConfig(), Path(out)
-    found = select_films(
+    config, out = config or DetectConfig(), Path(out)
+    paths = select_films(
         films,
         series=config.series,
         limit=config.limit,
         part=(config.part_id, config.num_parts),
-        leave_out=[folder, *(folder / name for name in FOLDERS)],
+        leave_out=[out, *(out / name for name in FOLDERS)],
     )
-    return detect_files(found, folder, config, progress=progress)
-
-
-def detect_files(
-    paths: Sequence[str], out: Path, config: DetectConfig, *, progress: Progress = no_progress
-) -> DetectResult:
-    """Detect on files that were found already; see `detect_folder`."""
     started = datetime.now(UTC), monotonic()
     versions = file_versions(paths, hashed=config.hash_films)
     if not any(versions):
@@ -254,15 +247,12 @@ def _remove_run(out: Path) -> None:
     """Remove the run in a folder: its database and the files that it made, and no others."""
     from kneematch.run.database import Run
     from kneematch.run.outputs.write import remove_results
+    from kneematch.run.sqlite import DamagedRun
 
     names: list[str] = []
     if (out / RUN_DATABASE).exists():
-        try:
-            with Run(out) as run:
-                names = [name for (name,) in run.query("SELECT name FROM films")]
-        except SettingsError as error:
-            if "damaged" not in str(error):
-                raise
+        with suppress(DamagedRun), Run(out) as run:
+            names = [name for (name,) in run.query("SELECT name FROM films")]
     remove_results(out, names)
     for name in (RUN_DATABASE, THUMBNAILS, JOURNAL):
         for ending in ("", "-journal"):

@@ -19,7 +19,7 @@ from kneematch.films.display import data_url
 from kneematch.films.files import check_suffix
 from kneematch.knee.detector import Detector
 from kneematch.knee.overlay import draw_detections
-from kneematch.web.drawing import (
+from kneematch.web.annotation_session import (
     Drawing,
     SplitFilm,
     box_warnings,
@@ -41,13 +41,13 @@ def annotate_app(path: Path, template: Path, preview_films: Sequence[str | Path]
     """Return the app of the annotation page.
 
     Args:
-        path: The film to draw on.
-        template: The file that Save writes.
-        preview_films: Films to preview the template on; a dozen are used, evenly spaced.
+        path: the film to draw on.
+        template: the file that Save writes.
+        preview_films: films to preview the template on; a dozen are used, evenly spaced.
 
     Raises:
-        SettingsError: The file's name is not that of a template.
-        FilmError: The film cannot be read.
+        SettingsError: the file's name is not that of a template.
+        FilmError: the film cannot be read.
     """
     check_suffix(template, SUFFIX, "a template")
     app = page_app("annotate.html")
@@ -112,7 +112,7 @@ def _add_drawing_routes(
     def save(drawing: Drawing, overwrite: bool = False) -> Response:
         annotation = _valid_annotation(drawing, film)
         if template.exists() and not overwrite:
-            return JSONResponse({"problem": f"{template} exists already"}, HTTPStatus.CONFLICT)
+            return JSONResponse({"problem": f"{template} exists already."}, HTTPStatus.CONFLICT)
         save_annotation(annotation, template)
         files = "FILMS", "--template", str(template), "-o", "found"
         command = shlex.join(["kneematch", "detect", *files])

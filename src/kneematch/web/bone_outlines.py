@@ -9,13 +9,12 @@ from pydantic import Field
 
 from kneematch.errors import SettingsError
 from kneematch.films.radiograph import Radiograph
-from kneematch.films.run_folder import RUN
+from kneematch.knee.decision import check_outlines
 from kneematch.knee.detection import Detection
-from kneematch.knee.joint_space import PERCENT
-from kneematch.knee.measure import measure_outlines
-from kneematch.run.apply import run_config
-from kneematch.run.decisions import check_outlines
-from kneematch.run.outputs.run_file import read_run
+from kneematch.knee.measure import PERCENT, JointMeasures
+from kneematch.run.apply import ended_run, run_config
+from kneematch.run.config import DetectConfig
+from kneematch.run.database import Run
 
 MAX_POINTS: Final = 1000  # of a border that is drawn
 SHOWN: Final = {  # the medial and the lateral measure of each line of the table
@@ -36,45 +35,43 @@ class Borders:
 
 @dataclass(frozen=True, slots=True)
 class Outliner:
-    """How a run outlined and measured its knees."""
+    """How a run outlines and measures knees that a reviewer placed."""
 
-    network: str | None  # file of the outline network; None for the built-in one
-    sha256: str | None  # of that file
-    magnification: float  # 1 where it is not known
+    config: DetectConfig  # settings of the run
+    sha256: str | None  # SHA-256 of the file of its outline network
 
-    def outline(self, knee: Detection, film: Radiograph, *, placed: bool) -> Detection:
-        """Return a knee with outlines and measures; `placed` if a reviewer corrected it.
+    def measures(self, knee: Detection, film: Radiograph) -> JointMeasures:
+        """Return the outlines and measures of a knee that a reviewer placed.
 
         Raises:
-            SettingsError: Another network lies in the place of the run's.
+            SettingsError: another network lies in the place of the run's.
         """
-        from kneematch.knee.measuring import (
-            measure_knees,
-            measure_placed_knees,
-            outline_network,
-        )
-        from kneematch.run.measure_rows import outline_hash  # imports SciPy, which is slow
+        from kneematch.knee.measuring import measure_placed_knees, outline_network  # SciPy is slow
 
-        if outline_hash(self.network)["outlines"] != self.sha256:
+        if self.config.outline_hash()["outlines"] != self.sha256:
+            file = self.config.outlines or "The built-in outline network"
             raise SettingsError(
-                f"{self.network or 'the built-in outline network'}: not the outline network of the "
-                "run; expected that; put it back, or detect again"
+                f"{file} is not the outline network of the run. Put it back, or detect again."
             )
-        measure = measure_placed_knees if placed else measure_knees
-        return measure(film, [knee], outline_network(self.network))[0]
+        network = outline_network(self.config.outlines)
+        (measured,) = measure_placed_knees(film, [knee], network)
+        if measured.measures is None:
+            raise SettingsError("The knee cannot be measured.")
+        return measured.measures
 
-    def measures_table(self, knee: Detection) -> dict[str, Any]:
+    def table(self, measures: JointMeasures) -> dict[str, Any]:
         """Return the main measures as texts: a unit, and lines of name, medial, lateral width.
 
         The unit is mm where the film has spacing, else percent of the plateau's width.
         """
-        width_mm = None if knee.outlines is None else knee.outlines.width_mm
+        width_mm = measures.outlines.width_mm
         unit, decimals, factor = "% of the plateau", 1, 1.0
         if width_mm is not None:
-            unit, decimals, factor = "mm", 2, width_mm / self.magnification / PERCENT
+            unit, decimals = "mm", 2
+            factor = width_mm / (self.config.magnification or 1.0) / PERCENT
 
         def text(name: str) -> str:
-            measure = knee.measures[name]
+            measure = measures.values[name]
             if measure.value is None:
                 return measure.reason
             spread = "" if measure.sd is None else f" ± {factor * measure.sd:.{decimals}f}"
@@ -84,38 +81,32 @@ class Outliner:
         return {"unit": unit, "lines": lines}
 
 
-def load_outliner(out: Path, root: Path) -> Outliner | None:
-    """Return how a run outlined its knees; None if it did not, or if its run.json is not there.
+def load_outliner(run: Run, root: Path) -> Outliner | None:
+    """Return how a run outlines knees; None if it measures none.
 
     A relative path of its outline network is taken from `root`.
     """
-    try:
-        run = read_run(out / RUN)
-        config = run_config(run)
-    except SettingsError:
-        return None
+    config = run_config(run)
     if not config.measure:
         return None
-    network = None if config.outlines is None else str(root / config.outlines)
-    return Outliner(network, run.hashes.get("outlines"), config.magnification or 1.0)
+    if config.outlines is not None:
+        config = replace(config, outlines=str(root / config.outlines))
+    return Outliner(config, ended_run(run).hashes.get("outlines"))
 
 
-def draw_borders(knee: Detection, borders: Borders) -> Detection:
-    """Return an outlined knee with borders that a reviewer drew, and their measures.
+def draw_borders(measures: JointMeasures, borders: Borders) -> JointMeasures:
+    """Return outlines with borders that a reviewer drew, and their measures.
 
     Raises:
-        SettingsError: No borders on a film look like that.
+        SettingsError: no borders on a film look like that.
     """
-    if knee.outlines is None:
-        raise SettingsError("a knee without outlines; expected some; save the knee first")
     femur, tibia = (np.array(line, np.float64).round(3) for line in (borders.femur, borders.tibia))
-    drawn = knee.outlines.redrawn(femur, tibia)
+    drawn = measures.outlines.redrawn(femur, tibia)
     check_outlines(drawn)
-    return replace(knee, outlines=drawn, measures=measure_outlines(drawn))
+    return JointMeasures.from_outlines(drawn)
 
 
-def borders_of(knee: Detection) -> dict[str, Any] | None:
-    """Return the borders of a knee as `Borders` has them; None if it has no outlines."""
-    if knee.outlines is None:
-        return None
-    return {name: getattr(knee.outlines, name).round(3).tolist() for name in ("femur", "tibia")}
+def borders_of(measures: JointMeasures) -> dict[str, Any]:
+    """Return borders as `Borders` has them."""
+    lines = measures.outlines
+    return {name: getattr(lines, name).round(3).tolist() for name in ("femur", "tibia")}

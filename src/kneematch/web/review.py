@@ -4,21 +4,22 @@ from dataclasses import asdict
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
-from fastapi import Depends, FastAPI, Query
-from starlette.responses import FileResponse, JSONResponse, Response
+from fastapi import Depends, FastAPI, Path, Query
+from starlette.responses import JSONResponse, Response
 
 from kneematch.errors import FilmError, SettingsError
-from kneematch.knee.detection import Detection
+from kneematch.knee.decision import Area
+from kneematch.knee.detection import REJECTED, Detection
 from kneematch.run.apply import apply_review
-from kneematch.run.correction import area_of
-from kneematch.run.decisions import REJECTED, Area
 from kneematch.web.bone_outlines import Borders, borders_of
-from kneematch.web.detections_table import RowQuery
-from kneematch.web.films import film_jpeg, thumbnail_key
+from kneematch.web.films import film_jpeg
+from kneematch.web.knee_rows import Row, RowQuery, count_reasons, count_states, row_order
 from kneematch.web.review_session import DecisionRequest, ReviewSession, Side, finite
 from kneematch.web.server import page_app
 
 MAX_ROWS: Final = 400  # in one response
+Keys = Annotated[str, Query(pattern=r"^-?\d{1,9}(,-?\d{1,9})*$")]
+FilmNumber = Annotated[int, Path(ge=0, lt=10**9)]
 
 
 def review_app(session: ReviewSession) -> FastAPI:
@@ -30,63 +31,67 @@ def review_app(session: ReviewSession) -> FastAPI:
 
 
 def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
-    Row = Annotated[int, Depends(session.check_row)]
+    OneRow = Annotated[Row, Depends(session.row)]
 
     @app.get("/api/start")
     def start() -> dict[str, Any]:
+        with session.run() as run:
+            counts, reasons, last = count_states(run), count_reasons(run), run.newest_decision()
         return {
             "run": session.out.resolve().name,
-            "rows": len(session.table),
-            "reasons": session.table.reason_counts,
-            "last": session.last_row(),
-            "counts": session.counts(),
+            "reasons": reasons,
+            "last": last and last[1],
+            "counts": counts,
             "no_loss": session.no_loss_reason,
             "measured": session.outliner is not None,
             "warning": session.warning,
         }
 
     @app.get("/api/order")
-    def order(query: Annotated[RowQuery, Depends(RowQuery)]) -> dict[str, Any]:
-        return {"rows": session.order(query)}
+    def order(query: Annotated[RowQuery, Depends(RowQuery)]) -> Response:
+        with session.run() as run:
+            keys = row_order(run, query)
+        return JSONResponse({"rows": keys})  # quicker than FastAPI's encoder
 
     @app.get("/api/rows")
-    def rows(numbers: Annotated[str, Query(pattern=r"^\d{1,9}(,\d{1,9})*$")]) -> list[Any]:
+    def rows(numbers: Keys) -> list[Any]:
         wanted = [int(number) for number in numbers.split(",")]
         if len(wanted) > MAX_ROWS:
-            raise SettingsError(f"{len(wanted)} rows at once; expected at most {MAX_ROWS}")
-        return [_card(session, session.check_row(row)) for row in wanted]
+            raise SettingsError(f"At most {MAX_ROWS} rows can be requested at once.")
+        return [_card(session, row) for row in session.rows(wanted)]
 
     @app.get("/api/areas/{row}")
-    def areas(row: Row) -> dict[str, Any]:
+    def areas(row: OneRow) -> dict[str, Any]:
         height, width = session.film(row).size
-        knees = {other: session.knee(other) for other in session.same_film(row)}
-        kept = [knee for other, knee in knees.items() if session.state(other) != REJECTED]
-        has_knee = bool(session.knees[row][1])
+        others = session.same_film(row)
+        kept = [other.knee for other in others if other.state != REJECTED]
         return {
             "size": [width, height],
-            "knee": _shape(session.knee(row)) if has_knee else None,
-            "found": _shape(session.found(row)) if has_knee else None,
-            "others": [knee.corners.tolist() for other, knee in knees.items() if other != row],
+            "knee": _shape(row.knee) if row.has_area else None,
+            "found": _shape(row.start) if row.has_area else None,
+            "others": [each.knee.corners.tolist() for each in others if each.key != row.key],
             "lateralities": {knee.side: knee.laterality for knee in kept},
             "free": session.free_sides(row),
         }
 
     @app.get("/api/draft/{row}/{side}")
-    def draft(row: Row, side: Side) -> dict[str, Any]:
+    def draft(row: OneRow, side: Side) -> dict[str, Any]:
         return _shape(session.draft(row, side))
 
     @app.get("/api/outlines/{row}")
-    def outlines(row: Row) -> dict[str, Any]:
-        knee = session.outlined(row)
-        measures = session.check_outliner().measures_table(knee)
-        return {"borders": borders_of(knee), "measures": measures}
+    def outlines(row: OneRow) -> dict[str, Any]:
+        measures = session.outlined(row)
+        table = session.check_outliner().table(measures)
+        return {"borders": borders_of(measures), "measures": table}
 
-    @app.get("/thumbnail/{row}/{key}")  # the key makes the address change with the picture
-    def thumbnail(row: Row, key: str) -> Response:
-        return FileResponse(session.thumbnail(row), media_type="image/jpeg")
+    @app.get("/thumbnail/{film}")
+    def thumbnail(film: FilmNumber) -> Response:
+        with session.run() as run:
+            picture = run.thumbnail(film)
+        return Response(picture or b"", 200 if picture else 404, media_type="image/webp")
 
     @app.get("/film/{row}")
-    def film(row: Row) -> Response:
+    def film(row: OneRow) -> Response:
         return Response(film_jpeg(session.film(row)), media_type="image/jpeg")
 
     @app.exception_handler(FilmError)
@@ -95,29 +100,32 @@ def _add_reading_routes(app: FastAPI, session: ReviewSession) -> None:
 
 
 def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
-    Row = Annotated[int, Depends(session.check_row)]
+    OneRow = Annotated[Row, Depends(session.row)]
+
+    def counts() -> dict[str, int]:
+        with session.run() as run:
+            return count_states(run)
 
     @app.post("/api/loss/{row}")
-    def loss(row: Row, area: Area, side: Side | None = None) -> dict[str, float | None]:
+    def loss(row: OneRow, area: Area, side: Side | None = None) -> dict[str, float | None]:
         return {"loss": session.loss(row, area, side)}
 
     @app.post("/api/measures/{row}")
-    def measures(row: Row, drawn: Borders) -> dict[str, Any]:
-        knee = session.redrawn(row, drawn)
-        return {"measures": session.check_outliner().measures_table(knee)}
+    def measures(row: OneRow, drawn: Borders) -> dict[str, Any]:
+        return {"measures": session.check_outliner().table(session.redrawn(row, drawn))}
 
     @app.post("/api/decide")
     def decide(request: DecisionRequest) -> dict[str, Any]:
-        return {"row": _card(session, session.decide(request)), "counts": session.counts()}
+        row = session.row(session.decide(request))
+        return {"row": _card(session, row), "counts": counts()}
 
     @app.post("/api/undo")
     def undo() -> dict[str, Any]:
-        undone, row = session.undo()
-        gone = row is None or (session.state(row) == "undecided" and row >= len(session.table))
+        row = session.undo()
         return {
-            "undone": undone and {"film": undone.film, "side": undone.side},
-            "row": None if gone or row is None else _card(session, row),
-            "counts": session.counts(),
+            "undone": row and {"film": _printable(row.path), "side": row.side},
+            "row": _card(session, row) if row and row.has_area else None,
+            "counts": counts(),
         }
 
     @app.post("/api/apply")
@@ -126,34 +134,43 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
         return {"out": str(session.out), "message": result.message, "problems": result.problems}
 
 
-def _card(session: ReviewSession, row: int) -> dict[str, Any]:
+def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
     """Return what the gallery shows of a row."""
-    film, side = session.knees[row]
-    path = film.encode("utf-8", "replace").decode()
-    name = film.removeprefix(session.folder).encode("utf-8", "replace").decode()
-    shown = {"row": row, "film": path, "name": name, "side": side}
-    if not side:
-        reasons, key = ["no knee found"], thumbnail_key(film, None)
-        return shown | {"state": "no_knee", "reasons": reasons, "key": key, "laterality": ""}
-    knee = session.knee(row)
-    in_table = row < len(session.table)
+    height, width = row.size
+    shown: dict[str, Any] = {
+        "row": row.key,
+        "picture": row.film,
+        "size": [width, height],
+        "film": _printable(row.path),
+        "name": _printable(row.path.removeprefix(session.folder)),
+        "side": row.side,
+        "state": row.state,
+    }
+    if not row.has_area:
+        return shown | {"reasons": ["no knee found"], "laterality": ""}
+    knee, found = row.knee, row.found
     return shown | {
+        "corners": knee.corners.round(2).tolist(),
         "laterality": knee.laterality,
         "loss": finite(knee.loss),
-        "found_loss": finite(session.table.numbers["loss"][row]) if in_table else None,
-        "reasons": session.table.reasons[row] if in_table else ["added in the review"],
-        "state": session.state(row),
-        "key": thumbnail_key(film, knee),
+        "found_loss": None if found is None else finite(found.loss),
+        "review": knee.needs_review,
+        "reasons": ["added in the review"] if found is None else found.review_reasons,
     }
+
+
+def _printable(path: str) -> str:
+    return path.encode("utf-8", "replace").decode()
 
 
 def _shape(knee: Detection) -> dict[str, Any]:
     """Return area, height, landmarks, laterality and drawn outlines of a knee."""
+    drawn = knee.measures is not None and knee.measures.outlines.corrected
     return {
-        **asdict(area_of(knee)),
+        **asdict(Area.from_detection(knee)),
         "height_px": knee.height_px,
         "landmarks": {name: list(point) for name, point in knee.landmarks.items()},
         "laterality": knee.laterality,
         "side": knee.side,
-        "outlines": borders_of(knee),
+        "outlines": borders_of(knee.measures) if knee.measures and drawn else None,
     }

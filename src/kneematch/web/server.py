@@ -105,21 +105,20 @@ def _refusal(request: Request, credentials: Credentials) -> tuple[int, str] | No
     writes = request.method not in ("GET", "HEAD")
     forbidden = HTTPStatus.FORBIDDEN
     if host not in [f"{name}:{credentials.port}" for name in HOST_NAMES]:
-        return forbidden, "request for another host; expected this machine's own address"
+        return forbidden, "The request is for another host."
     if (origin is None and writes) or origin not in (None, f"http://{host}"):
-        return forbidden, "request from another page; expected kneematch's own"
+        return forbidden, "The request comes from another page."
     if ".." in path or "\\" in path or "\0" in path:
-        return forbidden, "path outside the page's folder; expected one of the page's own"
+        return forbidden, "The path leaves the page's folder."
     if _is_first_request(request, credentials):
         return None
     if not credentials.match(request.cookies.get(credentials.cookie_name, "")):
-        return forbidden, "no token; open the address that kneematch has printed"
+        return forbidden, "The token is missing. Open the address that kneematch has printed."
     if headers.get("sec-fetch-site", "none") not in TRUSTED_SITES:
-        return forbidden, "request from another site; expected kneematch's own page"
+        return forbidden, "The request comes from another site."
     length = headers.get("content-length", "")
     if writes and not (length.isdecimal() and int(length) <= MAX_BODY_BYTES):
-        found = f"request body of {length or 'unknown'} bytes"
-        return HTTPStatus.UNPROCESSABLE_ENTITY, f"{found}; expected at most {MAX_BODY_BYTES}"
+        return HTTPStatus.UNPROCESSABLE_ENTITY, f"A body has at most {MAX_BODY_BYTES} bytes."
     return None
 
 
@@ -133,15 +132,13 @@ def open_port(port: int = 0) -> socket.socket:
     """Return a listening socket that other machines cannot reach; port 0 chooses a free one.
 
     Raises:
-        SettingsError: The port is taken.
+        SettingsError: the port is taken.
     """
     try:  # it listens at once, so that a browser that connects before the app runs waits for it
         return socket.create_server((HOST, port))
     except OSError as error:
         why = os.strerror(error.errno or 0)  # without the address, which its own text repeats
-        raise SettingsError(
-            f"port {port}: cannot be used ({why}); expected a free one; choose another, or none"
-        ) from error
+        raise SettingsError(f"Port {port} cannot be used: {why}. Choose another one.") from error
 
 
 def page_app(page: str) -> FastAPI:
@@ -159,7 +156,7 @@ def page_app(page: str) -> FastAPI:
         reason, status = str(error), HTTPStatus.UNPROCESSABLE_ENTITY
         if isinstance(error, RequestValidationError):
             places = {".".join(map(str, problem["loc"])) for problem in error.errors()}
-            reason = f"unexpected {', '.join(sorted(places))}"
+            reason = f"The request has unexpected values: {', '.join(sorted(places))}."
         _log_refusal(request, status, reason)
         return JSONResponse({"problem": reason}, status)
 

@@ -54,8 +54,8 @@ def export_dicom(
             return str(error)
         except BAD_ELEMENT as error:  # its text may quote the header, so it is not shown
             reason = (
-                f"a header that DICOM objects cannot refer to ({type(error).__name__}); expected "
-                "one that keeps to the standard; mend the header, or leave the film out"
+                "DICOM objects cannot refer to this film, since its header does not keep to the "
+                f"standard ({type(error).__name__})."
             )
     return reason and f"{os.fspath(source)}: {reason}"
 
@@ -69,14 +69,14 @@ def _source_header(path: str | os.PathLike[str]) -> Dataset:
     header = read_header(path)
     if header is None:
         raise FilmError(
-            f"{os.fspath(path)}: not a DICOM; expected one, with a patient and a study to add to; "
-            "leave it out, or export it as --export coco"
+            f"{os.fspath(path)}: The film is not DICOM, so that there is no patient and no study "
+            "to add to."
         )
     missing = [keyword for keyword in IDENTIFIERS if not header_text(header, keyword)]
     if missing:
         raise FilmError(
-            f"{os.fspath(path)}: a DICOM without {' and '.join(missing)}; expected all of "
-            f"{', '.join(IDENTIFIERS)}; export the film again from its archive"
+            f"{os.fspath(path)}: The header lacks {' and '.join(missing)}. Export the film again "
+            "from its archive."
         )
     for keyword in ("PatientName", *PATIENT_AND_STUDY):
         if not _is_valid(header, keyword):
@@ -93,16 +93,13 @@ def _objects(
 
     knees = [found for found in detections if len(outline_on_film(found, film.size))]
     if not knees:
-        return {}, "no area on the film; expected one or two knees; look at its picture"
+        return {}, "No joint area lies on the film."
     objects = {REPORT: structured_report(header, knees, film.size)}
     reason = ""
     if header_value(header, "SamplesPerPixel") == 1:
         objects[STATE] = presentation_state(header, knees, film.size)
     else:
-        reason = (
-            "a film in colours has no presentation state; expected greyscale; use the report "
-            "or the picture"
-        )
+        reason = "A film in colours has no presentation state."
     objects[PICTURE] = secondary_capture(header, film, detections)
     sides = {found.laterality for found in detections}
     for ending in {STATE, PICTURE} & objects.keys():

@@ -22,7 +22,7 @@ from kneematch.knee.overlay import COLOURS, draw_detections, label_text
 from kneematch.run.outputs.dicom_sr import MAKER, instance_attributes, outline_on_film
 
 STATE_SERIES, CAPTURE_SERIES = 9502, 9503
-REVIEW_COLOUR: Final = (255, 70, 70)  # of an outline; overlays have it behind white text
+REVIEW_COLOUR: Final = (255, 70, 70)  # outline; overlays have a darker red behind white text
 
 
 def presentation_state(

@@ -22,8 +22,7 @@ from pydicom.uid import generate_uid
 
 from kneematch import __version__
 from kneematch.knee.detection import Detection
-from kneematch.knee.joint_space import COMPARTMENTS
-from kneematch.knee.measure import ANGLE, AREA, FIXED_WIDTHS, LENGTHS, WIDTH, in_mm
+from kneematch.knee.measure import ANGLE, AREA, COMPARTMENTS, FIXED_WIDTHS, LENGTHS, WIDTH, in_mm
 from kneematch.run.outputs.measurements import STATUS
 
 MAKER: Final = "kneematch"
@@ -52,8 +51,8 @@ MEASURES: Final = {  # how measures are called
 LATERALITY: Final = {"R": codes.SCT.Right, "L": codes.SCT.Left}
 PIXELS: Final = Code("{pixels}", "UCUM", "Pixels")
 UNITS: Final = {  # by unit of a measure, and whether it is in mm
-    (WIDTH, False): codes.UCUM.Percent,  # of the width of the tibial plateau
-    (AREA, False): codes.UCUM.Percent,  # of its square
+    (WIDTH, False): codes.UCUM.Percent,  # relative to the width of the tibial plateau
+    (AREA, False): codes.UCUM.Percent,  # relative to its square
     (WIDTH, True): codes.UCUM.Millimeter,
     (AREA, True): codes.UCUM.SquareMillimeter,
     (ANGLE, False): codes.UCUM.Degree,
@@ -164,7 +163,7 @@ def _measurement_group(
             sr.QualitativeEvaluation(REVIEW, codes.SCT.Yes if knee.needs_review else codes.SCT.No)
         ],
     )
-    content = group[0].ContentSequence  # of the group's container; TID 1410 is extensible
+    content = group[0].ContentSequence  # the group's container; TID 1410 is extensible
     for reason in knee.review_reasons:
         content.append(sr.TextContentItem(REASON, reason, relationship_type=CONTAINS))
     if knee.decision:

@@ -9,9 +9,18 @@ from typing import Any, Final
 
 from kneematch.films.csv_text import Cell
 from kneematch.knee.detection import DEGREE, PIXEL, Detection
-from kneematch.knee.joint_space import COMPARTMENTS, LATERAL, MEDIAL, narrowest_place
 from kneematch.knee.landmarks import landmarks, texture_regions
-from kneematch.knee.measure import ANGLE, FIXED_WIDTHS, UNITS, JointMeasures, in_mm
+from kneematch.knee.measure import (
+    ANGLE,
+    COMPARTMENTS,
+    FIXED_WIDTHS,
+    LATERAL,
+    MEDIAL,
+    UNITS,
+    JointMeasures,
+    in_mm,
+    narrowest_place,
+)
 from kneematch.knee.outlines import Outlines
 from kneematch.run.outputs.tables import (
     SPACING,

@@ -31,7 +31,7 @@ MOST_FAILURES: Final = 200
 BINS: Final = 200  # bins in which losses from 0 to 1 are counted
 BARS: Final = 40  # bars of the histogram
 AXIS_ENDS: Final = (0.2, 0.4, 1.0)  # the loss axis ends at the first that holds all knees
-LOWEST_BAR: Final = 0.01  # of the chart's height, so that one knee in a million is visible
+LOWEST_BAR: Final = 0.01  # share of the chart's height: one knee in a million is visible
 
 
 Bar = tuple[float, float, float, str]  # x, height of the good, height of the flagged, title

@@ -1,6 +1,7 @@
 // The gallery: a grid of cards of which only the visible ones are in the document.
 
 import { $, element, showNotice } from "./dialogs.js";
+import { kneeMarks, shownSquare } from "./knee_marks.js";
 import { debounce, getJson } from "./server.js";
 
 const GAP_PX = 10;
@@ -14,9 +15,9 @@ export class Gallery {
     this.place = $("#gallery");
     this.room = $("#room");
     this.opened = opened;
-    this.order = []; // row numbers, sorted by the server
+    this.order = []; // keys of rows, sorted by the server
     this.at = 0; // index of the selected row in `order`
-    this.known = new Map(); // content of cards, by row number
+    this.known = new Map(); // content of cards, by row
     this.cards = new Map(); // by index in `order`
     this.place.addEventListener("scroll", () => this.#render());
     new ResizeObserver(() => this.#layOut()).observe(this.place);
@@ -170,15 +171,20 @@ export class Gallery {
 
   #picture(knee, before) {
     const frame = element("div", { className: "picture" });
-    const address = `thumbnail/${knee.row}/${knee.key}`;
-    const image = before?.dataset.key === knee.key ? before : new Image();
+    const [left, top, side] = shownSquare(knee);
+    const share = (length) => `${(100 * length) / side}%`; // of the square
+    const image = before?.dataset.film === String(knee.picture) ? before : new Image();
+    image.onerror = () => frame.replaceChildren(element("p", {}, "The film cannot be read"));
     if (image !== before) {
-      image.dataset.key = knee.key;
-      image.alt = knee.side ? `${knee.side} half of ${knee.film}` : knee.film;
-      image.addEventListener("error", () => frame.replaceChildren(element("p", {}, "The film cannot be read")));
-      image.src = address;
+      image.dataset.film = knee.picture;
+      image.src = `thumbnail/${knee.picture}`;
     }
-    frame.append(image);
+    image.alt = knee.side ? `${knee.side} half of ${knee.film}` : knee.film;
+    const [width, height] = knee.size;
+    Object.assign(image.style, { left: share(-left), top: share(-top), width: share(width), height: share(height) });
+    const square = element("div", { className: "square" }, image);
+    if (knee.corners) square.append(...kneeMarks(knee, left, top, side));
+    frame.append(square);
     if (!["undecided", "no_knee"].includes(knee.state)) frame.append(element("span", { className: "badge" }, knee.state));
     return frame;
   }

@@ -1,7 +1,7 @@
 """The loss of a run's template at any area of a film."""
 
-import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -9,9 +9,7 @@ import torch
 
 from kneematch.errors import KneematchError, TemplateError
 from kneematch.films.annotation import load_annotation
-from kneematch.films.files import content_hash
 from kneematch.films.radiograph import Radiograph
-from kneematch.films.run_folder import RUN
 from kneematch.knee.detection import Detection
 from kneematch.knee.knee_images import knee_images
 from kneematch.knee.methods import read_template, template_for_views
@@ -20,11 +18,13 @@ from kneematch.models.locator import KneeLocation
 from kneematch.models.model_file import builtin_model, load_model
 from kneematch.paper.energy import one_sided_loss, paper_problem
 from kneematch.paper.template import Template
+from kneematch.run.apply import ended_run, run_config
+from kneematch.run.database import Run
 from kneematch.sampling import compose, sample
 from kneematch.search.settings import AUTO, LOCATOR
 from kneematch.web.films import read_film
 
-AREA_WIDTH: Final = 1.35  # of an area, in plateau widths, so that the view is as in detection
+AREA_WIDTH: Final = 1.35  # width of an area in plateau widths, so that the view is as in detection
 
 
 def loss_at(found: Detection, film: Radiograph, template: Template) -> float:
@@ -38,33 +38,29 @@ def loss_at(found: Detection, film: Radiograph, template: Template) -> float:
     return float(one_sided_loss(patch, term.template, term.floor))
 
 
-def load_run_template(out: Path, root: Path = Path()) -> tuple[Template | None, str]:
-    """Load the template that a run used, as its run.json names it; relative paths from `root`.
+def load_run_template(run: Run, root: Path = Path()) -> tuple[Template | None, str]:
+    """Load the template that a run used; its relative paths are taken from `root`.
 
     Returns:
         The template, or None and the reason if it is unknown or has changed.
     """
-    path = out / RUN
     try:
-        run = json.loads(path.read_text(encoding="ascii"))
-        settings, hashes = run["settings"], run["sha256"]
-        drawn = None
-        if settings.get("template") is None:
-            model = settings.get("model")
-            files = {"model": builtin_model() if model is None else root / model}
-        else:
-            files = {"template": root / settings["template"]}
-            drawn = load_annotation(files["template"])
-            files["template_film"] = drawn.film
-        if any(content_hash(file) != hashes[name] for name, file in files.items()):
-            return None, "the run's template has changed since"
-        if drawn is None:
-            return template_for_views(load_model(files["model"]).fine_template), ""
-        if settings.get("method") in (AUTO, LOCATOR) and not settings.get("paper"):
+        config, hashes = run_config(run), ended_run(run).hashes
+        model, template = (
+            None if path is None else str(root / path) for path in (config.model, config.template)
+        )
+        now = replace(config, model=model, template=template).file_hashes()
+        names = ("model",) if template is None else ("template", "template_film")
+        if any(now[name] != hashes.get(name) for name in names):
+            return None, "The run's template has changed since."
+        if template is None:
+            return template_for_views(load_model(model or builtin_model()).fine_template), ""
+        drawn = load_annotation(template)
+        if config.method in (AUTO, LOCATOR) and not config.paper:
             with suppress(TemplateError):  # no knee in its boxes: it was searched for in halves
                 return read_template(drawn, located=True).template, ""
         return template_for_views(cut_template(read_film(drawn.film), drawn)[0]), ""
     except KneematchError as error:
         return None, str(error)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None, f"{path}: the run's template is not named there or cannot be read"
+    except OSError as error:
+        return None, f"The run's template cannot be read: {error}"

@@ -141,7 +141,7 @@ def _cutting_problems(
             cut_from_view(view, annotation, box)
         except TemplateError as error:
             text = str(error).removeprefix(f"{annotation.film}: ")
-            named = re.search(r"the (fine|coarse|red|green) box", text)
+            named = re.search(r"[Tt]he (fine|coarse|red|green) box", text)
             problem = {"box": named[1] if named else box, "text": text}
             found += [] if problem in found else [problem]
     return found
@@ -156,18 +156,18 @@ def box_warnings(annotation: Annotation, film: SplitFilm) -> list[str]:
     template, _ = cut_from_view(film.view(annotation), annotation)
     same = (template.image - template.image.median()).abs() < SAME_GREY
     if same.float().mean() >= MOSTLY:
-        warnings += ["the fine box is mostly a single grey; a knee joint is not; move the boxes"]
+        warnings += ["The fine box is mostly a single grey, unlike a knee joint. Move the boxes."]
     if _cutting_problems(annotation, film.half(annotation.side), ("fine", "coarse")):
         warnings += [
-            "the boxes do not lie in one half of the film: detect finds them with its usual "
-            "method; train and the other methods need boxes in one half, as on films of both knees"
+            "The boxes do not lie in one half of the film. The usual method of detect finds them; "
+            "train and the other methods need boxes in one half, as on films of both knees."
         ]
     knee = knee_in_box(located_knees(film), annotation.fine)
     if knee is None or SIDES[not knee.mirrored] != annotation.side:
         warnings += [
-            "the fine box does not hold the middle of a tibial plateau that the network sees: then "
-            "detect looks for two knees on every film, one in each half; for films of one knee or "
-            "none, draw it around the whole joint"
+            "The fine box does not hold the middle of a tibial plateau that the network sees, so "
+            "that detect will look for two knees on every film, one in each half. For films of one "
+            "knee or none, draw it around the whole joint."
         ]
     return warnings
 
@@ -175,8 +175,8 @@ def box_warnings(annotation: Annotation, film: SplitFilm) -> list[str]:
 def landmark_warnings(annotation: Annotation) -> list[str]:
     """Return what to reconsider about the landmarks' names."""
     return [
-        f"landmark {name}: in the other half of a film it lies on the other side; a name with "
-        "medial or lateral holds in both"
+        f"Landmark {name} lies on the other side in the other half of a film. A name with medial "
+        "or lateral holds in both."
         for name in annotation.landmarks
         if re.search("left|right", name, re.IGNORECASE)
     ]

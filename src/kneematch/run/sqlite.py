@@ -1,0 +1,88 @@
+"""Open SQLite databases on any disk, and say what is wrong with them in a user's words."""
+
+import errno
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from kneematch.errors import SettingsError
+from kneematch.films.files import FILE_MODE
+
+BUSY_S: Final = 1.0  # time to wait for another process
+NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+SYSTEM_ERRORS: Final = {
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR: errno.EIO,
+    sqlite3.SQLITE_CANTOPEN: errno.EACCES,
+    sqlite3.SQLITE_READONLY: errno.EROFS,
+    sqlite3.SQLITE_PERM: errno.EACCES,
+}
+
+
+class DamagedRun(SettingsError):
+    """The database of a run cannot be read."""
+
+
+def connect(path: Path, thumbnails: Path) -> sqlite3.Connection:
+    """Open the database of a run, with that of its thumbnails attached under this name.
+
+    Both are made if need be, for the owner's eyes only. On a disk without locks, SQLite's
+    `unix-dotfile` takes their place: a killed process then leaves PATH.lock behind.
+    """
+    addresses = []
+    options = "" if _has_locks(path.parent) else "&vfs=unix-dotfile"
+    for file in (path, thumbnails):
+        if file.is_symlink() or (file.exists() and not file.is_file()):
+            raise SettingsError(f"{file} is not a regular file. Remove it, or name another folder.")
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, FILE_MODE))
+        addresses.append(f"file:{quote(os.fsencode(file.resolve()))}?mode=rw{options}")
+    sql = sqlite3.connect(
+        addresses[0], BUSY_S, isolation_level=None, check_same_thread=False, uri=True
+    )
+    sql.text_factory = os.fsdecode  # names of files need not be UTF-8
+    sql.execute("ATTACH ? AS thumbnails", addresses[1:])
+    return sql
+
+
+@contextmanager
+def user_errors(path: Path) -> Iterator[None]:
+    """Turn errors of the database at a path into those that a user can do something about."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            lock = path.with_name(f"{path.name}.lock")
+            stale = f" If none is, remove {lock}." if lock.exists() else ""
+            raise SettingsError(
+                f"Another process is working on {path.parent}. Wait for it, or name another "
+                f"folder.{stale}"
+            ) from error
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+            raise DamagedRun(
+                f"{path} is damaged. The tables beside it are still good; `sqlite3 {path.name} "
+                ".recover` may save decisions. To start over, use --force or another folder."
+            ) from error
+        if code not in SYSTEM_ERRORS:
+            raise
+        number = SYSTEM_ERRORS[code]
+        raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def _has_locks(folder: Path) -> bool:
+    """Return whether the file system of a folder has locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, where SQLite has its own
+        return True
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno not in NO_LOCKS
+    return True

@@ -1,0 +1,153 @@
+"""Detections as decided: corners, landmarks, side and flags."""
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detections import make_detection
+from kneematch.errors import SettingsError
+from kneematch.knee.decision import Area, Decision, apply_decisions, decide, move
+from kneematch.knee.detection import Detection
+from kneematch.knee.outlines import Outlines
+
+AREA = Area(400.25, 500.5, 200.0, 7.5)
+X = np.linspace(320.0, 480.0, 9)
+OUTLINES = Outlines(np.stack([X, 0 * X + 490], 1), np.stack([X, 0 * X + 500], 1), "left")
+
+
+def found_in(side: str) -> Detection:
+    """A flagged knee that is turned."""
+    return make_detection(
+        side,
+        (400.25, 500.5),
+        (150.0, 200.0),
+        7.5,
+        landmarks={"margin": (350.0, 510.0)},
+        needs_review=True,
+        reasons=("no frontal knee",),
+        expected_error_px=2.0,
+    )
+
+
+FOUND = {side: found_in(side) for side in ("left", "right")}
+
+
+def corrected(**changes: Any) -> Decision:
+    return replace(Decision("corrected", AREA, 0.3), **changes)
+
+
+@pytest.mark.parametrize("side", FOUND)
+def test_area_is_that_of_its_detection(side: str) -> None:
+    assert Area.from_detection(FOUND[side]) == AREA
+    np.testing.assert_allclose(AREA.to_film(150.0, side), FOUND[side].to_film)
+
+
+def test_decision_refuses_what_nobody_decides() -> None:
+    areas = {"width_px": 1.0}, {"centre_x_px": math.nan}, {"rotation_deg": 400.0}
+    for area in areas:
+        with pytest.raises(SettingsError, match="No knee can lie at"):
+            replace(AREA, **area)
+    nowhere = {"margin": (math.nan, 0.0)}
+    for wrong in ({"state": "maybe"}, {"laterality": "B"}, {"landmarks": nowhere}):
+        with pytest.raises(SettingsError, match="No reviewer"):
+            corrected(**wrong)
+    with pytest.raises(SettingsError, match="do not lie on a film"):
+        corrected(outlines=replace(OUTLINES, femur=1e7 + OUTLINES.femur))
+
+
+@pytest.mark.parametrize(
+    "decision",
+    [
+        Decision("accepted", AREA),
+        corrected(laterality="", landmarks={"margin": (1 / 3, 2.0)}, height_px=150.0),
+        corrected(outlines=OUTLINES),
+    ],
+)
+def test_decision_survives_json(decision: Decision) -> None:
+    plain = json.loads(json.dumps(decision.to_dict()))
+    again = Decision.from_dict(plain)
+    assert again.to_dict() == plain
+    assert replace(again, outlines=None) == replace(decision, outlines=None)
+
+
+@pytest.mark.parametrize("found", FOUND.values())
+def test_move_takes_landmarks_along(found: Detection) -> None:
+    x, y = found.landmarks["margin"]
+    cx, cy = found.centre
+    same = move(found, AREA)
+    np.testing.assert_allclose(same.corners, found.corners, atol=1e-9)
+    assert same.landmarks["margin"] == pytest.approx((x, y))
+    shifted = move(found, replace(AREA, centre_x_px=407.25, centre_y_px=497.5))
+    assert shifted.landmarks["margin"] == pytest.approx((x + 7, y - 3))
+    larger = move(found, replace(AREA, width_px=400.0))
+    assert larger.landmarks["margin"] == pytest.approx((2 * x - cx, 2 * y - cy))
+    assert (larger.width_px, larger.height_px) == pytest.approx((400.0, 300.0))
+    turned = move(found, replace(AREA, rotation_deg=97.5))
+    assert turned.landmarks["margin"] == pytest.approx((cx - (y - cy), cy + (x - cx)))
+    assert math.isnan(turned.energy)
+
+
+@pytest.mark.parametrize("state", ["accepted", "rejected"])
+def test_decide_keeps_an_area_and_drops_its_flag(state: str) -> None:
+    found = FOUND["left"]
+    knee = decide(found, Decision(state, AREA, 0.3))
+    assert (knee.decision, knee.needs_review, knee.reasons) == (state, False, ())
+    assert (knee.loss, knee.energy, knee.method) == (found.loss, found.energy, "search")
+    assert knee.to_film is found.to_film
+
+
+def test_decide_moves_a_corrected_area() -> None:
+    knee = decide(FOUND["left"], corrected(area=replace(AREA, centre_x_px=300.0)))
+    assert (knee.decision, knee.needs_review, knee.reasons) == ("corrected", False, ())
+    assert (knee.centre[0], knee.loss, knee.method) == (300.0, 0.3, "review")
+    assert knee.expected_error_px is None
+    assert math.isnan(knee.energy)
+
+
+def test_decide_moves_a_corrected_landmark_alone() -> None:
+    found, moved = FOUND["left"], {"margin": (351.0, 512.5), "other": (1.0, 2.0)}
+    knee = decide(found, corrected(landmarks=moved))
+    assert knee.landmarks == {"margin": (351.0, 512.5)}
+    assert (knee.loss, knee.energy, knee.method) == (found.loss, found.energy, "review")
+    assert knee.expected_error_px is None
+
+
+@pytest.mark.parametrize(("side", "source"), [("L", "user"), ("", "")])
+def test_decide_corrects_the_side_alone(side: str, source: str) -> None:
+    found = FOUND["left"]
+    knee = decide(found, corrected(laterality=side, landmarks=dict(found.landmarks)))
+    assert (knee.laterality, knee.laterality_source) == (side, source)
+    assert (knee.loss, knee.energy, knee.method) == (found.loss, found.energy, "search")
+
+
+def test_decide_measures_drawn_outlines() -> None:
+    knee = decide(FOUND["left"], corrected(outlines=OUTLINES))
+    assert knee.measures is not None
+    assert knee.measures.outlines is OUTLINES
+    assert knee.measures.values["jsw_x250"].value == pytest.approx(100 * 10 / 160)
+
+
+def test_apply_decisions_adds_a_knee_and_keeps_the_order() -> None:
+    addition = corrected(height_px=150.0, landmarks={"margin": (1.0, 2.0)})
+    found = replace(FOUND["right"], polarity="negative")
+    left, right = apply_decisions([found], {"left": addition}, 0.2)
+    assert (left.side, left.decision, left.mm_per_px) == ("left", "corrected", 0.2)
+    assert (left.landmarks, left.polarity) == ({"margin": (1.0, 2.0)}, "negative")
+    np.testing.assert_allclose(left.corners, FOUND["left"].corners)
+    assert right.to_film is found.to_film
+    assert math.isnan(right.energy)  # it was that of one knee alone
+    removed = replace(addition, state="rejected")
+    assert apply_decisions([found], {"left": removed}, 0.2) == (found,)
+
+
+def test_apply_decisions_ignores_decisions_about_other_areas() -> None:
+    elsewhere, found = replace(AREA, centre_x_px=1.0), [FOUND["left"]]
+    for state in ("accepted", "rejected"):
+        assert apply_decisions(found, {"left": Decision(state, elsewhere)}, 0.2) == tuple(found)
+    (knee,) = apply_decisions(found, {"left": corrected(area=elsewhere)}, 0.2)
+    assert knee.centre[0] == 1.0
+    assert apply_decisions(found, {"right": corrected()}, 0.2) == tuple(found)  # adds no knee

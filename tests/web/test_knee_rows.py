@@ -1,0 +1,128 @@
+"""The rows of the review page: which are shown, in which order, and as whom."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kneematch.knee.decision import Area, Decision
+from kneematch.knee.quality import ATYPICAL, DISAGREE
+from kneematch.run.database import Run
+from kneematch.web.knee_rows import (
+    RowQuery,
+    add_functions,
+    count_reasons,
+    count_states,
+    read_rows,
+    row_order,
+    rows_of_film,
+)
+
+ALL = list(range(1, 9))
+PLACE = Area(100.0, 100.0, 80.0, 0.0)
+
+
+@pytest.fixture
+def run(run_folder: Path) -> Iterator[Run]:
+    with Run(run_folder) as run:
+        add_functions(run)
+        yield run
+
+
+def losses(run: Run, order: list[int]) -> list[float]:
+    rows = read_rows(run, order)
+    return [row.found.loss for key in order if (row := rows[key]).found is not None]
+
+
+def decide(run: Run, key: int, state: str) -> None:
+    row = read_rows(run, [key])[key]
+    assert row.found is not None
+    run.decide(row.film, row.side, Decision(state, Area.from_detection(row.found)))
+
+
+def remove_knees(run: Run, film: int, left: int, status: str = "ok") -> None:
+    """Leave the first knees of a film, as if the others had not been found."""
+    record = run.record(film)
+    knees = record.found[:left]
+    run.save([replace(record, found=knees, knees=knees, status=status)])
+
+
+def test_row_order_puts_doubtful_knees_first_and_then_high_losses(run: Run) -> None:
+    order = row_order(run, RowQuery())
+    assert set(order[:2]) == {4, 7}
+    assert sorted(order) == ALL
+    for part in (order[:2], order[2:]):
+        assert losses(run, part) == sorted(losses(run, part), reverse=True)
+
+
+def test_row_order_sorts_by_loss_energy_or_film(run: Run) -> None:
+    by_loss = row_order(run, RowQuery(sort="loss"))
+    assert losses(run, by_loss) == sorted(losses(run, ALL), reverse=True)
+    by_energy = read_rows(run, row_order(run, RowQuery(sort="energy")))
+    assert {row.key for row in by_energy.values()} == set(ALL)
+    assert row_order(run, RowQuery(sort="film")) == ALL
+    assert row_order(run, RowQuery(sort="film"), limit=3) == ALL[:3]
+
+
+@pytest.mark.parametrize("sort", ["doubtful", "loss", "energy", "film"])
+def test_row_order_is_that_of_an_index(run: Run, sort: str) -> None:
+    plans: list[str] = []
+    run.sql.set_trace_callback(plans.append)
+    row_order(run, RowQuery(sort=sort, shown="undecided", side="left", low=0.0))  # type: ignore[arg-type]
+    run.sql.set_trace_callback(None)
+    (plan,) = run.query(f"EXPLAIN QUERY PLAN {plans[0]}")
+    assert "USING COVERING INDEX" in plan[-1]
+
+
+def test_row_order_filters_by_reason_side_loss_and_film(run: Run) -> None:
+    assert set(row_order(run, RowQuery(reason=ATYPICAL))) == {4, 7}
+    assert row_order(run, RowQuery(reason=DISAGREE)) == [4]
+    assert set(row_order(run, RowQuery(side="left"))) == {1, 3, 5, 7}
+    middle = sorted(losses(run, ALL))[4]
+    assert len(row_order(run, RowQuery(high=middle))) == 5
+    assert len(row_order(run, RowQuery(low=middle))) == 4
+    run.sql.execute(
+        "UPDATE films SET path = CAST(? AS TEXT) WHERE id = 3", (b"\xff/GR\xc3\x96SSE.dcm",)
+    )
+    assert row_order(run, RowQuery(film="groesse", sort="film")) == []
+    assert row_order(run, RowQuery(film="grösse", sort="film")) == [5, 6]
+
+
+def test_row_order_filters_by_state(run: Run) -> None:
+    decide(run, 2, "accepted")
+    decide(run, 3, "rejected")
+    decide(run, 6, "corrected")
+    assert set(row_order(run, RowQuery(shown="undecided"))) == {1, 4, 5, 7, 8}
+    assert set(row_order(run, RowQuery(shown="decided"))) == {2, 3, 6}
+    assert row_order(run, RowQuery(shown="rejected")) == [3]
+    counts = {"undecided": 5, "accepted": 1, "rejected": 1, "corrected": 1, "rows": 8}
+    assert count_states(run) == counts
+
+
+def test_row_order_has_added_knees_and_films_without_one(run: Run) -> None:
+    remove_knees(run, 1, left=1)
+    remove_knees(run, 2, left=0, status="no_knee")
+    assert row_order(run, RowQuery(shown="no_knee")) == [-2]
+    assert row_order(run, RowQuery(shown="no_knee", film="film-0")) == []
+    assert read_rows(run, [-2, -1, 99])[-2].state == "no_knee"
+    added = Decision("corrected", PLACE, height_px=90.0)
+    key = run.decide(2, "right", added)
+    assert key == 4
+    assert row_order(run, RowQuery())[0] == key
+    assert row_order(run, RowQuery(shown="corrected")) == [key]
+    assert row_order(run, RowQuery(reason=ATYPICAL)) == [7]
+    assert row_order(run, RowQuery(shown="no_knee")) == []
+    (row,) = rows_of_film(run, 2)
+    assert row.knee is not None
+    assert row.knee.height_px == pytest.approx(90)
+    assert row.knee.centre == (100, 100)
+    assert count_states(run)["rows"] == 6
+    run.decide(2, "right", Decision("rejected", PLACE))
+    assert read_rows(run, [key])[key].state == "rejected"
+    assert rows_of_film(run, 2) == []
+    assert count_states(run)["rows"] == 5
+
+
+def test_count_reasons_sorts_by_frequency(run: Run) -> None:
+    assert count_reasons(run) == [(ATYPICAL, 2), (DISAGREE, 1)]
