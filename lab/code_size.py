@@ -140,7 +140,8 @@ def trace(source: Path, python: str) -> tuple[dict[str, set[Function]], list[tup
         png = work / "png" / "phantom-00000.png"
         for process, function in calls("detect", str(png), "-o", str(work / "out")):
             found[process].add(function)
-        decodes, out, review = [], str(work / "outputs"), work / "review.csv"
+        decodes: list[tuple[str, str]] = []
+        out, review = str(work / "outputs"), work / "review.csv"
         detect = ("detect", str(work / "dcm" / "phantom-00000.dcm"), "-o", out, *OUTPUTS)
         decide = ("apply", out, "--decisions", str(review))
         for command in (detect, detect, decide, ("apply", out)):

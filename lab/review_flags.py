@@ -88,9 +88,10 @@ def judge(cases: Iterable[Case], detector: Detector) -> Judged:
     """
     judged = []
     for case in cases:
-        metal = case.metal or (False,) * len(case.margins)
+        margins = [] if case.margins is None else list(case.margins)
+        metal = case.metal or (False,) * len(margins)
         for knee in find_knees(detector, case.film):
-            overlaps = [iou(knee, ends) for ends in case.margins]
+            overlaps = [iou(knee, ends) for ends in margins]
             best = int(np.argmax(overlaps)) if any(overlaps) else None
             if best is None or (case.scored[best] and not metal[best]):
                 judged.append((max(overlaps, default=0.0), knee.needs_review))
