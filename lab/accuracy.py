@@ -8,7 +8,9 @@ shrunk) and films of other kinds; films.py describes the folder. Rows are kinds 
 films; share with the right number of knees; flagged rows, and those without metal; knees with known
 margins; share of these whose area has an IoU of at least 0.75 and 0.9; mean IoU; wrong rows that
 are not flagged; median distance of the margins in percent of the plateau's width; share of errors
-below `expected_error_px`; knees with metal that are flagged for it, and without metal that are.
+below `expected_error_px`, which should be 0.9, and the factor by which EXPECTED_ERROR of
+knee/quality.py would have to be multiplied for that (split conformal prediction); knees with metal
+that are flagged for it, and without metal that are.
 """
 
 import math
@@ -27,6 +29,7 @@ from films import (
     Case,
     Points,
     benchmark_parser,
+    find_knees,
     iou,
     kind_cases,
     labelled_cases,
@@ -37,6 +40,7 @@ from films import (
 )
 from kneematch import Detection, Detector
 
+COVERAGE = 0.9  # share of errors that should be below the expected ones
 METAL = "metal"  # in the reason of a knee that is flagged for it
 Altered = tuple[NDArray[np.float32], Points]
 
@@ -157,12 +161,11 @@ def report(detector: Detector, cases: Iterable[Case]) -> None:
     """Print a table with a row per group."""
     tallies: dict[str, Tally] = {}
     for case in cases:
-        (result,) = detector.detect_each([case.film])
-        add(tallies.setdefault(case.group, Tally()), case, result.detections)
+        add(tallies.setdefault(case.group, Tally()), case, find_knees(detector, case.film))
     columns = (
         *("films", "right number", "flagged", "flagged without metal", "knees", "recall at 0.75"),
         *("recall at 0.9", "mean IoU", "wrong, not flagged", "margin error, median %"),
-        *("below expected error", "metal found", "metal where none is"),
+        *("below expected error", "factor", "metal found", "metal where none is"),
     )
     table(("kind", *columns), ([group, *cells(tally)] for group, tally in tallies.items()))
 
@@ -213,6 +216,10 @@ def cells(tally: Tally) -> list[str]:
     def count(values: Sequence[bool]) -> str:
         return f"{sum(values)} of {len(values)}" if values else "-"
 
+    def factor(ratios: NDArray[np.float64]) -> str:
+        level = min(COVERAGE * (1 + 1 / max(len(ratios), 1)), 1.0)
+        return f"{np.quantile(ratios, level, method='higher'):.2f}" if len(ratios) else "-"
+
     ious, errors = np.array(tally.ious), np.array(tally.errors).reshape(-1, 2)
     return [
         str(tally.films),
@@ -226,6 +233,7 @@ def cells(tally: Tally) -> list[str]:
         str(sum(tally.wrong)) if tally.wrong else "-",
         f"{100 * np.median(errors[:, 0]):.2f}" if len(errors) else "-",
         share(errors[:, 0] <= errors[:, 1]),
+        factor(errors[:, 0] / errors[:, 1]),
         count([found for true, found in tally.metal if true]),
         count([found for true, found in tally.metal if not true]),
     ]

@@ -13,13 +13,15 @@ counted; comprehensions, class bodies and the methods that dataclasses generate 
 
 The third table counts, in all processes, how often one DICOM film is decoded (calls of the function
 `unit_range`, through which the pixels of every file go) by `detect` with crops, overlays, measures
-and DICOM objects, and by `apply` without decisions, which writes tables and report again.
+and DICOM objects, by the same command again, and by `apply` after a decision about one knee and
+again, when there is nothing to do but to write tables and report.
 
 With --python, the trace runs in that interpreter, which must have the tree's requirements.
 """
 
 import argparse
 import ast
+import csv
 import os
 import subprocess
 import sys
@@ -30,6 +32,10 @@ from pathlib import Path
 LONG_FUNCTION = 30  # lines
 DECODE = "unit_range"  # the function that turns any file's values into a film's pixels
 OUTPUTS = ("--crops", "--overlays", "--measure", "--export", "dicom")
+DECISION_COLUMNS = (  # of review.csv
+    *("time", "film", "side", "decision", "centre_x_px", "centre_y_px", "width_px", "rotation_deg"),
+    *("loss", "laterality", "landmarks", "height_px", "outlines"),
+)
 
 # Imported by every Python process that finds it on its path. Each function is written down when it
 # first runs, since worker processes may be killed before they end.
@@ -134,13 +140,30 @@ def trace(source: Path, python: str) -> tuple[dict[str, set[Function]], list[tup
         png = work / "png" / "phantom-00000.png"
         for process, function in calls("detect", str(png), "-o", str(work / "out")):
             found[process].add(function)
-        decodes, out = [], str(work / "outputs")
-        dicom = str(work / "dcm" / "phantom-00000.dcm")
-        for command in (("detect", dicom, "-o", out, *OUTPUTS), ("apply", out)):
+        decodes: list[tuple[str, str]] = []
+        out, review = str(work / "outputs"), work / "review.csv"
+        detect = ("detect", str(work / "dcm" / "phantom-00000.dcm"), "-o", out, *OUTPUTS)
+        decide = ("apply", out, "--decisions", str(review))
+        for command in (detect, detect, decide, ("apply", out)):
             count = sum(name == DECODE for _, (_, _, name) in calls(*command))
-            words = [word for word in command if not word.startswith(folder)]
-            decodes.append((" ".join(words).replace(" -o", ""), str(count)))
+            words = [word for word in command if not word.startswith(folder) and word != "-o"]
+            again = ", again" if words in [row[0].split() for row in decodes] else ""
+            decodes.append((" ".join(words) + again, str(count)))
+            if not review.exists():
+                reject_first_knee(work / "outputs", review)
         return found, decodes
+
+
+def reject_first_knee(out: Path, review: Path) -> None:
+    """Write a table of decisions that rejects the first knee of a run."""
+    with (out / "detections.csv").open(newline="", encoding="utf-8") as file:
+        row = next(csv.DictReader(file))
+    kept = ("film", "side", "centre_x_px", "centre_y_px", "width_px", "rotation_deg", "loss")
+    cells = {"time": "2026-01-01", **{name: row[name] for name in kept}, "decision": "rejected"}
+    with review.open("w", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, DECISION_COLUMNS)
+        table.writeheader()
+        table.writerow(cells)
 
 
 def run(python: str, arguments: tuple[str, ...], environment: dict[str, str]) -> None:

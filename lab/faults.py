@@ -77,6 +77,11 @@ def prepare_killed(folder: Path) -> None:
 def prepare_reviewed(folder: Path) -> None:
     """Leave a finished run and decisions about its knees."""
     assert run(folder, [*CROPS, "--overlays"]).code == 0
+    write_review(folder)
+
+
+def write_review(folder: Path) -> None:
+    """Write a review.csv that corrects the first knee of a run and rejects the second."""
     with (folder / "out" / "detections.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     columns = ("film", "side", "centre_x_px", "centre_y_px", "width_px", "rotation_deg", "loss")
@@ -85,7 +90,9 @@ def prepare_reviewed(folder: Path) -> None:
         table = csv.DictWriter(file, ("time", *columns[:2], "decision", *columns[2:], *more))
         table.writeheader()
         for row, decision in zip(rows, ("corrected", "rejected"), strict=False):
-            kept = {name: row[name] for name in columns} | {"width_px": "100.0"}
+            kept = {name: row[name] for name in columns}
+            if decision == "corrected":
+                kept["width_px"] = "100.0"
             table.writerow({"time": "2026-01-01T00:00:00Z", "decision": decision, **kept})
 
 
@@ -357,7 +364,7 @@ def start_second(folder: Path, expected: dict[str, bytes]) -> Iterator[str]:
     process = start_and_stop(folder)
     for option in ("--resume", "--force"):
         second = run(folder, [*DETECT, option])
-        if second.code != 2 or "another run" not in second.said:
+        if second.code != 2 or "Another process" not in second.said:
             yield f"a second run with {option} ended with {second.code}: {second.said}"
     yield from after_resume(folder, go_on(folder, process), expected)
 
@@ -435,6 +442,7 @@ def load_everything(work: Path, *, train: bool) -> None:
     Detector.load = lru_cache(Detector.load)  # type: ignore[method-assign, assignment]
     os.chdir(fresh(work / "films", work / "first"))
     assert kneematch([*CROPS, "--overlays"]) == 0
+    write_review(Path())
     assert kneematch(SCENARIOS["apply"].command) == 0
     if train:
         assert kneematch(TRAIN) == 0

@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kneematch import Detection, Radiograph, read
+from kneematch import Detection, Detector, Radiograph, read
+from kneematch.errors import FilmError
 from kneephantoms import Phantom, phantom, plan_film, true_knees
 
 KNEE_FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral")
@@ -113,6 +114,12 @@ def metal_cases(films: int, seed: int) -> Iterator[Case]:
             if any(knee.implant for knee in true_knees(plan_film(k, framing)))
         )
         yield from (phantom_case(framing, k) for k in islice(with_metal, films))
+
+
+def find_knees(detector: Detector, film: Radiograph) -> tuple[Detection, ...]:
+    """Return the knees that are found on a film, none where it cannot be used."""
+    (found,) = detector.detect_each([film])
+    return () if isinstance(found, FilmError) else found
 
 
 def iou(knee: Detection, ends: Points) -> float:

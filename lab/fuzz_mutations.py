@@ -213,7 +213,7 @@ def _spoil_value(value: Any, rng: Random) -> Any:
             del value[key]
         elif kind == 1 and isinstance(value, dict):
             value[rng.choice(("", "\ud800", "x" * 300, "=1", "centre"))] = value.pop(key)
-        elif kind == 1:
+        elif kind == 1 and isinstance(value, list):
             value.append(value[key])
         else:
             value[key] = _spoil_value(value[key], rng)

@@ -46,6 +46,7 @@ from kneematch.films.discovery import find_films
 from kneematch.films.read import read_header
 from kneematch.knee.template import cut_template
 from kneematch.models.model_file import builtin_model, load_model
+from kneematch.run.decisions import COLUMNS
 from kneephantoms import SynthConfig, synthesize, write_dicom
 
 SECRET = "Zyx^Quux"  # stands for the patient in headers; no message may hold it
@@ -79,12 +80,14 @@ def read_template(path: Path) -> object:
 
 
 def apply_to_run(path: Path) -> object:
-    """Put a spoilt file into a copy of a finished run, and apply its decisions."""
+    """Put a spoilt file into a copy of a finished run, or import it, and apply decisions."""
     out, name = path.parent / "out", path.name.removeprefix("input-")
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(path.parent / "run", out)
-    path.rename(out / name)
-    code = kneematch(["apply", str(out), "--workers", "0", "--quiet"])
+    options = ["--decisions", str(path)] if name == "review.csv" else []
+    if not options:
+        path.rename(out / name)
+    code = kneematch(["apply", str(out), *options, "--workers", "0", "--quiet"])
     if code not in (0, 1, 2):
         raise AssertionError(f"exit code {code}")
     if code == 2:
@@ -93,13 +96,9 @@ def apply_to_run(path: Path) -> object:
 
 
 def read_list(path: Path) -> object:
-    with patch("kneematch.films.discovery._in_folder", lambda folder, leave_out: [folder]):
-        return find_films(f"@{path}")  # a spoilt list may name the whole disk
-
-
-def read_csv_list(path: Path) -> object:
-    with patch("kneematch.films.discovery._in_folder", lambda folder, leave_out: [folder]):
-        return find_films(path)
+    named = f"@{path}" if path.suffix == ".txt" else path
+    with patch("os.walk", lambda top, **options: [(top, [], [])]):
+        return find_films(named)  # a spoilt list may name the whole disk
 
 
 TARGETS = {
@@ -112,11 +111,10 @@ TARGETS = {
         Target("template.json", 6, mutate_json, read_template),
         Target("model.safetensors", 1, mutate_safetensors, load_model),
         Target("truth.csv", 3, mutate_csv, load_labels),
-        Target("films.csv", 3, mutate_csv, read_csv_list),
+        Target("films.csv", 3, mutate_csv, read_list),
         Target("films.txt", 2, mutate_bytes, read_list),
-        Target("run.json", 2, mutate_json, apply_to_run),
         Target("review.csv", 2, mutate_csv, apply_to_run),
-        Target("detections.csv", 2, mutate_csv, apply_to_run),
+        Target("thumbnails.sqlite", 1, mutate_bytes, apply_to_run),
         Target("run.sqlite", 2, mutate_bytes, apply_to_run),
     )
 }
@@ -143,9 +141,8 @@ def _write_run(folder: Path) -> None:
     command = ["detect", str(run), "-o", str(run / "out"), "--device", "cpu", "--workers", "0"]
     if kneematch([*command, "--quiet"]) != 0:
         raise RuntimeError("the run that is to be spoilt failed")
-    row = f"2026-01-01T00:00:00Z,{run / 'phantom-00000.dcm'},left,rejected,100,100,50,0,0.1\n"
-    header = "time,film,side,decision,centre_x_px,centre_y_px,width_px,rotation_deg,loss\n"
-    (run / "out" / "review.csv").write_text(header + row)
+    row = f"2026-01-01T00:00:00Z,{run / 'phantom-00000.dcm'},left,rejected,100,100,50,0,0.1,,,,\n"
+    (folder / "review.csv" / "0").write_text(",".join(COLUMNS) + "\n" + row)
     for file in [run / "template.json", run / "truth.csv", *(run / "out").iterdir()]:
         if file.name in TARGETS:
             shutil.copy(file, folder / file.name / "0")

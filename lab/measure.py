@@ -2,16 +2,13 @@
 
     python lab/measure.py phantoms [--films N]
     python lab/measure.py masks --real FOLDER
-    python lab/measure.py repeat --real FOLDER [--films N]
 
 `phantoms` compares films that were not seen in training with their exact outlines. `masks` takes
-crops of single real knees (FOLDER/joint-space) on which experts drew the joint space. `repeat`
-measures real films (FOLDER/films) again after they were shifted, turned, rescaled and darkened.
-Widths are in percent of the tibial plateau's width; 1 % is about 0.75 mm.
+crops of single real knees (FOLDER/joint-space) on which experts drew the joint space. Widths are in
+percent of the tibial plateau's width; 1 % is about 0.75 mm.
 """
 
 import argparse
-import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,22 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.ndimage import affine_transform
 
 from films import radiograph, table
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
-from kneematch.knee.detector import Detector
-from kneematch.knee.measure import (
-    ANGLE,
-    COMPARTMENTS,
-    FIXED,
-    UNITS,
-    measure_outlines,
-    minimum_width,
-    widths_at,
-)
-from kneematch.knee.measuring import find_outlines, measure_knees, outline_network
+from kneematch.knee import measure
+from kneematch.knee.measure import ANGLE, COMPARTMENTS, FIXED, UNITS, measure_outlines
+from kneematch.knee.measuring import find_outlines, outline_network
 from kneematch.knee.outlines import Outlines
 from kneematch.models.outlines import JOINT_FRAME, OutlineNetwork
 from kneematch.training.outline_crops import true_outlines
@@ -46,28 +34,17 @@ Array = NDArray[np.float64]
 
 FIRST_SEED = 700_000  # disjoint from those of training
 WHOLE = 0.7  # of a crop's width that a mask of the whole joint spans
-VIEWS = {  # shift in pixels, rotation in degrees, scale, gamma
-    "as it is": (0.0, 0.0, 1.0, 1.0),
-    "shifted": (3.3, 0.0, 1.0, 1.0),
-    "turned by 3 degrees": (0.0, 3.0, 1.0, 1.0),
-    "turned by -3 degrees": (0.0, -3.0, 1.0, 1.0),
-    "rescaled by 0.7": (0.0, 0.0, 0.7, 1.0),
-    "rescaled by 1.3": (0.0, 0.0, 1.3, 1.0),
-    "gamma 0.7": (0.0, 0.0, 1.0, 0.7),
-    "gamma 1.4": (0.0, 0.0, 1.0, 1.4),
-}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["phantoms", "masks", "repeat"])
+    parser.add_argument("what", choices=["phantoms", "masks"])
     parser.add_argument("--real", type=Path, help="folder of real films")
     parser.add_argument("--films", type=int, default=60, help="number of films")
     parser.add_argument("--network", help="outline network; default: the built-in one")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    run = {"phantoms": phantoms, "masks": masks, "repeat": repeat}
-    run[args.what](args)
+    (phantoms if args.what == "phantoms" else masks)(args)
 
 
 def phantoms(args: argparse.Namespace) -> None:
@@ -136,9 +113,9 @@ def score_crops(crops: list[DrawnKnee], network: OutlineNetwork) -> dict[str, Ar
         both = (crop.outlines, found)
         mask, drawn = mask_of_outlines(found, (height, width)), drawn_mask(crop)
         scores["dice"].append(2 * (mask & drawn).sum() / (mask.sum() + drawn.sum()))
-        scores["widths"].append([widths_at(each, np.array(FIXED)) for each in both])
+        scores["widths"].append([measure.widths_at(each, np.array(FIXED)) for each in both])
         scores["minimum"].append(
-            [[minimum_width(each, name) for name in COMPARTMENTS] for each in both]
+            [[measure.minimum_width(each, name) for name in COMPARTMENTS] for each in both]
         )
         scores["sd"].append(
             [measure_outlines(found)[f"jsw_x{round(1000 * x):03d}"].sd or np.nan for x in FIXED]
@@ -184,53 +161,6 @@ def masks(args: argparse.Namespace) -> None:
         cells += [f"{100 * np.mean(np.abs(error) < k * sd):.0f}" for k in (1, 2)]
         rows.append([f"{chosen.sum()} ({label})", *cells])
     table(MASK_HEAD, rows)
-
-
-def repeat(args: argparse.Namespace) -> None:
-    """Print how much medial widths vary between views of the same films."""
-    detector, network = Detector.load(), outline_network(args.network)
-    films = sorted((args.real / "films").glob("dev-knee-*"))[: args.films]
-    names = [f"jsw_x{round(1000 * x):03d}" for x in FIXED if x < 0.5]
-    deviations, flagged = [], 0
-    for path in films:
-        film = read(path)
-        values: dict[str, list[list[float]]] = {}
-        for view in VIEWS.values():
-            changed = transformed(film, *view)
-            (found,) = detector.detect_each([changed])
-            for knee in measure_knees(changed, found.detections, network):
-                widths = [knee.measures[name].value for name in names]
-                if any(width is None for width in widths):
-                    flagged += 1
-                else:
-                    values.setdefault(knee.side, []).append(widths)  # type: ignore[arg-type]
-        deviations += [np.std(v, axis=0) for v in values.values() if len(v) > len(VIEWS) // 2]
-    spread = np.array(deviations)
-    print(f"{len(films)} films, {len(spread)} knees, {len(VIEWS)} views; {flagged} flagged.\n")
-    rows = [["medial JSW", f"{math.sqrt((spread**2).mean()):.3f}", f"{np.median(spread):.3f}"]]
-    table(("standard deviation between views, %", "root mean square", "median"), rows)
-
-
-def transformed(
-    film: Radiograph, shift: float, degrees: float, scale: float, gamma: float
-) -> Radiograph:
-    """Return a film that was shifted, turned, rescaled and darkened."""
-    height, width = film.size
-    size = round(scale * height), round(scale * width)
-    angle = math.radians(degrees)
-    turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-    matrix = turn / scale
-    middle = (np.array(film.size) - 1) / 2
-    offset = middle - matrix @ ((np.array(size) - 1) / 2) + shift
-    pixels = film.pixels
-    if (shift, degrees, scale) != (0.0, 0.0, 1.0):
-        smooth = torch.nn.functional.interpolate if scale < 1 else None
-        if smooth is not None:
-            small = smooth(torch.from_numpy(pixels)[None, None], size, mode="area")
-            pixels = small[0, 0].numpy()
-        else:
-            pixels = affine_transform(pixels, matrix, offset, size, order=1)
-    return replace(film, pixels=np.clip(pixels, 0, 1).astype(np.float32) ** gamma)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Measure how well the `review` flag tells bad areas from good ones, and calibrate expected errors.
+"""Measure how well the `review` flag tells bad areas from good ones.
 
     python lab/review_flags.py [--films 100] [--real FOLDER]
 
@@ -7,15 +7,10 @@ knees with metal are left out, since all of them are to be flagged. Bad areas co
 make mistakes: the search with templates from other knees, and the paper's baseline. Second table:
 films without frontal knees (other parts of the body, pictures of scikit-image and pydicom, noise),
 on how many no knee is found, and how many are flagged.
-
-Third table: the share of knees whose margin error is below `expected_error_px`, which should be
-0.9, and the factor by which EXPECTED_ERROR of knee/quality.py would have to be multiplied for that
-(split conformal prediction). Run it again after every change of the built-in networks.
 """
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,24 +20,20 @@ import torch
 from numpy.typing import NDArray
 
 from films import (
-    KNEE_FRAMINGS,
     Case,
     benchmark_parser,
+    find_knees,
     iou,
     labelled_cases,
-    margin_error,
-    metal_cases,
     phantom_case,
     radiograph,
     table,
 )
-from kneematch import Detection, Detector, KneematchError, Radiograph, read
+from kneematch import Detector, KneematchError, Radiograph, read
 from kneematch.films.annotation import Annotation, annotate
 from kneephantoms import phantom
 
 GOOD = 0.75  # IoU
-FOUND = 0.5  # IoU of an area that is at least near its knee
-COVERAGE = 0.9
 HALVES = "neural+sharpen"  # the built-in networks on halves, as in the paper
 Judged = list[tuple[float, bool]]  # by area: its IoU, and whether it is flagged
 
@@ -68,7 +59,6 @@ def main() -> None:
     table(columns, ([name, *counts(judged)] for name, judged in sets))
     columns = ("films without knees", "films", "no knee found", "flagged", "not flagged")
     table(columns, without_knees(seeds, {"auto": detector, "halves": halves}))
-    print_expected_errors(args.real, seeds, detector)
 
 
 def on_real_films(real: Path, detector: Detector, halves: Detector) -> Iterator[tuple[str, Judged]]:
@@ -98,10 +88,10 @@ def judge(cases: Iterable[Case], detector: Detector) -> Judged:
     """
     judged = []
     for case in cases:
-        (result,) = detector.detect_each([case.film])
-        metal = case.metal or (False,) * len(case.margins)
-        for knee in result.detections:
-            overlaps = [iou(knee, ends) for ends in case.margins]
+        margins = [] if case.margins is None else list(case.margins)
+        metal = case.metal or (False,) * len(margins)
+        for knee in find_knees(detector, case.film):
+            overlaps = [iou(knee, ends) for ends in margins]
             best = int(np.argmax(overlaps)) if any(overlaps) else None
             if best is None or (case.scored[best] and not metal[best]):
                 judged.append((max(overlaps, default=0.0), knee.needs_review))
@@ -125,7 +115,7 @@ def without_knees(seeds: range, detectors: dict[str, Detector]) -> Iterator[list
     }
     for name, films in kinds.items():
         for method, detector in detectors.items():
-            found = [result.detections for result in detector.detect_each(films)]
+            found = [find_knees(detector, film) for film in films]
             none = sum(not knees for knees in found)
             flagged = sum(any(knee.needs_review for knee in knees) for knees in found)
             numbers = len(films), none, flagged, len(films) - none - flagged
@@ -162,35 +152,6 @@ def as_film(pixels: NDArray[np.generic]) -> Radiograph:
     grey = pixels.astype(np.float32)
     grey -= grey.min()
     return Radiograph(grey / max(float(grey.max()), 1e-6))
-
-
-def print_expected_errors(real: Path | None, seeds: range, detector: Detector) -> None:
-    """Print how many margin errors are below the expected ones."""
-    groups: dict[str, Iterable[Case]] = {
-        f"phantoms, {framing}": map(partial(phantom_case, framing), seeds)
-        for framing in KNEE_FRAMINGS
-    }
-    groups["phantoms, with metal"] = metal_cases(len(seeds) // len(KNEE_FRAMINGS), seeds.start)
-    if real is not None:
-        groups["labelled real films"] = labelled_cases(real)
-    rows = []
-    for name, cases in groups.items():
-        ratios = np.array([ratio for case in cases for ratio in error_ratios(case, detector)])
-        if len(ratios):
-            level = min(COVERAGE * (len(ratios) + 1) / len(ratios), 1.0)
-            factor = np.quantile(ratios, level, method="higher")
-            rows.append([name, str(len(ratios)), f"{np.mean(ratios <= 1):.3f}", f"{factor:.2f}"])
-    table(("expected errors", "knees", "below", f"factor for {COVERAGE}"), rows)
-
-
-def error_ratios(case: Case, detector: Detector) -> Iterator[float]:
-    """Yield the margin error of each knee that was found, over the expected one."""
-    (result,) = detector.detect_each([case.film])
-    found: Sequence[Detection] = result.detections
-    for ends in case.margins[np.array(case.scored, bool)]:
-        best = max(found, key=lambda knee: iou(knee, ends), default=None)
-        if best is not None and best.expected_error_px and iou(best, ends) >= FOUND:
-            yield margin_error(best, ends) / best.expected_error_px
 
 
 if __name__ == "__main__":

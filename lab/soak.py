@@ -1,6 +1,7 @@
 """Run `kneematch detect` on very many films with faults among them, and watch its memory.
 
     python lab/soak.py [--films N] [--distinct D] [--workers W] [--seed S]
+    python lab/soak.py --database [--films N]
 
 The films are links to D small phantoms of one knee; one in twenty is faulty: cut short, not a
 picture, missing, of one grey, or spoilt at random. Prints the memory of all processes together
@@ -9,6 +10,9 @@ picture, missing, of one grey, or spoilt at random. Prints the memory of all pro
 Exits with 1 unless memory is steady (the medians of five early and of five late parts differ by
 less than 10 %), detections.csv has the rows of every good film in order, the same for all links to
 a phantom, and failures.csv has every faulty film.
+
+With --database, the database of a run is filled with made-up films of two knees, in batches as
+`detect` saves them, and its times and size are printed.
 """
 
 import argparse
@@ -19,16 +23,21 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from films import table
+from kneematch import Detection
+from kneematch.run.database import Run
+from kneematch.run.film_record import FilmRecord
 from kneephantoms import SynthConfig, synthesize, write_png16
 from scaling import family, megabytes
 
 FAULTY_SHARE = 0.05
 PARTS = 20
+BATCH = 64  # films in a commit
 SAMPLE_S = 0.5
 EARLY, LATE = slice(2, 7), slice(14, 19)  # parts to compare: neither the start nor the end
 STEADY = 0.1  # largest relative difference of their medians
@@ -115,13 +124,68 @@ def unsteady(memory: list[float]) -> list[str]:
     return ["memory"] if abs(late / early - 1) > STEADY else []
 
 
+def database(films: int) -> None:
+    """Print times and size of the database of a run with made-up films of two knees."""
+    rng, rows = np.random.default_rng(0), []
+    margins = {"plateau_medial": (0.7, 0.0), "plateau_lateral": (-0.7, 0.0)}
+    knees = [
+        Detection.from_matrix(
+            np.array([[100 + rng.random(), 2.0, x], [-2.0, 100 + rng.random(), 500], [0, 0, 1]]),
+            margins,
+            side=side,
+            method="locator",
+            loss=rng.random(),
+            energy=0.2,
+            needs_review=bool(rng.random() < 0.1),
+        )
+        for _ in range(BATCH)
+        for side, x in (("left", 300.0), ("right", 900.0))
+    ]
+    pairs = list(zip(knees[::2], knees[1::2], strict=True))
+
+    def timed(label: str, do: Callable[[], object], repeats: int = 1) -> None:
+        started, cpu = time.perf_counter(), time.process_time()
+        for _ in range(repeats):
+            do()
+        spent = time.perf_counter() - started, time.process_time() - cpu
+        rows.append([label, *(f"{seconds / repeats:.4f}" for seconds in spent)])
+
+    with tempfile.TemporaryDirectory() as folder, Run(Path(folder), create=True) as run:
+        ids: list[int] = []
+        paths = [f"films/{k % 1000:03d}/{k:06d}.dcm" for k in range(films)]
+        timed("add all films", lambda: ids.extend(run.add(paths)))
+
+        def save() -> None:
+            for first in range(0, films, BATCH):
+                batch = zip(ids[first : first + BATCH], pairs, strict=False)
+                run.save(
+                    FilmRecord(k, "", "", status="ok", found=two, knees=two) for k, two in batch
+                )
+
+        timed(f"save them, {BATCH} in each commit", save)
+        page = "SELECT * FROM knees k JOIN films f ON f.id = k.film WHERE {} LIMIT 48"
+        timed("a page of the gallery", lambda: run.query(page.format(f"k.id > {films}")), 100)
+        worst = page.format("k.needs_review ORDER BY k.loss DESC")
+        timed("a page of the highest losses to review", lambda: run.query(worst), 5)
+        ordered = "SELECT * FROM films f JOIN knees k ON k.film = f.id ORDER BY f.id, k.side"
+        timed("all rows in order", lambda: sum(1 for _ in run.sql.execute(ordered)))
+        timed("all records in order", lambda: sum(1 for _ in run.records()))
+        megabytes_on_disk = run.path.stat().st_size / 1e6
+    print(f"{films:,} films, {2 * films:,} knees, {megabytes_on_disk:.0f} MB.\n")
+    table(("database", "seconds", "CPU seconds"), rows)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--films", type=int, default=20_000)
     parser.add_argument("--distinct", type=int, default=200)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--database", action="store_true", help="only the database, made up")
     args = parser.parse_args()
+    if args.database:
+        database(args.films)
+        return 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         films = make_films(folder, args.films, args.distinct, args.seed)

@@ -61,7 +61,7 @@ def served(*arguments: str) -> Iterator[str]:
     command = [sys.executable, "-m", "kneematch", *arguments, "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
         try:
-            lines = (line.decode() for line in process.stdout)
+            lines = (line.decode() for line in process.stdout or ())
             yield next(found[0] for line in lines if (found := re.search(r"http://\S+", line)))
         finally:
             process.terminate()

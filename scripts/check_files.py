@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 LARGEST_KB = 1000
-ALLOWED = ("src/kneematch/networks/", "src/kneematch/measures/")  # the built-in models
+ALLOWED = ("src/kneematch/models/",)  # the built-in networks
 FILM_SUFFIXES = (".dcm", ".dicom", ".ima", ".nii", ".nii.gz", ".mha")
 DICOM_MARK, MARK_AT = b"DICM", 128
 
@@ -17,10 +17,10 @@ def problem(path: Path) -> str | None:
     with path.open("rb") as file:
         start = file.read(MARK_AT + len(DICOM_MARK))
     if start[MARK_AT:] == DICOM_MARK or path.name.lower().endswith(FILM_SUFFIXES):
-        return "a film; expected none in the repository; remove it"
+        return "Films do not belong in the repository."
     size_kb = path.stat().st_size / 1000
     if size_kb > LARGEST_KB and not path.as_posix().startswith(ALLOWED):
-        return f"{size_kb:.0f} kB; expected at most {LARGEST_KB}; leave it out or make it smaller"
+        return f"The file has {size_kb:.0f} kB, and at most {LARGEST_KB} are allowed."
     return None
 
 

@@ -1,4 +1,4 @@
-"""Files around the code: hooks that refuse films, and recipes of containers."""
+"""Files around the code: hooks that refuse films, workflows, and recipes of containers."""
 
 import re
 import shutil
@@ -35,7 +35,7 @@ def test_check_files_refuses_films_whatever_their_name(tmp_path: Path) -> None:
 
 def test_check_files_refuses_large_files(tmp_path: Path) -> None:
     (tmp_path / "large.bin").write_bytes(bytes(1_000_001))
-    assert "expected at most 1000" in check_files(tmp_path / "large.bin").stdout
+    assert "at most 1000" in check_files(tmp_path / "large.bin").stdout
 
 
 def test_make_lint_and_pre_commit_run_the_same() -> None:
@@ -43,9 +43,19 @@ def test_make_lint_and_pre_commit_run_the_same() -> None:
         "hooks"
     ]
     entries = " ".join(hook["entry"] for hook in hooks)
-    for program in ("ruff check", "ruff format", "mypy --strict", "check_files.py"):
+    for program in ("ruff check", "ruff format", "mypy --strict", "lab scripts", "check_files.py"):
         assert program in entries
     assert "pre-commit run --all-files" in (ROOT / "Makefile").read_text("utf-8")
+
+
+def test_ci_tests_every_python_that_the_package_names() -> None:
+    jobs = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))["jobs"]
+    classifiers = (ROOT / "pyproject.toml").read_text("utf-8")
+    named = re.findall(r"Python :: (3\.\d+)", classifiers)
+    assert jobs["test"]["strategy"]["matrix"]["python"] == named
+    runs = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    targets = re.findall(r"^make (\w+) PYTHON=python$", "\n".join(runs), re.MULTILINE)
+    assert sorted(targets) == ["docs", "lint", "test"]
 
 
 def test_container_recipes_install_alike_and_run_as_nobody_in_particular() -> None:

@@ -37,7 +37,7 @@ def train_one_cycle(
     for step in range(steps):
         found = losses()
         optimiser.zero_grad(set_to_none=True)
-        sum(found.values()).backward()
+        torch.stack(list(found.values())).sum().backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimiser.step()
         schedule.step()

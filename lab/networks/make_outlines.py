@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from kneematch.films.files import content_hash
 from kneematch.models.outlines import CHANNELS, OutlineNetwork, load_network, save_network
@@ -24,24 +23,14 @@ from kneematch.training.outline_crops import JOINT, LEG, Extent, KneeMaps, rende
 from kneematch.training.outline_training import OutlineConfig, train_outlines
 
 FIRST_SEED = 20_000_000  # disjoint from those of any test
-EXTENTS = {"joint": JOINT, "leg": LEG}
-FIELDS = ("pixels", "femur", "tibia", "sides", "margins")
 
 
 def main() -> None:
     args = parse_arguments()
     started = time.perf_counter()
-    maps = [
-        render(extent, count, args.workers)
-        if args.maps is None
-        else saved_maps(args.maps / f"{name}.safetensors", name, count, args.workers)
-        for (name, extent), count in zip(EXTENTS.items(), (args.knees, args.legs), strict=True)
-    ]
-    print(
-        f"{args.knees} knees, {args.legs} legs in {time.perf_counter() - started:.0f} s", flush=True
-    )
-    if args.out is None:
-        return
+    maps = [render(JOINT, args.knees, args.workers), render(LEG, args.legs, args.workers)]
+    seconds = time.perf_counter() - started
+    print(f"{args.knees} knees, {args.legs} legs in {seconds:.0f} s", flush=True)
     torch.manual_seed(args.seed)
     network = (
         OutlineNetwork(tuple(args.channels)) if args.start is None else load_network(args.start)
@@ -63,8 +52,7 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-o", "--out", type=Path, help="file of the network; none: only draw")
-    parser.add_argument("--maps", type=Path, help="folder that keeps the drawn knees")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="file of the network")
     parser.add_argument("--start", type=Path, help="network to go on from; none: random weights")
     parser.add_argument("--knees", type=int, default=16_000, help="number of knees")
     parser.add_argument("--legs", type=int, default=6_000, help="number of legs")
@@ -83,16 +71,6 @@ def render(extent: Extent, count: int, workers: int) -> KneeMaps:
     seeds = range(FIRST_SEED, FIRST_SEED + count)
     with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         return render_maps(seeds, extent, partial(pool.map, chunksize=32))
-
-
-def saved_maps(path: Path, name: str, count: int, workers: int) -> KneeMaps:
-    """Return the maps in a file, which is written if it is missing."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        maps = render(EXTENTS[name], count, workers)
-        save_file({field: getattr(maps, field) for field in FIELDS}, path)
-    tensors = load_file(path)
-    return KneeMaps(EXTENTS[name], *(tensors[field] for field in FIELDS))
 
 
 if __name__ == "__main__":

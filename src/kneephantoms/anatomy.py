@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Point = tuple[float, float]  # (x, y), or (u, v) in plateau widths
+Size = tuple[int, int]  # (height, width) in pixels
+Rng = np.random.Generator
 Array = NDArray[np.float64]
 
 # Per Kellgren-Lawrence (KL) grade 0..4: its frequency, the narrowing of the joint space and the
@@ -145,10 +147,10 @@ class KneeShape:
     growth_plates: float = _parameter(0.0, spread=0.0)  # width; open in children, else 0
 
 
-def draw_knees(
-    rng: np.random.Generator, family: int | None
+def sample_knees(
+    rng: Rng, family: int | None
 ) -> tuple[tuple[KneeShape, KneeShape], tuple[int, int]]:
-    """Draw the two knees of one person, similar but not equal, and their KL grades."""
+    """Sample the two knees of one person, similar but not equal, and their KL grades."""
     mean, spread = KneeShape(), POPULATION_SPREAD
     if family is not None:
         mean, spread = _vary(mean, spread, np.random.default_rng([family, 7])), FAMILY_SPREAD
@@ -178,8 +180,8 @@ def _as_child(shape: KneeShape, width: float) -> KneeShape:
     return replace(shape, growth_plates=width, narrowing=shape.narrowing - 0.03, spines=low)
 
 
-def _vary(mean: KneeShape, amount: float, rng: np.random.Generator) -> KneeShape:
-    """Draw a shape from a Gaussian of `amount` standard deviations, cut off at 2.5 sigma."""
+def _vary(mean: KneeShape, amount: float, rng: Rng) -> KneeShape:
+    """Sample a shape from a Gaussian of `amount` standard deviations, cut off at 2.5 sigma."""
     drawn: dict[str, Any] = {}
     for each in fields(KneeShape):
         value, spread = getattr(mean, each.name), each.metadata["spread"]
@@ -189,7 +191,7 @@ def _vary(mean: KneeShape, amount: float, rng: np.random.Generator) -> KneeShape
     return KneeShape(**drawn)
 
 
-def _with_arthritis(shape: KneeShape, grade: int, rng: np.random.Generator) -> KneeShape:
+def _with_arthritis(shape: KneeShape, grade: int, rng: Rng) -> KneeShape:
     """Add the signs of a KL grade: narrowing, osteophytes, sclerosis and, from 3 on, bowing.
 
     One compartment is affected most, the medial one in three knees of four.
@@ -200,22 +202,16 @@ def _with_arthritis(shape: KneeShape, grade: int, rng: np.random.Generator) -> K
     osteophytes = OSTEOPHYTE[grade] * rng.uniform(0.0, 1.4, (2, 2)) * (0.6 + 0.4 * share)
     sclerosis = SCLEROSIS[grade] * rng.uniform(0.6, 1.3)
     bowing = 0.045 * max(grade - 2, 0) * rng.uniform(0.2, 1.2) * (1 if medial else -1)
+    # The joint space narrows until bone lies on bone.
+    u, wide = np.linspace(0.2, 0.43, 24), replace(shape, narrowing=np.zeros(2))
+    room = [(tibia_border(wide, s * u) - femur_border(wide, s * u)).min() for s in (-1, 1)]
     return replace(
         shape,
-        narrowing=np.minimum(shape.narrowing + narrowing * share, _room_to_narrow(shape)),
+        narrowing=np.minimum(shape.narrowing + narrowing * share, room),
         osteophytes=osteophytes,
         sclerosis=shape.sclerosis + sclerosis * share,
         tibia_shear=shape.tibia_shear + bowing,
         femur_shear=shape.femur_shear - bowing,
-    )
-
-
-def _room_to_narrow(shape: KneeShape) -> Array:
-    """Return the narrowing at which bone lies on bone: lateral, medial."""
-    u = np.linspace(0.2, 0.43, 24)
-    wide = replace(shape, narrowing=np.zeros(2))
-    return np.array(
-        [(tibia_border(wide, s * u) - femur_border(wide, s * u)).min() for s in (-1, 1)]
     )
 
 
@@ -288,37 +284,30 @@ def fibula_outline(shape: KneeShape, v: Array) -> Array:
     return catmull_rom(v - shape.fibula_v, FIBULA_V, shape.fibula) + shift
 
 
-def plateau_margins(shape: KneeShape) -> list[tuple[float, float]]:
+def surface_ends(shape: KneeShape) -> list[Point]:
+    """Return the ends (u, v) of the tibial joint surface: lateral, medial."""
+    return plateau_margins(shape, SURFACE_REACH)
+
+
+def plateau_margins(shape: KneeShape, reach: float = MARGIN_REACH) -> list[Point]:
     """Return the margins (u, v) of the tibial plateau, as readers mark them: lateral, medial.
 
-    A margin is the outermost point below the joint surface. Further down the bone often bulges even
-    more, so that it is sought in a direction that points outwards and slightly up. At the medial
-    side this is the end of the joint surface; the lateral side is rounded, and on average 0.5 % of
-    the width further out and 0.7 % lower, where it is labelled on real films.
-    """
-    return _corners(shape, MARGIN_REACH)
-
-
-def surface_ends(shape: KneeShape) -> list[tuple[float, float]]:
-    """Return the ends (u, v) of the tibial joint surface: lateral, medial."""
-    return _corners(shape, SURFACE_REACH)
-
-
-def _corners(shape: KneeShape, reach: float) -> list[tuple[float, float]]:
-    """Return the outermost points of the tibia, lateral and medial, near its joint surface.
-
-    Readers put a corner half way between the base of an osteophyte and its tip.
+    A margin is the outermost point within reach below the joint surface, half way between the base
+    of an osteophyte and its tip. Further down the bone often bulges even more, so that it is sought
+    in a direction that points outwards and slightly up. At the medial side this is the end of the
+    joint surface; the lateral side is rounded, and on average 0.5 % of the width further out and
+    0.7 % lower, where it is labelled on real films.
     """
     v = np.linspace(-0.04, 0.12, 161)
     half_grown = replace(shape, osteophytes=0.5 * shape.osteophytes)
-    corners = []
+    margins = []
     for side, sign in zip(tibia_outline(half_grown, v), OUTWARDS, strict=True):
         top = v[np.argmax(v >= plateau_line(shape, side))]  # where the joint surface ends
         out = sign * side - MARGIN_SLOPE * v
         out[(v < top) | (v > top + reach)] = -np.inf
         at = float(np.average(v, weights=np.exp((out - out.max()) / MARGIN_SOFTNESS)))
-        corners.append((float(np.interp(at, v, side)), at))
-    return corners
+        margins.append((float(np.interp(at, v, side)), at))
+    return margins
 
 
 def catmull_rom(x: Array, knots: Array, values: Array) -> Array:

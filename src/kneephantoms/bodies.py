@@ -8,11 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from kneephantoms.anatomy import Point
+from kneephantoms.anatomy import Point, Rng
 from kneephantoms.solids import Points, Rod, chain
 
 Rods = list[Rod]
-Rng = np.random.Generator
 
 
 def _polar(start: Point, angle: float, length: float) -> Point:
@@ -92,22 +91,14 @@ def _pebbles(rng: Rng, centre: Point, reach: Point, count: int) -> Rods:
     return rods
 
 
-def _forearm(end: float, length: float, gap: float) -> Rods:
-    """Return two long bones side by side, from above to y = end."""
-    return [
-        Rod((gap, end - length), (gap, end), (0.13, 0.2), 0.65, 0.4),
-        Rod((-gap, end - length), (-gap, end + 0.03), (0.17, 0.1), 0.7, 0.4),
-        _soft((0.0, end - length), (0.0, end), (0.55, 0.33), 0.7),
-    ]
-
-
 def hand(rng: Rng) -> Rods:
     """Return forearm, wrist and fingers."""
     bones = ((0.65, 0.075), (0.42, 0.06), (0.27, 0.05), (0.2, 0.04))
-    palm = _soft((0.0, 0.3), (0.0, 0.8), (0.4, 0.45), 0.4)
     return [
-        palm,
-        *_forearm(0.0, 3.0, 0.19),
+        _soft((0.0, 0.3), (0.0, 0.8), (0.4, 0.45), 0.4),
+        Rod((0.19, -3.0), (0.19, 0.0), (0.13, 0.2), 0.65, 0.4),
+        Rod((-0.19, -3.0), (-0.19, 0.03), (0.17, 0.1), 0.7, 0.4),
+        _soft((0.0, -3.0), (0.0, 0.0), (0.55, 0.33), 0.7),
         *_pebbles(rng, (0.0, 0.17), (0.28, 0.12), 8),
         *_fingers(rng, 0.35, rng.uniform(0.05, 0.25), bones, 1.0),
     ]
@@ -186,16 +177,15 @@ def hip_joint(sign: float, hip: Point, shaft: Point) -> Rods:
 def foot_end(at: Point) -> Rods:
     """Return ankle and foot below a tibia that ends at a point, the toes towards the viewer."""
     x, y = at
-    toes = [
-        Rod((x + 0.14 * k, y + 0.45), (x + 0.2 * k, y + 1.1), (0.09, 0.1), 0.8, 0.3)
-        for k in (-2, -1, 0, 1, 2)
-    ]
     return [
         _spongy((x - 0.12, y + 0.15), (x + 0.14, y + 0.15), (0.17, 0.17), 0.1),
         _spongy((x + 0.27, y - 0.3), (x + 0.27, y + 0.1), (0.1, 0.1), 0.2),
         _spongy((x, y + 0.45), (x, y + 0.7), (0.33, 0.35), 0.08),
         Rod((x, y + 0.3), (x, y + 1.2), (0.45, 0.55), wall=1.0, material="soft"),
-        *toes,
+        *(
+            Rod((x + 0.14 * k, y + 0.45), (x + 0.2 * k, y + 1.1), (0.09, 0.1), 0.8, 0.3)
+            for k in (-2, -1, 0, 1, 2)
+        ),
     ]
 
 

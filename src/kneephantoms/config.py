@@ -15,40 +15,24 @@ MOST_PIXELS: Final = 150_000_000
 
 @dataclass(frozen=True, slots=True)
 class SynthConfig:
-    """What `synthesize` writes.
+    """What `synthesize` writes. An impossible setting raises ValueError.
 
-    Attributes:
-        count: number of films.
-        format: "dicom" (12 bits) or "png" (16 bits).
-        size: height and width of every film in pixels; None for those usual for what it shows.
-        seed: random seed of the first film; each film has the seed after the previous one.
-        family: draw all films from one family of people with similar bones; None for the whole
-            population.
-        framing: what the films show. Both knees: around the knees ("knee"), "wide", to the ankle
-            ("leg"), filling the film ("fill") or in low resolution ("low"), or a mixture of these
-            ("bilateral"). One knee ("single"), hip to ankle ("full_leg"), a film in a screenshot
-            ("offcentre"), a knee from the side, perhaps beside a frontal one ("lateral"), other
-            parts of the body ("other"), or "any" of all these.
-        turn_deg: turn every film clockwise by this angle.
-        mirrored: mirror every film, with its letters; a DICOM header says so.
-        workers: number of worker processes; None or 0 works in this process. A script that asks
-            for workers needs the usual `if __name__ == "__main__":`.
-        force: replace the files of an earlier call.
-
-    Raises:
-        ValueError: a setting is impossible.
+    Framings of both knees: around the knees ("knee"), "wide", to the ankle ("leg"), filling the
+    film ("fill"), in low resolution ("low"), or a mixture of these ("bilateral"). Others: one knee
+    ("single"), hip to ankle ("full_leg"), a film in a screenshot ("offcentre"), a knee from the
+    side, perhaps beside a frontal one ("lateral"), other parts of the body ("other"), "any" of all.
     """
 
-    count: int = 100
-    format: str = "dicom"
-    size: tuple[int, int] | None = None
-    seed: int = 0
-    family: int | None = None
+    count: int = 100  # films
+    format: str = "dicom"  # "dicom" (12 bits) or "png" (16 bits)
+    size: tuple[int, int] | None = None  # (height, width) in pixels; None: as usual for the framing
+    seed: int = 0  # random seed of the first film; each film has the seed after the previous one
+    family: int | None = None  # people with similar bones; None draws from the whole population
     framing: str = "bilateral"
-    turn_deg: float = 0.0
-    mirrored: bool = False
-    workers: int | None = None
-    force: bool = False
+    turn_deg: float = 0.0  # turn every film clockwise
+    mirrored: bool = False  # mirror every film, with its letters; a DICOM header says so
+    workers: int | None = None  # processes; None or 0 works in this one. More need a main guard.
+    force: bool = False  # replace the files of an earlier call
 
     def __post_init__(self) -> None:
         """Check each setting."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from kneephantoms.anatomy import Point
+from kneephantoms.anatomy import Size
 from kneephantoms.config import SynthConfig
 from kneephantoms.files import replace_file, write_dicom, write_png16
 from kneephantoms.rendering import Knee, Phantom, phantom
@@ -28,7 +28,6 @@ TEMPLATE: Final = "template.json"
 TEMPLATE_FORMAT: Final = "kneematch-template/1"
 SUFFIXES: Final = {"dicom": ".dcm", "png": ".png"}
 OWN_FILES: Final = re.compile(r"phantom-\d{5,}\.(dcm|png)|truth\.csv|template\.json")
-OPPOSITE: Final = {"L": "R", "R": "L", "F": "H", "H": "F"}  # directions of the patient
 
 MARGINS: Final = ("plateau_medial", "plateau_lateral")
 POINTS: Final = (*MARGINS, "centre")
@@ -68,7 +67,7 @@ class WrittenFilm:
     """What is known of a film on disk."""
 
     name: str
-    size: tuple[int, int]
+    size: Size
     knees: list[TruthRow]
 
 
@@ -80,21 +79,17 @@ def synthesize(
 ) -> SynthResult:
     """Write phantoms, their ground truth (a row per frontal knee) and a template of one knee.
 
-    Film k is named phantom-0000k and is the phantom of seed + k. The files do not depend on the
-    number of workers. Films without a frontal knee have no row.
-
-    Args:
-        out: folder, created if missing; must be empty unless `config.force`, which replaces the
-            files of an earlier call and keeps all others.
-        config: what to write.
-        advance: called with the name of each film that is written, in order.
-
-    Raises:
-        FileExistsError: the folder is not empty.
-        OSError: a file cannot be written; `filename` says which.
+    Film k is named phantom-0000k and is the phantom of seed + k, whatever the number of workers;
+    `advance` is called with the name of each, in order. The folder must be empty, or
+    FileExistsError is raised; `config.force` replaces the files of an earlier call and no others.
     """
     out, config = Path(out), config or SynthConfig()
-    _prepare_folder(out, force=config.force)
+    out.mkdir(0o700, parents=True, exist_ok=True)
+    names = sorted(entry.name for entry in out.iterdir())
+    if names and not config.force:
+        raise FileExistsError(f"{out}: the folder is not empty ({names[0]}).")
+    for name in filter(OWN_FILES.fullmatch, names):
+        (out / name).unlink()
     films = []
     with _mapper(config.workers) as mapper:
         for film in mapper(partial(_write_film, out, config), range(config.count)):
@@ -175,16 +170,6 @@ def _fits(box: list[float], film: WrittenFilm, side: str) -> bool:
     )
 
 
-def _prepare_folder(folder: Path, *, force: bool) -> None:
-    """Create the folder, or remove the files of an earlier call from it."""
-    folder.mkdir(0o700, parents=True, exist_ok=True)
-    names = sorted(entry.name for entry in folder.iterdir())
-    if names and not force:
-        raise FileExistsError(f"{folder}: the folder is not empty ({names[0]}).")
-    for name in filter(OWN_FILES.fullmatch, names):
-        (folder / name).unlink()
-
-
 Mapper = Callable[[Callable[[int], WrittenFilm], range], Iterator[WrittenFilm]]
 
 
@@ -215,6 +200,9 @@ def _write_film(folder: Path, config: SynthConfig, index: int) -> WrittenFilm:
     if config.format == "png":
         write_png16(path, made.pixels)
     else:
+        # The patient's direction along the rows after each quarter turn; the one before is that
+        # down the columns.
+        directions, turns = "RHLF" if config.mirrored else "LHRF", round(config.turn_deg / 90) % 4
         write_dicom(
             path,
             made.pixels,
@@ -222,7 +210,7 @@ def _write_film(folder: Path, config: SynthConfig, index: int) -> WrittenFilm:
             laterality=made.laterality,
             view="AP",
             series="phantom",
-            orientation=_orientation(config),
+            orientation=(directions[turns], directions[turns - 1]),
             entropy=f"kneematch phantom {seed} {replace(config, count=1, workers=None)}",
         )
     height, width = made.pixels.shape
@@ -231,31 +219,8 @@ def _write_film(folder: Path, config: SynthConfig, index: int) -> WrittenFilm:
     )
 
 
-def _orientation(config: SynthConfig) -> tuple[str, str]:
-    """Return the patient's directions along the rows and down the columns of the pictures.
-
-    They are those of the nearest number of quarter turns.
-    """
-    across, down = "R" if config.mirrored else "L", "F"
-    for _ in range(round(config.turn_deg / 90) % 4):
-        across, down = OPPOSITE[down], across
-    return across, down
-
-
 def _truth_row(name: str, made: Phantom, knee: Knee) -> TruthRow:
-    points: dict[str, Point] = {point: getattr(knee, point) for point in POINTS}
-    return {
-        "film": name,
-        "side": knee.side,
-        "laterality": knee.laterality,
-        **{
-            f"{point}_{axis}_px": f"{value:.4f}"
-            for point, at in points.items()
-            for axis, value in zip("xy", at, strict=True)
-        },
-        "rotation_deg": f"{knee.rotation_deg:.4f}",
-        "mm_per_px": f"{made.mm_per_px:.6f}",
-        "grade": str(knee.grade),
-        "negative": str(int(made.negative)),
-        "implant": knee.implant,
-    }
+    points = (f"{value:.4f}" for point in POINTS for value in getattr(knee, point))
+    numbers = f"{knee.rotation_deg:.4f}", f"{made.mm_per_px:.6f}", knee.grade, int(made.negative)
+    cells = name, knee.side, knee.laterality, *points, *map(str, numbers), knee.implant
+    return dict(zip(TRUTH_COLUMNS, cells, strict=True))

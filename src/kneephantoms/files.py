@@ -78,21 +78,13 @@ def write_dicom(
     monochrome1: bool = False,
     entropy: str | None = None,
 ) -> None:
-    """Write a synthetic film, uncompressed.
+    """Write a synthetic film, uncompressed: pixels (H, W) in [0, 1], bones bright.
 
-    Args:
-        path: the file; an existing one is replaced.
-        pixels: (H, W) in [0, 1], bones bright.
-        mm_per_px: the spacing at the detector (ImagerPixelSpacing), or None to leave it out,
-            although the standard requires it.
-        laterality: "L", "R" or "B"; None is written as "U", unpaired.
-        view: "PA", "AP" or another value of ViewPosition.
-        series: the series' description.
-        orientation: the patient's directions along the rows and down the columns
-            (PatientOrientation); by default the patient's right is at the picture's left.
-        bits: bits stored per pixel, 8 to 16, in two bytes.
-        monochrome1: store the negative, as MONOCHROME1.
-        entropy: the text that the UIDs are derived from; random UIDs if None.
+    `mm_per_px` is the spacing at the detector; None leaves it out, although the standard requires
+    it. `laterality` is "L", "R", "B", or None for unpaired; `orientation` has the patient's
+    directions along the rows and down the columns, by default those of a film seen from the front.
+    `bits`, 8 to 16, are stored in two bytes. `monochrome1` stores the negative. The UIDs are
+    derived from `entropy`, or random if it is None.
     """
     dataset = Dataset()
     for keyword, value in {**dict.fromkeys(EMPTY), **ALIKE}.items():

@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from kneephantoms.anatomy import KneeShape, Point, draw_knees
+from kneephantoms.anatomy import KneeShape, Point, Rng, Size, sample_knees
 from kneephantoms.bodies import BODIES, abdomen, lateral_knee
-from kneephantoms.framing import FREQUENCIES, SIGNS, Framing, Place, draw_framing
-from kneephantoms.overlays import STYLES, WORDS, Label, Overlays, draw_overlays
+from kneephantoms.framing import FREQUENCIES, SIGNS, Framing, Place, sample_framing
+from kneephantoms.overlays import STYLES, WORDS, Label, Overlays, sample_overlays
 from kneephantoms.solids import Rod, place_rods
 
 SCREENS: Final = ((1080, 1920), (768, 1366), (1024, 1280), (1200, 1600), (900, 1600), (1000, 1000))
@@ -44,15 +44,15 @@ class Exposure:
     equalisation: float  # share of low frequencies that is removed
     sharpening: float  # share of high frequencies that is added
     fog: float  # grey of air
-    heel_effect: tuple[float, float]  # brightness gradient over the film in x and in y
-    seam: tuple[float, float]  # of stitched films: its y over the film's height, its brightness
+    heel_effect: Point  # brightness gradient over the film in x and in y
+    seam: Point  # of stitched films: its y over the film's height, its brightness
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
     """How the film lies in the picture, such as a screenshot, and how it is turned there."""
 
-    size: tuple[int, int]
+    size: Size
     centre: Point  # of the film, in pixels of the picture
     turn_deg: float = 0.0  # clockwise
     mirrored: bool = False
@@ -79,21 +79,14 @@ def plan_film(
     seed: int,
     framing: str | None = None,
     *,
-    size: tuple[int, int] | None = None,
+    size: Size | None = None,
     family: int | None = None,
     turn_deg: float = 0.0,
     mirrored: bool = False,
 ) -> FilmPlan:
-    """Draw a film's plan; the same arguments always give the same plan.
+    """Sample a film's plan; the same arguments always give the same plan.
 
-    Args:
-        seed: of all random draws.
-        framing: one of `config.FRAMINGS`; "bilateral" or None draws one of KINDS, "any" everything,
-            by FREQUENCIES.
-        size: of the picture before it is turned; None is the usual size of its framing.
-        family: people of one family have similar bones; None draws from the whole population.
-        turn_deg: rotation of the finished film, clockwise.
-        mirrored: whether the finished film is mirrored, its letters too.
+    They are those of `SynthConfig`; `size` is that of the picture before it is turned.
     """
     # One stream per part, so that a change to one part leaves the others as they are.
     body, frame, light, things, rare, more, canvas = (
@@ -107,33 +100,33 @@ def plan_film(
         chosen = str(canvas.choice(["bilateral", "single"], p=[0.7, 0.3]))
         height, width = screen = size or SCREENS[canvas.integers(len(SCREENS))]
         size = int(height * canvas.uniform(0.4, 0.8)), int(width * canvas.uniform(0.35, 0.6))
-    shapes, grades = draw_knees(body, family)
+    shapes, grades = sample_knees(body, family)
     knees = dict(zip(SIGNS, zip(shapes, grades, strict=True), strict=True))
     mean, deviation, least, most = PLATEAU_MM
     plateau_mm = float(np.clip(more.normal(mean, deviation), least, most))
     if shapes[0].growth_plates > 0:
         plateau_mm *= CHILD_SIZE
-    drawn = draw_framing(frame, size, chosen, plateau_mm)
+    drawn = sample_framing(frame, size, chosen, plateau_mm)
     rare.random(2)  # version 0.1.0 drew the implant here
-    implants, negative = _draw_implants(more, drawn), rare.random() < NEGATIVE_FREQUENCY
+    implants, negative = _sample_implants(more, drawn), rare.random() < NEGATIVE_FREQUENCY
     return FilmPlan(
         seed=seed,
         legs=tuple(
             Leg(*knees[place.laterality], place, implant)
             for place, implant in zip(drawn.places, implants, strict=True)
         ),
-        body=tuple(_draw_body(more, drawn)),
+        body=tuple(_sample_body(more, drawn)),
         plateau_mm=plateau_mm,
         framing=drawn,
-        exposure=_draw_exposure(light, drawn.kind),
-        overlays=draw_overlays(things, more, drawn),
-        picture=_draw_picture(canvas, drawn, screen, turn_deg, mirrored),
+        exposure=_sample_exposure(light, drawn.kind),
+        overlays=sample_overlays(things, more, drawn),
+        picture=_sample_picture(canvas, drawn, screen, turn_deg, mirrored),
         negative=negative,
     )
 
 
-def _draw_implants(rng: np.random.Generator, framing: Framing) -> list[str]:
-    """Draw the implant of each knee, mostly none."""
+def _sample_implants(rng: Rng, framing: Framing) -> list[str]:
+    """Sample the implant of each knee, mostly none."""
     common = 3.0 if framing.kind == "full_leg" else 1.0
     implants = [""] * len(framing.places)
     chance, choice, knee = rng.random(), rng.random(), int(rng.integers(2))
@@ -145,8 +138,8 @@ def _draw_implants(rng: np.random.Generator, framing: Framing) -> list[str]:
     return implants
 
 
-def _draw_body(rng: np.random.Generator, framing: Framing) -> list[Rod]:
-    """Draw a knee from the side or another part of the body, somewhere on the film."""
+def _sample_body(rng: Rng, framing: Framing) -> list[Rod]:
+    """Sample a knee from the side or another part of the body, somewhere on the film."""
     height, width = (side / framing.unit_px for side in framing.size)
     if framing.kind == "full_leg":
         first, last = (place.centre for place in (framing.places[0], framing.places[-1]))
@@ -170,10 +163,10 @@ def _draw_body(rng: np.random.Generator, framing: Framing) -> list[Rod]:
     return place_rods(rods, (x, y), angle, scale, mirror)
 
 
-def _draw_picture(
-    rng: np.random.Generator,
+def _sample_picture(
+    rng: Rng,
     framing: Framing,
-    screen: tuple[int, int] | None,
+    screen: Size | None,
     turn_deg: float,
     mirrored: bool,
 ) -> Picture:
@@ -197,7 +190,7 @@ def _draw_picture(
     return Picture(screen, centre, turn_deg, mirrored, grey, tuple(texts))
 
 
-def _draw_exposure(rng: np.random.Generator, kind: str) -> Exposure:
+def _sample_exposure(rng: Rng, kind: str) -> Exposure:
     seam_frequency = 0.3 if kind == "wide" else 0.05
     poor = rng.random() < 0.18  # overexposed, underexposed or flat
     exposure = Exposure(
@@ -228,5 +221,5 @@ def _draw_exposure(rng: np.random.Generator, kind: str) -> Exposure:
     return exposure
 
 
-def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+def _log_uniform(rng: Rng, low: float, high: float) -> float:
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))

@@ -5,9 +5,9 @@ from typing import Final
 
 import numpy as np
 
-from kneephantoms.anatomy import Point
+from kneephantoms.anatomy import Point, Rng, Size
 
-Range = tuple[float, float]
+Range = Point
 Field = tuple[float, float, float, float]
 
 # Sign of x along u, which grows medially, by the patient's side. The patient's right knee lies in
@@ -30,7 +30,7 @@ class Framing:
     """What a film shows of the body; points (x, y) in film pixels."""
 
     kind: str  # one of KINDS or OTHER_KINDS
-    size: tuple[int, int]
+    size: Size
     field: Field  # the exposed rectangle x0, y0, x1, y1
     places: tuple[Place, ...]  # of frontal knees, from the left to the right
     unit_px: float  # width of an average plateau at the film's scale
@@ -41,7 +41,7 @@ class FilmKind:
     """A way to frame both knees."""
 
     frequency: float
-    size: tuple[int, int]
+    size: Size
     plateau_width: Range  # over the width of the exposed field
     joint_height: Range  # over its height
 
@@ -65,10 +65,8 @@ FREQUENCIES: Final = {
 SINGLE_SIZES: Final = ((640, 780), (800, 640), (1000, 820), (820, 1000), (1024, 1024), (1100, 760))
 
 
-def draw_framing(
-    rng: np.random.Generator, size: tuple[int, int] | None, framing: str, unit_mm: float
-) -> Framing:
-    """Draw a framing by name: a key of KINDS or FREQUENCIES."""
+def sample_framing(rng: Rng, size: Size | None, framing: str, unit_mm: float) -> Framing:
+    """Sample a framing by name: a key of KINDS or FREQUENCIES."""
     if framing == "single":
         return _single(rng, size)
     if framing == "full_leg":
@@ -78,12 +76,12 @@ def draw_framing(
     return _bilateral(rng, size, framing if framing in KINDS else None)
 
 
-def _bilateral(rng: np.random.Generator, size: tuple[int, int] | None, kind: str | None) -> Framing:
+def _bilateral(rng: Rng, size: Size | None, kind: str | None) -> Framing:
     drawn = list(KINDS)[rng.choice(len(KINDS), p=[each.frequency for each in KINDS.values()])]
     kind = drawn if kind is None else kind
     usual = KINDS[kind]
     height, width = size = usual.size if size is None else size
-    field = _draw_field(rng, kind, size)
+    field = _sample_field(rng, kind, size)
     x0, y0, x1, y1 = field
     across, down = x1 - x0, y1 - y0
     plateau = min(across * rng.uniform(*usual.plateau_width), down * 0.45)
@@ -109,8 +107,8 @@ def _bilateral(rng: np.random.Generator, size: tuple[int, int] | None, kind: str
     return Framing(kind, size, field, places, left_px)
 
 
-def _draw_field(rng: np.random.Generator, kind: str, size: tuple[int, int]) -> Field:
-    """Draw the exposed rectangle: the whole film, one between black bands, or a small one."""
+def _sample_field(rng: Rng, kind: str, size: Size) -> Field:
+    """Sample the exposed rectangle: the whole film, one between black bands, or a small one."""
     height, width = size
     choice = rng.random()
     if kind == "knee" and choice < 0.5:
@@ -129,10 +127,10 @@ def _draw_field(rng: np.random.Generator, kind: str, size: tuple[int, int]) -> F
     return (0.0, 0.0, float(width), float(height))
 
 
-def _single(rng: np.random.Generator, size: tuple[int, int] | None) -> Framing:
+def _single(rng: Rng, size: Size | None) -> Framing:
     """Frame one knee, from a tight crop to a wide film; the other leg may be cut by the edge."""
     size = SINGLE_SIZES[rng.integers(len(SINGLE_SIZES))] if size is None else size
-    field = _draw_field(rng, "single", size)
+    field = _sample_field(rng, "single", size)
     x0, y0, x1, y1 = field
     across, down = x1 - x0, y1 - y0
     short = min(across, down)
@@ -158,7 +156,7 @@ def _single(rng: np.random.Generator, size: tuple[int, int] | None) -> Framing:
     return Framing("single", size, field, tuple(places), plateau)
 
 
-def _full_leg(rng: np.random.Generator, size: tuple[int, int] | None, unit_mm: float) -> Framing:
+def _full_leg(rng: Rng, size: Size | None, unit_mm: float) -> Framing:
     """Frame both legs or one from hip to ankle; wide films leave much room beside the legs."""
     alone = rng.random() < 0.2
     aspect = rng.uniform(0.9, 1.7) if rng.random() < 0.3 else rng.uniform(0.38, 0.5)
@@ -184,12 +182,10 @@ def _full_leg(rng: np.random.Generator, size: tuple[int, int] | None, unit_mm: f
     return Framing("full_leg", (height, width), field, tuple(places), plateau)
 
 
-def _without_frontal_knees(
-    rng: np.random.Generator, size: tuple[int, int] | None, framing: str
-) -> Framing:
+def _without_frontal_knees(rng: Rng, size: Size | None, framing: str) -> Framing:
     """Frame another part of the body or a knee from the side, perhaps beside a frontal one."""
     height, width = size = SINGLE_SIZES[rng.integers(len(SINGLE_SIZES))] if size is None else size
-    field = _draw_field(rng, framing, size)
+    field = _sample_field(rng, framing, size)
     unit = min(height, width) * rng.uniform(0.14, 0.3)
     if framing == "other" or rng.random() < 0.6:
         return Framing(framing, size, field, (), unit)

@@ -10,7 +10,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from kneephantoms.anatomy import Point
+from kneephantoms.anatomy import Point, Rng
 from kneephantoms.framing import SIGNS, Field, Framing
 from kneephantoms.solids import segment_distance
 
@@ -49,10 +49,8 @@ class Overlays:
     shields: tuple[Shield, ...]  # bright half planes: lead shields, edges of the cassette
 
 
-def draw_overlays(
-    rng: np.random.Generator, more: np.random.Generator, framing: Framing
-) -> Overlays:
-    """Draw the objects on a film; `more` draws those that came after version 0.1.0."""
+def sample_overlays(rng: Rng, more: Rng, framing: Framing) -> Overlays:
+    """Sample the objects on a film; `more` draws those that came after version 0.1.0."""
     height, width = framing.size
     x0, y0, x1, y1 = framing.field
     border_grey = 0.0 if rng.random() < 0.93 else rng.uniform(0.6, 1.0)
@@ -68,12 +66,12 @@ def draw_overlays(
         x = x0 + rng.uniform(0.03, 0.08) * (x1 - x0)
         y = y0 + rng.uniform(0.6, 0.95) * (y1 - y0)
         discs.append((x, y, 0.165 * framing.unit_px, 0.93))
-    markers = _draw_markers(rng, more, framing)
-    discs = _draw_beads(rng, framing) + discs  # a coin lies on the beads
+    markers = _sample_markers(rng, more, framing)
+    discs = _sample_beads(rng, framing) + discs  # a coin lies on the beads
     full = framing.kind == "full_leg"
     if more.random() < (0.6 if full else 0.03):
         discs += _ball(more, framing)
-    texts, lines = _draw_texts(more, framing), _draw_clips(more, framing)
+    texts, lines = _sample_texts(more, framing), _sample_clips(more, framing)
     if more.random() < (0.8 if full else 0.02):
         ruler_lines, ruler_texts = _ruler(more, framing)
         texts, lines = texts + ruler_texts, lines + ruler_lines
@@ -85,14 +83,12 @@ def draw_overlays(
         markers,
         tuple(texts),
         tuple(lines),
-        tuple(_draw_shields(more, framing)),
+        tuple(_sample_shields(more, framing)),
     )
 
 
-def _draw_markers(
-    rng: np.random.Generator, more: np.random.Generator, framing: Framing
-) -> tuple[Label, ...]:
-    """Draw the letters R and L, beside the knees or in the upper corners."""
+def _sample_markers(rng: Rng, more: Rng, framing: Framing) -> tuple[Label, ...]:
+    """Sample the letters R and L, beside the knees or in the upper corners."""
     x0, y0, x1, y1 = framing.field
     style, both, corner = int(rng.integers(4)), rng.random() < 0.6, rng.random() < 0.5
     style = int(more.integers(len(STYLES))) if more.random() < 0.4 else style
@@ -114,8 +110,8 @@ def _draw_markers(
     return tuple(markers) if rng.random() < 0.9 else ()
 
 
-def _draw_beads(rng: np.random.Generator, framing: Framing) -> list[Disc]:
-    """Draw the two columns of beads of the frame used for fixed-flexion (OAI) films."""
+def _sample_beads(rng: Rng, framing: Framing) -> list[Disc]:
+    """Sample the two columns of beads of the frame used for fixed-flexion (OAI) films."""
     if framing.kind == "leg" or rng.random() > 0.08 or len(framing.places) < 2:
         return []
     px = framing.unit_px
@@ -130,8 +126,8 @@ def _draw_beads(rng: np.random.Generator, framing: Framing) -> list[Disc]:
     return beads
 
 
-def _ball(rng: np.random.Generator, framing: Framing) -> list[Disc]:
-    """Draw a calibration ball on a short stem, between the legs or beside one."""
+def _ball(rng: Rng, framing: Framing) -> list[Disc]:
+    """Sample a calibration ball on a short stem, between the legs or beside one."""
     px, (height, width) = framing.unit_px, framing.size
     x = width * rng.uniform(0.4, 0.6) if len(framing.places) == 2 else width * rng.uniform(0, 1)
     y = height * rng.uniform(0.35, 0.6)
@@ -142,8 +138,8 @@ def _ball(rng: np.random.Generator, framing: Framing) -> list[Disc]:
     return [(x, y, radius, rng.uniform(0.85, 1.0)), (*stem, 0.45 * radius, 0.85)]
 
 
-def _ruler(rng: np.random.Generator, framing: Framing) -> tuple[list[Line], list[Label]]:
-    """Draw a ruler along the left or the right edge, with ticks and numbers."""
+def _ruler(rng: Rng, framing: Framing) -> tuple[list[Line], list[Label]]:
+    """Sample a ruler along the left or the right edge, with ticks and numbers."""
     (height, width), px = framing.size, framing.unit_px
     left = bool(rng.random() < 0.8)
     x = width * (rng.uniform(0.0, 0.06) if left else rng.uniform(0.94, 1.0))
@@ -161,8 +157,8 @@ def _ruler(rng: np.random.Generator, framing: Framing) -> tuple[list[Line], list
     return lines, texts
 
 
-def _draw_clips(rng: np.random.Generator, framing: Framing) -> list[Line]:
-    """Draw skin clips in a row over a knee, or single threads and wires."""
+def _sample_clips(rng: Rng, framing: Framing) -> list[Line]:
+    """Sample skin clips in a row over a knee, or single threads and wires."""
     lines: list[Line] = []
     px, chance = framing.unit_px, rng.random()
     if framing.places and chance < 0.03:
@@ -179,8 +175,8 @@ def _draw_clips(rng: np.random.Generator, framing: Framing) -> list[Line]:
     return lines
 
 
-def _draw_texts(rng: np.random.Generator, framing: Framing) -> list[Label]:
-    """Draw words in the corners."""
+def _sample_texts(rng: Rng, framing: Framing) -> list[Label]:
+    """Sample words in the corners."""
     height, width = framing.size
     size = max(0.012 * height, 8.0) * rng.uniform(0.8, 2.0)
     texts = []
@@ -191,8 +187,8 @@ def _draw_texts(rng: np.random.Generator, framing: Framing) -> list[Label]:
     return texts
 
 
-def _draw_shields(rng: np.random.Generator, framing: Framing) -> list[Shield]:
-    """Draw bright half planes at the upper or lower edge, or beside the legs."""
+def _sample_shields(rng: Rng, framing: Framing) -> list[Shield]:
+    """Sample bright half planes at the upper or lower edge, or beside the legs."""
     height, width = framing.size
     shields: list[Shield] = []
     if framing.kind == "full_leg" or rng.random() > 0.3:
@@ -271,9 +267,7 @@ def _blend(film: Tensor, grey: float, opacity: Tensor) -> None:
     film.lerp_(torch.full_like(film, grey), opacity.clamp_(0, 1))
 
 
-def _crop_around(
-    film: Tensor, centre: Point, reach: tuple[float, float]
-) -> tuple[Tensor, Tensor, Tensor]:
+def _crop_around(film: Tensor, centre: Point, reach: Point) -> tuple[Tensor, Tensor, Tensor]:
     """Return the pixels (h, w) within reach, and their x (1, w) and y (h, 1) from the centre."""
     (x0, x1), (y0, y1) = (
         (max(int(max(c - r, 0)), 0), int(min(max(c + r + 2, 0), length)))

@@ -1,8 +1,4 @@
-"""Synthetic bilateral knee radiographs (phantoms) with exactly known knees.
-
-A planned film is rendered from the attenuation of both legs: scatter, noise, film processing, and
-what overlays the legs.
-"""
+"""Render a planned film: attenuation of the legs, scatter, noise, film processing, overlays."""
 
 import math
 from dataclasses import dataclass, field
@@ -14,10 +10,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kneephantoms.anatomy import Point, plateau_margins
+from kneephantoms.anatomy import Point, Size, plateau_margins
 from kneephantoms.film_plan import FilmPlan, Leg, Picture, plan_film
 from kneephantoms.framing import SIGNS, Place
-from kneephantoms.leg import COARSE, draw_body, draw_leg
+from kneephantoms.leg import COARSE, render_body, render_leg
 from kneephantoms.overlays import paint_label, paint_overlays
 from kneephantoms.solids import convolve, interpolate
 
@@ -74,7 +70,7 @@ def phantom(
     seed: int,
     *,
     framing: str | None = None,
-    size: tuple[int, int] | None = None,
+    size: Size | None = None,
     family: int | None = None,
     turn_deg: float = 0.0,
     mirrored: bool = False,
@@ -144,7 +140,7 @@ def render(plan: FilmPlan) -> Tensor:
     for number in range(len(plan.legs)):
         _add_leg(attenuation, plan, number)
     if plan.body:
-        body = draw_body(plan)
+        body = render_body(plan)
         if plan.framing.kind == "lateral" and plan.legs:  # two exposures beside each other
             middle = plan.framing.size[1] // 2
             left = plan.legs[0].place.centre[0] < middle
@@ -210,7 +206,7 @@ def _add_leg(attenuation: Tensor, plan: FilmPlan, number: int) -> None:
     start, end = rotated.min(axis=0) - 2, rotated.max(axis=0) + 2
     columns, rows = (COARSE * math.ceil(length / COARSE) for length in end - start)
     left, top = start.tolist()
-    leg = draw_leg((rows, columns), (left / px, top / px), plan, number)
+    leg = render_leg((rows, columns), (left / px, top / px), plan, number)
     # Where each pixel of the strip lies in the upright grid, normalised to [-1, 1].
     x = torch.arange(x0, x1)[None, :] + (0.5 - cx)
     y = torch.arange(height)[:, None] + (0.5 - cy)

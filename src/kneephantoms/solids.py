@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kneephantoms.anatomy import Array, Point
+from kneephantoms.anatomy import Array, Point, Size
 
 # Attenuation of a chord one unit long (79 mm): dense shell, core, core near the ends.
 MATERIALS: Final = {
@@ -68,7 +68,7 @@ class Grid:
         return self.per_row(np.interp(self.rows, v, values))
 
 
-def make_grid(size: tuple[int, int], origin: tuple[float, float], plateau_px: float) -> Grid:
+def make_grid(size: Size, origin: Point, plateau_px: float) -> Grid:
     """Return a grid of a size (height, width) whose upper left corner is `origin` (u, v)."""
     rows, columns = (
         start + (np.arange(length, dtype=np.float64) + 0.5) / plateau_px
@@ -156,9 +156,9 @@ def interpolate(picture: Tensor, size: tuple[int, ...]) -> Tensor:
 class Rod:
     """A straight rod with round ends; it may be flat and wider at the ends than between."""
 
-    start: tuple[float, float]
-    end: tuple[float, float]
-    radius: tuple[float, float]  # at the start and at the end
+    start: Point
+    end: Point
+    radius: Point  # at the start and at the end
     waist: float = 1.0  # radius half way, over the mean of both ends
     wall: float = 0.2  # thickness of the shell over the radius
     material: str = "bone"
@@ -174,12 +174,12 @@ def chain(points: Points, radius: float, **options: float | str) -> list[Rod]:
 
 
 def place_rods(
-    rods: Iterable[Rod], centre: tuple[float, float], angle: float, scale: float, mirror: bool
+    rods: Iterable[Rod], centre: Point, angle: float, scale: float, mirror: bool
 ) -> list[Rod]:
     """Scale, mirror in x, rotate clockwise by an angle in radians, and shift rods."""
     c, s = scale * np.cos(angle), scale * np.sin(angle)
 
-    def move(point: tuple[float, float]) -> tuple[float, float]:
+    def move(point: Point) -> Point:
         x, y = (-point[0] if mirror else point[0]), point[1]
         return float(centre[0] + c * x - s * y), float(centre[1] + s * x + c * y)
 

@@ -5,9 +5,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from kneephantoms.film_plan import FilmPlan, plan_film
-from kneephantoms.rendering import phantom, render, true_knees
+from kneephantoms import FilmPlan, phantom, plan_film, render, true_knees
+from kneephantoms.film_plan import IMPLANTS
+from kneephantoms.leg import SATURATED, add_implant
+from kneephantoms.solids import make_grid
 
 SIZE = (400, 500)
 
@@ -31,8 +34,7 @@ def profile(pixels: np.ndarray, start: np.ndarray, end: np.ndarray, count: int) 
     """Return the grey from one point to another, of the nearest pixels."""
     points = start + np.linspace(0, 1, count)[:, None] * (end - start)
     columns, rows = np.floor(points).astype(int).T
-    height, width = pixels.shape
-    return pixels[rows.clip(0, height - 1), columns.clip(0, width - 1)]
+    return pixels[rows.clip(0, pixels.shape[0] - 1), columns.clip(0, pixels.shape[1] - 1)]
 
 
 def test_phantom_of_a_seed_is_always_the_same() -> None:
@@ -40,22 +42,14 @@ def test_phantom_of_a_seed_is_always_the_same() -> None:
     assert np.array_equal(one.pixels, two.pixels)
     assert one.knees == two.knees
     assert not np.array_equal(one.pixels, phantom(4, size=SIZE).pixels)
-    assert one.pixels.dtype == np.float32
-    assert (one.pixels.min(), one.pixels.max()) == (0.0, 1.0)
+    assert (one.pixels.dtype, one.pixels.min(), one.pixels.max()) == (np.float32, 0.0, 1.0)
+    width_px = math.dist(one.knees[0].plateau_left, one.knees[0].plateau_right)
+    assert 60 < width_px * one.mm_per_px < 103
+    assert one.laterality == "B"
 
 
-def test_phantom_header_has_spacing_and_laterality() -> None:
-    film = phantom(1, size=SIZE)
-    left = film.knees[0]
-    width_px = math.dist(left.plateau_left, left.plateau_right)
-    assert film.mm_per_px is not None
-    assert 60 < width_px * film.mm_per_px < 103
-    assert film.laterality == "B"
-
-
-@pytest.mark.parametrize("size", [(400, 500), (1000, 820), (333, 777)])
-def test_true_knees_lie_in_their_halves_of_the_film(size: tuple[int, int]) -> None:
-    height, width = size
+def test_true_knees_lie_in_their_halves_of_the_film() -> None:
+    height, width = size = 333, 777
     for seed in range(100):
         left, right = true_knees(plan_film(seed, size=size))
         assert (left.side, right.side) == ("left", "right")
@@ -65,13 +59,18 @@ def test_true_knees_lie_in_their_halves_of_the_film(size: tuple[int, int]) -> No
         assert all(0 < knee.centre[1] < height for knee in (left, right))
 
 
-def test_plan_film_draws_negatives_implants_and_all_grades() -> None:
+def test_plan_film_samples_negatives_implants_and_signs_of_every_grade() -> None:
     plans = [plan_film(seed) for seed in range(400)]
     assert 0.06 < np.mean([one.negative for one in plans]) < 0.14
-    implants = [leg.implant for one in plans for leg in one.legs]
-    assert 0.02 < np.mean([bool(implant) for implant in implants]) < 0.12
-    assert set(implants) == {"", "total", "partial", "plate", "nail"}
-    assert {leg.grade for one in plans for leg in one.legs} == {0, 1, 2, 3, 4}
+    legs = [leg for one in plans for leg in one.legs]
+    assert 0.02 < np.mean([bool(leg.implant) for leg in legs]) < 0.12
+    assert {leg.implant for leg in legs} == {"", *IMPLANTS}
+    for sign in ("narrowing", "osteophytes"):
+        means = [
+            np.mean([getattr(leg.shape, sign).max() for leg in legs if leg.grade == grade])
+            for grade in range(5)
+        ]
+        assert np.all(np.diff(means) > 0)
 
 
 def test_render_inverts_a_negative() -> None:
@@ -99,53 +98,25 @@ def test_render_shows_an_edge_at_both_true_margins() -> None:
     assert np.mean(np.abs(errors) < 0.025) > 0.85
 
 
-def test_render_shows_bone_brighter_than_the_joint_space_and_that_than_air() -> None:
-    for seed in range(8):
-        plan = plain_plan(seed)
-        pixels = render(plan).numpy()
-        for knee, px in zip(
-            true_knees(plan), [leg.place.plateau_px for leg in plan.legs], strict=True
-        ):
-            x, y = knee.centre
-            tibia = pixels[int(y + 0.12 * px), int(x - 0.2 * px) : int(x + 0.2 * px)].mean()
-            lateral = x + (-0.3 if knee.side == "left" else 0.3) * px
-            column = pixels[int(y - 0.2 * px) : int(y + 0.05 * px), int(lateral)]
-            assert column.min() < tibia
-            assert pixels.min() < column.max()
-
-
 def test_plan_film_gives_a_family_similar_bones() -> None:
-    def spread(shapes: list[np.ndarray]) -> float:
-        return float(np.std(shapes, axis=0).mean())
-
     alike = [plan_film(seed, family=5).legs[0].shape.femur[1] for seed in range(30)]
     anyone = [plan_film(seed).legs[0].shape.femur[1] for seed in range(30)]
-    others = [plan_film(seed, family=seed).legs[0].shape.femur[1] for seed in range(30)]
-    assert spread(alike) < 0.7 * spread(anyone)
-    assert spread(alike) < 0.7 * spread(others)
+    assert np.std(alike, axis=0).mean() < 0.7 * np.std(anyone, axis=0).mean()
 
 
-def test_plan_film_narrows_the_joint_and_grows_osteophytes_with_the_grade() -> None:
-    gaps: dict[int, list[float]] = {grade: [] for grade in range(5)}
-    spurs: dict[int, list[float]] = {grade: [] for grade in range(5)}
-    for seed in range(300):
-        for leg in plan_film(seed).legs:
-            gaps[leg.grade].append(float(leg.shape.narrowing.max()))
-            spurs[leg.grade].append(float(leg.shape.osteophytes.max()))
-    assert np.all(np.diff([np.mean(gaps[grade]) for grade in range(5)]) > 0)
-    assert np.all(np.diff([np.mean(spurs[grade]) for grade in range(5)]) > 0)
-
-
-@pytest.mark.parametrize("kind", ["plate", "nail", "total", "partial"])
-def test_render_draws_an_implant_in_the_planned_knee(kind: str) -> None:
+@pytest.mark.parametrize("kind", IMPLANTS)
+def test_render_draws_an_opaque_implant_in_the_planned_knee(kind: str) -> None:
     plan = plain_plan(2)
-    before = render(plan).numpy()
-    for knee in (0, 1):
-        legs = list(plan.legs)
-        legs[knee] = replace(legs[knee], implant=kind)
-        brighter = render(replace(plan, legs=tuple(legs))).numpy() - before > 0.1
-        halves = np.split(brighter, 2, axis=1)
-        assert halves[knee].sum() > 100 > halves[1 - knee].sum()
+    first, second = plan.legs
+    metal = replace(plan, legs=(replace(first, implant=kind), second))
+    brighter = render(metal).numpy() - render(plan).numpy() > 0.1
+    left, right = np.split(brighter, 2, axis=1)
+    assert left.sum() > 100 > right.sum()
+    attenuation = torch.zeros(600, 400)
+    grid, rng = make_grid((600, 400), (-1.0, -1.5), 200), np.random.default_rng(0)
+    add_implant(grid, attenuation, first.shape, kind, rng)
+    seen = attenuation[attenuation > 0]
+    assert (seen == SATURATED).float().mean() > 0.4  # soft at the rims of round parts only
 
 
 def test_plan_film_of_a_framing_keeps_the_person() -> None:
@@ -162,13 +133,8 @@ def test_plan_film_of_a_framing_keeps_the_person() -> None:
 @pytest.mark.parametrize(
     ("framing", "counts"),
     [
-        ("bilateral", {2}),
-        ("single", {1}),
-        ("full_leg", {1, 2}),
-        ("offcentre", {1, 2}),
-        ("lateral", {0, 1}),
-        ("other", {0}),
-        ("any", {0, 1, 2}),
+        *(("bilateral", {2}), ("single", {1}), ("full_leg", {1, 2}), ("offcentre", {1, 2})),
+        *(("lateral", {0, 1}), ("other", {0}), ("any", {0, 1, 2})),
     ],
 )
 def test_true_knees_are_as_many_as_the_framing_shows(framing: str, counts: set[int]) -> None:
@@ -183,15 +149,9 @@ def test_true_knees_are_as_many_as_the_framing_shows(framing: str, counts: set[i
                 assert 0 <= x <= width
                 assert 0 <= y <= height
     assert found == counts
-
-
-@pytest.mark.parametrize("framing", ["single", "full_leg", "offcentre", "lateral", "other"])
-def test_render_draws_every_framing_in_its_size(framing: str) -> None:
-    for seed in range(3):
-        plan = plan_film(seed, framing, size=(300, 240))
-        pixels = render(plan)
-        assert tuple(pixels.shape) == plan.picture.size == (300, 240)
-        assert (float(pixels.min()), float(pixels.max())) == (0.0, 1.0)
+    pixels = render(plan_film(0, framing, size=(300, 240)))
+    assert tuple(pixels.shape) == (300, 240)
+    assert (float(pixels.min()), float(pixels.max())) == (0.0, 1.0)
 
 
 @pytest.mark.parametrize(("turn_deg", "mirrored"), [(90, False), (180, True), (270, False)])

@@ -1,7 +1,6 @@
 """A folder of films to run the program in, as a process of its own."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,24 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from kneephantoms.config import SynthConfig
-from kneephantoms.dataset import synthesize
+from kneephantoms import SynthConfig, synthesize
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture(scope="session")
-def phantoms(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three small films and a template.json, which tests must not change."""
-    folder = tmp_path_factory.mktemp("phantoms")
-    synthesize(folder, SynthConfig(3, size=(320, 400), workers=0))
-    return folder
-
-
 @pytest.fixture
-def folder(phantoms: Path, tmp_path: Path) -> Path:
-    """A copy of them."""
-    shutil.copytree(phantoms, tmp_path, dirs_exist_ok=True)
+def folder(tmp_path: Path) -> Path:
+    """Three small films and a template.json."""
+    synthesize(tmp_path, SynthConfig(3, size=(320, 400), workers=0))
     return tmp_path
 
 

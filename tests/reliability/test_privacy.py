@@ -65,7 +65,7 @@ def test_outputs_hold_no_text_of_a_header(folder: Path, run: Run) -> None:
     assert done.returncode == 1, done.stderr
     failures = (folder / "out" / "failures.csv").read_text()
     assert failures.count("\n") > 40
-    assert "no known PhotometricInterpretation" in failures
+    assert "The PhotometricInterpretation is unknown" in failures
     said = done.stdout.encode() + done.stderr.encode()
     written = [path for path in (folder / "out").rglob("*") if path.is_file()]
     assert len(written) > 10

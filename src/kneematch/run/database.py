@@ -67,13 +67,15 @@ CREATE TABLE decisions (                   -- rows are only added
 CREATE INDEX decisions_by_knee ON decisions (knee);
 CREATE INDEX revocations ON decisions (revokes) WHERE revokes IS NOT NULL;
 CREATE INDEX films_by_status ON films (status) WHERE status != 'ok';
--- The orders of the review page; the last columns are its filters. NULL, that is NaN, comes first.
-CREATE INDEX knees_by_doubt
-    ON knees (-needs_review, -loss, film, side, state, needs_review, loss);
-CREATE INDEX knees_by_loss ON knees (-loss, film, side, state, needs_review, loss);
-CREATE INDEX knees_by_energy ON knees (-energy, film, side, state, needs_review, loss, energy);
-CREATE INDEX knees_by_film ON knees (film, side, state, needs_review, loss);
-CREATE INDEX decided_knees ON knees (state, needs_review) WHERE state != '';
+"""
+# The orders of the review page, made when it is first opened: they would slow a run down. The last
+# columns are its filters. NULL, that is NaN, comes first.
+REVIEW_INDICES: Final = """
+CREATE INDEX IF NOT EXISTS knees_by_doubt ON knees (-needs_review, -loss, film, side, state, needs_review, loss);
+CREATE INDEX IF NOT EXISTS knees_by_loss ON knees (-loss, film, side, state, needs_review, loss);
+CREATE INDEX IF NOT EXISTS knees_by_energy ON knees (-energy, film, side, state, needs_review, loss, energy);
+CREATE INDEX IF NOT EXISTS knees_by_film ON knees (film, side, state, needs_review, loss);
+CREATE INDEX IF NOT EXISTS decided_knees ON knees (state, needs_review) WHERE state != '';
 """
 THUMBNAIL_SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS thumbnails.films (id INTEGER PRIMARY KEY, webp BLOB NOT NULL)"
@@ -129,6 +131,8 @@ class Run:
                     self.sql.execute(statement)
                 self.sql.execute(f"PRAGMA user_version = {FORMAT}")
             self.sql.execute(THUMBNAIL_SCHEMA)
+            for statement in REVIEW_INDICES.split(";\n") if not exclusive else ():
+                self.sql.execute(statement)
         if not exclusive:  # from now on, wait until `apply` has ended
             self.sql.execute(f"PRAGMA busy_timeout = {REVIEW_BUSY_MS}")
         if version not in (0, FORMAT):
@@ -283,8 +287,9 @@ class Run:
         height, width, mm_per_px, last_decision, made, gone = rows[0][8:14]
         if not is_film_name(name):
             raise SettingsError(f"{self.path} holds a name that leaves its folder.")
-        found = tuple(_knee(row[14]) for row in rows if row[14])
-        current = tuple(_knee(text) for row in rows if (text := row[15] or row[14]))
+        found = [_knee(row[14]) if row[14] else None for row in rows]
+        decided = [_knee(row[15]) if row[15] else None for row in rows]
+        current = [new or old for new, old in zip(decided, found, strict=True)]
         return FilmRecord(
             number,
             path,
@@ -294,8 +299,8 @@ class Run:
             reason,
             None if height is None else (height, width),
             mm_per_px,
-            found,
-            current,
+            tuple(knee for knee in found if knee is not None),
+            tuple(knee for knee in current if knee is not None),
             last_decision=last_decision,
             made=json.loads(made),
             gone=bool(gone),

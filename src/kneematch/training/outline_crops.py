@@ -23,7 +23,7 @@ from kneephantoms.anatomy import (
     tibia_outline,
 )
 from kneephantoms.film_plan import FilmPlan, Leg, plan_film
-from kneephantoms.leg import draw_leg
+from kneephantoms.leg import render_leg
 from kneephantoms.rendering import exposed_legs, to_picture
 
 # Readers draw borders where the film is steepest: a little inside the femur, whose edge is thin,
@@ -107,7 +107,7 @@ def _render(extent: Extent, seed: int) -> tuple[NDArray[Any], ...]:
         for leg in plan.legs
     )
     corner, size, shape = -extent.width / 2, (extent.size, extent.size), legs[0].shape
-    attenuation = draw_leg(size, (corner, corner), replace(plan, legs=legs), 0)
+    attenuation = render_leg(size, (corner, corner), replace(plan, legs=legs), 0)
     places = corner + (np.arange(extent.size) + 0.5) / extent.px
     outlines = *borders(shape, places), bone_sides(shape, places), np.array(surface_ends(shape))
     return attenuation.half().numpy(), *((each - corner) * extent.px for each in outlines)
