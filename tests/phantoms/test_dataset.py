@@ -12,7 +12,7 @@ import pytest
 
 import kneephantoms
 from kneematch import read
-from kneematch.cli.films import Format, FramingName
+from kneematch.cli import films as commands
 from kneematch.films.annotation import load_annotation
 from kneematch.knee.template import cut_template
 from kneephantoms import SynthConfig, phantom, synthesize
@@ -55,8 +55,8 @@ def test_synth_config_refuses_impossible_settings(wrong: dict[str, Any]) -> None
 
 def test_synth_config_and_the_command_offer_the_framings_of_phantoms() -> None:
     assert set(FRAMINGS) == {*FREQUENCIES, *KINDS, "any"}
-    assert {str(name) for name in FramingName} == set(FRAMINGS)
-    assert {str(name) for name in Format} == set(FORMATS)
+    assert set(commands.FRAMINGS) == set(FRAMINGS)
+    assert set(commands.FORMATS) == set(FORMATS)
 
 
 @pytest.mark.parametrize(

@@ -433,7 +433,7 @@ def test_detect_folder_refuses_the_folder_of_an_older_version(named: list[str], 
 def test_detect_folder_checks_the_size_of_crops_before_films_are_searched(
     named: list[str], out: Path
 ) -> None:
-    with pytest.raises(SettingsError, match="crops of mm"):
+    with pytest.raises(SettingsError, match="The mm of crops must be more than 0"):
         detect_folder(named, out, replace(CONFIG, crops=True, crop_mm=-1.0))
     assert not out.exists()
 

@@ -25,7 +25,7 @@ PLACE = Area(100.0, 100.0, 80.0, 0.0)
 
 @pytest.fixture
 def run(run_folder: Path) -> Iterator[Run]:
-    with Run(run_folder) as run:
+    with Run(run_folder, exclusive=False) as run:
         add_functions(run)
         yield run
 

@@ -9,7 +9,11 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import (
+    Image,
+    UnidentifiedImageError,
+    WebPImagePlugin,  # noqa: F401 - or Pillow would load all plug-ins to find it
+)
 from PIL.PngImagePlugin import PngInfo
 
 from kneematch.errors import SettingsError

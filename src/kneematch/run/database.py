@@ -71,9 +71,11 @@ CREATE INDEX films_by_status ON films (status) WHERE status != 'ok';
 # The orders of the review page, made when it is first opened: they would slow a run down. The last
 # columns are its filters. NULL, that is NaN, comes first.
 REVIEW_INDICES: Final = """
-CREATE INDEX IF NOT EXISTS knees_by_doubt ON knees (-needs_review, -loss, film, side, state, needs_review, loss);
+CREATE INDEX IF NOT EXISTS knees_by_doubt
+    ON knees (-needs_review, -loss, film, side, state, needs_review, loss);
 CREATE INDEX IF NOT EXISTS knees_by_loss ON knees (-loss, film, side, state, needs_review, loss);
-CREATE INDEX IF NOT EXISTS knees_by_energy ON knees (-energy, film, side, state, needs_review, loss, energy);
+CREATE INDEX IF NOT EXISTS knees_by_energy
+    ON knees (-energy, film, side, state, needs_review, loss, energy);
 CREATE INDEX IF NOT EXISTS knees_by_film ON knees (film, side, state, needs_review, loss);
 CREATE INDEX IF NOT EXISTS decided_knees ON knees (state, needs_review) WHERE state != '';
 """

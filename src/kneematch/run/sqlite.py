@@ -65,9 +65,9 @@ def user_errors(path: Path) -> Iterator[None]:
             ) from error
         if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise DamagedRun(
-                f"{path} is damaged. The tables beside it are still good, review.csv has the applied "
-                "decisions, and docs/outputs.md says how to save more. To start over, use --force or "
-                "another folder."
+                f"{path} is damaged. The tables beside it are still good; review.csv has the "
+                "decisions that were applied, and docs/outputs.md says how to save more. To start "
+                "over, use --force or another folder."
             ) from error
         if code not in SYSTEM_ERRORS:
             raise
