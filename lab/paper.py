@@ -8,7 +8,7 @@ Without --train, the films are phantoms: those to train on and those to test on 
 films (`--kind leg` tests on films from knee to ankle instead, as MOST's are to OAI's another
 domain). --train and --test are whatever `kneematch train` and `evaluate` take: folders, files,
 @LIST; docs/reproduce.md says how the films of the studies are laid out. Options after `--` go to
-`kneematch train`, such as `-- --shift 0.1 --zoom 0.25`.
+`kneematch train`, such as `-- --epochs 5`.
 
 Prints the mean of left + right loss by method, beside the figures that the paper printed for a
 study (--beside), then the tables of `kneematch evaluate`; with --truth, IoU and recall as well. The
