@@ -29,7 +29,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 QUEUED: Final = 2  # items that a worker holds, so that it need not wait for the next one
-TRIES: Final = 2  # of an item whose worker died: the system may have killed it for its memory
+TRIES: Final = 2  # for an item whose worker died: the system may have killed it for its memory
 ITEMS_PER_WORKER: Final = 16  # films; with fewer, a worker takes longer to start than it saves
 END: Final = object()  # after the last item of a worker
 CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")  # CPU time that may be used, and per what time

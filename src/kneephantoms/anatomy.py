@@ -43,7 +43,7 @@ FLEXED_FREQUENCY: Final = 0.3
 OBLIQUE_FREQUENCY: Final = 0.25
 CHILD_FREQUENCY: Final = 0.03
 CALCIFICATION_FREQUENCY: Final = 0.05
-POPULATION_SPREAD: Final = 1.15  # of strangers, in standard deviations of the parameters
+POPULATION_SPREAD: Final = 1.15  # between strangers, in standard deviations of the parameters
 FAMILY_SPREAD: Final = 0.3  # within a family
 SIDE_SPREAD: Final = 0.4  # between the two knees of a person
 OUTWARDS: Final = np.array([[-1.0], [1.0]])  # sign of u on the lateral and on the medial side
@@ -54,7 +54,7 @@ OPENING: Final = 0.25  # how fast it opens there, v per u
 MARGIN_SLOPE: Final = 0.7  # by which the direction to a plateau's margin points up
 MARGIN_REACH: Final = 0.1  # how far below the end of the joint surface a margin may lie
 SURFACE_REACH: Final = 0.02  # the same of an end of the joint surface itself
-MARGIN_SOFTNESS: Final = 0.004  # of the average that locates it, in plateau widths
+MARGIN_SOFTNESS: Final = 0.004  # in the average that locates it, in plateau widths
 
 
 def _parameter(*mean: Any, spread: Any) -> Any:
@@ -118,7 +118,7 @@ class KneeShape:
     )
     femur_shear: float = _parameter(0.0, spread=0.045)  # u per v; with tibia_shear varus or valgus
     tibia_shear: float = _parameter(0.02, spread=0.035)
-    condyle_tilt: float = _parameter(0.0, spread=0.015)  # of the line through both condyles
+    condyle_tilt: float = _parameter(0.0, spread=0.015)  # tilt of the line through both condyles
     shaft_width: float = _parameter(1.0, spread=0.07)  # factor
     girth: Array = _parameter(1.0, 1.0, spread=(0.13, 0.15))  # factors: whole leg, thigh
     fat: Array = _parameter(0.10, 0.13, spread=(0.04, 0.05))  # subcutaneous: lateral, medial
@@ -135,7 +135,7 @@ class KneeShape:
     bone_density: float = _parameter(1.0, spread=0.17)  # factor
     trabecular_contrast: float = _parameter(1.0, spread=0.25)  # factor
     # osteoarthritis
-    narrowing: Array = _parameter(0.0, 0.0, spread=0.008)  # of the joint space: lateral, medial
+    narrowing: Array = _parameter(0.0, 0.0, spread=0.008)  # joint space: lateral, medial
     osteophytes: Array = _parameter((0.0, 0.0), (0.0, 0.0), spread=0.0)  # rows: femur, tibia
     sclerosis: Array = _parameter(1.0, 1.0, spread=0.25)  # factors: lateral, medial plateau
     # fine lines, as factors on their strength: growth plate scars of femur and tibia, subchondral
@@ -143,7 +143,7 @@ class KneeShape:
     lines: Array = _parameter(0.6, 0.6, 0.7, 0.7, 0.8, 0.9, 0.9, spread=0.6)
     # shift of the scars and grooves from their usual places
     line_shifts: Array = _parameter(0.0, 0.0, 0.0, 0.0, spread=0.025)
-    calcification: float = _parameter(0.0, spread=0.0)  # of the cartilage: attenuation of a line
+    calcification: float = _parameter(0.0, spread=0.0)  # in cartilage: attenuation of a line
     growth_plates: float = _parameter(0.0, spread=0.0)  # width; open in children, else 0
 
 

@@ -121,9 +121,9 @@ def write_png16(path: str | os.PathLike[str], pixels: NDArray[np.float32]) -> No
 def _levels(pixels: NDArray[np.float32], bits: int) -> NDArray[np.uint16]:
     """Round pixels (H, W) in [0, 1] to 2 ** bits levels."""
     if pixels.ndim != 2 or pixels.size == 0:
-        raise ValueError(f"pixels of shape {pixels.shape}; expected (H, W)")
+        raise ValueError(f"The pixels must have the shape (H, W), not {pixels.shape}.")
     if not (pixels.min() >= 0 and pixels.max() <= 1):  # false for NaN, too
-        raise ValueError(f"pixels from {pixels.min()} to {pixels.max()}; expected 0 to 1")
+        raise ValueError(f"The pixels must be in [0, 1], not {pixels.min()} to {pixels.max()}.")
     levels: NDArray[np.uint16] = np.rint(pixels * np.float32(2**bits - 1)).astype(np.uint16)
     return levels
 
@@ -137,7 +137,7 @@ def _code(value: str, meaning: str) -> Dataset:
 def _store(dataset: Dataset, pixels: NDArray[np.float32], bits: int, monochrome1: bool) -> None:
     """Add the pixels and the elements that describe their values."""
     if not 8 <= bits <= 16:
-        raise ValueError(f"{bits} bits; expected 8 to 16")
+        raise ValueError(f"A pixel must have 8 to 16 bits, not {bits}.")
     levels = _levels(pixels, bits)
     if monochrome1:
         np.subtract(2**bits - 1, levels, out=levels)

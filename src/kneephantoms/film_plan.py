@@ -45,7 +45,7 @@ class Exposure:
     sharpening: float  # share of high frequencies that is added
     fog: float  # grey of air
     heel_effect: Point  # brightness gradient over the film in x and in y
-    seam: Point  # of stitched films: its y over the film's height, its brightness
+    seam: Point  # on stitched films: its y over the film's height, its brightness
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Picture:
     """How the film lies in the picture, such as a screenshot, and how it is turned there."""
 
     size: Size
-    centre: Point  # of the film, in pixels of the picture
+    centre: Point  # the film's centre, in pixels of the picture
     turn_deg: float = 0.0  # clockwise
     mirrored: bool = False
     grey: float = 0.0  # beside the film

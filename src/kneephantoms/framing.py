@@ -32,7 +32,7 @@ class Framing:
     kind: str  # one of KINDS or OTHER_KINDS
     size: Size
     field: Field  # the exposed rectangle x0, y0, x1, y1
-    places: tuple[Place, ...]  # of frontal knees, from the left to the right
+    places: tuple[Place, ...]  # frontal knees, from the left to the right
     unit_px: float  # width of an average plateau at the film's scale
 
 
@@ -48,7 +48,7 @@ class FilmKind:
 
 KINDS: Final = {
     "knee": FilmKind(0.46, (1024, 1024), (0.235, 0.30), (0.30, 0.72)),
-    "low": FilmKind(0.10, (640, 780), (0.14, 0.22), (0.3, 0.65)),  # of low resolution
+    "low": FilmKind(0.10, (640, 780), (0.14, 0.22), (0.3, 0.65)),  # low resolution
     "wide": FilmKind(0.12, (820, 1000), (0.165, 0.225), (0.38, 0.62)),
     "leg": FilmKind(0.20, (1000, 820), (0.195, 0.275), (0.20, 0.36)),
     "fill": FilmKind(0.12, (820, 1000), (0.30, 0.38), (0.38, 0.62)),
@@ -85,7 +85,7 @@ def _bilateral(rng: Rng, size: Size | None, kind: str | None) -> Framing:
     x0, y0, x1, y1 = field
     across, down = x1 - x0, y1 - y0
     plateau = min(across * rng.uniform(*usual.plateau_width), down * 0.45)
-    offset = max(0.25 + rng.normal(0, 0.02), 0.6 * plateau / across)  # of a knee from the middle
+    offset = max(0.25 + rng.normal(0, 0.02), 0.6 * plateau / across)  # knee to middle
     if kind == "low":
         offset = max(rng.uniform(0.15, 0.25), 0.75 * plateau / across)
     middle = x0 + across * (0.5 + rng.normal(0, 0.015))
@@ -166,7 +166,7 @@ def _full_leg(rng: Rng, size: Size | None, unit_mm: float) -> Framing:
     plateau = height * rng.uniform(0.066, 0.082) * unit_mm / 79
     plateau = min(plateau, 0.22 * width)
     field = (0.0, 0.0, float(width), float(height))
-    gap = rng.uniform(1.05, 1.5) * plateau  # of a knee from the middle
+    gap = rng.uniform(1.05, 1.5) * plateau  # from a knee to the middle
     middle = width * (0.5 + rng.normal(0, 0.03))
     y = height * rng.uniform(0.48, 0.58)
     lean = rng.normal(1.5, 2.0)  # legs apart or together at the feet

@@ -16,7 +16,7 @@ from kneephantoms.film_plan import FilmPlan
 from kneephantoms.solids import Grid, Rod, add_rods, bright_line, make_grid, rounded_end, tube_chord
 
 COARSE: Final = 4  # film pixels per pixel of soft tissue, which has no finer detail
-MUSCLE_ATTENUATION: Final = 1.45  # of a chord one plateau width (79 mm) long
+MUSCLE_ATTENUATION: Final = 1.45  # along a chord one plateau width (79 mm) long
 FAT_RATIO: Final = 0.84  # attenuation of fat over that of muscle
 SKIN_SOFTNESS: Final = 0.04
 SATURATED: Final = 2.8  # attenuation above which metal is no denser
@@ -188,7 +188,7 @@ class LongBone:
     extent_v: tuple[float, float]
     depth: Profile  # anteroposterior
     wall: Profile  # cortical thickness
-    squareness: float  # of the cross-section
+    squareness: float  # how square the cross-section is
     trabeculae: Profile  # density of the core
     end_v: tuple[float, float]  # the part that `end` applies to
     end: Callable[[Grid, KneeShape], tuple[Tensor, Tensor]]  # factors on the bone and on its core
@@ -386,7 +386,9 @@ def _add_plateau(grid: Grid, attenuation: Tensor, shape: KneeShape) -> None:
     edge = (0.485 - part.u.abs()).mul_(60).sigmoid_()
     height = part.v - part.per_column(anatomy.plateau_line(shape, part.columns))
     lateral, medial = shape.sclerosis
-    centre = (part.u.abs() - 0.25).div_(0.14).square_().neg_().exp_()  # of a compartment
+    centre = (
+        (part.u.abs() - 0.25).div_(0.14).square_().neg_().exp_()
+    )  # 1 in the middle of a compartment
     sclerosis = torch.where(part.u < 0, float(lateral), float(medial)) * edge
     floor = height - anatomy.FLOOR * part.per_column(anatomy.rim_height(shape, part.columns))
     *_, crest_strength, rim_strength = shape.lines.clip(0).tolist()

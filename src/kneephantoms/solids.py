@@ -35,7 +35,7 @@ class Grid:
 
     columns: Array  # (W,) u in double precision, where outlines are evaluated
     rows: Array  # (H,) v
-    box: tuple[slice, slice] = (slice(None), slice(None))  # of the grid this is cropped from
+    box: tuple[slice, slice] = (slice(None), slice(None))  # part of the grid this is cropped from
 
     @property
     def u(self) -> Tensor:

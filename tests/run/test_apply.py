@@ -170,6 +170,16 @@ def test_apply_review_measures_corrected_knees_again(measured: Path) -> None:
     assert read_table(out / "measurements.csv")[0]["jsw_x250_pct"] == ""
 
 
+def test_apply_review_refuses_another_outline_network(measured: Path) -> None:
+    decide(
+        measured, "left", Decision("accepted", area_of(read_table(measured / "detections.csv")[0]))
+    )
+    with Run(measured) as run:
+        run.store(fingerprint=run.setting("fingerprint") | {"outlines": "another"})
+    with pytest.raises(SettingsError, match="not the network that measured"):
+        apply_review(measured, workers=0)
+
+
 def test_apply_review_writes_outlines_that_were_drawn_and_training_finds_them(
     measured: Path, tmp_path: Path
 ) -> None:

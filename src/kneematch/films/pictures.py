@@ -70,9 +70,9 @@ def thumbnail(pixels: NDArray[np.float32]) -> bytes:
 def write_png16(path: str | os.PathLike[str], pixels: NDArray[np.float32]) -> None:
     """Write pixels (H, W) in [0, 1] as a grey PNG of 16 bits."""
     if pixels.ndim != 2 or pixels.size == 0:
-        raise ValueError(f"pixels of shape {pixels.shape}; expected (H, W)")
+        raise ValueError(f"The pixels must have the shape (H, W), not {pixels.shape}.")
     if not (pixels.min() >= 0 and pixels.max() <= 1):  # false for NaN, too
-        raise ValueError(f"pixels from {pixels.min()} to {pixels.max()}; expected 0 to 1")
+        raise ValueError(f"The pixels must be in [0, 1], not {pixels.min()} to {pixels.max()}.")
     levels = np.rint(pixels * np.float32(65535)).astype(np.uint16)
     with atomic_write(path) as temp:
         Image.fromarray(levels).save(temp, format="PNG")

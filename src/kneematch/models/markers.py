@@ -126,7 +126,7 @@ def _centre_spots(reader: nn.Module, films: Sequence[Tensor], spots: list[_Spot]
         if answer.max() > CANDIDATE:
             weights = answer / answer.sum()
             across, down = weights.sum(0), weights.sum(1)
-            dx, dy = float(across[2] - across[0]), float(down[2] - down[0])  # of the centroid
+            dx, dy = float(across[2] - across[0]), float(down[2] - down[0])  # to the centroid
             centred.append(_Spot(spot.film, spot.x + STRIDE * dx, spot.y + STRIDE * dy))
     return centred
 

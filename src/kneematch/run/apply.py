@@ -63,6 +63,8 @@ def apply_review(
         folder, _ = find_root(out, run.setting("out"), paths, root)
         remove_leftovers(out, *(out / name for name in FOLDERS))
         films = list(run.to_visit(run.decided()))
+        if config.measure and films:
+            check_outlines(run, config, folder)
         visit = Visit(config, out, folder)
         visited = (
             # A film of which something is missing is visited again the next time.
@@ -87,6 +89,17 @@ def ended_run(run: Run) -> RunInfo:
             "`kneematch detect`."
         )
     return RunInfo.from_dict(stored)
+
+
+def check_outlines(run: Run, config: DetectConfig, root: Path) -> None:
+    """Raise SettingsError if another outline network lies in the place of the run's."""
+    if config.outlines is not None:
+        config = replace(config, outlines=str(root / config.outlines))
+    if config.outline_hash()["outlines"] != run.setting("fingerprint").get("outlines"):
+        raise SettingsError(
+            f"{config.outlines or 'The built-in outline network'} is not the network that measured "
+            f"the knees of {run.out}. Put that one back, or run the films again."
+        )
 
 
 def run_config(run: Run) -> DetectConfig:
