@@ -67,8 +67,8 @@ class DetectConfig:
     paper: bool = options.paper_option()
     left_is: str | None = _method(
         None,
-        help="The patient's side at the left of all pictures; it counts before headers and "
-        "markers, and knees where these say otherwise are to be reviewed.",
+        help="The patient's side at the left of all pictures. Overrides headers and markers; knees "
+        "that disagree are flagged.",
         choices=("R", "L"),
     )
     knees: str = _method(
@@ -117,7 +117,7 @@ class DetectConfig:
         metavar="N",
     )
     mirror: bool = _output(
-        False, help="Mirror crops of the picture's left half, so that all knees look alike."
+        False, help="Mirror crops from the picture's left half, so that all knees look alike."
     )
     export: tuple[str, ...] = _output(
         (), help="Write results for other programs; may be repeated.", choices=EXPORTS
