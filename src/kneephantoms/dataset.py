@@ -37,7 +37,7 @@ TRUTH_COLUMNS: Final = (
 )
 
 # Boxes of a template around a knee in the right half of a picture: x0, y0, x1, y1 from the midpoint
-# of the plateau's margins, in plateau widths.
+# between the plateau's margins, in plateau widths.
 BOXES: Final = {
     "fine": (-0.665, -0.702, 0.684, 0.646),
     "coarse": (-0.867, -0.904, 0.886, 0.848),

@@ -29,7 +29,7 @@ MAX_NETWORK_DISTANCE: Final = 0.05
 MAX_SEARCH_DISTANCE: Final = 0.08
 # Where the locator saw a frontal knee, an unusual one is believed, but the worse it matches, the
 # more closely must the network agree: by mismatch, the largest distance. Chosen on the real films
-# of lab/accuracy.py, and on areas looked for in wrong places on the same films.
+# that lab/accuracy.py reads, and on areas looked for in wrong places on the same films.
 MAX_LOCATED_DISTANCE: Final = ((0.55, 0.7), (0.05, 0.025))
 WORST_LOCATED_MISMATCH: Final = 0.95  # above it there is no frontal knee
 CERTAIN_SCORE: Final = 0.5  # the locator is certain from this score on
