@@ -1,17 +1,19 @@
 # kneematch with its model.
 #   docker build -t kneematch .                                    for CPUs
 #   docker build -t kneematch:cuda --build-arg TORCH=cu130 .       for NVIDIA graphics cards
-# TORCH is a PyTorch backend as uv names them: cpu, cu126, cu128, cu130, ...
+# TORCH names a file of requirements/, which has the hash of every package.
 
 FROM python:3.11-slim-bookworm AS build
 ARG TORCH=cpu
-RUN pip install --no-cache-dir uv==0.13.7
 WORKDIR /source
-COPY pyproject.toml README.md LICENSE constraints.txt ./
+COPY pyproject.toml README.md LICENSE ./
+COPY requirements requirements
 COPY src src
-RUN uv venv --no-cache /opt/kneematch && \
-    uv pip install --no-cache --compile-bytecode --python /opt/kneematch --torch-backend "$TORCH" \
-      --constraints constraints.txt '.[web]'
+RUN python -m venv /opt/kneematch && \
+    /opt/kneematch/bin/pip install --no-cache-dir --require-hashes --no-deps \
+      --extra-index-url "https://download.pytorch.org/whl/$TORCH" \
+      -r requirements/common.txt -r "requirements/$TORCH.txt" && \
+    /opt/kneematch/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/kneematch /opt/kneematch
@@ -19,7 +21,6 @@ COPY --from=build /opt/kneematch /opt/kneematch
 ENV PATH=/opt/kneematch/bin:$PATH \
     HOME=/tmp \
     XDG_CACHE_HOME=/tmp/cache \
-    MPLCONFIGDIR=/tmp/matplotlib \
     PYTHONDONTWRITEBYTECODE=1
 RUN useradd --uid 1000 --no-create-home kneematch
 USER 1000

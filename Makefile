@@ -3,6 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+# TORCH=cpu installs PyTorch's CPU build, for machines without an NVIDIA card: 1 GB instead of 6.
+CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .PHONY: demo docs test test-matrix test-tools lint fuzz faults audit coverage clean
 .DEFAULT_GOAL := test
@@ -40,7 +42,7 @@ docs: $(READY)
 # Spoilt files of every kind, for some minutes; what is found is stored in fuzz-findings.
 MINUTES ?= 5
 fuzz: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python lab/fuzz.py --minutes $(MINUTES) --workers 2
+	OMP_NUM_THREADS=1 $(BIN)/python lab/fuzz.py --minutes $(MINUTES)
 
 # A run whose system calls fail one after the other; needs a C compiler.
 faults: $(READY)
@@ -67,15 +69,17 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,web,ray,docs]'
+	$(if $(filter cpu,$(TORCH)),$(BIN)/pip install --quiet -c constraints.txt torch --index-url $(CPU_INDEX))
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,web,serve,ray,docs]'
 	@touch $@
 
 # Programs that some tests run: a browser for the web pages, dciodvfy (dicom3tools) and dcmtk's
-# tools for DICOM objects. Without them those tests are skipped, with the reason.
+# tools for DICOM objects, Orthanc for the node. Without them those tests are skipped, with the reason.
+TOOLS := chromium dicom3tools dcmtk orthanc orthanc-dicomweb
 test-tools:
-	@if which chromium dciodvfy dcmpschk >/dev/null; then :; \
+	@if PATH=$$PATH:/usr/sbin which chromium dciodvfy dcmpschk Orthanc >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium dicom3tools dcmtk; \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $(TOOLS); \
 	else \
-	  echo "make: for all tests, as root: apt-get install chromium dicom3tools dcmtk" >&2; \
+	  echo "make: for all tests, as root: apt-get install $(TOOLS)" >&2; \
 	fi

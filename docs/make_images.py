@@ -1,39 +1,43 @@
-"""Draw pictures of the README and the site from phantoms: python docs/make_images.py."""
+"""Draw pictures of the README and the site from phantoms.
+
+PYTHONPATH=lab/networks python docs/make_images.py
+"""
 
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
-from kneematch.knee.measure import COMPARTMENTS, FIXED, landmarks
-from kneematch.knee.outlines import Array
+from kneematch.knee.measure import COMPARTMENTS, FIXED, Array, landmarks
 from kneematch.knee.overlay import draw_detections
-from kneematch.run.outputs.contact_sheet import CELL_PX, contact_sheet, draw_split
-from kneematch.training.outline_crops import true_outlines
 from kneephantoms import phantom
 from kneephantoms.film_plan import plan_film
+from phantom_outlines import true_outlines
 
 ORANGE, BLUE, YELLOW, WHITE, BLACK = "#ff9a3c", "#4aa8ff", "#ffe14d", "#ffffff", "#000000"
 IMAGES = Path(__file__).parent / "images"
-SPLIT_SEEDS = (0, 2, 6)
 DETECTED_SEEDS = (2, 156, 21)
+CELL_PX, GAP_PX = 480, 8  # longest side of a film among others, and the gap between them
 MEASURED_SEED = 23
 MEASURED_PX = 1000  # side of the picture of measures
 
 
 def main() -> None:
-    """Draw where three films are split, and the knees detected on three others."""
+    """Draw the knees detected on three films, and the measures of another one."""
     IMAGES.mkdir(exist_ok=True)
-    _save([draw_split(film_of(seed)) for seed in SPLIT_SEEDS], "split.png")
     films = [film_of(seed) for seed in DETECTED_SEEDS]
     found = Detector.load().detect(films)
     pictures = [
         draw_detections(film, knees, longest_px=CELL_PX)
         for film, knees in zip(films, found, strict=True)
     ]
-    _save(pictures, "detections.png")
+    cells = [ImageOps.contain(picture, (CELL_PX, CELL_PX)) for picture in pictures]
+    sheet = Image.new("RGB", (3 * (CELL_PX + GAP_PX), max(cell.height for cell in cells)))
+    for column, cell in enumerate(cells):
+        sheet.paste(cell, (column * (CELL_PX + GAP_PX), 0))
+    sheet.save(IMAGES / "detections.png", optimize=True)
     draw_measures().resize((760, 760)).save(IMAGES / "measures.png", optimize=True)
 
 
@@ -81,10 +85,6 @@ def draw_measures() -> Image.Image:
     for x, y in place(np.array(list(landmarks(outlines).values()))):
         draw.ellipse((x - 5, y - 5, x + 5, y + 5), outline=WHITE, width=2)
     return picture
-
-
-def _save(pictures: list[Image.Image], name: str) -> None:
-    contact_sheet(pictures, len(pictures)).save(IMAGES / name, optimize=True)
 
 
 if __name__ == "__main__":

@@ -4,14 +4,14 @@ Films are phantoms, or a folder of real films: films/, labels.csv (id,knee,x1,y1
 outermost points of the tibial plateau, the left one in the picture first; knee L or R is the half
 of the picture; flagged knees are not scored), template.json with the two margins as its landmarks,
 and kinds/ with films of other kinds and kinds.csv (id, kind, knees, note: the number of frontal
-knees, empty where it is unclear; the note names joint replacements).
+knees, empty where it is unclear; the note names joint replacements), and more/ with more.csv (metal
+in a column of its own) and labels.csv.
 """
 
-import argparse
 import csv
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 from pathlib import Path
 
@@ -24,9 +24,7 @@ from kneephantoms import Phantom, phantom, plan_film, true_knees
 
 KNEE_FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral")
 METAL_SEED = 10_000  # of the first film that is drawn for its metal
-SQUARE_WIDTHS = (
-    1.5  # width of a knee area, a square around the midpoint of its margins, over theirs
-)
+SQUARE_WIDTHS = 1.5  # width of an area, a square around the middle of the plateau, over its width
 Points = NDArray[np.float64]  # (K, 2, 2): ends of K plateaus, (x, y) in film pixels
 
 
@@ -41,16 +39,6 @@ class Case:
     scored: tuple[bool, ...] = ()  # by knee: its margins are certain enough to be scored
     metal: tuple[bool, ...] | None = None  # by knee, from the left to the right
     path: Path | None = None  # of the film's file, if it is not altered
-
-
-def benchmark_parser(about: str | None, *, films: int) -> argparse.ArgumentParser:
-    """Return a parser with the options that several benchmarks share."""
-    parser = argparse.ArgumentParser(description=(about or "").splitlines()[0])
-    parser.add_argument("--films", type=int, default=films, help="number of phantoms")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first phantom")
-    parser.add_argument("--real", type=Path, help="folder of labelled real films")
-    parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    return parser
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -81,17 +69,39 @@ def kind_cases(folder: Path) -> Iterator[Case]:
             yield Case(row["kind"], film, count, metal=metal)
 
 
-def labelled_cases(folder: Path) -> Iterator[Case]:
+def labelled_cases(folder: Path, films: str = "films") -> Iterator[Case]:
     """Yield the labelled films; doubtful knees count, but are not scored."""
     labels: dict[str, list[dict[str, str]]] = defaultdict(list)
     with (folder / "labels.csv").open(newline="", encoding="utf-8") as file:
         for row in sorted(csv.DictReader(file), key=lambda row: (row["id"], row["knee"])):
             labels[row["id"]].append(row)
     for name, rows in labels.items():
-        path = folder / "films" / f"{name}.jpg"
+        path = folder / films / f"{name}.jpg"
         ends = [[[float(row[f"{axis}{k}"]) for axis in "xy"] for k in (1, 2)] for row in rows]
         scored = tuple(not row["flag"] for row in rows)
         yield Case("as they are", read(path), len(rows), np.array(ends), scored, path=path)
+
+
+def more_cases(folder: Path) -> Iterator[Case]:
+    """Yield films of more kinds; where a film has no frontal knee, every area is wrong.
+
+    The first rows are those of all films with and without frontal knees.
+    """
+    margins = {case.path.stem: case for case in labelled_cases(folder, "") if case.path}
+    with (folder / "more.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        film, count = read(folder / f"{row['id']}.jpg"), int(row["knees"] or -1)
+        metal = (row["metal"] == "1",) * count if count > 0 else None
+        known = margins.get(row["id"])
+        ends = np.zeros((0, 2, 2)) if count == 0 else None if known is None else known.margins
+        scored = () if known is None else known.scored
+        case = Case(row["kind"], film, count if count >= 0 else None, ends, scored, metal)
+        total = (
+            "any frontal knee" if count > 0 else "no frontal knee" if count == 0 else "not clear"
+        )
+        yield replace(case, group=total)
+        yield case
 
 
 def phantom_case(framing: str, seed: int) -> Case:

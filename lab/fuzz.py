@@ -1,6 +1,6 @@
 """Read spoilt files of every kind, and report what is neither a result nor a clear refusal.
 
-    python lab/fuzz.py [--minutes M | --inputs N] [--seed S] [--workers W]
+    python lab/fuzz.py [--minutes M | --inputs N] [--seed S]
     python lab/fuzz.py --seed S --only NUMBER
 
 Good files of each format (pydicom's test files, films, templates, models, tables, the files of a
@@ -29,9 +29,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
 from random import Random
-from threading import Thread
 
 from fuzz_targets import SECRET, TARGETS, Target, prepare_folder, write_seeds
 from kneematch.errors import FilmError, KneematchError
@@ -40,12 +38,13 @@ CPU_S = 20  # for one input
 WALL_S = 300  # for one input, on a busy machine
 SMALL_FILE, SMALL_FILE_MEMORY = 2 << 20, 1 << 30  # bytes
 MOST_MEMORY = 6 << 30  # bytes, which the system enforces
-PROGRAM_MEMORY = 512 << 20  # of an idle worker: torch, pydicom, a model
+PEAK = Path("/proc/self/clear_refs")
 INPUTS_PER_WORKER = 5000  # a process grows with time
-LONGEST_MESSAGE = 6000  # characters
+LONGEST_MESSAGE = 300  # characters, without the path
 
 RESULT, REFUSED, TOO_MUCH_MEMORY = "result", "refused", "too much memory"
-Outcome = tuple[int, str, str]  # number of an input, its kind, and what reading it came to
+# Number of an input, its kind, what reading it came to, and the memory it took; 0 for large ones.
+Outcome = tuple[int, str, str, int]
 
 
 def main() -> int:
@@ -53,7 +52,6 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--inputs", type=int, help="instead of --minutes")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--findings", type=Path, default=Path("fuzz-findings"))
     parser.add_argument("--only", type=int, metavar="NUMBER")
     args = parser.parse_args()
@@ -65,29 +63,32 @@ def main() -> int:
             return 0
         ends = time.monotonic() + 60 * args.minutes if args.inputs is None else math.inf
         outcomes: Counter[tuple[str, str]] = Counter()
+        memory: dict[str, int] = dict.fromkeys(TARGETS, 0)
         found: dict[str, int] = {}  # the first input of each kind
         inputs = args.inputs or sys.maxsize
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):  # Ctrl-C and SIGTERM end it early
-            for number, name, outcome in run_workers(seeds, args.seed, args.workers, inputs, ends):
+            for number, name, outcome, took in run_inputs(seeds, args.seed, range(inputs), ends):
+                memory[name] = max(memory[name], took)
                 kind = outcome if outcome in (RESULT, REFUSED) else "finding"
                 outcomes[name, kind] += 1
                 if kind == "finding" and outcome not in found:
                     found[outcome] = number
                     store_finding(args.findings, seeds, args.seed, number, outcome)
                     print(f"--only {number} ({name}): {outcome}", file=sys.stderr, flush=True)
-    print_table(outcomes)
+    print_table(outcomes, memory)
     return 1 if found else 0
 
 
-def print_table(outcomes: Counter[tuple[str, str]]) -> None:
-    print("| file | inputs | read | refused | findings |\n|---|---:|---:|---:|---:|")
-    rows = [
-        (name, *(outcomes[name, kind] for kind in (RESULT, REFUSED, "finding"))) for name in TARGETS
-    ]
-    rows.append(("all", *(sum(row[k] for row in rows) for k in (1, 2, 3))))  # type: ignore[misc]
-    for name, *counts in rows:
-        print(f"| {name} | {sum(counts):,} | " + " | ".join(f"{n:,}" for n in counts) + " |")
+def print_table(outcomes: Counter[tuple[str, str]], memory: dict[str, int]) -> None:
+    """Print how many inputs were read, and the most memory that one below 2 MB took."""
+    print("| file | inputs | read | refused | findings | MB |\n|---|---:|---:|---:|---:|---:|")
+    kinds = (RESULT, REFUSED, "finding")
+    rows = [(name, [outcomes[name, kind] for kind in kinds], memory[name]) for name in TARGETS]
+    total = [sum(counts[k] for _, counts, _ in rows) for k in range(len(kinds))]
+    for name, counts, took in [*rows, ("all", total, max(memory.values()))]:
+        cells = (sum(counts), *counts, took >> 20)
+        print(f"| {name} | " + " | ".join(f"{cell:,}" for cell in cells) + " |")
 
 
 def store_finding(folder: Path, seeds: Path, seed: int, number: int, outcome: str) -> None:
@@ -124,20 +125,27 @@ class Reader:
         return target, path
 
 
-def read_input(target: Target, path: Path) -> str:
-    """Return what reading came to; raise whatever is not a KneematchError."""
+def read_input(target: Target, path: Path) -> tuple[str, int]:
+    """Return what reading came to, and the memory it took; raise what is no KneematchError."""
     outcome, size = RESULT, path.stat().st_size
+    PEAK.write_text("5")  # resets it
+    before = memory_in_use("VmRSS")
     try:
         target.read(path)
     except KneematchError as error:
-        message, outcome = str(error), REFUSED
+        message, outcome = str(error).replace(str(path), ""), REFUSED
         # Other errors quote the user's own tables, and the command line joins their lines.
         spread = "\n" in message and isinstance(error, FilmError)
         if SECRET in message or spread or len(message) > LONGEST_MESSAGE:
             outcome = f"message of {len(message)} characters of {type(error).__name__}"
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    limit = SMALL_FILE_MEMORY + PROGRAM_MEMORY
-    return TOO_MUCH_MEMORY if size < SMALL_FILE and peak > limit else outcome
+    took = memory_in_use("VmHWM") - before if size < SMALL_FILE else 0
+    return (TOO_MUCH_MEMORY if took > SMALL_FILE_MEMORY else outcome), took
+
+
+def memory_in_use(name: str) -> int:
+    """Return the resident memory of this process, now or at its peak, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(name))
 
 
 def work(seeds: Path, seed: int, numbers: range, pipe: Connection) -> None:
@@ -153,15 +161,14 @@ def work(seeds: Path, seed: int, numbers: range, pipe: Connection) -> None:
         target, path = reader.write(number)
         pipe.send((number, target.name))
         signal.setitimer(signal.ITIMER_PROF, CPU_S)  # whose signal ends the process
+        took = 0
         try:
-            outcome = read_input(target, path)
+            outcome, took = read_input(target, path)
         except BaseException as error:  # noqa: BLE001 - this is what is looked for
             last = traceback.extract_tb(error.__traceback__)[-1]
             outcome = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"
         signal.setitimer(signal.ITIMER_PROF, 0)
-        pipe.send(outcome)
-        if outcome == TOO_MUCH_MEMORY:
-            return  # since the peak of a process never falls
+        pipe.send((outcome, took))
 
 
 def run_inputs(seeds: Path, seed: int, numbers: range, ends: float) -> Iterator[Outcome]:
@@ -178,8 +185,8 @@ def run_inputs(seeds: Path, seed: int, numbers: range, ends: float) -> Iterator[
             while time.monotonic() < ends:
                 number, name = ours.recv()
                 numbers = numbers[numbers.index(number) + 1 :]
-                outcome = ours.recv() if ours.poll(WALL_S) else f"no end in {WALL_S} s"
-                yield number, name, outcome
+                outcome, took = ours.recv() if ours.poll(WALL_S) else (f"no end in {WALL_S} s", 0)
+                yield number, name, outcome, took
                 name = ""
                 if outcome.startswith("no end"):
                     break
@@ -187,29 +194,10 @@ def run_inputs(seeds: Path, seed: int, numbers: range, ends: float) -> Iterator[
             process.join()
             if name:
                 how = "too slow" if process.exitcode == -signal.SIGPROF else "the process died"
-                yield number, name, f"{how} (exit code {process.exitcode})"
+                yield number, name, f"{how} (exit code {process.exitcode})", 0
             elif process.exitcode:
                 raise RuntimeError(f"a worker ended with {process.exitcode}") from None
         process.kill()
-
-
-def run_workers(
-    seeds: Path, seed: int, workers: int, inputs: int, ends: float
-) -> Iterator[Outcome]:
-    """Yield the outcomes of inputs that several workers read."""
-    arrived: SimpleQueue[Outcome | None] = SimpleQueue()
-
-    def collect(first: int) -> None:
-        try:
-            for outcome in run_inputs(seeds, seed, range(first, inputs, workers), ends):
-                arrived.put(outcome)
-        finally:
-            arrived.put(None)
-
-    for first in range(workers):
-        Thread(target=collect, args=(first,), daemon=True).start()
-    for _ in range(workers):
-        yield from iter(arrived.get, None)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ import pydicom
 from pydicom.encaps import encapsulate, get_frame
 from pydicom.uid import UID_dictionary
 
+from kneematch.films.codestreams import JPEG_FRAMES, codestream_shape
+
 Mutation = Callable[[bytes, Random], bytes]
 
 NUMBERS = (0, 1, 2, 7, 8, 16, 31, 32, 126, 127, 128, 255, 256, 32767, 32768, 65535, 65536)
@@ -26,6 +28,7 @@ TEXTS = (b"", b"\0", b"\n", b'"', b"'", b",", b"\xff", b"-1", b"nan", b"inf", b"
 TEXTS += (b"1\\2", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"../x", b"9" * 400, b"R", b"\r\n")
 VALUES: tuple[Any, ...] = (None, True, 0, -1, 1e308, float("nan"), float("inf"), 10**400, "", "\0")
 VALUES += ("\ud800", "../x", "x" * 5000, [], {}, [[]], {"": None}, [1, 2, 3, 4], "left")
+SIDES = (8, 64, 300, 1000, 3000, 8000, 12000, 20000, 65500)  # pixels
 JPEG_MARKERS = (0xC0, 0xC1, 0xC2, 0xC3, 0xC4, 0xC9, 0xDA, 0xDB, 0xDC, 0xDD, 0xD8, 0xD9, 0xE0, 0xF7)
 
 
@@ -115,7 +118,11 @@ def _spoil_frame(dataset: Any, rng: Random) -> bytes | None:
     try:
         if dataset.file_meta.TransferSyntaxUID.is_encapsulated:
             frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
-            dataset.PixelData = encapsulate([mutate_jpeg(frame, rng)])
+            frame = mutate_jpeg(frame, rng)
+            shape = codestream_shape(frame)
+            if shape is not None:  # or the film would be refused before it is decoded
+                dataset.Rows, dataset.Columns, dataset.SamplesPerPixel = shape
+            dataset.PixelData = encapsulate([frame])
         else:
             dataset.PixelData = mutate_bytes(dataset.PixelData[:4096], rng)
         file = io.BytesIO()
@@ -127,6 +134,8 @@ def _spoil_frame(dataset: Any, rng: Random) -> bytes | None:
 
 def mutate_jpeg(data: bytes, rng: Random) -> bytes:
     """Spoil the segments of a JPEG, JPEG-LS or JPEG 2000 codestream, or its bytes."""
+    if rng.random() < 0.4:
+        return _restyle_jpeg_2000(data, rng) if data[1] == 0x4F else _restyle_jpeg(data, rng)
     starts = [at for at in range(len(data) - 4) if data[at] == 0xFF and data[at + 1] >= 0x4F]
     if not starts or rng.random() < 0.3:
         return mutate_bytes(data, rng)
@@ -143,6 +152,41 @@ def mutate_jpeg(data: bytes, rng: Random) -> bytes:
     if kind == 3:  # gone
         return data[:at] + data[at + length :]
     return data[:at] + data[at : at + length] * rng.choice((2, 50)) + data[at + length :]
+
+
+def _restyle_jpeg_2000(data: bytes, rng: Random) -> bytes:
+    """Give a codestream another size, tiles, code-blocks, precincts, layers or levels."""
+    size, tile = rng.choice(SIDES), rng.choice((*SIDES, 1, 4, 16, 128, 2**32 - 1))
+    if rng.random() < 0.7:
+        data = data[:8] + struct.pack(">6I", size, size, 0, 0, tile, tile) + data[32:]
+    at = data.index(b"\xff\x52")
+    levels, precincts = rng.choice((data[at + 9], rng.randrange(34))), rng.random() < 0.5
+    layers = rng.choice((1, 1, 2, 100, 65535))
+    style = struct.pack(">BBHB", precincts, rng.randrange(6), layers, 0)
+    style += bytes([levels, rng.randrange(9), rng.randrange(9), rng.choice((0, data[at + 12]))])
+    style += data[at + 13 : at + 14]
+    if precincts:
+        style += bytes(rng.choice((0x00, 0x11, 0x22, 0x77, 0xFF)) for _ in range(levels + 1))
+    segment = b"\xff\x52" + struct.pack(">H", 2 + len(style)) + style
+    end = at + 2 + int.from_bytes(data[at + 2 : at + 4])
+    first = data.index(b"\xff\x90\x00\x0a")  # tile-part
+    part = data[first : first + 6] + bytes(4) + data[first + 10 :]  # of any length
+    if rng.random() < 0.3:  # the style is that of a tile only
+        return data[:first] + part[:12] + segment + part[12:]
+    return data[:at] + segment + data[end:first] + part
+
+
+def _restyle_jpeg(data: bytes, rng: Random) -> bytes:
+    """Give a JPEG another size, another process, or many scans of any coefficients."""
+    at = next(k for k in range(len(data) - 9) if data[k] == 0xFF and data[k + 1] in JPEG_FRAMES)
+    size = struct.pack(">2H", rng.choice(SIDES), rng.choice(SIDES))
+    process = rng.choice((data[at + 1], 0xC2, 0xC2, 0xC1, 0xC0))
+    data = data[: at + 1] + bytes([process]) + data[at + 2 : at + 5] + size + data[at + 9 :]
+    first = rng.randrange(64)
+    band = bytes([first, rng.randrange(first, 64), rng.choice((0, 0x10, 0x21, 0x0D))])
+    scan = b"\xff\xda\x00\x08\x01" + bytes([rng.randrange(1, 4), 0]) + band
+    scan += rng.randbytes(rng.randrange(4)).replace(b"\xff", b"")
+    return data[:-2] + scan * rng.choice((0, 1, 10, 150, 190, 5000)) + data[-2:]
 
 
 def mutate_png(data: bytes, rng: Random) -> bytes:
@@ -178,17 +222,36 @@ def mutate_png(data: bytes, rng: Random) -> bytes:
 
 
 def mutate_tiff(data: bytes, rng: Random) -> bytes:
-    """Spoil an entry of the first directory: its tag, type, count or value."""
+    """Spoil an entry of the first directory: its tag, type, count or value; or write a new one."""
     if rng.random() < 0.3 or len(data) < 8:
         return mutate_bytes(data, rng)
     order = "<" if data[:2] == b"II" else ">"
     (directory,) = struct.unpack_from(f"{order}I", data, 4)
     (count,) = struct.unpack_from(f"{order}H", data, directory)
+    if rng.random() < 0.4:
+        return _tiff(data, rng)
     entry = directory + 2 + 12 * rng.randrange(max(count, 1))
     offset, size = rng.choice(((0, 2), (2, 2), (4, 4), (8, 4), (8, 2), (8, 2)))
     value = rng.choice((*NUMBERS, *range(1, 17))) % (1 << 8 * size)
     changed = struct.pack(f"{order}{'H' if size == 2 else 'I'}", value)
     return data[: entry + offset] + changed + data[entry + offset + size :]
+
+
+def _tiff(data: bytes, rng: Random) -> bytes:
+    """Return a TIFF of one strip or tile, of any size, whose pixels are `data` or zeros."""
+    method = rng.choice((1, 2, 3, 4, 5, 7, 8, 32773, 34925, 50000))
+    zeros = zlib.compress(bytes(rng.choice((100, 10**6, 10**8)))) if method == 8 else bytes(10**5)
+    pixels = rng.choice((data, zeros))
+    entries = {256: rng.choice(SIDES), 257: rng.choice(SIDES), 258: rng.choice((1, 8, 16, 32))}
+    entries |= {259: method, 262: rng.choice((0, 1, 2, 3, 6)), 277: rng.choice((1, 1, 3, 4, 9))}
+    entries |= {317: rng.choice((1, 2, 3)), 339: rng.choice((1, 2, 3))}
+    if rng.random() < 0.5:
+        entries |= {322: rng.choice(SIDES), 323: rng.choice(SIDES), 324: 8, 325: len(pixels)}
+    else:
+        entries |= {273: 8, 278: rng.choice((*SIDES, 1, 2**32 - 1)), 279: len(pixels)}
+    rows = (struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(entries.items()))
+    directory = struct.pack("<H", len(entries)) + b"".join(rows) + bytes(4)
+    return struct.pack("<2sHI", b"II", 42, 8 + len(pixels)) + pixels + directory
 
 
 def mutate_json(data: bytes, rng: Random) -> bytes:

@@ -15,7 +15,6 @@ import pydicom.data
 from PIL import Image
 from pydicom.encaps import encapsulate
 from pydicom.uid import (
-    DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
     HTJ2KLossless,
     ImplicitVRLittleEndian,
@@ -96,9 +95,8 @@ def apply_to_run(path: Path) -> object:
 
 
 def read_list(path: Path) -> object:
-    named = f"@{path}" if path.suffix == ".txt" else path
     with patch("os.walk", lambda top, **options: [(top, [], [])]):
-        return find_films(named)  # a spoilt list may name the whole disk
+        return find_films(f"@{path}")  # a spoilt list may name the whole disk
 
 
 TARGETS = {
@@ -108,10 +106,11 @@ TARGETS = {
         Target("film.png", 8, mutate_png, read_film),
         Target("film.jpg", 6, mutate_jpeg, read_film),
         Target("film.tif", 8, mutate_tiff, read_film),
+        Target("film.j2k", 6, mutate_jpeg, read_film),
+        Target("film.webp", 2, mutate_bytes, read_film),
         Target("template.json", 6, mutate_json, read_template),
         Target("model.safetensors", 1, mutate_safetensors, load_model),
         Target("truth.csv", 3, mutate_csv, load_labels),
-        Target("films.csv", 3, mutate_csv, read_list),
         Target("films.txt", 2, mutate_bytes, read_list),
         Target("review.csv", 2, mutate_csv, apply_to_run),
         Target("thumbnails.sqlite", 1, mutate_bytes, apply_to_run),
@@ -129,7 +128,6 @@ def write_seeds(folder: Path) -> None:
             (folder / name / str(number)).write_bytes(content)
     _write_run(folder)
     (folder / "model.safetensors" / "0").symlink_to(builtin_model())
-    (folder / "films.csv" / "0").write_text('film,note\na.dcm,one\n\'=b.dcm,two\n"c,d.dcm",\n')
     (folder / "films.txt" / "0").write_bytes(b"a.dcm\nb.dcm\r\nc d.dcm\n")
     (folder / "films.txt" / "1").write_bytes(b"a.dcm\0b.dcm\0")
 
@@ -141,7 +139,9 @@ def _write_run(folder: Path) -> None:
     command = ["detect", str(run), "-o", str(run / "out"), "--device", "cpu", "--workers", "0"]
     if kneematch([*command, "--quiet"]) != 0:
         raise RuntimeError("the run that is to be spoilt failed")
-    row = f"2026-01-01T00:00:00Z,{run / 'phantom-00000.dcm'},left,rejected,100,100,50,0,0.1,,,,\n"
+    row = (
+        f"2026-01-01T00:00:00Z,{run / 'phantom-00000.dcm'},left,rejected,100,100,50,0,0.1,,,,,,,\n"
+    )
     (folder / "review.csv" / "0").write_text(",".join(COLUMNS) + "\n" + row)
     for file in [run / "template.json", run / "truth.csv", *(run / "out").iterdir()]:
         if file.name in TARGETS:
@@ -172,7 +172,7 @@ def _dicom(folder: Path) -> list[bytes]:
         HTJ2KLossless: imagecodecs.htj2k_encode(stored),
         JPEGBaseline8Bit: imagecodecs.jpeg8_encode((levels * 255).astype(np.uint8)),
     }
-    native = (ImplicitVRLittleEndian, ExplicitVRBigEndian, DeflatedExplicitVRLittleEndian)
+    native = (ImplicitVRLittleEndian, ExplicitVRBigEndian)
     for syntax in (*native, RLELossless, *frames):
         dataset = pydicom.dcmread(path)
         dataset.PatientName = dataset.PatientID = dataset.StudyDescription = SECRET
@@ -202,7 +202,7 @@ def _dicom(folder: Path) -> list[bytes]:
 
 
 def _pictures() -> dict[str, list[bytes]]:
-    """Return PNG, JPEG and TIFF files of every mode that Pillow writes."""
+    """Return pictures of every kind and mode."""
     grey = np.linspace(0, 255, 40 * 60).reshape(40, 60).astype(np.uint8)
     eight = Image.fromarray(grey)
     wide = Image.fromarray(grey.astype(np.uint16) * 257)
@@ -223,7 +223,13 @@ def _pictures() -> dict[str, list[bytes]]:
             _saved(eight, "JPEG", progressive=True, exif=exif),
         ],
         "film.tif": [_saved(image, "TIFF", compression=how) for how, image in packed],
+        "film.j2k": [_codestream(each) for each in (eight, wide)],
+        "film.webp": [_saved(eight, kind) for kind in ("WEBP", "GIF", "BMP")],
     }
+
+
+def _codestream(image: Image.Image) -> bytes:
+    return bytes(imagecodecs.jpeg2k_encode(np.array(image), codecformat="J2K"))
 
 
 def _saved(image: Image.Image, kind: str, **options: Any) -> bytes:

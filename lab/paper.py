@@ -4,11 +4,9 @@
     python lab/paper.py -o OUT --train OAI --template template.json --test @test.txt --beside oai
     python lab/paper.py -o OUT --model OAI-OUT/model.safetensors --test MOST --beside most
 
-Without --train, the films are phantoms: those to train on and those to test on are framed as knee
-films (`--kind leg` tests on films from knee to ankle instead, as MOST's are to OAI's another
-domain). --train and --test are whatever `kneematch train` and `evaluate` take: folders, files,
-@LIST; docs/reproduce.md says how the films of the studies are laid out. Options after `--` go to
-`kneematch train`, such as `-- --epochs 5`.
+Without --train, the films are phantoms, framed as knee films. --train and --test are whatever
+`kneematch train` and `evaluate` take: folders, files, @LIST; docs/reproduce.md says how the films
+of the studies are laid out. Options after `--` go to `kneematch train`, such as `-- --epochs 5`.
 
 Prints the mean of left + right loss by method, beside the figures that the paper printed for a
 study (--beside), then the tables of `kneematch evaluate`; with --truth, IoU and recall as well. The
@@ -38,7 +36,6 @@ STARTS = {
     "synthetic": "Training started from `synthetic`, the built-in networks, which have learnt to "
     "find knees in phantoms; the paper starts from ImageNet's weights.",
     "imagenet": "Training started from ImageNet's weights, as in the paper.",
-    "none": "Training started from random weights; the paper starts from ImageNet's weights.",
 }
 
 
@@ -47,7 +44,6 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--films", type=int, default=500, help="number of phantoms to train on")
     parser.add_argument("--test-films", type=int, default=400, help="phantoms to test on")
-    parser.add_argument("--kind", choices=["knee", "leg"], default="knee", help="to test on")
     parser.add_argument("--train", nargs="+", help="films to train on")
     parser.add_argument("--template", type=Path, help="annotation to train on")
     parser.add_argument("--test", nargs="+", help="films to test on")
@@ -71,7 +67,7 @@ def train(args: argparse.Namespace) -> Path:
     model = args.out / "model.safetensors"
     films, template = args.train, args.template
     if films is None:
-        folder = phantoms(args.out / "train", args.films, TRAIN_SEED, "knee")
+        folder = phantoms(args.out / "train", args.films, TRAIN_SEED)
         films, template = [str(folder)], folder / "template.json"
     if not model.exists():
         command = ["train", *films, "--template", str(template), "-o", str(model)]
@@ -85,7 +81,7 @@ def evaluate(args: argparse.Namespace, model: Path) -> Path:
     """Run the paper's methods with its energy; return the folder of the results."""
     films, truth = args.test, args.truth
     if films is None:
-        folder = phantoms(args.out / args.kind, args.test_films, TEST_SEED, args.kind)
+        folder = phantoms(args.out / "test", args.test_films, TEST_SEED)
         films, truth = [str(path) for path in folder.glob("*.dcm")], folder / "truth.csv"
     out = args.out / "evaluation"
     command = ["evaluate", *films, "-o", str(out), "--model", str(model), "--paper"]
@@ -95,10 +91,10 @@ def evaluate(args: argparse.Namespace, model: Path) -> Path:
     return out
 
 
-def phantoms(folder: Path, count: int, seed: int, framing: str) -> Path:
+def phantoms(folder: Path, count: int, seed: int) -> Path:
     """Write phantoms, unless they are there."""
     if not (folder / "truth.csv").exists():
-        options = ("-n", str(count), "--seed", str(seed), "--framing", framing, "--force")
+        options = ("-n", str(count), "--seed", str(seed), "--framing", "knee", "--force")
         kneematch("synth", "-o", str(folder), *options)
     return folder
 

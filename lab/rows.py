@@ -1,10 +1,8 @@
 """Compare the rows of two runs of `kneematch detect` on the same films.
 
     python lab/rows.py BEFORE AFTER [--limit PX]
-    python lab/rows.py FILMS --source OLD/src --source NEW/src [--options "--measure"] [--limit PX]
 
-BEFORE and AFTER are folders that `kneematch detect` wrote. In the second form both versions, given
-by their source folders, are run on FILMS first, in turn, in a temporary folder.
+BEFORE and AFTER are folders that `kneematch detect` wrote.
 
 Prints the knees that both runs found and those that only one of them found, how far the margins of
 the tibial plateau moved in film pixels (median and largest), how many knees have another `review`
@@ -15,13 +13,7 @@ with 1 if any margin moved by more than the limit or anything else differs.
 import argparse
 import csv
 import math
-import os
-import shlex
 import statistics
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 POINTS = ("plateau_medial", "plateau_lateral")
@@ -34,28 +26,11 @@ Row = dict[str, str]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("folders", type=Path, nargs="+", help="two run folders, or films")
-    parser.add_argument("--source", type=Path, action="append", default=[], help="twice")
-    parser.add_argument("--options", default="", help="further options of `kneematch detect`")
+    parser.add_argument("before", type=Path, help="folder of a run")
+    parser.add_argument("after", type=Path, help="folder of another run")
     parser.add_argument("--limit", type=float, default=0.05, help="of a margin's move, in px")
     args = parser.parse_args()
-    if len(args.folders) + len(args.source) // 2 != 2 or len(args.source) not in (0, 2):
-        parser.error("expected two run folders, or a folder of films and --source twice")
-    with tempfile.TemporaryDirectory() as work:
-        before, after = args.folders if not args.source else run_both(args, Path(work))
-        return compare(before, after, args.limit)
-
-
-def run_both(args: argparse.Namespace, work: Path) -> Iterator[Path]:
-    """Yield the folder of a run of each version."""
-    for number, source in enumerate(args.source):
-        out = work / str(number)
-        command = [sys.executable, "-m", "kneematch", "detect", str(args.folders[0]), "-o"]
-        command += [str(out), "--quiet", *shlex.split(args.options)]
-        environment = {**os.environ, "PYTHONPATH": str(source.resolve())}
-        if subprocess.run(command, env=environment, check=False).returncode not in (0, 1):
-            raise SystemExit(f"{shlex.join(command)} failed with {source}")
-        yield out
+    return compare(args.before, args.after, args.limit)
 
 
 def compare(before: Path, after: Path, limit: float) -> int:
@@ -92,7 +67,7 @@ def compare(before: Path, after: Path, limit: float) -> int:
 def read_run(folder: Path) -> tuple[dict[Knee, Row], set[str]]:
     """Return the rows of the knees of a run, and the films without a result."""
     rows, failed = read_rows(folder / "detections.csv"), folder / "failures.csv"
-    knees = {(row["film"], row["side"]): row for row in rows}
+    knees = {(row["film"], row["image_side"]): row for row in rows}
     return knees, {row["film"] for row in read_rows(failed)} if failed.exists() else set()
 
 

@@ -104,7 +104,9 @@ def commands() -> str:
 def _command(name: str, command: Any) -> str:
     context = command.make_context(name, [], resilient_parsing=True)
     usage = " ".join(["kneematch", name, *command.collect_usage_pieces(context)])
-    lines = [f"## {name}", "", inspect.cleandoc(command.help or ""), "", "```text", usage, "```"]
+    about, _, examples = inspect.cleandoc(command.help or "").partition("\b\n")
+    shown = "\n".join([usage, "", *examples.splitlines()]).strip()
+    lines = [f"## {name}", "", about.strip(), "", "```text", shown, "```"]
     groups: dict[str, list[Any]] = {}
     for parameter in command.params:
         groups.setdefault(getattr(parameter, "rich_help_panel", None) or "", []).append(parameter)

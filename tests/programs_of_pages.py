@@ -33,7 +33,9 @@ def open_page(command: list[str]) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as page:
         for line in page.stdout or ():
             if address := re.search(r"http://127\.0\.0\.1:\d+\S*", line):
-                with urllib.request.urlopen(address[0]) as answer:
+                with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(
+                    address[0]
+                ) as answer:
                     assert b"<html" in answer.read().lower()
                 page.terminate()
                 return

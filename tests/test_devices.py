@@ -1,7 +1,5 @@
 """Names of devices, and what they stand for."""
 
-from typing import NoReturn
-
 import pytest
 import torch
 from torch import Tensor
@@ -31,16 +29,6 @@ def test_map_by_shape_gives_images_of_one_size_together() -> None:
     assert [float(result) for result in map_by_shape(mean, images)] == [0.0, 1.0, 2.0, 3.0]
     assert sorted(seen) == [(1, 1, 1), (1, 4, 3), (2, 2, 3)]
     assert map_by_shape(mean, []) == []
-
-
-def test_resolve_device_does_not_ask_cuda_about_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or processes that are forked afterwards could not use it."""
-
-    def asked() -> NoReturn:
-        pytest.fail("CUDA was asked")
-
-    monkeypatch.setattr(torch.cuda, "is_available", asked)
-    assert resolve_device("cpu") == "cpu"
 
 
 def test_most_workers_is_what_the_memory_of_a_gpu_has_room_for(

@@ -108,9 +108,13 @@ def test_version_is_the_same_everywhere() -> None:
         assert {*re.findall(r"kneematch-([\d.]+)-py3", page.read_text("utf-8"))} <= {version}, page
 
 
-def test_issue_templates_ask_for_the_installation_and_never_for_films() -> None:
-    for name in ("bug.yml", "accuracy.yml"):
-        template = text(f".github/ISSUE_TEMPLATE/{name}")
-        assert yaml.safe_load(template)
-        assert "kneematch info --json" in template
-        assert "Never attach films" in template
+def test_every_promise_names_tests_that_exist() -> None:
+    promises = text("docs/reliability.md").split("## Promises")[1].split("\n## ")[0]
+    rows = [line for line in promises.splitlines() if line.startswith("| ")][1:]
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    defined = set(re.findall(r"^def (test_\w+)", sources, re.MULTILINE))
+    assert len(rows) > 20
+    for row in rows:
+        named = set(re.findall(r"`(test_\w+)`", row))
+        assert named, row
+        assert named <= defined, named - defined

@@ -21,7 +21,12 @@ ROOT = Path(__file__).parent.parent
 LARGEST_MB = 60  # of a wheel or an sdist
 PYTHONS = ["python3.11", "python3.12", "python3.13"]
 # What needs an extra, and how to see that it is there.
-EXTRAS = {"": "import kneematch", "web": "import kneematch.web.server", "ray": "import ray.data"}
+EXTRAS = {
+    "": "import kneematch",
+    "web": "import kneematch.web.server",
+    "serve": "import kneematch.serve.http",
+    "ray": "import ray.data",
+}
 
 pytestmark = pytest.mark.matrix
 
@@ -72,9 +77,9 @@ def detect_on_a_phantom(bin_folder: Path, folder: Path) -> None:
     """Make a phantom and detect its two knees with the built-in model."""
     kneematch = bin_folder / "kneematch"
     run(kneematch, "synth", "-n", "1", "--framing", "knee", "-o", "films", cwd=folder)
-    wanted = "--crops", "--overlays", "--export", "coco", "--export", "dicom", "--json"
+    wanted = "--crops", "--overlays", "--export", "coco", "--export", "dicom"
     told = run(kneematch, "detect", "films", "-o", "found", *wanted, cwd=folder)
-    assert json.loads(told)["knees"] == 2
+    assert "2 knees in 1 film" in told
     assert len(list((folder / "found" / "crops").glob("*.png"))) == 2
 
 
@@ -109,13 +114,11 @@ def test_wheel_works_in_an_empty_environment(packages: Path, empty: Path, extra:
         tables = [empty / name / "detections.csv" for name in ("found", "found-ray")]
         assert tables[0].read_bytes() == tables[1].read_bytes()
     extras = json.loads(run(bin_folder / "kneematch", "info", "--json", cwd=empty))["extras"]
-    assert extras == {"web": extra == "web", "ray": extra == "ray"}
-
-
-@pytest.mark.parametrize("extra", ["test", "docs"])
-def test_extras_for_developers_can_be_resolved(packages: Path, empty: Path, extra: str) -> None:
-    (wheel,) = packages.glob("*.whl")
-    run(sys.executable, "-m", "pip", "install", "--dry-run", f"{wheel}[{extra}]", cwd=empty)
+    assert extras == {
+        "web": extra in ("web", "serve"),  # both bring FastAPI
+        "serve": extra == "serve",
+        "ray": extra == "ray",
+    }
 
 
 def test_wheel_works_with_the_oldest_allowed_versions(packages: Path, empty: Path) -> None:

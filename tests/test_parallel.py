@@ -99,14 +99,6 @@ def test_map_in_workers_raises_an_error_of_the_items() -> None:
         list(results)
 
 
-def test_map_in_workers_calls_the_initializer_in_each_worker() -> None:
-    directory = closing(
-        map_in_workers(os.listdir, [".", "."], workers=2, initializer=os.chdir, initargs=("/",))
-    )
-    with directory as results:
-        assert all(sorted(names) == sorted(os.listdir("/")) for _, names in results)  # noqa: PTH208
-
-
 def test_map_in_workers_gives_up_when_no_worker_ever_starts() -> None:
     dying = map_in_workers(abs, [1], workers=1, initializer=os._exit, initargs=(0,))
     with closing(dying) as results, pytest.raises(SettingsError, match="end as they start"):

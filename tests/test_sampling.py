@@ -18,26 +18,14 @@ def placed(scale_x: float, scale_y: float, x: float, y: float) -> Tensor:
     return torch.tensor([[scale_x, 0, x], [0, scale_y, y]], dtype=torch.float32)
 
 
-def test_sample_with_the_identity_returns_the_image() -> None:
+def test_sample_has_coordinates_from_edge_to_edge() -> None:
     image = picture(12, 8)
-    assert torch.allclose(sample(image, IDENTITY, (12, 8)), image, atol=1e-6)
-
-
-def test_sample_of_minus_one_to_zero_is_the_left_half() -> None:
-    image = picture(12, 8)
-    patch = sample(image, placed(0.5, 1, -0.5, 0), (12, 4))
-    assert torch.allclose(patch, image[:, :4], atol=1e-6)
-
-
-def test_sample_mirrors_with_a_negative_scale() -> None:
-    image = picture(12, 8)
-    assert torch.allclose(sample(image, placed(-1, 1, 0, 0), (12, 8)), image.flip(1), atol=1e-6)
-
-
-def test_sample_between_two_pixels_is_their_mean() -> None:
-    image = torch.tensor([[0.0, 1.0, 5.0, 7.0]])
-    patch = sample(image, placed(0.25, 1, 0, 0), (1, 1))  # one pixel wide, in the very middle
-    assert float(patch) == pytest.approx(3.0)
+    for matrix, width, wanted in [
+        (IDENTITY, 8, image),
+        (placed(0.5, 1, -0.5, 0), 4, image[:, :4]),
+        (placed(-1, 1, 0, 0), 8, image.flip(1)),
+    ]:
+        assert torch.allclose(sample(image, matrix, (12, width)), wanted, atol=1e-6)
 
 
 def test_sample_is_black_outside_the_image() -> None:
@@ -45,21 +33,6 @@ def test_sample_is_black_outside_the_image() -> None:
     assert torch.equal(patch[5:15, 5:15], torch.ones(10, 10))
     patch[5:15, 5:15] = 0
     assert torch.equal(patch, torch.zeros(20, 20))
-
-
-def test_sample_takes_one_image_per_matrix() -> None:
-    images = picture(3, 2, 12, 8)
-    matrices = torch.stack([placed(0.5, 0.5, 0.1 * k, 0) for k in range(6)]).reshape(3, 2, 2, 3)
-    patches = sample(images, matrices, (5, 7))
-    assert patches.shape == (3, 2, 5, 7)
-    assert torch.equal(patches[2, 1], sample(images[2, 1], matrices[2, 1], (5, 7)))
-
-
-def test_sample_takes_one_image_for_many_matrices() -> None:
-    image = picture(12, 8)
-    matrices = torch.stack([placed(0.5, 0.5, 0.1 * k, 0) for k in range(6)])
-    patches = sample(image, matrices, (5, 7))
-    assert torch.equal(patches[4], sample(image, matrices[4], (5, 7)))
 
 
 def test_sample_has_the_gradient_of_finite_differences() -> None:
@@ -83,13 +56,9 @@ def test_resize_keeps_edges_on_edges() -> None:
     assert torch.allclose(small[:, 2:-2], wanted[2:-2].expand(10, 21), atol=1e-4)
 
 
-def test_resize_to_the_same_size_changes_nothing() -> None:
+def test_resize_keeps_the_leading_axes_and_the_same_size() -> None:
     images = picture(2, 3, 20, 30)
     assert torch.allclose(resize(images, (20, 30)), images, atol=1e-6)
-
-
-def test_resize_keeps_the_leading_axes() -> None:
-    images = picture(2, 3, 20, 30)
     small = resize(images, (5, 6))
     assert small.shape == (2, 3, 5, 6)
     assert torch.allclose(small[1, 2], resize(images[1, 2], (5, 6)))
@@ -143,19 +112,9 @@ def test_resize_part_equals_resize_of_a_padded_image(size: tuple[int, int]) -> N
     assert torch.allclose(found, wanted, atol=1e-4)
 
 
-def test_resize_part_equals_resize_of_a_part() -> None:
-    image = picture(300, 400)
-    found = resize_part(image, (20, 220), (50, 350), (80, 90))
-    assert torch.allclose(found, resize(image[20:220, 50:350], (80, 90)), atol=1e-4)
-
-
 def test_resize_part_repeats_the_outermost_column_as_far_as_it_is_told() -> None:
     image = picture(5, 80)
     wide = F.pad(image[None], (12, 0), mode="replicate")[0]
     wanted = resize(F.pad(wide[:, :60], (4, 0)), (5, 25))
     found = resize_part(image, (0, 5), (-16, 48), (5, 25), replicate=(-12, 80))
     assert torch.allclose(found, wanted, atol=1e-4)
-
-
-def test_resize_part_beyond_the_image_is_black() -> None:
-    assert torch.equal(resize_part(picture(5, 80), (9, 12), (-9, -3), (4, 7)), torch.zeros(4, 7))

@@ -6,23 +6,48 @@
         --steps 4000 --rate 1e-3 --seed 1 -o src/kneematch/models/outlines.safetensors
 
 The outlines of a phantom's bones are known exactly. No real film is used. The first run was made
-before the definition of borders in `training/outline_crops.py` was changed.
+before the definition of borders in `phantom_outlines.py` was changed.
 """
 
 import argparse
+import math
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from kneematch.films.files import content_hash
-from kneematch.models.outlines import CHANNELS, OutlineNetwork, load_network, save_network
-from kneematch.training.outline_crops import JOINT, LEG, Extent, KneeMaps, render_maps
-from kneematch.training.outline_training import OutlineConfig, train_outlines
+from kneematch.models.outlines import (
+    CHANNELS,
+    OutlineNetwork,
+    load_network,
+    save_network,
+    split_logits,
+    standardize,
+)
+from kneematch.training.outline_training import line_loss
+from kneematch.training.recipes import freeze_batchnorm
+from phantom_outlines import (
+    JOINT,
+    LEG,
+    Extent,
+    KneeMaps,
+    TrainingCrops,
+    render_maps,
+    sample_crops,
+)
 
 FIRST_SEED = 20_000_000  # disjoint from those of any test
+# Share of the steps after which batch normalisation uses its running statistics, which joint and
+# leg crops share, as it will when the network is used.
+FROZEN_FROM = 0.6
+WARM_UP = 0.1  # share of the steps during which the learning rate rises
+SIDE_WEIGHT = 0.3  # weight in the loss of the sides and of each coordinate of the margins
+LEG_SHARE = 0.25  # size of a batch of leg crops over that of a batch of joint crops
 
 
 def main() -> None:
@@ -36,14 +61,13 @@ def main() -> None:
         OutlineNetwork(tuple(args.channels)) if args.start is None else load_network(args.start)
     )
     network.to(args.device)
-    config = OutlineConfig(args.steps, args.batch, args.rate, frozen_from=0.6, seed=args.seed)
 
-    def report(step: int, loss: torch.Tensor) -> None:
+    def report(step: int, loss: Tensor) -> None:
         if step % 250 == 0 or step == args.steps - 1:
             seconds = time.perf_counter() - started
             print(f"{args.out.name} step {step} loss {loss:.3f} {seconds:.0f} s", flush=True)
 
-    train_outlines(network, [each.to(args.device) for each in maps], config, report)
+    train_outlines(network, [each.to(args.device) for each in maps], args, report)
     about = {"trained_on": f"{args.knees} phantom knees", "steps": args.steps, "batch": args.batch}
     if args.start is not None:
         about["start"] = content_hash(args.start)
@@ -71,6 +95,61 @@ def render(extent: Extent, count: int, workers: int) -> KneeMaps:
     seeds = range(FIRST_SEED, FIRST_SEED + count)
     with ProcessPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         return render_maps(seeds, extent, partial(pool.map, chunksize=32))
+
+
+def train_outlines(
+    network: OutlineNetwork,
+    maps: Sequence[KneeMaps],
+    args: argparse.Namespace,
+    report: Callable[[int, Tensor], None],
+) -> OutlineNetwork:
+    """Train with AdamW and a cosine schedule; return the network in evaluation mode.
+
+    A step takes a batch from each of the maps, which are on the network's device; `report` is
+    called after it with its number, from 0, and its loss, a scalar tensor.
+    """
+    generator = torch.Generator(maps[0].pixels.device).manual_seed(args.seed)
+    optimiser = torch.optim.AdamW(network.parameters(), weight_decay=0.02)
+    network.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    for step in range(args.steps):
+        done = step / args.steps
+        if done >= FROZEN_FROM:
+            freeze_batchnorm(network)
+        for group in optimiser.param_groups:
+            group["lr"] = args.rate * _rate(done)
+        batches = [_sample_batch(each, args.batch, generator) for each in maps]
+        loss = torch.stack([outline_loss(network, batch) for batch in batches]).sum()
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimiser.step()
+        report(step, loss.detach())
+    return network.eval()
+
+
+def _rate(done: float) -> float:
+    """Return the learning rate over its peak: a linear rise, then half a cosine."""
+    return min(done / WARM_UP, 0.5 + 0.5 * math.cos(math.pi * (done - WARM_UP) / (1 - WARM_UP)))
+
+
+def _sample_batch(maps: KneeMaps, size: int, generator: torch.Generator) -> TrainingCrops:
+    """Return crops of random knees."""
+    count = size if maps.extent == JOINT else max(1, round(LEG_SHARE * size))
+    device = generator.device
+    rows = torch.randint(len(maps.pixels), (count,), generator=generator, device=device)
+    return sample_crops(maps, rows, generator)
+
+
+def outline_loss(network: OutlineNetwork, batch: TrainingCrops) -> Tensor:
+    """Return the mean loss of the network on crops."""
+    device = batch.crops.device.type
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        logits = network(standardize(batch.crops))
+    borders, sides, margins = split_logits(logits.float())
+    ends = margins.logsumexp(-2), margins.logsumexp(-1)  # over x, over y
+    at_ends = (line_loss(each, batch.margins[..., k]) for k, each in enumerate(ends))
+    around = line_loss(sides, batch.sides) + torch.stack(list(at_ends)).sum()
+    return line_loss(borders, batch.borders) + SIDE_WEIGHT * around
 
 
 if __name__ == "__main__":

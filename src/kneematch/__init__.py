@@ -3,35 +3,20 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kneematch.errors import KneematchError
-    from kneematch.evaluation.config import EvaluateConfig
-    from kneematch.evaluation.run import evaluate
-    from kneematch.films.radiograph import Radiograph
-    from kneematch.films.read import read
-    from kneematch.knee.detection import Detection
-    from kneematch.knee.detector import Detector
-    from kneematch.run.config import DetectConfig
-    from kneematch.run.pipeline import DetectResult, detect_folder
-    from kneematch.training.config import TrainConfig
-    from kneematch.training.trainer import train
+    from kneematch.errors import KneematchError as KneematchError
+    from kneematch.evaluation.config import EvaluateConfig as EvaluateConfig
+    from kneematch.evaluation.run import evaluate as evaluate
+    from kneematch.films.radiograph import Radiograph as Radiograph
+    from kneematch.films.read import read as read
+    from kneematch.knee.detection import Detection as Detection
+    from kneematch.knee.detector import Detector as Detector
+    from kneematch.run.config import DetectConfig as DetectConfig
+    from kneematch.run.pipeline import DetectResult as DetectResult
+    from kneematch.run.pipeline import detect_folder as detect_folder
+    from kneematch.training.config import TrainConfig as TrainConfig
+    from kneematch.training.trainer import train as train
 
 __version__ = "0.2.0"
-__all__ = [
-    "DetectConfig",
-    "DetectResult",
-    "Detection",
-    "Detector",
-    "EvaluateConfig",
-    "KneematchError",
-    "Radiograph",
-    "TrainConfig",
-    "__version__",
-    "detect_folder",
-    "evaluate",
-    "read",
-    "train",
-]
-
 _HOME = {
     "DetectConfig": "kneematch.run.config",
     "DetectResult": "kneematch.run.pipeline",
@@ -46,6 +31,7 @@ _HOME = {
     "read": "kneematch.films.read",
     "train": "kneematch.training.trainer",
 }
+__all__ = ["__version__", *_HOME]
 
 
 def __getattr__(name: str) -> Any:
@@ -58,4 +44,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -81,8 +81,8 @@ def map_batches(
                     "--device cpu."
                 ) from error
         logger.warning(
-            "%d films do not fit into the memory of %s together; from now on it gets %d at a time "
-            "(--batch-size)",
+            "%d films at once do not fit into the memory of %s, so that it gets %d from now on "
+            "(--batch-size).",
             len(batch),
             device,
             len(batch) // 2,

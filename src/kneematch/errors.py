@@ -5,7 +5,7 @@ KneematchError
 │   ├── NotAnImage       unknown, truncated or otherwise undecodable content
 │   ├── NotARadiograph   an image, but not one frame of grey film
 │   ├── MissingDecoder   a transfer syntax that no installed plug-in reads
-│   ├── Unreadable       the operating system does not let us
+│   ├── Unreadable       missing, locked, a disk's error, no memory, a killed process; may pass
 │   └── NoFrontalKnee    a readable film on which no frontal knee was found
 ├── TemplateError      an annotation that cannot serve as a template
 └── SettingsError      options that contradict each other or the data
@@ -15,11 +15,18 @@ A message is one line of one or two sentences, and never quotes the header of a 
 
 from typing import Final
 
+LONGEST: Final = 300  # characters of a message; a path may have thousands
+SHOWN_START: Final = 150
 GPU_OUT_OF_MEMORY: Final = ("CUDA out of memory", "CUDA error: out of memory", "_ALLOC_FAILED")
 
 
 class KneematchError(Exception):
-    """Base of all errors that a user can correct."""
+    """Base of all errors that a user can correct; a long message is shortened in its middle."""
+
+    def __init__(self, message: str) -> None:
+        if len(message) > LONGEST:
+            message = f"{message[:SHOWN_START]} ... {message[SHOWN_START + 5 - LONGEST :]}"
+        super().__init__(message)
 
 
 class FilmError(KneematchError):
@@ -39,7 +46,7 @@ class MissingDecoder(FilmError):
 
 
 class Unreadable(FilmError):
-    """The operating system does not let us read the file."""
+    """The file's surroundings do not let us read it, which may pass: it is tried again."""
 
 
 class NoFrontalKnee(FilmError):

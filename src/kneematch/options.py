@@ -21,6 +21,12 @@ METHOD: Final = "Method"
 OUTPUT: Final = "Output"
 PERFORMANCE: Final = "Performance"
 
+# Methods of detection; `locator` runs the networks around the knees that the locator finds.
+AUTO: Final = "auto"
+LOCATOR: Final = "locator"
+NEURAL: Final = (LOCATOR, "neural+sharpen", "neural")
+METHODS: Final = (AUTO, *NEURAL, "search", "grid", "sliding")
+
 KEY: Final = "kneematch.option"  # in a field's metadata
 
 
@@ -35,7 +41,6 @@ class Option:
     minimum: int | None = None
     choices: tuple[str, ...] = ()
     default_text: str | None = None  # shown as the default where the field's is None
-    hidden: bool = False  # accepted, but not in the help
     parser: Callable[[str], Any] | None = None  # for texts that their type does not parse
 
 

@@ -45,7 +45,14 @@ class WorkerDied:
 
     exit_code: int | None
 
+    @property
+    def was_slow(self) -> bool:
+        """Whether it took more CPU time than it may."""
+        return hasattr(signal, "SIGPROF") and self.exit_code == -signal.SIGPROF
+
     def __str__(self) -> str:
+        if self.was_slow:
+            return "reading it took more CPU time than --time-limit allows"
         if self.exit_code is not None and self.exit_code < 0:
             names = {number.value: number.name for number in signal.Signals}  # not of all signals
             how = f"killed by {names.get(-self.exit_code, f'signal {-self.exit_code}')}"
@@ -82,6 +89,7 @@ def map_in_workers(
     workers: int,
     initializer: Callable[..., None] | None = None,
     initargs: tuple[Any, ...] = (),
+    wait: bool = True,
 ) -> Generator[tuple[Item, Result | WorkerDied]]:
     """Yield every item with its result, in the order in which the results arrive.
 
@@ -92,6 +100,7 @@ def map_in_workers(
         function: is called in a worker process with one item.
         workers: number of processes; 0 calls the function in this process.
         initializer: is called once in each worker, with `initargs`, before the first item.
+        wait: return when the workers have ended; otherwise they are killed, and may end later.
     """
     if workers == 0:
         if initializer is not None:
@@ -102,11 +111,32 @@ def map_in_workers(
     try:
         yield from pool.results(items)
     finally:
-        pool.close()
+        pool.close(wait=wait)
 
 
-_child: "_Pool | None" = None
-_calling = threading.Lock()  # one call at a time: answers carry no name
+class ChildProcess:
+    """A process that is kept for the next call unless it dies; one call at a time."""
+
+    def __init__(
+        self, function: Callable[[Any], Any], initialize: Callable[[], None] | None = None
+    ) -> None:
+        """Prepare calls of a function; the process is started by the first one."""
+        self._work = function, initialize
+        self._pool: _Pool | None = None
+        self._calling = threading.Lock()  # answers carry no name
+
+    def __call__(self, item: Any) -> Any:
+        """Return the function's result for an item, or WorkerDied."""
+        with self._calling:
+            if self._pool is None:
+                self._pool = _Pool(1, *self._work)
+            try:
+                ((_, result),) = self._pool.results([item])
+            except BaseException:  # after Ctrl-C, too, or the next call would get this answer
+                self._pool.close()
+                self._pool = None
+                raise
+            return result
 
 
 def call_in_child(function: Callable[[Item], Result], item: Item) -> Result | WorkerDied:
@@ -115,25 +145,25 @@ def call_in_child(function: Callable[[Item], Result], item: Item) -> Result | Wo
     It works in this process's working directory, so that relative paths mean the same. Calls from
     several threads are made one after the other.
     """
-    global _child
-    call = function, item, Path.cwd()
-    with _calling:
-        if _child is None:
-            _child = _Pool(1, _apply)
-        try:
-            ((_, result),) = _child.results([call])
-        except BaseException:  # after Ctrl-C, too, or the next call would get this answer
-            _child.close()
-            _child = None
-            raise
-        answer: Result | WorkerDied = result
-        return answer
+    answer: Result | WorkerDied = _child((function, item, Path.cwd()))
+    return answer
 
 
 def _apply(call: tuple[Callable[[Any], Any], Any, Path]) -> Any:
     function, item, folder = call
     os.chdir(folder)
     return function(item)
+
+
+def _forget_child() -> None:
+    """After a fork, have a child process of its own: the other one belongs to the parent."""
+    global _child, _start_lock
+    _child, _start_lock = ChildProcess(_apply), threading.Lock()
+
+
+_child = ChildProcess(_apply)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_child)
 
 
 @dataclass(slots=True, eq=False)
@@ -187,11 +217,14 @@ class _Pool:
             self._hand_out(tasks)
             yield from arrived
 
-    def close(self) -> None:
+    def close(self, *, wait: bool = True) -> None:
+        """Kill the workers, and wait for their end unless this is left to another thread."""
         for worker in self._workers:
             worker.process.kill()  # all at once: one that uses a GPU takes 0.1 s to end
-        for worker in self._workers:
-            worker.end()
+        _ending.append(threading.Thread(target=_end_all, args=(self._workers,)))
+        _ending[-1].start()
+        if wait:
+            wait_for_workers()
 
     def _hand_out(self, tasks: Iterator[_Task]) -> None:
         """Give every worker one task, then a second, and so on; start workers as needed."""
@@ -244,19 +277,41 @@ class _Pool:
                 )
         elif worker.tasks:
             worker.tasks[0].deaths += 1
-            if worker.tasks[0].deaths >= TRIES:
+            if worker.tasks[0].deaths >= TRIES or died.was_slow:
                 given_up.append((worker.tasks.popleft().item, died))
         self._again.extendleft(reversed(worker.tasks))
         return given_up
 
 
+_ending: list[threading.Thread] = []  # wait for workers that were killed
+
+
+def _end_all(workers: list[_Worker]) -> None:
+    for worker in workers:
+        worker.end()
+
+
+def wait_for_workers() -> None:
+    """Wait until workers of earlier calls have ended, and so have left the memory of a GPU."""
+    while _ending:
+        _ending.pop().join()
+
+
 _start_lock = threading.Lock()  # a start changes sys.modules for a moment
+_is_worker = False
+
+
+def is_worker() -> bool:
+    """Return whether this process was started here, and is replaced if it dies."""
+    return _is_worker
 
 
 def _work(
     function: Callable[[Any], Any], initialize: Callable[[], None] | None, pipe: Connection
 ) -> None:
     """Run a worker process until the other end of its pipe is closed."""
+    global _is_worker
+    _is_worker = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # where it could not be blocked
     keep_memory()
     if "torch" in sys.modules:
@@ -288,22 +343,22 @@ def _work(
         result = function(item)
 
 
-def start_early(preload: str) -> None:
+def start_early(*preload: str) -> None:
     """Start the process that workers are forked from; what it imports, they share copy-on-write."""
     if sys.platform == "linux":
         from multiprocessing.forkserver import ensure_running
 
-        _context(preload)
+        _context(*preload)
         with _starting():
             ensure_running()
 
 
-def _context(preload: str) -> BaseContext:
+def _context(*preload: str) -> BaseContext:
     """Return the start method: never a fork of this process, which would copy locks held by it."""
     if sys.platform != "linux":
         return multiprocessing.get_context("spawn")
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload([preload])
+    forks.set_forkserver_preload([*preload])
     return forks
 
 
@@ -345,3 +400,18 @@ def release_memory() -> None:
     """Return freed memory to the system."""
     with suppress(OSError, TypeError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+class _MallocInfo(ctypes.Structure):
+    """glibc's struct mallinfo2."""
+
+    _fields_ = tuple((f"number_{k}", ctypes.c_size_t) for k in range(10))
+
+
+def freed_bytes() -> int:
+    """Return how much freed memory this process keeps; 0 where this cannot be told."""
+    with suppress(OSError, TypeError, AttributeError):
+        function = ctypes.CDLL(None).mallinfo2
+        function.restype = _MallocInfo
+        return int(function().number_8)
+    return 0

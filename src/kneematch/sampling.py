@@ -72,8 +72,10 @@ def transform(matrices: Matrix, points: Matrix) -> Matrix:
     return points @ matrices[..., :2, :2].swapaxes(-1, -2) + matrices[..., None, :2, 2]
 
 
-def sample(images: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor:
-    """Sample the patch that each matrix maps into its image; zero outside the image.
+def sample(
+    images: Tensor, matrices: Tensor, size: tuple[int, int], beyond: str = "zeros"
+) -> Tensor:
+    """Sample the patch that each matrix maps into its image.
 
     Coordinates are [-1, 1] from edge to edge of an image, not from centre to centre of its first
     and last pixel. An image that is shared by several matrices (its axis is missing, of length 1
@@ -83,6 +85,7 @@ def sample(images: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor:
         images: (..., H, W).
         matrices: (..., 2, 3), from the patch's [-1, 1]^2 into the image's.
         size: (height, width) of the patches.
+        beyond: what lies outside the image, "zeros" or "border": its outermost pixels.
 
     Returns:
         Patches, (..., height, width).
@@ -96,7 +99,7 @@ def sample(images: Tensor, matrices: Tensor, size: tuple[int, int]) -> Tensor:
     grid = _grid(matrices.permute(*own, *shared, -2, -1).reshape(-1, 2, 3), size)
     # The patches of one image are stacked vertically, as one tall patch.
     grid = grid.reshape(len(flat), -1, size[1], 2)
-    patches = F.grid_sample(flat, grid, mode="bilinear", align_corners=False)
+    patches = F.grid_sample(flat, grid, padding_mode=beyond, align_corners=False)
     patches = patches.reshape(*[leading[k] for k in [*own, *shared]], *size)
     home = sorted(range(len(leading)), key=[*own, *shared].__getitem__)
     return patches.permute(*home, -2, -1)
@@ -135,6 +138,7 @@ def resize_part(
     columns: Span,
     size: tuple[int, int],
     replicate: Span | None = None,
+    replicate_rows: Span | None = None,
 ) -> Tensor:
     """Resize a rectangle of an image (H, W) to (height, width), as `resize` does.
 
@@ -148,9 +152,10 @@ def resize_part(
         columns: the same for its columns.
         size: (height, width) of the result.
         replicate: from and to where the image's outermost column is repeated; others are black.
+        replicate_rows: the same of its outermost row.
     """
     height, width = image.shape
-    (top, bottom), *down = _tent_filter(rows, size[0], (0, height), height)
+    (top, bottom), *down = _tent_filter(rows, size[0], replicate_rows or (0, height), height)
     (left, right), *across = _tent_filter(columns, size[1], replicate or (0, width), width)
     turned = image.new_empty(right - left, size[0])
     step = right - left if image.is_cuda else STRIP

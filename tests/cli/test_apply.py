@@ -60,7 +60,7 @@ def test_apply_finds_relative_films_in_root_and_removes_what_was_rejected(
     assert "detections.csv: 0 accepted, 1 rejected, 1 corrected, 0 to review" in printed.out
     assert "Exported 0 of 1 films; the other 1 are not DICOM." in printed.err
     (crop,) = (run / "crops").iterdir()
-    assert crop.name.endswith("-right.png")
+    assert crop.name.endswith("-image-right.png")
     assert crop.read_bytes() != before[crop.name]
     first, second = read_table(run / "detections.csv")
     assert (first["decision"], second["decision"]) == ("rejected", "corrected")
@@ -105,5 +105,5 @@ def test_apply_and_review_report_a_folder_without_a_run_in_one_line(
     printed = capsys.readouterr()
     assert printed.err.startswith("kneematch: ")
     assert printed.err.count("\n") == 1
-    assert ("earlier version" in printed.err) == (folder == "earlier")
+    assert ("kneematch 0.2" in printed.err) == (folder == "earlier")
     assert os.listdir(tmp_path) == ["earlier"]  # noqa: PTH208

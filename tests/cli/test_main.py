@@ -1,6 +1,5 @@
 """The command line: help, errors in one line, and the commands end to end."""
 
-import csv
 import json
 import logging
 import os
@@ -12,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import kneematch
 from kneematch.cli.main import main
@@ -41,10 +39,6 @@ def one_line(text: str) -> str:
     return text
 
 
-def table(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(text.splitlines(), delimiter="\t"))
-
-
 def test_main_help_imports_nothing_heavy() -> None:
     code = (
         "import sys; from kneematch.cli.main import main; code = main(['--help']);"
@@ -52,6 +46,45 @@ def test_main_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not HEAVY & set(done.stderr.split())
+
+
+def test_main_help_of_detect_begins_with_examples_and_ten_options(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["detect", "--help"]) == 0
+    told = capsys.readouterr().out
+    first, *advanced = told.split("Advanced: ")
+    examples, _, common = first.partition("FILMS...")[2].partition("─ Options")
+    assert examples.count("kneematch detect ") == 3
+    assert len(re.findall(r"^│ [* ]  --\w", common, re.MULTILINE)) == 10
+    assert [part.split()[0] for part in advanced] == ["input", "method", "output", "performance"]
+    assert not re.search("<|{|}", told)
+
+
+def test_detect_takes_settings_from_a_file_and_from_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = film(tmp_path / "film.png")
+    settings = tmp_path / "run.toml"
+    settings.write_text('crops = true\ncrop_mm = 100.0\nexport = ["coco"]\nworkers = 0\n')
+    first, second = tmp_path / "first", tmp_path / "second"
+    start = ["detect", str(path), "--device", "cpu", "--quiet"]
+    main([*start, "-o", str(first), "--config", str(settings), "--crop-mm", "90"])
+    main([*start, "-o", str(second), "--like", str(first / "run.json")])
+    for out in (first, second):
+        taken = json.loads((out / "run.json").read_text())["settings"]
+        assert (taken["crops"], taken["export"], taken["workers"]) == (True, ["coco"], 0)
+        assert taken["crop_mm"] == 90  # given on the command line
+        assert (out / "coco.json").exists()
+    capsys.readouterr()
+    for text, message in (("crop = 1", "no setting 'crop'"), ("crops =", "not a file of settings")):
+        settings.write_text(text)
+        assert main([*start, "-o", str(tmp_path / "third"), "--config", str(settings)]) == 2
+        assert message in one_line(capsys.readouterr().err)
+    assert main([*start, "-o", str(tmp_path / "third"), "--config", "nope.toml"]) == 2
+    assert "nope.toml cannot be read" in one_line(capsys.readouterr().err)
+    assert not (tmp_path / "third").exists()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +96,6 @@ def test_main_help_imports_nothing_heavy() -> None:
         ["synth", "-o", "x", "-n", "0"],
         ["synth", "-o", "x", "--size", "big"],
         ["synth", "-o", "x", "--format", "gif"],
-        ["info", "FILM", "--preview", "no/such/sheet.png"],
         ["synth", "-n", "1", "-o", "FILM"],
     ],
 )
@@ -105,26 +137,16 @@ def test_main_reports_too_little_memory_in_one_line(tmp_path: Path, megabytes: i
 def test_info_tells_what_was_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     paths = [film(tmp_path / "a.dcm", series="PA Fixed"), film(tmp_path / "b.png", (200, 100))]
     assert main(["info", *map(str, paths)]) == 0
-    dicom, png = table(capsys.readouterr().out)
-    assert dicom["film"] == str(paths[0])
-    assert dicom["kind"] == "DICOM"
-    assert dicom["size_px"] == "120x160"
-    assert dicom["stored"] == "12 of 16 bits"
-    assert float(dicom["mm_per_px"]) == 0.2
+    dicom, png = capsys.readouterr().out.strip().split("\n\n")
+    assert f"film: {paths[0]}\nsize_px: 120, 160\nmm_per_px: 0.2\n" in dicom
+    assert f"film: {paths[1]}\nsize_px: 200, 100\nmm_per_px: -\n" in png
+    assert main(["info", *map(str, paths), "--json"]) == 0
+    dicom, png = json.loads(capsys.readouterr().out)
+    assert (dicom["size_px"], dicom["mm_per_px"]) == ([120, 160], 0.2)
     assert dicom["spacing_tag"] == "ImagerPixelSpacing"
     assert (dicom["laterality"], dicom["view"]) == ("B", "PA")
     assert (dicom["series"], dicom["polarity_tag"]) == ("PA Fixed", "MONOCHROME2")
-    assert float(dicom["axis_x_px"]) == 80
-    assert (dicom["left_half_x_px"], dicom["right_half_x_px"]) == ("0-88", "72-160")
-    assert (png["kind"], png["size_px"], png["stored"]) == ("PNG", "200x100", "16 bits")
-    assert {png["mm_per_px"], png["laterality"], png["series"]} == {"-"}
-    sheet = tmp_path / "sheet.png"
-    assert main(["info", *map(str, paths), "--json", "--preview", str(sheet)]) == 0
-    dicom, png = json.loads(capsys.readouterr().out)
-    assert (dicom["size_px"], dicom["mm_per_px"]) == ([120, 160], 0.2)
     assert (png["size_px"], png["mm_per_px"]) == ([200, 100], None)
-    with Image.open(sheet) as picture:
-        assert picture.width > 160  # both, side by side
 
 
 def test_info_without_films_describes_the_installation(capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,8 +154,11 @@ def test_info_without_films_describes_the_installation(capsys: pytest.CaptureFix
     told = json.loads(capsys.readouterr().out)
     assert told["versions"]["kneematch"] == kneematch.__version__
     assert told["devices"][0].startswith("cpu")
-    assert set(told["extras"]) == {"web", "ray"}
-    assert re.fullmatch("[0-9a-f]{64}", told["model_sha256"])
+    assert set(told["extras"]) == {"web", "serve", "ray"}
+    assert all(re.fullmatch("[0-9a-f]{64}", each) for each in told["models"].values())
+    assert {"locator.safetensors", "outlines.safetensors"} < set(told["models"])
+    assert "search" in told["methods"]
+    assert "seg" in told["exports"]
     assert str(Path.home()) not in json.dumps(told)
     assert main(["info"]) == 0
     assert f"versions: kneematch {kneematch.__version__}, python 3" in capsys.readouterr().out
@@ -163,30 +188,16 @@ def test_main_completion_knows_commands_and_options() -> None:
 
 
 def test_info_goes_on_after_a_bad_film(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    bad = tmp_path / "bad.dcm"
+    bad, missing = tmp_path / "bad.dcm", tmp_path / "missing.png"
     bad.write_bytes(b"not a film")
-    good, tiny = film(tmp_path / "good.dcm"), film(tmp_path / "tiny.png", (20, 20))
-    missing, sheet = tmp_path / "missing.png", tmp_path / "sheet.png"
-    files = [str(path) for path in (bad, missing, tiny, good)]
-    assert main(["info", *files, "--preview", str(sheet)]) == 1
+    good = film(tmp_path / "good.dcm")
+    assert main(["info", str(bad), str(missing), str(good)]) == 1
     said = capsys.readouterr()
-    assert [row["film"] for row in table(said.out)] == [str(good)]
-    complaints = said.err.splitlines()
-    assert [line.split(": ")[:2] for line in complaints] == [
-        ["kneematch", str(path)] for path in (bad, missing, tiny)
+    assert said.out.startswith(f"film: {good}\n")
+    assert [line.split(": ")[:2] for line in said.err.splitlines()] == [
+        ["kneematch", str(path)] for path in (bad, missing)
     ]
-    assert sheet.exists()
     assert main(["info", str(bad)]) == 2
-
-
-def test_synth_writes_films_that_info_reads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "films"
-    assert main(["synth", "-n", "2", "-o", str(folder), "--size", "96x128"]) == 0
-    assert capsys.readouterr() == (f"{folder}: 2 films, truth.csv and template.json\n", "")
-    assert main(["info", *map(str, sorted(folder.glob("*.dcm")))]) == 0
-    assert [row["size_px"] for row in table(capsys.readouterr().out)] == ["96x128"] * 2
 
 
 def test_log_to_stderr_shows_messages_of_the_library_while_a_command_runs(

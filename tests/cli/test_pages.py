@@ -45,13 +45,14 @@ def test_annotate_and_review_serve_a_page_until_interrupted(
     assert process.stdout is not None
     address = process.stdout.readline().strip()
     assert address.startswith("http://127.0.0.1:")
-    with urllib.request.urlopen(address, timeout=120) as answer:
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with browser.open(address, timeout=120) as answer:
         assert answer.status == 200
         assert f"{command}.js" in answer.read().decode()
     process.send_signal(signal.SIGINT)
     _, printed = process.communicate(timeout=120)
     assert process.returncode == 0, printed
-    assert printed == "kneematch: open this address in a browser; Ctrl-C ends it\n"
+    assert printed == "kneematch: Open this address in a browser. Ctrl-C ends the page.\n"
 
 
 def one_line(capsys: pytest.CaptureFixture[str]) -> str:

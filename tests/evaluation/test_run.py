@@ -5,23 +5,21 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 import kneematch
 from kneematch.errors import SettingsError
-from kneematch.evaluation.config import METHODS, EvaluateConfig
-from kneematch.evaluation.report import EvaluateResult
+from kneematch.evaluation.config import EvaluateConfig
 from kneematch.evaluation.run import (
+    EvaluateResult,
     detect_config,
     evaluate,
-    films_per_method,
     load_loss_template,
     measure_losses,
     read_run,
+    write_report,
 )
-from kneematch.evaluation.scores import MethodRun
+from kneematch.evaluation.scores import MethodRun, Table
 from kneematch.films.annotation import annotate, load_annotation, save_annotation
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
@@ -29,6 +27,8 @@ from tables import read_table
 
 COMPARED = ("neural", "search")
 OWN = "phantom-00000"  # of the template
+ROWS = (("=neural", 0.12345678, 0.00001), ("a|b", None, 0.25), (None, 1.0, None))
+TABLE = Table("losses", "A caption.", {"method": None, "loss": 3, "p": 3}, ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -82,38 +82,41 @@ def test_evaluate_refuses_labels_that_cannot_be_compared_before_any_film_is_sear
 
 def test_evaluate_writes_every_table_to_all_files(done: EvaluateResult) -> None:
     names = [table.name for table in done.tables]
-    assert names == ["losses", "pairs", "accuracy", "distances", "failures"]
+    assert names == ["losses", "accuracy"]
     page = done.page.read_text()
-    assert "](figure.png)" in page
-    with Image.open(done.out / "figure.png") as picture:
-        assert np.asarray(picture.convert("L")).std() > 1  # not an empty page
     for table in done.tables:
         assert table.caption in page
         assert len(read_table(done.out / f"{table.name}.csv")) == len(table.rows)
+
+
+def test_evaluate_warns_of_ranking_by_loss_where_there_are_no_labels(
+    films: list[str], config: EvaluateConfig, done: EvaluateResult, tmp_path: Path
+) -> None:
+    assert "Do not rank methods by this table" not in done.page.read_text()
+    quick = replace(config, truth=None, methods=("sliding",))
+    page = kneematch.evaluate(films[:2], tmp_path / "out", quick).page.read_text()
+    assert "**Do not rank methods by this table.**" in page
+    assert "--truth" in page
 
 
 def test_evaluate_has_the_losses_of_the_papers_own_runs(done: EvaluateResult) -> None:
     for row in read_table(done.out / "losses.csv"):
         detected = read_table(done.out / "runs" / row["method"] / "detections.csv")
         assert int(row["films"]) == 2  # without that of the template
-        total = sum(float(knee["loss"]) for knee in detected if OWN not in knee["film"])
+        assert not any(OWN in knee["film"] for knee in detected)
+        total = sum(float(knee["loss"]) for knee in detected)
         assert float(row["left + right loss"]) == pytest.approx(total / 2, abs=5e-5)
         assert float(row["ms a film"]) > 0
 
 
-def test_evaluate_leaves_the_templates_own_knee_out_and_says_so(done: EvaluateResult) -> None:
-    assert "The template's own knee, in the" in done.page.read_text()
+def test_evaluate_leaves_the_templates_own_film_out_and_says_so(
+    done: EvaluateResult, films: list[str], config: EvaluateConfig, tmp_path: Path
+) -> None:
+    assert "The template's own film is left out." in done.page.read_text()
     rows = [row for row in read_table(done.out / "accuracy.csv") if row["source"] == "all"]
-    assert [(row["knees"], row["missed"]) for row in rows] == [("5", "0")] * 2
-    assert min(knee.loss for run in done.runs for k in run.found.values() for knee in k) > 0.005
-
-
-def test_evaluate_lists_a_film_that_failed_once(done: EvaluateResult, films: list[str]) -> None:
-    assert list(done.failed) == [films[-1]]
-    (row,) = read_table(done.out / "failures.csv")
-    assert row["film"] == films[-1]
-    assert row["methods"] == "neural, search"
-    assert row["reason"] in done.page.read_text()
+    assert [(row["knees"], row["missed"]) for row in rows] == [("4", "0")] * 2
+    with pytest.raises(SettingsError, match="Name other films"):
+        evaluate(films[:1], tmp_path / "out", config)
 
 
 def test_evaluate_changes_no_evaluation_that_it_refuses_to_replace_or_resume(
@@ -139,11 +142,9 @@ def test_evaluate_with_force_leaves_nothing_of_the_evaluation_before(
     assert not (out / "accuracy.csv").exists()
     assert (out / "notes.csv").exists()
     assert [table.name for table in again.tables] == ["losses"]  # no empty one
-    assert (out / "figure.png").exists()
-    assert "in bold" not in again.page.read_text()
 
 
-def test_evaluate_without_a_usable_film_writes_tables_and_no_figures(
+def test_evaluate_without_a_usable_film_writes_tables(
     config: EvaluateConfig, tmp_path: Path
 ) -> None:
     alone = replace(config, methods=("search",))
@@ -151,7 +152,6 @@ def test_evaluate_without_a_usable_film_writes_tables_and_no_figures(
     empty.touch()
     nothing = evaluate([str(empty)], tmp_path / "out", alone)
     assert nothing.page.exists()
-    assert not (tmp_path / "out" / "figure.png").exists()
     assert len(nothing.failed) == 1
 
 
@@ -167,14 +167,15 @@ def test_evaluate_ranks_templates(folder: Path, config: EvaluateConfig, tmp_path
         save_annotation(annotate(film, row["side"], left, right), drawn / f"{film.stem}.json")
     chosen = EvaluateConfig(templates=drawn, paper=True, device="cpu")
     ranked = evaluate([], tmp_path / "out", chosen)
-    table = ranked.table("templates")
-    assert table is not None
+    (table,) = ranked.tables
+    assert table.name == "templates"
     assert {row[0] for row in table.rows} == {path.name for path in drawn.iterdir()}
     assert len(read_table(ranked.out / "templates.csv")) == 3
     assert table.caption in ranked.page.read_text()
-    assert ranked.table("losses") is None
     with pytest.raises(SettingsError, match="--force"):
         evaluate([], tmp_path / "out", chosen)
+    with pytest.raises(SettingsError, match="takes no films"):
+        evaluate(folder, tmp_path / "other", chosen)
 
 
 @pytest.fixture(scope="module")
@@ -182,27 +183,14 @@ def search(done: EvaluateResult, films: list[str]) -> MethodRun:
     return read_run(done.out / "runs" / "search", "search", films)
 
 
-def test_read_run_has_what_the_detector_finds_and_reasons_of_films_that_failed(
+def test_read_run_has_what_was_found_and_reasons_of_films_that_failed(
     films: list[str], config: EvaluateConfig, search: MethodRun
 ) -> None:
-    assert (list(search.found), list(search.failed)) == (films[:3], films[3:])
-    assert search.failed[films[3]].count(films[3]) == 1
+    assert (list(search.found), list(search.failed)) == (films[1:3], films[3:])
     detector = detect_config(config, "search").load_detector()
-    names = "side", "laterality", "method", "polarity", "needs_review", "review_reasons"
-    for film, knees in list(search.found.items())[:2]:
-        for mine, theirs in zip(knees, detector.detect(film), strict=True):
-            assert mine.loss == pytest.approx(theirs.loss, abs=1e-5)
-            assert mine.corners == pytest.approx(theirs.corners, abs=1e-3)
-            assert mine.mm_per_px == pytest.approx(theirs.mm_per_px, abs=1e-6)
-            assert [getattr(mine, n) for n in names] == [getattr(theirs, n) for n in names]
-            for name, place in theirs.landmarks.items():
-                assert mine.landmarks[name] == pytest.approx(place, abs=1e-3)
-
-
-def test_films_per_method_gives_the_grid_search_the_first_films_only() -> None:
-    assert films_per_method(EvaluateConfig(), 9) == dict.fromkeys(METHODS, 9)
-    assert films_per_method(EvaluateConfig(grid=2), 9)["grid"] == 2
-    assert films_per_method(EvaluateConfig(grid=20), 9)["grid"] == 9
+    for mine, theirs in zip(search.found[films[1]], detector.detect(films[1]), strict=True):
+        assert mine.corners == pytest.approx(theirs.corners, abs=1e-3)
+        assert (mine.side, mine.method) == (theirs.side, theirs.method)
 
 
 def losses(run: MethodRun) -> list[float]:
@@ -230,3 +218,18 @@ def test_measure_losses_depend_on_the_area_alone_and_not_on_the_method(
     one, other = measure_losses([located, MethodRun("search", changed)], template)
     assert losses(one) == losses(other)
     assert losses(one) != pytest.approx(losses(located), abs=1e-4)  # its images have less detail
+
+
+def test_write_report_writes_all_digits_no_formulas_and_names_that_are_not_utf8(
+    tmp_path: Path,
+) -> None:
+    odd = Table("accuracy", "", {"film": None, "loss": 2}, (("\udcff.dcm", 0.5),))
+    write_report(EvaluateResult(tmp_path, tables=(TABLE, odd), note="A note."), "3 films", "cpu")
+    rows = read_table(tmp_path / "losses.csv")
+    assert [row["loss"] for row in rows] == ["0.12345678", "", "1.0"]
+    assert rows[0]["method"] == "'=neural"
+    assert b"\xff.dcm" in (tmp_path / "accuracy.csv").read_bytes()
+    page = (tmp_path / "evaluation.md").read_bytes()
+    assert b"| \xff.dcm | 0.50 |" in page
+    assert b"\n3 films; kneematch " in page
+    assert b"\n\nA note.\n\n## Losses\n" in page

@@ -10,7 +10,6 @@ import pytest
 from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError, TemplateError
-from kneematch.evaluation.labels import load_labels
 from kneematch.evaluation.scores import Table
 from kneematch.evaluation.template_ranking import rank_templates, round_trips
 from kneematch.films.annotation import (
@@ -46,16 +45,6 @@ def test_round_trips_are_zero_however_differently_templates_were_drawn() -> None
     same = np.eye(5, dtype=bool)
     assert np.isnan(errors[same]).all()
     assert errors[~same] == pytest.approx(np.zeros(20), abs=1e-9)
-
-
-def test_round_trips_of_a_wrong_place_are_those_of_its_pairs_alone() -> None:
-    found = FOUND.copy()
-    found[2, 4, 0, 2] += 0.1 * 2 * BOXES[4, 0, 0]  # a tenth of the width of what was drawn there
-    errors = round_trips(BOXES, found)
-    assert errors[2, 4] == pytest.approx(10 * FRAMES[4, 0, 0] / FRAMES[2, 0, 0], rel=0.02)
-    assert errors[4, 2] == pytest.approx(10, rel=0.02)
-    errors[2, 4] = errors[4, 2] = 0
-    assert np.nanmax(errors) < 1e-9
 
 
 def drawn_lower(drawn: Annotation, share: float) -> Annotation:
@@ -114,34 +103,18 @@ def folder(truth: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def ranked(folder: Path, truth: Path) -> Table:
-    films = [str(path) for path in sorted(truth.parent.glob("*.png"))]
-    return rank_templates(folder, films, load_labels(truth))
-
-
-def test_rank_templates_puts_a_box_off_the_joint_last_as_labels_do(ranked: Table) -> None:
+def test_rank_templates_puts_a_box_off_the_joint_last(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="kneematch")
+    ranked = rank_templates(folder)
+    assert caplog.messages == ["bad.json", *(f"good-{number}.json" for number in range(4))]
     assert column(ranked, "template")[-1] == "bad.json"
     *good, bad = column(ranked, "round trip, median %")
     assert good == sorted(good)
+    assert 0 < good[0] < 10
     assert bad > 2 * good[-1]
-    *good, bad = column(ranked, "margins, median %")
-    assert bad > max(good)
-    *good, bad = column(ranked, "mean IoU")
-    assert bad < min(good)
-    assert min(good) > 0.85
-
-
-def test_rank_templates_needs_neither_films_nor_labels(
-    truth: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="kneematch")
-    for number, drawn in enumerate(knees_of(truth)[:3]):
-        save_annotation(drawn, tmp_path / f"{number}.json")
-    ranked = rank_templates(tmp_path, paper=True)
-    assert caplog.messages == ["0.json", "1.json", "2.json"]
-    assert len(ranked.columns) == 4
-    assert all(0 < error < 10 for error in column(ranked, "round trip, median %"))
+    assert all(0 < loss < 1 for loss in column(ranked, "mean loss on the others"))
 
 
 def test_rank_templates_refuses_too_few_templates_and_other_files(tmp_path: Path) -> None:

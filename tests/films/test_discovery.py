@@ -1,6 +1,5 @@
 """Which films are meant by what is named."""
 
-import io
 import os
 import shutil
 from pathlib import Path
@@ -9,8 +8,7 @@ import numpy as np
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.films.csv_text import write_csv
-from kneematch.films.discovery import common_folder, find_films, in_series
+from kneematch.films.discovery import find_films, in_series
 from kneephantoms.files import write_dicom, write_png16
 
 PIXELS = np.eye(64, dtype=np.float32)
@@ -72,7 +70,6 @@ def test_find_films_does_not_follow_links_to_folders(
     assert find_films(["films"]) == IN_FOLDER
     assert "films: 2 links to folders are not followed, such as films/link." in caplog.text
     assert find_films(["films/**/*.dcm"]) == ["films/b.dcm", "films/pipe.dcm"]
-    assert "films/: 2 links to folders are not followed, such as films/link." in caplog.text
     assert find_films(["films/**/[la]*"]) == ["films/a.DCM"]
     assert find_films(["**/1*"]) == find_films(["films/**/s*/1*"]) == ["films/study/10"]
     assert find_films([f"{folder}/**/**/1*"]) == [str(folder / "study" / "10")]
@@ -91,36 +88,15 @@ def test_find_films_takes_each_file_that_is_named_once(folder: Path) -> None:
     assert find_films(["odd[1].dcm"]) == ["odd[1].dcm"]  # no pattern
 
 
-def test_find_films_takes_lists_and_stdin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_find_films_takes_lists(folder: Path) -> None:
     Path("list.txt").write_bytes(b"films/b.dcm\r\n\n missing \nfilms/study\n")
     found = ["films/b.dcm", " missing ", "films/study/001", "films/study/10"]
     assert find_films(["@list.txt"]) == found
     (folder / "list.txt").write_text("b.dcm\nfilms/a.DCM\nnowhere.dcm\n")
     assert find_films(["@films/list.txt"]) == ["films/b.dcm", "films/a.DCM", "nowhere.dcm"]
     odd = b"new\nline \xff.dcm"
-    given = {
-        b"films/b.dcm\nfilms/a.DCM": ["films/b.dcm", "films/a.DCM"],
-        b"films/b.dcm\0" + odd + b"\0": ["films/b.dcm", os.fsdecode(odd)],
-    }
-    for text, films in given.items():
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
-        assert find_films(["-"]) == films
-
-
-@pytest.mark.usefixtures("folder")
-def test_find_films_takes_a_column_of_a_csv() -> None:
-    for text in (
-        "id,Film\n1,films/b.dcm\n2,\n3,films/a.DCM\n",
-        "anything\nfilms/b.dcm\nfilms/a.DCM\n",
-        '\ufeffpath,other\n"films/b.dcm",1\nfilms/a.DCM,2\n',
-    ):
-        Path("table.csv").write_text(text, encoding="utf-8")
-        assert find_films(["table.csv"]) == ["films/b.dcm", "films/a.DCM"]
-    names = ["=b.dcm", "-a\r.dcm", "@x.dcm"]
-    with write_csv("failures.csv", ["film", "reason"]) as add:
-        for name in names:
-            add([name, "why"])
-    assert find_films(["failures.csv"]) == names
+    Path("list.txt").write_bytes(b"films/b.dcm\0" + odd + b"\0")
+    assert find_films(["@list.txt"]) == ["films/b.dcm", os.fsdecode(odd)]
 
 
 @pytest.mark.usefixtures("folder")
@@ -128,35 +104,24 @@ def test_find_films_takes_a_column_of_a_csv() -> None:
     ("named", "message"),
     [
         ([], "No films were named"),
-        (["nothing"], "holds no DICOM"),
+        (["nothing"], "holds no films"),
         (["films/*.xyz"], "No films match"),
         (["@missing.txt"], "cannot be read: No such file"),
-        (["@/dev/zero"], "more than 256 MB"),
         (["@empty.txt"], "list of films is empty"),
-        (["empty.txt"], "text file. If it lists films, give @empty.txt"),
         (["@films/a.DCM"], "is a film, not a list"),
         ([""], "name is empty"),
-        (["two.csv"], "No column is called film or path"),
-        (["none.csv"], "no paths of films"),
-        (["empty.csv"], "not a CSV table"),
     ],
 )
 def test_find_films_refuses_what_names_no_films(named: list[str], message: str) -> None:
     Path("nothing").mkdir()
     Path("empty.txt").write_text("\n")
-    Path("two.csv").write_text("a,b\n1,2\n")
-    Path("none.csv").write_text("film\n")
-    Path("empty.csv").write_text("")
     with pytest.raises(SettingsError, match=message):
         find_films(named)
 
 
-@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".csv", "@" + "x" * 300, "a\0b"])
-def test_find_films_leaves_impossible_names_to_the_reader(tmp_path: Path, name: str) -> None:
-    (tmp_path / "list.csv").write_text(f"film\n{name.replace(chr(0), '')}\n")
-    assert len(find_films([tmp_path / "list.csv"])) == 1
-    if not name.startswith("@"):
-        assert find_films([name]) == [name]
+@pytest.mark.parametrize("name", ["x" * 300, "a\0b"])
+def test_find_films_leaves_impossible_names_to_the_reader(name: str) -> None:
+    assert find_films([name]) == [name]
 
 
 def test_in_series_selects_by_series_description(tmp_path: Path) -> None:
@@ -178,7 +143,7 @@ def test_in_series_selects_by_series_description(tmp_path: Path) -> None:
 def test_find_films_skips_the_results_of_runs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("a.png", "found/crops/a-left.png", "old/overlays/a.png", "mine/crops/b.png"):
+    for name in ("a.png", "found/crops/a-R.png", "old/overlays/a.png", "mine/crops/b.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "found" / "run.sqlite").touch()
@@ -189,16 +154,27 @@ def test_find_films_skips_the_results_of_runs(
         assert find_films(f"{tmp_path}/**/*.png") == films
     said = "skipped, since it holds the results of an earlier run"
     skipped = [f"{tmp_path / name}: {said}" for name in ("found", "old")]
-    assert [record.getMessage() for record in caplog.records] == 2 * skipped
-    crop = str(tmp_path / "found" / "crops" / "a-left.png")
+    assert [record.getMessage() for record in caplog.records] == skipped
+    crop = str(tmp_path / "found" / "crops" / "a-R.png")
     assert find_films(tmp_path / "found" / "crops") == [crop]  # as asked for
     (tmp_path / "mine" / "run.sqlite").touch()
     (tmp_path / "mine" / "c.png").touch()
     assert find_films(tmp_path / "mine") == [str(tmp_path / "mine" / "c.png")]  # beside results
 
 
-def test_common_folder_ends_at_a_slash() -> None:
-    assert common_folder([]) == common_folder(["a.dcm"]) == ""
-    assert common_folder(["in/12/001", "in/13/001", "in/1/001"]) == common_folder(["in/a"]) == "in/"
-    assert common_folder(["in/a.dcm", "/out/b.dcm"]) == ""
-    assert common_folder(["C:\\in\\a.dcm", "C:\\in\\b.dcm"]) == "C:\\in\\"
+def test_find_films_counts_the_other_files_of_a_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    films = ("a.bmp", "b.jp2", "c.webp", "d.gif", "sub/e.png")
+    others = ("f.dcm.gz", "sub/g.DCM.GZ", "notes.txt", "film.xyz", "README", "DICOMDIR", ".hidden")
+    (tmp_path / "sub").mkdir()
+    for name in (*films, *others):
+        (tmp_path / name).touch()
+    with caplog.at_level("INFO", logger="kneematch"):
+        assert find_films(tmp_path) == [str(tmp_path / name) for name in films]
+    counts = "dcm.gz 2, no suffix 1, xyz 1"
+    assert caplog.messages == [f"{tmp_path}: 4 other files skipped ({counts})"]
+    for name in films:
+        (tmp_path / name).unlink()
+    with pytest.raises(SettingsError, match=f"holds no films, only other files .{counts}"):
+        find_films(tmp_path)

@@ -2,35 +2,25 @@
 
 import os
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from kneematch.errors import SettingsError
+from kneematch.films import files
+from kneematch.films.discovery import select_films
 from kneematch.films.files import (
-    ABANDONED_S,
-    FileVersion,
     atomic_write,
     file_versions,
     make_folder,
     make_out_folder,
     read_text_bytes,
     remove_leftovers,
-    remove_unfinished,
     writing,
 )
-
-
-def test_remove_unfinished_removes_what_is_being_written(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("old")
-    with pytest.raises(FileNotFoundError), atomic_write(tmp_path / "a.txt"):
-        remove_unfinished()
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-    assert (tmp_path / "a.txt").read_text() == "old"
 
 
 def test_atomic_write_replaces_an_old_file_at_the_end(tmp_path: Path) -> None:
@@ -118,76 +108,48 @@ def at_most_bytes(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_remove_leftovers_removes_those_of_killed_processes_only(tmp_path: Path) -> None:
-    code = f"""
-from kneematch.films.files import atomic_write
-with atomic_write("{tmp_path}/killed.txt"):
-    print("writing", flush=True)
-    input()
-"""
-    writer = [sys.executable, "-c", code]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(writer, **pipes) as process:  # type: ignore[call-overload]
-        process.stdout.readline()
-        process.kill()
+def test_remove_leftovers_removes_what_nobody_is_writing(tmp_path: Path) -> None:
     (tmp_path / ".kneematch-notes").touch()  # of the user
-    assert len(list(tmp_path.iterdir())) == 2
-    with atomic_write(tmp_path / "mine.txt") as mine:
+    kept = {".kneematch-notes"}
+    with atomic_write(tmp_path / "a.txt") as temp:
         remove_leftovers(tmp_path, tmp_path / "missing")
-        assert {path.name for path in tmp_path.iterdir()} == {".kneematch-notes", mine.name}
+        assert {path.name for path in tmp_path.iterdir()} == {*kept, temp.name}
+        os.utime(temp, (1, 1))
+        remove_leftovers(tmp_path)
+        assert {path.name for path in tmp_path.iterdir()} == kept
+        temp.touch()
+        remove_leftovers(tmp_path, unchanged_s=0)
+        assert {path.name for path in tmp_path.iterdir()} == kept
+        temp.touch()
 
 
-def test_remove_leftovers_keeps_files_of_other_machines_for_a_day(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
-    code = f"""
-import platform
-platform.node = lambda: "another-machine"
-from kneematch.films.files import TEMPORARY
-open(f"{tmp_path}/{{TEMPORARY}}{process.pid}-a.csv", "w")
-"""
-    subprocess.run([sys.executable, "-c", code], check=True)
-    (name,) = (path.name for path in tmp_path.iterdir())
-    assert "another" not in name
-    remove_leftovers(tmp_path)
-    assert (tmp_path / name).exists()
-    long_ago = (tmp_path / name).stat().st_mtime - 2 * ABANDONED_S
-    os.utime(tmp_path / name, (long_ago, long_ago))
-    remove_leftovers(tmp_path)
-    assert not (tmp_path / name).exists()
-
-
-def version(path: Path, *, hashed: bool = False) -> FileVersion:
-    (found,) = file_versions([str(path)], hashed=hashed)
-    assert found is not None
-    return found
-
-
-def test_file_version_with_a_hash_ignores_dates_only(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_text("old")
-    dated, hashed = version(path), version(path, hashed=True)
-    assert dated.is_same(version(path))
-    os.utime(path, ns=(1, 1))
-    assert not dated.is_same(version(path))
-    assert not hashed.is_same(version(path))
-    assert hashed.is_same(version(path, hashed=True))
-    path.write_text("new")
-    os.utime(path, ns=(1, 1))
-    assert not hashed.is_same(version(path, hashed=True))
-
-
-def test_file_versions_has_none_for_missing_files(tmp_path: Path) -> None:
+def test_file_versions_tell_changed_and_missing_files(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{k}") for k in range(1000)]
-    Path(paths[700]).touch()
-    found = file_versions([*paths, "null\0byte"])
-    assert [k for k, each in enumerate(found) if each] == [700]
-    os.mkfifo(tmp_path / "pipe")
-    assert version(tmp_path / "pipe", hashed=True).sha256 == ""  # without waiting for the pipe
+    path = Path(paths[700])
+    path.write_text("old")
+    before = file_versions([*paths, "null\0byte"])
+    assert [k for k, each in enumerate(before) if each] == [700]
+    assert file_versions([str(path)]) == [before[700]]
+    os.utime(path, ns=(1, 1))
+    dated = file_versions([str(path)])
+    assert dated != [before[700]]
+    path.write_text("longer")
+    os.utime(path, ns=(1, 1))
+    assert file_versions([str(path)]) != dated
 
 
-def test_read_text_bytes_refuses_what_has_no_end(tmp_path: Path) -> None:
-    (tmp_path / "list.txt").write_bytes(b"a\xff\r\n")
-    assert read_text_bytes(tmp_path / "list.txt") == b"a\xff\r\n"
-    with pytest.raises(OSError, match="more than 256 MB"):
-        read_text_bytes(Path("/dev/zero"))
+def test_read_text_bytes_takes_files_and_pipes_with_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, list_file = tmp_path / "pipe", tmp_path / "list.txt"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as writer:
+        written = writer.submit(pipe.write_text, "a.dcm")
+        assert read_text_bytes(pipe) == b"a.dcm"
+        assert written.result() == 5
+    with pytest.raises(SettingsError, match=r"^/dev/zero: .* not a regular file\.$"):
+        select_films("@/dev/zero")
+    monkeypatch.setattr(files, "MOST_TEXT_MB", 0)
+    list_file.write_text("a.dcm")
+    with pytest.raises(SettingsError, match="more than 0 MB"):
+        select_films(f"@{list_file}")

@@ -1,10 +1,8 @@
 """What is no film, or made to exhaust a reader, is refused in one line that says what is wrong."""
 
 import os
-import struct
 import subprocess
 import sys
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import numpy as np
 import pydicom
 import pytest
 from PIL import Image
-from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian
+from pydicom.uid import ExplicitVRLittleEndian
 
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsError, Unreadable
 from kneematch.films.pictures import write_png16
@@ -98,7 +96,7 @@ def test_read_refuses_unknown_content(tmp_path: Path, assert_refused: Check) -> 
     for content in (b"x", b"film,side\n1,left\n" * 20, bytes(range(256)) * 9, b"GIF89a" + bytes(9)):
         path.write_bytes(content)
         assert not is_dicom(path)
-        assert_refused(path, NotAnImage, "neither DICOM nor PNG, JPEG or TIFF")
+        assert_refused(path, NotAnImage, "neither DICOM nor PNG, JPEG")
     path.write_bytes(bytes(128) + b"DICM" + bytes(range(255, 0, -1)) * 20)
     assert is_dicom(path)
     assert_refused(path, FilmError, "DICOM")
@@ -143,14 +141,7 @@ def test_read_refuses_pixels_of_no_film(save_film: Save, assert_refused: Check) 
 def test_read_refuses_files_of_absurd_size_before_reading(
     gradient: Gradient, save_film: Save, assert_refused: Check
 ) -> None:
-    path = save_film(gradient(), syntax=DeflatedExplicitVRLittleEndian)
-    whole = path.read_bytes()
-    start = 144 + struct.unpack_from("<I", whole, 140)[0]
-    packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    block = packer.compress(bytes(1 << 24)) + packer.flush(zlib.Z_FULL_FLUSH)
-    path.write_bytes(whole[:start] + block * (MAX_BYTES // (1 << 24) + 1))
-    assert path.stat().st_size < MAX_BYTES // 500
-    assert_refused(path, NotARadiograph, "deflated DICOM has more than")
+    path = save_film(gradient())
     os.truncate(path, MAX_BYTES + 1)  # a hole, no real bytes
     assert_refused(path, NotARadiograph, f"{MAX_BYTES + 1} bytes")
 

@@ -4,6 +4,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +34,24 @@ def test_read_picture_is_exact_where_nothing_is_lost(
     assert_reads(path, stored)
     film = read(path)
     assert (film.mm_per_px, film.spacing_tag, film.laterality) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits", "options"),
+    [
+        ("BMP", 8, {}),
+        ("GIF", 8, {}),
+        ("WEBP", 8, {"lossless": True}),
+        ("JPEG2000", 8, {}),
+        ("JPEG2000", 16, {}),
+    ],
+)
+def test_read_picture_reads_other_formats(
+    tmp_path: Path, gradient: Gradient, assert_reads: Check, kind: str, bits: int, options: Any
+) -> None:
+    path, stored = tmp_path / "film", gradient(bits)
+    Image.fromarray(stored).save(path, format=kind, **options)
+    assert_reads(path, stored)
 
 
 def test_read_picture_is_exact_for_big_endian_and_float_tiffs(
@@ -137,7 +156,7 @@ def test_read_picture_refuses_small_files_that_take_much_memory(
     Image.fromarray(np.zeros((40, 40), np.uint8)).convert("RGBA").save(tmp_path / "film.png")
     content = bytearray((tmp_path / "film.png").read_bytes())
     for side, message in [
-        (12_000, "the limit for this file is 768 MB"),
+        (12_000, "the limit for a file of its size is 768 MB"),
         (13_000, "more than the limit of 150 million"),
         (60_000, "more pixels than any film"),  # Pillow's own limit
     ]:

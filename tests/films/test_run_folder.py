@@ -14,8 +14,8 @@ def test_find_root_finds_the_working_folder_of_the_run(
     out.mkdir(parents=True)
     (tmp_path / "film.dcm").touch()
     monkeypatch.chdir(out)
-    assert find_root(out, "results/out", films) == (tmp_path, 1)
-    assert find_root(out, "results/out", films, Path("other")) == (Path("other"), 0)
-    assert find_root(out, str(out), films) == find_root(out, None, films) == (Path(), 0)
+    assert find_root(out, "results/out", films) == tmp_path
+    assert find_root(out, "results/out", films, Path("other")) == Path("other")
+    assert find_root(out, str(out), films) == find_root(out, None, films) == Path()
     monkeypatch.chdir(tmp_path)
-    assert find_root(out, "results/out", films) == (Path(), 1)
+    assert find_root(out, "results/out", films) == Path()

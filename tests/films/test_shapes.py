@@ -62,9 +62,6 @@ def test_write_points_and_read_shapes_are_inverse(tmp_path: Path) -> None:
     assert [shape.name for shape in unnamed] == ["point_1", "point_2"]
     with pytest.raises(TemplateError, match="2 points, but 3 --names"):
         read_shapes(path, "film.dcm", point_names=("a", "b", "c"))
-    path = saved(tmp_path / "a.pts", "version: 1\nn_points: 1\n{\n10 20\n}\n")
-    (shape,) = read_shapes(path, "a.dcm", mm_per_px=0.2, points_in_mm=True)
-    assert shape.values == pytest.approx((50.5, 100.5))
 
 
 def test_read_shapes_chooses_the_image_of_a_coco_file(
@@ -80,24 +77,7 @@ def test_read_shapes_chooses_the_image_of_a_coco_file(
     assert read_shapes(one, "film.dcm")
     assert caplog.text == ""
     assert read_shapes(one, "other.dcm")
-    assert "drawn on film.png, taken for other.dcm; check" in caplog.text
-
-
-@pytest.mark.parametrize(("project", "as_list"), [(True, False), (False, True)])
-def test_read_shapes_understands_via(tmp_path: Path, project: bool, as_list: bool) -> None:
-    rectangle = {"name": "rect", "x": 10, "y": 20, "width": 100, "height": 120}
-    regions: Any = [
-        {"shape_attributes": rectangle, "region_attributes": {"label": "fine"}},
-        {
-            "shape_attributes": {"name": "point", "cx": 3, "cy": 4},
-            "region_attributes": {"label": "a"},
-        },
-    ]
-    regions = regions if as_list else {str(k): region for k, region in enumerate(regions)}
-    images = {"film.png123": {"filename": "film.png", "size": 123, "regions": regions}}
-    content = {"_via_img_metadata": images, "_via_settings": {}} if project else images
-    found = read_shapes(saved(tmp_path / "via.json", content), "film.png")
-    assert found == [BOX, Shape("a", (3.0, 4.0))]
+    assert "names the film film.png, and other.dcm is used. Check" in caplog.text
 
 
 def test_read_shapes_understands_boxes_of_slicer_in_both_systems(tmp_path: Path) -> None:
@@ -136,15 +116,5 @@ def test_read_shapes_refuses_other_files_in_one_line(
         read_shapes(tmp_path / "gone.json", "film.png")
     with pytest.raises(TemplateError) as caught:
         read_shapes(path, "film.png")
-    assert str(caught.value).startswith(f"{path}: The file is not valid COCO, VIA")
+    assert str(caught.value).startswith(f"{path}: The file is not valid COCO, .mrk.json")
     assert "\n" not in str(caught.value)
-
-
-def test_write_points_leaves_a_file_that_is_up_to_date(tmp_path: Path) -> None:
-    path = tmp_path / "a.pts"
-    write_points(path, POINTS)
-    before = path.stat()
-    write_points(path, POINTS)
-    assert path.stat() == before
-    write_points(path, POINTS | {"plateau_b": (1.0, 2.0)})
-    assert path.stat().st_ino != before.st_ino

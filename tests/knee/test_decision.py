@@ -12,7 +12,7 @@ from detections import make_detection
 from kneematch.errors import SettingsError
 from kneematch.knee.decision import Area, Decision, apply_decisions, decide, move
 from kneematch.knee.detection import Detection
-from kneematch.knee.outlines import Outlines
+from kneematch.knee.measure import Outlines
 
 AREA = Area(400.25, 500.5, 200.0, 7.5)
 X = np.linspace(320.0, 480.0, 9)
@@ -38,12 +38,6 @@ FOUND = {side: found_in(side) for side in ("left", "right")}
 
 def corrected(**changes: Any) -> Decision:
     return replace(Decision("corrected", AREA, 0.3), **changes)
-
-
-@pytest.mark.parametrize("side", FOUND)
-def test_area_is_that_of_its_detection(side: str) -> None:
-    assert Area.from_detection(FOUND[side]) == AREA
-    np.testing.assert_allclose(AREA.to_film(150.0, side), FOUND[side].to_film)
 
 
 def test_decision_refuses_what_nobody_decides() -> None:
@@ -89,30 +83,6 @@ def test_move_takes_landmarks_along(found: Detection) -> None:
     turned = move(found, replace(AREA, rotation_deg=97.5))
     assert turned.landmarks["margin"] == pytest.approx((cx - (y - cy), cy + (x - cx)))
     assert math.isnan(turned.energy)
-
-
-def test_decide_moves_a_corrected_area() -> None:
-    knee = decide(FOUND["left"], corrected(area=replace(AREA, centre_x_px=300.0)))
-    assert (knee.decision, knee.needs_review, knee.reasons) == ("corrected", False, ())
-    assert (knee.centre[0], knee.loss, knee.method) == (300.0, 0.3, "review")
-    assert knee.expected_error_px is None
-    assert math.isnan(knee.energy)
-
-
-def test_decide_moves_a_corrected_landmark_alone() -> None:
-    found, moved = FOUND["left"], {"margin": (351.0, 512.5), "other": (1.0, 2.0)}
-    knee = decide(found, corrected(landmarks=moved))
-    assert knee.landmarks == {"margin": (351.0, 512.5)}
-    assert (knee.loss, knee.energy, knee.method) == (found.loss, found.energy, "review")
-    assert knee.expected_error_px is None
-
-
-@pytest.mark.parametrize(("side", "source"), [("L", "user"), ("", "")])
-def test_decide_corrects_the_side_alone(side: str, source: str) -> None:
-    found = FOUND["left"]
-    knee = decide(found, corrected(laterality=side, landmarks=dict(found.landmarks)))
-    assert (knee.laterality, knee.laterality_source) == (side, source)
-    assert (knee.loss, knee.energy, knee.method) == (found.loss, found.energy, "search")
 
 
 def test_decide_measures_drawn_outlines() -> None:

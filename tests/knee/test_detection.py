@@ -1,6 +1,7 @@
 """Detection: geometry from its matrix, and records that come back as they were."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from detections import make_detection
 from kneematch.errors import SettingsError
-from kneematch.knee.detection import Detection
+from kneematch.knee.detection import Detection, file_endings
 
 FOUND = make_detection(
     "left",
@@ -41,6 +42,33 @@ def test_detection_geometry_is_that_of_its_matrix(side: str, turn_deg: float) ->
     assert found.mirrored == (side == "left")
     bare = replace(found, mm_per_px=None)
     assert (bare.width_mm, bare.height_mm) == (None, None)
+
+
+def test_label_names_the_patients_side_only_where_it_is_known() -> None:
+    found = replace(FOUND, laterality="L")
+    assert found.label == "left knee"
+    assert replace(found, laterality="R").label == "right knee"
+    assert replace(found, laterality="").label == "knee on the image's left"
+
+
+@pytest.mark.parametrize(
+    ("known", "endings"),
+    [
+        ("RL", "R L"),
+        ("LR", "L R"),
+        (("R", ""), "R image-right"),
+        (("", ""), "image-left image-right"),
+        ("RR", "image-left image-right"),
+    ],
+)
+def test_file_endings_say_the_patients_side_only_where_it_is_known_and_distinct(
+    known: Sequence[str], endings: str
+) -> None:
+    knees = [
+        make_detection(side, laterality=laterality)
+        for side, laterality in zip(("left", "right"), known, strict=True)
+    ]
+    assert file_endings(knees) == dict(zip(("left", "right"), endings.split(), strict=True))
 
 
 def test_from_matrix_maps_the_templates_landmarks() -> None:

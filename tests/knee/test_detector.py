@@ -1,6 +1,7 @@
 """From films to detections in their own pixels."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -10,6 +11,7 @@ import pydicom
 import pytest
 import torch
 from PIL import Image
+from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 import kneematch.knee.knee_images as module
@@ -17,11 +19,17 @@ from kneematch.errors import FilmError, NoFrontalKnee, NotARadiograph, SettingsE
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
-from kneematch.knee.detector import Detector
+from kneematch.knee.detector import Detector, Method, choose_method
 from kneematch.knee.knee_images import Preparation, film_tensor
-from kneematch.knee.template import cut_template
+from kneematch.knee.template import cut_template, read_template
+from kneematch.models.model_file import Model, builtin_model, load_model
+from kneematch.options import NEURAL
 from kneematch.paper.energy import Problem, paper_problem
+from kneematch.paper.grid_search import grid_search
+from kneematch.paper.sliding_window import sliding_window
 from kneematch.paper.split import split
+from kneematch.search.exhaustive_search import exhaustive_search
+from kneematch.search.robust_energy import robust_problem
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
 from phantom_films import radiograph
@@ -248,7 +256,7 @@ def test_detector_halves_a_batch_that_does_not_fit_into_memory(
     short = replace(roomy, solver=short_of_memory, device="cpu:0", batch_size=5)
     found = short.detect([annotation.film] * 5)
     assert tried == [5, 2, 2, 1]
-    assert "5 films do not fit into the memory of cpu:0 together" in caplog.text
+    assert "5 films at once do not fit into the memory of cpu:0" in caplog.text
     expected = roomy.detect(annotation.film)
     for knees in found:
         assert [knee.centre for knee in knees] == [knee.centre for knee in expected]
@@ -281,7 +289,7 @@ def test_detector_finds_the_same_in_batches_of_any_size(built_in: Detector, tmp_
 def test_detector_does_not_blame_a_film_for_a_gpu(
     built_in: Detector, film: Radiograph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*arguments: object) -> NoReturn:
+    def broken(*arguments: object, **options: object) -> NoReturn:
         raise RuntimeError("CUDA error: unspecified launch failure")
 
     monkeypatch.setattr(module, "locate_knees", broken)
@@ -294,3 +302,62 @@ def test_repr_of_films_detectors_and_detections_has_no_arrays(
 ) -> None:
     for each in (film, built_in, built_in.detect(film)[0]):
         assert not any(word in repr(each) for word in ("array", "tensor", "\n"))
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return load_model(builtin_model())
+
+
+def choose(
+    name: str, template: Annotation | None, model: Model | None, *, paper: bool = False
+) -> Method:
+    return choose_method(name, template, model, paper=paper, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("search", exhaustive_search), ("grid", grid_search), ("sliding", sliding_window)],
+)
+def test_choose_method_returns_the_search_of_a_name(
+    annotation: Annotation, model: Model, name: str, function: Callable[..., Any]
+) -> None:
+    for given in (None, model):
+        chosen = choose(name, annotation, given)
+        assert (chosen.name, chosen.solver) == (name, function)
+        assert (chosen.check is None) == (given is None)
+
+
+@pytest.mark.parametrize(("paper", "name"), [(False, "locator"), (True, "neural+sharpen")])
+def test_choose_method_of_auto(model: Model, paper: bool, name: str) -> None:
+    chosen = choose("auto", None, model, paper=paper)
+    assert chosen.name == name
+    assert chosen.check is not None
+
+
+@pytest.mark.parametrize("paper", [False, True])
+def test_choose_method_refines_what_the_networks_see(
+    annotation: Annotation, model: Model, paper: bool
+) -> None:
+    source = read_template(annotation, located=False)
+    image = source.image[None, None]
+    raw, refined = (
+        choose(name, annotation, model, paper=paper) for name in ("neural", "neural+sharpen")
+    )
+    problem = (paper_problem if paper else robust_problem)(image, raw.template)
+    energies = [float(problem.energy(each.solver(problem))) for each in (raw, refined)]
+    assert energies[1] < energies[0] < 0.2
+
+
+def test_choose_method_searches_where_the_networks_see_no_knee(
+    annotation: Annotation, model: Model, tmp_path: Path
+) -> None:
+    clouds = gaussian_filter(np.random.default_rng(0).normal(size=SIZE), 8)
+    clouds = ((clouds - clouds.min()) / np.ptp(clouds)).astype(np.float32)
+    write_dicom(tmp_path / "clouds.dcm", clouds, mm_per_px=None, laterality="B")
+    elsewhere = replace(annotation, film=tmp_path / "clouds.dcm")
+    chosen = choose("auto", elsewhere, model)
+    assert (chosen.name, chosen.solver, chosen.check) == ("search", exhaustive_search, None)
+    for method in NEURAL:
+        with pytest.raises(TemplateError, match="network"):
+            choose(method, elsewhere, model)

@@ -19,10 +19,10 @@ from kneematch.knee.measuring import (
 )
 from kneematch.knee.quality import CUT, METAL
 from kneematch.models.outlines import OutlineNetwork
-from kneematch.training.outline_crops import true_outlines
 from kneephantoms.film_plan import plan_film
 from kneephantoms.rendering import Phantom, phantom
 from phantom_films import radiograph
+from phantom_outlines import true_outlines
 
 X = np.arange(100) + 0.5
 EVERYWHERE = (0.0, 100.0)
@@ -118,14 +118,6 @@ def test_measure_knees_does_not_depend_on_how_a_film_is_turned(made: Phantom) ->
     (one,), (other,) = measure_knees(film, [found]), measure_knees(over, [upside_down])
     for name in ("jsw_x250", "jsw_x750"):
         assert values(other)[name] == pytest.approx(values(one)[name], abs=0.05)
-
-
-def test_smooth_keeps_lines_and_curves_and_reduces_noise() -> None:
-    line, curve = 20 + 0.3 * X, 40 + 8 * np.sin(X / 15)
-    assert smooth(line, np.ones(100), between=EVERYWHERE) == pytest.approx(line)
-    noise = np.random.default_rng(0).normal(0, 0.5, 100)
-    smoothed = smooth(curve + noise, np.full(100, 0.5), between=EVERYWHERE)
-    assert np.std(smoothed - curve) < 0.6 * np.std(noise)
 
 
 def test_smooth_bridges_uncertain_columns_and_ignores_those_beyond_the_plateau() -> None:

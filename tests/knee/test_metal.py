@@ -76,7 +76,10 @@ def metal_by_scipy(view: Tensor) -> bool:
     part = -part if part[bones].mean() < part[:, beside].mean() else part
     low, high = np.percentile(part, metal.QUANTILES).astype(np.float32)
     grey = ((part - low) / (high - low)).clip(max=1.0)
-    fall = ndimage.maximum_filter(grey, metal.NEARBY) - ndimage.minimum_filter(grey, metal.NEARBY)
+    fall, farther = (
+        ndimage.maximum_filter(grey, side) - ndimage.minimum_filter(grey, side)
+        for side in (metal.NEARBY, metal.FARTHER)
+    )
     for level in np.array(metal.LEVELS, np.float32):
         bright = ndimage.grey_opening(grey, metal.THINNEST) > level
         labels, count = ndimage.label(bright)
@@ -84,9 +87,16 @@ def metal_by_scipy(view: Tensor) -> bool:
             core = ndimage.binary_erosion(region, border_value=1)
             if region.sum() < metal.SMALLEST * metal.PLATEAU**2 or not core.any():
                 continue
-            least = metal.SHARPNESS + metal.UNEVENNESS * grey[core].std()
-            sharp = fall[region & ~core] > least
-            if bones[region].mean() > metal.IN_BONES and sharp.mean() >= metal.SHARP_SHARE:
+            edge, uneven = region & ~core, grey[core].std()
+            sharp = (fall[edge] > metal.SHARPNESS + metal.UNEVENNESS * uneven).mean()
+            if (
+                region.sum() >= metal.LARGE * metal.PLATEAU**2
+                and edge.sum() < metal.ROUND * np.sqrt(region.sum())
+                and grey[core].mean() > metal.BRIGHTEST
+            ):
+                least = max(metal.LEAST_FALL, metal.EVENNESS * uneven)
+                sharp = max(sharp, (farther[edge] > least).mean())
+            if bones[region].mean() > metal.IN_BONES and sharp >= metal.SHARP_SHARE:
                 return True
     return False
 

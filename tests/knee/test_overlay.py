@@ -1,6 +1,5 @@
 """Pictures of detections: outlines where the areas are, labels that can be read."""
 
-import math
 from dataclasses import replace
 from functools import partial
 
@@ -13,9 +12,8 @@ from detections import make_detection
 from kneematch.films.pictures import LEFT_COLOUR, RIGHT_COLOUR, Colour
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
-from kneematch.knee.measure import JointMeasures
-from kneematch.knee.outlines import Outlines
-from kneematch.knee.overlay import LONGEST_PX, REVIEW_COLOUR, draw_detections, label_text
+from kneematch.knee.measure import JointMeasures, Outlines
+from kneematch.knee.overlay import LONGEST_PX, REVIEW_COLOUR, draw_detections
 
 
 def grey(height: int, width: int) -> Radiograph:
@@ -76,16 +74,15 @@ def changed(
     return box_of(np.abs(first - second).max(-1) > 40)
 
 
-def digits_of(found: Detection, *, thumbnail: bool = False) -> tuple[int, int, int, int]:
-    """Where the label's number stands."""
-    one, other = (replace(found, loss=loss) for loss in (0.11, 0.88))
-    return changed([one], [other], thumbnail=thumbnail)
+def words_of(found: Detection) -> tuple[int, int, int, int]:
+    """Where the label's words stand."""
+    return changed([replace(found, laterality="R")], [replace(found, laterality="L")])
 
 
 @pytest.mark.parametrize("y0", [-150, 120, 390])
 def test_draw_detections_keeps_labels_in_the_picture(y0: float) -> None:
-    x0, top, x1, bottom = digits_of(area("right", 450, y0, 200))  # reaches past the right edge
-    assert 8 <= bottom - top <= 14
+    x0, top, x1, bottom = words_of(area("right", 450, y0, 200))  # reaches past the right edge
+    assert 8 <= bottom - top <= 16
     assert 2 < top < bottom < 397
     assert 450 < x0 < x1 < 595
 
@@ -138,12 +135,6 @@ def test_draw_detections_outlines_the_bones_of_measured_knees() -> None:
     lines = (np.stack([x, np.full(9, y)], axis=1) for y in (200.0, 230.0))
     measured = replace(RIGHT, measures=JointMeasures.from_outlines(Outlines(*lines, "left")))
     assert changed([measured], [RIGHT]) == pytest.approx((380, 200, 500, 230), abs=4)
-
-
-def test_label_text_names_the_patients_side_only_where_it_is_known() -> None:
-    assert label_text(RIGHT) == "L   0.15"
-    assert label_text(replace(RIGHT, laterality="")) == "right half   0.15"
-    assert label_text(replace(RIGHT, loss=math.nan)) == "L"  # a corrected knee, template unknown
 
 
 def test_draw_detections_reduces_large_films() -> None:

@@ -10,7 +10,7 @@ import pytest
 from kneephantoms import SynthConfig, synthesize
 
 LAB = Path(__file__).parents[2] / "lab"
-COLUMNS = ("film", "side", "plateau_medial_x_px", "plateau_medial_y_px")
+COLUMNS = ("film", "image_side", "plateau_medial_x_px", "plateau_medial_y_px")
 COLUMNS += ("plateau_lateral_x_px", "plateau_lateral_y_px", "review", "reason")
 
 
@@ -81,8 +81,9 @@ def test_code_size_counts_lines_and_files() -> None:
     assert f"| files | {len(list(LAB.rglob('*.py')))} |" in printed
 
 
-def test_soak_fills_a_database() -> None:
-    assert "130 films, 260 knees" in checked("soak.py", "--database", "--films", "130")
+def test_soak_sends_films_to_a_node() -> None:
+    told = checked("soak.py", "--films", "8", "--distinct", "2", "--workers", "1")
+    assert "objects that arrived: 24, 0 of them twice" in told
 
 
 def test_paper_says_where_the_training_started(tmp_path: Path) -> None:

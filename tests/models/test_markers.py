@@ -6,7 +6,7 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from kneematch.models.markers import find_letters, marker_networks, read_markers
+from kneematch.models.markers import marker_networks, read_markers
 from kneephantoms import phantom
 
 
@@ -30,17 +30,17 @@ def networks_that_answer(spotter: list[float], reader: list[float]) -> torch.nn.
     return networks
 
 
-def test_find_letters_sees_none_where_a_network_is_not_sure() -> None:
+def test_read_markers_sees_none_where_a_network_is_not_sure() -> None:
     film = torch.rand(300, 200)
     sure, unsure, other = [0.0, 9.0, 0.0], [0.0, 0.5, 0.2], [9.0, 0.0, 0.0]
-    assert find_letters(networks_that_answer(sure, unsure), [film]) == [()]
-    assert find_letters(networks_that_answer(other, sure), [film]) == [()]
+    assert read_markers([film], networks_that_answer(sure, unsure)) == [()]
+    assert read_markers([film], networks_that_answer(other, sure)) == [()]
 
 
 @pytest.mark.parametrize("size", [(300, 200), (1, 1), (2, 900), (900, 2)])
-def test_find_letters_looks_at_films_of_any_size_up_to_their_edges(size: tuple[int, int]) -> None:
+def test_read_markers_looks_at_films_of_any_size_up_to_their_edges(size: tuple[int, int]) -> None:
     networks = networks_that_answer([0.0, 9.0, 0.0], [0.0, 0.0, 9.0])
-    (found,) = find_letters(networks, [torch.rand(size)])
+    (found,) = read_markers([torch.rand(size)], networks)
     assert {marker.letter for marker in found} == {"L"}
 
 

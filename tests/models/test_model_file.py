@@ -43,26 +43,17 @@ def model() -> Model:
 
 
 def test_load_model_returns_what_was_saved(model: Model, tmp_path: Path) -> None:
-    sizes = []
-    for compact in (True, False):
-        path = tmp_path / f"{compact}.safetensors"
-        save_model(path, model, compact=compact)
-        sizes.append(path.stat().st_size)
-        back, tolerance = load_model(path), 0.005 if compact else 0
-        assert (back.settings, back.ranges) == (model.settings, model.ranges)
-        for before, after in ((model.coarse, back.coarse), (model.fine, back.fine)):
-            assert sorted(before) == sorted(after)
-            for name, value in after.items():
-                assert value.dtype == before[name].dtype
-                largest = before[name].abs().max()
-                assert (value - before[name]).abs().max() <= tolerance * largest, name
-        for phase in ("coarse_template", "fine_template"):
-            one, other = getattr(model, phase), getattr(back, phase)
-            assert torch.allclose(one.image, other.image, rtol=0, atol=tolerance)
-            assert torch.allclose(one.local_contrast, other.local_contrast, rtol=0, atol=tolerance)
-            assert (one.red, one.green) == (other.red, other.green)
-            assert one.landmarks == other.landmarks
-    assert sizes[0] / sizes[1] == pytest.approx(0.27, abs=0.01)
+    save_model(tmp_path / "model.safetensors", model)
+    back = load_model(tmp_path / "model.safetensors")
+    assert (back.settings, back.ranges) == (model.settings, model.ranges)
+    for before, after in ((model.coarse, back.coarse), (model.fine, back.fine)):
+        assert sorted(before) == sorted(after)
+        assert all(torch.equal(value, before[name]) for name, value in after.items())
+    for phase in ("coarse_template", "fine_template"):
+        one, other = getattr(model, phase), getattr(back, phase)
+        assert torch.equal(one.image, other.image)
+        assert torch.equal(one.local_contrast, other.local_contrast)
+        assert (one.red, one.green, one.landmarks) == (other.red, other.green, other.landmarks)
 
 
 def test_save_model_leaves_nothing_on_failure(model: Model, tmp_path: Path) -> None:
@@ -99,8 +90,7 @@ def set_steps(tensors: dict, steps: torch.Tensor) -> None:
     ("change", "found"),
     [
         (lambda t, _: t[CONVOLUTION].view(-1)[7].fill_(torch.nan), f"{CONVOLUTION} holds NaN"),
-        (lambda t, _: set_steps(t, torch.ones(64, 1)), f"{CONVOLUTION} has steps that do not fit"),
-        (lambda t, _: t["fine_template.image"].zero_(), "the fine template shows a single grey"),
+        (lambda t, _: set_steps(t, torch.ones(64, 1)), f"{CONVOLUTION} has shape"),
         (lambda t, _: t.pop("coarse.backbone.bn1.bias"), "no 'coarse.backbone.bn1.bias'"),
         (
             lambda t, _: t.update({"fine.regress.2.bias": torch.zeros(7)}),
@@ -110,12 +100,7 @@ def set_steps(tensors: dict, steps: torch.Tensor) -> None:
             lambda _, about: about["templates"]["fine"].update(red=[0, 5, 4, 100_000]),
             r"window \[0, 5, 4, 100000\] leaves its template",
         ),
-        (
-            lambda _, about: about["templates"]["coarse"].update(landmarks={"a": [0.1, math.nan]}),
-            "landmark of the coarse template is not a point",
-        ),
         (lambda _, about: about["ranges"]["fine"].pop("layer2.0.bn1"), "no 'layer2.0.bn1'"),
-        (lambda _, about: about["ranges"]["coarse"].update(bn1=[0, math.nan]), "range of activ"),
     ],
 )
 def test_load_model_refuses_unusable_values(

@@ -20,7 +20,6 @@ from kneematch.models.two_stage import (
     crop_pose_from,
     jitter_pose,
     network_solver,
-    paper_solver,
     transfer_template,
 )
 from kneematch.paper.energy import Problem, Solution, paper_problem
@@ -82,7 +81,7 @@ def test_network_solver_starts_a_refinement_at_the_networks_pose(
     assert torch.allclose(found, solved(asked, start).theta, atol=1e-6)
 
 
-def test_paper_solver_refines_in_the_enlarged_patches(clouds: Callable, cut: Callable) -> None:
+def test_network_solver_refines_in_the_enlarged_patches(clouds: Callable, cut: Callable) -> None:
     template, _ = cut(clouds())
     asked = paper_problem(clouds(1, 2), template)
     networks = TwoStageNetworks(Fixed(COARSE_V), Fixed(FINE_V), COARSE, template.aspect)
@@ -93,7 +92,7 @@ def test_paper_solver_refines_in_the_enlarged_patches(clouds: Callable, cut: Cal
         assert torch.allclose(theta, inside, atol=1e-5)
         return solved(problem, theta)
 
-    found = paper_solver(networks, (66, 60), refine)(asked)
+    found = network_solver(networks, refine, (66, 60))(asked)
     wanted = solved(asked, networks.poses(asked.images)).theta
     assert torch.allclose(found, wanted, atol=1e-5)  # a rotation in the patch is one in the image
 

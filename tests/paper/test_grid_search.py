@@ -10,7 +10,7 @@ from kneematch.paper.energy import Problem, paper_problem
 from kneematch.paper.grid_search import grid_search, grid_starts
 from kneematch.paper.sharpening import sharpen
 from kneematch.sampling import resize
-from kneematch.search.gauss_newton import resize_template
+from kneematch.search.robust_energy import resize_template
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from kneematch.paper.energy import paper_problem
 from kneematch.paper.pose import pose_from_vector
-from kneematch.paper.sharpening import RATE, STEPS, sharpen
-from kneematch.search import settings
+from kneematch.paper.sharpening import sharpen
 
 
 class Wavy:
@@ -62,9 +61,3 @@ def test_sharpen_is_finite_on_black_images(clouds: Callable, cut: Callable) -> N
     found = sharpen(question, starts(2, 2), steps=3)
     assert bool(found.energy.isfinite().all())
     assert bool(found.theta.isfinite().all())
-
-
-def test_settings_have_the_defaults_of_the_room() -> None:
-    from kneematch.paper import grid_search
-
-    assert settings.DEFAULT_SETTINGS == (STEPS, RATE, grid_search.N_SCALES, grid_search.STRIDE)

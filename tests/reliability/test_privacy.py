@@ -60,7 +60,7 @@ def test_outputs_hold_no_text_of_a_header(folder: Path, run: Run) -> None:
         film.read_bytes().replace(b"MONOCHROME2", SECRET.encode())
     )
     options = ("--template", "template.json", "--method", "search", "--device", "cpu")
-    options += ("--crops", "--overlays", "--export", "coco", "--sheet", "out/sheet.png")
+    options += ("--crops", "--overlays", "--export", "coco")
     done = run("detect", ".", "-o", "out", *options)
     assert done.returncode == 1, done.stderr
     failures = (folder / "out" / "failures.csv").read_text()

@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 
 from kneematch.errors import SettingsError
-from kneematch.films.pictures import save_picture
 from kneematch.knee.decision import Area, Decision
-from kneematch.knee.outlines import Outlines
+from kneematch.knee.measure import Outlines
 from kneematch.run import visit
 from kneematch.run.apply import apply_review, run_config
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.decisions import AREA_COLUMNS
+from kneematch.run.film_record import SET_ASIDE
 from kneematch.run.pipeline import detect_folder
-from kneematch.training.outline_training import OutlineConfig, read_corrected, tune_outlines
+from kneematch.training.outline_training import read_corrected, tune_outlines
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 from tables import read_table
@@ -62,17 +61,6 @@ def test_run_config_takes_the_settings_that_it_knows(tmp_path: Path) -> None:
             run_config(run)
 
 
-def test_run_config_draws_no_sheet_over_a_file_of_the_user(tmp_path: Path) -> None:
-    ours, theirs, film = (tmp_path / name for name in ("ours.png", "theirs.png", "film.dcm"))
-    save_picture(Image.new("L", (9, 9)), ours)
-    Image.new("L", (9, 9)).save(theirs)
-    film.write_bytes(b"a film")
-    with Run(tmp_path, create=True) as run:
-        for path, kept in ((ours, ours), (theirs, None), (film, None)):
-            run.store(config={"sheet": str(path)})
-            assert run_config(run).sheet == kept
-
-
 def test_apply_review_visits_only_films_whose_decisions_changed(
     films: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,11 +68,13 @@ def test_apply_review_visits_only_films_whose_decisions_changed(
     detect_folder(films, out, replace(CONFIG, limit=3, crops=True))
     rows = read_table(out / "detections.csv")
     read, paths = visit.read_isolated, []
-    monkeypatch.setattr(visit, "read_isolated", lambda path: paths.append(path) or read(path))
+    monkeypatch.setattr(
+        visit, "read_isolated", lambda path, cpu_s: paths.append(path) or read(path, cpu_s)
+    )
     apply_review(out, workers=0)
     assert paths == []
     decide(out, "left", Decision("rejected", area_of(rows[2])), film=2)
-    assert apply_review(out, workers=0).counts.rejected == 1
+    assert apply_review(out, workers=0).rejected == 1
     assert paths == [rows[2]["film"]]
     after = read_table(out / "detections.csv")
     assert [row["decision"] for row in after] == ["", "", "rejected", "", "", ""]
@@ -114,7 +104,7 @@ def test_apply_review_killed_in_between_is_done_again(
         apply_review(out, workers=0)
     monkeypatch.undo()
     apply_review(out, workers=0)
-    assert [path.name for path in (out / "crops").iterdir()] == ["phantom-00000-right.png"]
+    assert [path.name for path in (out / "crops").iterdir()] == ["phantom-00000-L.png"]
     assert read_table(out / "detections.csv")[0]["decision"] == "rejected"
 
 
@@ -147,12 +137,12 @@ def test_apply_review_measures_corrected_knees_again(measured: Path) -> None:
     decide(out, "left", Decision("corrected", moved))
     torch.set_num_threads(2)
     try:
-        assert apply_review(out, workers=0).problems == ()
+        assert apply_review(out, workers=0).missing_reasons == ()
         assert torch.get_num_threads() == 2  # as before
     finally:
         torch.set_num_threads(1)
     decide(out, "right", Decision("corrected", replace(area_of(right), centre_x_px=4.0)))
-    assert apply_review(out, workers=0).problems == ()
+    assert apply_review(out, workers=0).missing_reasons == ()
     for row in read_table(out / "detections.csv"):
         assert [row[name] for name in ("expected_error_px", "energy", "loss")] == [""] * 3
         assert (row["review"], row["reason"]) == ("", "")
@@ -165,7 +155,7 @@ def test_apply_review_measures_corrected_knees_again(measured: Path) -> None:
     Path(left["film"]).unlink()
     decide(out, "left", Decision("corrected", replace(moved, rotation_deg=0.5)))
     for _ in range(2):  # it is tried again
-        problems = apply_review(out, workers=0).problems
+        problems = apply_review(out, workers=0).missing_reasons
         assert any("not measured" in problem for problem in problems)
     assert read_table(out / "measurements.csv")[0]["jsw_x250_pct"] == ""
 
@@ -193,7 +183,7 @@ def test_apply_review_writes_outlines_that_were_drawn_and_training_finds_them(
     drawn = found.redrawn(found.femur - [0, 0.02 * found.width_px], found.tibia)
     decide(out, "left", Decision("corrected", area_of(left), float(left["loss"]), outlines=drawn))
     for _ in range(2):
-        assert apply_review(out, workers=0).problems == ()
+        assert apply_review(out, workers=0).missing_reasons == ()
     knees = json.loads((out / "outlines.json").read_text())["knees"]
     assert [knee.get("corrected") for knee in knees] == [True, None]
     assert knees[0]["femur"] == drawn.to_dict()["femur"]
@@ -207,8 +197,7 @@ def test_apply_review_writes_outlines_that_were_drawn_and_training_finds_them(
     assert read_table(out / "detections.csv") == [left | {"decision": "corrected"}, right]
     (knee,) = read_corrected(out)
     assert knee.outlines.to_dict() == drawn.to_dict()
-    config = OutlineConfig(steps=1, batch=2, phantoms=2, device="cpu")
-    assert tune_outlines([knee], tmp_path / "own.safetensors", config) == 1
+    assert tune_outlines([knee], tmp_path / "own.safetensors", steps=1, device="cpu") == 1
 
 
 def test_apply_review_keeps_added_knees_in_another_working_folder_and_without_their_film(
@@ -222,11 +211,11 @@ def test_apply_review_keeps_added_knees_in_another_working_folder_and_without_th
     other = tmp_path / "elsewhere"
     other.mkdir()
     monkeypatch.chdir(other)
-    assert apply_review(out, workers=0).problems == ()
+    assert apply_review(out, workers=0).missing_reasons == ()
     (row,) = read_table(out / "detections.csv")
     assert (row["film"], row["decision"]) == (film, "corrected")
     assert row["mm_per_px"]
-    assert (out / "crops" / "phantom-00000-left.png").exists()
+    assert (out / "crops" / "phantom-00000-image-left.png").exists()
     (tmp_path / film).unlink()
     apply_review(out, workers=0)
     assert read_table(out / "detections.csv") == [row]
@@ -242,5 +231,54 @@ def test_apply_review_says_how_many_decisions_are_ignored(
     apply_review(out, workers=0)
     assert "ignored" not in caplog.text
     decide(out, "right", Decision("rejected", area_of(left)))
-    assert apply_review(out, workers=0).counts.rejected == 0
+    assert apply_review(out, workers=0).rejected == 0
     assert "1 of the decisions" in caplog.text
+
+
+def corrected(row: dict[str, str]) -> Decision:
+    """Return the correction of a knee by 20 pixels."""
+    area = area_of(row)
+    return Decision("corrected", replace(area, centre_x_px=area.centre_x_px + 20))
+
+
+def is_set_aside(out: Path) -> bool:
+    """Return whether a correction of the first knee is gone, and the knee is to be reviewed."""
+    knee, other = read_table(out / "detections.csv")
+    assert SET_ASIDE not in other["reason"]
+    return knee["decision"] == "" and SET_ASIDE in knee["reason"]
+
+
+def test_apply_review_sets_corrections_of_a_replaced_film_aside(tmp_path: Path) -> None:
+    synthesize(tmp_path / "films", SynthConfig(2, size=(320, 400), workers=0))
+    other, film = sorted((tmp_path / "films").glob("*.dcm"))
+    out = tmp_path / "out"
+    config = replace(CONFIG, method="search", template=str(tmp_path / "films" / "template.json"))
+    detect_folder(film, out, replace(config, crops=True))
+    decide(out, "left", corrected(read_table(out / "detections.csv")[0]))
+    shutil.copy(other, film)
+    result = apply_review(out, workers=0)
+    assert (result.corrected, result.missing) == (0, 1)
+    assert "The film has changed." in result.missing_reasons[0]
+    assert is_set_aside(out)
+    assert detect_folder(film, out, replace(config, crops=True)).changed == 1
+    first = read_table(out / "detections.csv")[0]
+    decide(out, "left", corrected(first))  # of the new film
+    assert apply_review(out, workers=0).corrected == 1
+    assert read_table(out / "review.csv")[1]["decision"] == "undone"
+
+
+def test_detect_folder_sets_corrections_of_a_replaced_film_aside(tmp_path: Path) -> None:
+    synthesize(tmp_path / "films", SynthConfig(2, size=(320, 400), workers=0))
+    other, film = sorted((tmp_path / "films").glob("*.dcm"))
+    out = tmp_path / "out"
+    config = replace(CONFIG, method="search", template=str(tmp_path / "films" / "template.json"))
+    detect_folder(film, out, config)
+    decide(out, "left", corrected(read_table(out / "detections.csv")[0]))
+    apply_review(out, workers=0)
+    shutil.copy(other, film)
+    result = detect_folder(film, out, config)
+    assert (result.changed, result.corrected) == (1, 0)
+    assert "Not corrected, since the film has changed" in result.missing_reasons[0]
+    assert is_set_aside(out)
+    assert detect_folder(film, out, config).missing == 0
+    assert is_set_aside(out)

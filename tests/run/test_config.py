@@ -2,14 +2,12 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kneematch.errors import SettingsError
-from kneematch.run.config import CROP_PRESETS, DetectConfig, config_from_json
-from kneematch.search.settings import PaperSettings
+from kneematch.run.config import DetectConfig, config_from_json
 
 
 @pytest.mark.parametrize(
@@ -21,13 +19,12 @@ from kneematch.search.settings import PaperSettings
         ({"workers": -1}, "--workers"),
         ({"engine": "slurm"}, "--engine"),
         ({"export": ("coco", "pdf")}, "--export"),
-        ({"resume": True, "force": True}, "--force"),
         ({"crop_mm": 100.0}, "--crops"),
         ({"mirror": True}, "--crops"),
-        ({"crop_preset": "140mm-224px"}, "--crops"),
-        ({"crops": True, "crop_preset": "huge"}, "--crop-preset"),
-        ({"crops": True, "crop_preset": "140mm-224px", "crop_mm": 9.0}, "--crop-preset"),
         ({"ray_address": "auto"}, "--engine ray"),
+        ({"mm_per_px": 0.0}, "--mm-per-px"),
+        ({"side_from_name": "_([RL]"}, "--side-from-name"),
+        ({"side_from_name": "_[RL]_"}, "group"),
     ],
 )
 def test_detect_config_refuses_contradictions(wrong: dict[str, Any], message: str) -> None:
@@ -55,17 +52,6 @@ def test_detect_config_hashes_every_file_that_rows_depend_on(template: str) -> N
 
 
 def test_config_from_json_restores_every_setting() -> None:
-    paper = PaperSettings(adam_steps=7, adam_rate=0.1)
-    config = DetectConfig(
-        template="\udcff.json", sheet=Path("a.png"), export=("coco", "pts"), paper_settings=paper
-    )
+    config = DetectConfig(template="\udcff.json", export=("coco", "pts"), paper=True)
     text = json.dumps(asdict(config) | {"unknown": 1}, default=str)
     assert config_from_json(json.loads(text)) == config
-
-
-def test_crop_size_of_a_preset_is_what_its_name_says() -> None:
-    for preset in CROP_PRESETS:
-        size = DetectConfig(crops=True, crop_preset=preset).crop_size()
-        assert size.mm is not None
-        assert size.spacing_mm is not None
-        assert preset == f"{size.mm:g}mm-{size.mm / size.spacing_mm:.0f}px"

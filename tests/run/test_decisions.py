@@ -7,7 +7,7 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.knee.decision import Area, Decision
-from kneematch.knee.outlines import Outlines
+from kneematch.knee.measure import Outlines
 from kneematch.run.decisions import COLUMNS, Entry, read_decisions, write_decisions
 
 AREA = Area(400.25, 500.5, 200.0, 7.5)

@@ -6,10 +6,6 @@ from pathlib import Path
 from kneematch.run.film_names import film_names
 
 
-def test_film_names_are_those_of_the_files() -> None:
-    assert film_names(["x/a.dcm", "/y/b.PNG", "c"], set()) == ["a", "b", "c"]
-
-
 def test_film_names_take_as_many_folders_as_tell_films_apart() -> None:
     folders = [f"{patient}/{date}" for patient in (9000296, 9000798) for date in (2004, 2005)]
     films = [f"/oai/{folder}/001" for folder in folders]

@@ -8,7 +8,8 @@ import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from kneematch.films.files import TEMPORARY
 from kneematch.run.outputs.tables import TABLES
 
 RESULTS = [*TABLES, "failures.csv"]
-COUNT = 24  # more films than are searched at once, three times over
+COUNT = 12  # more films than two workers begin, three times over
 EMPTY_BYTES = 8192  # of a database without thumbnails
 # Run at the start of every Python process: it dies on opening a certain file.
 DEADLY = """
@@ -28,8 +29,6 @@ def hook(event, args):
         os.kill(os.getpid(), signal.SIGSEGV)
 sys.addaudithook(hook)
 """
-
-
 # Ctrl-C as soon as a process imports torch: the main one, or the one that workers are forked from.
 STOP_IN_IMPORT = """
 import os, signal, sys
@@ -39,6 +38,21 @@ def hook(event, args):
         for _ in range(3):
             os.killpg(0, signal.SIGINT)
 sent = []
+sys.addaudithook(hook)
+"""
+# A worker's first film takes longer than a commit waits for films, so it is saved; before its
+# second film a worker waits until there is a file, so a run cannot end on a fast machine either.
+GATE = """
+import multiprocessing, os, sys, time
+def hook(event, args):
+    if event == "open" and "films/" in str(args[0]) and multiprocessing.parent_process():
+        first = not opened
+        opened.add(str(args[0]))
+        if first:
+            time.sleep(1.2)
+        while len(opened) > 1 and not os.path.exists(os.environ["GATE"]):
+            time.sleep(0.02)
+opened = set()
 sys.addaudithook(hook)
 """
 
@@ -110,27 +124,43 @@ def visited(out: Path) -> dict[bytes, bytes]:
         return dict(run.execute(query))
 
 
-def stopped(archive: Path, number: signal.Signals, out: str, *options: str) -> tuple[int, str]:
-    """Start the program, send it and its children a signal once it has entered a new batch."""
+@contextmanager
+def begun(archive: Path, out: str) -> Iterator["subprocess.Popen[str]"]:
+    """A run that has saved films, or is about to, and cannot end before the block does."""
+    hooks = archive / f"gate of {out}"
+    hooks.mkdir(exist_ok=True)
+    (hooks / "sitecustomize.py").write_text(GATE)
+    gate = hooks / "open"
+    gate.unlink(missing_ok=True)
     before = max(saved_bytes(archive / out), EMPTY_BYTES)
     process = subprocess.Popen(
-        command(out, "--workers", "2", *options),
+        command(out, "--workers", "2"),
         cwd=archive,
-        env=environment(),
-        stderr=subprocess.PIPE,
+        env=environment(PYTHONPATH=with_hooks(hooks), GATE=str(gate)),
         stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
     )
-    while saved_bytes(archive / out) <= before:
-        assert process.poll() is None
-        time.sleep(0.01)
-    if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # as a terminal does
-    else:
-        process.send_signal(number)
+    try:
+        while saved_bytes(archive / out) <= before:
+            assert process.poll() is None
+            time.sleep(0.01)
+        yield process
+    finally:
+        gate.touch()
+
+
+def stopped(archive: Path, number: signal.Signals, out: str) -> tuple[int, str]:
+    """Start the program, and send it and its children a signal once it saves films."""
+    with begun(archive, out) as process:
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal does
+        else:
+            process.send_signal(number)
     _, said = process.communicate(timeout=120)
     assert all_gone(process.pid)
-    return process.returncode, said.decode()
+    return process.returncode, said
 
 
 def all_gone(group: int) -> bool:
@@ -150,22 +180,24 @@ def test_detect_stopped_thrice_ends_with_the_same_bytes(archive: Path, undisturb
     assert code == -signal.SIGKILL
     done = [visited(out)]
     for number in (signal.SIGINT, signal.SIGTERM):
-        code, said = stopped(archive, number, "stopped", "--resume")
+        code, said = stopped(archive, number, "stopped")
         assert code == 130
-        before, stop = said.splitlines()
-        assert " done before, " in before
-        assert "stopped" in stop
+        *before, stop = said.splitlines()
+        # A kill in the middle of the first commit leaves no film.
+        assert [" done before, " in line for line in before] == [True] * bool(done[-1])
+        assert "Stopped" in stop
         assert "the same command" in stop
         done.append(visited(out))
     assert not (out / "detections.csv").exists()
-    last = run(archive, command("stopped", "--workers", "1", "--resume"))
+    last = run(archive, command("stopped", "--workers", "1"))
     assert last.returncode == 1
     found = f"{2 * (COUNT - 1)} knees in {COUNT - 1} films"
     assert last.stdout.startswith(f"stopped/detections.csv: {found}")
     assert ", 1 failed (failures.csv)\n" in last.stdout
     done.append(visited(out))
     for before, after in pairwise(done):
-        assert before.items() < after.items()  # nothing lost
+        assert before.items() <= after.items()  # nothing lost
+    assert 0 < len(done[1]) < len(done[2]) < COUNT
     assert done[-1] == visited(undisturbed)
     for name in RESULTS:
         assert (out / name).read_bytes() == (undisturbed / name).read_bytes()
@@ -176,7 +208,7 @@ def test_detect_stopped_in_an_import_says_so_in_one_line(archive: Path) -> None:
     hooks.mkdir()
     (hooks / "sitecustomize.py").write_text(STOP_IN_IMPORT)
     done = run(archive, command("early", "--workers", "2"), PYTHONPATH=with_hooks(hooks))
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "kneematch: stopped\n")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "kneematch: Stopped.\n")
 
 
 def test_detect_with_workers_reports_a_bad_model_in_one_line(archive: Path) -> None:
@@ -208,7 +240,7 @@ def test_detect_loses_only_the_film_that_kills_its_worker(archive: Path) -> None
     assert ", 1 failed (failures.csv)\n" in done.stdout
 
 
-@pytest.mark.parametrize(("kilobytes", "file"), [(1, "run.sqlite"), (80, "crops/0-left.png")])
+@pytest.mark.parametrize(("kilobytes", "file"), [(1, "run.sqlite"), (80, "crops/0-R.png")])
 def test_detect_on_a_full_disk_says_what_is_safe_in_one_line(
     archive: Path, kilobytes: int, file: str
 ) -> None:
@@ -228,10 +260,8 @@ def test_detect_on_a_full_disk_says_what_is_safe_in_one_line(
 
 
 def test_detect_removes_what_a_killed_run_left(archive: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        process.wait()
     out = archive / "leftovers"
-    names = f"{TEMPORARY}{process.pid}-a.csv", f"crops/{TEMPORARY}{process.pid}-b.png"
+    names = f"{TEMPORARY}a.csv", f"crops/{TEMPORARY}b.png"
     left = [out / name for name in names]
     (out / "crops").mkdir(parents=True)
     for path in left:
@@ -243,13 +273,10 @@ def test_detect_removes_what_a_killed_run_left(archive: Path) -> None:
 
 def test_detect_with_force_waits_for_no_run_and_stops_none(archive: Path) -> None:
     """A second command with --force, while the first is searching, changes nothing."""
-    arguments = command("both", "--workers", "1")
-    with subprocess.Popen(arguments, cwd=archive, env=environment(), stdout=subprocess.PIPE) as one:
-        while saved_bytes(archive / "both") <= EMPTY_BYTES:
-            assert one.poll() is None
-            time.sleep(0.02)
-        two = run(archive, [*arguments, "--force"])
+    with begun(archive, "both") as one:
+        two = run(archive, command("both", "--workers", "1", "--force"))
         assert two.returncode == 2
         assert "Another process is working on both" in two.stderr
-        assert one.wait() == 1  # one film is broken
+    one.communicate(timeout=120)
+    assert one.returncode == 1  # one film is broken
     assert len(visited(archive / "both")) == COUNT

@@ -17,7 +17,7 @@ from kneematch.films.annotation import load_annotation, save_annotation
 from kneematch.films.read import read
 from kneematch.knee.detector import Detector
 from kneematch.models.model_file import builtin_model
-from kneematch.run import visit
+from kneematch.run import pipeline, visit
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.outputs.tables import TABLES
@@ -53,13 +53,30 @@ def written(folder: Path) -> set[str]:
     return set(content(folder))
 
 
+def test_detect_folder_reads_a_film_once(
+    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[str] = []
+    read = visit.read_isolated
+
+    def counted(path: str, *limits: float) -> Any:
+        reads.append(path)
+        return read(path, *limits)
+
+    monkeypatch.setattr(visit, "read_isolated", counted)
+    config = replace(CONFIG, overlays=True, crops=True, measure=True, export=("dicom",))
+    for _ in range(2):
+        detect_folder(named[0], out, config)
+    assert reads == named[:1]
+
+
 def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
     """Let the search of any other film fail the test."""
     read = visit.read_isolated
 
-    def checked(path: str) -> Any:
-        assert path in films
-        return read(path)
+    def checked(path: str, cpu_s: float) -> Any:
+        assert path in films or not Path(path).exists()
+        return read(path, cpu_s)
 
     monkeypatch.setattr(visit, "read_isolated", checked)
 
@@ -67,29 +84,43 @@ def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
 def test_detect_folder_writes_everything_that_is_requested(
     named: list[str], out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sheet = out.with_suffix(".png")
-    config = replace(
-        CONFIG, overlays=True, crops=True, crop_px=50, export=("coco", "dicom"), sheet=sheet
-    )
-    result = detect_folder(named, out, config)
+    exports = ("coco", "dicom", "markups", "pts")
+    config = replace(CONFIG, overlays=True, crops=True, crop_px=50, export=exports)
+    before = os.umask(0)
+    try:
+        result = detect_folder(named, out, config)
+    finally:
+        os.umask(before)
+    for path in (out, *out.rglob("*")):  # all is for the owner only
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
     assert (result.films, result.knees, result.failed) == (3, 6, 1)
     assert named[1] in result.reasons[0]
     assert result.missing == 0  # the PNG is no DICOM to export, which is no failure
     assert "Exported 2 of 3 films; the other 1 are not DICOM." in caplog.text
-    sides, objects = ("left", "right"), ("report", "state", "picture")
+    sides, objects = ("R", "L"), ("report", "state", "picture")
     assert written(out) == {
         *TABLES,
         *("failures.csv", "run.json", "report.html", "coco.json", "crops.csv", "artifacts.csv"),
         *("run.sqlite", "thumbnails.sqlite"),
-        *(f"overlays/{name}.png" for name in ("a", "b", "a-2")),
+        *(f"overlays/{name}.jpg" for name in ("a", "b", "a-2")),
         *(f"crops/{name}-{side}.png" for name in ("a", "b", "a-2") for side in sides),
         *(f"dicom-objects/{name}-{kind}.dcm" for name in "ab" for kind in objects),
+        *(
+            f"landmarks/{name}-{side}.{kind}"
+            for name in ("a", "b", "a-2")
+            for side in sides
+            for kind in ("mrk.json", "pts")
+        ),
     }
-    assert read_table(out / "crops.csv")[-1]["file"] == "a-2-right.png"
-    with Image.open(out / "crops" / "a-2-left.png") as crop:
+    rows = {
+        row["file"]: (row["film"], row["image_side"]) for row in read_table(out / "artifacts.csv")
+    }
+    assert set(rows) == {name for name in written(out) if "/" in name}
+    assert rows["overlays/a-2.jpg"] == (named[3], "")
+    assert rows["landmarks/b-L.mrk.json"] == (named[2], "right")
+    assert read_table(out / "crops.csv")[-1]["file"] == "a-2-L.png"
+    with Image.open(out / "crops" / "a-2-R.png") as crop:
         assert (crop.size, crop.mode) == ((50, 50), "I;16")  # it has no spacing
-    with Image.open(sheet) as drawn:
-        assert drawn.width > 3 * 400
     run = json.loads((out / "run.json").read_text())
     review = sum(row["review"] == "yes" for row in read_table(out / "detections.csv"))
     counts = {"films": 3, "knees": 6, "no_knee": 0, "failed": 1, "review": review}
@@ -145,13 +176,13 @@ def test_detect_folder_lists_a_film_without_a_knee(named: list[str], out: Path) 
         rows = list(csv.reader(file))
     assert rows[0] == ["film", "status", "reason"]
     assert rows[1] == [named[0], "no_knee", "no frontal knee found"]
-    assert rows[2][:2] == [named[1], "failed"]
+    assert rows[2][:2] == [named[1], "unreadable"]
     assert json.loads((out / "run.json").read_text())["counts"]["no_knee"] == 1
     page = (out / "report.html").read_text()
     assert "without a knee" in page
     assert "no frontal knee found" in page
-    again = detect_folder(named, out, replace(config, resume=True))
-    assert again == result  # the film is not searched again
+    again = detect_folder(named, out, config)
+    assert again == replace(result, tried_again=1)  # the missing one
 
 
 def test_detect_folder_resumes_only_what_is_missing(
@@ -162,13 +193,13 @@ def test_detect_folder_resumes_only_what_is_missing(
         Detector, "detect_radiographs", None
     )  # so that nothing can be searched again
     pictures = out / "overlays"
-    (pictures / "b.png").unlink()
-    os.utime(pictures / "a.png", ns=(2 * 10**18, 2 * 10**18))
-    again = replace(CONFIG, overlays=True, crops=True, resume=True)
-    assert detect_folder(named, out, again) == first
-    assert (pictures / "b.png").exists()
-    assert (pictures / "a.png").stat().st_mtime == 2 * 10**9  # untouched
-    assert (out / "crops" / "a-left.png").exists()
+    (pictures / "b.jpg").unlink()
+    os.utime(pictures / "a.jpg", ns=(2 * 10**18, 2 * 10**18))
+    again = replace(CONFIG, overlays=True, crops=True)
+    assert detect_folder(named, out, again) == replace(first, tried_again=1)
+    assert (pictures / "b.jpg").exists()
+    assert (pictures / "a.jpg").stat().st_mtime == 2 * 10**9  # untouched
+    assert (out / "crops" / "a-R.png").exists()
 
 
 def test_detect_folder_does_the_new_films_of_an_archive_only(
@@ -193,8 +224,8 @@ def test_detect_folder_does_the_new_films_of_an_archive_only(
     archive = [*new, named[3], os.path.relpath(named[0]), named[1]]
     with caplog.at_level("INFO", logger="kneematch"):
         result = detect_folder(archive, out, config)
-    counts = "5 films: 3 done before, 2 new, 1 gone (kept in the table, marked), 1 changed"
-    assert counts in caplog.messages
+    counts = "5 films: 2 done before, 2 new, 1 gone (kept in the table, marked), 1 changed"
+    assert f"{counts}, 1 tried again" in caplog.messages
     assert (result.films, result.failed, result.gone, result.changed) == (5, 1, 1, 1)
     after = read_table(out / "detections.csv")
     order = [*named[:1], *named[2:], *new]
@@ -203,29 +234,16 @@ def test_detect_folder_does_the_new_films_of_an_archive_only(
     assert after[0] != before[0]  # another picture
     assert [row | {"status": "ok"} for row in after[2:6]] == before[2:6]
     crops = content(out / "crops")
-    names = [f"{name}-{side}.png" for name in ("a", "b", "a-2") for side in ("left", "right")]
+    names = [f"{name}-{side}.png" for name in ("a", "b", "a-2") for side in "RL"]
     assert [name for name in names if crops[name] == kept[name]] == names[2:]
-    assert {"c_a-left.png", "d_a-left.png"} < set(crops)
+    assert {"c_a-R.png", "d_a-R.png"} < set(crops)
     monkeypatch.undo()
     shutil.copy(films / "phantom-00001.dcm", named[2])  # is back, with a new date
-    assert detect_folder(named, out, replace(config, hash_films=True)).gone == 0
+    assert detect_folder(named, out, config).gone == 0
     fresh = out.with_name("fresh")
     detect_folder([*named, *new], fresh, config)
     for name in ("detections.csv", "failures.csv"):
         assert (out / name).read_bytes() == (fresh / name).read_bytes()
-
-
-def test_detect_folder_recognises_films_by_their_content_when_asked_to(
-    named: list[str], out: Path, films: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = replace(CONFIG, hash_films=True)
-    detect_folder(named, out, config)
-    date = Path(named[2]).stat()
-    os.utime(named[0])  # the same content with another date
-    shutil.copy(films / "phantom-00005.dcm", named[2])
-    os.utime(named[2], ns=(date.st_atime_ns, date.st_mtime_ns))
-    only_films(monkeypatch, named[2])
-    assert detect_folder(named, out, config).changed == 1
 
 
 def test_detect_folder_makes_artifacts_again_when_their_settings_change(
@@ -240,11 +258,11 @@ def test_detect_folder_makes_artifacts_again_when_their_settings_change(
     detect_folder(named, out, replace(config, crop_mm=100.0))
     second = content(out)
     changed = {name for name in second if first[name] != second[name]}
-    assert {f"crops/{name}-{side}.png" for name in "ab" for side in ("left", "right")} <= changed
+    assert {f"crops/{name}-{side}.png" for name in "ab" for side in "RL"} <= changed
     assert not any(name.startswith("overlays") for name in changed)
     detect_folder(named, out, config)
     third = content(out)
-    for name in ("crops.csv", "crops/a-left.png", "overlays/a.png"):
+    for name in ("crops.csv", "crops/a-R.png", "overlays/a.jpg"):
         assert third[name] == first[name]
 
 
@@ -279,21 +297,10 @@ def test_detect_folder_with_force_removes_what_the_earlier_run_made(
     detect_folder(named[:1], out, replace(CONFIG, crops=True, force=True))
     files = written(out)
     assert {name for name in files if "/" in name} == {
-        *("crops/a-left.png", "crops/a-right.png", "crops/mine.png")
+        *("crops/a-R.png", "crops/a-L.png", "crops/mine.png")
     }
     assert "coco.json" not in files
     assert all(path.stat().st_mtime < 3 * 10**9 for path in (out / "crops").glob("a-*"))
-
-
-def test_detect_folder_refuses_a_folder_that_a_run_is_writing_to(
-    named: list[str], out: Path
-) -> None:
-    detect_folder(named, out, CONFIG)
-    before = content(out)
-    for config in (CONFIG, replace(CONFIG, force=True), replace(CONFIG, resume=True)):
-        with Run(out), pytest.raises(SettingsError, match="Another process is working on"):
-            detect_folder(named, out, config)
-    assert content(out) == before
 
 
 def test_detect_folder_takes_the_longest_file_names(films: Path, out: Path) -> None:
@@ -305,19 +312,6 @@ def test_detect_folder_takes_the_longest_file_names(films: Path, out: Path) -> N
     assert (result.films, result.missing) == (2, 0)
     assert len(content(out / "crops")) == 4
     assert detect_folder(named, out, config) == result
-
-
-def test_detect_folder_maps_every_artifact_to_its_film_and_knee(
-    named: list[str], out: Path
-) -> None:
-    exports = ("coco", "dicom", "markups", "pts")
-    detect_folder(named, out, replace(CONFIG, overlays=True, crops=True, export=exports))
-    rows = {row["file"]: (row["film"], row["side"]) for row in read_table(out / "artifacts.csv")}
-    assert set(rows) == {name for name in written(out) if "/" in name}
-    assert rows["overlays/a-2.png"] == (named[3], "")
-    assert rows["crops/a-left.png"] == (named[0], "left")
-    assert rows["landmarks/b-right.mrk.json"] == (named[2], "right")
-    assert rows["dicom-objects/b-report.dcm"] == (named[2], "")
 
 
 def test_detect_folder_creates_nothing_without_a_film(out: Path) -> None:
@@ -340,17 +334,6 @@ def test_detect_folder_refuses_an_archive_that_is_not_there_any_more(
     assert content(out) == before
 
 
-def test_detect_folder_writes_for_the_owner_only(named: list[str], out: Path) -> None:
-    before = os.umask(0)
-    try:
-        exports = ("coco", "dicom", "markups", "pts")
-        detect_folder(named, out, replace(CONFIG, overlays=True, crops=True, export=exports))
-    finally:
-        os.umask(before)
-    for path in (out, *out.rglob("*")):
-        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
-
-
 def test_detect_folder_touches_no_file_that_is_not_its_own(named: list[str], out: Path) -> None:
     for name in ("overlays/mine.png", "dicom/film.dcm", "notes.txt"):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
@@ -366,10 +349,10 @@ def test_detect_folder_goes_on_when_a_film_is_gone_before_it_is_drawn(
 ) -> None:
     detect_folder(named, out, CONFIG)
     Path(named[0]).unlink()
-    result = detect_folder(named, out, replace(CONFIG, overlays=True, resume=True))
+    result = detect_folder(named, out, replace(CONFIG, overlays=True))
     assert (result.films, result.missing) == (3, 1)
     assert named[0] in result.missing_reasons[0]
-    assert {path.name for path in (out / "overlays").iterdir()} == {"b.png", "a-2.png"}
+    assert {path.name for path in (out / "overlays").iterdir()} == {"b.jpg", "a-2.jpg"}
 
 
 def test_detect_folder_writes_the_same_bytes_with_workers(named: list[str], out: Path) -> None:
@@ -381,13 +364,6 @@ def test_detect_folder_writes_the_same_bytes_with_workers(named: list[str], out:
     for name in sorted(written(out)):
         if name not in ("run.json", "report.html", "run.sqlite", "thumbnails.sqlite"):
             assert (elsewhere / name).read_bytes() == (out / name).read_bytes()
-
-
-def test_detect_folder_takes_paths_of_a_template_and_a_model(
-    named: list[str], template: str, out: Path
-) -> None:
-    config = replace(CONFIG, template=Path(template), model=builtin_model(), workers=1)
-    assert detect_folder(named[:1], out, config).knees == 2
 
 
 @pytest.mark.parametrize("change", ["template", "paper", "method", "model", "knees"])
@@ -407,14 +383,14 @@ def test_detect_folder_refuses_to_continue_with_other_settings(
         "model": {"model": str(_other_model(tmp_path))},
         "knees": {"knees": "1"},
     }
-    with pytest.raises(SettingsError, match=f"--{change} was .* and is"):
+    with pytest.raises(SettingsError, match=f"{change} was .* and is"):
         detect_folder(named, out, replace(config, **changed[change]))
     assert content(out) == before
 
 
 def _other_model(folder: Path) -> Path:
     """A model with the built-in one's networks, in a file of other bytes."""
-    from kneematch.models.model_file import builtin_model, load_model, save_model
+    from kneematch.models.model_file import load_model, save_model
 
     model = load_model(builtin_model())
     save_model(folder / "other.safetensors", replace(model, settings={"note": "another file"}))
@@ -438,10 +414,14 @@ def test_detect_folder_checks_the_size_of_crops_before_films_are_searched(
     assert not out.exists()
 
 
-def test_detect_result_lists_no_more_reasons_than_a_terminal_shows(out: Path) -> None:
-    films = [str(out.parent / f"empty-{k}.dcm") for k in range(25)]
-    for film in films:
-        Path(film).touch()
-    result = detect_folder(films, out, CONFIG)
-    assert result.failed == 25
-    assert len(result.reasons) == 10
+def test_detect_folder_leaves_few_films_and_a_run_of_the_cpu_to_the_cpu(
+    named: list[str], out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    config = DetectConfig(device="auto", workers=0)
+    assert pipeline._choose_device(5, out, config) == "cpu"
+    assert pipeline._choose_device(10**6, out, config) == "cuda"
+    assert pipeline._choose_device(5, out, replace(config, device="cuda")) == "cuda"
+    detect_folder(named, out, config)  # on the CPU, since there are few films
+    assert pipeline._choose_device(10**6, out, config) == "cpu"

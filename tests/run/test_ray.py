@@ -95,7 +95,7 @@ def test_cluster_survives_a_killed_worker_and_a_killed_driver(
     with Run(out) as before:
         done = before.count("status != ''")
     assert 0 < done < COUNT, "all was done before the driver was killed"
-    resumed = run(films, out, *options, "--resume")
+    resumed = run(films, out, *options)
     _, complaints = resumed.communicate(timeout=PATIENCE_S)
     assert resumed.returncode == 0, complaints
     assert f"{done} done before" in complaints

@@ -64,14 +64,3 @@ def test_anchor_costs_the_mean_squared_distance_of_the_corners() -> None:
     told = stay(Quadratic(*zeros), there.reshape(1, 2, 4))
     assert torch.allclose(told.gradient[0], torch.autograd.functional.jacobian(cost, there))
     assert torch.allclose(told.matrix[0], torch.autograd.functional.hessian(cost, there))
-
-
-def test_refine_anchored_is_finite_on_black_halves(clouds: Callable, cut: Callable) -> None:
-    template, _ = cut(clouds())
-    halves = clouds(2, 2)
-    halves[0] = 0
-    found = refine_anchored(
-        robust_problem(halves, template), torch.tensor([0.4, 0.1, 0.1, 0.1]).expand(2, 2, 4)
-    )
-    assert bool(found.energy.isfinite().all())
-    assert bool(found.theta.isfinite().all())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kneematch.paper.energy import MakeProblem, Problem, paper_problem
-from kneematch.search.exhaustive_search import bank_minima, exhaustive_search
+from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.search.robust_energy import robust_problem
 
 SEEDS = (9, 19, 42)  # the last is a negative
@@ -60,13 +60,3 @@ def test_exhaustive_search_is_finite_on_black_halves(knees: Callable) -> None:
     halves[1, 0] = 0
     found = exhaustive_search(robust_problem(halves, knees(TEMPLATE, HEIGHT).template))
     assert bool(found.isfinite().all())
-
-
-def test_bank_minima_are_distinct_poses_inside(knees: Callable) -> None:
-    question = phantoms(knees, SEEDS[:1], energy=paper_problem)
-    theta = bank_minima(question, 10)[0, 0]  # (10, 4)
-    assert theta.shape == (10, 4)
-    apart = (theta[:, None] - theta[None])[..., :3].abs().amax(-1)
-    assert (apart + torch.eye(10)).min() > 0.01
-    assert bool((theta[:, 0] > 0.14).all())
-    assert bool((theta[:, 0] < 0.97).all())

@@ -17,12 +17,10 @@ from kneematch.paper.pose import pose_from_vector, pose_matrix
 from kneematch.sampling import sample
 from kneematch.search.gauss_newton import (
     Level,
-    Quadratic,
     clamp_pose,
     descend,
     linearize,
     pyramid,
-    step,
 )
 from kneematch.search.robust_energy import robust_problem
 
@@ -76,19 +74,6 @@ def test_descend_returns_to_the_truth(knees: Callable, energy: MakeProblem, seed
     assert (question.energy(theta) - at_truth).max() < 2e-3
 
 
-def test_step_without_damping_solves_a_quadratic() -> None:
-    generator = torch.Generator().manual_seed(0)
-    root = torch.randn(3, 8, 8, generator=generator, dtype=torch.float64)
-    matrix = root @ root.mT + torch.eye(8)
-    wanted = torch.randn(3, 8, generator=generator, dtype=torch.float64)
-    gradient = -(matrix @ wanted[..., None])[..., 0]
-    model = Quadratic(torch.zeros(3), gradient, matrix)
-    found = step(model, torch.zeros(3, dtype=torch.float64))
-    assert torch.allclose(found, wanted.reshape(3, 2, 4), atol=1e-4)
-    damped = step(model, torch.full((3,), 1e3, dtype=torch.float64))
-    assert damped.norm() < 0.01 * found.norm()
-
-
 def soft_energy(problem: Problem, theta: Tensor, softness: float) -> Tensor:
     """The energy with a soft maximum, by autograd's means alone."""
     total = symmetry_penalty(theta)
@@ -126,22 +111,6 @@ def test_linearize_has_the_value_and_nearly_the_gradient_of_the_soft_energy(
     # The rim counts for less in larger patches; here they are 50 pixels wide.
     assert ((found - wanted).norm(dim=1) / wanted.norm(dim=1)).max() < 0.25
     assert torch.cosine_similarity(found, wanted, dim=1).min() > 0.97
-
-
-def test_linearize_matrix_is_the_second_derivative_at_a_perfect_match(
-    clouds: Callable, cut: Callable
-) -> None:
-    half = clouds().double()
-    template, theta = cut(half)
-    asked = paper_problem(half.expand(1, 1, 192, 120), template)
-    theta = theta.expand(1, 1, 4)
-    matrix = linearize(asked, theta, 10.0).matrix[0]  # so soft that it is the windows' mean
-    # A step of two pixels is as long as the central difference of the patch.
-    steps = torch.diag(torch.tensor([0.01, 0.01, 0.01, 0.02], dtype=torch.float64))
-    for change in steps:
-        up, at, down = (soft_energy(asked, theta + sign * change, 10.0) for sign in (1, 0, -1))
-        bend = float(up - 2 * at + down)
-        assert float(change @ matrix @ change) == pytest.approx(bend, rel=0.2)
 
 
 def test_clamp_pose_changes_only_poses_outside_the_range() -> None:

@@ -13,7 +13,7 @@ from kneematch.knee.knee_images import film_tensor
 from kneematch.knee.template import cut_from_view
 from kneematch.paper.split import split
 from kneematch.sampling import View, resize
-from kneematch.training.dataset import FilmsInMemory
+from kneematch.training.dataset import Films, to_levels
 from kneematch.training.recipes import TemplatePair
 from kneephantoms import phantom
 from phantom_films import radiograph
@@ -41,7 +41,7 @@ class SmallNetwork(nn.Module):
 class Phantoms:
     """Small films, and the templates annotated on the right knee of the first."""
 
-    films: FilmsInMemory  # (5, 2, 160, 100)
+    films: Films  # (5, 2, 160, 100)
     templates: TemplatePair
     truth: Tensor  # (5, 2, 4), the poses of the fine box on every knee
     half: Tensor  # (160, 100), the half that was annotated
@@ -64,7 +64,8 @@ def phantoms() -> Phantoms:
         halves.append(small)
     templates = TemplatePair(coarse, fine, coarse_pose.float(), fine_pose.float())
     truth = torch.stack(poses).reshape(len(SEEDS), 2, 4).float()
-    return Phantoms(FilmsInMemory(torch.stack(halves)), templates, truth, halves[0][1])
+    films = Films(to_levels(torch.stack(halves)), torch.arange(len(SEEDS)))
+    return Phantoms(films, templates, truth, halves[0][1])
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,110 +12,20 @@ import pytest
 import torch
 
 from kneematch.errors import SettingsError
-from kneematch.knee.measure import MEDIAL, minimum_width
-from kneematch.knee.outlines import Outlines
+from kneematch.knee.measure import Outlines, widths_at
 from kneematch.models.outlines import OutlineNetwork, load_network, save_network
 from kneematch.run.database import Run
-from kneematch.training.outline_crops import JOINT, render_maps, sample_crops
 from kneematch.training.outline_training import (
-    OutlineConfig,
-    maps_of_knees,
-    outline_loss,
+    DrawnKnee,
     outlines_of_mask,
     read_corrected,
     read_masks,
-    train_outlines,
+    sample_crop,
     tune_outlines,
 )
 from kneephantoms.files import write_png16
 
-
-def write_phantom_masks(folder: Path, count: int) -> None:
-    maps = render_maps(range(count), JOINT)
-    rows = torch.arange(JOINT.size)[:, None] + 0.5
-    for knee in range(count):
-        left, right = maps.margins[knee, :, 0]
-        columns = torch.arange(JOINT.size) + 0.5
-        inside = (columns > left) & (columns < right)
-        mask = (rows > maps.femur[knee]) & (rows < maps.tibia[knee]) & inside
-        grey = maps.pixels[knee].float()
-        write_png16(folder / f"{knee}.png", (grey / grey.max()).numpy())
-        write_png16(folder / f"{knee}-mask.png", mask.float().numpy())
-
-
-def test_maps_of_knees_centre_the_plateau(tmp_path: Path) -> None:
-    write_phantom_masks(tmp_path, 2)
-    crops = list(read_masks(tmp_path))
-    maps = maps_of_knees(crops)
-    widths = (maps.margins[:, 1] - maps.margins[:, 0]).norm(dim=-1)
-    assert torch.allclose(widths, torch.full((2,), float(JOINT.px)), atol=0.5)
-    middle = maps.margins.mean(1)
-    assert torch.allclose(middle, torch.full((2, 2), JOINT.size / 2), atol=0.5)
-    for crop, gap in zip(crops, (maps.tibia - maps.femur)[:, JOINT.size // 3], strict=True):
-        outlines = crop.outlines
-        x = outlines.tibia[0, 0] + (JOINT.size / 3 - (JOINT.size - JOINT.px) / 2) / JOINT.px * (
-            outlines.width_px
-        )
-        drawn = [np.interp(x, *line.T) for line in (outlines.tibia, outlines.femur)]
-        assert abs(gap - (drawn[0] - drawn[1]) * JOINT.px / outlines.width_px) < 2
-
-
-def test_maps_of_knees_turn_films_upright(tmp_path: Path) -> None:
-    write_phantom_masks(tmp_path, 1)
-    (knee,) = read_masks(tmp_path)
-    upright = maps_of_knees([knee])
-    for _ in range(3):
-        height = knee.pixels.shape[0]
-        lines = (
-            np.stack([height - line[:, 1], line[:, 0]], axis=1)  # a quarter turn clockwise
-            for line in (knee.outlines.femur, knee.outlines.tibia)
-        )
-        knee = replace(
-            knee,
-            pixels=np.rot90(knee.pixels, -1),
-            outlines=Outlines(*lines, knee.outlines.medial),
-        )
-        turned = maps_of_knees([knee])
-        for name in ("pixels", "femur", "tibia", "margins"):
-            expected = getattr(upright, name)
-            torch.testing.assert_close(getattr(turned, name), expected, atol=2e-3, rtol=0)
-
-
-def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) -> None:
-    write_phantom_masks(tmp_path, 2)
-    start, out = tmp_path / "start.safetensors", tmp_path / "tuned.safetensors"
-    torch.manual_seed(0)
-    save_network(start, OutlineNetwork((4, 4, 4, 4, 4)), {"trained_on": "nothing"})
-    config = OutlineConfig(steps=4, batch=2, phantoms=2, start=start, device="cpu")
-    shown: list[str] = []
-
-    @contextmanager
-    def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[str], None]]:
-        assert (title, total, done) == ("tuning", 4, 0)
-        yield shown.append
-
-    assert tune_outlines(read_masks(tmp_path), out, config, progress=progress) == 2
-    assert len(shown) == config.steps
-    assert all(text.startswith("loss ") for text in shown)
-    assert b"phantoms and 2 drawn knees" in out.read_bytes()
-    with pytest.raises(SettingsError, match="--force"):
-        tune_outlines(read_masks(tmp_path), out, config)
-    with pytest.raises(SettingsError, match=r"0\.png"):
-        tune_outlines(read_masks(tmp_path), tmp_path / "0.png", config, force=True)
-    before, after = load_network(start), load_network(out)
-    assert not torch.equal(before.head.weight, after.head.weight)
-
-
-def test_train_outlines_lowers_the_loss() -> None:
-    torch.manual_seed(0)
-    network, maps = OutlineNetwork((4, 4, 4, 4, 4)), render_maps(range(3), JOINT)
-    generator = torch.Generator().manual_seed(1)
-    batch = sample_crops(maps, torch.arange(3), generator)
-    before = outline_loss(network, batch).item()
-    config = OutlineConfig(steps=5, batch=2, rate=1e-2, frozen_from=0.6)
-    train_outlines(network, [maps], config)
-    assert not network.training
-    assert outline_loss(network, batch).item() < before
+STEPS = 6
 
 
 def wedge() -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
@@ -124,9 +34,71 @@ def wedge() -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     return (x >= 10) & (x < 110) & (y >= 40 - (x - 10) / 10) & (y < 50)
 
 
+def drawn_wedge(angle_deg: float = 0.0) -> DrawnKnee:
+    """A dark wedge between bright bones, drawn exactly, on a film that is turned."""
+    cos, sin = np.cos(np.radians(angle_deg)), np.sin(np.radians(angle_deg))
+    y, x = np.mgrid[:300, :300] + 0.5 - 150
+    across, down = cos * x + sin * y, cos * y - sin * x
+    gap = (np.abs(across) < 60) & (down > -14 - across / 12) & (down < 0)
+    lines = np.array([[(-60, -9), (60, -19)], [(-60, 0), (60, 0)]], float)
+    femur, tibia = lines @ np.array([[cos, sin], [-sin, cos]]) + 150
+    pixels = np.where(gap, 0.2, 0.7).astype(np.float32)
+    return DrawnKnee(Path("film.png"), pixels, Outlines(femur, tibia, "left"))
+
+
+@pytest.mark.parametrize("angle_deg", [0, 90, -170])
+def test_sample_crop_has_borders_where_the_picture_changes(angle_deg: float) -> None:
+    """However the film is turned, the knee is upright, and in a crop of its own each time."""
+    random, seen = np.random.default_rng(0), set()
+    for _ in range(8):
+        crop, borders, ends = sample_crop(drawn_wedge(angle_deg), random)
+        known = np.flatnonzero(np.isfinite(borders).all(0))
+        shown = ends[:, 0].clip(0, crop.shape[1])
+        assert shown == pytest.approx([known[0], known[-1] + 1], abs=1)
+        femur, tibia = borders[:, known[5:-5]]
+        for line, inside in ((femur, 4), (tibia, -4)):
+            bone, space = (
+                crop[(line + shift).astype(int), known[5:-5]].mean() for shift in (-inside, inside)
+            )
+            assert bone > space + 0.1
+        narrow_left = bool((tibia - femur)[0] < (tibia - femur)[-1])
+        seen.add((narrow_left, round(float(ends[0, 0]))))
+    assert len(seen) > 5
+    assert len({narrow_left for narrow_left, _ in seen}) == 2  # some are mirrored
+
+
+def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) -> None:
+    for name in ("0", "1"):
+        write_png16(tmp_path / f"{name}.png", 1 - wedge().astype(np.float32))
+        write_png16(tmp_path / f"{name}-mask.png", wedge().astype(np.float32))
+    start, out = tmp_path / "start.safetensors", tmp_path / "tuned.safetensors"
+    torch.manual_seed(0)
+    save_network(start, OutlineNetwork((4, 4, 4, 4, 4)), {"trained_on": "nothing"})
+    tune = partial(tune_outlines, steps=STEPS, start=start, device="cpu")
+    shown: list[str] = []
+
+    @contextmanager
+    def progress(title: str, total: int, done: int = 0) -> Iterator[Callable[[str], None]]:
+        assert (title, total, done) == ("tuning", STEPS, 0)
+        yield shown.append
+
+    assert tune(read_masks(tmp_path), out, progress=progress) == 2
+    assert len(shown) == STEPS
+    losses = [float(text.removeprefix("loss ")) for text in shown]
+    assert losses[-1] < losses[0]
+    assert b"phantoms and 2 drawn knees" in out.read_bytes()
+    with pytest.raises(SettingsError, match="--force"):
+        tune(read_masks(tmp_path), out)
+    with pytest.raises(SettingsError, match=r"0\.png"):
+        tune(read_masks(tmp_path), tmp_path / "0.png", force=True)
+    before, after = load_network(start), load_network(out)
+    assert not torch.equal(before.head.weight, after.head.weight)
+
+
 def test_outlines_of_mask_are_its_borders_bridged_where_columns_are_empty() -> None:
     mask = wedge()
-    assert minimum_width(outlines_of_mask(mask), MEDIAL) == pytest.approx(11, abs=0.6)
+    widths = widths_at(outlines_of_mask(mask), np.linspace(0.1, 0.3))
+    assert widths.min() == pytest.approx(11, abs=0.6)
     mask[:, 40:50] = False
     assert outlines_of_mask(mask).width_px == 100
     with pytest.raises(ValueError, match="fewer than 16 columns"):

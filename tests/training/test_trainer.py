@@ -1,7 +1,7 @@
 """Tests of train(), end to end on small phantoms."""
 
-import errno
 import logging
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,23 +10,38 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from kneematch import TrainConfig
 from kneematch.errors import SettingsError
-from kneematch.models.model_file import builtin_model, load_model
+from kneematch.films.annotation import Annotation, annotate
+from kneematch.knee.knee_images import film_tensor
+from kneematch.models.model_file import builtin_model, load_model, save_model
+from kneematch.paper.network import PoseNetwork
+from kneematch.paper.split import split
 from kneematch.progress import Advance
-from kneematch.training.trainer import TrainResult, checkpoint_path, train, training_settings
+from kneematch.training.trainer import (
+    IMAGENET_URL,
+    TrainResult,
+    checkpoint_path,
+    compare_with_built_in,
+    initial_networks,
+    train,
+    training_settings,
+)
+from kneephantoms import phantom
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
+from kneephantoms.files import write_dicom
+from phantom_films import radiograph
 
 FILMS = 2
+FILM_SIZE = (480, 600)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two phantoms, a template, and the cache of prepared films."""
+    """Two phantoms and a template."""
     path = tmp_path_factory.mktemp("trainer")
     synthesize(path, SynthConfig(FILMS, size=(480, 480), workers=0))
     return path
@@ -34,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def config(folder: Path) -> TrainConfig:
-    return TrainConfig(epochs=1, device="cpu", workers=0, cache=folder / "cache", seed=3)
+    return TrainConfig(epochs=1, device="cpu", workers=0, seed=3)
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +93,9 @@ def test_train_writes_a_model_and_files_beside_it(folder: Path, trained: TrainRe
         ["coarse", "0", "1", losses[0]],
         ["fine", "0", "1", losses[1]],
     ]
-    with Image.open(folder / "a.preview.png") as preview:
-        assert preview.size == (4 * 250, 400)  # both halves of two films
-    beside = {"safetensors", "metrics.csv", "preview.png"}
-    assert {path.name for path in folder.glob("a.*")} == {f"a.{name}" for name in beside}
+    assert {path.name for path in folder.glob("a.*")} == {"a.safetensors", "a.metrics.csv"}
+    lines = (folder / "a.metrics.csv").read_text().splitlines()
+    assert lines[0] == "phase,round,epoch,loss,seconds"
 
 
 def test_train_changes_both_networks_and_stores_what_they_depend_on(
@@ -97,7 +111,7 @@ def test_train_changes_both_networks_and_stores_what_they_depend_on(
     assert expected == {name: after.settings[name] for name in expected}
     assert after.settings["count"] == FILMS
     other = training_settings(replace(config, seed=4, epochs=2), folder / "template.json")
-    assert {name for name in other if other[name] != expected[name]} == {"seed", "recipe"}
+    assert {name for name in other if other[name] != expected[name]} == {"seed", "epochs"}
 
 
 def test_train_continues_from_a_checkpoint_to_the_same_weights(
@@ -109,9 +123,16 @@ def test_train_continues_from_a_checkpoint_to_the_same_weights(
         train(folder / "*.dcm", template, out, config, progress=interrupted)
     assert not out.exists()
     assert len(rows(folder / "b.metrics.csv")) == 1
-    with pytest.raises(SettingsError, match=r"an interrupted training already; .*--resume"):
+    with pytest.raises(SettingsError, match=r"an interrupted training already. .*--resume"):
         train(folder / "*.dcm", template, out, config)
     rest, again = Recorder(), replace(config, resume=True)
+    whole = checkpoint_path(out).read_bytes()
+    other = torch.load(checkpoint_path(out), weights_only=True)
+    other["states"]["coarse"]["network"].popitem()
+    torch.save(other, checkpoint_path(out))
+    with pytest.raises(SettingsError, match=r"b\.checkpoint\.pt is damaged\. Start over"):
+        train(folder / "*.dcm", template, out, again)
+    checkpoint_path(out).write_bytes(whole)
     result = train(str(folder / "*.dcm"), template, out, again, progress=rest)
     assert rest.opened == [("preparing films", FILMS, 0), ("training", 2, 1)]
     assert [note.split()[0] for note in interrupted.notes + rest.notes] == ["coarse", "fine"]
@@ -136,16 +157,71 @@ def test_train_logs_films_that_cannot_be_used(
     assert "gone.dcm: No such file" in caplog.text
 
 
-def test_train_resumed_has_the_metrics_of_an_epoch_whose_writing_failed(
-    folder: Path, config: TrainConfig, trained: TrainResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full_disk(*arguments: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_initial_networks_are_those_of_a_model() -> None:
+    built_in = load_model(builtin_model())
+    for start in ("synthetic", str(builtin_model())):
+        networks, model = initial_networks(start)
+        for network, weights in zip(networks, (built_in.coarse, built_in.fine), strict=True):
+            assert all(
+                torch.equal(each, weights[name]) for name, each in network.state_dict().items()
+            )
+        assert model is not None
+    with pytest.raises(SettingsError, match="No such file: nonsense"):
+        initial_networks("nonsense")
 
-    films, out = sorted(folder.glob("*.dcm")), folder / "full.safetensors"
-    with monkeypatch.context() as patched:
-        patched.setattr("kneematch.training.trainer.write_metrics", full_disk)
-        with pytest.raises(SettingsError, match="No space left"):
-            train(films, folder / "template.json", out, config)
-    train(films, folder / "template.json", out, replace(config, resume=True))
-    assert rows(folder / "full.metrics.csv") == rows(folder / "a.metrics.csv")
+
+def test_initial_networks_have_the_backbones_of_imagenet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    file = tmp_path / "hub" / "checkpoints" / IMAGENET_URL.rsplit("/", 1)[1]
+    file.parent.mkdir(parents=True)
+    torch.manual_seed(1)
+    weights = PoseNetwork().backbone.state_dict()
+    kept = {name: each for name, each in weights.items() if not name.endswith("tracked")}
+    torch.save({**kept, "fc.weight": torch.ones(1000, 512)}, file)  # as torchvision's old file
+    (coarse, fine), model = initial_networks("imagenet", seed=2)
+    assert model is None
+    for network in (coarse, fine):
+        found = network.backbone.state_dict()
+        assert all(torch.equal(found[name], each) for name, each in kept.items())
+    again, _ = initial_networks("imagenet", seed=2)
+    assert torch.equal(again[1].regress[0].weight, fine.regress[0].weight)
+    assert not torch.equal(coarse.regress[0].weight, fine.regress[0].weight)
+    torch.save({"other.weight": torch.ones(1)}, file)
+    with pytest.raises(SettingsError, match=r"not available .* put it into .*checkpoints\.$"):
+        initial_networks("imagenet")
+    file.write_bytes(b"no weights")
+    with pytest.raises(SettingsError, match=r"not available .* put it into .*checkpoints\.$"):
+        initial_networks("imagenet")
+
+
+def drawn_on(folder: Path, seed: int) -> Annotation:
+    made = phantom(seed, size=FILM_SIZE)
+    path = folder / "film.dcm"
+    write_dicom(path, made.pixels, mm_per_px=None, laterality="B", bits=16)
+    knee = made.knees[1]
+    return annotate(path, knee.side, knee.plateau_left, knee.plateau_right)
+
+
+def test_compare_with_built_in_tells_an_untrained_model_from_a_good_one(tmp_path: Path) -> None:
+    drawn = drawn_on(tmp_path, 22)
+    films = [radiograph(phantom(seed, size=FILM_SIZE)) for seed in (1, 2, 5, 22)]
+    halves = torch.stack([split(film_tensor(film)).pixels for film in films])
+    good = load_model(builtin_model())
+    torch.manual_seed(0)
+    bad = replace(good, coarse=PoseNetwork().state_dict(), fine=PoseNetwork().state_dict())
+    save_model(tmp_path / "bad.safetensors", bad)
+    loss, *_ = compare_with_built_in(tmp_path / "bad.safetensors", drawn, halves)
+    assert loss.startswith("mean loss ")
+    trained, built_in = re.findall(r"0\.\d+", loss)
+    assert float(trained) > 2 * float(built_in)
+    assert compare_with_built_in(builtin_model(), drawn, halves) == []
+
+
+def test_compare_with_built_in_says_nothing_where_it_sees_no_knee(tmp_path: Path) -> None:
+    drawn = drawn_on(tmp_path, 22)
+    noise = torch.rand(FILM_SIZE, generator=torch.Generator().manual_seed(0)).numpy()
+    write_dicom(drawn.film, noise, mm_per_px=None, laterality="B", bits=16)
+    halves = split(film_tensor(radiograph(phantom(1, size=FILM_SIZE)))).pixels[None]
+    assert compare_with_built_in(builtin_model(), drawn, halves) == []

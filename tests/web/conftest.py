@@ -19,8 +19,7 @@ from kneematch.films.read import read
 from kneematch.knee.quality import ATYPICAL, DISAGREE
 from kneematch.run.database import Run
 from kneematch.web.annotate import SplitFilm, detected_annotation
-from kneematch.web.review import review_app
-from kneematch.web.review_session import ReviewSession
+from kneematch.web.review import ReviewSession, review_app
 from kneematch.web.server import Credentials, make_server, open_port
 from kneephantoms import phantom
 from kneephantoms.files import write_dicom
@@ -73,7 +72,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             page.set_default_timeout(TIMEOUT_MS)
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.on("console", lambda each: errors.extend([each.text] * (each.type == "error")))
-            page.goto(credentials.url)
+            page.goto(credentials.new_url())
             return page
 
         yield open_url

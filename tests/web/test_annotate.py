@@ -262,7 +262,7 @@ def test_annotate_app_moves_all_boxes_together_and_mirrors_them(page: Page, temp
     save(page, replace=True)
     assert load_annotation(template) == before
     page.locator("#mirror").click()
-    expect(page.locator("#status")).to_contain_text("Valid: right half")
+    expect(page.locator("#status")).to_contain_text("Valid: knee on the image’s right")
     save(page, replace=True)
     after = load_annotation(template)
     assert (before.side, after.side) == ("left", "right")

@@ -14,9 +14,8 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
 from kneematch.web.annotate import annotate_app
-from kneematch.web.review import review_app
-from kneematch.web.review_session import ReviewSession
-from kneematch.web.server import Credentials
+from kneematch.web.review import ReviewSession, review_app
+from kneematch.web.server import COOKIE, Credentials
 
 # Requests for each operation and kind; more take longer and may find more.
 EXAMPLES = int(os.environ.get("KNEEMATCH_API_EXAMPLES", "8"))
@@ -45,9 +44,9 @@ def probe(operation: Any, mode: GenerationMode, credentials: Credentials) -> set
     @given(case=operation.as_strategy(generation_mode=mode))
     def call(case: Any) -> None:
         answer = case.call(
-            base_url=own,
+            base_url=f"{own}{credentials.path.rstrip('/')}",
             headers={"Origin": own},
-            cookies={credentials.cookie_name: credentials.token},
+            cookies={COOKIE: credentials.secret},
             timeout=120,
         )
         statuses.add(answer.status_code)

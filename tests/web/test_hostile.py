@@ -1,7 +1,13 @@
 """Names that are markup, connections that never finish, links that lead out, and two tabs."""
 
+import http.client
+import json
 import socket
+import sys
+import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,16 +17,16 @@ from playwright.sync_api import Page, expect
 
 from kneematch.errors import SettingsError
 from kneematch.run.database import Run
+from kneematch.web import server
 from kneematch.web.annotate import annotate_app
-from kneematch.web.review import review_app
-from kneematch.web.review_session import ReviewSession
+from kneematch.web.review import ReviewSession, review_app
 from kneematch.web.server import Credentials
 
 Serve = Callable[[FastAPI], Credentials]
 Open = Callable[..., Page]
 
 MARKUP = "<img src=x onerror=window.hacked=1>"
-DECIDE = """row => fetch('/api/decide', {
+DECIDE = """row => fetch('api/decide', {
     method: 'POST', headers: {'Content-Type': 'application/json'},
     body: JSON.stringify({row: row, state: 'accepted'})
 }).then(answer => answer.status)"""
@@ -109,3 +115,72 @@ def test_review_session_refuses_links(run_folder: Path, tmp_path: Path, name: st
     (run_folder / name).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(SettingsError, match="is not a regular file"):
         ReviewSession(run_folder, Path())
+
+
+def test_page_closes_connections_that_ask_nothing_and_does_not_fill_the_log(
+    run_folder: Path,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(server, "IDLE_S", 1)
+    credentials = serve(review_app(ReviewSession(run_folder, Path())))
+    place = "127.0.0.1", credentials.port
+    idle = [socket.create_connection(place) for _ in range(400)]
+    for connection in idle:
+        connection.settimeout(60)
+        with connection, suppress(ConnectionResetError):
+            assert connection.recv(1) == b""  # the server has closed it
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    assert b"review.js" in browser.open(credentials.new_url(), timeout=60).read()
+    assert capfd.readouterr().err == ""
+
+
+def test_review_answers_many_requests_for_thumbnails_at_once(
+    run_folder: Path, serve: Serve
+) -> None:
+    credentials = serve(review_app(ReviewSession(run_folder, Path())))
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    root = browser.open(credentials.new_url(), timeout=60).url
+
+    def status(film: int) -> int:
+        return int(browser.open(f"{root}thumbnail/{film}", timeout=60).status)
+
+    with ThreadPoolExecutor(16) as tabs:
+        assert set(tabs.map(status, [1, 2, 3, 4] * 40)) == {200}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux")
+def test_review_answers_after_the_commit_when_the_disk_is_full(
+    run_folder: Path, serve: Serve
+) -> None:
+    """What was answered with an error never appears, and what was not is there."""
+    import resource
+
+    credentials = serve(review_app(ReviewSession(run_folder, Path())))
+    place = "127.0.0.1", credentials.port
+    own = {"Origin": "http://{}:{}".format(*place), "Cookie": credentials.cookie}
+    connection = http.client.HTTPConnection(*place, timeout=60)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (run_folder / "run.sqlite").stat().st_size
+    statuses = []
+    try:
+        for number in range(200):
+            if number == 20:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+            if number == 150:  # there is room again
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            request = {"row": 1 + number % 6, "state": ("accepted", "rejected")[number % 2]}
+            body = json.dumps(request)
+            own["Content-Type"] = "application/json"
+            connection.request("POST", f"{credentials.path}api/decide", body, own)
+            answer = connection.getresponse()
+            answer.read()
+            statuses.append((answer.status, request["state"]))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        connection.close()
+    assert {status for status, _ in statuses} == {200, 507}
+    with Run(run_folder, exclusive=False) as run:
+        kept = [decision.state for _, _, _, decision, _ in run.decisions()]
+    assert kept == [state for status, state in statuses if status == 200]

@@ -20,8 +20,7 @@ from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.decisions import AREA_COLUMNS
 from kneematch.run.pipeline import detect_folder
-from kneematch.web.knee_view import MAX_POINTS
-from kneematch.web.review_session import DecisionRequest, ReviewSession
+from kneematch.web.review import MAX_POINTS, DecisionRequest, ReviewSession
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
 
@@ -145,28 +144,27 @@ def test_review_app_refuses_outlines_that_do_not_fit(out: Path, open_review: Ope
     page = open_review(out)
     request, own = page.context.request, page.evaluate("location.origin")
     headers = {"Content-Type": "application/json", "Origin": own}
-    knee = request.get(f"{own}/api/areas/1").json()["knee"]
+    knee = request.get(f"{page.url}api/areas/1").json()["knee"]
     area = {name: knee[name] for name in AREA_COLUMNS}
     bodies = [("measures/1", wrong) for wrong in WRONG]
     for state, drawn in (*(("corrected", wrong) for wrong in WRONG), ("accepted", BORDERS)):
         decision = {"row": 1, "state": state, "outlines": drawn}
         bodies.append(("decide", decision | ({"area": area} if state == "corrected" else {})))
     for path, body in bodies:
-        answer = request.post(f"{own}/api/{path}", data=json.dumps(body), headers=headers)
+        answer = request.post(f"{page.url}api/{path}", data=json.dumps(body), headers=headers)
         assert (answer.status, answer.json()["problem"].count("\n")) == (422, 0), (path, body)
     with Run(out) as run:
         assert list(run.decisions()) == []
 
 
-def test_outliner_refuses_another_network(out: Path) -> None:
+def test_session_refuses_another_outline_network(out: Path) -> None:
     with Run(out) as run:
-        info = run.setting("run")
-        run.store(run={**info, "sha256": {**info["sha256"], "outlines": "0" * 64}})
+        run.store(fingerprint={**run.setting("fingerprint"), "outlines": "0" * 64})
     session = ReviewSession(out, Path())
     row = session.row(1)
     assert row.found is not None
     area = replace(Area.from_detection(row.found), rotation_deg=1.0)
     session.decide(DecisionRequest(1, "corrected", area=area))
-    with pytest.raises(SettingsError, match="is not the outline network of the run"):
+    with pytest.raises(SettingsError, match="is not the network that measured"):
         session.outlined(session.row(1))
     session.close()

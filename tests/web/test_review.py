@@ -6,12 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from playwright.sync_api import Page, Route, expect
 
 from film_mouse import drag, on_screen
 from kneematch.knee.decision import Decision
 from kneematch.knee.quality import ATYPICAL
 from kneematch.run.database import Run
+from kneematch.run.decisions import read_decisions
+from kneematch.web.review import ReviewSession, review_app
+from kneematch.web.server import Credentials
 from tables import read_table
 
 Open = Callable[..., Page]
@@ -30,7 +34,6 @@ MISFITS: list[tuple[str, str, object]] = [
     ("POST", "api/decide", {"row": 1, "state": "corrected"}),
     ("POST", "api/decide", {"row": "../x", "state": "accepted"}),
     ("POST", "api/decide", {"row": 1, "state": "x" * 70_000}),
-    ("POST", "api/loss/1", {"centre_x_px": 1e9, "centre_y_px": 1, "width_px": 9}),
 ]
 PICTURES = """count => document.images.length === count
   && [...document.images].every((image) => image.complete && image.naturalWidth)"""
@@ -70,7 +73,7 @@ def found(folder: Path) -> dict[int, Row]:
 
 
 def named(row: Row) -> tuple[str, str]:
-    return Path(row["film"]).name, row["side"]
+    return Path(row["film"]).name, row["image_side"]
 
 
 def shown(page: Page) -> list[str]:
@@ -104,10 +107,8 @@ def test_review_app_keeps_exactly_what_was_decided(
     press(page, "x")
     fixed = rows[order[2]]
     edit(page)
-    found_loss = page.locator("#loss-here")
-    expect(found_loss).to_have_text(f"{float(fixed['loss']):.3f}")
+    expect(page.locator("#loss-found")).to_have_text(f"{float(fixed['loss']):.3f}")
     drag(page, (float(fixed["centre_x_px"]), float(fixed["centre_y_px"])), (12, -8))
-    expect(found_loss).not_to_have_text(f"{float(fixed['loss']):.3f}")
     press(page, "Enter")
     page.wait_for_selector(f"#editor[data-ready='{order[3]}']")
     page.keyboard.press("Escape")
@@ -203,6 +204,72 @@ def test_editor_is_used_with_fingers(page: Page, run_folder: Path) -> None:
     page.wait_for_function(
         "x => Math.abs(document.querySelector('#film').dataset.x - x) < 2", arg=left + 30
     )
+
+
+def test_editor_undoes_and_redoes_changes_of_its_own_knee_only(
+    page: Page, run_folder: Path
+) -> None:
+    """After a move, Ctrl+Z takes the move back, and no decision about another knee."""
+    rows, (first, second, *_) = found(run_folder), [int(row) for row in shown(page)]
+    press(page, "a")
+    edit(page)
+    row = rows[second]
+    centre = float(row["centre_x_px"]), float(row["centre_y_px"])
+    drag(page, centre, (12, -8))
+    page.keyboard.press("ArrowRight")
+    page.locator("#laterality button[value='']").click()
+    for _ in range(3):
+        page.keyboard.press("Control+z")
+    expect(page.locator("#save-area")).to_be_disabled()
+    page.keyboard.press("Control+z")  # there is nothing more to undo
+    expect(page.locator("#notice")).to_have_text("There is no change of this knee to undo")
+    page.keyboard.press("u")  # revokes decisions in the list only
+    assert decisions(run_folder) == [(*named(rows[first]), "accepted")]
+    for key in ("Control+Shift+z", "Control+y", "Control+Shift+Z", "Control+z"):
+        page.keyboard.press(key)  # the side is not redone for good
+    with page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
+        page.locator("#save-area").click()
+    (_, (_, _, decision, _)) = all_decisions(run_folder)
+    moved = decision.area.centre_x_px, decision.area.centre_y_px
+    assert moved == pytest.approx((centre[0] + 13, centre[1] - 8), abs=1.5)
+    assert decision.laterality == row["laterality"]
+    page.keyboard.press("Escape")
+    expect(page.locator("#revoke")).to_have_text("Revoke last decision")
+    with page.expect_response(lambda answer: "api/undo" in answer.url and answer.ok):
+        page.locator("#revoke").click()
+    expect(page.locator("#notice")).to_contain_text("Decision revoked: ")
+    states = [state for _, _, state in decisions(run_folder)]
+    assert states == ["accepted", "corrected", "undone"]
+
+
+def test_review_app_keeps_reader_grade_and_note_with_a_decision(
+    run_folder: Path, serve: Callable[[FastAPI], Credentials], open_page: Open
+) -> None:
+    session = ReviewSession(run_folder, Path(), "A. Reader")
+    page = open_page(serve(review_app(session)))
+    page.wait_for_selector("body[data-ready]")
+    expect(page.locator("#reader")).to_have_text("Reader: A. Reader")
+    expect(page.locator("#facts")).to_contain_text("2 left to review")
+    page.locator("[name=shown]").select_option("to_review")
+    expect(page.locator("#shown")).to_have_text("2 knees")
+    edit(page)
+    row = page.locator("#editor").get_attribute("data-ready")
+    page.keyboard.press("3")
+    expect(page.locator("#grade")).to_have_value("3")
+    page.locator("#note").fill("=osteophytes, 0")  # digits are typed here
+    page.once("dialog", lambda dialog: dialog.dismiss())  # leaving would lose them
+    page.locator("#next").click()
+    expect(page.locator("#note")).to_have_value("=osteophytes, 0")
+    with page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
+        page.locator("#accept").click()
+    page.keyboard.press("Escape")
+    expect(page.locator("#facts")).to_contain_text("1 left to review")
+    expect(page.locator(f".card[data-row='{row}'] .line")).to_contain_text("grade 3")
+    with page.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
+        page.locator("#apply").click()
+    ((_, _, _, decision, _),) = read_decisions(run_folder / "review.csv")
+    told = decision.state, decision.reader, decision.grade, decision.note
+    assert told == ("accepted", "A. Reader", "3", "=osteophytes, 0")
 
 
 def test_review_app_applies_fast_keys_to_successive_knees_and_undoes_them(
@@ -334,7 +401,7 @@ def test_review_app_filters_rows(page: Page) -> None:
     page.locator("[name=reason]").select_option(ATYPICAL)
     expect(page.locator("#shown")).to_have_text("2 knees")
     page.locator("[name=reason]").select_option("")
-    page.locator("[name=side]").select_option("left")
+    page.locator("[name=side]").select_option("R")
     expect(page.locator("#shown")).to_have_text("4 knees")
     page.locator("[name=film]").fill("film-10")
     expect(page.locator("#shown")).to_have_text("1 knee")
@@ -365,8 +432,9 @@ def test_review_app_draws_each_knee_on_its_card(page: Page, run_folder: Path) ->
     page.wait_for_function(PICTURES, arg=8)
     for key, row in found(run_folder).items():
         card = page.locator(f".card[data-row='{key}']")
-        label = f"{row['laterality']}  {float(row['loss']):.2f}"
-        expect(card.locator(".label")).to_have_text(label + "  review" * (key in (4, 7)))
+        expect(card.locator(".label")).to_have_text(
+            row["laterality"] + "  review" * (key in (4, 7))
+        )
         assert card.locator(".marks").evaluate(SEEN_CORNERS) == pytest.approx(
             [float(row[name]) for name in ("x0_px", "y0_px", "x2_px", "y2_px")], abs=1
         )
@@ -379,7 +447,7 @@ def test_review_app_refuses_malformed_requests_and_writes_nothing(
     headers = {"Content-Type": "application/json", "Origin": own}
     for method, path, content in MISFITS:
         body = None if content is None else json.dumps(content)
-        answer = request.fetch(f"{own}/{path}", method=method, data=body, headers=headers)
+        answer = request.fetch(f"{page.url}{path}", method=method, data=body, headers=headers)
         assert answer.status == 422, path
     assert decisions(run_folder) == []
 

@@ -11,7 +11,14 @@ import pytest
 
 from kneematch.errors import SettingsError
 from kneematch.web.annotate import annotate_app
-from kneematch.web.server import MAX_BODY_BYTES, SECURITY_HEADERS, STATIC, Credentials, open_port
+from kneematch.web.server import (
+    COOKIE,
+    MAX_BODY_BYTES,
+    SECURITY_HEADERS,
+    STATIC,
+    Credentials,
+    open_port,
+)
 
 BOX = [300.0, 200.0, 420.0, 320.0]
 DRAWING = {"fine": BOX, "red": [305, 240, 330, 270], "green": [390, 240, 415, 270]}
@@ -33,11 +40,15 @@ def credentials(
 def request(
     credentials: Credentials, method: str, path: str, body: bytes = b"", **headers: str
 ) -> tuple[int, bytes, dict[str, str]]:
-    """Send a request with the page's own headers, or those given instead; "" leaves one out."""
+    """Send a request with the page's own headers, or those given instead; "" leaves one out.
+
+    Addresses are those inside the page, unless they begin with "//".
+    """
+    path = path[1:] if path.startswith("//") else credentials.path + path[1:]
     own = f"127.0.0.1:{credentials.port}"
     usual = {
         "Host": own,
-        "Cookie": f"{credentials.cookie_name}={credentials.token}",
+        "Cookie": credentials.cookie,
         "Origin": f"http://{own}",
     }
     if method == "POST":
@@ -59,15 +70,22 @@ def posted(credentials: Credentials, path: str, content: object, **headers: str)
     return request(credentials, "POST", path, json.dumps(content).encode(), **headers)[0]
 
 
-def test_auth_accepts_the_url_and_sets_a_cookie(credentials: Credentials) -> None:
-    status, page, headers = request(
-        credentials, "GET", f"/?token={credentials.token}", Cookie="", Origin=""
-    )
-    assert status == 200
-    assert b"kneematch" in page
-    cookie = headers["set-cookie"]
-    assert "HttpOnly" in cookie
-    assert "SameSite=Strict" in cookie
+def test_auth_exchanges_a_token_once_for_a_cookie_of_its_own_path(credentials: Credentials) -> None:
+    url = credentials.new_url()
+    first = f"/{url.removeprefix(f'http://127.0.0.1:{credentials.port}')}"
+    status, page, headers = request(credentials, "GET", first, Cookie="", Origin="")
+    assert (status, page) == (303, b"")
+    place, cookie = headers["location"], headers["set-cookie"]
+    assert len(place) > 20  # nobody can guess it
+    assert place == credentials.path
+    assert cookie.endswith(f"; Path={place}; HttpOnly; SameSite=Strict")
+    token = url.partition("token=")[2]
+    assert token not in cookie + place
+    for _ in range(2):  # it works once
+        assert request(credentials, "GET", first, Cookie="", Origin="")[0] == 403
+    name_and_value = cookie.partition(";")[0]
+    assert request(credentials, "GET", f"/{place}", Cookie=name_and_value, Origin="")[0] == 200
+    assert request(credentials, "GET", "//api/start", Cookie=name_and_value)[0] == 403
     for name, value in SECURITY_HEADERS.items():
         assert headers[name.lower()] == value
     assert headers["cache-control"] == "no-store"
@@ -81,9 +99,10 @@ def test_auth_accepts_the_cookie_and_does_not_set_it_again(credentials: Credenti
 
 
 def test_auth_refuses_requests_without_the_token(credentials: Credentials) -> None:
-    in_address = f"/api/start?token={credentials.token}"  # the page alone takes it there
-    for path in ("/", "/?token=wrong", "/api/start", "/static/style.css", in_address):
-        for cookie in ("", f"{credentials.cookie_name}=wrong"):
+    token = credentials.new_url().partition("?")[2]  # the first address alone takes it
+    inside = ("/", "/api/start", "/static/style.css", f"/?{token}", f"/api/start?{token}")
+    for path in (*inside, "//", "//?token=wrong", "//?token=", f"//api/start?{token}"):
+        for cookie in ("", f"{COOKIE}=wrong"):
             status, body, headers = request(credentials, "GET", path, Cookie=cookie)
             assert (status, b"token" in body, "set-cookie" in headers) == (403, True, False)
 
@@ -92,7 +111,7 @@ def test_auth_refuses_other_hosts(credentials: Credentials) -> None:
     port = credentials.port
     own = ("", "evil.example", "127.0.0.1", "127.0.0.1:1")
     for host in (*own, f"192.168.0.7:{port}", f"evil.example:{port}"):
-        for path in ("/api/start", f"/?token={credentials.token}"):
+        for path in ("/api/start", f"//?{credentials.new_url().partition('?')[2]}"):
             status, _, _ = request(credentials, "GET", path, Host=host, Origin=f"http://{host}")
             assert status in (400, 403), host
 
@@ -170,7 +189,7 @@ def test_auth_logs_each_refusal_as_one_line(
         403,
         422,
     ]
-    assert credentials.token not in caplog.text
+    assert credentials.secret not in caplog.text
 
 
 def test_open_port_listens_on_this_machine_only() -> None:

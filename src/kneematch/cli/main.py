@@ -9,11 +9,12 @@ from typing import Annotated, Final, NoReturn, cast
 
 import typer
 
-from kneematch.cli.detect import detect
 from kneematch.cli.films import import_template, info, synth
 from kneematch.cli.models import evaluate, train
+from kneematch.cli.options import PlainCommand
 from kneematch.cli.pages import annotate, review
-from kneematch.cli.runs import apply, compare
+from kneematch.cli.runs import apply, compare, detect
+from kneematch.cli.serve import serve, watch
 from kneematch.cli.terminal import (
     FAILED,
     INTERRUPTED,
@@ -45,8 +46,8 @@ app = typer.Typer(
     context_settings=CONTEXT,
 )
 COMMANDS: Final = (annotate, apply, compare, detect, evaluate, import_template, info, review)
-for command in (*COMMANDS, synth, train):
-    app.command()(command)
+for command in (*COMMANDS, serve, synth, train, watch):
+    app.command(cls=PlainCommand)(command)
 
 
 def _version(wanted: bool) -> None:

@@ -1,6 +1,6 @@
 """`kneematch train` and `kneematch evaluate`: make models, and compare methods."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -8,30 +8,21 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kneematch.cli.options import Log, OutFolder, Quiet, Root, config_options
+from kneematch.cli.options import OutFolder, Quiet, Root, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
     print_first_errors,
-    print_result,
-    print_table,
     shown,
     stopping_cleanly,
-    writing,
 )
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import RUNS, EvaluateConfig
+from kneematch.films.files import writing
 from kneematch.options import INPUT, METHOD, OUTPUT
 from kneematch.training.config import TrainConfig
 
 TUNING_OPTIONS: Final = ("device", "seed", "force")  # which apply to the outline network, too
-# Tables to print, and the columns that a terminal has room for.
-PRINTED: Final[dict[str, tuple[str, ...] | None]] = {
-    "losses": ("method", "films", "left + right loss", "standard error", "ms a film"),
-    "accuracy": ("method", "source", "knees", "mean IoU", "recall at 0.75", "margins, median %"),
-    "distances": None,  # all
-    "templates": ("template", "round trip, median %", "mean loss on the others", "mean IoU"),
-}
 MOST_REASONS: Final = 10
 
 _input: Any = partial(typer.Option, rich_help_panel=INPUT)
@@ -85,7 +76,6 @@ def train(
         ),
     ] = None,
     quiet: Quiet = False,
-    log: Log = None,
 ) -> None:
     """Train both networks on films without labels to find the boxes of a template.
 
@@ -95,47 +85,54 @@ def train(
     At the end both models are compared on the training films, without labels, and a warning says
     where the new one is worse.
 
-    NAME.metrics.csv and NAME.preview.png show the progress. A checkpoint is kept beside them until
-    the training ends.
+    Of a template of another part of the body, the landmarks are learnt instead, on films of that
+    part; `detect` takes the file with --model beside the --template.
+
+    NAME.metrics.csv shows the progress. A checkpoint is kept beside it until the training ends.
     """
-    progress = choose_messages(quiet=quiet, log=log)
+    progress = choose_messages(quiet=quiet)
     if root is not None and outlines is None:
-        raise SettingsError("--root has no effect without --outlines.")
+        raise SettingsError("--root needs --outlines.")
     if outlines is not None or masks is not None:
         from kneematch.training.outline_training import (
-            OutlineConfig,
+            STEPS,
             read_corrected,
             read_masks,
             tune_outlines,
         )
 
         _refuse_others(config, films, template)
-        tuning = OutlineConfig(device=config.device, seed=config.seed)
-        if steps is not None:
-            tuning = replace(tuning, steps=steps)
+        tuning = {name: getattr(config, name) for name in TUNING_OPTIONS}
         knees = chain(
             () if outlines is None else read_corrected(outlines, root),
             () if masks is None else read_masks(masks),
         )
         with writing(out):
-            count = tune_outlines(knees, out, tuning, force=config.force, progress=progress)
+            count = tune_outlines(knees, out, steps=steps or STEPS, progress=progress, **tuning)
         if not quiet:
-            print_result(f"{shown(out)}: tuned on {count} knees")
+            typer.echo(f"{shown(out)}: tuned on {count} knees")
         return
     if steps is not None:
-        raise SettingsError("--steps has no effect without --outlines or --masks. Use --epochs.")
+        raise SettingsError("--steps needs --outlines or --masks. To train longer, use --epochs.")
     if not films or template is None:
         raise SettingsError(
             "Name films and a --template, or outlines to learn from with --outlines or --masks."
         )
-    from kneematch.training.trainer import checkpoint_path
+    from kneematch.films.annotation import KNEES, load_annotation
+    from kneematch.training.landmark_training import LearntLandmarks, train_landmarks
+    from kneematch.training.trainer import TrainResult, checkpoint_path
     from kneematch.training.trainer import train as run
 
-    with stopping_cleanly(checkpoint_path(out)):
-        result = run(films, template, out, config, progress=progress)
+    result: TrainResult | LearntLandmarks
+    if load_annotation(template).find != KNEES:
+        with writing(out):
+            result = train_landmarks(films, template, out, force=config.force, progress=progress)
+    else:
+        with stopping_cleanly(checkpoint_path(out)):
+            result = run(films, template, out, config, progress=progress)
     if not quiet:
         left_out = f", {len(result.failures)} left out" if result.failures else ""
-        print_result(f"{shown(out)}: trained on {result.films} films{left_out}")
+        typer.echo(f"{shown(out)}: trained on {result.films} films{left_out}")
     if result.failures:
         raise typer.Exit(SOME_FAILED)
 
@@ -161,24 +158,22 @@ def evaluate(
         typer.Argument(metavar="FILMS", help="Films, folders, patterns or @list.txt."),
     ] = None,
     quiet: Quiet = False,
-    log: Log = None,
 ) -> None:
     """Compare methods on films: loss, time and, with labels, accuracy.
 
-    evaluation.md has all tables and figures; the tables are also written as CSV. Every method's own
-    run, as of `kneematch detect`, is in runs/METHOD.
+    evaluation.md has all tables, which are also written as CSV. Every method's own run, as of
+    `kneematch detect`, is in runs/METHOD. The film of --template is left out.
     """
     from kneematch.evaluation import run
 
-    progress = choose_messages(quiet=quiet, log=log)
+    progress = choose_messages(quiet=quiet)
     with stopping_cleanly(out / RUNS), writing(out):
         result = run.evaluate(films or [], out, config, progress=progress)
     reasons = list(result.failed.values())
-    print_first_errors(reasons[:MOST_REASONS], len(reasons), f"failed: {shown(result.page)}")
+    print_first_errors(reasons[:MOST_REASONS], len(reasons), f"failed. See {shown(result.page)}.")
     if not quiet:
-        for name, columns in PRINTED.items():
-            if table := result.table(name):
-                print_table(table, columns)
+        for table in result.tables:
+            typer.echo(f"{run.to_markdown(table)}\n")
         typer.echo(shown(result.page))
     if result.failed:
         raise typer.Exit(SOME_FAILED)

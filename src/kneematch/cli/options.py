@@ -1,15 +1,19 @@
 """Options of commands: those that several share, and those made of a configuration's fields."""
 
 import inspect
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Collection
+from dataclasses import fields, replace
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from kneematch.options import KEY, Option, force_option, workers_option
+
+COMMON: Final = "Options"  # the group in which --help is, too
+BRACES: Final = str.maketrans("", "", "{}")
 
 OutFolder = Annotated[
     Path, typer.Option("-o", "--out", metavar="FOLDER", help="Folder for the results.")
@@ -28,17 +32,39 @@ Root = Annotated[
         show_default="the working folder, or that of the run",
     ),
 ]
-Log = Annotated[
-    Path | None,
-    typer.Option("--log", metavar="NAME.log", help="Append all messages to a file, with the time."),
-]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", metavar="", help="Print only what failed.")]
 
 
-def config_options(config: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+class PlainCommand(TyperCommand):
+    """A command whose help shows no Python types and no braces."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return --help without the type of its value."""
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.metavar = ""
+        return option
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the words of the usage line."""
+        return [piece.translate(BRACES) for piece in super().collect_usage_pieces(ctx)]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return arguments and options; the name of an argument says enough of its type."""
+        parameters = super().get_params(ctx)
+        for parameter in parameters:
+            if parameter.param_type_name == "argument":
+                parameter.display_type_rich = lambda ctx: None  # type: ignore[attr-defined]
+        return parameters
+
+
+def config_options(
+    config: type[Any], common: Collection[str] = ()
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one option per field of a configuration.
 
-    The command's parameter `config` receives the configuration; its other parameters stay.
+    The command's parameter `config` receives the configuration; its other parameters stay. Where
+    `common` names fields, the help shows these first, and all others as advanced ones.
     """
     settings = {item.name: item for item in fields(config) if KEY in item.metadata}
     hints = get_type_hints(config)
@@ -52,7 +78,7 @@ def config_options(config: type[Any]) -> Callable[[Callable[..., None]], Callabl
             command(**values, config=config(**given))
 
         options = [
-            _parameter(name, item.metadata[KEY], hints[name], item.default)
+            _parameter(name, _grouped(name, item.metadata[KEY], common), hints[name], item.default)
             for name, item in settings.items()
         ]
         kept = [each for name, each in own.parameters.items() if name != "config"]
@@ -63,6 +89,13 @@ def config_options(config: type[Any]) -> Callable[[Callable[..., None]], Callabl
         return run
 
     return decorate
+
+
+def _grouped(name: str, about: Option, common: Collection[str]) -> Option:
+    """Return an option in the group in which a command's help shows it."""
+    if not common:
+        return about
+    return replace(about, group=COMMON if name in common else f"Advanced: {about.group.lower()}")
 
 
 def _parameter(name: str, about: Option, hint: Any, default: Any) -> inspect.Parameter:
@@ -92,7 +125,6 @@ def _declared(name: str, about: Option, *, is_flag: bool = False, default: Any =
         parser=about.parser,
         autocompletion=(lambda: list(about.choices)) if about.choices else None,
         rich_help_panel=about.group,
-        hidden=about.hidden,
         show_default=about.default_text or not (default in (None, []) or is_flag),
     )
 

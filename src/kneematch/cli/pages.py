@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kneematch.cli.options import FinishedRun, Root, TemplateFile
-from kneematch.cli.terminal import print_hint, shown
+from kneematch.cli.terminal import print_error
 from kneematch.errors import SettingsError, missing_extra
 
 if TYPE_CHECKING:
@@ -43,26 +43,24 @@ def annotate(
 
     preview_films = find_films(films) if films else []
     if not out.parent.is_dir():
-        raise SettingsError(f"{out}: Its folder does not exist.")
+        raise SettingsError(f"No such folder: {out.parent}")
     _show(lambda: annotate_app(film, out, preview_films), port, browser=browser)
 
 
-def review(out: FinishedRun, root: Root = None, port: Port = 0, browser: Browser = True) -> None:
+def review(
+    out: FinishedRun,
+    reader: Annotated[
+        str, typer.Option(metavar="NAME", help="Your name, kept with each decision.")
+    ] = "",
+    root: Root = None,
+    port: Port = 0,
+    browser: Browser = True,
+) -> None:
     """Accept, reject or correct the knees of a run, the doubtful ones first, in the browser."""
     check_web()
-    from kneematch.films.run_folder import LOOKED_FOR
-    from kneematch.web.review import review_app
-    from kneematch.web.review_session import ReviewSession
+    from kneematch.web.review import ReviewSession, review_app
 
-    def make_app() -> "FastAPI":
-        session = ReviewSession(out, root)
-        found, count = session.films_found, min(len(session.films), LOOKED_FOR)
-        if found < count:
-            place = shown(session.root)
-            print_hint(f"{found} of {count} films were found below {place}; see --root")
-        return review_app(session)
-
-    _show(make_app, port, browser=browser)
+    _show(lambda: review_app(ReviewSession(out, root, reader)), port, browser=browser)
 
 
 def check_web() -> None:
@@ -72,7 +70,7 @@ def check_web() -> None:
 
 
 def _show(make_app: Callable[[], "FastAPI"], port: int, *, browser: bool) -> None:
-    """Serve an app until Ctrl-C; print its address, which contains the secret token.
+    """Serve an app until Ctrl-C; print its address, whose token works once, as does the browser's.
 
     The app is made after the port was opened, so that a port in use leaves no trace.
     """
@@ -80,9 +78,9 @@ def _show(make_app: Callable[[], "FastAPI"], port: int, *, browser: bool) -> Non
 
     with open_port(port) as listening:
         app, credentials = make_app(), Credentials(listening.getsockname()[1])
-        typer.echo(credentials.url)
-        print_hint("open this address in a browser; Ctrl-C ends it")
+        typer.echo(credentials.new_url())
+        print_error("Open this address in a browser. Ctrl-C ends the page.")
         if browser:
-            typer.launch(credentials.url)
+            typer.launch(credentials.new_url())
         with suppress(KeyboardInterrupt):
             serve(app, credentials, listening)

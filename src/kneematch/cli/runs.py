@@ -1,26 +1,152 @@
-"""`kneematch apply` and `kneematch compare`: what is done with runs that have ended."""
+"""`kneematch detect`, `apply` and `compare`: make runs, and what is done with those that ended."""
 
+import json
+import shlex
+import tomllib
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kneematch.cli.options import FinishedRun, Force, Quiet, Root, Workers
+from kneematch.cli.options import (
+    FinishedRun,
+    Force,
+    OutFolder,
+    Quiet,
+    Root,
+    Workers,
+    config_options,
+)
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
-    print_error,
     print_first_errors,
-    print_result,
     shown,
-    writing,
+    stopping_cleanly,
 )
-from kneematch.films.run_folder import DETECTIONS
+from kneematch.errors import SettingsError
+from kneematch.films.files import writing
+from kneematch.films.run_folder import DETECTIONS, FAILURES, REPORT, RUN_DATABASE
 from kneematch.options import INPUT, OUTPUT
+from kneematch.run.config import DetectConfig
 
+if TYPE_CHECKING:
+    from kneematch.run.pipeline import DetectResult
+
+COMMON_SETTINGS: Final = ("crops", "overlays", "measure", "export", "left_is", "workers", "force")
+LACKING: Final = "lack a picture, a crop, an export, measures or a correction"
 # Parts of the names of the measures whose changes are printed.
 PRINTED: Final = ("jsw_medial_minimum", "jsw_lateral_minimum", "jsw_x225", "jsw_x250", "_angle")
 MOST_SHOWN: Final = 10  # pairs of films that are skipped
+
+
+def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
+    """Let a file's settings take the place of the options' defaults."""
+    if path is None:
+        return None
+    known = {item.name for item in fields(DetectConfig)} - {"force"}
+    try:
+        text = path.read_text("utf-8")
+        is_run = path.suffix.lower() == ".json"
+        given: dict[str, Any] = json.loads(text)["settings"] if is_run else tomllib.loads(text)
+        settings = {name: value for name, value in given.items() if value not in (None, [])}
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SettingsError(
+            f"{path} is not a file of settings ({type(error).__name__})."
+        ) from error
+    unknown = settings.keys() - known
+    if unknown and not is_run:
+        raise SettingsError(f"{path}: There is no setting {min(unknown)!r} of detect.")
+    taken = {name: value for name, value in settings.items() if name in known}
+    context.default_map = {**(context.default_map or {}), **taken}
+    return path
+
+
+SettingsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Take settings from this TOML file; options that are given count more.",
+        is_eager=True,
+        callback=_take_settings,
+        rich_help_panel="Advanced: input",
+    ),
+]
+LikeRun = Annotated[
+    Path | None,
+    typer.Option(
+        "--like",
+        metavar="RUN.JSON",
+        help="Take the settings of an earlier run from its run.json.",
+        is_eager=True,
+        callback=_take_settings,
+        rich_help_panel="Advanced: input",
+    ),
+]
+
+
+@config_options(DetectConfig, common=COMMON_SETTINGS)
+def detect(
+    films: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILMS",
+            help="Films (DICOM, PNG, JPEG, TIFF, BMP, ...), folders, patterns such as "
+            "'films/*.dcm', or @list.txt.",
+        ),
+    ],
+    out: OutFolder,
+    config: DetectConfig,
+    config_file: SettingsFile = None,
+    like: LikeRun = None,
+    quiet: Quiet = False,
+) -> None:
+    """Find the knee joint areas of films; write tables, a report and pictures.
+
+    \b
+    kneematch detect films -o found                      tables and a report
+    kneematch detect films -o found --crops --overlays   with pictures of knees and films
+    kneematch detect @list.txt -o found --measure        with joint-space widths and angles
+    """
+    progress = choose_messages(quiet=quiet)
+    from kneematch.run.pipeline import detect_folder
+
+    database = out / RUN_DATABASE
+    safe = f"What is done is safe in {database}; make room and give the same command again."
+    with stopping_cleanly(database, "Continue with the same command."), writing(out, safe):
+        result = detect_folder(films, out, config, progress=progress)
+    print_summary(result, quiet=quiet)
+    if result.no_knee or result.failed or result.missing:
+        raise typer.Exit(SOME_FAILED)
+
+
+def print_summary(result: "DetectResult", *, quiet: bool) -> None:
+    """Print what failed on stderr and what was found on stdout."""
+    where = f"failed. See {shown(result.out / FAILURES)}."
+    print_first_errors(result.reasons, result.failed, where)
+    print_first_errors(result.missing_reasons, result.missing, LACKING)
+    if not quiet:
+        table, page = shown(result.out / DETECTIONS), shlex.quote(shown(result.out / REPORT))
+        typer.echo(f"{table}: {_counts(result)}")
+        review = f", or run: kneematch review {shlex.quote(shown(result.out))}"
+        typer.echo(f"Next: open {page}{review if result.knees else ''}")
+
+
+def _counts(result: "DetectResult") -> str:
+    """Return how many knees were found, and how many films have none or failed."""
+    counts = {
+        "to review": result.review,
+        "without a knee": result.no_knee,
+        "failed": result.failed,
+    }
+    others = [f", {count:,} {what}" for what, count in counts.items() if count]
+    listed = " (failures.csv)" if result.no_knee or result.failed else ""
+    found = f"{_number(result.knees, 'knee')} in {_number(result.films, 'film')}"
+    return "".join([found, *others, listed])
 
 
 def apply(
@@ -45,11 +171,11 @@ def apply(
         result = apply_review(
             out, root=root, decisions=decisions, workers=workers, progress=progress
         )
-    for problem in result.problems:
-        print_error(problem)
+    print_first_errors(result.missing_reasons, result.missing, LACKING)
     if not quiet:
-        typer.echo(f"{shown(out / DETECTIONS)}: {result.message}")
-    if result.problems:
+        message = f"{result.decisions}, {result.review:,} to review"
+        typer.echo(f"{shown(out / DETECTIONS)}: {message}")
+    if result.missing:
         raise typer.Exit(SOME_FAILED)
 
 
@@ -78,9 +204,13 @@ def compare(
     for each in result.changes:
         if any(name in each.measure for name in PRINTED):
             spread = "" if each.sd is None else f", standard deviation {each.sd:.3f}"
-            print_result(f"{each.measure}: mean change {each.mean:+.3f}{spread}")
-    print_result(f"{shown(out)}: {result.knees:,} knee{'s' if result.knees != 1 else ''}")
+            typer.echo(f"{each.measure}: mean change {each.mean:+.3f}{spread}")
+    typer.echo(f"{shown(out)}: {_number(result.knees, 'knee')}")
     reasons = [f"pair of films skipped: {reason}" for reason in result.skipped[:MOST_SHOWN]]
     print_first_errors(reasons, len(result.skipped), "skipped", what="pairs of films")
     if result.skipped:
         raise typer.Exit(SOME_FAILED)
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' if count != 1 else ''}"

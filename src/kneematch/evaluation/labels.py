@@ -4,18 +4,18 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Final
 
 from kneematch.errors import SettingsError
 from kneematch.films.annotation import PLATEAU_MARGINS
-from kneematch.films.files import read_text_bytes
+from kneematch.films.files import read_text
 from kneematch.films.radiograph import Point
 
 UNUSABLE: Final = ("implant", "doubtful", "corrupt", "notbilateral", "cut")  # flags of labels
 SIDE_NAMES: Final = {"l": "left", "r": "right", "left": "left", "right": "right"}
-OTHER: Final = "other"  # source of films whose names do not tell it
+OTHER: Final = "other"  # source of films of which none is given
 LABEL_COLUMNS: Final = ("id", "knee", "x1", "y1", "x2", "y2")
 PHANTOM_COLUMNS: Final = (
     *("film", "side"),
@@ -43,12 +43,6 @@ class Labels:
     knees: tuple[LabelledKnee, ...]
     left_out: int  # labels that are flagged as unusable
 
-    def leave_out(self, film: str, side: str) -> "Labels":
-        """Return the labels without that of the knee in one half of a film."""
-        names = _names(film)
-        kept = (knee for knee in self.knees if knee.side != side or knee.film not in names)
-        return replace(self, knees=tuple(kept))
-
     def match(self, films: Sequence[str]) -> dict[str, tuple[LabelledKnee, ...]]:
         """Return the labelled knees of each film by its path; films without labels are left out.
 
@@ -59,7 +53,7 @@ class Labels:
         """
         named: dict[str, list[str]] = {}  # paths by the names that a label may use
         for film in dict.fromkeys(films):
-            for name in _names(film):
+            for name in {film, PurePath(film).name, PurePath(film).stem}:
                 named.setdefault(name, []).append(film)
         matched: dict[str, dict[str, LabelledKnee]] = {}
         for knee in self.knees:
@@ -81,11 +75,6 @@ class Labels:
         return {film: tuple(knees.values()) for film, knees in matched.items()}
 
 
-def _names(film: str) -> set[str]:
-    """Return the names by which labels may call a film."""
-    return {film, PurePath(film).name, PurePath(film).stem}
-
-
 def load_labels(path: Path) -> Labels:
     """Read labels: `id, knee, x1, y1, x2, y2[, flag][, source]`, or the truth.csv of phantoms.
 
@@ -93,7 +82,7 @@ def load_labels(path: Path) -> Labels:
         SettingsError: the file is missing, or has neither set of columns.
     """
     try:
-        text = read_text_bytes(path).decode("utf-8-sig")
+        text = read_text(path)
         reader = csv.DictReader(io.StringIO(text, newline=""), restval="")
         names = set(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]
@@ -105,10 +94,11 @@ def load_labels(path: Path) -> Labels:
             f"{path} is neither a table with the columns {', '.join(LABEL_COLUMNS)} nor a "
             "truth.csv of `kneematch synth`."
         )
-    parse, knees = _parse_label if set(LABEL_COLUMNS) <= names else _parse_phantom, []
+    columns = LABEL_COLUMNS if set(LABEL_COLUMNS) <= names else PHANTOM_COLUMNS
+    knees = []
     for line, row in rows:
         try:
-            knees.append(parse(row))
+            knees.append(_parse(row, columns))
         except (KeyError, ValueError) as error:
             raise SettingsError(f"{path}, line {line}: {error}.") from error
     used = tuple(filter(None, knees))
@@ -117,25 +107,16 @@ def load_labels(path: Path) -> Labels:
     return Labels(path, used, len(knees) - len(used))
 
 
-def _parse_label(row: Mapping[str, str]) -> LabelledKnee | None:
+def _parse(row: Mapping[str, str], columns: Sequence[str]) -> LabelledKnee | None:
     """Return the knee of a row; None if it has no points or a flag that makes it unusable."""
-    if not row["x1"].strip() or any(word in row.get("flag", "") for word in UNUSABLE):
+    film, side, *points = (row[name] for name in columns[:6])
+    if not points[0].strip() or any(word in row.get("flag", "") for word in UNUSABLE):
         return None
-    _, _, rest = row["id"].partition("-")
-    word = rest.split("-")[0]  # "knee" in dev-knee-03
-    source = row.get("source") or (word if word.isalpha() else OTHER)
-    return _knee([row[name] for name in LABEL_COLUMNS], source)
-
-
-def _parse_phantom(row: Mapping[str, str]) -> LabelledKnee:
-    """Return the knee of a row of a phantoms' truth.csv."""
-    source = "implant" if row["implant"] else "negative" if row["negative"] == "1" else "ordinary"
-    return _knee([row[name] for name in PHANTOM_COLUMNS[:6]], source)
-
-
-def _knee(cells: Sequence[str], source: str) -> LabelledKnee:
-    """Return a knee, given its film, its side and both margins' x and y."""
-    film, side, *points = cells
+    if columns == PHANTOM_COLUMNS:
+        kind = "negative" if row["negative"] == "1" else "ordinary"
+        source = "implant" if row["implant"] else kind
+    else:
+        source = row.get("source") or OTHER
     half = SIDE_NAMES.get(side.strip().lower())
     x1, y1, x2, y2 = map(float, points)
     left, right = sorted([(x1, y1), (x2, y2)])

@@ -22,7 +22,7 @@ BEFORE, AFTER = "before", "after"
 VALUES: Final = tuple(  # columns of measures, with their units
     f"{name}_{kind}" for name, unit in UNITS.items() for kind in (unit, MM.get(unit)) if kind
 )
-SIDE, LATERALITY = "side", "laterality"  # columns of measurements.csv, and values of `paired_by`
+SIDE, LATERALITY = "image_side", "laterality"  # columns, and values of `paired_by`
 PARTS: Final = (BEFORE, AFTER, "change", "change_sd")
 DECIMALS: Final = 4
 COLUMNS: Final[Columns] = {
@@ -30,7 +30,6 @@ COLUMNS: Final[Columns] = {
     **dict.fromkeys((LATERALITY, "paired_by")),
     **{f"{name}_{part}": DECIMALS for name in VALUES for part in PARTS},
 }
-LARGEST: Final = 1e9  # a larger measure is damaged
 
 KneeRow = Mapping[str, str]  # a row of measurements.csv
 
@@ -140,7 +139,7 @@ def _lateralities(knees: Sequence[KneeRow]) -> dict[str, str]:
 def _changes(before: KneeRow, after: KneeRow, laterality: str, paired_by: str) -> dict[str, Cell]:
     row: dict[str, Cell] = {LATERALITY: laterality, "paired_by": paired_by}
     for visit, knee in ((BEFORE, before), (AFTER, after)):
-        row |= {f"film_{visit}": knee["film"], f"side_{visit}": knee[SIDE]}
+        row |= {f"film_{visit}": knee["film"], f"{SIDE}_{visit}": knee[SIDE]}
     for name in VALUES:
         first, second = (_number(knee.get(name, "")) for knee in (before, after))
         deviations = [_number(knee.get(f"{name}_sd", "")) for knee in (before, after)]
@@ -199,4 +198,4 @@ def _number(text: str) -> float | None:
         number = float(text)
     except ValueError:
         return None
-    return number if abs(number) < LARGEST else None  # NaN is not
+    return number if math.isfinite(number) else None

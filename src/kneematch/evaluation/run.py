@@ -5,35 +5,34 @@ import math
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
 
+from kneematch import __version__
 from kneematch.devices import resolve_device
-from kneematch.errors import FilmError, TemplateError
+from kneematch.errors import FilmError, SettingsError, TemplateError
 from kneematch.evaluation.config import GRID, RUNS, EvaluateConfig
 from kneematch.evaluation.labels import Labels, load_labels
-from kneematch.evaluation.report import PAGE, EvaluateResult, remove_evaluation, write_report
 from kneematch.evaluation.scores import (
     MethodRun,
     Table,
-    accuracy_tables,
-    loss_tables,
+    accuracy_table,
+    loss_table,
     require_margins,
     score_knees,
 )
 from kneematch.evaluation.template_ranking import rank_templates
 from kneematch.films.annotation import load_annotation
-from kneematch.films.csv_text import read_csv_file
+from kneematch.films.csv_text import csv_line
 from kneematch.films.discovery import select_films
-from kneematch.films.files import refuse_existing
+from kneematch.films.files import make_out_folder, refuse_existing, write_file
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
-from kneematch.films.run_folder import DETECTIONS, FAILURES
 from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
 from kneematch.paper.energy import one_sided_loss
@@ -41,17 +40,43 @@ from kneematch.paper.split import SIDES, split
 from kneematch.paper.template import Template
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig
+from kneematch.run.database import Run
 from kneematch.run.outputs.run_file import device_name
-from kneematch.run.outputs.tables import CORNER_COLUMNS, landmark_names
 from kneematch.run.pipeline import detect_folder
 from kneematch.sampling import View, sample
 
 # Settings that a method's run takes over.
-SHARED: Final = "model", "template", "paper", "resume", "force", "device", "batch_size", "workers"
+SHARED: Final = "model", "template", "paper", "force", "device", "batch_size", "workers"
+PAGE: Final = "evaluation.md"
+TABLES: Final = ("losses", "accuracy", "templates")
 TIMED_FILMS: Final = 8  # one for the grid search, which takes minutes
-NO_WARM_UP: Final = (GRID, "sliding")  # methods whose first call takes no longer than the next
 
+LOSS_WARNING: Final = (
+    "**Do not rank methods by this table.** A lower loss is not a better place: search minimises "
+    "the loss, and is less accurate than the networks on labelled films. Give labels with --truth "
+    "to compare how accurate methods are."
+)
 logger = logging.getLogger("kneematch")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvaluateResult:
+    """Tables of an evaluation, which are written to `out`."""
+
+    out: Path
+    runs: tuple[MethodRun, ...] = ()
+    tables: tuple[Table, ...] = ()
+    note: str = ""  # what applies to all tables
+
+    @property
+    def page(self) -> Path:
+        """The page with all tables."""
+        return self.out / PAGE
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Films that a method could not use, with the reasons."""
+        return {film: reason for run in self.runs for film, reason in run.failed.items()}
 
 
 def evaluate(
@@ -63,12 +88,12 @@ def evaluate(
 ) -> EvaluateResult:
     """Compare methods on films: loss, time and, with labels, accuracy.
 
-    With `config.templates`, rank the annotated knees of a folder instead; films are optional then.
+    With `config.templates`, rank the annotated knees of a folder instead, without films.
 
     Args:
         films: files, folders, patterns, lists (`@list.txt`, a CSV with a column of paths), or
             several of these.
-        out: folder to write evaluation.md, tables and figure to; the methods' own runs, as of
+        out: folder to write evaluation.md and tables to; the methods' own runs, as of
             `kneematch detect`, are in out/runs/METHOD.
         config: which methods, labels, device and so on.
         progress: opened for every method.
@@ -76,23 +101,24 @@ def evaluate(
     Raises:
         SettingsError: the settings contradict each other, the films or what is in the folder.
     """
-    out, paths = Path(out), list[str]()
+    out = Path(out)
     runs = (out / RUNS).iterdir() if (out / RUNS).is_dir() else ()
     if not (config.resume or config.force) and ((out / PAGE).exists() or any(runs)):
         refuse_existing(out, "an evaluation", can_resume=True)
-    if films or config.templates is None:
-        paths = select_films(films, series=config.series, limit=config.limit, leave_out=[out])
-    labels = None if config.truth is None else load_labels(config.truth)
     device = resolve_device(config.device)
     if config.templates is None:
-        result = _compare_methods(paths, labels, out, config, progress)
-        counts = films_per_method(config, len(paths))
-        about = ", ".join(f"{name} on {n}" if name == GRID else name for name, n in counts.items())
+        paths = select_films(films, series=config.series, limit=config.limit, leave_out=[out])
+        paths, note = _without_template(paths, config.template)
+        labels = None if config.truth is None else load_labels(config.truth)
+        result = replace(_compare_methods(paths, labels, out, config, progress), note=note)
+        about = f"{len(paths)} films"
     else:
-        ranked = rank_templates(config.templates, paths, labels, paper=config.paper, device=device)
+        if films:
+            raise SettingsError("--templates takes no films: templates are found on each other's.")
+        ranked = rank_templates(config.templates, paper=config.paper, device=device)
         remove_evaluation(out)
-        result, about = EvaluateResult(out, tables=(ranked,)), "templates"
-    write_report(result, f"{len(paths)} films; {about}", device)
+        result, about = EvaluateResult(out, tables=(ranked,)), f"{len(ranked.rows)} templates"
+    write_report(result, about, device)
     return result
 
 
@@ -104,7 +130,7 @@ def _compare_methods(
     progress: Progress,
 ) -> EvaluateResult:
     """Run all methods, and make the tables."""
-    counts, note = films_per_method(config, len(films)), ""
+    counts = films_per_method(config, len(films))
     detectors = {method: detect_config(config, method).load_detector() for method in counts}
     if labels is not None:  # refuse what cannot be compared before hours of work
         labels.match(films)
@@ -117,12 +143,6 @@ def _compare_methods(
         detect_folder(films[:count], folder, settings, progress=progress)
         runs.append(read_run(folder, method, films[:count]))
     remove_evaluation(out)
-    if own := _template_knee(films, config.template):
-        film, side = own
-        note = f"The template's own knee, in the {side} half of {film}, is left out."
-        logger.info(note)
-        runs = [leave_out_knee(run, film, side) for run in runs]
-        labels = None if labels is None else labels.leave_out(film, side)
     runs = measure_losses(runs, load_loss_template(config), progress)
     logger.info("times")
     runs = measure_times(runs, detectors, films)
@@ -132,11 +152,10 @@ def _compare_methods(
         f"in batches of up to {min(detector.batch_size, TIMED_FILMS)}, on at most {TIMED_FILMS} "
         "films (1 for the grid search)."
     )
-    tables = loss_tables(runs, timing)
+    tables = [loss_table(runs, timing if labels is not None else f"{timing} {LOSS_WARNING}")]
     if labels is not None:
-        tables += accuracy_tables(score_knees(runs, labels), labels.left_out)
-    tables.append(_failure_table(runs))
-    return EvaluateResult(out, tuple(runs), tuple(each for each in tables if each.rows), note)
+        tables.append(accuracy_table(score_knees(runs, labels), labels.left_out))
+    return EvaluateResult(out, tuple(runs), tuple(each for each in tables if each.rows))
 
 
 def films_per_method(config: EvaluateConfig, count: int) -> dict[str, int]:
@@ -147,70 +166,31 @@ def films_per_method(config: EvaluateConfig, count: int) -> dict[str, int]:
 
 def detect_config(config: EvaluateConfig, method: str) -> DetectConfig:
     """Return the settings of a method's run."""
-    shared = {name: getattr(config, name) for name in SHARED}
-    return DetectConfig(method=method, paper_settings=config.paper_settings(), **shared)
+    return DetectConfig(method=method, **{name: getattr(config, name) for name in SHARED})
 
 
 def read_run(folder: Path, method: str, films: Iterable[str]) -> MethodRun:
-    """Return what the tables of a finished run say of some of its films."""
-    found: dict[str, tuple[Detection, ...]] = {}
-    for row in _rows(folder / DETECTIONS):
-        found[row["film"]] = (*found.get(row["film"], ()), _detection(row))
-    reasons = {
-        row["film"]: f"{row['film']}: {row['reason'].removeprefix(row['film'] + ': ')}"
-        for row in _rows(folder / FAILURES)
-    }
+    """Return what a finished run knows of some of its films."""
+    with Run(folder, exclusive=False) as run:
+        known = {record.path: record for record in run.records()}
+    records = [known[film] for film in films if film in known]
+    reasons = {each.path: each.reason for each in records if each.has_failed}
     return MethodRun(
         method,
-        {film: found[film] for film in films if film in found},
-        failed={film: reasons[film] for film in films if film in reasons},
+        {each.path: each.kept for each in records if each.kept},
+        failed={path: why if path in why else f"{path}: {why}" for path, why in reasons.items()},
     )
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    header, rows = read_csv_file(path)
-    return [dict(zip(header, row, strict=True)) for row in rows]
-
-
-def _detection(row: Mapping[str, str]) -> Detection:
-    """Return the detection of a row of detections.csv."""
-    corners = np.array([float(row[name]) for name in CORNER_COLUMNS]).reshape(4, 2)
-    to_film = np.eye(3)
-    to_film[:2, 0] = (corners[1] - corners[0]) / 2
-    to_film[:2, 1] = (corners[3] - corners[0]) / 2
-    to_film[:2, 2] = corners.mean(0)
-    names = [name for name in landmark_names(row) if row[f"{name}_x_px"]]
-    return Detection(
-        to_film,
-        row["side"],
-        row["method"],
-        {name: (float(row[f"{name}_x_px"]), float(row[f"{name}_y_px"])) for name in names},
-        laterality=row["laterality"],
-        energy=float(row["energy"] or "nan"),
-        loss=float(row["loss"] or "nan"),
-        polarity=row["polarity"],
-        mm_per_px=float(row["mm_per_px"]) if row["mm_per_px"] else None,
-        needs_review=row["review"] == "yes",
-        reasons=tuple(filter(None, row["reason"].split("; "))),
-    )
-
-
-def _template_knee(films: Sequence[str], template: str | None) -> tuple[str, str] | None:
-    """Return the film and half that a template was drawn on, if it is among the films."""
-    if template is None:
-        return None
-    drawn = load_annotation(template)
-    for film in films:
-        if Path(film).exists() and drawn.film.exists() and drawn.film.samefile(film):
-            return film, drawn.side
-    return None
-
-
-def leave_out_knee(run: MethodRun, film: str, side: str) -> MethodRun:
-    """Return a run without the knee in one half of a film; a film without others is left out."""
-    kept = tuple(knee for knee in run.found.get(film, ()) if knee.side != side)
-    others = {path: knees for path, knees in run.found.items() if path != film}
-    return replace(run, found=others | ({film: kept} if kept else {}))
+def _without_template(films: Sequence[str], template: str | None) -> tuple[list[str], str]:
+    """Return the films without the one that a template was drawn on, and a note that says so."""
+    drawn = None if template is None else load_annotation(template).film
+    if drawn is None or not drawn.exists():
+        return list(films), ""
+    others = [film for film in films if not (Path(film).exists() and drawn.samefile(film))]
+    if not others:
+        raise SettingsError("The template's own film is no test of it. Name other films.")
+    return others, "The template's own film is left out." if len(others) < len(films) else ""
 
 
 def load_loss_template(config: EvaluateConfig) -> Template | None:
@@ -280,19 +260,41 @@ def _milliseconds(detector: Detector, films: Sequence[Radiograph]) -> float | No
     chosen = films[:1] if detector.method == GRID else films
     if not chosen:
         return None
-    if detector.method not in NO_WARM_UP:
+    if detector.method != GRID:  # the first call of others may take longer than the next
         list(detector.detect_each(chosen[: detector.batch_size]))
     started = time.perf_counter()
     list(detector.detect_each(chosen))
     return 1000 * (time.perf_counter() - started) / len(chosen)
 
 
-def _failure_table(runs: Sequence[MethodRun]) -> Table:
-    """Return a table of the films that could not be used, one row per film and reason."""
-    methods: dict[tuple[str, str], list[str]] = {}
-    for run in runs:
-        for failure in run.failed.items():
-            methods.setdefault(failure, []).append(run.method)
-    caption = "Films that could not be used, and by which methods."
-    rows = tuple((*failure, ", ".join(names)) for failure, names in methods.items())
-    return Table("failures", caption, dict.fromkeys(("film", "reason", "methods")), rows)
+def remove_evaluation(out: Path) -> None:
+    """Remove what an earlier evaluation wrote, except the runs of its methods."""
+    if (out / PAGE).exists():
+        for file in (*(f"{name}.csv" for name in TABLES), PAGE):
+            (out / file).unlink(missing_ok=True)
+
+
+def write_report(result: EvaluateResult, about: str, device: str) -> None:
+    """Write TABLE.csv for each table, and evaluation.md.
+
+    `about` says what was evaluated.
+    """
+    out = result.out
+    make_out_folder(out)
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    parts = [f"# Evaluation\n\n{about}; kneematch {__version__} on {device_name(device)}; {today}."]
+    parts += [result.note] * bool(result.note)
+    for table in result.tables:
+        lines = "".join(map(csv_line, (table.columns, *table.rows)))
+        write_file(out / f"{table.name}.csv", lines.encode("utf-8", "surrogateescape"))
+        parts.append(f"## {table.name.capitalize()}\n\n{to_markdown(table)}\n\n{table.caption}")
+    # The page comes last, since it marks a complete evaluation.
+    write_file(out / PAGE, ("\n\n".join(parts) + "\n").encode("utf-8", "surrogateescape"))
+
+
+def to_markdown(table: Table) -> str:
+    """Return a table as Markdown, numbers aligned to the right."""
+    rules = ["---" if digits is None else "---:" for digits in table.columns.values()]
+    lines = [list(table.columns), rules, *table.shown()]
+    cells = ([cell.replace("|", r"\|").replace("\n", " ") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)

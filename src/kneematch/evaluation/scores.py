@@ -3,12 +3,11 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import bootstrap, sem, wilcoxon
+from scipy.stats import bootstrap, sem
 
 from kneematch.errors import SettingsError
 from kneematch.evaluation.config import GRID
@@ -20,10 +19,8 @@ from kneematch.knee.detection import Detection
 from kneematch.run.outputs.tables import Columns
 
 SQUARE_WIDTHS: Final = 1.5  # side of the square that stands for a knee, in widths of its plateau
-GOOD_IOU: Final = 0.75
 RESAMPLES: Final = 2000  # samples of the bootstrap
 SEED: Final = 0  # seed of the bootstrap, so that an evaluation can be repeated
-LIMITS_MM: Final = (1.0, 1.5, 2.0, 2.5)  # as in KNEEL (Tiulpin et al., ICCVW 2019)
 
 LOSSES: Final[Columns] = {
     "method": None,
@@ -32,27 +29,12 @@ LOSSES: Final[Columns] = {
     "standard error": 4,
     "ms a film": 1,
 }
-PAIRS: Final[Columns] = {
-    "first": None,
-    "second": None,
-    "films": 0,
-    "difference": 3,
-    "standard error": 4,
-    "p": 3,
-}
 ACCURACY: Final[Columns] = {
     **dict.fromkeys(("method", "source")),
     **dict.fromkeys(("knees", "missed"), 0),
     **dict.fromkeys(("mean IoU", "IoU, low", "IoU, high", "recall at 0.5", "recall at 0.75"), 3),
-    **dict.fromkeys(("recall at 0.75, low", "recall at 0.75, high", "recall at 0.9"), 3),
-    **dict.fromkeys(("centre, median %", "centre, 95th %"), 2),
+    "recall at 0.9": 3,
     **dict.fromkeys(("margins, median %", "margins, 95th %", "margins, median mm"), 2),
-}
-DISTANCES: Final[Columns] = {
-    "method": None,
-    "margins": 0,
-    **{f"within {limit:g} mm": 3 for limit in LIMITS_MM},
-    "median mm": 2,
 }
 
 
@@ -75,8 +57,7 @@ def _text(cell: Cell, decimals: int | None) -> str:
     """Return a cell as text; a number that is not known is a dash."""
     if decimals is None or cell is None:
         return str(cell or "") if decimals is None else "-"
-    least = 10.0**-decimals
-    return f"< {least:g}" if 0 < float(cell) < least else f"{cell:.{decimals}f}"
+    return f"{cell:.{decimals}f}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,18 +70,8 @@ class MethodRun:
     failed: Mapping[str, str] = field(default_factory=dict)  # reasons by the film's path
 
 
-def common_films(runs: Sequence[MethodRun]) -> list[str]:
-    """Return the films on which all methods found the same number of knees, in order."""
-    first, *others = runs
-    return [
-        film
-        for film, knees in first.found.items()
-        if all(len(other.found.get(film, ())) == len(knees) for other in others)
-    ]
-
-
-def loss_tables(runs: Sequence[MethodRun], timing: str = "") -> list[Table]:
-    """Return each method's mean loss, and the paired differences between methods.
+def loss_table(runs: Sequence[MethodRun], timing: str = "") -> Table:
+    """Return each method's mean loss and its time.
 
     Only films on which all methods found both knees count; the grid search may have been run on
     fewer films than the others. `timing` says how times were measured, for the caption.
@@ -108,31 +79,17 @@ def loss_tables(runs: Sequence[MethodRun], timing: str = "") -> list[Table]:
     losses = {run.method: film_losses(run) for run in runs}
     full = [each for method, each in losses.items() if method != GRID] or list(losses.values())
     films = set.intersection(*map(set, full))
-    losses = {
-        method: {film: loss for film, loss in each.items() if film in films}
-        for method, each in losses.items()
-    }
     caption = (
         "Mean of left + right loss. The losses of all methods are computed alike: the paper's loss "
         "at each area in the film's half images of 800 x 500 pixels, whichever image the method "
         f"itself searches. {timing}"
     )
-    means = [
-        (run.method, *mean_and_error(list(losses[run.method].values())), run.ms_per_film)
-        for run in runs
-    ]
-    pairs = []
-    for (first, one), (second, two) in combinations(losses.items(), 2):
-        difference = [one[film] - two[film] for film in one if film in two]
-        pairs.append((first, second, *mean_and_error(difference), wilcoxon_p(difference)))
-    paired = (
-        "Loss of the first method minus that of the second on the films that both have; p: "
-        "Wilcoxon's signed-rank test, not corrected for the number of pairs."
-    )
-    return [
-        Table("losses", caption.strip(), LOSSES, tuple(means)),
-        Table("pairs", paired, PAIRS, tuple(pairs)),
-    ]
+    rows = []
+    for run in runs:
+        counted = [loss for film, loss in losses[run.method].items() if film in films]
+        error = float(sem(counted)) if len(counted) > 1 else None
+        rows.append((run.method, len(counted), mean(counted), error, run.ms_per_film))
+    return Table("losses", caption.strip(), LOSSES, tuple(rows))
 
 
 def film_losses(run: MethodRun) -> dict[str, float]:
@@ -151,24 +108,10 @@ def mean(values: ArrayLike) -> float | None:
     return float(given.mean()) if len(given) else None
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[int, float | None, float | None]:
-    """Return the number of values, their mean and its standard error, None where unknown."""
-    return len(values), mean(values), float(sem(values)) if len(values) > 1 else None
-
-
 def quantile(errors: Sequence[float], share: float) -> float | None:
     """Return a quantile of the errors that are known, not NaN; None if none is."""
     known = [error for error in errors if math.isfinite(error)]
     return float(np.quantile(known, share)) if known else None
-
-
-def wilcoxon_p(differences: Sequence[float]) -> float | None:
-    """Return the two-sided p-value of Wilcoxon's signed-rank test for differences (N,).
-
-    Differences of zero are left out, as Wilcoxon did; only zeros give 1, none at all None.
-    """
-    nonzero = [each for each in differences if each]
-    return float(wilcoxon(nonzero).pvalue) if nonzero else 1.0 if differences else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +122,8 @@ class KneeScore:
     source: str
     missed: bool = True
     iou: float = 0.0  # overlap of the squares around both plateaus
-    centre_percent: float = math.nan  # distance of the plateaus' midpoints, in % of the width
     margin_percent: float = math.nan  # mean distance of both margins, in % of the width
-    margins_mm: tuple[float, ...] = ()  # distance of each margin, where the film has spacing
+    margin_mm: float = math.nan  # the same in mm, where the film has spacing
 
 
 Scores = Mapping[str, Sequence[KneeScore]]  # by method
@@ -234,13 +176,9 @@ def plateau_iou(one: tuple[Point, Point], other: tuple[Point, Point]) -> float:
 
 def _square(left: Point, right: Point) -> tuple[float, float, float, float]:
     """Return the square around a plateau: x0, y0, x1, y1."""
-    x, y = _middle(left, right)
+    x, y = (left[0] + right[0]) / 2, (left[1] + right[1]) / 2
     half = SQUARE_WIDTHS / 2 * math.dist(left, right)
     return x - half, y - half, x + half, y + half
-
-
-def _middle(left: Point, right: Point) -> Point:
-    return (left[0] + right[0]) / 2, (left[1] + right[1]) / 2
 
 
 def _find(
@@ -266,53 +204,39 @@ def _score(film: str, label: LabelledKnee, detection: Detection | None) -> KneeS
     if detection is None:
         return KneeScore(film, label.source)
     left, right = require_margins(detection.landmarks)
-    percent = 100 / math.dist(label.left, label.right)
-    centre = math.dist(_middle(left, right), _middle(label.left, label.right))
     margins = math.dist(left, label.left), math.dist(right, label.right)
-    mm = detection.mm_per_px
+    margin = sum(margins) / 2
     return KneeScore(
         film,
         label.source,
         missed=False,
         iou=_overlap(detection, label),
-        centre_percent=centre * percent,
-        margin_percent=sum(margins) / 2 * percent,
-        margins_mm=() if mm is None else tuple(mm * each for each in margins),
+        margin_percent=100 * margin / math.dist(label.left, label.right),
+        margin_mm=margin * (detection.mm_per_px or math.nan),
     )
 
 
-def accuracy_tables(scores: Scores, left_out: int) -> list[Table]:
-    """Return tables of IoU, recall and errors, and of the margins within some millimetres.
+def accuracy_table(scores: Scores, left_out: int) -> Table:
+    """Return a table of IoU, recall and errors.
 
     `left_out` is the number of labels that are flagged as unusable, for the caption.
     """
     caption = (
         "Detected against labelled knees: squares around the tibial plateau, 1.5 times as wide as "
-        "the plateau. Errors of the plateau's midpoint and of its margins are in % of its width. "
+        "the plateau. Errors of its margins are in % of its width. "
         "Low and high: 95 % interval of a bootstrap over films. A missed knee has an IoU of 0 and "
         "no error."
     )
     if left_out:
         caption += f" {left_out} knees whose labels are flagged are left out."
-    rows, within = list[tuple[Cell, ...]](), list[tuple[Cell, ...]]()
+    rows: list[tuple[Cell, ...]] = []
     for method, knees in scores.items():
         sources = sorted({knee.source for knee in knees})
         for source in sources if len(sources) > 1 else ():
             chosen = [knee for knee in knees if knee.source == source]
             rows.append((method, source, *_accuracy(chosen)))
         rows.append((method, "all", *_accuracy(knees)))
-        if found := [mm for knee in knees for mm in knee.margins_mm]:
-            count = len(found) + 2 * sum(knee.missed for knee in knees)
-            shares = [sum(mm <= limit for mm in found) / count for limit in LIMITS_MM]
-            within.append((method, count, *shares, float(np.median(found))))
-    distances = (
-        "Share of the plateaus' margins within some millimetres of their labels; those of missed "
-        "knees are not."
-    )
-    return [
-        Table("accuracy", caption, ACCURACY, tuple(rows)),
-        Table("distances", distances, DISTANCES, tuple(within)),
-    ]
+    return Table("accuracy", caption, ACCURACY, tuple(rows))
 
 
 def _accuracy(knees: Sequence[KneeScore]) -> Iterator[Cell]:
@@ -322,15 +246,11 @@ def _accuracy(knees: Sequence[KneeScore]) -> Iterator[Cell]:
     yield sum(knee.missed for knee in knees)
     yield mean(iou)
     yield from bootstrap_mean(films, iou)
-    for least in (0.5, GOOD_IOU, 0.9):
-        reached = [value >= least for value in iou]
-        yield mean(reached)
-        if least == GOOD_IOU:
-            yield from bootstrap_mean(films, reached)
-    for errors in ([k.centre_percent for k in knees], [k.margin_percent for k in knees]):
-        yield quantile(errors, 0.5)
-        yield quantile(errors, 0.95)
-    yield quantile([sum(knee.margins_mm) / 2 for knee in knees if knee.margins_mm], 0.5)
+    for least in (0.5, 0.75, 0.9):
+        yield mean([value >= least for value in iou])
+    for share in (0.5, 0.95):
+        yield quantile([knee.margin_percent for knee in knees], share)
+    yield quantile([knee.margin_mm for knee in knees], 0.5)
 
 
 def bootstrap_mean(

@@ -1,17 +1,16 @@
 """Rank annotated knees by how consistently each finds the others, to choose a template."""
 
 import logging
-import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kneematch.errors import FilmError, SettingsError
-from kneematch.evaluation.labels import Labels
-from kneematch.evaluation.scores import GOOD_IOU, MethodRun, Table, mean, quantile, score_knees
+from kneematch.errors import SettingsError
+from kneematch.evaluation.scores import Table, mean
 from kneematch.films.annotation import Annotation, load_annotation
 from kneematch.films.csv_text import Cell
 from kneematch.knee.detection import CORNERS, Detection
@@ -28,7 +27,6 @@ TEMPLATES: Final[Columns] = {
     "round trip, worst %": 2,
     "mean loss on the others": 3,
 }
-LABELLED: Final[Columns] = {"margins, median %": 2, "mean IoU": 3, f"recall at {GOOD_IOU}": 3}
 RANKED: Final = (
     "Templates, best first: each is found on the film of every other one, and that one on its "
     "film; after a round trip its corners should be back where they were. Errors in % of the "
@@ -38,21 +36,14 @@ RANKED: Final = (
 logger = logging.getLogger("kneematch")
 
 
-def rank_templates(
-    folder: Path,
-    films: Sequence[str] = (),
-    labels: Labels | None = None,
-    *,
-    paper: bool = False,
-    device: str = "cpu",
-) -> Table:
+def rank_templates(folder: Path, *, paper: bool = False, device: str = "cpu") -> Table:
     """Search every template (*.json) on the films of all others; return a table, the best first.
 
-    Further films are searched if there are labels, and left out if they cannot be read. `paper`
-    minimises the paper's energy instead of the robust one.
+    `paper` minimises the paper's energy instead of the robust one.
 
     Raises:
         SettingsError: fewer than three templates.
+        FilmError: a template's film cannot be read.
     """
     files = sorted(folder.glob("*.json"))
     if len(files) < FEWEST:
@@ -61,19 +52,29 @@ def rank_templates(
             "Draw them with `kneematch annotate`."
         )
     annotations = [load_annotation(file) for file in files]
-    further = [] if labels is None else films
-    named: list[str | Path] = [*(each.film for each in annotations), *further]
-    everywhere = list(dict.fromkeys(_absolute(film) for film in named))
-    runs = []
+    films = list(dict.fromkeys(each.film for each in annotations))
+    knees = []  # (N, N), template a on b's film
     for file, annotation in zip(files, annotations, strict=True):
         logger.info("%s", file.name)
-        detector = Detector.load(
-            template=annotation, method="search", paper=paper, device=device, check=False
-        )  # which uses nothing but the template
-        outcomes = zip(everywhere, detector.detect_each(everywhere), strict=True)
-        found = {film: each for film, each in outcomes if not isinstance(each, FilmError)}
-        runs.append(MethodRun(file.name, found))
-    return _table(annotations, runs, labels)
+        searching = Detector.load(template=annotation, method="search", paper=paper, device=device)
+        detector = replace(searching, check=None)  # flags do not count, only the template
+        found = dict(zip(films, detector.detect(films), strict=True))
+        knees.append([_drawn_knee(each, found[each.film]) for each in annotations])
+    boxes = [rectangle_to_film(*a.fine, mirrored=a.side == "left").numpy() for a in annotations]
+    errors = round_trips(
+        np.stack(boxes), np.array([[knee.to_film for knee in row] for row in knees])
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for k in np.argsort(np.nanmedian(errors, axis=1), kind="stable").tolist():
+        loss = mean([knee.loss for b, knee in enumerate(knees[k]) if b != k])
+        trips = float(np.nanmedian(errors[k])), float(np.nanmax(errors[k]))
+        rows.append((files[k].name, *trips, loss))
+    return Table("templates", RANKED, TEMPLATES, tuple(rows))
+
+
+def _drawn_knee(annotation: Annotation, found: Sequence[Detection]) -> Detection:
+    """Return the detection of an annotated knee, or the only one of its film."""
+    return next((knee for knee in found if knee.side == annotation.side), found[0])
 
 
 def round_trips(boxes: Floats, found: Floats) -> Floats:
@@ -96,40 +97,3 @@ def round_trips(boxes: Floats, found: Floats) -> Floats:
     errors: Floats = 100 * np.hypot(moved[..., 0, :] / 2, moved[..., 1, :] / 2 * aspect).mean(-1)
     np.fill_diagonal(errors, np.nan)
     return errors
-
-
-def _table(
-    annotations: Sequence[Annotation], runs: Sequence[MethodRun], labels: Labels | None
-) -> Table:
-    knees = [[_on_film_of(each, run) for each in annotations] for run in runs]  # a on b's film
-    boxes = [rectangle_to_film(*a.fine, mirrored=a.side == "left").numpy() for a in annotations]
-    found = np.array([[knee.to_film for knee in row] for row in knees])
-    errors = round_trips(np.stack(boxes), found)
-    rows: list[tuple[Cell, ...]] = []
-    for k in np.argsort(np.nanmedian(errors, axis=1), kind="stable").tolist():
-        loss = mean([knee.loss for b, knee in enumerate(knees[k]) if b != k])
-        trips = float(np.nanmedian(errors[k])), float(np.nanmax(errors[k]))
-        accuracy = () if labels is None else _accuracy(annotations[k], runs[k], labels)
-        rows.append((runs[k].method, *trips, loss, *accuracy))
-    columns = TEMPLATES if labels is None else {**TEMPLATES, **LABELLED}
-    return Table("templates", RANKED, columns, tuple(rows))
-
-
-def _accuracy(own: Annotation, run: MethodRun, labels: Labels) -> tuple[Cell, ...]:
-    """Return the cells of LABELLED for a template, without the film that it was drawn on."""
-    others = {film: knees for film, knees in run.found.items() if film != _absolute(own.film)}
-    scores = score_knees([MethodRun(run.method, others)], labels)[run.method]
-    iou = [knee.iou for knee in scores]
-    margins = quantile([knee.margin_percent for knee in scores], 0.5)
-    return margins, mean(iou), mean([each >= GOOD_IOU for each in iou])
-
-
-def _on_film_of(annotation: Annotation, run: MethodRun) -> Detection:
-    """Return what a run found at an annotated knee, or the only knee of its film."""
-    knees = run.found[_absolute(annotation.film)]
-    return next((knee for knee in knees if knee.side == annotation.side), knees[0])
-
-
-def _absolute(film: str | Path) -> str:
-    """Return one path for a film, however it was named."""
-    return os.path.normpath(Path(film).absolute())

@@ -1,4 +1,4 @@
-"""The annotation, template.json: boxes and landmarks drawn on one knee of one film."""
+"""The annotation, template.json: boxes and landmarks drawn on a part of the body on one film."""
 
 import json
 import math
@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from kneematch.errors import TemplateError
-from kneematch.films.files import read_text_bytes, write_file
+from kneematch.films.files import read_text, write_file
 from kneematch.films.radiograph import Point
 from kneematch.paper.split import SIDES
 
-FORMAT: Final = "kneematch-template/1"
+FORMAT: Final = "kneematch-template/2"
+FIRST_FORMAT: Final = "kneematch-template/1"  # knees only, with all boxes but the coarse one
+# What to look for on a film: knees; or, on the whole film, the part once as it was drawn, the part
+# and its mirror image, or any number of both.
+KNEES, ONE, PAIR, ANY = FINDS = ("knees", "one", "pair", "any")
+MAX_SCALE_RANGE: Final = 3.0
+MAX_TURN_DEG: Final = 45.0
 BOXES: Final = ("fine", "coarse", "red", "green")
-COARSE_BOX: Final = "coarse"  # may be left out
+NEEDED_BOXES: Final = ("fine", "red", "green")  # of knees; other parts need the first only
 MAX_PX: Final = 1e6  # beyond any film
 SMALLEST_BOX_PX: Final = 2
 SLACK_PX: Final = 0.5  # so that a box drawn on the edge of another one counts as inside
@@ -42,7 +48,7 @@ Box = tuple[float, float, float, float]  # x0, y0, x1, y1 in film pixels
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """Four boxes on one knee of one film, in film pixels, and any named points."""
+    """Boxes on one knee, or another part of the body, in film pixels, and any named points."""
 
     film: Path
     side: str  # which half of the picture the knee is in: "left" or "right"
@@ -51,6 +57,19 @@ class Annotation:
     red: Box  # at the two outer borders of the joint, inside fine
     green: Box
     landmarks: Mapping[str, Point] = field(default_factory=dict)
+    find: str = KNEES
+    # Parts other than knees are looked for at sizes up to this factor from the drawing's, as a
+    # share of the film's width, and turned by up to these degrees.
+    scale_range: float = 1.6
+    turn_deg: float = 7.0
+
+
+def annotate_part(
+    film: Path, find: str, fine: Box, landmarks: Mapping[str, Point], middle: float
+) -> Annotation:
+    """Return the annotation of one box around a part; `middle` is the x of the film's middle."""
+    side = SIDES[(fine[0] + fine[2]) / 2 >= middle]
+    return Annotation(film, side, fine, enlarged(fine), fine, fine, landmarks, find)
 
 
 def annotate(film: Path, side: str, left: Point, right: Point) -> Annotation:
@@ -87,7 +106,7 @@ def load_annotation(path: str | Path) -> Annotation:
     """
     path = Path(path)
     with reading(path, "JSON"):
-        annotation = _parse(json.loads(read_text_bytes(path).decode("utf-8")), path.parent)
+        annotation = _parse(json.loads(read_text(path)), path.parent)
         for _, problem in annotation_problems(annotation):
             raise TemplateError(problem)
     return annotation
@@ -111,6 +130,9 @@ def save_annotation(annotation: Annotation, path: str | Path) -> None:
     path = Path(path)
     data = {
         "format": FORMAT,
+        "find": annotation.find,
+        "scale_range": annotation.scale_range,
+        "turn_deg": annotation.turn_deg,
         "film": Path(os.path.relpath(annotation.film, path.parent)).as_posix(),
         "side": annotation.side,
         "boxes": {name: list(getattr(annotation, name)) for name in BOXES},
@@ -139,24 +161,36 @@ def annotation_problems(annotation: Annotation) -> Iterator[tuple[str, str]]:
 
 def _parse(data: Any, folder: Path) -> Annotation:
     """Return the annotation in a template's content; its film's path is relative to the folder."""
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
+    if not isinstance(data, dict) or data.get("format") not in (FORMAT, FIRST_FORMAT):
         raise TemplateError(f"The file is not of the format {FORMAT!r}.")
-    side, name = data.get("side"), data.get("film")
+    side, name, find = data.get("side"), data.get("film"), data.get("find", KNEES)
     if side not in SIDES:
-        raise TemplateError("'side' must be 'left' or 'right', the knee's half of the picture.")
+        raise TemplateError("'side' must be 'left' or 'right', the half of the picture.")
+    if find not in FINDS:
+        raise TemplateError(f"'find' must be one of {', '.join(FINDS)}.")
     if not isinstance(name, str):
         raise TemplateError("'film' must be the path of the film that was drawn on.")
     drawn, points = data.get("boxes"), data.get("landmarks", {})
     if not isinstance(drawn, dict) or not isinstance(points, dict):
         raise TemplateError("'boxes' and 'landmarks' must be objects of names and numbers.")
-    names = [box for box in BOXES if box in drawn or box != COARSE_BOX]
+    needed = NEEDED_BOXES if find == KNEES else NEEDED_BOXES[:1]
+    names = [box for box in BOXES if box in (*needed, *drawn)]
     boxes = {box: _numbers(drawn.get(box), 4, box) for box in names}
-    boxes.setdefault(COARSE_BOX, enlarged(boxes["fine"]))
+    fine = boxes["fine"]
+    boxes = {"red": fine, "green": fine, "coarse": enlarged(fine)} | boxes
     landmarks = {point: _numbers(values, 2, point) for point, values in points.items()}
     film = folder / name
     if not film.exists():
         raise TemplateError(f"Its film, {film}, does not exist. Correct 'film' in the template.")
-    return Annotation(film, side, **boxes, landmarks=landmarks)
+    ranges = {"scale_range": (1.0, MAX_SCALE_RANGE), "turn_deg": (0.0, MAX_TURN_DEG)}
+    given = {name: data[name] for name in ranges if name in data}
+    for name, (low, high) in ranges.items():
+        if (
+            not isinstance(given.get(name, low), int | float)
+            or not low <= given.get(name, low) <= high
+        ):
+            raise TemplateError(f"'{name}' must be a number from {low:g} to {high:g}.")
+    return Annotation(film, side, **boxes, landmarks=landmarks, find=find, **given)
 
 
 def _numbers(values: Any, count: int, name: str) -> Any:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from kneematch.films.files import atomic_write
+from kneematch.films.files import atomic_write, open_regular
 
 _SIGNS: Final = frozenset("=+-@\t\r\n＝＋－＠")  # spreadsheets also know the full-width forms
 _NUMBER: Final = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
@@ -65,8 +65,9 @@ def read_csv_file(path: Path) -> tuple[list[str], list[list[str]]]:
     Raises:
         OSError, ValueError, csv.Error: it cannot be read, is empty, or is not CSV.
     """
-    with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
-        header, *rows = read_csv(file)
+    with open_regular(path) as file:
+        text = file.read().decode("utf-8-sig", "surrogateescape")
+    header, *rows = read_csv(io.StringIO(text, newline=""))
     return header, rows
 
 

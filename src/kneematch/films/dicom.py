@@ -5,12 +5,10 @@ HTJ2K frames are decoded by imagecodecs, after their codestream was checked agai
 pydicom decodes the other transfer syntaxes.
 """
 
-import io
 import math
 import re
 import struct
-import zlib
-from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -18,19 +16,23 @@ import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
 from pydicom import Dataset, Sequence, uid
-from pydicom.datadict import tag_for_keyword
-from pydicom.dataset import FileMetaDataset
 from pydicom.encaps import get_frame
 from pydicom.errors import BytesLengthException
 from pydicom.filereader import read_dataset, read_partial, read_preamble
 from pydicom.multival import MultiValue
 from pydicom.pixels.common import PhotometricInterpretation
 from pydicom.pixels.decoders.base import get_decoder
-from pydicom.pixels.processing import convert_color_space
 from pydicom.pixels.utils import get_expected_length
 from pydicom.tag import BaseTag
 
 from kneematch.errors import MissingDecoder, NotAnImage, NotARadiograph
+from kneematch.films.codestreams import (
+    JPEG_2000_START,
+    JPEG_START,
+    check_codestream,
+    codestream_shape,
+)
+from kneematch.films.limits import memory_limit
 from kneematch.films.radiograph import (
     BOTH_KNEES,
     LATERALITIES,
@@ -38,8 +40,7 @@ from kneematch.films.radiograph import (
     Radiograph,
     check_size,
     decoding,
-    grey_from_rgb,
-    memory_budget,
+    grey_of_colours,
     unit_range,
 )
 
@@ -49,15 +50,11 @@ PIXEL_KEYWORDS: Final = ("PixelData", "FloatPixelData", "DoubleFloatPixelData")
 PHOTOMETRICS: Final = {kind.value for kind in PhotometricInterpretation}
 YBR: Final = ("YBR_FULL", "YBR_FULL_422")
 MAX_ELEMENT_BYTES: Final = 1 << 20  # beside the pixels; a lookup table has 128 kB
-MAX_READS: Final = 300_000  # from an inflated header, at least one per element
 
 JPEG_SYNTAXES, JPEG_LS_SYNTAXES = uid.JPEGTransferSyntaxes, uid.JPEGLSTransferSyntaxes
 HTJ2K_SYNTAXES: Final = (uid.HTJ2KLossless, uid.HTJ2KLosslessRPCL, uid.HTJ2K)
 JPEG_2000_SYNTAXES: Final = (uid.JPEG2000Lossless, uid.JPEG2000, *HTJ2K_SYNTAXES)
 CODESTREAM_SYNTAXES: Final = (*JPEG_SYNTAXES, *JPEG_LS_SYNTAXES, *JPEG_2000_SYNTAXES)
-JPEG_START: Final = b"\xff\xd8"  # SOI, of JPEG-LS, too
-JPEG_2000_START: Final = b"\xff\x4f\xff\x51"  # SOC and SIZ
-JPEG_FRAMES: Final = {*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC}  # SOF markers
 CODESTREAM_END: Final = b"\xff\xd9"
 TAIL: Final = 64  # bytes in which the end must lie; what follows it is padding
 # JPEG segments that say which colours are stored.
@@ -91,11 +88,11 @@ BAD_ELEMENT: Final = (
 
 def read_dicom(file: BinaryIO, path: Path) -> Radiograph:
     """Read a DICOM file that is open at its beginning."""
-    dataset = _parse(file, path, last=PIXEL_DATA)
-    _check_kind(dataset, path)
+    dataset = parse_header(file, path, last=PIXEL_DATA)
+    memory = _check_kind(dataset, path)
     mm_per_px, spacing_tag = spacing(dataset, path)
     return Radiograph(
-        _unit_pixels(dataset, path),
+        _unit_pixels(dataset, path, memory),
         mm_per_px=mm_per_px,
         spacing_tag=spacing_tag,
         laterality=laterality(dataset),
@@ -106,13 +103,7 @@ def read_dicom(file: BinaryIO, path: Path) -> Radiograph:
     )
 
 
-def parse_header(file: BinaryIO, path: Path, keywords: tuple[str, ...]) -> Dataset:
-    """Parse the elements up to the last of the keywords or, without any, up to the pixels."""
-    tags = [tag_for_keyword(keyword) or 0 for keyword in keywords]
-    return _parse(file, path, last=max(tags, default=(PIXEL_GROUP << 16) - 1))
-
-
-def _parse(file: BinaryIO, path: Path, last: int) -> Dataset:
+def parse_header(file: BinaryIO, path: Path, last: int = (PIXEL_GROUP << 16) - 1) -> Dataset:
     """Parse a DICOM file up to the tag `last`, with or without preamble and meta group.
 
     What follows the pixels (signatures, padding, megabytes of zeros) is never read. Elements too
@@ -126,11 +117,10 @@ def _parse(file: BinaryIO, path: Path, last: int) -> Dataset:
         read_preamble(file, force=True)
         meta = read_dataset(file, False, True, stop_when=lambda tag, vr, length: tag.group != 2)
         if meta.get("TransferSyntaxUID") == uid.DeflatedExplicitVRLittleEndian:
-            dataset = read_dataset(_inflate(file, path), False, True, stop_when=beyond)
-            dataset.file_meta = FileMetaDataset(meta)
-        else:
-            file.seek(0)
-            dataset = read_partial(file, beyond, force=True)
+            # A small file can be inflated to any size, and is nearly never a film.
+            raise MissingDecoder(f"{path}: The DICOM file is deflated. Export it uncompressed.")
+        file.seek(0)
+        dataset = read_partial(file, beyond, force=True)
         syntax = dataset.file_meta.get("TransferSyntaxUID")
         if not syntax:  # the parser has found out how the elements are encoded
             implicit, little_endian = dataset.original_encoding
@@ -144,32 +134,8 @@ def _parse(file: BinaryIO, path: Path, last: int) -> Dataset:
     return dataset
 
 
-def _inflate(file: BinaryIO, path: Path) -> BinaryIO:
-    """Inflate the rest of a file, within the memory that the file may take."""
-    limit = memory_budget(path) // 3  # the inflated file, the pixels in it, and the film
-    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-    inflated = inflater.decompress(file.read(), limit)
-    if inflater.unconsumed_tail:
-        raise NotARadiograph(f"{path}: The deflated DICOM has more than {limit >> 20} MB.")
-    if not inflater.eof:
-        raise EOFError  # a cut file
-    return _CountedReads(inflated)
-
-
-class _CountedReads(io.BytesIO):
-    """A buffer with a limit on reads: a parsed element takes up to 150 times its own bytes."""
-
-    reads = 0
-
-    def read(self, size: int | None = -1) -> bytes:
-        self.reads += 1
-        if self.reads > MAX_READS:
-            raise ValueError("too many elements")
-        return super().read(size)
-
-
-def _check_kind(dataset: Dataset, path: Path) -> None:
-    """Refuse what is not a single frame of film, before anything is decoded."""
+def _check_kind(dataset: Dataset, path: Path) -> int:
+    """Refuse what is not a single frame of film; return the memory that decoding it may take."""
     if not any(keyword in dataset for keyword in PIXEL_KEYWORDS):
         stated = dataset.file_meta, "MediaStorageSOPClassUID"
         name = uid_name(header_value(dataset, "SOPClassUID") or header_value(*stated))
@@ -177,7 +143,8 @@ def _check_kind(dataset: Dataset, path: Path) -> None:
     samples, bits = (header_count(dataset, name) for name in ("SamplesPerPixel", "BitsAllocated"))
     # At the peak: a decoder's 32-bit samples and two copies of the decoded ones, or the result.
     bytes_per_px = 4 + samples * (4 + bits // 4)
-    check_size(path, header_count(dataset, "Rows"), header_count(dataset, "Columns"), bytes_per_px)
+    size = header_count(dataset, "Rows"), header_count(dataset, "Columns")
+    memory = check_size(path, *size, bytes_per_px)
     if (header_number(dataset, "NumberOfFrames") or 1) > 1:
         raise NotARadiograph(f"{path}: The file has more than one frame. Save the film alone.")
     photometric = header_text(dataset, "PhotometricInterpretation")
@@ -188,11 +155,14 @@ def _check_kind(dataset: Dataset, path: Path) -> None:
         raise NotARadiograph(
             f"{path}: The PhotometricInterpretation is unknown. Export the film as MONOCHROME2."
         )
+    return memory
 
 
-def _unit_pixels(dataset: Dataset, path: Path) -> NDArray[np.float32]:
+def _unit_pixels(dataset: Dataset, path: Path, memory: int) -> NDArray[np.float32]:
     """Return the frame (H, W) in [0, 1], by way of the modality LUT where there is one."""
-    pixels = _stored_values(dataset, path)
+    is_plain = dataset.file_meta.TransferSyntaxUID in uid.UncompressedTransferSyntaxes
+    with nullcontext() if is_plain else memory_limit(path, memory):
+        pixels = _stored_values(dataset, path, memory)
     if header_count(dataset, "SamplesPerPixel") > 1:
         return unit_range(path, pixels)
     padding = _padding(dataset, pixels)
@@ -234,13 +204,13 @@ def _apply_lut(pixels: NDArray[Any], table: Dataset, order: str) -> NDArray[np.f
     return output
 
 
-def _stored_values(dataset: Dataset, path: Path) -> NDArray[Any]:
+def _stored_values(dataset: Dataset, path: Path, memory: int) -> NDArray[Any]:
     """Return the stored grey values (H, W): a read-only view where nothing is compressed."""
     syntax: uid.UID = dataset.file_meta.TransferSyntaxUID
     name = uid_name(syntax) or "unknown transfer syntax"
     with decoding(path, f"DICOM ({name})"):
         if syntax in CODESTREAM_SYNTAXES:
-            pixels, is_ybr = _decode_codestream(dataset, path)
+            pixels, is_ybr = _decode_codestream(dataset, path, memory)
         else:
             try:
                 decoder = get_decoder(syntax)
@@ -256,14 +226,7 @@ def _stored_values(dataset: Dataset, path: Path) -> NDArray[Any]:
             is_ybr = layout["photometric_interpretation"] in YBR
         if pixels.ndim == 2:
             return _drop_unused_bits(pixels, dataset)
-        return grey_from_rgb(path, _rgb_bands(pixels, is_ybr), 2**dataset.BitsStored - 1)
-
-
-def _rgb_bands(pixels: NDArray[Any], is_ybr: bool) -> Iterator[NDArray[Any]]:
-    """Yield consecutive rows (h, W, 3) in RGB; a few at a time save memory."""
-    for start in range(0, len(pixels), ROWS_AT_ONCE):
-        band = pixels[start : start + ROWS_AT_ONCE]
-        yield convert_color_space(band, "YBR_FULL", "RGB") if is_ybr else band
+        return grey_of_colours(path, pixels, 2**dataset.BitsStored - 1, is_ybr=is_ybr)
 
 
 def _check_uncompressed(dataset: Dataset, path: Path) -> None:
@@ -278,13 +241,13 @@ def _check_uncompressed(dataset: Dataset, path: Path) -> None:
         raise NotAnImage(f"{path}: The file is cut off: {cut}. Copy it again.")
 
 
-def _decode_codestream(dataset: Dataset, path: Path) -> tuple[NDArray[Any], bool]:
+def _decode_codestream(dataset: Dataset, path: Path, memory: int) -> tuple[NDArray[Any], bool]:
     """Decode a compressed frame; return (H, W) or (H, W, samples), and whether it is YBR.
 
     Colours are returned as they are stored, except for JPEG 2000's own colour transforms and for a
     JPEG with an Adobe segment, which its codec undoes.
     """
-    frame = _checked_frame(dataset, path)
+    frame = _checked_frame(dataset, path, memory)
     syntax, photometric = dataset.file_meta.TransferSyntaxUID, dataset.PhotometricInterpretation
     is_ybr = photometric in YBR
     if syntax in JPEG_SYNTAXES:
@@ -302,38 +265,22 @@ def _decode_codestream(dataset: Dataset, path: Path) -> tuple[NDArray[Any], bool
     return pixels.view(f"{sign}{pixels.itemsize}"), is_ybr
 
 
-def _checked_frame(dataset: Dataset, path: Path) -> bytes:
+def _checked_frame(dataset: Dataset, path: Path, memory: int) -> bytes:
     """Return the frame; refuse one that is cut, which codecs fill up, or of another size."""
     frame = get_frame(dataset.PixelData, 0, number_of_frames=1)
     if CODESTREAM_END not in frame[-TAIL:]:
         raise NotAnImage(f"{path}: The compressed pixels are cut off. Copy or export it again.")
     if not frame.startswith(JPEG_START):  # the boxes of a JP2 file, which DICOM does not allow
         frame = frame[max(frame.find(JPEG_2000_START), 0) :]
-    found = _codestream_shape(frame)
+    found = codestream_shape(frame)
     stated = tuple(header_count(dataset, name) for name in ("Rows", "Columns", "SamplesPerPixel"))
     if found != stated:
         kind = "of an unknown kind" if found is None else "{} x {} x {} samples".format(*found)
-        said = "{} x {} x {}".format(*stated)
         raise NotAnImage(
-            f"{path}: The compressed pixels are {kind}, but the header says {said}. Export again."
+            f"{path}: The compressed pixels are {kind}, but the header disagrees. Export it again."
         )
+    check_codestream(path, frame, memory)
     return frame
-
-
-def _codestream_shape(frame: bytes) -> tuple[int, int, int] | None:
-    """Return (height, width, samples) as the codestream itself states them, or None."""
-    if frame.startswith(JPEG_2000_START):
-        right, bottom, left, top = struct.unpack_from(">4I", frame, 8)
-        (samples,) = struct.unpack_from(">H", frame, 40)
-        return bottom - top, right - left, samples
-    at = 2  # behind the start of the image
-    while at + 10 <= len(frame) and frame[at] == 0xFF:
-        marker, length = frame[at + 1], int.from_bytes(frame[at + 2 : at + 4])
-        if marker in JPEG_FRAMES:
-            height, width, samples = struct.unpack_from(">2HB", frame, at + 5)
-            return height, width, samples
-        at += 1 if marker == 0xFF else 2 + length  # a marker may have fill bytes before it
-    return None
 
 
 def _drop_unused_bits(pixels: NDArray[Any], dataset: Dataset) -> NDArray[Any]:

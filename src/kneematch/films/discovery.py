@@ -1,14 +1,11 @@
 """Turn files, folders, patterns and lists into a list of films, and select some of them."""
 
-import csv
 import glob
-import io
 import logging
 import os
-import re
 import stat
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import compress
@@ -16,7 +13,6 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from kneematch.errors import FilmError, SettingsError, Unreadable
-from kneematch.films.csv_text import read_csv
 from kneematch.films.files import READERS, read_text_bytes
 from kneematch.films.radiograph import silent
 from kneematch.films.read import is_dicom, read_header
@@ -24,15 +20,20 @@ from kneematch.films.run_folder import FOLDERS, holds_run
 
 logger = logging.getLogger("kneematch")
 
-FILM_SUFFIXES: Final = (".dcm", ".dicom", ".ima", ".png", ".jpg", ".jpeg", ".tif", ".tiff")
-IMAGE_STARTS: Final = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*")
+FILM_SUFFIXES: Final = (
+    *(".dcm", ".dicom", ".ima", ".png", ".jpg", ".jpeg", ".tif", ".tiff"),
+    *(".bmp", ".webp", ".gif", ".jp2", ".j2k"),
+)
+IMAGE_STARTS: Final = (
+    *(b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\0", b"MM\0*"),
+    *(b"GIF8", b"\0\0\0\x0cjP  "),
+)
+# Files that often lie beside films, and that nobody would take for one.
+TEXTS: Final = (".csv", ".tsv", ".txt", ".json", ".toml", ".md", ".html", ".xlsx")
+MOST_KINDS: Final = 6  # of files that are skipped, in a message
 IMAGE_START_BYTES: Final = 8
 INDEX: Final = "DICOMDIR"  # the table of contents of a medium
-STDIN: Final = "-"
-ANY_FOLDERS: Final = r"(^|/)\*\*(/+|$)"  # "**" between slashes, as in a/**/b.dcm
 LIST_SIGN: Final = "@"
-CSV_SUFFIX, TEXT_SUFFIX = ".csv", ".txt"
-PATH_COLUMNS: Final = ("film", "path", "file", "filename")
 
 Names = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
@@ -41,8 +42,8 @@ def find_films(named: Names, *, leave_out: Sequence[Path] = ()) -> list[str]:
     """Return the named films, each once, in the order named; inside a folder, sorted.
 
     Args:
-        named: files, folders, patterns such as `films/*.dcm`, lists (`@list.txt`: a path a line;
-            `table.csv`: a column of paths) and `-` for a list on stdin.
+        named: files, folders, patterns such as `films/**/*.dcm`, and lists (`@list.txt`: a path a
+            line; `@/dev/stdin`).
         leave_out: folders to skip, even if they lie inside one that is named. Folders inside a
             named one that hold results of `kneematch detect` are skipped, too.
 
@@ -114,7 +115,7 @@ def in_series(films: Sequence[str], text: str) -> list[str]:
 
     def belongs(film: str) -> bool:
         try:
-            header = read_header(film, "SeriesDescription")
+            header = read_header(film)
         except Unreadable:
             return True
         except FilmError:
@@ -129,94 +130,51 @@ def in_series(films: Sequence[str], text: str) -> list[str]:
 
 def _expand(name: str) -> list[str]:
     """Return the files and folders that one argument names."""
-    path = Path(name)
     if not name:
         raise SettingsError("A film's name is empty.")
-    if name == STDIN:
-        stdin = getattr(sys.stdin, "buffer", None)  # None if it is closed, or in a notebook
-        if stdin is None:
-            raise SettingsError("There is no stdin to read a list of films from (-).")
-        return _lines(stdin.read(), path)
-    if name.startswith(LIST_SIGN) and not os.path.lexists(path):
-        return _listed(Path(name[len(LIST_SIGN) :]), _lines)
-    is_file = os.path.isfile(path)  # noqa: PTH113
-    if is_file and path.suffix.lower() == CSV_SUFFIX:
-        return _listed(path, _column)
-    if is_file and path.suffix.lower() == TEXT_SUFFIX and not _is_film(path):
-        raise SettingsError(f"{name} is a text file. If it lists films, give @{name}")
-    if not glob.has_magic(name) or os.path.lexists(path):
+    if os.path.lexists(name):
         return [name]
-    names = _outside_runs(_matches(name), name)
-    if not names:
-        raise SettingsError(f"No films match {name}")
-    return names
+    if name.startswith(LIST_SIGN):
+        return _listed(Path(name.removeprefix(LIST_SIGN)))
+    return _matches(name) if glob.has_magic(name) else [name]
 
 
-def _listed(source: Path, parse: Callable[[bytes, Path], list[str]]) -> list[str]:
-    """Return the paths of a list, relative to the current folder or else to the list's own."""
+def _listed(source: Path) -> list[str]:
+    """Return the paths of a list: one per line or, if it has NULs, between NULs.
+
+    They are relative to the current folder or else to the list's own.
+    """
     try:
         text = read_text_bytes(source)
     except OSError as error:
         raise SettingsError(f"{source}: The list cannot be read: {error.strerror}.") from error
-    names = [(name, source.parent / name) for name in parse(text, source)]
-    return [
-        str(beside) if not os.path.lexists(name) and os.path.lexists(beside) else name
-        for name, beside in names
-    ]
-
-
-def _lines(text: bytes, source: Path) -> list[str]:
-    """Return the paths of a text: one per line or, if it has NULs, between NULs."""
     if text.startswith(IMAGE_STARTS) or text[128:132] == b"DICM":
         raise SettingsError(f"{source} is a film, not a list of films. Leave out the @.")
     lines = text.split(b"\0") if b"\0" in text else text.split(b"\n")
     names = [os.fsdecode(line.removesuffix(b"\r")) for line in lines if line.strip()]
     if not names:
         raise SettingsError(f"{source}: The list of films is empty.")
-    return names
-
-
-def _column(text: bytes, source: Path) -> list[str]:
-    """Return the paths of a table: its only column, or the one in PATH_COLUMNS."""
-    decoded = text.decode("utf-8-sig", "surrogateescape")
-    try:
-        header, *rows = read_csv(io.StringIO(decoded, newline=""))
-    except (ValueError, csv.Error) as error:
-        raise SettingsError(f"{source}: This is not a CSV table with a header.") from error
-    names = [name.strip().lower() for name in header]
-    found = [names.index(name) for name in PATH_COLUMNS if name in names]
-    if not found and len(names) > 1:
-        raise SettingsError(f"{source}: No column is called {' or '.join(PATH_COLUMNS)}.")
-    column = found[0] if found else 0
-    paths = [row[column] for row in rows if len(row) > column and row[column].strip()]
-    if not paths:
-        raise SettingsError(f"{source}: The table has no paths of films.")
-    return paths
-
-
-def _in_folder(folder: str, leave_out: Sequence[Path]) -> list[str]:
-    """Return the films of a folder, then of its folders, by name."""
-    films = [
-        str(path)
-        for parent, files in _walk(folder, leave_out)
-        for path in (Path(parent, name) for name in sorted(files))
-        if not path.name.startswith(".") and path.name != INDEX and _is_film(path)
+    beside = [str(source.parent / name) for name in names]
+    return [
+        other if not os.path.lexists(name) and os.path.lexists(other) else name
+        for name, other in zip(names, beside, strict=True)
     ]
-    if not films:
-        raise SettingsError(f"{folder}: The folder holds no DICOM, PNG, JPEG or TIFF files.")
-    return films
 
 
-def _walk(top: str, leave_out: Sequence[Path] = ()) -> Iterator[tuple[str, list[str]]]:
-    """Yield each folder and the names of its files, by name; hidden folders are left out.
+def _in_folder(top: str, leave_out: Sequence[Path]) -> list[str]:
+    """Return the films of a folder, then of its folders, by name.
 
-    So are results of earlier runs and links to folders, which may form circles; this is logged.
+    What is hidden, results of earlier runs, and links to folders, which may form circles, are left
+    out.
     """
 
     def refuse(error: OSError) -> NoReturn:
         raise SettingsError(f"{error.filename}: The folder cannot be listed: {error.strerror}.")
 
-    links, others = [], [path for path in leave_out if path.exists()]
+    films: list[str] = []
+    links: list[Path] = []
+    skipped: Counter[str] = Counter()  # files that are no films, by suffix
+    others = [path for path in leave_out if path.exists()]
     for parent, folders, files in os.walk(top, onerror=refuse):
         is_run = holds_run(parent)
         if is_run and parent != top:
@@ -230,44 +188,57 @@ def _walk(top: str, leave_out: Sequence[Path] = ()) -> Iterator[tuple[str, list[
         }
         links += [path for path in shown.values() if path.is_symlink()]
         folders[:] = [name for name, path in shown.items() if not any(map(path.samefile, others))]
-        yield parent, files
+        paths = [Path(parent, name) for name in sorted(files) if not name.startswith(".")]
+        for path in paths:
+            if path.name != INDEX and _is_film(path):
+                films.append(str(path))
+            elif path.name != INDEX and not is_run and path.suffix.lower() not in TEXTS:
+                skipped[_kind(path)] += 1
     if links:
         said = "%s: %d links to folders are not followed, such as %s. Name them to include them."
         logger.warning(said, top, len(links), min(links))
+    kinds = ", ".join(f"{kind} {count}" for kind, count in skipped.most_common(MOST_KINDS))
+    if not films:
+        others_there = f", only other files ({kinds})" if skipped else ""
+        raise SettingsError(f"{top} holds no films{others_there}.")
+    if skipped:
+        more = ", ..." if len(skipped) > MOST_KINDS else ""
+        number = "1 other file" if skipped.total() == 1 else f"{skipped.total():,} other files"
+        logger.info("%s: %s skipped (%s%s)", top, number, kinds, more)
+    return films
 
 
-def _matches(pattern: str) -> set[str]:
-    """Return the files and folders that match a pattern, named as the pattern is.
+def _kind(path: Path) -> str:
+    """Return the suffix of a file without its dot, such as "txt", or "dcm.gz" if compressed."""
+    packed = 2 if path.suffix.lower() in (".gz", ".bz2", ".xz") else 1
+    return "".join(path.suffixes[-packed:]).lower().removeprefix(".") or "no suffix"
 
-    Unlike that of `glob`, `**` does not enter links to folders: circles of links would name the
-    same films again and again. At the end of a pattern, `**` means the folder before it.
+
+def _matches(pattern: str) -> list[str]:
+    """Return the files and folders that match a pattern, sorted.
+
+    Hidden ones, links to folders that `**` finds, which may form circles, and results of a run are
+    left out, unless the pattern names their folder without a wildcard.
     """
-    any_folders = re.search(ANY_FOLDERS, pattern)
-    if any_folders is None:
-        return set(glob.glob(pattern))  # noqa: PTH207 - keeps the name as given
-    head, tail = pattern[: any_folders.end(1)], pattern[any_folders.end() :]
-    roots = glob.glob(head) if head else [os.curdir]  # noqa: PTH207
-    if not tail:
-        return set(roots)
-    found: set[str] = set()
-    for parent, _ in (folder for root in roots for folder in _walk(root)):
-        inside = parent if head else parent.removeprefix(os.curdir).lstrip("/")
-        found |= _matches(os.path.join(glob.escape(inside), tail))  # noqa: PTH118
-    return {path for path in found if not (Path(path).is_symlink() and Path(path).is_dir())}
-
-
-def _outside_runs(names: Iterable[str], pattern: str) -> list[str]:
-    """Return the names that are not results of a run, sorted.
-
-    Folders that the pattern names without a wildcard are the user's own choice.
-    """
-    fixed = [glob.has_magic(part) for part in Path(pattern).parts].index(True)
+    parts = Path(pattern).parts
+    fixed = [glob.has_magic(part) for part in parts].index(True)
 
     @cache
     def is_skipped(folder: Path) -> bool:
         return len(folder.parts) > fixed and holds_run(folder)
 
-    return [name for name in sorted(names) if not any(map(is_skipped, Path(name).parents))]
+    def is_wanted(path: Path) -> bool:
+        if any(part.startswith(".") for part in path.parts[fixed:]):
+            return False
+        if "**" in parts and path.is_symlink() and path.is_dir():
+            return False
+        return not any(map(is_skipped, path.parents))
+
+    found = set(Path(*parts[:fixed]).glob(str(Path(*parts[fixed:]))))
+    names = sorted(str(path) for path in found if is_wanted(path))
+    if not names:
+        raise SettingsError(f"No films match {pattern}")
+    return names
 
 
 def _is_film(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Write files atomically and for the owner's eyes only, and tell their versions apart.
+"""Write files atomically and for the owner's eyes only, tell versions apart, read texts.
 
 Files are created with mode 0600 and folders with 0700, or less where the umask is stricter. A file
 that replaces another one keeps its mode, so a file that was shared stays shared.
@@ -7,31 +7,24 @@ that replaces another one keeps its mode, so a file that was shared stays shared
 import errno
 import hashlib
 import os
-import platform
-import re
 import secrets
 import stat
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from kneematch.errors import SettingsError
 
-# Names of temporary files begin so, and their process follows. A hash stands for the machine, since
-# others may write to the same disk.
-PREFIX: Final = ".kneematch-"
-TEMPORARY: Final = f"{PREFIX}{hashlib.sha256(os.fsencode(platform.node())).hexdigest()[:8]}-"
-ABANDONED_S: Final = 86_400  # age at which a temporary file belongs to no running process
+TEMPORARY: Final = ".kneematch-temporary-"  # names of temporary files begin so
+ABANDONED_S: Final = 3600  # a temporary file that was not changed for so long has no writer
 FILE_MODE, FOLDER_MODE = 0o600, 0o700
 READERS: Final = 8  # threads; most of the time they wait for the disk
 PER_TASK: Final = 256  # files
-MAX_TEXT_BYTES: Final = 1 << 28  # for a list: a million paths of 268 characters
-
-_unfinished: set[Path] = set()  # temporary files that this process is writing
+MOST_TEXT_MB: Final = 256
 
 
 @contextmanager
@@ -42,8 +35,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     # Writers may choose a format by the suffix.
-    temp = target.with_name(f"{TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}{target.suffix}")
-    _unfinished.add(temp)
+    temp = target.with_name(f"{TEMPORARY}{secrets.token_hex(8)}{target.suffix}")
     try:
         temp.touch(FILE_MODE, exist_ok=False)
         with suppress(FileNotFoundError):
@@ -57,14 +49,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
     finally:
         temp.unlink(missing_ok=True)
-        _unfinished.discard(temp)
     _flush(target.parent)  # so that the new name survives a power cut
-
-
-def remove_unfinished() -> None:
-    """Remove the temporary files of this process, which is about to end at once."""
-    for temp in tuple(_unfinished):
-        temp.unlink(missing_ok=True)
 
 
 def write_file(path: str | os.PathLike[str], content: bytes) -> None:
@@ -92,37 +77,23 @@ def make_out_folder(path: Path) -> None:
         raise SettingsError(f"{path}: You may not write to this folder. Choose another -o.")
 
 
-def remove_leftovers(*folders: Path) -> None:
-    """Remove the temporary files of processes that were killed.
+def remove_leftovers(*folders: Path, unchanged_s: float = ABANDONED_S) -> None:
+    """Remove the temporary files of writers that were killed, if they are old enough.
 
-    Those of other machines, and of containers with another host name, only after a day.
+    In a folder that this process has locked, that is at once.
     """
-    if os.name == "nt":  # where os.kill would not ask, but kill
-        return
     for folder in folders:
-        for path in folder.glob(f"{PREFIX}*-*"):
-            process = re.match(rf"{re.escape(TEMPORARY)}(\d+)-", path.name)
-            with suppress(FileNotFoundError):  # another run was faster
-                abandoned = path.stat().st_mtime < time.time() - ABANDONED_S
-                if abandoned or (process and not _is_running(int(process[1]))):
+        for path in folder.glob(f"{TEMPORARY}*"):
+            with suppress(FileNotFoundError):  # another process was faster
+                if path.stat().st_mtime <= time.time() - unchanged_s:
                     path.unlink()
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass  # another user's
-    return True
 
 
 def refuse_existing(path: Path, what: str = "a file", *, can_resume: bool = False) -> None:
     """Raise SettingsError because a command would replace what is at a path."""
-    resume = "continue it with --resume, " if can_resume else ""
+    resume = "Continue it with --resume, replace" if can_resume else "Replace"
     raise SettingsError(
-        f"{path}: There is {what} already; {resume}replace it with --force, or choose another name."
+        f"{path}: There is {what} already. {resume} it with --force, or choose another name."
     )
 
 
@@ -143,16 +114,38 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_text_bytes(path: Path) -> bytes:
-    """Read a list, table or template; a device such as /dev/zero, which has no end, is refused.
+def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
+    """Open a regular file for reading; a pipe would block, and a device never end.
 
     Raises:
-        OSError: it cannot be read, or is too large.
+        OSError: it is none, or cannot be opened.
     """
-    with path.open("rb") as file:
-        content = file.read(MAX_TEXT_BYTES + 1)
-    if len(content) > MAX_TEXT_BYTES:
-        raise OSError(errno.EFBIG, f"more than {MAX_TEXT_BYTES >> 20} MB")
+    file = open(path, "rb", opener=_open_at_once)  # noqa: SIM115 - Path has no opener
+    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "It is not a regular file", str(path))
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file that a user named, in UTF-8, perhaps with a byte-order mark."""
+    return read_text_bytes(path).decode("utf-8-sig")
+
+
+def read_text_bytes(path: Path) -> bytes:
+    """Return the content of a text file that a user named: a regular file or a pipe.
+
+    Raises:
+        OSError: it cannot be read, is a device, which may have no end, or is too large.
+    """
+    with path.open("rb") if path.is_fifo() else open_regular(path) as file:
+        content = file.read((MOST_TEXT_MB << 20) + 1)
+    if len(content) > MOST_TEXT_MB << 20:
+        raise OSError(errno.EFBIG, f"It has more than {MOST_TEXT_MB} MB", str(path))
     return content
 
 
@@ -170,42 +163,30 @@ def writing(path: str | os.PathLike[str], advice: str = "") -> Iterator[None]:
         raise SettingsError(message.strip()) from error
 
 
-@dataclass(frozen=True, slots=True)
-class FileVersion:
+class FileVersion(NamedTuple):
     """The state of a file."""
 
     size: int  # bytes
     modified_ns: int  # since the epoch
-    sha256: str = ""  # empty unless it was asked for
-
-    def is_same(self, other: "FileVersion") -> bool:
-        """Compare the hashes if both are known, or else sizes and dates."""
-        if self.sha256 and other.sha256:
-            return self.sha256 == other.sha256
-        return astuple(self)[:2] == astuple(other)[:2]
 
 
-def file_versions(paths: Sequence[str], *, hashed: bool = False) -> list[FileVersion | None]:
+def file_versions(paths: Sequence[str]) -> list[FileVersion | None]:
     """Return the versions of files; None for those that are not there."""
     parts = (paths[first : first + PER_TASK] for first in range(0, len(paths), PER_TASK))
     with ThreadPoolExecutor(READERS) as readers:
-        found = readers.map(lambda part: [_version(path, hashed=hashed) for path in part], parts)
+        found = readers.map(lambda part: list(map(_version, part)), parts)
         return [version for part in found for version in part]
 
 
 def content_hash(path: str | os.PathLike[str]) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _version(path: str, *, hashed: bool) -> FileVersion | None:
+def _version(path: str) -> FileVersion | None:
     try:
         state = Path(path).stat()
     except (OSError, ValueError):
         return None
-    digest = ""
-    if hashed and stat.S_ISREG(state.st_mode):  # a pipe would block, a device never end
-        with suppress(OSError):
-            digest = content_hash(path)
-    return FileVersion(state.st_size, state.st_mtime_ns, digest)
+    return FileVersion(state.st_size, state.st_mtime_ns)

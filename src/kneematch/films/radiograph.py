@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,7 @@ class Radiograph:
     mm_per_px: float | None = None
     spacing_tag: str | None = None  # the DICOM keyword that mm_per_px came from
     laterality: str | None = None  # "L", "R" or "B": the patient's side, as tagged
+    laterality_source: str = "header"  # or "name", of the file
     # Whether the picture shows the patient from the front, so that the patient's right is at its
     # left when it is upright; False for a mirrored picture, None if the header does not say.
     seen_from_front: bool | None = None
@@ -90,9 +91,16 @@ def decoding(path: Path, kind: str) -> Iterator[None]:
         ) from None
 
 
-def check_size(path: Path, height: int, width: int, bytes_per_px: int) -> None:
-    """Refuse sizes that no film has, before anything is decoded, which takes `bytes_per_px`."""
-    size = f"{path}: The picture has {height} x {width} pixels"
+def check_size(
+    path: Path, height: int, width: int, bytes_per_px: int, what: str = "The picture"
+) -> int:
+    """Refuse sizes that no film has, before anything is decoded, which takes `bytes_per_px`.
+
+    Returns:
+        The bytes of memory that decoding takes.
+    """
+    shown = f"{height} x {width}" if max(height, width) < 1 << 16 else "absurdly many"
+    size = f"{path}: {what} has {shown} pixels"
     if height < 1 or width < 1:
         raise NotARadiograph(f"{size}.")
     if height * width > MAX_PIXELS:
@@ -100,31 +108,38 @@ def check_size(path: Path, height: int, width: int, bytes_per_px: int) -> None:
     needed, available = height * width * bytes_per_px, memory_budget(path)
     if needed > available:
         raise NotARadiograph(
-            f"{size} in a file of {path.stat().st_size} bytes. Decoding it would take "
-            f"{needed >> 20} MB of memory; the limit for this file is {available >> 20} MB."
+            f"{size}. Decoding it would take {needed >> 20} MB of memory; the limit for a file of "
+            f"its size is {available >> 20} MB."
         )
+    return needed
 
 
 def memory_budget(path: Path) -> int:
     """Return the bytes of memory that reading a file may take."""
-    size = MAX_BYTES if path == IN_MEMORY else path.stat().st_size
-    return max(SMALL_FILE_MEMORY, MEMORY_PER_FILE_BYTE * size)
+    stored = MAX_BYTES if path == IN_MEMORY else path.stat().st_size
+    return max(SMALL_FILE_MEMORY, MEMORY_PER_FILE_BYTE * stored)
 
 
-def grey_from_rgb(path: Path, bands: Iterable[NDArray[Any]], full_scale: int) -> NDArray[Any]:
-    """Return the green channel (H, W) of a grey picture that is stored in colour.
+def grey_of_colours(
+    path: Path, pixels: NDArray[Any], full_scale: int, *, is_ybr: bool = False
+) -> NDArray[Any]:
+    """Return the grey levels (H, W) of a grey picture that is stored in colour.
 
     Args:
-        bands: consecutive rows of the picture, (h, W, 3 or 4), in RGB or RGBA.
+        pixels: (H, W, 3 or 4), unsigned, in RGB or RGBA, or in YBR.
         full_scale: the value of white.
     """
-    green = []
-    for band in bands:
-        values = band[..., :3].astype(np.int64)
-        if np.abs(values[..., ::2] - values[..., 1:2]).max() > GREY_TOLERANCE * full_scale:
+    if is_ybr:
+        grey, neutral = pixels[..., 0], pixels.dtype.type((full_scale + 1) // 2)
+        others = pixels[..., 1], pixels[..., 2]
+    else:
+        grey = neutral = pixels[..., 1]
+        others = pixels[..., 0], pixels[..., 2]
+    for channel in others:
+        difference = np.maximum(channel, neutral) - np.minimum(channel, neutral)
+        if difference.max() > GREY_TOLERANCE * full_scale:
             raise NotARadiograph(f"{path}: The picture is in colour. Export it as greyscale.")
-        green.append(band[..., 1].copy())
-    return np.concatenate(green)
+    return grey.copy()
 
 
 def unit_range(

@@ -1,4 +1,4 @@
-"""Read a film: a DICOM, PNG, JPEG or TIFF file, a NumPy array, or a pydicom Dataset."""
+"""Read a film: DICOM, a picture (PNG, JPEG, TIFF, ...), a NumPy array or a pydicom Dataset."""
 
 import io
 import multiprocessing
@@ -7,25 +7,28 @@ import stat
 import struct
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsError, Unreadable
+from kneematch.films.codestreams import check_codestream
+from kneematch.films.files import open_regular
+from kneematch.films.limits import CPU_S, cpu_limit, memory_limit
 from kneematch.films.radiograph import (
     BOTH_KNEES,
     IN_MEMORY,
     LATERALITIES,
     MAX_BYTES,
-    ROWS_AT_ONCE,
     Radiograph,
     check_size,
     decoding,
-    grey_from_rgb,
+    grey_of_colours,
     silent,
     unit_range,
 )
@@ -40,11 +43,13 @@ FIRST_GROUPS: Final = (0x0002, 0x0008)  # where a DICOM without preamble begins
 FIRST_LENGTH: Final = 256  # bytes; its first elements are short
 ARRAY: Final = Path("<array>")  # in place of a file's path, in messages
 
-PICTURE_FORMATS: Final = ("PNG", "JPEG", "TIFF")
+PICTURE_FORMATS: Final = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")
+CODESTREAM_FORMATS: Final = ("JPEG", "JPEG2000")
 GREY_MODES: Final = ("L", "I;16", "I;16B", "I", "F")
 PICTURE_BYTES_PER_PX: Final = 16  # at the peak, for 32-bit values, of which Pillow makes two copies
 TIFF_PHOTOMETRIC: Final = 262
 TIFF_WHITE_IS_ZERO: Final = 0
+TIFF_TILE_WIDTH, TIFF_TILE_HEIGHT = 322, 323
 BAD_EXIF: Final = (SyntaxError, ValueError, TypeError, LookupError, struct.error)
 
 
@@ -66,25 +71,27 @@ def read(path: str | os.PathLike[str]) -> Radiograph:
         return read_dicom(file, where)
 
 
-def read_isolated(path: str | os.PathLike[str]) -> Radiograph:
+def read_isolated(path: str | os.PathLike[str], cpu_s: float = CPU_S) -> Radiograph:
     """Read a film like `read`; a native crash of its decoder becomes a FilmError.
 
-    Compressed films are decoded in another process, unless this is a worker process already.
+    Compressed films are decoded in another process, unless this is a worker process already, and
+    may take `cpu_s` seconds of CPU time and as much memory as their size explains.
     """
     if multiprocessing.parent_process() is not None or is_uncompressed(path):
-        return read(path)
-    result = call_in_child(_read_or_error, os.fspath(path))
+        with cpu_limit(cpu_s):
+            return read(path)
+    result = call_in_child(partial(_read_or_error, cpu_s=cpu_s), os.fspath(path))
     if isinstance(result, WorkerDied):
-        raise NotAnImage(f"{os.fspath(path)}: {result}")
+        raise Unreadable(f"{os.fspath(path)}: {result}")
     if isinstance(result, FilmError):
         raise result
     return result
 
 
-def _read_or_error(path: str) -> Radiograph | FilmError:
+def _read_or_error(path: str, cpu_s: float) -> Radiograph | FilmError:
     """Read a film; errors are returned, since an exception would end the process."""
     try:
-        return read(path)
+        return read_isolated(path, cpu_s)
     except Exception as error:  # noqa: BLE001 - the caller cannot see what this process raises
         return to_film_error(path, error)
 
@@ -115,13 +122,37 @@ def radiograph_from_array(
     """
     if pixels.ndim != 2 or pixels.size == 0 or pixels.dtype.kind not in "uif":
         kind = f"shape {pixels.shape} and type {pixels.dtype}"
-        raise NotARadiograph(f"An array of {kind} is not a film; give numbers (height, width).")
+        raise NotARadiograph(f"An array of {kind} is not a film. Give numbers (height, width).")
     if mm_per_px is not None and not 0 < mm_per_px < float("inf"):
         raise SettingsError(f"mm_per_px is {mm_per_px}, but must be greater than 0.")
     if laterality not in (None, *LATERALITIES, BOTH_KNEES):
         raise SettingsError(f"laterality is {laterality!r}, but must be 'R', 'L' or 'B'.")
     grey = unit_range(ARRAY, pixels)
     return Radiograph(np.ascontiguousarray(grey), mm_per_px=mm_per_px, laterality=laterality)
+
+
+def as_radiograph(film: object) -> Radiograph:
+    """Return the film that is given as a path, an array, a pydicom Dataset or a Radiograph.
+
+    Raises:
+        FilmError: it cannot be read.
+        SettingsError: it is of another type.
+    """
+    if isinstance(film, Radiograph):
+        return film
+    if isinstance(film, str | os.PathLike):
+        return read_isolated(film)
+    if isinstance(film, np.ndarray):
+        return radiograph_from_array(film)
+    if is_dataset(film):
+        return radiograph_from_dataset(film)
+    raise not_a_film(film)
+
+
+def not_a_film(found: object) -> SettingsError:
+    """Return the error of something that no film can be read from."""
+    kinds = "a path, a NumPy array, a pydicom Dataset or a Radiograph"
+    return SettingsError(f"A film is {kinds}, not a {type(found).__name__}.")
 
 
 def radiograph_from_dataset(dataset: "Dataset") -> Radiograph:
@@ -139,19 +170,15 @@ def radiograph_from_dataset(dataset: "Dataset") -> Radiograph:
         return read_dicom(file, IN_MEMORY)
 
 
-def read_header(path: str | os.PathLike[str], *keywords: str) -> "Dataset | None":
-    """Read the header of a DICOM file within the limits that `read` has; None for other files.
-
-    Reading stops behind the last of the keywords, such as "SeriesDescription"; without any, all
-    elements before the pixels are read.
-    """
+def read_header(path: str | os.PathLike[str]) -> "Dataset | None":
+    """Read a DICOM file up to its pixels, within the limits of `read`; None for other files."""
     where = Path(path)
     with _opened(where) as file:
         if not _at_dicom(file):
             return None
         from kneematch.films.dicom import parse_header
 
-        return parse_header(file, where, keywords)
+        return parse_header(file, where)
 
 
 def is_dicom(path: str | os.PathLike[str]) -> bool:
@@ -208,7 +235,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             raise NotAnImage(f"{path}: The file is empty.")
         if state.st_size > MAX_BYTES:
             raise NotARadiograph(f"{path}: The file has {state.st_size} bytes; the limit is 1 GB.")
-        with path.open("rb") as file, silent():
+        with open_regular(path) as file, silent():
             yield file
     except OSError as error:
         raise Unreadable(f"{path}: {error.strerror or error}.") from error
@@ -218,54 +245,40 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _read_picture(file: BinaryIO, path: Path) -> Radiograph:
-    """Read a PNG, JPEG or TIFF that is open at its beginning; it has no spacing, side or view."""
+    """Read a picture that is open at its beginning; it has no spacing, side or view."""
     with decoding(path, "picture"):
         try:
             image = Image.open(file, formats=PICTURE_FORMATS)
         except Image.DecompressionBombError:
             raise NotARadiograph(f"{path}: The picture has more pixels than any film.") from None
         except UnidentifiedImageError:
-            raise NotAnImage(f"{path}: The file is neither DICOM nor PNG, JPEG or TIFF.") from None
+            kinds = "PNG, JPEG, TIFF, BMP, WebP, GIF or JPEG 2000"
+            raise NotAnImage(f"{path}: The file is neither DICOM nor {kinds}.") from None
     with image, decoding(path, f"{image.format} picture"):
-        check_size(path, image.height, image.width, PICTURE_BYTES_PER_PX)
+        memory = check_size(path, image.height, image.width, PICTURE_BYTES_PER_PX)
+        tags = getattr(image, "tag_v2", {})
+        tile = tags.get(TIFF_TILE_HEIGHT, 1), tags.get(TIFF_TILE_WIDTH, 1)
+        memory = max(memory, check_size(path, *tile, PICTURE_BYTES_PER_PX, "A tile"))
         if getattr(image, "n_frames", 1) > 1:
             raise NotARadiograph(f"{path}: The file has more than one frame. Save the film alone.")
         if image.mode == "1":
             raise NotARadiograph(f"{path}: The picture has 1 bit a pixel. Export it as greyscale.")
-        image.load()
+        if image.format in CODESTREAM_FORMATS:
+            at = file.tell()
+            file.seek(0)
+            check_codestream(path, file.read(), memory)
+            file.seek(at)
+        with memory_limit(path, memory):
+            image.load()
+        with suppress(*BAD_EXIF):
+            ImageOps.exif_transpose(image, in_place=True)
         if image.mode in GREY_MODES:
             pixels = np.asarray(image)
         else:
-            pixels = grey_from_rgb(path, _rgba_bands(image, path), full_scale=255)
-        pixels = _upright(pixels, image)
+            colours = np.asarray(image.convert("RGBA"))  # from palettes and CMYK, too
+            if colours[..., 3].min() < 255:
+                raise NotARadiograph(f"{path}: The picture is partly transparent. Flatten it.")
+            pixels = grey_of_colours(path, colours, full_scale=255)
         # Pillow inverts a TIFF of 8 bits that stores white as 0, but no other.
-        tags = getattr(image, "tag_v2", {})
         inverted = image.mode != "L" and tags.get(TIFF_PHOTOMETRIC) == TIFF_WHITE_IS_ZERO
     return Radiograph(unit_range(path, pixels, inverted=inverted))
-
-
-def _rgba_bands(image: Image.Image, path: Path) -> Iterator[NDArray[np.uint8]]:
-    """Convert palettes, CMYK and other colours to RGBA, a few rows at a time to save memory."""
-    for top in range(0, image.height, ROWS_AT_ONCE):
-        rows = (0, top, image.width, min(top + ROWS_AT_ONCE, image.height))
-        band = np.asarray(image.crop(rows).convert("RGBA"))
-        if band[..., 3].min() < 255:
-            raise NotARadiograph(f"{path}: The picture is partly transparent. Flatten it.")
-        yield band
-
-
-def _upright(pixels: NDArray[Any], image: Image.Image) -> NDArray[Any]:
-    """Turn pixels (H, W) as the EXIF orientation says; Pillow has done so for TIFF already."""
-    if image.format == "TIFF":
-        return pixels
-    try:
-        orientation = image.getexif().get(ExifTags.Base.Orientation)
-    except BAD_EXIF:
-        return pixels
-    if orientation in (5, 6, 7, 8):
-        pixels = pixels.T
-    if orientation in (2, 3, 6, 7):
-        pixels = pixels[:, ::-1]
-    if orientation in (3, 4, 7, 8):
-        pixels = pixels[::-1]
-    return pixels

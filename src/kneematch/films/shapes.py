@@ -1,8 +1,8 @@
-"""Boxes and points drawn with other programs: COCO (also written by CVAT), VIA, 3D Slicer, .pts.
+"""Boxes and points drawn with other programs: COCO (also written by CVAT), 3D Slicer, .pts.
 
-All are returned in film pixels, counted from the top left corner of the first pixel. COCO and VIA
-count so, too. Slicer and .pts files count from the centre of the first pixel; Slicer's unit is the
-millimetre, with the axes x and y of an image along L and P, as it loads a radiograph.
+All are returned in film pixels, counted from the top left corner of the first pixel, as in COCO.
+Slicer and .pts files count from the centre of the first pixel; Slicer's unit is the millimetre,
+with the axes x and y of an image along L and P, as it loads a radiograph.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from kneematch.errors import TemplateError
 from kneematch.films.annotation import reading
-from kneematch.films.files import read_text_bytes, write_file
+from kneematch.films.files import read_text, write_file
 from kneematch.films.radiograph import Point
 
 MARKUPS, POINTS = ".mrk.json", ".pts"  # suffixes
@@ -55,29 +55,24 @@ def read_shapes(
     *,
     mm_per_px: float | None = None,
     point_names: Sequence[str] = (),
-    points_in_mm: bool = False,
 ) -> list[Shape]:
     """Return the shapes that were drawn on a film; raise TemplateError for other files.
 
     Args:
-        path: a COCO or VIA file (.json), a Slicer file (.mrk.json), or a .pts file.
-        film: file name of the film, to choose among the images of a COCO or VIA file.
+        path: a COCO file (.json), a Slicer file (.mrk.json), or a .pts file.
+        film: file name of the film, to choose among the images of a COCO file.
         mm_per_px: pixel spacing of the film; without it, millimetres are taken for pixels.
         point_names: names of the points of a .pts file, which has none; default: point_1, ...
-        points_in_mm: whether a .pts file is in millimetres.
     """
     path, spacing = Path(path), mm_per_px or 1.0
-    with reading(path, f"valid COCO, VIA, {MARKUPS} or {POINTS}"):
-        text = read_text_bytes(path).decode("utf-8")
+    with reading(path, f"valid COCO, {MARKUPS} or {POINTS}"):
+        text = read_text(path)
         if path.name.endswith(POINTS):
-            unit_px = 1 / spacing if points_in_mm else 1.0
-            return list(_from_points(text, point_names, unit_px))
+            return list(_from_points(text, point_names))
         data = json.loads(text)
         if "markups" in data:
             return list(_from_markups(data, spacing))
-        if "annotations" in data:
-            return list(_from_coco(data, film))
-        return list(_from_via(data.get("_via_img_metadata", data), film))
+        return list(_from_coco(data, film))
 
 
 def write_markups(
@@ -97,7 +92,7 @@ def write_markups(
     units = {"coordinateSystem": "LPS", "coordinateUnits": "mm"}
     markup = {"type": "Fiducial", **units, "controlPoints": controls}
     text = json.dumps({"@schema": SCHEMA, "markups": [markup]}, indent=1)
-    _write(Path(path), text)
+    write_file(path, f"{text}\n".encode())
 
 
 def write_points(path: str | os.PathLike[str], points: Mapping[str, Point]) -> None:
@@ -105,15 +100,8 @@ def write_points(path: str | os.PathLike[str], points: Mapping[str, Point]) -> N
     lines = [
         f"{x - CENTRE_PX:.{DECIMALS}f} {y - CENTRE_PX:.{DECIMALS}f}" for x, y in points.values()
     ]
-    text = "\n".join(["version: 1", f"n_points: {len(lines)}", "{", *lines, "}"])
-    _write(Path(path), text)
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a text, unless the file holds it already: its date tells when it changed."""
-    content = f"{text}\n".encode()
-    if not path.exists() or path.read_bytes() != content:
-        write_file(path, content)
+    text = "\n".join(["version: 1", f"n_points: {len(lines)}", "{", *lines, "}", ""])
+    write_file(path, text.encode())
 
 
 def _from_coco(data: Any, film: str) -> Iterator[Shape]:
@@ -130,19 +118,6 @@ def _from_coco(data: Any, film: str) -> Iterator[Shape]:
         for name, (x, y, visibility) in zip(category.get("keypoints", ()), triples, strict=False):
             if visibility > 0:
                 yield _shape(name, x, y)
-
-
-def _from_via(images: Any, film: str) -> Iterator[Shape]:
-    chosen = _image({key: image["filename"] for key, image in images.items()}, film)
-    regions = images[chosen]["regions"]
-    for region in regions.values() if isinstance(regions, dict) else regions:  # VIA 1 or 2
-        drawn = region["shape_attributes"]
-        name = next((text for text in region["region_attributes"].values() if text), "")
-        if drawn["name"] == "rect":
-            x, y = drawn["x"], drawn["y"]
-            yield _shape(name, x, y, x + drawn["width"], y + drawn["height"])
-        elif drawn["name"] == "point":
-            yield _shape(name, drawn["cx"], drawn["cy"])
 
 
 def _from_markups(data: Any, spacing: float) -> Iterator[Shape]:
@@ -164,14 +139,14 @@ def _from_markups(data: Any, spacing: float) -> Iterator[Shape]:
                 yield _shape(point["label"], *pixels(point["position"]))
 
 
-def _from_points(text: str, names: Sequence[str], unit_px: float) -> Iterator[Shape]:
+def _from_points(text: str, names: Sequence[str]) -> Iterator[Shape]:
     inside = text[text.index("{") + 1 : text.index("}")]
     lines = [line.split() for line in inside.splitlines() if line.strip()]
     if names and len(names) != len(lines):
         raise TemplateError(f"There are {len(lines)} points, but {len(names)} --names.")
     for number, (x, y) in enumerate(lines):
         name = names[number] if names else f"point_{number + 1}"
-        yield _shape(name, *(float(value) * unit_px + CENTRE_PX for value in (x, y)))
+        yield _shape(name, *(float(value) + CENTRE_PX for value in (x, y)))
 
 
 def _image(names: Mapping[Any, str], film: str) -> Any:
@@ -187,7 +162,11 @@ def _image(names: Mapping[Any, str], film: str) -> Any:
     if len(names) > 1:
         raise TemplateError(f"It has {len(names)} images; none or several are {wanted.name}.")
     ((only, name),) = names.items()
-    logger.warning("drawn on %s, taken for %s; check that it is the same film", name, wanted.name)
+    logger.warning(
+        "The drawing names the film %s, and %s is used. Check that they are the same.",
+        name,
+        wanted.name,
+    )
     return only
 
 

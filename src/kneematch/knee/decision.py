@@ -10,10 +10,8 @@ from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
 from kneematch.films.radiograph import LATERALITIES, Point
-from kneematch.knee.detection import CORRECTED, DECISIONS, DEGREE, PIXEL, Detection
-from kneematch.knee.measure import JointMeasures
-from kneematch.knee.outlines import Outlines
-from kneematch.paper.split import SIDES
+from kneematch.knee.detection import ACCEPTED, CORRECTED, DECISIONS, DEGREE, PIXEL, Detection
+from kneematch.knee.measure import JointMeasures, Outlines
 
 METHOD: Final = "review"  # method of an area or landmarks that a reviewer placed
 SMALLEST_PX, LARGEST_PX = 4, 1e6  # width of an area; distance from the film's corner
@@ -44,10 +42,13 @@ class Area:
         """Return the map (3, 3) of the template's [-1, 1]^2; it is mirrored in the left half."""
         angle = math.radians(self.rotation_deg)
         cos, sin = math.cos(angle), math.sin(angle)
-        across, down = (-1 if side == "left" else 1) * self.width_px / 2, height_px / 2
+        across, down = (-1 if side.startswith("left") else 1) * self.width_px / 2, height_px / 2
         x = across * cos, -down * sin, self.centre_x_px
         y = across * sin, down * cos, self.centre_y_px
         return np.array([x, y, (0, 0, 1)])
+
+
+LONGEST: Final = {"reader": 80, "grade": 20, "note": 500}  # signs of a reviewer's texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,9 @@ class Decision:
     landmarks: Mapping[str, Point] | None = None  # corrected; None moves them with the area
     height_px: float | None = None  # height of a knee that was not found, but added
     outlines: Outlines | None = None  # drawn; None leaves them to the outline network
+    reader: str = ""  # who decided
+    grade: str = ""  # such as "2" of Kellgren and Lawrence, or another text
+    note: str = ""
 
     def __post_init__(self) -> None:
         """Raise SettingsError for values that no reviewer can have meant."""
@@ -70,6 +74,7 @@ class Decision:
             self.state not in DECISIONS
             or self.laterality not in (None, "", *LATERALITIES)
             or not all(abs(value) < LARGEST_PX for value in numbers)
+            or not all(len(getattr(self, name)) <= size for name, size in LONGEST.items())
         ):
             raise SettingsError(f"No reviewer can have decided this about a knee: {self}."[:300])
         if self.outlines is not None:
@@ -93,6 +98,7 @@ class Decision:
         """Return what JSON can hold."""
         plain = {name: getattr(self, name) for name in ("state", "loss", "laterality", "height_px")}
         plain["area"] = asdict(self.area)
+        plain |= {name: text for name in LONGEST if (text := getattr(self, name))}
         if self.landmarks is not None:
             plain["landmarks"] = {name: list(point) for name, point in self.landmarks.items()}
         if self.outlines is not None:
@@ -135,12 +141,15 @@ def apply_decisions(
             knees[side] = replace(added, polarity=found[0].polarity) if found else added
     if any(math.isnan(knee.energy) for knee in knees.values()):  # it belongs to all knees
         knees = {side: replace(knee, energy=math.nan) for side, knee in knees.items()}
-    return tuple(knees[side] for side in SIDES if side in knees)
+    return tuple(knees[side] for side in sorted(knees))
 
 
 def decide(found: Detection, decision: Decision) -> Detection:
     """Return a detection as decided; it no longer needs a review."""
     knee = replace(found, needs_review=False, reasons=(), decision=decision.state)
+    if decision.state == ACCEPTED and knee.measures is not None:
+        # What was left out because the knee was doubtful is doubtful no more.
+        knee = replace(knee, measures=JointMeasures.from_outlines(knee.measures.outlines))
     if decision.state != CORRECTED:
         return knee
     if decision.area != Area.from_detection(found):

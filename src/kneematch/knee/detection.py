@@ -1,7 +1,7 @@
 """Detection: the joint area of one knee, in the pixels of its film."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kneematch.errors import SettingsError
-from kneematch.films.radiograph import Point, Radiograph
-from kneematch.knee.measure import JointMeasures
+from kneematch.films.radiograph import Point
+from kneematch.knee.measure import COMPARTMENTS, JointMeasures, in_mm
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -19,6 +19,15 @@ CORNERS: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))  # clockwi
 # Decimals of positions in pixels and of angles in all tables: a decision of a reviewer applies to
 # the area that equals its own after rounding.
 PIXEL, DEGREE = 3, 4
+MOST_AREAS: Final = 9  # on a film, of one orientation
+# Names of the areas of a film; knees have the first two only.
+AREA_SIDES: Final = tuple(
+    side if k == 1 else f"{side}-{k}"
+    for k in range(1, MOST_AREAS + 1)
+    for side in ("left", "right")
+)
+# Endings of the names of files of one knee or another area.
+FILE_ENDINGS: Final = ("R", "L", *(f"image-{side}" for side in AREA_SIDES))
 ACCEPTED, REJECTED, CORRECTED = DECISIONS = ("accepted", "rejected", "corrected")
 
 
@@ -27,10 +36,16 @@ class Detection:
     """The joint area of one knee; points (x, y) and lengths in film pixels."""
 
     to_film: NDArray[np.float64] = field(repr=False)  # (3, 3), from the template's [-1, 1]^2
-    side: str  # the half of the picture, "left" or "right"; of a single knee, where it would stand
+    # The half of the picture, "left" or "right"; of a single knee, where it would stand. Of other
+    # parts: "left" where the template is mirrored; further ones of a film are "left-2", ...
+    side: str
     method: str
     landmarks: Mapping[str, Point] = field(default_factory=dict)
+    landmark_sd_px: Mapping[str, float] = field(default_factory=dict)  # where they were refined
+    # Median distance, as a share of the area's size, by which its parts match elsewhere.
+    match_back: float | None = None
     laterality: str = ""  # the patient's side, "R" or "L"; empty if it is not known
+    side_known: bool = True  # which side of it is medial is known
     laterality_source: str = ""  # "user", "header", "marker" or empty: how the laterality is known
     energy: float = math.nan  # the paper's energy of the film: both sides and the symmetry penalty
     loss: float = math.nan  # the paper's loss of this side
@@ -58,6 +73,11 @@ class Detection:
         return cls(to_film=to_film, landmarks=landmarks, **others)
 
     @property
+    def half(self) -> str:
+        """The side without its number, "left" or "right"."""
+        return self.side.partition("-")[0]
+
+    @property
     def corners(self) -> NDArray[np.float64]:
         """(4, 2), where the template's corners land, clockwise from its top left."""
         return _map(self.to_film, CORNERS)
@@ -81,7 +101,7 @@ class Detection:
     def rotation_deg(self) -> float:
         """Direction of the top edge from the picture's left to its right; clockwise positive."""
         # The template is mirrored in the left half, where the edge runs from corner 1 to 0.
-        (x0, y0), (x1, y1) = self.corners[[1, 0] if self.side == "left" else [0, 1]]
+        (x0, y0), (x1, y1) = self.corners[[1, 0] if self.half == "left" else [0, 1]]
         return math.degrees(math.atan2(y1 - y0, x1 - x0))
 
     @property
@@ -104,45 +124,64 @@ class Detection:
         """Why a person should look at this knee; empty where nobody needs to."""
         return self.reasons if self.needs_review else ()
 
+    @property
+    def name(self) -> str:
+        """The knee, or an area of another part, in words."""
+        if self.match_back is not None:
+            return f"area on the image's {self.half}"
+        return knee_text(self.side, self.laterality)
+
+    @property
+    def label(self) -> str:
+        """The knee in words, such as "right knee", and its smallest widths in mm if known."""
+        text = self.name
+        if self.measures is not None:
+            for part in COMPARTMENTS:
+                measure = self.measures.values[f"jsw_{part}_minimum"]
+                width = in_mm(measure, self.measures.outlines)
+                text += "" if width is None else f"   {part} {width:.1f} mm"
+        return text
+
     def crop(
         self,
-        film: Radiograph,
+        film: object,
         *,
-        mm: float | None = 140.0,
-        spacing_mm: float | None = 0.3,
+        mm: float = 140.0,
+        spacing_mm: float = 0.3,
         px: int | None = None,
         mirror: bool = False,
     ) -> NDArray[np.float32]:
         """Cut the area from its film: upright, resampled once, black beyond the film's edge.
 
         Args:
-            film: the film on which the area was found.
+            film: the film on which the area was found, as `Detector.detect` takes it.
             mm: side of the square around the centre. A film without spacing is scaled as if the
                 area were 100 mm wide, unless `px` is given.
-            spacing_mm: pixel spacing of the crop; None keeps the film's own pixels.
-            px: side of the square in film pixels, not resized: for films without spacing, or for
-                all where mm is None. With neither, the area's own shape.
+            spacing_mm: pixel spacing of the crop.
+            px: side of the square in film pixels, not resized, for films without spacing.
             mirror: turn knees of the picture's left half so that all look as in its right half.
 
         Returns:
             (height, width) in [0, 1].
         """
+        from kneematch.films.read import as_radiograph
         from kneematch.knee.crop import CropSize, cut, place
 
-        size = CropSize(mm=mm, spacing_mm=spacing_mm, px=px, mirror=mirror)
-        return cut(film, place(self, size))
+        return cut(as_radiograph(film), place(self, CropSize(mm, spacing_mm, px, mirror)))
 
-    def measure(self, film: Radiograph) -> "Detection":
-        """Return this detection with `measures`, taken from its film."""
+    def measure(self, film: object) -> "Detection":
+        """Return this detection with `measures`, taken from its film (as `detect` takes it)."""
+        from kneematch.films.read import as_radiograph
         from kneematch.knee.measuring import measure_knees
 
-        return measure_knees(film, [self])[0]
+        return measure_knees(as_radiograph(film), [self])[0]
 
-    def draw(self, film: Radiograph) -> "Image.Image":
+    def draw(self, film: object) -> "Image.Image":
         """Draw the film in grey with the area's outline, its landmarks, its side and its loss."""
+        from kneematch.films.read import as_radiograph
         from kneematch.knee.overlay import draw_detections
 
-        return draw_detections(film, [self])
+        return draw_detections(as_radiograph(film), [self])
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold, every number exact."""
@@ -163,6 +202,7 @@ class Detection:
             found = dict(plain)
             found["to_film"] = np.array(found["to_film"], np.float64).reshape(3, 3)
             places = found["landmarks"].items()
+            found["landmark_sd_px"] = dict(found["landmark_sd_px"])
             found["landmarks"] = {str(name): (float(x), float(y)) for name, (x, y) in places}
             found["reasons"] = tuple(found["reasons"])
             if found["measures"] is not None:
@@ -172,6 +212,27 @@ class Detection:
             raise SettingsError(
                 f"A stored detection cannot be read ({type(error).__name__}). Run the films again."
             ) from error
+
+
+def knee_text(side: str, laterality: str) -> str:
+    """Name a knee by the patient's side, or where it is not known by its half of the picture."""
+    known = {"R": "right knee", "L": "left knee"}
+    return known.get(laterality, f"knee on the image's {side}")
+
+
+def file_endings(knees: Sequence[Detection]) -> dict[str, str]:
+    """Return how the names of files of a film's knees end, by half of the picture.
+
+    This is R or L where the patient's side is known, and image-left or image-right where it is
+    not, or where both knees are said to be of the same side.
+    """
+    known = [knee.laterality for knee in knees]
+    return {
+        knee.side: knee.laterality
+        if known.count(knee.laterality) == 1 and knee.laterality
+        else f"image-{knee.side}"
+        for knee in knees
+    }
 
 
 def _map(

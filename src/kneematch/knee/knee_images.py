@@ -1,9 +1,10 @@
-"""Prepare films for the search: cut out an upright image of each knee, or two halves."""
+"""Prepare films for the search: an upright image, and the patient's side, of each knee."""
 
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -15,16 +16,16 @@ from kneematch.errors import NoFrontalKnee, NotARadiograph, SettingsError
 from kneematch.films.radiograph import LATERALITIES, Radiograph
 from kneematch.knee.metal import find_metal
 from kneematch.knee.quality import exposed_field
-from kneematch.knee.sides import Laterality, resolve_laterality, usual_mirroring
 from kneematch.models.locator import (
     VIEW_SIZE,
     VIEW_WIDTH,
     KneeLocation,
     builtin_locator,
     locate_knees,
+    look_again,
     turn_upright,
 )
-from kneematch.models.markers import read_markers
+from kneematch.models.markers import Marker, read_markers
 from kneematch.paper.split import HALF_ASPECT, single, split
 from kneematch.sampling import (
     View,
@@ -37,8 +38,20 @@ from kneematch.sampling import (
 )
 
 SIDE_MARGIN: Final = 0.08  # share of a film's width by which the robust search continues it
+WHOLE_PIXELS: Final = 400_000  # in an image of a whole film, as in half images
 SMALLEST_FILM: Final = 32  # pixels a side
+LARGEST_CROP: Final = 512  # pixels a side of what may be a crop
+MIDDLE: Final = 0.15  # share of the width; a single marker so near to the middle tells no side
 SMALLEST_ROTATION: Final = 0.05  # radians; networks and refinement follow smaller ones themselves
+
+
+@dataclass(frozen=True, slots=True)
+class WholeFilm:
+    """How films are searched as a whole: in S images, and turned by each of T angles."""
+
+    mirrored: tuple[bool, ...]  # by image: whether it is the film's mirror image
+    aspect: float  # least height over width of an image, so that the template fits
+    turns: tuple[float, ...] = (0.0,)  # radians
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +62,10 @@ class Preparation:
     knees: int | None = None  # how many knees a film shows; None: the locator finds out
     side_margin: float = SIDE_MARGIN  # how far halves go past the film, as a share of its width
     left_is: str | None = None  # the patient's side at the picture's left, stated by the user
+    cropped: bool = False  # pictures were cut out around the joint
     device: str = "cpu"  # where knees are located and cut out
     precise: bool = False  # whether the CPU's locator computes as precisely as a GPU's
+    whole: "WholeFilm | None" = None  # instead of all this: how the whole film is searched
 
     def __post_init__(self) -> None:
         """Raise SettingsError if a setting cannot be used."""
@@ -61,13 +76,27 @@ class Preparation:
 
 
 @dataclass(frozen=True, slots=True)
+class Laterality:
+    """The patient's side of one knee; empty if it is not known."""
+
+    side: str = ""  # "R" or "L"
+    source: str = ""  # "user", "header", "name" (of the file) or "marker"
+    conflict: str = ""  # a reason to review, where two sources disagree
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedKnee:
     """A knee to find, and what is known of it already."""
 
     mirrored: bool  # its lateral side points to the picture's left
     laterality: Laterality
     location: KneeLocation | None = None  # where the locator saw it; None where it was not used
-    metal: bool | None = None  # whether there is metal in it; None where it was not looked for
+    metal: bool = False  # whether there is metal in it; looked for around located knees only
+
+    @property
+    def side_known(self) -> bool:
+        """Whether it is known which side of it is medial."""
+        return bool(self.laterality.side) or self.location is None or self.location.side_known
 
     @property
     def score(self) -> float | None:
@@ -92,6 +121,8 @@ def prepare(films: Sequence[Radiograph], how: Preparation) -> list[PreparedFilm 
     Raises:
         NotARadiograph: a film is too small.
     """
+    if how.whole is not None:
+        return [_prepare_whole(film, how.whole) for film in films]
     if not how.locate:
         return [_prepare_halves(film, how) for film in films]
     if how.device != "cpu":
@@ -114,21 +145,36 @@ def _prepare_halves(film: Radiograph, how: Preparation) -> PreparedFilm:
     return _prepared(film, halves, map(PreparedKnee, mirrored, sides))
 
 
+def _prepare_whole(film: Radiograph, how: WholeFilm) -> PreparedFilm:
+    images = whole_images(film_tensor(film), how)
+    return _prepared(film, images, (PreparedKnee(each, Laterality()) for each in how.mirrored))
+
+
 @full_precision()
 def _prepare_located(
     films: Sequence[Radiograph], how: Preparation
 ) -> list[PreparedFilm | NoFrontalKnee]:
     pixels: list[Tensor] = [copy_to(film_tensor(film), how.device) for film in films]
     locator = builtin_locator(how.device, precise=how.precise)
-    locations = locate_knees(pixels, locator, how.knees)
+    locations = locate_knees(pixels, locator, how.knees, cropped=how.cropped)
     seen = [k for k, knees in enumerate(locations) if knees]
     images = [knee_images(pixels[k], locations[k]) for k in seen]
+    for k, image in zip(seen, images, strict=True):
+        look = partial(look_again, locator, size=pixels[k].shape, alone=len(locations[k]) == 1)
+        locations[k] = [look(v, knee) for v, knee in zip(image.pixels, locations[k], strict=True)]
     markers = read_markers([pixels[k] for k in seen])
     metal = iter(find_metal(torch.cat([each.pixels for each in images])) if images else [])
-    prepared: list[PreparedFilm | NoFrontalKnee] = [NoFrontalKnee() for _ in films]
+    prepared: list[PreparedFilm | NoFrontalKnee] = [no_knee(film.size) for film in films]
     for k, image, letters in zip(seen, images, markers, strict=True):
+        known = [knee.mirrored if knee.side_known else None for knee in locations[k]]
+        sides = resolve_laterality(films[k], known, how.left_is, letters)
         mirrored = [knee.mirrored for knee in locations[k]]
-        sides = resolve_laterality(films[k], mirrored, how.left_is, letters)
+        if None in known and sides[0].side:  # a single joint, whose side another source knows
+            tagged = replace(films[k], laterality=sides[0].side)
+            mirrored = [usual_mirroring(tagged, how.left_is)]
+        if (torch.linalg.det(image.to_film[0]) < 0) != mirrored[0]:
+            flip = torch.diag(image.to_film.new_tensor([-1, 1, 1]))
+            image = View(image.pixels.flip(-1), image.to_film @ flip)
         knees = map(PreparedKnee, mirrored, sides, locations[k], islice(metal, len(mirrored)))
         prepared[k] = _prepared(films[k], image, knees)
     return prepared
@@ -137,6 +183,14 @@ def _prepare_located(
 def _prepared(film: Radiograph, images: View, knees: Iterable[PreparedKnee]) -> PreparedFilm:
     tagged, field = film.polarity_tag is not None, exposed_field(film.pixels)
     return PreparedFilm(images, tuple(knees), field, film.mm_per_px, tagged)
+
+
+def no_knee(size: tuple[int, int]) -> NoFrontalKnee:
+    """Return the error of a film (height, width) without a knee; a small square may be a crop."""
+    height, width = size
+    if max(size) > LARGEST_CROP or not 0.8 < height / width < 1.25:
+        return NoFrontalKnee()
+    return NoFrontalKnee(f"{NoFrontalKnee.reason}; if it is a crop of a joint, try --cropped")
 
 
 def film_tensor(film: Radiograph) -> Tensor:
@@ -162,21 +216,51 @@ def knee_images(pixels: Tensor, knees: Sequence[KneeLocation]) -> View:
     return View(torch.stack([view.pixels for view in views]), maps)
 
 
+def whole_images(pixels: Tensor, how: WholeFilm) -> View:
+    """Return a film (H, W) as images (T * S, h, w), and their maps (T * S, 3, 3) to it."""
+    height, width = pixels.shape
+    across = (0.5 + SIDE_MARGIN) * width
+    aspect = max(height / (2 * across), how.aspect)
+    rows, columns = (round(math.sqrt(WHOLE_PIXELS * each)) for each in (aspect, 1 / aspect))
+    place = (width / 2, height / 2), (across, across * aspect), (rows, columns)
+    views = [
+        _oriented_view(pixels, *place, turn, mirrored=mirrored)
+        for turn in how.turns
+        for mirrored in how.mirrored
+    ]
+    maps = torch.stack([view.to_film for view in views])
+    return View(torch.stack([view.pixels for view in views]), maps)
+
+
 def _cut_view(pixels: Tensor, from_film: Tensor, knee: KneeLocation) -> View:
     ((x, y),) = transform(from_film, from_film.new_tensor([[knee.x, knee.y]])).tolist()
-    across, down = VIEW_WIDTH * knee.width / 2, HALF_ASPECT * VIEW_WIDTH * knee.width / 2
-    if abs(knee.rotation) <= SMALLEST_ROTATION:
-        return _upright_view(pixels, (x, y), (across, down), VIEW_SIZE, mirrored=knee.mirrored)
+    reach = VIEW_WIDTH * knee.width / 2, HALF_ASPECT * VIEW_WIDTH * knee.width / 2
+    place = (x, y), reach, VIEW_SIZE, knee.rotation
+    return _oriented_view(pixels, *place, mirrored=knee.mirrored)
+
+
+def _oriented_view(
+    pixels: Tensor,
+    centre: tuple[float, float],
+    reach: tuple[float, float],
+    size: tuple[int, int],
+    rotation: float,
+    *,
+    mirrored: bool,
+) -> View:
+    """Return what lies within reach (x, y) of a point along rotated axes, resized."""
+    if abs(rotation) <= SMALLEST_ROTATION:
+        return _upright_view(pixels, centre, reach, size, mirrored=mirrored)
     # A view that holds the rotated one, of the same resolution.
-    cos, sin = math.cos(knee.rotation), math.sin(knee.rotation)
-    reach = across * cos + down * abs(sin), across * abs(sin) + down * cos
-    size = round(VIEW_SIZE[0] * reach[1] / down), round(VIEW_SIZE[1] * reach[0] / across)
-    large = _upright_view(pixels, (x, y), reach, size, mirrored=False)
-    right = -across if knee.mirrored else across
-    wanted = axes_to_film((right * cos, right * sin), (-down * sin, down * cos), (x, y))
+    (across, down), (cos, sin) = reach, (math.cos(rotation), math.sin(rotation))
+    larger = across * cos + down * abs(sin), across * abs(sin) + down * cos
+    rows, columns = round(size[0] * larger[1] / down), round(size[1] * larger[0] / across)
+    large = _upright_view(pixels, centre, larger, (rows, columns), mirrored=False)
+    right = -across if mirrored else across
+    wanted = axes_to_film((right * cos, right * sin), (-down * sin, down * cos), centre)
     inside = torch.linalg.inv(large.to_film) @ wanted
     matrix = copy_to(inside[:2].to(pixels.dtype), pixels.device)
-    return View(sample(large.pixels, matrix, VIEW_SIZE), wanted)
+    return View(sample(large.pixels, matrix, size), wanted)
 
 
 def _upright_view(
@@ -190,9 +274,76 @@ def _upright_view(
     """Return what lies within reach (x, y) of a point, resized."""
     (x, y), (across, down) = centre, reach
     left, right, top, bottom = (round(v) for v in (x - across, x + across, y - down, y + down))
-    extra = round(SIDE_MARGIN * pixels.shape[1])
     rows, columns = (top, max(bottom, top + 1)), (left, max(right, left + 1))
-    replicate = -extra, pixels.shape[1] + extra
-    view = resize_part(pixels, rows, columns, size, replicate=replicate)
+    view = resize_part(pixels, rows, columns, size, replicate=columns, replicate_rows=rows)
     to_film = rectangle_to_film(left, top, right, bottom, mirrored=mirrored)
     return View(view.flip(1) if mirrored else view, to_film)
+
+
+def resolve_laterality(
+    film: Radiograph,
+    mirrored: Sequence[bool | None],
+    left_is: str | None = None,
+    markers: Sequence[Marker] = (),
+) -> tuple[Laterality, ...]:
+    """Return the laterality of every knee found on a film.
+
+    The user's statement counts first, then the header's tag of a film of one knee, then the
+    header's orientation of the picture, then the markers on it. `mirrored` says of each knee
+    whether its lateral side points to the picture's left when the knee is upright, as the patient's
+    right knee does on a film that is hung as usual; None if that is not known.
+    """
+    one = len(mirrored) == 1
+    tag = film.laterality if one and film.laterality in LATERALITIES else None
+    by_user = None if left_is is None else left_is == "R"
+    letters = {marker.letter for marker in markers}
+    letter = letters.pop() if one and len(letters) == 1 else None
+    by_markers = None if one else _from_front(markers)
+    return tuple(
+        _first_of(
+            ("user", _side(by_user, points_left)),
+            (film.laterality_source, tag),
+            ("header", _side(film.seen_from_front, points_left)),
+            ("marker", letter or _side(by_markers, points_left)),
+        )
+        for points_left in mirrored
+    )
+
+
+def usual_mirroring(film: Radiograph, left_is: str | None = None) -> bool:
+    """Return whether the only knee of a film tagged R or L is expected to be mirrored.
+
+    Where nothing is known about the picture's orientation, it is taken to be hung in the usual way.
+    """
+    from_front = film.seen_from_front if left_is is None else left_is == "R"
+    return (film.laterality == "R") == (from_front is not False)
+
+
+def _from_front(markers: Sequence[Marker]) -> bool | None:
+    """Return whether the markers of a film of two knees show the patient from the front.
+
+    R lies left of L then; a letter alone must lie well to one side, since both of them sometimes
+    lie between the legs. None if there are no such markers, or if they contradict each other.
+    """
+    right, left = ([each.x for each in markers if each.letter == side] for side in LATERALITIES)
+    # A letter that was not read may lie anywhere around the middle.
+    right, left = right or [0.5 - MIDDLE, 0.5 + MIDDLE], left or [0.5 - MIDDLE, 0.5 + MIDDLE]
+    if max(right) < min(left):
+        return True
+    return False if max(left) < min(right) else None
+
+
+def _first_of(*statements: tuple[str, str | None]) -> Laterality:
+    """Return the first known side of (source, side), and whether another one contradicts it."""
+    known = [(source, side) for source, side in statements if side is not None]
+    if not known:
+        return Laterality()
+    source, side = known[0]
+    against = [other for other, stated in known if stated != side]
+    names = dict.fromkeys([source, *against])
+    return Laterality(side, source, f"sides disagree ({' and '.join(names)})" if against else "")
+
+
+def _side(from_front: bool | None, mirrored: bool | None) -> str | None:
+    """Return the side of a knee, given whether the picture shows the patient from the front."""
+    return None if None in (from_front, mirrored) else LATERALITIES[from_front != mirrored]

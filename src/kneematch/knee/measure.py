@@ -1,4 +1,4 @@
-"""Measures, landmarks and texture regions of one knee's outlines.
+"""Outlines of one knee's bones in film pixels, and what is measured on them.
 
 Joint-space widths are in percent of the tibial plateau's width, areas in percent of its square,
 angles in degrees; docs/measures.md defines them. Fixed locations: Duryea et al., "New
@@ -10,13 +10,16 @@ ICCV Workshops 2019).
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kneematch.errors import SettingsError
 from kneematch.films.radiograph import Point
-from kneematch.knee.outlines import Array, Outlines
+
+Array = NDArray[np.float64]
 
 WIDTH: Final = "pct"  # percent of the plateau's width
 AREA: Final = "pct2"  # percent of its square
@@ -31,7 +34,7 @@ FIXED: Final = (
     *(0.15, 0.175, 0.20, 0.225, 0.25, 0.275, 0.30),
     *(0.70, 0.725, 0.75, 0.775, 0.80, 0.825, 0.85),
 )
-LENGTHS: Final = ("minimum", "orthogonal_minimum", "mean")
+LENGTHS: Final = ("minimum", "mean")
 FIXED_WIDTHS: Final = {f"jsw_x{round(1000 * x):03d}": x for x in FIXED}  # names and their x
 UNITS: Final = {  # by the name of the measure
     **{f"jsw_{name}_{kind}": WIDTH for name in COMPARTMENTS for kind in LENGTHS},
@@ -40,21 +43,35 @@ UNITS: Final = {  # by the name of the measure
     "joint_line_angle": ANGLE,
     "tibiofemoral_angle": ANGLE,
 }
+# Where the medial side is not known, compartments are named by the side of the picture.
+PICTURE_SIDES: Final = {MEDIAL: "left", LATERAL: "right"}
+PICTURE_UNITS: Final = {
+    name.replace(compartment, side): unit
+    for name, unit in UNITS.items()
+    for compartment, side in PICTURE_SIDES.items()
+    if compartment in name
+}
 
 PLACES: Final = 101  # places at which a compartment or a shaft is measured
 # The part of a shaft whose axis is taken, as distances from the plateau in plateau widths, and how
-# much of it a film must show.
+# far it must be seen.
 SHAFT: Final = (0.8, 1.5)
-SHORTEST_SHAFT: Final = 0.6
-SHAFT_SD: Final = 0.4  # standard deviation of the tibiofemoral angle on phantoms, in degrees
+SHORTEST_SHAFT: Final = 0.95
+# Standard deviation of the tibiofemoral angle in degrees, by how far both shafts are seen: at 1.5
+# on phantoms; less by what angles of 120 real knees change when their shafts are cut there.
+SHAFT_SD: Final = ((0.95, 1.2, 1.3, 1.4, 1.5), (3.5, 1.6, 1.0, 0.6, 0.4))
 
 CROSSING: Final = "outlines cross"
 UNCLEAR: Final = "outline not clear"
 WRONG_SIZE: Final = "outline does not fit the area"
 SHORT_SHAFT: Final = "shaft too short"
+NO_SIDE: Final = "medial side not known"
 
-MAX_SD: Final = 2.0  # largest standard deviation of a width that is reported
-CROSSED: Final = -0.5  # a width below this is a mistake, and not bone on bone
+MEDIAN_SD: Final = 3.0  # largest standard deviation of half of a knee's widths
+# Largest standard deviation of a width that is reported. It is a cautious one: above 2 % it counts
+# second candidates, but on real crops the root mean square error is 1.2 % there (lab/measure.py).
+MAX_SD: Final = 6.0
+CROSSED: Final = -0.5  # a width below this and its deviation is a mistake, and not bone on bone
 NEAR: Final = 0.025  # x to either side of a minimum that its standard deviation is taken over
 PLAUSIBLE: Final = (0.8, 1.25)  # width of the outlined plateau over that of the detected one
 
@@ -77,9 +94,114 @@ FEMUR_LANDMARKS: Final = {
 }
 SPINES: Final = {"tibia_medial_spine": (0.32, 0.5), "tibia_lateral_spine": (0.5, 0.68)}
 NOTCH_X: Final = (0.35, 0.65)
-REGIONS: Final = {MEDIAL: (0.15, 0.35), LATERAL: (0.65, 0.85)}  # x of both ends
-REGION_GAP: Final = 0.02  # under the lowest point of the plateau there, in plateau widths
-REGION_HEIGHT: Final = 0.12
+
+NOTHING: Final = np.zeros((0, 2))
+ARRAYS: Final = ("femur", "tibia", "femur_sd", "tibia_sd")
+SIDES: Final = ("femur_sides", "tibia_sides")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outlines:
+    """Outlines of one knee; points (x, y) in film pixels, from the picture's left to its right.
+
+    The ends of `tibia` are the margins of the tibial plateau, and the distance between them is the
+    plateau's width, to which all measures refer.
+    """
+
+    femur: Array  # (K, 2) lower border of both condyles and the notch
+    tibia: Array  # (M, 2) upper border of the plateau, spines included
+    medial: str  # the end of the plateau that is medial, "left" or "right"; empty if not known
+    femur_sd: Array = field(default_factory=lambda: np.zeros(0))  # (K,) in pixels; empty if unknown
+    tibia_sd: Array = field(default_factory=lambda: np.zeros(0))  # (M,)
+    femur_sides: tuple[Array, Array] = (NOTHING, NOTHING)  # left, right; (R, 2), proximal first
+    tibia_sides: tuple[Array, Array] = (NOTHING, NOTHING)
+    mm_per_px: float | None = None
+    corrected: bool = False  # a person drew the borders
+
+    def __post_init__(self) -> None:
+        for name in ("femur", "tibia"):
+            line = getattr(self, name)
+            if line.ndim != 2 or line.shape[1] != 2 or len(line) < 2 or not np.isfinite(line).all():
+                raise SettingsError(f"The outline of the {name} needs two or more points (x, y).")
+        if self.medial not in ("left", "right", ""):
+            raise SettingsError(f"The medial side is 'left' or 'right', not {self.medial!r}.")
+
+    @property
+    def width_px(self) -> float:
+        """Width of the tibial plateau, in pixels."""
+        return math.dist(self.tibia[0], self.tibia[-1])
+
+    @property
+    def width_mm(self) -> float | None:
+        """Width of the tibial plateau, in mm; None without pixel spacing."""
+        return None if self.mm_per_px is None else self.width_px * self.mm_per_px
+
+    def in_plateau_widths(self, points: Array) -> Array:
+        """Return points (K, 2) as (x, y) along and below the line through the margins.
+
+        x is 0 at the medial margin and 1 at the lateral one, y grows towards the foot, and the unit
+        is the plateau's width. Where the medial side is not known, x is 0 at the left margin.
+        """
+        start, end = self.tibia[[-1, 0]] if self.medial == "right" else self.tibia[[0, -1]]
+        across = (end - start) / self.width_px**2
+        down = np.array([-across[1], across[0]]) * (-1 if self.medial == "right" else 1)
+        return np.asarray((points - start) @ np.stack([across, down], axis=1))
+
+    def border_in_plateau_widths(self, border: Array) -> Array:
+        """Return a border (K, 2) in plateau widths, sorted by x, to interpolate along x."""
+        points = self.in_plateau_widths(border)
+        return np.asarray(points[np.argsort(points[:, 0], kind="stable")])
+
+    def to_film(self, points: Array) -> Array:
+        """Return the film pixels of points (K, 2) in plateau widths."""
+        start = self.tibia[-1] if self.medial == "right" else self.tibia[0]
+        origin, right, below = self.in_plateau_widths(start + np.array([[0, 0], [1, 0], [0, 1]]))
+        return np.asarray(
+            points @ np.linalg.inv(np.stack([right - origin, below - origin])) + start
+        )
+
+    def redrawn(self, femur: Array, tibia: Array) -> "Outlines":
+        """Return the outlines with borders (K, 2), (M, 2) drawn by a person, of unknown sd."""
+        drawn = replace(self, femur=femur, tibia=tibia, corrected=True)
+        return replace(drawn, femur_sd=np.zeros(0), tibia_sd=np.zeros(0))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a dictionary that JSON can hold, rounded to a thousandth of a pixel."""
+        plain: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(self)}
+        for name in ARRAYS:
+            plain[name] = plain[name].round(3).tolist()
+        for name in SIDES:
+            plain[name] = [side.round(3).tolist() for side in plain[name]]
+        if not self.corrected:
+            del plain["corrected"]
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "Outlines":
+        """Return the outlines that `to_dict` wrote; only femur, tibia and medial are needed.
+
+        Raises:
+            SettingsError: a value is missing or is no outline.
+        """
+        try:
+            values = {item.name: plain[item.name] for item in fields(cls) if item.name in plain}
+            values["femur"], values["tibia"] = _line(values["femur"]), _line(values["tibia"])
+            for name in ("femur_sd", "tibia_sd"):
+                values[name] = np.array(values.get(name, ()), np.float64)
+            for name in SIDES:
+                values[name] = tuple(map(_line, values.get(name) or ((), ())))
+            if (spacing := values.get("mm_per_px")) is not None:
+                values["mm_per_px"] = float(spacing)
+            return cls(**values)
+        except (KeyError, TypeError, ValueError) as error:
+            raise SettingsError(
+                f"The outlines cannot be read ({error}). They have femur, tibia and medial, as in "
+                "outlines.json."
+            ) from error
+
+
+def _line(points: Any) -> Array:
+    return np.array(points, np.float64).reshape(-1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,29 +255,33 @@ def measure_outlines(outlines: Outlines) -> dict[str, Measure]:
         widths = widths_at(outlines, x)
         sd = _sd(outlines, np.linspace(start, end, 11))
         at_minimum = _sd(outlines, x[widths.argmin()] + np.linspace(-NEAR, NEAR, 5))
-        orthogonal = orthogonal_minimum_width(outlines, name)
         found[f"jsw_{name}_minimum"] = _width(float(widths.min()), at_minimum)
-        found[f"jsw_{name}_orthogonal_minimum"] = _width(orthogonal, at_minimum)
         found[f"jsw_{name}_mean"] = mean = _width(float(widths.mean()), sd)
         area = Measure(float(np.trapezoid(widths.clip(min=0), x)), (end - start) * sd, AREA)
         found[f"joint_space_{name}_area"] = (
             area if mean.value is not None else replace(mean, unit=AREA)
         )
     fixed = np.array(FIXED)
-    widths_and_sds = widths_at(outlines, fixed).tolist(), _deviations(outlines, fixed).tolist()
+    widths_and_sds = widths_at(outlines, fixed).tolist(), width_deviations(outlines, fixed).tolist()
     for name, width, sd in zip(FIXED_WIDTHS, *widths_and_sds, strict=True):
         found[name] = _width(width, sd)
     # The angle's deviation is that of the difference of two widths with independent errors.
     medial, lateral = (float(np.mean(ends)) for ends in COMPARTMENTS.values())
-    sd = math.hypot(*_deviations(outlines, np.array([medial, lateral])))
+    sd = math.hypot(*width_deviations(outlines, np.array([medial, lateral])))
     sd = math.degrees(sd / PERCENT / (lateral - medial))
     found["joint_line_angle"] = Measure(joint_line_angle(outlines), sd, ANGLE)
     if not (len(outlines.femur_sd) and len(outlines.tibia_sd)):
         found = {name: replace(each, sd=None) for name, each in found.items()}
-    angle = tibiofemoral_angle(outlines)
-    missing = Measure(None, None, ANGLE, SHORT_SHAFT)
-    found["tibiofemoral_angle"] = missing if angle is None else Measure(angle, SHAFT_SD, ANGLE)
-    return found
+    found["tibiofemoral_angle"] = _tibiofemoral_angle(outlines)
+    if outlines.medial:
+        return found
+    left_out = {name: Measure(None, None, unit, NO_SIDE) for name, unit in UNITS.items()}
+    return left_out | {
+        name.replace(compartment, side): measure
+        for name, measure in found.items()
+        for compartment, side in PICTURE_SIDES.items()
+        if compartment in name
+    }
 
 
 def review_reasons(outlines: Outlines, detected_px: float) -> list[str]:
@@ -165,7 +291,7 @@ def review_reasons(outlines: Outlines, detected_px: float) -> list[str]:
     reasons = {
         WRONG_SIZE: not fits,
         CROSSING: np.median(widths_at(outlines, x)) < 0,
-        UNCLEAR: np.median(_deviations(outlines, x)) > MAX_SD,
+        UNCLEAR: np.median(width_deviations(outlines, x)) > MEDIAN_SD,
     }
     return [reason for reason, applies in reasons.items() if applies]
 
@@ -190,31 +316,10 @@ def widths_at(outlines: Outlines, x: Array) -> Array:
     return PERCENT * (tibia - femur)
 
 
-def minimum_width(outlines: Outlines, compartment: str) -> float:
-    """Return the smallest width of a compartment, perpendicular to the plateau's line."""
-    return float(widths_at(outlines, _places(compartment)).min())
-
-
 def narrowest_place(outlines: Outlines, compartment: str) -> float:
     """Return x of the smallest width of a compartment."""
     x = _places(compartment)
     return float(x[widths_at(outlines, x).argmin()])
-
-
-def orthogonal_minimum_width(outlines: Outlines, compartment: str) -> float:
-    """Return the shortest distance between a compartment's femoral border and the tibia.
-
-    In any direction, so it is at most the minimum width.
-    """
-    x = _places(compartment)
-    # Points are complex numbers: the real part of a * conj(b) is the inner product.
-    femur = x + 1j * _height_at(outlines, outlines.femur, x)
-    tibia = outlines.in_plateau_widths(outlines.tibia) @ np.array([1, 1j])
-    start, step = tibia[:-1], np.diff(tibia)
-    away = femur[:, None] - start  # (K, M - 1)
-    along = ((away * step.conj()).real / np.maximum(np.abs(step) ** 2, 1e-12)).clip(0, 1)
-    distance = PERCENT * float(np.abs(away - along * step).min())
-    return -distance if minimum_width(outlines, compartment) < 0 else distance
 
 
 def joint_line_angle(outlines: Outlines) -> float:
@@ -236,13 +341,22 @@ def tibiofemoral_angle(outlines: Outlines) -> float | None:
 
     Positive is varus: the foot is medial of the femur's axis.
     """
+    return _tibiofemoral_angle(outlines).value
+
+
+def _tibiofemoral_angle(outlines: Outlines) -> Measure:
     femur = _shaft_axis(outlines, outlines.femur_sides, down=-1.0)
     tibia = _shaft_axis(outlines, outlines.tibia_sides, down=1.0)
-    return None if femur is None or tibia is None else math.degrees(femur - tibia)
+    if femur is None or tibia is None:
+        return Measure(None, None, ANGLE, SHORT_SHAFT)
+    sd = float(np.interp(min(femur[1], tibia[1]), *SHAFT_SD))
+    return Measure(math.degrees(femur[0] - tibia[0]), sd, ANGLE)
 
 
 def landmarks(outlines: Outlines) -> dict[str, Point]:
-    """Return the landmarks in film pixels, by name."""
+    """Return the landmarks in film pixels, by name; none where the medial side is not known."""
+    if not outlines.medial:
+        return {}
     tibia, femur = map(outlines.border_in_plateau_widths, (outlines.tibia, outlines.femur))
     found: dict[str, Point] = {
         name: (x, np.interp(x, *tibia.T)) for name, x in TIBIA_LANDMARKS.items()
@@ -256,20 +370,6 @@ def landmarks(outlines: Outlines) -> dict[str, Point]:
     return {name: (x, y) for name, (x, y) in zip(found, film, strict=True)}
 
 
-def texture_regions(outlines: Outlines) -> dict[str, Array]:
-    """Return the corners (4, 2) of a box under each side of the plateau, in film pixels.
-
-    Parallel to the plateau's line: the upper medial corner, the upper lateral one, and on around.
-    """
-    line = outlines.border_in_plateau_widths(outlines.tibia)
-    regions = {}
-    for name, (x0, x1) in REGIONS.items():
-        top = np.interp(np.linspace(x0, x1, 41), *line.T).max() + REGION_GAP
-        box = [(x0, top), (x1, top), (x1, top + REGION_HEIGHT), (x0, top + REGION_HEIGHT)]
-        regions[name] = outlines.to_film(np.array(box))
-    return regions
-
-
 def _highest(line: Array, start: float, end: float) -> Point:
     """Return the highest point between two x of a border (K, 2) in plateau widths."""
     x = np.linspace(start, end, 101)
@@ -277,16 +377,19 @@ def _highest(line: Array, start: float, end: float) -> Point:
     return float(x[y.argmin()]), float(y.min())
 
 
-def _shaft_axis(outlines: Outlines, sides: tuple[Array, Array], down: float) -> float | None:
-    """Return the angle of a shaft's axis against the plateau's perpendicular, if it is shown.
+def _shaft_axis(
+    outlines: Outlines, sides: tuple[Array, Array], down: float
+) -> tuple[float, float] | None:
+    """Return the angle of a shaft's axis against the plateau's perpendicular, and its reach.
 
-    Its left and right side are (R, 2) each, in film pixels; `down` is -1 above the plateau, else 1.
+    None where too little of the shaft is seen. Its left and right side are (R, 2) each, in film
+    pixels; `down` is -1 above the plateau, else 1.
     """
     left, right = (outlines.in_plateau_widths(side) for side in sides)
     if min(len(left), len(right)) < 2:
         return None
     reach = min(SHAFT[1], (down * left[:, 1]).max(), (down * right[:, 1]).max())
-    if reach - SHAFT[0] < SHORTEST_SHAFT:
+    if reach < SHORTEST_SHAFT:
         return None
     y = down * np.linspace(SHAFT[0], reach, PLACES)
     sides_at_y = [np.interp(y, *side[np.argsort(side[:, 1])].T[::-1]) for side in (left, right)]
@@ -294,7 +397,8 @@ def _shaft_axis(outlines: Outlines, sides: tuple[Array, Array], down: float) -> 
     # Theil and Sen's slope, the median of all pairs', is robust to a side that was lost in part;
     # scipy.stats has it, but takes 0.4 s to import.
     one, two = np.triu_indices(PLACES, 1)
-    return math.atan(float(np.median((middle[two] - middle[one]) / (y[two] - y[one]))))
+    slope = float(np.median((middle[two] - middle[one]) / (y[two] - y[one])))
+    return math.atan(slope), float(reach)
 
 
 def _places(compartment: str) -> Array:
@@ -308,16 +412,16 @@ def _height_at(outlines: Outlines, line: Array, x: Array) -> Array:
 
 def _width(width: float, sd: float) -> Measure:
     """Return a width, or why it is left out."""
-    reason = CROSSING if width < CROSSED else UNCLEAR if sd > MAX_SD else ""
+    reason = CROSSING if width < min(CROSSED, -sd) else UNCLEAR if sd > MAX_SD else ""
     return Measure(None, None, WIDTH, reason) if reason else Measure(max(width, 0.0), sd, WIDTH)
 
 
 def _sd(outlines: Outlines, x: Array) -> float:
     """Return the root mean square of the widths' standard deviations at x (K,), in percent."""
-    return math.sqrt(float((_deviations(outlines, x) ** 2).mean()))
+    return math.sqrt(float((width_deviations(outlines, x) ** 2).mean()))
 
 
-def _deviations(outlines: Outlines, x: Array) -> Array:
+def width_deviations(outlines: Outlines, x: Array) -> Array:
     """Return the standard deviations (K,) of the widths at x (K,), in percent; 0 if unknown."""
     total = np.zeros(len(x))
     for line, sd in ((outlines.femur, outlines.femur_sd), (outlines.tibia, outlines.tibia_sd)):

@@ -22,9 +22,8 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.knee.crop import CropPlace, cut
 from kneematch.knee.detection import Detection
 from kneematch.knee.knee_images import knee_images
-from kneematch.knee.measure import JointMeasures, review_reasons
+from kneematch.knee.measure import Array, JointMeasures, Outlines, review_reasons
 from kneematch.knee.metal import find_metal
-from kneematch.knee.outlines import Array, Outlines
 from kneematch.knee.quality import (
     CUT,
     METAL,
@@ -55,7 +54,7 @@ FEMUR_STARTS: Final = -0.16
 TIBIA_STARTS: Final = 0.07
 FINEST_STEP: Final = 1.5  # pixels of a film per pixel of a crop, to which films are reduced
 MIN_PLATEAU_PX: Final = 16.0  # pixels of the crop; so narrow a plateau is then refused
-MAX_SIDE_SD: Final = 0.03  # in plateau widths; a side that is less certain ends there
+MAX_SIDE_SD: Final = 0.1  # in plateau widths; a side that is less certain ends there
 
 SMOOTHNESS: Final = 30.0  # weight of squared second differences
 SMALLEST_SD: Final = 0.5  # pixels
@@ -103,7 +102,7 @@ def measure_placed_knees(
 
 def _obstacles(film: Radiograph, knee: Detection) -> list[str]:
     """Return which of CUT and METAL are true of an area."""
-    is_cut = cut_by_edge(knee.to_film[None, None], np.array([exposed_field(film.pixels)])).any()
+    is_cut = cut_by_edge(knee.to_film[None], exposed_field(film.pixels)).any()
     (x, y), across = _plateau(knee)
     width, angle = float(np.linalg.norm(across)), math.atan2(across[1], across[0])
     turns = -round(angle / (math.pi / 2))
@@ -124,6 +123,7 @@ def _measured(
     if not is_spacing_plausible(width_px, film.mm_per_px):
         film = replace(film, mm_per_px=None)  # no lengths in mm rather than wrong ones
     medial = "right" if found.side == "left" else "left"  # towards the other knee
+    medial = medial if found.side_known else ""
     outlines = find_outlines(film, centre, across, network, medial=medial)
     measures = JointMeasures.from_outlines(outlines)
     reasons = review_reasons(outlines, width_px)
@@ -162,11 +162,12 @@ def find_outlines(
         film: the film.
         centre: (2,), roughly the middle of the tibial plateau, in film pixels.
         across: (2,), from its left to its right end.
-        network: the outline network.
-        medial: the side of the picture that is medial, "left" or "right".
+        network: the outline network for the joint; the shafts are left to the built-in one.
+        medial: the side of the picture that is medial, "left", "right", or empty if not known.
     """
-    joint, leg = (_place(centre, across, frame) for frame in (JOINT_FRAME, LEG_FRAME))
-    near, far = (_locate(film, place, network) for place in (joint, leg))
+    joint, leg = (crop_place(centre, across, frame) for frame in (JOINT_FRAME, LEG_FRAME))
+    # A tuned network has seen joints only, and may have forgotten the shafts.
+    near, far = _locate(film, joint, network), _locate(film, leg, outline_network())
     left, right = sorted(near.margins[0, :, 0].tolist())
     right = max(right, left + MIN_PLATEAU_PX)
     columns = np.arange(joint.size[1]) + 0.5
@@ -187,7 +188,7 @@ def find_outlines(
     return replace(outlines, femur_sides=femur, tibia_sides=tibia)
 
 
-def _place(centre: Array, across: Array, frame: CropFrame) -> CropPlace:
+def crop_place(centre: Array, across: Array, frame: CropFrame) -> CropPlace:
     """Return the upright crop around the centre (2,) of a plateau, given its ends' vector (2,)."""
     across = across / frame.px  # along one pixel of the crop
     down = np.array([-across[1], across[0]])
@@ -205,7 +206,7 @@ def _locate(film: Radiograph, place: CropPlace, network: OutlineNetwork) -> Bord
         film = replace(film, pixels=small)
         shrink = torch.diag(torch.tensor([1 / factor, 1 / factor, 1.0]).double())
         place = replace(place, to_film=shrink @ place.to_film)
-    crop = torch.from_numpy(cut(film, place))
+    crop = torch.from_numpy(cut(film, place, "border"))
     return locate(network(standardize(crop[None]).to(network.head.weight.dtype)))
 
 

@@ -37,6 +37,14 @@ UNEVENNESS: Final = 4.0  # standard deviations of a region's inside that the fal
 # Fall of the brightness at an outline. Chosen on phantoms and real films with and without
 # metal; lab/accuracy.py counts what is found on others.
 SHARPNESS: Final = 0.2
+# A large, round and very even region may end less abruptly, as on overexposed films and on those of
+# low resolution.
+LARGE: Final = 0.1  # area, in squared plateau widths
+ROUND: Final = 3.85  # most pixels of an outline over the square root of the area; a disc has 3.5
+FARTHER: Final = 13  # side of the square within which the brightness must fall, in pixels
+LEAST_FALL: Final = 0.145
+BRIGHTEST: Final = 0.93  # least mean grey level
+EVENNESS: Final = 8.0  # standard deviations of the inside that the fall must exceed
 
 
 def find_metal(views: Tensor) -> list[bool]:
@@ -62,28 +70,39 @@ def _bones_and_beside() -> tuple[Mask, Mask]:
 
 def _has_sharp_region(grey: Grey, bones: Mask) -> bool:
     """Return whether a bright region of grey levels (H, W) in the bones is even and sharp."""
-    fall = _extreme(np.maximum, grey, NEARBY) - _extreme(np.minimum, grey, NEARBY)
+    fall, picture = _fall(grey, NEARBY), grey
     compact = _extreme(np.maximum, _extreme(np.minimum, grey, THINNEST), THINNEST)
     bright = compact > np.array(LEVELS, np.float32)[:, None, None]
     region = label_regions(bright)  # (P,), as all that follows: one value a bright pixel
     edge = np.flatnonzero(~_erode(bright)[bright])
-    grey, fall, bones = (
-        np.broadcast_to(each, bright.shape)[bright] for each in (grey, fall, bones)
-    )
-    area, inside = np.bincount(region), np.bincount(region, bones)
+    inside = np.bincount(region, np.broadcast_to(bones, bright.shape)[bright])
+    grey, fall = (np.broadcast_to(each, bright.shape)[bright] for each in (grey, fall))
+    area = np.bincount(region)
     length, sharp = (
         np.bincount(region[edge], weights, len(area)) for weights in (None, fall[edge] > SHARPNESS)
     )
     possible = (area >= SMALLEST * PLATEAU**2) & (inside > IN_BONES * area)
+    large = possible & (area >= LARGE * PLATEAU**2) & (length < ROUND * np.sqrt(area))
     possible &= (length < area) & (sharp >= SHARP_SHARE * length.clip(min=1))
+    possible |= large
     for number in np.flatnonzero(possible):
         own = region == number
         own_edge = edge[own[edge]]
         own[own_edge] = False
-        least = SHARPNESS + UNEVENNESS * grey[own].std()
-        if (fall[own_edge] > least).mean() >= SHARP_SHARE:
+        uneven = grey[own].std()
+        if (fall[own_edge] > SHARPNESS + UNEVENNESS * uneven).mean() >= SHARP_SHARE:
             return True
+        if large[number] and grey[own].mean() > BRIGHTEST:
+            farther = np.broadcast_to(_fall(picture, FARTHER), bright.shape)[bright]
+            least = max(LEAST_FALL, EVENNESS * uneven)
+            if (farther[own_edge] > least).mean() >= SHARP_SHARE:
+                return True
     return False
+
+
+def _fall(grey: Grey, side: int) -> Grey:
+    """Return the range of grey levels in the square around each pixel of an image (H, W)."""
+    return _extreme(np.maximum, grey, side) - _extreme(np.minimum, grey, side)
 
 
 def _extreme(choose: np.ufunc, image: Grey, side: int) -> Grey:

@@ -1,7 +1,7 @@
 """A film with the knee joint areas that were found on it."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -29,6 +29,7 @@ SPAN_SHARE: Final = 1 / 6  # largest text size over the columns for a label, so 
 DASHES: Final = 12  # along each edge of an area to review
 
 Points = NDArray[np.float64]  # (K, 2), pixels of the layer
+Stroke = tuple[Points, Colour, float]  # a line, its colour and its width
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 
@@ -46,32 +47,45 @@ def draw_detections(
     label, with the reasons if these are wanted. A film smaller than `longest_px` keeps its size; a
     thumbnail has thicker lines and larger text.
     """
-    height, width = film.size
-    scale = min(1.0, longest_px / max(height, width))
-    size = max(1, round(scale * width)), max(1, round(scale * height))
-    small = Image.fromarray(film.pixels).resize(size, Image.Resampling.BOX)
-    picture = Image.fromarray(to_grey8(np.asarray(small)))
+    picture, scale = _grey_picture(film, longest_px)
+    size = picture.size
     larger = min(max(LAYER_PX // max(size), 2), 4)
-    layer = Image.new("RGBA", (larger * size[0], larger * size[1]), (*SHADE, 0))
-    draw = ImageDraw.Draw(layer)
     line = larger * max(THINNEST_PX, LINE_SHARE * max(size)) * (2 if thumbnail else 1)
     share = THUMBNAIL_TEXT_SHARE if thumbnail else TEXT_SHARE
     text_px = larger * max(SMALLEST_TEXT_PX, round(share * max(size)))
     found = list(detections)
     for detection in found:
-        _outline(draw, detection, larger * scale, line)
-    spans = [_label_span(detection, found, larger * scale, layer.width) for detection in found]
-    narrowest = min((high - low for low, high in spans), default=layer.width)
+        _draw_strokes(picture, _outline(detection, larger * scale, line), line, larger)
+    room = larger * size[0], larger * size[1]
+    spans = [_label_span(detection, found, larger * scale, room[0]) for detection in found]
+    narrowest = min((high - low for low, high in spans), default=room[0])
     text_px = max(text_px // 2, min(text_px, round(SPAN_SHARE * narrowest)))
     for detection, span in zip(found, spans, strict=True):
-        _label(layer, detection, larger * scale, text_px, span, reasons=reasons)
-    return Image.alpha_composite(picture.convert("RGBA"), layer.reduce(larger)).convert("RGB")
+        plate, place = _label(room, detection, larger * scale, text_px, span, reasons=reasons)
+        _paste(picture, plate, place, larger)
+    return picture
 
 
-def _outline(draw: ImageDraw.ImageDraw, found: Detection, scale: float, line: float) -> None:
-    """Draw the area, its first corner thicker, and crosses on its landmarks."""
+def _grey_picture(film: Radiograph, longest_px: int) -> tuple[Image.Image, float]:
+    """Return a film in grey, as an RGB picture of at most so many pixels a side, and its scale."""
+    height, width = film.size
+    scale = min(1.0, longest_px / max(height, width))
+    size = max(1, round(scale * width)), max(1, round(scale * height))
+    small = Image.fromarray(film.pixels).resize(size, Image.Resampling.BOX)
+    return Image.fromarray(to_grey8(np.asarray(small))).convert("RGB"), scale
+
+
+def _paste(picture: Image.Image, layer: Image.Image, place: tuple[int, int], larger: int) -> None:
+    """Reduce a transparent layer, and lay it on a picture at a place (x, y) of the layer's size."""
+    small = layer.reduce(larger)
+    corner = place[0] // larger, place[1] // larger
+    picture.paste(small.convert("RGB"), corner, small.getchannel("A"))
+
+
+def _outline(found: Detection, scale: float, line: float) -> list[Stroke]:
+    """Return the lines of an area, its first corner thicker, its landmarks and its bones."""
     corners = scale * found.corners
-    colour = COLOURS[found.side]
+    colour = COLOURS[found.half]
     across, down = TICK * (corners[1] - corners[0]), TICK * (corners[3] - corners[0])
     tick = np.stack([corners[0] + across, corners[0], corners[0] + down])
     arm = TICK / 3 * scale * found.width_px
@@ -86,16 +100,29 @@ def _outline(draw: ImageDraw.ImageDraw, found: Detection, scale: float, line: fl
         bones = [drawn.femur, drawn.tibia, *drawn.femur_sides, *drawn.tibia_sides]
     closed = np.concatenate([corners, corners[:1]])
     lines = _dashes(closed) if found.needs_review else [closed]
-    strokes: list[tuple[Points, Colour, float]] = [
+    return [
         *((points, colour, line) for points in lines),
         (tick, colour, 2.4 * line),
         *((cross, LANDMARK_COLOUR, 0.8 * line) for cross in crosses),
         *((scale * points, colour, 0.8 * line) for points in bones if len(points) > 1),
     ]
+
+
+def _draw_strokes(
+    picture: Image.Image, strokes: Sequence[Stroke], line: float, larger: int
+) -> None:
+    """Draw lines with a shade below them, on a layer as large as they need."""
+    points = np.concatenate([points for points, _, _ in strokes])
+    room = larger * np.array(picture.size)
+    low = (points.min(0) - 4 * line).clip(0, room).astype(int) // larger * larger
+    high = (points.max(0) + 4 * line).clip(low + larger, room).astype(int)
+    layer = Image.new("RGBA", tuple((high - low).tolist()), (*SHADE, 0))
+    draw = ImageDraw.Draw(layer)
     for points, _, width in strokes:  # the shade of all below the colour of any
-        _stroke(draw, points, (*SHADE, 150), width + 1.4 * line)
+        _stroke(draw, points - low, (*SHADE, 150), width + 1.4 * line)
     for points, tint, width in strokes:
-        _stroke(draw, points, (*tint, 255), width)
+        _stroke(draw, points - low, (*tint, 255), width)
+    _paste(picture, layer, tuple(low.tolist()), larger)
 
 
 def _dashes(points: Points) -> list[Points]:
@@ -113,15 +140,9 @@ def _stroke(
 ) -> None:
     """Draw a line through points (K, 2), round at its joints and ends."""
     corners = [(float(x), float(y)) for x, y in points]
-    draw.line(corners, fill=colour, width=max(1, round(width)), joint="curve")
+    draw.line(corners, fill=colour, width=max(1, round(width)))
     for x, y in corners:
         draw.ellipse((x - width / 2, y - width / 2, x + width / 2, y + width / 2), fill=colour)
-
-
-def label_text(found: Detection) -> str:
-    """Return the patient's side, or the half of the picture where it is not known, and the loss."""
-    loss = f"   {found.loss:.2f}" if math.isfinite(found.loss) else ""
-    return f"{found.laterality or found.side + ' half'}{loss}"
 
 
 def _label_span(
@@ -149,37 +170,41 @@ def _wrap(text: str, font: Font, room: float, space: str = " ") -> list[str]:
 
 
 def _label(
-    layer: Image.Image,
+    room: tuple[int, int],
     found: Detection,
     scale: float,
     size: int,
     span: tuple[float, float],
     *,
     reasons: bool,
-) -> None:
-    """Draw the patient's side and the loss on a plate above the area, or where there is room."""
+) -> tuple[Image.Image, tuple[int, int]]:
+    """Return a plate with the patient's side and the loss, and its place (x, y).
+
+    It lies above the area, or where there is room in a layer of (width, height).
+    """
     low, high = span
-    title = label_text(found) + ("   review" if found.needs_review else "")
+    title = found.label + ("   review" if found.needs_review else "")
     font = ImageFont.load_default(size)
     pad = size // 3
-    room = high - low - 4 * pad
-    lines = _wrap(title, font, room, "   ")
+    widest = high - low - 4 * pad
+    parts = _wrap(title, font, widest, "   ")
+    lines = [line for part in parts for line in _wrap(part, font, widest)]
     if found.needs_review and reasons:
-        room = min(room, max(layer.width / 2, scale * found.width_px) - 4 * pad)
-        lines += [line for reason in found.review_reasons for line in _wrap(reason, font, room)]
+        widest = min(widest, max(room[0] / 2, scale * found.width_px) - 4 * pad)
+        lines += [line for reason in found.review_reasons for line in _wrap(reason, font, widest)]
     wide = math.ceil(max(map(font.getlength, lines))) + 2 * pad
     tall = len(lines) * (size + pad)
     (x0, y0), (x1, y1) = scale * found.corners.min(0), scale * found.corners.max(0)
     gap = 0.5 * size
     above, below = y0 - gap - tall, y1 + gap
-    y = above if above >= gap else min(below, layer.height - tall - gap)
+    y = above if above >= gap else min(below, room[1] - tall - gap)
     x = max(pad, min(max((x0 + x1 - wide) / 2, low + pad), high - wide - pad))
     plate = Image.new("RGBA", (wide, tall), (0, 0, 0, 0))
     draw = ImageDraw.Draw(plate)
     back = (*REVIEW_COLOUR, 225) if found.needs_review else (*SHADE, 170)
-    ink = (255, 255, 255) if found.needs_review else COLOURS[found.side]
+    ink = (255, 255, 255) if found.needs_review else COLOURS[found.half]
     draw.rounded_rectangle((0, 0, wide - 1, tall - 1), radius=(size + pad) // 3, fill=back)
     for number, text in enumerate(lines):
         place = wide / 2, (number + 0.5) * (size + pad)
         draw.text(place, text, fill=(*ink, 255), font=font, anchor="mm")
-    layer.alpha_composite(plate, (max(0, round(x)), max(0, round(y))))
+    return plate, (max(0, round(x)), max(0, round(y)))

@@ -1,6 +1,7 @@
 """Measure how well each detection fits, and say which ones a person should review, and why."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -9,10 +10,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kneematch.devices import copy_back
-from kneematch.knee.detection import CORNERS
+from kneematch.knee.detection import CORNERS, Detection
 from kneematch.models.two_stage import ConsistencyCheck
 from kneematch.paper.energy import Problem, paper_problem
-from kneematch.sampling import resize, transform
+from kneematch.sampling import transform
 
 if TYPE_CHECKING:
     from kneematch.knee.knee_images import PreparedFilm, PreparedKnee
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
 # lab/review_flags.py counts the good and the bad areas that they flag.
 MAX_LOSS: Final = 0.3
 MAX_MISMATCH: Final = 0.5  # by the robust energy, which includes local contrast
+# Other parts of the body. Right areas of heads, feet and chests match back within 0.006 to 0.04 of
+# the area's size, and areas in wrong places, by chance, within 0.04 to 0.08.
+MAX_PART_MISMATCH: Final = 0.7
+MAX_MATCH_BACK: Final = 0.04
+LEAST_MATCH_BACK: Final = 0.02  # a run in which all areas match well flags none below
+FEWEST_AREAS: Final = 10  # areas that the statistics of a run need
 WORST_MISMATCH: Final = 0.7  # above it there is no frontal knee
 CERTAIN_MISMATCH: Final = 0.25  # so low that the consistency check is skipped
 # Distance from where the network sees the knee, in widths of its template. A search finds its own
@@ -33,17 +40,16 @@ MAX_SEARCH_DISTANCE: Final = 0.08
 MAX_LOCATED_DISTANCE: Final = ((0.55, 0.7), (0.05, 0.025))
 WORST_LOCATED_MISMATCH: Final = 0.95  # above it there is no frontal knee
 CERTAIN_SCORE: Final = 0.5  # the locator is certain from this score on
+LEAST_AGAIN: Final = 0.25  # score of a knee in a closer look
 MAX_SCALE_DIFFERENCE: Final = 0.15  # logarithm of the ratio of the two sides' scales
 MAX_HEIGHT_DIFFERENCE: Final = 0.6  # in widths of the area
-MAX_BRIGHTNESS: Final = 0.38  # the brightest 2 % over the brightest 10 %, per contrast of the area
-JOINT_SHARE: Final = 0.75  # inner part of an area that must lie on the exposed part of the film
+JOINT_SHARE: Final = (0.65, 0.25)  # inner part (x, y) of an area that must lie on the exposed film
 FIELD_STEP: Final = 4  # pixels between those that are looked at for the exposed part
 EVEN: Final = 0.02  # range of an unexposed row or column, as a share of the film's
-MIN_CONTRAST: Final = 1e-3  # anything below is rounding
-# Width of a tibial plateau by the film's pixel spacing: an infant's has more, and that of a large
-# person far from the detector has less. Not tuned: it is to find spacings in another unit.
-PLATEAU_MM: Final = (20.0, 150.0)
-HISTOGRAM_SIZE: Final = (96, 96)  # an area is resized to this before its grey levels are counted
+# Width of a tibial plateau by the film's pixel spacing: an adult's, a little magnified, and
+# one of any person. Beyond the latter, the spacing is not used.
+ADULT_MM: Final = (60.0, 105.0)
+PLATEAU_MM: Final = (40.0, 130.0)
 # 90 % of the margin errors lie below these shares of the area's width, by mismatch: calibrated on
 # phantoms and multiplied by 2.71, which labelled real films need (lab/review_flags.py).
 # Above COMMON_MISMATCH there are too few knees to calibrate, and the values are a guess. Where the
@@ -59,6 +65,11 @@ ERROR_PER_DISTANCE: Final = 3.0
 ATYPICAL: Final = "atypical or poorly visible knee"
 NO_KNEE: Final = "no frontal knee"
 DISAGREE: Final = "search and network disagree"
+POOR: Final = "the area matches the template poorly"
+NO_MATCH: Final = "parts of the area do not match the template"
+OUTLIER: Final = "the area matches worse than others of the run"
+AREAS_DIFFER: Final = "the two areas differ in size or height"
+NO_PARTNER: Final = "the other knee was seen, but not found"
 SIDES_DIFFER: Final = "the two knees differ in size or height"
 CUT: Final = "cut by the film's edge"
 METAL: Final = "metal"
@@ -68,24 +79,19 @@ NEGATIVE: Final = "bright and dark are swapped"
 WRONG_TAG: Final = "wrong polarity tag"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Quality:
-    """Measures of the areas on a film with S sides, (S,) each; of N films, (N, S)."""
+    """How well one area fits its knee."""
 
-    energy: NDArray[np.float64]  # () or (N,), the paper's energy, whichever was minimised
-    loss: NDArray[np.float64]  # the paper's one-sided loss
-    negative: NDArray[np.bool_]  # bright and dark are swapped against the template
-    mismatch: NDArray[np.float64]  # one-sided loss of the energy that was minimised
-    neural: bool  # the poses come from networks
-    network_distance: NDArray[np.float64] | None = None  # 0 where the check was skipped
-    brightness: NDArray[np.float64] | None = None  # how far its brightest parts stand out from bone
+    energy: float  # the paper's energy of the film, whichever was minimised
+    loss: float  # the paper's one-sided loss
+    negative: bool  # bright and dark are swapped against the template
+    mismatch: float  # one-sided loss of the energy that was minimised
+    network_distance: float | None  # 0 where the check was skipped; None without a check
+    neural: bool  # the pose comes from networks
+    part: bool = False  # the area is of another part of the body than the knee
 
-    def of_film(self, film: int) -> "Quality":
-        """Return the measures of one of N films."""
-        values = (getattr(self, item.name) for item in fields(self))
-        return Quality(*(v[film] if isinstance(v, np.ndarray) else v for v in values))
-
-    def is_knee(self, side: int, score: float | None) -> bool:
+    def is_knee(self, score: float | None) -> bool:
         """Return whether what the locator saw is a frontal knee at all, on closer inspection.
 
         `score` says how certain the locator is; None if it was not used, and nothing is known.
@@ -93,60 +99,80 @@ class Quality:
         if score is None:
             return True
         if score >= CERTAIN_SCORE:
-            return bool(self.mismatch[side] <= WORST_LOCATED_MISMATCH)
-        seen = self.network_distance is None or self.network_distance[side] <= MAX_NETWORK_DISTANCE
-        return bool(seen and self.mismatch[side] <= WORST_MISMATCH)
+            return self.mismatch <= WORST_LOCATED_MISMATCH
+        seen = self.network_distance is None or self.network_distance <= MAX_NETWORK_DISTANCE
+        return seen and self.mismatch <= WORST_MISMATCH
 
-    def doubts(self, side: int, score: float | None) -> list[str]:
-        """Return the reasons to review an area that lie in itself; arguments as for `is_knee`."""
-        mismatch = self.mismatch[side]
+    def doubts(self, knee: "PreparedKnee") -> list[str]:
+        """Return the reasons to review an area that lie in itself."""
+        if self.part:
+            return _true({POOR: not self.mismatch <= MAX_PART_MISMATCH})
+        score = knee.score
         limit = MAX_NETWORK_DISTANCE if self.neural else MAX_SEARCH_DISTANCE
         if score is None:
-            strange = not mismatch <= MAX_MISMATCH  # NaN counts as a mismatch
-            strange |= bool(self.loss[side] > MAX_LOSS)
-            absent = not mismatch <= WORST_MISMATCH
+            strange = not self.mismatch <= MAX_MISMATCH  # NaN counts as a mismatch
+            strange |= self.loss > MAX_LOSS
+            absent = not self.mismatch <= WORST_MISMATCH
         else:
-            strange = score < CERTAIN_SCORE
-            absent = not mismatch <= WORST_LOCATED_MISMATCH
-            limit = float(np.interp(mismatch, *MAX_LOCATED_DISTANCE))
-        far = self.network_distance is not None and bool(self.network_distance[side] > limit)
-        doubts = {
-            NO_KNEE: absent,
-            ATYPICAL: not absent and (strange or (far and self.neural)),
-            DISAGREE: far and not self.neural,
-        }
-        return [reason for reason, doubtful in doubts.items() if doubtful]
+            again = 1.0 if knee.location is None else knee.location.seen_again
+            strange = score < CERTAIN_SCORE or again < LEAST_AGAIN
+            absent = not self.mismatch <= WORST_LOCATED_MISMATCH
+            limit = float(np.interp(self.mismatch, *MAX_LOCATED_DISTANCE))
+        far = self.network_distance is not None and self.network_distance > limit
+        return _true(
+            {
+                NO_KNEE: absent,
+                ATYPICAL: not absent and (strange or (far and self.neural)),
+                DISAGREE: far and not self.neural,
+            }
+        )
 
     def review(
-        self, side: int, knee: "PreparedKnee", film: "PreparedFilm", *, is_cut: bool, uneven: bool
+        self, knee: "PreparedKnee", film: "PreparedFilm", *, is_cut: bool, uneven: bool
     ) -> tuple[bool, tuple[str, ...]]:
         """Return whether a person should look at an area, and the reasons and notes.
 
         `is_cut`: the joint leaves the exposed part of the film. `uneven`: the two knees differ too
         much, and this may be the wrong one.
         """
-        metal, location = knee.metal, knee.location
-        if metal is None:
-            metal = self.brightness is not None and bool(self.brightness[side] > MAX_BRIGHTNESS)
-        reasons = self.doubts(side, knee.score)
-        reasons += [
-            each for each, true in {SIDES_DIFFER: uneven, CUT: is_cut, METAL: metal}.items() if true
-        ]
-        notes = [WRONG_TAG if film.tagged else NEGATIVE] if self.negative[side] else []
-        if location is not None and location.quarter_turns:
-            notes.append(f"film turned by {90 * location.quarter_turns} degrees")
-        more = [knee.laterality.conflict] if knee.laterality.conflict else []
-        if location is not None and not is_spacing_plausible(location.width, film.mm_per_px):
-            more.append(WRONG_SPACING)
-        return bool(reasons or more), (*reasons, *notes, *more)
+        location, conflict = knee.location, knee.laterality.conflict
+        turns = 0 if location is None else location.quarter_turns
+        plausible = location is None or is_spacing_plausible(
+            location.width, film.mm_per_px, ADULT_MM
+        )
+        reasons = self.doubts(knee)
+        differ = AREAS_DIFFER if self.part else SIDES_DIFFER
+        reasons += _true({differ: uneven, CUT: is_cut, METAL: knee.metal})
+        turned, alone = f"film turned by {90 * turns} degrees", len(film.knees) == 1
+        notes = {
+            WRONG_TAG if film.tagged else NEGATIVE: self.negative,
+            turned: turns > 0 and not alone,
+        }
+        more = _true(
+            {
+                turned: turns > 0 and alone,  # other joints fit when turned
+                conflict: bool(conflict),
+                WRONG_SPACING: not plausible,
+            }
+        )
+        return bool(reasons or more), (*reasons, *_true(notes), *more)
 
-    def expected_error(self, side: int) -> float:
-        """Return a margin error that 9 of 10 such areas stay below, in widths of the area."""
-        mismatch, least = self.mismatch[side], 0.0
+    def expected_error(self) -> float | None:
+        """Return a margin error that 9 of 10 such areas stay below, in widths of the area.
+
+        It is known of knees only.
+        """
+        if self.part:
+            return None
+        mismatch, least = self.mismatch, 0.0
         if self.network_distance is not None:
             mismatch = np.minimum(mismatch, COMMON_MISMATCH)
-            least = ERROR_PER_DISTANCE * self.network_distance[side]
+            least = ERROR_PER_DISTANCE * self.network_distance
         return float(np.maximum(np.interp(mismatch, *EXPECTED_ERROR), least))
+
+
+def _true(statements: Mapping[str, bool]) -> list[str]:
+    return [statement for statement, is_true in statements.items() if is_true]
 
 
 @torch.no_grad()
@@ -156,30 +182,54 @@ def measure_quality(
     check: ConsistencyCheck | None,
     *,
     neural: bool,
-    located: bool = False,
-) -> Quality:
+    part: bool = False,
+) -> list[list[Quality]]:
     """Measure the areas at poses theta (N, S, 4), which networks found if `neural`.
 
-    In views of located knees the brightness is not needed, since `find_metal` looks for metal.
+    `part`: they are of another part of the body than the knee.
     """
     match = paper_problem(problem.images, problem.template).match(theta)
     mismatch = problem.losses(theta.to(problem.images))
-    found = {name: getattr(match, name) for name in ("energy", "loss", "negative")}
-    found["mismatch"] = mismatch
-    if not located:
-        signs = 1 - 2 * match.negative[..., None, None].to(match.patches)
-        found["brightness"] = _highlight(signs * match.patches)
+    distance = torch.zeros_like(mismatch)
     if check is not None:
         # Networks that found a good match on a film are not asked again.
         certain = mismatch.amax(1) <= (CERTAIN_MISMATCH if neural else 0.0)
         doubtful = (~certain).nonzero()[:, 0]
-        distance = torch.zeros_like(mismatch)
         if len(doubtful):
             seen = check(problem.images[doubtful], theta[doubtful])
             distance[doubtful] = seen.to(distance)
-        found["network_distance"] = distance
-    arrays = dict(zip(found, copy_back(*found.values()), strict=True))
-    return Quality(**arrays, neural=neural)
+    energy = match.energy[:, None].expand_as(match.loss)
+    columns = copy_back(energy, match.loss, match.negative, mismatch, distance)
+    return [
+        [
+            Quality(f, loss, negative, worse, None if check is None else away, neural, part)
+            for f, loss, negative, worse, away in zip(*film, strict=True)
+        ]
+        for film in zip(*(column.tolist() for column in columns), strict=True)
+    ]
+
+
+def judge_match(
+    area: Detection, limit: float = MAX_MATCH_BACK, reason: str = NO_MATCH
+) -> Detection:
+    """Return an area of another part than the knee, flagged if it matches back too badly.
+
+    A flag of the same reason that it had before is taken back.
+    """
+    reasons = tuple(each for each in area.reasons if each != reason)
+    if NO_MATCH not in reasons and area.match_back is not None and area.match_back > limit:
+        reasons = (*reasons, reason)
+    needs_review = any(each not in (CUT, NEGATIVE, WRONG_TAG) for each in reasons)
+    return replace(area, reasons=reasons, needs_review=needs_review)
+
+
+def run_limit(distances: Sequence[float]) -> float:
+    """Return the limit of `match_back` that all areas of a run give: five robust deviations."""
+    if len(distances) < FEWEST_AREAS:
+        return MAX_MATCH_BACK
+    median = float(np.median(distances))
+    spread = 1.4826 * float(np.median(np.abs(np.array(distances) - median)))
+    return min(max(median + 5 * spread, LEAST_MATCH_BACK), MAX_MATCH_BACK)
 
 
 def exposed_field(pixels: NDArray[np.float32]) -> tuple[int, int, int, int]:
@@ -194,40 +244,35 @@ def exposed_field(pixels: NDArray[np.float32]) -> tuple[int, int, int, int]:
     return x0, y0, min(x1 + FIELD_STEP, width), min(y1 + FIELD_STEP, height)
 
 
-def cut_by_edge(to_film: NDArray[np.float64], fields: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which joints leave the exposed parts (N, 4) of their films, (N, S).
+def cut_by_edge(
+    to_film: NDArray[np.float64], field: tuple[int, int, int, int]
+) -> NDArray[np.bool_]:
+    """Return which joints (S,) leave the exposed part of their film.
 
-    `to_film` (N, S, 3, 3) maps the template's [-1, 1]^2 to film pixels.
+    `to_film` (S, 3, 3) maps the template's [-1, 1]^2 to film pixels.
     """
-    points = transform(to_film, JOINT_SHARE * np.array(CORNERS))
-    lowest, highest = fields[:, None, None, :2], fields[:, None, None, 2:]
-    return np.asarray(((points < lowest) | (points > highest)).any((-2, -1)))
+    points = transform(to_film, np.array(CORNERS) * JOINT_SHARE)
+    return np.asarray(((points < field[:2]) | (points > field[2:])).any((-2, -1)))
 
 
-def sides_differ(to_film: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return on which films the two areas differ too much in size or height, (N,).
+def sides_differ(to_film: NDArray[np.float64]) -> bool:
+    """Return whether the two areas of a film differ too much in size or height.
 
-    `to_film` (N, S, 3, 3) maps the template's [-1, 1]^2 to film pixels; S is 1 or 2.
+    `to_film` (S, 3, 3) maps the template's [-1, 1]^2 to film pixels; S is 1 or 2.
     """
-    if to_film.shape[1] == 1:
-        return np.zeros(len(to_film), np.bool_)
-    down = to_film[..., :2, 1]  # (N, 2, 2), half the height of an area, downwards
-    size = np.linalg.norm(to_film[..., :2, 0], axis=-1)  # (N, 2), half the width
-    apart = to_film[:, 0, :2, 2] - to_film[:, 1, :2, 2]
-    along = down.mean(1) / np.linalg.norm(down.mean(1), axis=-1, keepdims=True)
-    step = np.abs((apart * along).sum(-1)) / size.sum(-1)  # in mean widths
-    ratio = np.abs(np.log(size[:, 0] / size[:, 1]))
-    return np.asarray((ratio > MAX_SCALE_DIFFERENCE) | (step > MAX_HEIGHT_DIFFERENCE))
+    if len(to_film) == 1:
+        return False
+    down = to_film[:, :2, 1].mean(0)  # half the height of an area, downwards
+    size = np.linalg.norm(to_film[:, :2, 0], axis=-1)  # (2,), half the width
+    apart = to_film[0, :2, 2] - to_film[1, :2, 2]
+    step = abs(apart @ down) / np.linalg.norm(down) / size.sum()  # in mean widths
+    ratio = abs(np.log(size[0] / size[1]))
+    return bool(ratio > MAX_SCALE_DIFFERENCE or step > MAX_HEIGHT_DIFFERENCE)
 
 
-def is_spacing_plausible(plateau_px: float, mm_per_px: float | None) -> bool:
+def is_spacing_plausible(
+    plateau_px: float, mm_per_px: float | None, limits: tuple[float, float] = PLATEAU_MM
+) -> bool:
     """Return whether a knee has the size of a knee, by the film's pixel spacing, if it has one."""
-    low, high = PLATEAU_MM
+    low, high = limits
     return mm_per_px is None or low <= plateau_px * mm_per_px <= high
-
-
-def _highlight(patches: Tensor) -> Tensor:
-    """Return how far the brightest 2 % of patches (N, S, h, w) stand out from bone, (N, S)."""
-    levels = torch.tensor([0.1, 0.9, 0.98], device=patches.device)
-    low, high, brightest = resize(patches, HISTOGRAM_SIZE).flatten(-2).quantile(levels, dim=-1)
-    return (brightest - high) / (high - low).clamp(min=MIN_CONTRAST)  # type: ignore[no-any-return]

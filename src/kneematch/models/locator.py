@@ -25,6 +25,15 @@ from kneematch.sampling import resize, transform
 LOCATOR_FILE: Final = builtin_file("locator.safetensors")
 LONG_SIDES: Final = 256, 896  # longer side of the copies, for usual and for small knees
 CERTAIN: Final = 0.5  # score above which a film is not looked at again
+# A joint that was cut out of its film is seen in a copy whose edges are continued: what is added on
+# either side, and half of the height that is reached, in widths of the picture. The last one is for
+# strips of both knees.
+CONTINUED: Final = ((0.5, 1.0), (0.35, 0.85), (0.0, 0.65))
+Edges = tuple[float, float]
+SURE: Final = 0.75  # score below which a knee is looked at again
+SURE_SIDE: Final = 0.9  # probability from which on a joint's lateral side is known
+SHANK_SHOWN: Final = 0.9  # plateau widths below the plateau that show where the fibula is
+BESIDE_SHOWN: Final = 1.7  # plateau widths of a picture that does
 MOST_KNEES: Final = 8  # answers on a film
 NEAR: Final = 0.6  # distance of answers that are the same knee, in plateau widths
 LEAST: Final = 0.3  # score of a knee
@@ -58,6 +67,8 @@ class KneeLocation:
     lateral_left: float  # probability that the lateral side is left in the upright picture
     quarter_turns: int = 0  # clockwise, by which the film is to be turned to be upright
     score: float = 1.0  # how certain it is that a frontal knee lies here, 0 to 1
+    seen_again: float = 1.0  # the same in a closer look, where there was one
+    side_known: bool = True  # its lateral side is known
 
     @property
     def mirrored(self) -> bool:
@@ -204,38 +215,56 @@ def _peaks(maps: Tensor) -> list[KneeLocation]:
 
 
 def locate_knees(
-    films: Sequence[Tensor], network: Locator, knees: int | None = None
+    films: Sequence[Tensor], network: Locator, knees: int | None = None, *, cropped: bool = False
 ) -> list[list[KneeLocation]]:
     """Return the frontal knees of each film (H, W), the picture's left one first.
 
-    A film is looked at upright and small, then larger, and then turned; the first look that is
-    certain decides, or else the best one. Films are looked at together, which is quicker on a GPU.
-    `knees` is how many knees a film is known to show; None finds out.
+    A film is looked at upright and small, then larger, then with its edges continued, as if it were
+    cut out around the joint, and then turned; the first look that is certain decides, or else the
+    best one. Films are looked at together, which is quicker on a GPU. `knees` is how many knees a
+    film is known to show; None finds out. Pictures that are known to be `cropped` are only looked
+    at with their edges continued.
     """
     best: list[list[KneeLocation]] = [[] for _ in films]
-    for turns, side in product(range(4), LONG_SIDES):
-        least_px = 0 if side == LONG_SIDES[0] else MIN_ENLARGEMENT * LONG_SIDES[0]
+    small = LONG_SIDES[0]
+    looks: list[tuple[int, int, Edges | None]] = [
+        (turns, side, None) for turns, side in product(range(4), LONG_SIDES)
+    ]
+    beyond: list[tuple[int, int, Edges | None]] = [(0, small, edges) for edges in CONTINUED]
+    looks = beyond if cropped else [*looks[:2], *beyond, *looks[2:]]
+    for turns, side, edges in looks:
+        least_px = 0 if side == small else MIN_ENLARGEMENT * small
         unsure = [
             k
             for k, film in enumerate(films)
             if _score(best[k]) < CERTAIN and max(film.shape) >= least_px
         ]
-        found = _look([films[k] for k in unsure], network, side, turns, knees)
+        found = _look([films[k] for k in unsure], network, side, turns, edges, knees)
         for k, places in zip(unsure, found, strict=True):
             best[k] = max(best[k], places, key=_score)
     return best
 
 
 def _look(
-    films: Sequence[Tensor], network: Locator, long_side: int, turns: int, knees: int | None
+    films: Sequence[Tensor],
+    network: Locator,
+    long_side: int,
+    turns: int,
+    edges: Edges | None,
+    knees: int | None,
 ) -> list[list[KneeLocation]]:
-    """Return the knees that are seen on each film at one resolution and orientation."""
+    """Return the knees that are seen on each film at one resolution and orientation.
+
+    `edges` says how far the film's edges are continued; see CONTINUED.
+    """
     upright = [turn_upright(film, turns) for film in films]
-    small = [_shrink(pixels, long_side) for pixels, _ in upright]
+    small = [_shrink(pixels, long_side, edges) for pixels, _ in upright]
+    found = find_knees(network, [_continue(*each) for each in small])
     places: list[list[KneeLocation]] = []
-    for turned, copy, seen in zip(upright, small, find_knees(network, small), strict=True):
+    for turned, (copy, (left, top)), seen in zip(upright, small, found, strict=True):
         (film, to_film), (height, width) = turned, copy.shape
-        plausible = [knee for knee in seen if is_plausible(knee, copy.shape)]
+        moved = (replace(knee, x=knee.x - left, y=knee.y - top) for knee in seen)
+        plausible = [knee for knee in moved if is_plausible(knee, copy.shape)]
         chosen = sorted(choose_knees(plausible, knees), key=attrgetter("x"))
         if len(chosen) == 2:  # fibulae point outwards
             chosen = [replace(knee, lateral_left=1.0 - k) for k, knee in enumerate(chosen)]
@@ -249,17 +278,59 @@ def _look(
     return places
 
 
+def look_again(
+    network: Locator, view: Tensor, knee: KneeLocation, size: Sequence[int], *, alone: bool
+) -> KneeLocation:
+    """Return a knee after a closer look at the view (400, 250) around it, if it needs one.
+
+    The view and its mirror image are looked at. A joint that is `alone` in a picture (height,
+    width) which hardly shows more than it has no fibula that tells its lateral side: there, both
+    looks must agree.
+    """
+    cut_out = alone and (
+        size[0] - knee.y < SHANK_SHOWN * knee.width or size[1] < BESIDE_SHOWN * knee.width
+    )
+    if knee.score >= SURE and not cut_out:
+        return knee
+    height, width = view.shape
+    plateau = width / VIEW_WIDTH
+    scores, lateral_right = [0.0, 0.0], [0.5, 0.5]
+    for k, seen in enumerate(find_knees(network, [view, view.flip(1)])):
+        for again in seen[::-1]:  # the most certain one last
+            if math.dist((again.x, again.y), (width / 2, height / 2)) < plateau * NEAR / 2:
+                scores[k] = again.score
+                lateral_right[k] = again.lateral_left if k else 1 - again.lateral_left
+    knee = replace(knee, seen_again=sum(scores) / 2)
+    if not cut_out:
+        return knee
+    right = sum(lateral_right) / 2
+    known = max(right, 1 - right) >= SURE_SIDE
+    return replace(knee, lateral_left=right if knee.mirrored else 1 - right, side_known=known)
+
+
 def _score(places: Sequence[KneeLocation]) -> float:
     return max((place.score for place in places), default=0.0)
 
 
-def _shrink(pixels: Tensor, long_side: int) -> Tensor:
-    """Return a copy of a film (H, W) whose longer side has a number of pixels."""
+def _shrink(pixels: Tensor, long_side: int, edges: Edges | None) -> tuple[Tensor, tuple[int, int]]:
+    """Return a small copy of a film (H, W), and the pixels (x, y) that continue its edges.
+
+    With these, its longer side has a number of pixels.
+    """
     height, width = pixels.shape
-    factor = long_side / max(height, width)
+    beside, half_height = (0.0, 0.0) if edges is None else edges
+    left, top = beside * width, max(half_height * width - height / 2, 0.0)
+    factor = long_side / max(height + 2 * top, width + 2 * left)
     size = max(round(height * factor), 1), max(round(width * factor), 1)
     # Two rows of a large film for each row of the copy are enough.
-    return resize(pixels[:: max(1, math.floor(0.5 / factor))], size)
+    copy = resize(pixels[:: max(1, math.floor(0.5 / factor))], size)
+    return copy, (round(left * factor), round(top * factor))
+
+
+def _continue(image: Tensor, margin: tuple[int, int]) -> Tensor:
+    """Return an image (H, W) whose outermost pixels are repeated on a margin (x, y) around it."""
+    left, top = margin
+    return F.pad(image[None], (left, left, top, top), mode="replicate")[0] if any(margin) else image
 
 
 def is_plausible(knee: KneeLocation, size: Sequence[int]) -> bool:

@@ -71,14 +71,14 @@ def _network(*layers: tuple[int, int, int, int]) -> nn.Sequential:
     return nn.Sequential(*modules, nn.Conv2d(channels, 1 + len(LETTERS), 1))
 
 
-def read_markers(films: Sequence[Tensor]) -> list[tuple[Marker, ...]]:
-    """Return the letters on films (H, W) in [0, 1], as the built-in networks see them."""
-    return find_letters(builtin_networks(films[0].device), films) if films else []
-
-
 @torch.no_grad()
-def find_letters(networks: nn.ModuleDict, films: Sequence[Tensor]) -> list[tuple[Marker, ...]]:
-    """Return the letters that the networks see on each of films (H, W)."""
+def read_markers(
+    films: Sequence[Tensor], networks: nn.ModuleDict | None = None
+) -> list[tuple[Marker, ...]]:
+    """Return the letters on films (H, W) in [0, 1], as the networks, by default ours, see them."""
+    if not films:
+        return []
+    networks = networks or builtin_networks(films[0].device)
     found: list[list[Marker]] = [[] for _ in films]
     spots = _find_spots(networks["spotter"], films)
     if spots:

@@ -1,8 +1,6 @@
 """The model file: both networks, both templates and the training settings, as safetensors."""
 
 import json
-import math
-import operator
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,11 +25,10 @@ from kneematch.models.weights import (
     check_finite,
     empty_pose_network,
     network_from_weights,
-    quantize_weights,
     read_safetensors,
 )
 from kneematch.paper.algorithm2 import ENLARGE, PHASES
-from kneematch.paper.network import WIDTH, Network
+from kneematch.paper.network import Network
 from kneematch.paper.pose import enlarge_pose, pose_from_points
 from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template, Window
@@ -85,8 +82,8 @@ def builtin_model() -> Path:
     return builtin_file("synthetic.safetensors")
 
 
-def save_model(path: str | os.PathLike[str], model: Model, *, compact: bool = False) -> None:
-    """Write a model; a compact one has 8-bit convolutions and is a quarter as large."""
+def save_model(path: str | os.PathLike[str], model: Model) -> None:
+    """Write a model."""
     tensors: dict[str, Tensor] = {}
     templates: dict[str, Any] = {}
     for phase in PHASES:
@@ -96,8 +93,7 @@ def save_model(path: str | os.PathLike[str], model: Model, *, compact: bool = Fa
         named = {f"{phase}.{name}": tensor for name, tensor in getattr(model, phase).items()}
         named[f"{phase}_template.image"] = template.image
         named[f"{phase}_template.detail"] = template.local_contrast
-        for name, tensor in named.items():
-            tensors |= _stored(name, tensor.cpu().contiguous(), compact=compact)
+        tensors |= {name: tensor.cpu().contiguous() for name, tensor in named.items()}
         templates[phase] = {"landmarks": dict(template.landmarks)}
         for name, (_, rows, columns) in (("red", template.red), ("green", template.green)):
             templates[phase][name] = [rows.start, rows.stop, columns.start, columns.stop]
@@ -108,16 +104,6 @@ def save_model(path: str | os.PathLike[str], model: Model, *, compact: bool = Fa
         "ranges": model.ranges,
     }
     write_file(path, save(tensors, {"format": FORMAT, "about": json.dumps(about)}))
-
-
-def _stored(name: str, tensor: Tensor, *, compact: bool) -> dict[str, Tensor]:
-    """Return a tensor as it is written: compact, convolutions in 8 bits, the rest in 16."""
-    if not compact or not tensor.is_floating_point():
-        return {name: tensor}
-    if tensor.ndim != 4:
-        return {name: tensor.half()}
-    levels, steps = quantize_weights(tensor)
-    return {name: levels, f"{name}{STEPS}": steps}
 
 
 def load_model(path: str | os.PathLike[str]) -> Model:
@@ -131,7 +117,13 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         about = json.loads(metadata["about"])
         coarse, fine = (_weights(tensors, phase) for phase in PHASES)
         one, two = (_template(tensors, about["templates"][phase], phase) for phase in PHASES)
-        ranges = {phase: _ranges(about["ranges"][phase]) for phase in PHASES}
+        ranges = {
+            phase: {name: (float(low), float(high)) for name, (low, high) in limits.items()}
+            for phase, limits in about["ranges"].items()
+        }
+        for phase in PHASES:
+            if missing := set(RANGED) - set(ranges[phase]):
+                raise KeyError(min(missing))
         return Model(coarse, fine, one, two, dict(about["settings"]), ranges)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         found = f"no {error}" if isinstance(error, KeyError) else error
@@ -139,58 +131,35 @@ def load_model(path: str | os.PathLike[str]) -> Model:
 
 
 def _weights(tensors: Mapping[str, Tensor], phase: str) -> Weights:
-    """Return the weights of one network in float32, if they are complete and finite."""
-    width = len(tensors[f"{phase}.{FIRST}"])
-    if width not in range(1, WIDTH + 1):
-        raise ValueError(f"{phase}.{FIRST} has {width} channels instead of 1 to {WIDTH}")
+    """Return the weights of one network in float32, if they are complete and finite.
+
+    Convolutions may be in 8 bits, as in the built-in model, with a step for each output channel.
+    """
     weights = {}
     expected = empty_pose_network({FIRST: tensors[f"{phase}.{FIRST}"]})
     for name, like in expected.state_dict(keep_vars=True).items():  # copies would take 0.1 s
         label, tensor = f"{phase}.{name}", tensors[f"{phase}.{name}"]
+        if tensor.dtype == torch.int8:
+            tensor = tensor * tensors[f"{label}{STEPS}"][:, None, None, None]
         if tensor.shape != like.shape:
             found, shape = tuple(tensor.shape), tuple(like.shape)
             raise ValueError(f"{label} has shape {found} instead of {shape}")
-        if tensor.dtype == torch.int8:
-            steps = tensors[f"{label}{STEPS}"]
-            if steps.shape != (len(tensor),) or not steps.is_floating_point() or tensor.ndim != 4:
-                raise ValueError(f"{label} has steps that do not fit")
-            tensor = tensor * steps[:, None, None, None]
-        weights[name] = _float(label, tensor)
+        weights[name] = tensor.float() if tensor.is_floating_point() else tensor
+        check_finite(label, weights[name])
     return weights
 
 
-def _float(name: str, tensor: Tensor) -> Tensor:
-    """Return a finite tensor in float32, or as it is if it holds integers."""
-    if not tensor.is_floating_point():
-        return tensor
-    tensor = tensor.float()
-    check_finite(name, tensor)
-    return tensor
-
-
 def _template(tensors: Mapping[str, Tensor], about: Mapping[str, Any], phase: str) -> Template:
-    names = f"{phase}_template.image", f"{phase}_template.detail"
-    image, detail = (_float(name, tensors[name]) for name in names)
+    image, detail = (tensors[f"{phase}_template.{name}"].float() for name in ("image", "detail"))
     if image.ndim != 2 or image.shape != detail.shape:
         raise ValueError(f"the {phase} template is not an image")
     red, green = (_window(about[name], image) for name in ("red", "green"))
-    if any(part.min() == part.max() for part in (image, image[red], image[green], detail)):
-        raise ValueError(f"the {phase} template shows a single grey")
     landmarks = {name: (float(x), float(y)) for name, (x, y) in about["landmarks"].items()}
-    if not all(math.isfinite(x) and math.isfinite(y) for x, y in landmarks.values()):
-        raise ValueError(f"a landmark of the {phase} template is not a point")
     return Template(image=image, local_contrast=detail, red=red, green=green, landmarks=landmarks)
 
 
-def _ranges(about: Mapping[str, tuple[float, float]]) -> Ranges:
-    limits = {name: (float(about[name][0]), float(about[name][1])) for name in RANGED}
-    if not all(-math.inf < low <= high < math.inf for low, high in limits.values()):
-        raise ValueError("a range of activations is empty or not finite")
-    return limits
-
-
 def _window(corners: list[int], image: Tensor) -> Window:
-    top, bottom, left, right = (operator.index(corner) for corner in corners)
+    top, bottom, left, right = corners
     height, width = image.shape
     if not (0 <= top < bottom <= height and 0 <= left < right <= width):
         raise ValueError(f"window {corners} leaves its template of {height} x {width} pixels")

@@ -6,6 +6,7 @@ compares a detection with what the fine network finds in a crop around it. Both,
 show the network crops in which a knee has a chosen or random pose.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,7 +25,6 @@ from kneematch.paper.pose import (
     pose_matrix,
     relative_pose,
 )
-from kneematch.paper.sharpening import sharpen
 from kneematch.search.gauss_newton import clamp_pose
 
 INSIDE: Final = 0.97  # share of D's range for random poses; at its edge a network saturates
@@ -34,6 +34,9 @@ VIEWS: Final = 24  # crops of the annotated knee, over which the networks' poses
 # Deviation of the centres found in the views, in template widths: at most 0.01 on knees, 0.04 and
 # more on noise, clouds and black.
 LARGEST_SPREAD: Final = 0.02
+
+# From images (N, S, H, W) and poses (N, S, 4) to distances (N, S), see `check_consistency`.
+ConsistencyCheck = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,31 +137,25 @@ class TwoStageNetworks:
         return compose_pose(crop_poses, theta, self.coarse_aspect, image_aspect)
 
 
-def network_solver(networks: TwoStageNetworks, refine: Refiner | None = None) -> Solver:
-    """Return a solver that takes the poses of the networks, or starts a refinement at them."""
-
-    def solve(problem: Problem) -> Tensor:
-        with torch.no_grad():
-            theta = admissible_pose(networks.poses(problem.images), problem.height_ratio)
-        return theta if refine is None else refine(problem, theta).theta
-
-    return solve
-
-
-def paper_solver(
-    networks: TwoStageNetworks, size: tuple[int, int], refine: Refiner = sharpen
+def network_solver(
+    networks: TwoStageNetworks,
+    refine: Refiner | None = None,
+    size: tuple[int, int] | None = None,
 ) -> Solver:
-    """Return the paper's third method: the networks, then sharpening in the enlarged patches.
+    """Return a solver that takes the poses of the networks, or starts a refinement at them.
 
-    `size` is (height, width) of these patches in pixels; see `enlarged_size`.
+    With a size (height, width), it is refined in the enlarged coarse patches, sampled with so many
+    pixels, as the paper's third method does; see `enlarged_size`.
     """
 
     def solve(problem: Problem) -> Tensor:
         with torch.no_grad():
             crop_poses = networks.crop_poses(problem.images)
             theta = networks.poses(problem.images, crop_poses)
-        found = refine_in_crops(problem, theta, crop_poses, size, refine)
-        return admissible_pose(found, problem.height_ratio)
+        if refine is not None and size is not None:
+            theta = refine_in_crops(problem, theta, crop_poses, size, refine)
+        theta = admissible_pose(theta, problem.height_ratio)
+        return theta if refine is None or size is not None else refine(problem, theta).theta
 
     return solve
 
@@ -188,24 +185,25 @@ def transfer_template(networks: TwoStageNetworks, half: Tensor, theta: Tensor) -
     return replace(networks, offset=offset.to(half))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ConsistencyCheck:
-    """Compare poses with what the fine network sees in other crops of the same knees."""
+@torch.no_grad()
+def check_consistency(
+    networks: TwoStageNetworks, larger: float, images: Tensor, theta: Tensor
+) -> Tensor:
+    """Compare poses with what the fine network sees in other crops of the same knees.
 
-    networks: TwoStageNetworks
-    larger: float  # width of the coarse template over that of the fine one
+    Args:
+        networks: the networks.
+        larger: width of their coarse template over that of the fine one.
+        images: (N, S, H, W).
+        theta: (N, S, 4), the poses to check.
 
-    @torch.no_grad()
-    def __call__(self, images: Tensor, theta: Tensor) -> Tensor:
-        """Return the distances (N, S) of the network's poses from given ones, in template widths.
-
-        Given are images (N, S, H, W) and the poses (N, S, 4) to check.
-        """
-        image_aspect = images.shape[-2] / images.shape[-1]
-        networks, theta = self.networks, theta.to(images)
-        if networks.offset is not None:  # to the pose of the networks' own template
-            offset = networks.offset.to(theta).expand_as(theta)
-            theta = crop_pose_from(theta, offset, networks.fine_aspect, image_aspect)
-        crop_poses = enlarge_pose(theta, ZOOM * ENLARGE * self.larger)
-        seen = networks.poses_in_crops(images, crop_poses)
-        return corner_distance(seen, theta, networks.fine_aspect, image_aspect)
+    Returns:
+        (N, S), the distances of the network's poses from the given ones, in template widths.
+    """
+    image_aspect, theta = images.shape[-2] / images.shape[-1], theta.to(images)
+    if networks.offset is not None:  # to the pose of the networks' own template
+        offset = networks.offset.to(theta).expand_as(theta)
+        theta = crop_pose_from(theta, offset, networks.fine_aspect, image_aspect)
+    crop_poses = enlarge_pose(theta, ZOOM * ENLARGE * larger)
+    seen = networks.poses_in_crops(images, crop_poses)
+    return corner_distance(seen, theta, networks.fine_aspect, image_aspect)

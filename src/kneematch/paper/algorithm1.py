@@ -50,12 +50,10 @@ class PhaseData:
 class PhaseState:
     """Everything that changes from epoch to epoch."""
 
-    def __init__(self, network: PoseNetwork, count: int, seed: int, random: bool = False) -> None:
-        """Start a phase on `count` radiographs; a random backbone learns at the head's rate."""
+    def __init__(self, network: PoseNetwork, count: int, seed: int) -> None:
+        """Start a phase on `count` radiographs."""
         backbone = list(network.backbone.parameters())
         head = [*network.reduce.parameters(), *network.regress.parameters()]
-        if random:
-            backbone, head = [], [*backbone, *head]
         device = head[0].device
         self.network = network  # G(.; phi^t)
         groups = [{"params": backbone}, {"params": head}]

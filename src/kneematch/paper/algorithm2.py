@@ -70,7 +70,6 @@ def train_two_phases(
     numbers: Hyperparameters,
     *,
     seed: int = 0,
-    random: bool = False,
     begin_epoch: Callable[[PoseNetwork], Network] = PoseNetwork.train,
     resume: Callable[[str, PhaseState], bool] = lambda phase, state: False,
 ) -> Iterator[tuple[str, PhaseState]]:
@@ -82,7 +81,6 @@ def train_two_phases(
         losses: of both phases; the paper's is `energy_loss`.
         numbers: the hyperparameters of both phases.
         seed: random seed of the first phase; the second has the next one.
-        random: the backbones have not been trained before.
         begin_epoch: as `train_phase` takes it.
         resume: sets the state of a phase to where its training was interrupted or ended; returns
             False if the phase had not begun.
@@ -93,7 +91,7 @@ def train_two_phases(
     """
     for number, name in enumerate(PHASES):
         data = phases[number]()
-        state = PhaseState(networks[number], data.count, seed + number, random)
+        state = PhaseState(networks[number], data.count, seed + number)
         if not resume(name, state):
             yield name, state
         for _ in train_phase(state, data, losses[number], numbers, begin_epoch):

@@ -77,7 +77,6 @@ class Term:
 class Match:
     """How well the template fits N radiographs with S sides at given poses."""
 
-    patches: Tensor  # (N, S, h, w)
     loss: Tensor  # (N, S), L of each side
     negative: Tensor  # (N, S) bool, the image negative fits better
     energy: Tensor  # (N,), f
@@ -122,13 +121,12 @@ class Problem:
         return self.losses(theta).sum(-1) + symmetry_penalty(theta)
 
     def match(self, theta: Tensor) -> Match:
-        """Return patches, losses, polarity and energy at poses (N, S, 4), by the first term."""
+        """Return losses, polarity and energy at poses (N, S, 4), by the first term."""
         term = self.terms[0]
-        patches = term.patches(theta)
-        positive, negative = polarity_losses(patches, term.template, term.floor)
+        positive, negative = polarity_losses(term.patches(theta), term.template, term.floor)
         loss = minimum(positive, negative)
         total = loss.sum(-1) + symmetry_penalty(theta).to(loss)
-        return Match(patches, loss, negative < positive, total)
+        return Match(loss, negative < positive, total)
 
     def rearrange(self, change: Callable[[Tensor], Tensor]) -> "Problem":
         """Apply a function of the two leading axes to images (N, S, H, W) and floors (N, S)."""

@@ -45,12 +45,6 @@ def single(pixels: Tensor, *, mirrored: bool, side_margin: float = 0.0) -> View:
     return _halves(pixels, [(-extra, pixels.shape[1] + extra)], mirrored=[mirrored])
 
 
-def split_lines(pixels: Tensor) -> tuple[float, tuple[Span, Span]]:
-    """Return the symmetry axis x and the columns of the film in the left and the right half."""
-    axis = symmetry_axis(pixels)
-    return axis, spans(pixels.shape[1], axis)
-
-
 def spans(width: int, axis: float) -> tuple[Span, Span]:
     """Return the columns of the two overlapping halves of a film that is split at x = axis."""
     return (0, round(OVERLAP * axis)), (width - round(OVERLAP * (width - axis)), width)

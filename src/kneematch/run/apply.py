@@ -1,38 +1,24 @@
 """apply_review: write the decisions of a review to all files of a run."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from kneematch.errors import SettingsError
-from kneematch.films.files import remove_leftovers
-from kneematch.films.pictures import is_own_picture
-from kneematch.films.run_folder import FOLDERS, REPORT, RUN, find_root
-from kneematch.knee.decision import Decision
+from kneematch.films.files import file_versions, remove_leftovers
+from kneematch.films.run_folder import FOLDERS, find_root
+from kneematch.knee.decision import Decision, apply_decisions
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, config_from_json
 from kneematch.run.database import Run
 from kneematch.run.decisions import read_decisions
-from kneematch.run.outputs.report import write_report
-from kneematch.run.outputs.run_file import Counts, RunInfo, write_run
-from kneematch.run.outputs.write import write_outputs
-from kneematch.run.pipeline import save_visits
+from kneematch.run.film_record import FilmRecord
+from kneematch.run.pipeline import DetectResult, finish_run, save_visits
 from kneematch.run.visit import Visit
 from kneematch.run.workers import map_visits
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyResult:
-    """The outcome of applying a review."""
-
-    out: Path
-    counts: Counts
-    problems: tuple[str, ...]  # what could not be made or measured, and why
-
-    @property
-    def message(self) -> str:
-        """The counts in words."""
-        return f"{self.counts.decisions}, {self.counts.review:,} to review"
 
 
 def apply_review(
@@ -42,7 +28,7 @@ def apply_review(
     decisions: Path | None = None,
     workers: int | None = None,
     progress: Progress = no_progress,
-) -> ApplyResult:
+) -> DetectResult:
     """Visit the films about which something was decided, and write tables and report again.
 
     Args:
@@ -56,43 +42,66 @@ def apply_review(
         SettingsError: the folder holds no run that has ended, or another process is using it.
     """
     with Run(out) as run:
-        config, info = run_config(run), ended_run(run)
+        config, facts = run_config(run), ended_run(run)
         if decisions is not None:
             add_decisions(run, decisions)
         paths = [path for _, path in run.paths()]
-        folder, _ = find_root(out, run.setting("out"), paths, root)
-        remove_leftovers(out, *(out / name for name in FOLDERS))
+        folder = find_root(out, run.setting("out"), paths, root)
+        remove_leftovers(out, *(out / name for name in FOLDERS), unchanged_s=0)
         films = list(run.to_visit(run.decided()))
         if config.measure and films:
-            check_outlines(run, config, folder)
+            outline_file(run, config, folder)
         visit = Visit(config, out, folder)
+        same, changed = _divide(films, folder)
+        visits = map_visits(visit, same, workers=choose_workers(workers, len(same)))
         visited = (
             # A film of which something is missing is visited again the next time.
             [replace(film, last_decision=0) if film.missing else film for film in batch]
-            for batch in map_visits(visit, films, workers=choose_workers(workers, len(films)))
+            for batch in chain([changed], visits)
         )
-        problems = save_visits(run, visited, progress, len(films))
-        counts, summary = write_outputs(run, config, run.setting("landmarks"), progress=progress)
-        info = replace(info, counts=counts)
-        write_report(out / REPORT, info, summary, run.thumbnail)
-        run.store(run=info.to_dict())
-        write_run(info, out / RUN)
-    return ApplyResult(out, counts, tuple(problems))
+        missing = save_visits(run, visited, progress, len(films))
+        return finish_run(run, config, facts, missing, progress=progress)
 
 
-def ended_run(run: Run) -> RunInfo:
-    """Return how a run went; raise SettingsError unless it has ended."""
+def _divide(films: Sequence[FilmRecord], root: Path) -> tuple[list[FilmRecord], list[FilmRecord]]:
+    """Return the films to visit, and those whose files are not the ones that were searched.
+
+    Corrections of the latter are set aside. A film that was copied to another folder is recognised
+    by its size, since its date may have changed.
+    """
+    same, changed = [], []
+    versions = file_versions([str(root / film.path) for film in films])
+    for film, now in zip(films, versions, strict=True):
+        before = film.version
+        if now is not None and before is not None and root != Path():
+            now = now._replace(modified_ns=before.modified_ns)
+        if now in (None, before):
+            same.append(film)
+        else:
+            reason = f"{film.path}: The film has changed. Search it again with `kneematch detect`."
+            film = film.without_corrections().flagged()
+            knees = apply_decisions(film.found, film.decisions, film.mm_per_px)
+            changed.append(replace(film, knees=knees, missing=(reason,)))
+    return same, changed
+
+
+def ended_run(run: Run) -> dict[str, Any]:
+    """Return the content of run.json; raise SettingsError unless the run has ended."""
     left, stored = run.count("status = ''"), run.setting("run")
     if left or stored is None:
         raise SettingsError(
             f"{left} films of the run in {run.out} have not been searched. Continue it with "
             "`kneematch detect`."
         )
-    return RunInfo.from_dict(stored)
+    return dict(stored)
 
 
-def check_outlines(run: Run, config: DetectConfig, root: Path) -> None:
-    """Raise SettingsError if another outline network lies in the place of the run's."""
+def outline_file(run: Run, config: DetectConfig, root: Path) -> str | None:
+    """Return the file of a run's outline network, None for the built-in one.
+
+    Raises:
+        SettingsError: another network lies in its place.
+    """
     if config.outlines is not None:
         config = replace(config, outlines=str(root / config.outlines))
     if config.outline_hash()["outlines"] != run.setting("fingerprint").get("outlines"):
@@ -100,16 +109,13 @@ def check_outlines(run: Run, config: DetectConfig, root: Path) -> None:
             f"{config.outlines or 'The built-in outline network'} is not the network that measured "
             f"the knees of {run.out}. Put that one back, or run the films again."
         )
+    return config.outlines
 
 
 def run_config(run: Run) -> DetectConfig:
     """Return the settings of a run, which say what files it has."""
     try:
-        settings = {**run.setting("config"), "resume": False, "force": False}
-        if settings.get("sheet") is not None:  # drawn again if it is where it was
-            sheet = Path(settings["sheet"])
-            settings["sheet"] = sheet if is_own_picture(sheet) else None
-        return config_from_json(settings)
+        return config_from_json({**run.setting("config"), "force": False})
     except (TypeError, ValueError) as error:
         raise SettingsError(
             f"The settings in {run.path} cannot be read. Run the films again."

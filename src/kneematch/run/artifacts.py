@@ -13,12 +13,15 @@ from kneematch.films.read import is_dicom, to_film_error
 from kneematch.films.run_folder import CROPS, DICOM, LANDMARKS, OVERLAYS
 from kneematch.films.shapes import MARKUPS, POINTS, write_markups, write_points
 from kneematch.knee.crop import CropSize, assumed_spacing, cut, place
-from kneematch.knee.overlay import draw_detections
-from kneematch.paper.split import SIDES
-from kneematch.run.config import DetectConfig
-from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, Made
+from kneematch.knee.detection import FILE_ENDINGS, file_endings
+from kneematch.knee.overlay import LONGEST_PX, draw_detections
+from kneematch.run.config import DICOM_OBJECTS, JPEG, OVERLAY_FORMATS, DetectConfig
+from kneematch.run.film_record import FILES, NO_KNEE, SETTINGS, FilmRecord, Made
 
-REPORT, STATE, PICTURE = DICOM_ENDINGS = ("report", "state", "picture")
+# Endings of the names of DICOM objects, by kind
+DICOM_ENDINGS: Final = dict(
+    zip(DICOM_OBJECTS, ("report", "state", "picture", "segments", "report3d"), strict=True)
+)
 LANDMARK_SUFFIXES: Final = {"markups": MARKUPS, "pts": POINTS}
 
 Written = tuple[list[str], str]  # names of files, and why one is missing or ""
@@ -55,13 +58,16 @@ def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
     """Return the kinds of files that are asked for, and make their folders."""
     artifacts = []
     if config.overlays:
-        artifacts.append(Artifact(OVERLAYS, out / OVERLAYS, {}, _write_overlay))
+        write = partial(_write_overlay, kind=config.overlay_format)
+        settings = {"format": config.overlay_format}
+        artifacts.append(Artifact(OVERLAYS, out / OVERLAYS, settings, write))
     if config.crops:
         size = config.crop_size()
         write = partial(_write_crops, size=size)
         artifacts.append(Artifact(CROPS, out / CROPS, asdict(size), write))
-    if "dicom" in config.export:
-        artifacts.append(Artifact(DICOM, out / DICOM, {}, _write_dicom))
+    if kinds := config.dicom_objects():
+        write = partial(_write_dicom, kinds=kinds)
+        artifacts.append(Artifact(DICOM, out / DICOM, {"kinds": kinds}, write))
     if kinds := [kind for kind in LANDMARK_SUFFIXES if kind in config.export]:
         write = partial(_write_landmarks, kinds=kinds)
         artifacts.append(Artifact(LANDMARKS, out / LANDMARKS, {"kinds": kinds}, write))
@@ -70,24 +76,27 @@ def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
     return artifacts
 
 
-def crop_name(name: str, side: str) -> str:
-    """Return the file name of a crop, given the name of its film among the run's files."""
-    return f"{name}-{side}.png"
+def crop_names(film: FilmRecord) -> dict[str, str]:
+    """Return the file names of a film's crops, by the half of the picture that each shows."""
+    return {side: f"{film.name}-{end}.png" for side, end in file_endings(film.kept).items()}
 
 
-def possible_files(kind: str, name: str) -> dict[str, str]:
-    """Return all files of a kind that a film may have, with the side of the knee each shows.
-
-    The side is "" for files of the whole film.
-    """
+def possible_files(kind: str, name: str) -> set[str]:
+    """Return the names of all files of a kind that a film may have."""
     if kind == OVERLAYS:
-        return {f"{name}.png": ""}
-    if kind == CROPS:
-        return {crop_name(name, side): side for side in SIDES}
+        return {f"{name}.{kind}" for kind in OVERLAY_FORMATS}
     if kind == DICOM:
-        return {f"{name}-{ending}.dcm": "" for ending in DICOM_ENDINGS}
-    endings = LANDMARK_SUFFIXES.values()
-    return {f"{name}-{side}{ending}": side for side in SIDES for ending in endings}
+        return {f"{name}-{ending}.dcm" for ending in DICOM_ENDINGS.values()}
+    suffixes = [".png"] if kind == CROPS else LANDMARK_SUFFIXES.values()
+    return {f"{name}-{ending}{suffix}" for ending in FILE_ENDINGS for suffix in suffixes}
+
+
+def shown_side(file: str, film: FilmRecord) -> str:
+    """Return the half of the picture whose knee a file shows; "" for files of the whole film."""
+    for side, ending in file_endings(film.kept).items():
+        if file.startswith(f"{film.name}-{ending}."):
+            return side
+    return ""
 
 
 def make_files(
@@ -120,50 +129,57 @@ def make_files(
         made.pop(artifact.kind, None)
         files: list[str] = []
         reason = ""
-        if film.kept and pixels is not None:
+        negative = artifact.kind == DICOM and film.status == NO_KNEE and not film.knees
+        if (film.kept or negative) and pixels is not None:
             files, reason = artifact.make(pixels, film, path)
         if reason:
             reasons.append(reason)
         elif pixels is not None:
             made[artifact.kind] = {SETTINGS: artifact.settings, FILES: files}
-        for file in possible_files(artifact.kind, film.name).keys() - set(files):
+        for file in possible_files(artifact.kind, film.name) - set(files):
             (artifact.folder / file).unlink(missing_ok=True)
     return made, reasons
 
 
-def _write_overlay(pixels: Radiograph, film: FilmRecord, folder: Path, path: Path) -> Written:
-    name = f"{film.name}.png"
-    save_picture(draw_detections(pixels, film.kept), folder / name)
+def _write_overlay(
+    pixels: Radiograph, film: FilmRecord, folder: Path, path: Path, *, kind: str
+) -> Written:
+    name = f"{film.name}.{kind}"
+    longest_px = LONGEST_PX if kind == JPEG else max(pixels.size)
+    save_picture(draw_detections(pixels, film.kept, longest_px=longest_px), folder / name)
     return [name], ""
 
 
 def _write_crops(
     pixels: Radiograph, film: FilmRecord, folder: Path, path: Path, *, size: CropSize
 ) -> Written:
-    assumed, names = assumed_spacing(film.kept), []
+    assumed, names = assumed_spacing(film.kept), crop_names(film)
     for knee in film.kept:
-        names.append(crop_name(film.name, knee.side))
-        write_png16(folder / names[-1], cut(pixels, place(knee, size, assumed)))
-    return names, ""
+        write_png16(folder / names[knee.side], cut(pixels, place(knee, size, assumed)))
+    return list(names.values()), ""
 
 
-def _write_dicom(pixels: Radiograph, film: FilmRecord, folder: Path, path: Path) -> Written:
+def _write_dicom(
+    pixels: Radiograph, film: FilmRecord, folder: Path, path: Path, *, kinds: Sequence[str]
+) -> Written:
     if not is_dicom(path):  # there is no patient and no study to add to
         return [], ""
     from kneematch.run.outputs.dicom import export_dicom  # imports highdicom, which is slow
 
-    reason = export_dicom(path, pixels, film.kept, folder, film.name)
-    made = [file for file in possible_files(DICOM, film.name) if (folder / file).exists()]
+    reason = export_dicom(path, pixels, film.kept, folder, film.name, kinds)
+    possible = sorted(possible_files(DICOM, film.name))
+    made = [file for file in possible if (folder / file).exists()]
     return made, reason
 
 
 def _write_landmarks(
     pixels: Radiograph, film: FilmRecord, folder: Path, path: Path, *, kinds: Sequence[str]
 ) -> Written:
-    names = []
+    names: list[str] = []
+    endings = file_endings(film.kept)
     for knee in film.kept:
         for kind in kinds:
-            names.append(f"{film.name}-{knee.side}{LANDMARK_SUFFIXES[kind]}")
+            names.append(f"{film.name}-{endings[knee.side]}{LANDMARK_SUFFIXES[kind]}")
             if kind == "markups":
                 write_markups(folder / names[-1], knee.landmarks, knee.mm_per_px)
             else:

@@ -9,8 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kneematch import __version__, options
 from kneematch.errors import SettingsError
-from kneematch.options import INPUT, METHOD, OUTPUT, PERFORMANCE, check_options, option
-from kneematch.search.settings import AUTO, DEFAULT_SETTINGS, LOCATOR, METHODS, PaperSettings
+from kneematch.films.limits import CPU_S
+from kneematch.options import (
+    AUTO,
+    INPUT,
+    LOCATOR,
+    METHOD,
+    METHODS,
+    OUTPUT,
+    PERFORMANCE,
+    check_options,
+    option,
+)
 
 if TYPE_CHECKING:
     from kneematch.knee.crop import CropSize
@@ -18,23 +28,9 @@ if TYPE_CHECKING:
 
 KNEES: Final = ("auto", "1", "2")
 ENGINES: Final = ("local", "ray")
-# Sizes that graders of knee radiographs commonly take: side in mm and in pixels.
-CROP_PRESETS: Final = {
-    "140mm-700px": (140.0, 700),
-    "140mm-300px": (140.0, 300),
-    "140mm-224px": (140.0, 224),
-}
-EXPORTS: Final = ("coco", "dicom", "markups", "pts")
-# What users call the settings that rows depend on; others are shown by their own names.
-SETTING_LABELS: Final = {
-    **{name: f"--{name}" for name in ("model", "template", "method", "paper", "knees", "device")},
-    "left_is": "--left-is",
-    "template_film": "the template's film",
-    "outlines": "the outline network (--outlines)",
-    "locator": "the locator's network",
-    "paper_settings": "the paper's settings",
-    "version": "the version of kneematch",
-}
+JPEG, PNG = OVERLAY_FORMATS = ("jpg", "png")
+DICOM_OBJECTS: Final = ("sr", "gsps", "sc", "seg", "sr3d")
+EXPORTS: Final = ("coco", "dicom", "markups", "pts", *DICOM_OBJECTS)
 
 Fingerprint = Mapping[str, str | int | bool]  # the settings that rows depend on
 
@@ -59,9 +55,7 @@ class DetectConfig:
     template: str | None = options.template_option()
     method: str = _method(
         "auto",
-        help="How knees are found; auto is locator (neural+sharpen with --paper). For a template "
-        "without the middle of the plateau in its fine box it is neural+sharpen, or search if the "
-        "networks see no knee there.",
+        help="How knees are found; auto takes the method that suits films and template.",
         choices=METHODS,
     )
     paper: bool = options.paper_option()
@@ -71,18 +65,25 @@ class DetectConfig:
         "that disagree are flagged.",
         choices=("R", "L"),
     )
+    cropped: bool = _method(
+        False, help="All pictures were cut out around the joint, as data sets for grading are."
+    )
+    side_from_name: str | None = _method(
+        None,
+        help="Regular expression whose first group is R or L in the names of films of one knee; "
+        "for films whose headers do not tell the side.",
+        metavar="PATTERN",
+    )
+    mm_per_px: float | None = _method(
+        None, help="Pixel spacing of films that state none.", metavar="MM"
+    )
     knees: str = _method(
         "auto",
         help="Number of frontal knees on each film, for the method locator; auto finds out.",
         choices=KNEES,
     )
-    paper_settings: PaperSettings = DEFAULT_SETTINGS  # `kneematch evaluate` has options for them
 
-    resume: bool = _output(False, help="Continue an interrupted run (the default).", hidden=True)
     force: bool = options.force_option()
-    hash_films: bool = _input(
-        False, help="Recognise changed films by their content instead of size and date."
-    )
     measure: bool = _output(
         False, help="Measure the joint space and the alignment of every knee (experimental)."
     )
@@ -99,12 +100,12 @@ class DetectConfig:
         default_text="the built-in one",
     )
     overlays: bool = _output(False, help="Draw a picture of every film.")
-    crops: bool = _output(False, help="Cut every knee out, upright, as a 16-bit PNG.")
-    crop_preset: str | None = _output(
-        None,
-        help="Size of crops as common graders take it: 140 mm in 700, 300 or 224 pixels.",
-        choices=tuple(CROP_PRESETS),
+    overlay_format: str = _output(
+        JPEG,
+        help="Format of these pictures: jpg of at most 1,600 pixels a side, or png in full size.",
+        choices=OVERLAY_FORMATS,
     )
+    crops: bool = _output(False, help="Cut every knee out, upright, as a 16-bit PNG.")
     crop_mm: float | None = _output(
         None, help="Side length of crops, in mm.", metavar="MM", default_text="140"
     )
@@ -117,18 +118,24 @@ class DetectConfig:
         metavar="N",
     )
     mirror: bool = _output(
-        False, help="Mirror crops from the picture's left half, so that all knees look alike."
+        False, help="Mirror crops of knees on the image's left, so that all knees look alike."
     )
     export: tuple[str, ...] = _output(
-        (), help="Write results for other programs; may be repeated.", choices=EXPORTS
-    )
-    sheet: Path | None = _output(
-        None, help="Draw the first films with knees, at most 48, side by side.", metavar="PNG"
+        (),
+        help="Write results for other programs; may be repeated. dicom is sr, gsps, sc and, with "
+        "--measure, seg.",
+        choices=EXPORTS,
     )
 
     device: str = options.device_option()
     batch_size: int | None = options.batch_size_option()
     workers: int | None = options.workers_option()
+    time_limit: float = _performance(
+        CPU_S,
+        help="CPU time that reading a film may take, in seconds; one that takes more has failed.",
+        metavar="SECONDS",
+        minimum=1,
+    )
     engine: str = _performance(
         "local", help="Compute on this machine or on a Ray cluster.", choices=ENGINES
     )
@@ -139,25 +146,29 @@ class DetectConfig:
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other."""
         check_options(self)
+        if self.mm_per_px is not None and not 0 < self.mm_per_px < 10:
+            raise SettingsError("--mm-per-px must be a pixel spacing from 0 to 10 mm.")
+        if self.side_from_name is not None:
+            check_pattern(self.side_from_name)
         if self.part_id >= self.num_parts:
             raise SettingsError(
                 f"--part-id must be from 0 to {self.num_parts - 1}, since --num-parts is "
                 f"{self.num_parts}."
             )
-        sizes = self.crop_mm, self.crop_spacing
-        if self.crop_preset is not None and sizes != (None, None):
-            raise SettingsError(
-                "--crop-preset sets what --crop-mm and --crop-spacing set. Give one."
-            )
-        given = (*sizes, self.crop_px, self.crop_preset, self.mirror or None)
-        if not self.crops and any(setting is not None for setting in given):
-            raise SettingsError("The size of crops has no effect without --crops.")
-        if not self.measure and (self.magnification, self.outlines) != (None, None):
-            raise SettingsError("--magnification and --outlines have no effect without --measure.")
+        needed = {
+            "crops": ["crop_mm", "crop_spacing", "crop_px", "mirror"],
+            "measure": ["magnification", "outlines"],
+        }
+        for name, dependent in needed.items():
+            for each in dependent:
+                if getattr(self, each) not in (None, False) and not getattr(self, name):
+                    raise SettingsError(f"--{each.replace('_', '-')} needs --{name}.")
         if self.magnification is not None and not 1 <= self.magnification < 2:
             raise SettingsError("--magnification must be a factor from 1 to 2.")
+        if "seg" in self.export and not self.measure:
+            raise SettingsError("--export seg needs --measure, which finds the outlines.")
         if self.ray_address is not None and self.engine != "ray":
-            raise SettingsError("--ray-address has no effect without --engine ray.")
+            raise SettingsError("--ray-address needs --engine ray.")
 
     def load_detector(self) -> "Detector":
         """Load the detector that these settings describe."""
@@ -172,17 +183,19 @@ class DetectConfig:
             batch_size=self.batch_size,
             knees=None if self.knees == "auto" else int(self.knees),
             left_is=self.left_is,
-            paper_settings=self.paper_settings,
+            cropped=self.cropped,
         )
+
+    def dicom_objects(self) -> list[str]:
+        """Return the kinds of DICOM objects to make of each film."""
+        usual = DICOM_OBJECTS[: 4 if self.measure else 3] if "dicom" in self.export else ()
+        return [kind for kind in DICOM_OBJECTS if kind in (*usual, *self.export)]
 
     def crop_size(self) -> "CropSize":
         """Return the size of crops; what is not given is CropSize's default."""
         from kneematch.knee.crop import CropSize
 
         given = {"mm": self.crop_mm, "spacing_mm": self.crop_spacing, "px": self.crop_px}
-        if self.crop_preset is not None:
-            mm, pixels = CROP_PRESETS[self.crop_preset]
-            given |= {"mm": mm, "spacing_mm": mm / pixels}
         sizes = {name: value for name, value in given.items() if value is not None}
         return CropSize(**sizes, mirror=self.mirror)  # type: ignore[arg-type]
 
@@ -193,8 +206,10 @@ class DetectConfig:
             **hashes,
             "method": method,
             "paper": self.paper,
-            "paper_settings": " ".join(map(str, self.paper_settings)),
             "left_is": self.left_is or "",
+            "cropped": self.cropped,
+            "side_from_name": self.side_from_name or "",
+            "mm_per_px": str(self.mm_per_px or ""),
             "knees": self.knees,
             "device": device.split(":")[0],
         }
@@ -203,7 +218,7 @@ class DetectConfig:
         """Return the SHA-256 of the files that rows depend on; a template's film is one."""
         from kneematch.films.annotation import load_annotation
         from kneematch.films.files import content_hash
-        from kneematch.knee.methods import needs_model
+        from kneematch.knee.detector import needs_model
         from kneematch.models.locator import LOCATOR_FILE
         from kneematch.models.model_file import builtin_model
 
@@ -227,6 +242,16 @@ class DetectConfig:
         return {"outlines": content_hash(self.outlines or builtin_network())}
 
 
+def check_pattern(pattern: str) -> None:
+    """Raise SettingsError unless a text is a regular expression with a group."""
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise SettingsError(f"--side-from-name is no regular expression: {error}.") from error
+    if groups < 1:
+        raise SettingsError("--side-from-name needs a group around the letter, such as '_([RL])_'.")
+
+
 def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:
     """Return the configuration that JSON holds; other names than those of its fields are ignored.
 
@@ -234,31 +259,13 @@ def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:
         SettingsError, TypeError, ValueError: a value makes no sense.
     """
     known = {item.name for item in fields(DetectConfig)}
-    given = {name: value for name, value in settings.items() if name in known}
-    given["paper_settings"] = PaperSettings(*given.get("paper_settings", ()))
-    return DetectConfig(**given)
+    return DetectConfig(**{name: value for name, value in settings.items() if name in known})
 
 
 def differences(before: Fingerprint, now: Fingerprint) -> list[str]:
-    """Say how each setting differs from the one that a run began with."""
+    """Say how each setting differs from the one that a run began with; hashes are cut."""
     return [
-        _difference(name, before.get(name), now.get(name))
+        f"{name} was {str(before.get(name))[:24]} and is {str(now.get(name))[:24]}"
         for name in {**before, **now}
         if before.get(name) != now.get(name)
     ]
-
-
-def _difference(name: str, before: object, now: object) -> str:
-    """Say how a setting differs from the one that the run began with."""
-    if name == "outlines" and None in (before, now):
-        given = ("was", "is not") if now is None else ("was not", "is")
-        return f"--measure {given[0]} given before and {given[1]} now"
-    return f"{SETTING_LABELS.get(name, name)} was {_shown(before)} and is {_shown(now)}"
-
-
-def _shown(value: object) -> str:
-    """Return a setting, in words where it is a hash or not there."""
-    if value is None or value == "":
-        return "not set"
-    text = str(value)
-    return f"a file with SHA-256 {text[:12]}" if re.fullmatch("[0-9a-f]{64}", text) else text[:24]

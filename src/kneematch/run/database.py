@@ -8,25 +8,24 @@ place: there a killed process leaves `run.sqlite.lock` behind, which the user ha
 
 import json
 import os
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Final, Self
 
 from kneematch.errors import SettingsError
 from kneematch.films.files import FileVersion
-from kneematch.films.run_folder import RUN_DATABASE, THUMBNAILS, holds_run
+from kneematch.films.run_folder import FOLDERS, RUN_DATABASE, THUMBNAILS, holds_run
 from kneematch.knee.decision import Decision
 from kneematch.knee.detection import REJECTED, Detection
-from kneematch.paper.split import SIDES
+from kneematch.knee.quality import OUTLIER, judge_match, run_limit
 from kneematch.run.artifacts import Artifact
 from kneematch.run.config import Fingerprint, differences
-from kneematch.run.film_names import film_names, is_film_name
+from kneematch.run.film_names import film_names
 from kneematch.run.film_record import FILES, SETTINGS, FilmRecord
 from kneematch.run.sqlite import connect, user_errors
 
@@ -38,7 +37,7 @@ CREATE TABLE films (
     id INTEGER PRIMARY KEY,
     path TEXT NOT NULL UNIQUE,             -- perhaps not UTF-8, and so are name and reason
     name TEXT NOT NULL UNIQUE,             -- beginning of the names of its files
-    bytes INTEGER, modified_ns INTEGER, sha256 TEXT,
+    bytes INTEGER, modified_ns INTEGER,
     status TEXT NOT NULL DEFAULT '',       -- empty until the film was visited
     reason TEXT NOT NULL DEFAULT '',
     height INTEGER, width INTEGER, mm_per_px REAL,
@@ -54,7 +53,7 @@ CREATE TABLE knees (
     decided TEXT,                          -- as a reviewer left it; NULL without a decision
     decision INTEGER REFERENCES decisions, -- the newest one that was not revoked
     state TEXT NOT NULL DEFAULT '',        -- of that decision, if it applies to the knee
-    loss REAL, energy REAL, needs_review INTEGER, reasons TEXT,  -- as found
+    loss REAL, needs_review INTEGER, reasons TEXT,  -- as found
     UNIQUE (film, side)
 );
 CREATE TABLE decisions (                   -- rows are only added
@@ -74,8 +73,6 @@ REVIEW_INDICES: Final = """
 CREATE INDEX IF NOT EXISTS knees_by_doubt
     ON knees (-needs_review, -loss, film, side, state, needs_review, loss);
 CREATE INDEX IF NOT EXISTS knees_by_loss ON knees (-loss, film, side, state, needs_review, loss);
-CREATE INDEX IF NOT EXISTS knees_by_energy
-    ON knees (-energy, film, side, state, needs_review, loss, energy);
 CREATE INDEX IF NOT EXISTS knees_by_film ON knees (film, side, state, needs_review, loss);
 CREATE INDEX IF NOT EXISTS decided_knees ON knees (state, needs_review) WHERE state != '';
 """
@@ -83,9 +80,10 @@ THUMBNAIL_SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS thumbnails.films (id INTEGER PRIMARY KEY, webp BLOB NOT NULL)"
 )
 RECORDS: Final = """
-SELECT f.id, f.path, f.name, f.bytes, f.modified_ns, f.sha256, f.status, f.reason, f.height,
-    f.width, f.mm_per_px, f.last_decision, f.made, f.gone, k.found, k.decided
-FROM films f LEFT JOIN knees k ON k.film = f.id WHERE {} ORDER BY f.id, k.side
+SELECT f.id, f.path, f.name, f.bytes, f.modified_ns, f.status, f.reason, f.height, f.width,
+    f.mm_per_px, f.last_decision, f.made, f.gone, k.side, k.found, k.decided, d.content
+FROM films f LEFT JOIN knees k ON k.film = f.id LEFT JOIN decisions d ON d.id = k.decision
+WHERE {} ORDER BY f.id, k.side
 """
 
 
@@ -104,15 +102,18 @@ class Run:
             SettingsError: there is none, another process is using it, or it is damaged.
         """
         self.out, self.path = out, out / RUN_DATABASE
-        if not create and not self.path.exists():
-            if holds_run(out):
-                raise SettingsError(
-                    f"{out} holds a run of an earlier version of kneematch. Run the films again "
-                    "into another folder."
-                )
+        if not self.path.exists() and holds_run(out):
+            raise SettingsError(
+                f"{out} holds a run of kneematch 0.2. Detect into another folder, or replace it "
+                "with --force."
+            )
+        if not self.path.exists() and not create:
             raise SettingsError(
                 f"{out} holds no run. Name the folder that `kneematch detect` has filled."
             )
+        for folder in FOLDERS:  # of which files are written and removed
+            if (out / folder).is_symlink():
+                raise SettingsError(f"{out / folder} is a link. Remove it, or name another folder.")
         with user_errors(self.path):
             self.sql = connect(self.path, out / THUMBNAILS)
             try:
@@ -176,7 +177,8 @@ class Run:
     def setting(self, name: str) -> Any:
         """Return a setting as it was stored; None if there is none."""
         rows = self.query("SELECT value FROM settings WHERE name = ?", name)
-        return json.loads(rows[0][0]) if rows else None
+        with user_errors(self.path):
+            return json.loads(rows[0][0]) if rows else None
 
     def store(self, **settings: Any) -> None:
         """Store settings, which are JSON values; paths become texts."""
@@ -185,8 +187,11 @@ class Run:
             self.sql.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", values)
 
     def check(self, fingerprint: Fingerprint) -> None:
-        """Raise SettingsError unless the run began with the settings that rows depend on."""
-        different = differences(self.setting("fingerprint") or {}, fingerprint)
+        """Raise SettingsError unless a run is new or began with the settings rows depend on."""
+        before = self.setting("fingerprint")
+        if before is None:
+            self.store(fingerprint=dict(fingerprint))
+        different = differences(before or fingerprint, fingerprint)
         if different:
             raise SettingsError(
                 f"{self.out} holds a run with other settings: {', '.join(different)[:150]}. Repeat "
@@ -221,7 +226,7 @@ class Run:
 
     def versions(self) -> dict[int, FileVersion | None]:
         """Return the versions of the files that were visited, by film; None for missing files."""
-        rows = self.query("SELECT id, bytes, modified_ns, sha256 FROM films WHERE status != ''")
+        rows = self.query("SELECT id, bytes, modified_ns FROM films WHERE status != ''")
         return {number: _version(*version) for number, *version in rows}
 
     def paths(self) -> list[tuple[int, str]]:
@@ -285,13 +290,14 @@ class Run:
                     yield self._record(list(group))
 
     def _record(self, rows: list[tuple[Any, ...]]) -> FilmRecord:
-        number, path, name, *version, status, reason = rows[0][:8]
-        height, width, mm_per_px, last_decision, made, gone = rows[0][8:14]
-        if not is_film_name(name):
+        number, path, name, *version, status, reason = rows[0][:7]
+        height, width, mm_per_px, last_decision, made, gone = rows[0][7:13]
+        if PurePath(name).name != name or "\0" in name:
             raise SettingsError(f"{self.path} holds a name that leaves its folder.")
         found = [_knee(row[14]) if row[14] else None for row in rows]
         decided = [_knee(row[15]) if row[15] else None for row in rows]
         current = [new or old for new, old in zip(decided, found, strict=True)]
+        decisions = {row[13]: Decision.from_dict(json.loads(row[16])) for row in rows if row[16]}
         return FilmRecord(
             number,
             path,
@@ -303,27 +309,21 @@ class Run:
             mm_per_px,
             tuple(knee for knee in found if knee is not None),
             tuple(knee for knee in current if knee is not None),
-            last_decision=last_decision,
+            decisions,
+            last_decision,
             made=json.loads(made),
             gone=bool(gone),
         )
 
     def to_visit(self, films: Iterable[int]) -> Iterator[FilmRecord]:
-        """Yield films, in their order, with the decisions that their next visit applies."""
-        decisions: defaultdict[int, dict[str, Decision]] = defaultdict(dict)
-        for film, side, text in self.query(
-            "SELECT k.film, k.side, d.content FROM knees k JOIN decisions d ON d.id = k.decision "
-            "ORDER BY k.film, k.side"
-        ):
-            decisions[film][side] = Decision.from_dict(json.loads(text))
+        """Yield films, in their order; their next visit takes all decisions into account."""
         newest = dict(
             self.query(
                 "SELECT k.film, MAX(d.id) FROM decisions d JOIN knees k ON k.id = d.knee GROUP BY 1"
             )
         )
         for film in self._records({*films}, "1"):
-            last = newest.get(film.id, 0)
-            yield replace(film, decisions=decisions.get(film.id, {}), last_decision=last)
+            yield replace(film, last_decision=newest.get(film.id, 0))
 
     def decided(self) -> list[int]:
         """Return the films with decisions that their knees do not take into account yet."""
@@ -340,49 +340,77 @@ class Run:
                 self._save(film)
 
     def _save(self, film: FilmRecord) -> None:
-        version = (None, None, None) if film.version is None else astuple(film.version)
+        last_decision = max(film.last_decision, *self._set_aside(film))
+        version = (None, None) if film.version is None else film.version
         height, width = film.size or (None, None)
         self.sql.execute(
-            "UPDATE films SET bytes = ?, modified_ns = ?, sha256 = ?, status = ?, "
+            "UPDATE films SET bytes = ?, modified_ns = ?, status = ?, "
             "reason = CAST(? AS TEXT), height = ?, width = ?, mm_per_px = ?, last_decision = ?, "
             "made = ? WHERE id = ?",
             (
                 *(*version, film.status, os.fsencode(film.reason), height, width, film.mm_per_px),
-                *(film.last_decision, json.dumps(film.made), film.id),
+                *(last_decision, json.dumps(film.made), film.id),
             ),
         )
-        found, current = ({knee.side: knee for knee in each} for each in (film.found, film.knees))
-        for side in SIDES:
-            if side in found or side in current:
-                self._save_knee(film.id, side, found.get(side), current.get(side))
-            else:
-                self.sql.execute(
-                    "UPDATE knees SET found = NULL, decided = NULL, state = '', loss = NULL, "
-                    "energy = NULL, needs_review = NULL, reasons = NULL "
-                    "WHERE film = ? AND side = ?",
-                    (film.id, side),
-                )
+        self.sql.execute(
+            "UPDATE knees SET found = NULL, decided = NULL, state = '', loss = NULL, "
+            "needs_review = NULL, reasons = NULL WHERE film = ?",
+            (film.id,),
+        )
+        current = {knee.side: knee for knee in film.knees}
+        found = {knee.side: knee for knee in film.found}
+        for side in {**found, **current}:
+            self._save_knee(film.id, side, found.get(side), current.get(side))
         if film.thumbnail:
             self.sql.execute(
                 "INSERT OR REPLACE INTO thumbnails.films VALUES (?, ?)", (film.id, film.thumbnail)
             )
 
+    def _set_aside(self, film: FilmRecord) -> list[int]:
+        """Revoke the corrections that no longer hold; return the numbers of the revocations."""
+        rows = [
+            row
+            for side in film.set_aside
+            for row in self.sql.execute(
+                "SELECT k.id, d.content, d.id FROM knees k JOIN decisions d ON d.id = k.decision "
+                "WHERE k.film = ? AND k.side = ?",
+                (film.id, side),
+            ).fetchall()
+        ]
+        return [0, *(self._add_decision(*row) for row in rows)]
+
     def _save_knee(
         self, film: int, side: str, found: Detection | None, current: Detection | None
     ) -> None:
         state = current.decision if current is not None else ""
-        as_found = (None, None, None, None)
+        decided = _json(current) if state else None
+        as_found: tuple[Any, ...] = (None, None, None)
         if found is not None:
-            reasons = json.dumps(found.review_reasons)
-            as_found = found.loss, found.energy, found.needs_review, reasons  # type: ignore[assignment]
+            as_found = found.loss, found.needs_review, json.dumps(found.review_reasons)
         self.sql.execute(
-            "INSERT INTO knees (film, side, found, decided, state, loss, energy, needs_review, "
-            "reasons) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (film, side) DO UPDATE SET "
-            "found = excluded.found, decided = excluded.decided, state = excluded.state, "
-            "loss = excluded.loss, energy = excluded.energy, "
+            "INSERT INTO knees (film, side, found, decided, state, loss, needs_review, reasons) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET found = excluded.found, "
+            "decided = excluded.decided, state = excluded.state, loss = excluded.loss, "
             "needs_review = excluded.needs_review, reasons = excluded.reasons",
-            (film, side, _json(found), _json(current) if state else None, state, *as_found),
+            (film, side, _json(found), decided, state, *as_found),
         )
+
+    def flag_outliers(self) -> None:
+        """Flag areas of other parts than knees that match worse than others of the run."""
+        rows = self.query("SELECT id, found FROM knees WHERE found IS NOT NULL")
+        areas = {key: _knee(text) for key, text in rows}
+        limit = run_limit(
+            [area.match_back for area in areas.values() if area.match_back is not None]
+        )
+        with self._transaction():
+            for key, area in areas.items():
+                judged = judge_match(area, limit, OUTLIER)
+                if judged.reasons != area.reasons:
+                    cells = judged.needs_review, json.dumps(judged.review_reasons)
+                    self.sql.execute(
+                        "UPDATE knees SET found = ?, needs_review = ?, reasons = ? WHERE id = ?",
+                        (_json(judged), *cells, key),
+                    )
 
     def thumbnail(self, film: int) -> bytes | None:
         """Return the thumbnail of a film as WebP; None if there is none."""
@@ -398,18 +426,18 @@ class Run:
             (knee,) = self.sql.execute(
                 "SELECT id FROM knees WHERE film = ? AND side = ?", (film, side)
             ).fetchone()
-            self._add_decision(knee, json.dumps(decision.to_dict()), None, time)
+            self._add_decision(knee, json.dumps(decision.to_dict()), time=time)
         return int(knee)
 
-    def revoke(self) -> tuple[int, Decision] | None:
-        """Revoke the newest decision that holds; return its knee's id and it, or None."""
+    def revoke(self) -> int | None:
+        """Revoke the newest decision that holds; return the id of its knee, or None."""
         newest = self.newest_decision()
         if newest is None:
             return None
         number, knee, content = newest
         with self._transaction():
-            self._add_decision(knee, content, number, None)
-        return knee, Decision.from_dict(json.loads(content))
+            self._add_decision(knee, content, number)
+        return knee
 
     def newest_decision(self) -> tuple[int, int, str] | None:
         """Return id, knee and content of the newest decision that was not revoked."""
@@ -419,9 +447,12 @@ class Run:
         )
         return rows[0] if rows else None
 
-    def _add_decision(self, knee: int, content: str, revokes: int | None, time: str | None) -> None:
+    def _add_decision(
+        self, knee: int, content: str, revokes: int | None = None, time: str | None = None
+    ) -> int:
+        """Add a row to the decisions, and return its number."""
         now = time or datetime.now(UTC).isoformat(timespec="seconds")
-        self.sql.execute(
+        added = self.sql.execute(
             "INSERT INTO decisions (knee, time, content, revokes) VALUES (?, ?, ?, ?)",
             (knee, now, content, revokes),
         )
@@ -441,6 +472,7 @@ class Run:
             decision = Decision.from_dict(json.loads(holds))
             state = decision.state if decision.applies_to(found and _knee(found)) else ""
         self.sql.execute("UPDATE knees SET state = ? WHERE id = ?", (state, knee))
+        return int(added.lastrowid or 0)
 
     def decisions(self) -> Iterator[tuple[str, str, str, Decision, bool]]:
         """Yield time, film, side and decision in the order made, and whether the row revokes it."""
@@ -463,8 +495,8 @@ class Run:
         return sum(bool(found) or each.state != REJECTED for found, each in decisions)
 
 
-def _version(size: int | None, modified_ns: int, sha256: str) -> FileVersion | None:
-    return None if size is None else FileVersion(size, modified_ns, sha256)
+def _version(size: int | None, modified_ns: int) -> FileVersion | None:
+    return None if size is None else FileVersion(size, modified_ns)
 
 
 def _json(knee: Detection | None) -> str | None:

@@ -4,23 +4,23 @@ import csv
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 from kneematch.errors import SettingsError
 from kneematch.films.csv_text import read_csv_file, write_csv
-from kneematch.knee.decision import Area, Decision
-from kneematch.knee.detection import DEGREE, PIXEL
-from kneematch.knee.outlines import Outlines
-from kneematch.paper.split import SIDES
+from kneematch.knee.decision import LONGEST, Area, Decision
+from kneematch.knee.detection import AREA_SIDES, DEGREE, PIXEL
+from kneematch.knee.measure import Outlines
 
 REVIEW: Final = "review.csv"
 UNDONE: Final = "undone"
 UNKNOWN: Final = "unknown"  # in the file: the reviewer says that the patient's side is not known
 AREA_COLUMNS: Final = ("centre_x_px", "centre_y_px", "width_px", "rotation_deg")
 COLUMNS: Final = (
-    *("time", "film", "side", "decision", *AREA_COLUMNS),
-    *("loss", "laterality", "landmarks", "height_px", "outlines"),
+    *("time", "film", "image_side", "decision", *AREA_COLUMNS),
+    *("loss", "laterality", "landmarks", "height_px", "outlines", *LONGEST),
 )
 
 Entry = tuple[str, str, str, Decision, bool]  # time, film, side, decision, whether it was revoked
@@ -59,10 +59,11 @@ def read_decisions(path: Path) -> Iterator[Entry]:
 
 
 def _entry(cells: list[str]) -> Entry:
-    time, film, side, state, *area, loss, laterality, points, height, outlines = cells
-    if side not in SIDES:
+    time, film, side, state, *area, loss, laterality, points, height, outlines = cells[:13]
+    if side not in AREA_SIDES:
         raise ValueError("a side that no picture has")
     x, y, width, rotation = map(float, area)
+    datetime.fromisoformat(time)
     landmarks = None
     if points:
         landmarks = {name: (float(x), float(y)) for name, (x, y) in json.loads(points).items()}
@@ -74,6 +75,7 @@ def _entry(cells: list[str]) -> Entry:
         landmarks,
         float(height) if height else None,
         Outlines.from_dict(json.loads(outlines)) if outlines else None,
+        **dict(zip(LONGEST, cells[13:], strict=True)),
     )
     return time, film, side, decision, state == UNDONE
 
@@ -90,4 +92,5 @@ def _cells(decision: Decision) -> list[str]:
         landmarks = json.dumps({name: [round(x, 3), round(y, 3)] for name, (x, y) in points})
     height = "" if decision.height_px is None else f"{decision.height_px:.3f}"
     outlines = "" if decision.outlines is None else json.dumps(decision.outlines.to_dict())
-    return [*numbers, loss, laterality, landmarks, height, outlines]
+    texts = [getattr(decision, name) for name in LONGEST]
+    return [*numbers, loss, laterality, landmarks, height, outlines, *texts]

@@ -2,8 +2,8 @@
 
 import hashlib
 import os
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import PurePath
 from typing import Final
@@ -11,7 +11,6 @@ from typing import Final
 JOINT: Final = "_"  # between a folder and what it holds
 LONGEST_BYTES: Final = 120  # endings follow; file systems allow 255 bytes, encrypted ones 143
 HASH_DIGITS: Final = 8
-MOST_DIGITS: Final = 10  # digits that number films which no folder tells apart
 
 
 def film_names(films: Sequence[str], taken: set[str]) -> list[str]:
@@ -22,58 +21,39 @@ def film_names(films: Sequence[str], taken: set[str]) -> list[str]:
     added.
     """
     paths = [_parts(film) for film in films]
+    wholes = ["/".join(parts).casefold() for parts in paths]  # some disks ignore case
     names = [""] * len(films)
-    alike: dict[str, list[int]] = defaultdict(list)  # films that no folder tells apart
-    for k, parts in enumerate(paths):
-        alike["/".join(parts).casefold()].append(k)  # some file systems ignore case
-    pending, depth = [group[0] for group in alike.values()], 0
-    while pending:
-        depth += 1
-        same = defaultdict(list)
-        for k in pending:
-            names[k] = _shortened(JOINT.join(reversed(paths[k][:depth])))
-            same[names[k].casefold()].append(k)
-        pending = []
-        for name, group in same.items():
-            if len(group) == 1 and name not in taken:
-                taken.add(name)
-            elif all(depth >= len(paths[k]) for k in group):
-                _number(names, group, taken)
-            else:
-                pending += group
-    for first, *others in alike.values():
-        for k in others:
-            names[k] = names[first]
-        _number(names, others, taken)
+    first = {whole: k for k, whole in reversed(list(enumerate(wholes)))}
+    for depth in range(1, max(map(len, paths), default=0) + 1):
+        new = {k: _joined(paths[k][:depth]) for k in first.values() if not names[k]}
+        same = Counter(name.casefold() for name in new.values())
+        for k, name in new.items():
+            if same[name.casefold()] == 1 and name.casefold() not in taken:
+                names[k] = name
+                taken.add(name.casefold())
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
+    for k, parts in enumerate(paths):  # those that no folder tells apart
+        if not names[k]:
+            names[k] = name = names[first[wholes[k]]] or _joined(parts)
+            while names[k].casefold() in taken:
+                names[k] = f"{name}-{next(numbers[name])}"
+            taken.add(names[k].casefold())
     return names
-
-
-def is_film_name(name: str) -> bool:
-    """Return whether `film_names` may have given a name; its files stay in their folder."""
-    is_short = len(os.fsencode(name)) <= LONGEST_BYTES + MOST_DIGITS
-    return bool(name) and is_short and "\0" not in name and PurePath(name).name == name
 
 
 def _parts(film: str) -> list[str]:
     """Return the file's name without suffix, and the names of its folders from the inside out."""
     path = PurePath(film)
     folders = [part for part in path.parent.parts if part not in (path.anchor, ".", "..")]
-    return [path.stem or "film", *reversed(folders)]
+    stem = path.stem if path.stem.strip(".") else "film"  # such as that of "..dcm"
+    return [stem, *reversed(folders)]
 
 
-def _shortened(name: str) -> str:
+def _joined(parts: Sequence[str]) -> str:
+    """Return a name of parts from the inside out; one that is too long ends in a hash."""
+    name = JOINT.join(reversed(parts))
     encoded = os.fsencode(name)
     if len(encoded) <= LONGEST_BYTES:
         return name
     start = encoded[: LONGEST_BYTES - HASH_DIGITS - 1].decode("utf-8", "ignore")
     return f"{start}~{hashlib.sha256(encoded).hexdigest()[:HASH_DIGITS]}"
-
-
-def _number(names: list[str], group: Sequence[int], taken: set[str]) -> None:
-    """Add numbers to the equal names of a group, unless one is free."""
-    numbers = count(2)
-    for k in group:
-        name = names[k]
-        while names[k].casefold() in taken:
-            names[k] = f"{name}-{next(numbers)}"
-        taken.add(names[k].casefold())

@@ -6,16 +6,15 @@ first, and imports the same meanwhile.
 
 import logging
 import os
-import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from kneematch.errors import SettingsError, TemplateError
+from kneematch.errors import SettingsError
 from kneematch.films.discovery import select_films
 from kneematch.films.files import (
     FileVersion,
@@ -24,28 +23,29 @@ from kneematch.films.files import (
     remove_leftovers,
 )
 from kneematch.films.read import is_uncompressed
-from kneematch.films.run_folder import FOLDERS, JOURNAL, REPORT, RUN, RUN_DATABASE, THUMBNAILS
-from kneematch.parallel import choose_workers, keep_memory, release_memory, start_early
+from kneematch.films.run_folder import FOLDERS, JOURNAL, RUN_DATABASE, THUMBNAILS
+from kneematch.options import AUTO, LOCATOR
+from kneematch.parallel import choose_workers, keep_memory, start_early, usable_cores
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, Fingerprint
 
 if TYPE_CHECKING:
-    from kneematch.knee.detector import Detector
     from kneematch.run.database import Run
     from kneematch.run.film_record import FilmRecord
-    from kneematch.run.outputs.run_file import Clock
     from kneematch.run.ray import Cluster
     from kneematch.run.visit import Visit
 
 logger = logging.getLogger("kneematch")
 
+# With fewer films a GPU gains nothing: it takes seconds until all processes compute on it.
+GPU_FILMS_PER_CORE: Final = 64
 LISTED_REASONS: Final = 10  # kept in the result; failures.csv has all
 COMMIT_FILMS, COMMIT_S = 64, 1.0  # films, or seconds, after which the database is written
 
 
 @dataclass(frozen=True, slots=True)
 class DetectResult:
-    """The outcome of a run."""
+    """The outcome of a run, or of applying a review to it."""
 
     out: Path
     films: int  # films with detections
@@ -58,6 +58,17 @@ class DetectResult:
     missing_reasons: tuple[str, ...]  # the first ones
     gone: int = 0  # films of earlier runs that are no longer there; their rows are kept
     changed: int = 0  # films that were searched again, since their files have changed
+    tried_again: int = 0  # films that could not be read before, but might be now
+    accepted: int = 0  # knees, by a reviewer
+    rejected: int = 0
+    corrected: int = 0
+
+    @property
+    def decisions(self) -> str:
+        """The decisions of a review in words."""
+        return (
+            f"{self.accepted:,} accepted, {self.rejected:,} rejected, {self.corrected:,} corrected"
+        )
 
 
 def detect_folder(
@@ -70,7 +81,7 @@ def detect_folder(
     """Detect the knee joint areas of films, and write tables, a report and pictures.
 
     The run in the folder is continued: films that it has are not searched again, unless their
-    files have changed.
+    files have changed, or could not be read for a reason that may have passed.
 
     Args:
         films: files, folders, patterns, lists (`@list.txt`, a CSV with a column of paths), or
@@ -90,16 +101,15 @@ def detect_folder(
         part=(config.part_id, config.num_parts),
         leave_out=[out, *(out / name for name in FOLDERS)],
     )
-    started = datetime.now(UTC), monotonic()
-    versions = file_versions(paths, hashed=config.hash_films)
+    started, begun = datetime.now(UTC), monotonic()
+    versions = file_versions(paths)
     if not any(versions):
         others = f" and {len(paths) - 1} others" if len(paths) > 1 else ""
         raise SettingsError(f"No such file or folder: {paths[0]}{others}")
     _start_workers_early(paths, config)
     from kneematch.devices import one_thread
-    from kneematch.run.outputs.run_file import Clock
+    from kneematch.run.outputs.run_file import run_facts
 
-    clock = Clock(*started)
     connection: AbstractContextManager[Cluster | None] = nullcontext()
     if config.engine == "ray":
         from kneematch.run.ray import connect
@@ -107,36 +117,47 @@ def detect_folder(
         connection = connect(config.ray_address)
     with connection as cluster:
         plan = _make_plan(len(paths), out, config, cluster)
-        if plan.config.sheet is not None:
-            from kneematch.films.pictures import check_picture_path
-
-            check_picture_path(plan.config.sheet, paths, out=out)
         with _open_run(plan) as run, one_thread():
-            work = _compare(run, paths, versions, plan.visit)
-            clock.end("start")
-            missing = _visit_films(plan, run, work, cluster, progress)
-            clock.end("visits")
-            return _finish(plan, run, work, missing, clock, progress)
+            todo, counts = _compare(run, paths, versions, plan.visit)
+            ready = monotonic()
+            missing = _visit_films(plan, run, todo, cluster, progress, len(paths))
+            config = plan.visit.config
+            settings = {"out": out, **asdict(config)}
+            facts = run_facts(started, settings, plan.device_name, plan.hashes)
+            facts["timings_s"] = {"start": ready - begun, "visits": monotonic() - ready}
+            return finish_run(run, config, facts, missing, progress=progress, **counts)
 
 
 def _start_workers_early(paths: Sequence[str], config: DetectConfig) -> None:
     """Have another process import what workers need while this one imports the same."""
-    keep_memory()
     if config.engine != "local":
         return
     if choose_workers(config.workers, len(paths)):
-        start_early("kneematch.run.workers")
-    elif not is_uncompressed(paths[0]):  # which a child process will decode
+        start_early("kneematch.run.workers", *_needed_by_visits(config))
+        return
+    keep_memory()
+    if not is_uncompressed(paths[0]):  # which a child process will decode
         start_early("kneematch.films.read")
+
+
+def _needed_by_visits(config: DetectConfig) -> Iterator[str]:
+    """Yield modules that a visit imports when it first needs them, so that workers share them."""
+    yield "kneematch.films.dicom"
+    if config.crops:
+        yield "imagecodecs"
+    if config.measure:
+        yield "kneematch.knee.measuring"
+    if "dicom" in config.export:
+        yield "kneematch.run.outputs.dicom"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
     """Everything that is settled before the first film."""
 
-    config: DetectConfig  # with the device and the method that were chosen
-    visit: "Visit"
-    detector: "Detector"
+    visit: "Visit"  # with the device and the method that were chosen
+    landmarks: list[str]  # names of those that the template has
+    parts: bool  # it is of another part of the body than the knee
     device_name: str
     workers: int
     hashes: dict[str, str]
@@ -144,7 +165,7 @@ class _Plan:
 
 
 def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | None") -> _Plan:
-    from kneematch.devices import most_workers, resolve_device
+    from kneematch.devices import most_workers
     from kneematch.knee.detector import GPU_BATCH
     from kneematch.run.outputs.run_file import device_name
     from kneematch.run.visit import Visit
@@ -153,7 +174,7 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
         config.crop_size()  # or it would be refused only with the first film
     workers = choose_workers(config.workers, films)
     if cluster is None:
-        device = resolve_device(config.device)
+        device = _choose_device(films, out, config)
         name = device_name(device)
         room = most_workers(device, config.batch_size or GPU_BATCH)
         if room < workers:
@@ -170,49 +191,50 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
     # Where others search, this process only checks the settings.
     searches = cluster is None and workers == 0
     detector = replace(config, device=device if searches else "cpu").load_detector()
-    hashes = config.file_hashes()
+    method, hashes = detector.method, config.file_hashes()
     chosen = replace(config, device=device)
     if device != "cpu":  # its arithmetic might choose another method than this process has
-        chosen = replace(chosen, method=detector.method)
+        chosen = replace(chosen, method=method)
     visit = Visit(chosen, out)
     if searches:
         visit.__dict__["detector"] = detector
     if config.measure:
         hashes |= config.outline_hash()
-    logger.debug(
-        "%d films; method %s, model %s, template %s, device %s, %d workers",
-        films,
-        detector.method,
-        config.model or "built in",
-        config.template or "the model's own",
+    usual = config.method == "auto" and not config.paper and detector.part is None
+    if config.template and usual and method != "locator":
+        logger.warning(
+            "%s cannot be found by the method locator. The method %s is used instead, which looks "
+            "for two knees on every film. For films of one knee or none, draw a fine box around "
+            "the whole joint.",
+            config.template,
+            method,
+        )
+    fingerprint = config.fingerprint(method, device, hashes)
+    return _Plan(
+        visit,
+        list(detector.template.landmarks),
+        detector.part is not None,
         name,
         workers,
+        hashes,
+        fingerprint,
     )
-    if config.template and config.method == "auto" and not config.paper:
-        _warn_of_halves(config.template, detector.method)
-    fingerprint = config.fingerprint(detector.method, device, hashes)
-    return _Plan(config, visit, detector, name, workers, hashes, fingerprint)
 
 
-def _warn_of_halves(template: str, method: str) -> None:
-    """Warn if `auto` could not choose the locator for a template, which changes what is found."""
-    from kneematch.knee.methods import read_template
+def _choose_device(films: int, out: Path, config: DetectConfig) -> str:
+    """Return the device; "auto" is that of the run in the folder, or the CPU for few films."""
+    from kneematch.devices import resolve_device
+    from kneematch.run.database import Run
 
-    if method == "locator":
-        return
-    reason = "the networks see no knee where it was drawn"
-    try:
-        read_template(template, located=True)
-    except TemplateError as error:
-        reason = str(error)[:120]
-    logger.warning(
-        "%s cannot be found by the method locator (%s). The method %s is used instead, which looks "
-        "for two knees on every film. For films of one knee or none, draw a fine box around the "
-        "whole joint.",
-        template,
-        reason,
-        method,
-    )
+    is_quick = not config.paper and config.method in (AUTO, LOCATOR)
+    if config.device == AUTO and is_quick:
+        if not config.force and (out / RUN_DATABASE).exists():
+            with Run(out) as run:
+                begun_on = (run.setting("fingerprint") or {}).get("device", AUTO)
+                return resolve_device(begun_on)
+        if films < GPU_FILMS_PER_CORE * usable_cores():
+            return "cpu"
+    return resolve_device(config.device)
 
 
 @contextmanager
@@ -224,78 +246,71 @@ def _open_run(plan: _Plan) -> Iterator["Run"]:
     """
     from kneematch.run.database import Run
 
-    out, config = plan.visit.out, plan.config
+    out, config = plan.visit.out, plan.visit.config
     make_out_folder(out)
     if config.force:
         _remove_run(out)
-    elif (out / JOURNAL).exists() and not (out / RUN_DATABASE).exists():
-        raise SettingsError(
-            f"{out} holds a run of kneematch 0.2. Name another folder, or replace it with --force."
-        )
     with Run(out, create=True) as run:
-        if run.setting("fingerprint") is None:
-            run.store(fingerprint=dict(plan.fingerprint))
         run.check(plan.fingerprint)
-        landmarks = list(plan.detector.template.landmarks)
-        run.store(config=asdict(config), out=str(out), landmarks=landmarks)
-        remove_leftovers(out, *(out / name for name in FOLDERS))
+        run.store(config=asdict(config), out=str(out), landmarks=plan.landmarks, parts=plan.parts)
+        remove_leftovers(out, *(out / name for name in FOLDERS), unchanged_s=0)
         yield run
 
 
 def _remove_run(out: Path) -> None:
     """Remove the run in a folder: its database and the files that it made, and no others."""
+    from kneematch.run.artifacts import possible_files
     from kneematch.run.database import Run
-    from kneematch.run.outputs.write import remove_results
+    from kneematch.run.outputs.write import RESULT_FILES
     from kneematch.run.sqlite import DamagedRun
 
     names: list[str] = []
     if (out / RUN_DATABASE).exists():
         with suppress(DamagedRun), Run(out) as run:
             names = [name for (name,) in run.query("SELECT name FROM films")]
-    remove_results(out, names)
-    for name in (RUN_DATABASE, THUMBNAILS, JOURNAL):
-        for ending in ("", "-journal"):
-            (out / f"{name}{ending}").unlink(missing_ok=True)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Work:
-    """What is to be done, by the ids of films."""
-
-    versions: dict[int, FileVersion | None]  # versions of the files of all named films
-    visit: list[int]
-    search: set[int]  # the films among these without detections of their present version
-    outdated: dict[int, frozenset[str]]  # films with outdated files, and the kinds of these
-    changed: list[int]  # the films among these that have detections of another version
-    gone: list[int]  # films with detections that are no longer there
+    files = [
+        f"{kind}/{file}"
+        for kind in FOLDERS
+        for each in names
+        for file in possible_files(kind, each)
+    ]
+    databases = (RUN_DATABASE, THUMBNAILS, JOURNAL)
+    for name in (*RESULT_FILES, *files, *databases, *(f"{each}-journal" for each in databases)):
+        (out / name).unlink(missing_ok=True)
 
 
 def _compare(
     run: "Run", paths: Sequence[str], versions: Sequence[FileVersion | None], visit: "Visit"
-) -> _Work:
-    """Add the named films to a run, and find out which are to be visited.
+) -> tuple[list["FilmRecord"], dict[str, int]]:
+    """Add the named films to a run; return those to visit, and how many are which.
 
     Films that are no longer there keep their rows, and are marked.
     """
+    from kneematch.run.film_record import UNREADABLE
+
     named = dict(zip(run.add(paths), versions, strict=True))
     before = run.versions()
     done = [k for k in named if k in before]
-    changed = [k for k in done if not _is_same(before[k], named[k])]
+    # One that is gone cannot be searched again.
+    changed = [k for k in done if named[k] is not None and named[k] != before[k]]
     others = [(k, path) for k, path in run.paths() if k in before and k not in named]
     found = file_versions([path for _, path in others])
     present = named | dict(zip((k for k, _ in others), found, strict=True))
     gone = [k for k, now in present.items() if now is None and before.get(k) is not None]
     run.mark_gone(gone)
+    unreadable = run.query("SELECT id FROM films WHERE status = ?", UNREADABLE)
+    again = ({k for (k,) in unreadable} & {*done}) - {*changed, *gone}
     if done or gone:
         logger.info(
-            "%s films: %s done before, %s new%s%s",
+            "%s films: %s done before, %s new%s%s%s",
             f"{len(named):,}",
-            f"{len(done):,}",
+            f"{len(done) - len(again):,}",
             f"{len(named) - len(done):,}",
             f", {len(gone):,} gone (kept in the table, marked)" if gone else "",
             f", {len(changed):,} changed" if changed else "",
+            f", {len(again):,} tried again" if again else "",
         )
-    search = {*named} - {*done} | {*changed}
+    search = {*named} - {*done} | {*changed} | again
     decided = {*run.decided()}
     outdated = {
         k: kinds
@@ -303,41 +318,35 @@ def _compare(
         if (k in named or present.get(k) is not None) and k not in search | decided
     }
     run.forget_made(outdated)
-    films = sorted(search | decided | {*outdated})
-    return _Work(named, films, search, outdated, changed, gone)
-
-
-def _is_same(before: FileVersion | None, now: FileVersion | None) -> bool:
-    """Return whether a film need not be searched again; one that is gone cannot be."""
-    return now is None or (before is not None and before.is_same(now))
+    todo = []
+    for film in run.to_visit(search | decided | {*outdated}):
+        if film.id in changed:
+            film = film.without_corrections()
+        new = replace(film, to_make=outdated.get(film.id))
+        if film.id in search:
+            new = replace(film, version=named[film.id], status="", reason="", found=(), knees=())
+        todo.append(new)
+    return todo, {"gone": len(gone), "changed": len(changed), "tried_again": len(again)}
 
 
 def _visit_films(
-    plan: _Plan, run: "Run", work: _Work, cluster: "Cluster | None", progress: Progress
+    plan: _Plan,
+    run: "Run",
+    films: "list[FilmRecord]",
+    cluster: "Cluster | None",
+    progress: Progress,
+    named: int,
 ) -> list[str]:
     """Visit films and write down what was found as it comes; return what could not be made."""
     from kneematch.run.workers import map_visits
 
-    films = [
-        _unsearched(film, work.versions[film.id])
-        if film.id in work.search
-        else replace(film, to_make=work.outdated.get(film.id))
-        for film in run.to_visit(work.visit)
-    ]
-    if plan.workers:
-        release_memory()  # what loading has freed
     visited: Generator[list[FilmRecord]]
     if cluster is None:
         visited = map_visits(plan.visit, films, workers=plan.workers)
     else:
         visited = cluster.map_visits(plan.visit, films)
-    count = max(len(work.versions), len(films))
+    count = max(named, len(films))
     return save_visits(run, visited, progress, count, count - len(films))
-
-
-def _unsearched(film: "FilmRecord", version: FileVersion | None) -> "FilmRecord":
-    """Return a film as if it had never been searched."""
-    return replace(film, version=version, status="", reason="", found=(), knees=())
 
 
 def save_visits(
@@ -364,45 +373,35 @@ def save_visits(
     return missing
 
 
-def _finish(
-    plan: _Plan, run: "Run", work: _Work, missing: list[str], clock: "Clock", progress: Progress
+def finish_run(
+    run: "Run",
+    config: DetectConfig,
+    facts: dict[str, Any],
+    missing: Sequence[str],
+    *,
+    progress: Progress,
+    **others: int,
 ) -> DetectResult:
-    """Write tables and the report."""
-    from kneematch.run.outputs.report import write_report
-    from kneematch.run.outputs.run_file import RunInfo, write_run
+    """Write tables, report and run.json (`facts`, with the counts); return the outcome.
+
+    `others` are more counts of the outcome.
+    """
+    from kneematch.run.film_record import FAILED, UNREADABLE
     from kneematch.run.outputs.write import write_outputs
 
-    landmarks = list(plan.detector.template.landmarks)
-    counts, summary = write_outputs(run, plan.config, landmarks, progress=progress)
-    if counts.accepted or counts.rejected or counts.corrected:
-        logger.info("Decisions of the review were applied: %s", counts.decisions)
-    clock.end("tables")
-    info = RunInfo(
-        started=clock.started,
-        ended=datetime.now(UTC),
-        counts=counts,
-        settings={"out": run.out, **asdict(plan.config)},
-        command=tuple(sys.argv),
-        device=plan.device_name,
-        hashes=plan.hashes,
-        timings_s=clock.seconds,
-    )
-    write_report(run.out / REPORT, info, summary, run.thumbnail)
-    run.store(run=info.to_dict())
-    write_run(info, run.out / RUN)
+    if run.setting("parts"):
+        run.flag_outliers()
+    counts = write_outputs(run, config, facts, progress=progress)
     failed = run.query(
-        "SELECT reason FROM films WHERE status = 'failed' ORDER BY id LIMIT ?", LISTED_REASONS
+        f"SELECT reason FROM films WHERE status IN ('{FAILED}', '{UNREADABLE}') "  # noqa: S608
+        "ORDER BY id LIMIT ?",
+        LISTED_REASONS,
     )
     return DetectResult(
         run.out,
-        counts.films,
-        counts.knees,
-        counts.review,
-        counts.no_knee,
-        counts.failed,
+        **counts,
         reasons=tuple(reason for (reason,) in failed),
         missing=len(missing),
         missing_reasons=tuple(missing[:LISTED_REASONS]),
-        gone=len(work.gone),
-        changed=len(work.changed),
+        **others,
     )

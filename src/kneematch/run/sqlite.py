@@ -1,6 +1,7 @@
 """Open SQLite databases on any disk, and say what is wrong with them in a user's words."""
 
 import errno
+import json
 import os
 import sqlite3
 import tempfile
@@ -15,6 +16,11 @@ from kneematch.films.files import FILE_MODE
 
 BUSY_S: Final = 1.0  # time to wait for another process
 NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+# What is raised for JSON or values in a database that kneematch does not write.
+BAD_CONTENT: Final = (json.JSONDecodeError, KeyError, TypeError, AttributeError, UnicodeError)
+# ERROR means tables, columns or a file format that kneematch does not make.
+DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0)
 SYSTEM_ERRORS: Final = {
     sqlite3.SQLITE_FULL: errno.ENOSPC,
     sqlite3.SQLITE_IOERR: errno.EIO,
@@ -36,10 +42,12 @@ def connect(path: Path, thumbnails: Path) -> sqlite3.Connection:
     """
     addresses = []
     options = "" if _has_locks(path.parent) else "&vfs=unix-dotfile"
-    for file in (path, thumbnails):
+    journals = (Path(f"{file}-journal") for file in (path, thumbnails))
+    for file in (path, thumbnails, *journals):  # SQLite would follow a link, and empty a journal
         if file.is_symlink() or (file.exists() and not file.is_file()):
             raise SettingsError(f"{file} is not a regular file. Remove it, or name another folder.")
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT, FILE_MODE))
+    for file in (path, thumbnails):
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT | NO_LINK, FILE_MODE))
         addresses.append(f"file:{quote(os.fsencode(file.resolve()))}?mode=rw{options}")
     sql = sqlite3.connect(
         addresses[0], BUSY_S, isolation_level=None, check_same_thread=False, uri=True
@@ -54,8 +62,10 @@ def user_errors(path: Path) -> Iterator[None]:
     """Turn errors of the database at a path into those that a user can do something about."""
     try:
         yield
+    except BAD_CONTENT as error:
+        raise _damaged(path) from error
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_MISUSE) & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             lock = path.with_name(f"{path.name}.lock")
             stale = f" If none is, remove {lock}." if lock.exists() else ""
@@ -63,16 +73,19 @@ def user_errors(path: Path) -> Iterator[None]:
                 f"Another process is working on {path.parent}. Wait for it, or name another "
                 f"folder.{stale}"
             ) from error
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-            raise DamagedRun(
-                f"{path} is damaged. The tables beside it are still good; review.csv has the "
-                "decisions that were applied, and docs/outputs.md says how to save more. To start "
-                "over, use --force or another folder."
-            ) from error
+        if code in DAMAGED:
+            raise _damaged(path) from error
         if code not in SYSTEM_ERRORS:
             raise
         number = SYSTEM_ERRORS[code]
         raise OSError(number, os.strerror(number), str(path)) from error
+
+
+def _damaged(path: Path) -> DamagedRun:
+    return DamagedRun(
+        f"{path} is damaged. The tables beside it are still good; review.csv has the decisions "
+        "that were applied, and docs/outputs.md says how to save more. To start over, use --force."
+    )
 
 
 def _has_locks(folder: Path) -> bool:

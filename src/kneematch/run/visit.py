@@ -4,21 +4,22 @@ A worker reads the film once and finds, judges and measures its knees, applies w
 decided, cuts crops, draws the overlay and the thumbnail, and writes DICOM objects.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kneematch.errors import FilmError, NoFrontalKnee
+from kneematch.errors import SHOWN_START, FilmError, NoFrontalKnee, Unreadable
 from kneematch.films.pictures import thumbnail
-from kneematch.films.radiograph import Radiograph
+from kneematch.films.radiograph import LATERALITIES, Radiograph
 from kneematch.films.read import read_isolated, to_film_error
 from kneematch.knee.decision import apply_decisions
 from kneematch.knee.detection import CORRECTED, Detection
 from kneematch.run.artifacts import Artifact, make_files, requested_artifacts
 from kneematch.run.config import DetectConfig
-from kneematch.run.film_record import FAILED, NO_KNEE, OK, FilmRecord
+from kneematch.run.film_record import FAILED, NO_KNEE, OK, SET_ASIDE, UNREADABLE, FilmRecord
 
 if TYPE_CHECKING:
     from kneematch.knee.detector import Detector
@@ -83,9 +84,21 @@ class Visit:
     def _read(self, film: FilmRecord) -> Radiograph | FilmError:
         path = str(self.root / film.path)
         try:
-            return read_isolated(path)
+            film_read = read_isolated(path, self.config.time_limit)
+            return self._completed(film_read, Path(path).name)
         except Exception as error:  # noqa: BLE001 - a broken file can raise anything
             return to_film_error(path, error)
+
+    def _completed(self, film: Radiograph, name: str) -> Radiograph:
+        """Return a film with what its header leaves out and the user states."""
+        if film.mm_per_px is None and self.config.mm_per_px is not None:
+            film = replace(film, mm_per_px=self.config.mm_per_px)
+        pattern = self.config.side_from_name
+        found = re.search(pattern, name) if pattern and film.laterality is None else None
+        side = (found.group(1) or "").upper() if found else ""
+        if side in LATERALITIES:
+            film = replace(film, laterality=side, laterality_source="name")
+        return film
 
     def _found(
         self, film: FilmRecord, pixels: Radiograph, result: tuple[Detection, ...] | Exception
@@ -93,7 +106,8 @@ class Visit:
         """Return a film with what a search found on it, measured if the run measures."""
         film = replace(film, size=pixels.size, mm_per_px=pixels.mm_per_px)
         if isinstance(result, NoFrontalKnee):
-            return replace(film, status=NO_KNEE, reason=NoFrontalKnee.reason)
+            reason = NoFrontalKnee.reason if self.detector.part is None else str(result)
+            return replace(film, status=NO_KNEE, reason=reason)
         if isinstance(result, Exception):
             return self._failed(film, result)
         return replace(film, status=OK, found=self._measured(pixels, result))
@@ -101,8 +115,9 @@ class Visit:
     def _failed(self, film: FilmRecord, error: Exception) -> FilmRecord:
         path = str(self.root / film.path)
         reason = str(to_film_error(path, error))
-        named = reason if reason.startswith(path) else f"{path}: {reason}"
-        return replace(film, status=FAILED, reason=named)
+        named = reason if reason.startswith(path[:SHOWN_START]) else f"{path}: {reason}"
+        status = UNREADABLE if isinstance(error, Unreadable) else FAILED
+        return replace(film, status=status, reason=named)
 
     def _measured(
         self, pixels: Radiograph | FilmError, knees: tuple[Detection, ...], *, placed: bool = False
@@ -123,8 +138,9 @@ class Visit:
 
     def _decide_and_make(self, film: FilmRecord, pixels: Radiograph | FilmError) -> FilmRecord:
         """Apply decisions to the knees of a film, and make its files."""
+        film = film.flagged()
         knees = apply_decisions(film.found, film.decisions, film.mm_per_px)
-        missing = []
+        missing = [f"{film.path}: Not corrected, since {SET_ASIDE}."] if film.set_aside else []
         placed = [k for k in knees if k.decision == CORRECTED and k.measures is None]
         if placed and self.config.measure:
             if isinstance(pixels, FilmError):

@@ -8,12 +8,12 @@ from typing import Final
 
 import torch
 
-from kneematch.errors import SettingsError, is_gpu_full
+from kneematch.errors import SettingsError, Unreadable, is_gpu_full
 from kneematch.films.radiograph import pin_films
 from kneematch.knee.detector import FEWEST_ON_GPU, GPU_BATCH
-from kneematch.parallel import WorkerDied, map_in_workers
+from kneematch.parallel import WorkerDied, map_in_workers, wait_for_workers
 from kneematch.run.config import DetectConfig
-from kneematch.run.film_record import FAILED, FilmRecord
+from kneematch.run.film_record import UNREADABLE, FilmRecord
 from kneematch.run.visit import Visit
 
 LARGEST_CHUNK: Final = 8  # films that a worker takes at once
@@ -49,10 +49,13 @@ def map_visits(visit: Visit, films: Films, *, workers: int) -> Generator[list[Fi
             yield result
         elif isinstance(result, OSError):
             raise result
+        elif isinstance(result, WorkerDied) and result.was_slow and len(chunk) == 1:
+            yield [_failed(chunk[0], result)]
         else:
             alone += [[film] for film in chunk]
     most = workers
     if alone and visit.config.device != "cpu":
+        wait_for_workers()
         most = 1
         logger.warning(
             "%d films are visited one by one: their worker ended, or %s had no room for them "
@@ -68,10 +71,10 @@ def map_visits(visit: Visit, films: Films, *, workers: int) -> Generator[list[Fi
 
 def _failed(film: FilmRecord, died: WorkerDied) -> FilmRecord:
     """Return a film whose worker died; what is known of it already stays."""
-    reason = f"{film.path}: {died}"
+    reason = str(Unreadable(f"{film.path}: {died}"))
     if film.status:
         return replace(film, missing=(reason,))
-    return replace(film, status=FAILED, reason=reason)
+    return replace(film, status=UNREADABLE, reason=reason)
 
 
 def chunks(films: Films, workers: int, config: DetectConfig) -> list[Films]:
@@ -89,7 +92,12 @@ def _map_chunks(
 ) -> Generator[tuple[Films, list[FilmRecord] | SettingsError | OSError | WorkerDied]]:
     if workers:
         mapped = map_in_workers(
-            visit_in_worker, tasks, workers=workers, initializer=load_worker, initargs=(visit,)
+            visit_in_worker,
+            tasks,
+            workers=workers,
+            initializer=load_worker,
+            initargs=(visit,),
+            wait=visit.config.device == "cpu",  # 16 processes need 1.5 s to leave a GPU
         )
         with closing(mapped) as results:
             yield from results

@@ -18,8 +18,8 @@ from torch import Tensor
 from kneematch.paper.energy import TINY, Problem, Term, symmetry_penalty
 from kneematch.paper.pose import MAX_ROTATION, admissible_pose, pose_matrix
 from kneematch.sampling import resize, sample
-from kneematch.search.gauss_newton import Level, descend, pyramid, resize_template
-from kneematch.search.robust_energy import CONTRAST
+from kneematch.search.gauss_newton import Level, descend, pyramid
+from kneematch.search.robust_energy import CONTRAST, resize_template
 
 BANK_WIDTH: Final = 24  # pixels
 # Widths of the image, one for each scale from 0.15 to 0.96: about a tenth apart, with fast FFTs.
@@ -27,6 +27,8 @@ IMAGE_WIDTHS: Final = (160, 140, 125, 110, 100, 90, 80, 70, 60, 55, 50, 45, 40, 
 ROTATIONS: Final = (0.0, -0.6 * MAX_ROTATION, 0.6 * MAX_ROTATION)
 UPRIGHT_FROM: Final = 125  # no rotations at the smallest scales, in images this wide or wider
 MINIMA_PER_SCALE: Final = 8
+ALL_SCALES: Final = (0.0, 1.0)
+OVERLAP_COST: Final = 1.0
 # Two minima that are closer than this, in scale and in patch widths, count as one.
 SAME_SCALE: Final = 1.12
 SAME_PLACE: Final = 0.1
@@ -44,49 +46,89 @@ PAIR_LEVELS: Final = (
 
 
 @torch.no_grad()
-def exhaustive_search(problem: Problem) -> Tensor:
-    """Return the poses (N, S, 4) of lowest energy over the whole range of poses."""
+def exhaustive_search(
+    problem: Problem, *, scales: tuple[float, float] = ALL_SCALES, apart: bool = False
+) -> Tensor:
+    """Return the poses (N, S, 4) of lowest energy over the whole range of poses, or of scales.
+
+    `apart`: the two sides are a film's mirror image and the film itself, and a pair must not be the
+    same place twice.
+    """
     sizes = pyramid(problem, (SIDE_LEVEL.shrink, *(level.shrink for level, _ in PAIR_LEVELS)))
-    theta = _best_pairs(sizes[SIDE_LEVEL.shrink], bank_minima(problem, CANDIDATES))
+    minima = bank_minima(problem, CANDIDATES, scales)
+    theta = _best_pairs(sizes[SIDE_LEVEL.shrink], minima, apart=apart)
     for level, keep in PAIR_LEVELS:
-        theta = _descend_pairs(sizes[level.shrink], theta, level, keep)
+        theta = _descend_pairs(sizes[level.shrink], theta, level, keep, apart=apart)
     return admissible_pose(theta[:, 0], problem.height_ratio)
 
 
-def _best_pairs(problem: Problem, theta: Tensor) -> Tensor:
-    """Refine each pose (N, S, K, 4) alone; return the pairs of lowest energy, (N, PAIRS, S, 4)."""
-    n, sides, count = theta.shape[:3]
+@torch.no_grad()
+def all_minima(
+    problem: Problem, *, scales: tuple[float, float] = ALL_SCALES
+) -> tuple[Tensor, Tensor]:
+    """Return the lowest minima of each image by itself: poses (N, S, K, 4) and losses (N, S, K)."""
+    levels = [SIDE_LEVEL, *(level for level, _ in PAIR_LEVELS[1:-1])]
+    sizes = pyramid(problem, tuple(level.shrink for level in levels))
+    theta = bank_minima(problem, CANDIDATES // 2, scales)
+    for level in levels:
+        theta, loss = _descend_each(sizes[level.shrink], theta, level)
+    return admissible_pose(theta, problem.height_ratio), loss
+
+
+def _descend_each(problem: Problem, theta: Tensor, level: Level) -> tuple[Tensor, Tensor]:
+    """Descend from each pose (N, S, K, 4) alone; return poses and losses (N, S, K)."""
+    count = theta.shape[2]
     # Every candidate of every side as a radiograph of its own: (N * S * K, 1, ...).
     each = problem.rearrange(lambda t: t.flatten(0, 1)[:, None].repeat_interleave(count, 0))
-    flat = descend(each, theta.reshape(-1, 1, 4), SIDE_LEVEL)
-    theta, loss = flat.reshape(theta.shape), each.losses(flat).reshape(n, sides, count)
+    flat = descend(each, theta.reshape(-1, 1, 4), level)
+    return flat.reshape(theta.shape), each.losses(flat).reshape(theta.shape[:3])
+
+
+def _best_pairs(problem: Problem, theta: Tensor, *, apart: bool) -> Tensor:
+    """Refine each pose (N, S, K, 4) alone; return the pairs of lowest energy, (N, PAIRS, S, 4)."""
+    sides, count = theta.shape[1:3]
+    theta, loss = _descend_each(problem, theta, SIDE_LEVEL)
     index = torch.arange(count, device=theta.device)
     choice = torch.cartesian_prod(*[index] * sides).reshape(-1, sides)  # (K^S, S)
     side = torch.arange(sides, device=theta.device)
     pairs = theta[:, side, choice]  # (N, K^S, S, 4)
-    return _lowest(pairs, loss[:, side, choice].sum(-1) + symmetry_penalty(pairs), PAIRS)
+    energy = loss[:, side, choice].sum(-1) + symmetry_penalty(pairs)
+    return _lowest(pairs, energy + _overlap_cost(pairs, apart=apart), PAIRS)
 
 
-def _descend_pairs(problem: Problem, theta: Tensor, level: Level, keep: int) -> Tensor:
+def _overlap_cost(pairs: Tensor, *, apart: bool) -> Tensor | float:
+    """Return what pairs (..., 2, 4) cost that overlap by half; x of the first side is mirrored."""
+    if not apart:
+        return 0.0
+    distance = pairs[..., 0, 1] + pairs[..., 1, 1]
+    return OVERLAP_COST * (distance < pairs[..., 0].mean(-1))
+
+
+def _descend_pairs(
+    problem: Problem, theta: Tensor, level: Level, keep: int, *, apart: bool
+) -> Tensor:
     """Descend from poses (N, M, S, 4) and keep the best: (N, keep, S, 4)."""
     shape = theta.shape
     each = problem.rearrange(lambda t: t.repeat_interleave(shape[1], 0))
     theta = descend(each, theta.flatten(0, 1), level)
-    return _lowest(theta.reshape(shape), each.energy(theta).reshape(shape[:2]), keep)
+    theta, energy = theta.reshape(shape), each.energy(theta).reshape(shape[:2])
+    return _lowest(theta, energy + _overlap_cost(theta, apart=apart), keep)
 
 
 def _lowest(theta: Tensor, value: Tensor, keep: int) -> Tensor:
     """Return the poses (N, keep, S, 4) of the lowest values (N, M), of poses (N, M, S, 4)."""
-    best = value.topk(keep, dim=-1, largest=False).indices
+    best = value.topk(min(keep, value.shape[-1]), dim=-1, largest=False).indices
     return theta.gather(1, best[..., None, None].expand(*best.shape, *theta.shape[2:]))
 
 
 @torch.no_grad()
-def bank_minima(problem: Problem, count: int) -> Tensor:
+def bank_minima(problem: Problem, count: int, scales: tuple[float, float] = ALL_SCALES) -> Tensor:
     """Return the poses of the lowest distinct local minima of each side: (N, S, count, 4)."""
     terms = problem.terms
     found = []
     for width in IMAGE_WIDTHS:
+        if not scales[0] <= BANK_WIDTH / width <= scales[1]:
+            continue
         size = round(width * problem.image_aspect), width
         # Each from the next larger one, so that the anti-aliasing filter is small.
         terms = tuple(replace(term, images=resize(term.images, size)) for term in terms)
@@ -95,7 +137,7 @@ def bank_minima(problem: Problem, count: int) -> Tensor:
     loss = torch.cat([loss for loss, _ in found], dim=-1)
     theta = torch.cat([theta for _, theta in found], dim=-2)
     loss = loss.masked_fill(_has_lower_neighbour(loss, theta, problem.image_aspect), torch.inf)
-    best = loss.topk(count, dim=-1, largest=False).indices
+    best = loss.topk(min(count, loss.shape[-1]), dim=-1, largest=False).indices
     return theta.gather(-2, best[..., None].expand(*best.shape, 4))
 
 

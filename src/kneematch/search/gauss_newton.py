@@ -8,7 +8,6 @@ a constant one): one Gram matrix per window.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import EllipsisType
 from typing import Final
 
 import torch
@@ -16,8 +15,8 @@ from torch import Tensor
 
 from kneematch.paper.energy import TINY, Problem, Term, symmetry_penalty
 from kneematch.paper.pose import MAX_ROTATION, SCALE_MIN, SCALE_RANGE
-from kneematch.paper.template import Template, Window
 from kneematch.sampling import resize
+from kneematch.search.robust_energy import resize_template
 
 DAMPING: Final = 1e-2  # at the start of a level
 DAMPING_DECREASE: Final = 0.3  # factor after a step that lowers the energy
@@ -73,27 +72,6 @@ def pyramid(problem: Problem, factors: tuple[int, ...]) -> dict[int, Problem]:
         terms = tuple(smaller)
         levels[factor] = Problem(terms)
     return levels
-
-
-def resize_template(template: Template, size: tuple[int, int]) -> Template:
-    """Resize a template to (height, width); its windows are rounded to pixels."""
-
-    def resized(span: slice, before: int, after: int) -> slice:
-        start = min(round(span.start * after / before), after - 2)
-        return slice(start, max(round(span.stop * after / before), start + 2))
-
-    def window(_: EllipsisType, *spans: slice) -> Window:
-        rows, columns = map(resized, spans, template.size, size)
-        return ..., rows, columns
-
-    local = template.local_contrast
-    return replace(
-        template,
-        image=resize(template.image, size),
-        local_contrast=None if local is None else resize(local, size),
-        red=window(*template.red),
-        green=window(*template.green),
-    )
 
 
 def descend(

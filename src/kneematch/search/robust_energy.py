@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kneematch.paper.energy import Problem, Term, deviation
-from kneematch.paper.template import Template
+from kneematch.paper.template import Template, Window
 from kneematch.sampling import resize, sample
 
 CONTRAST: Final = 0.15  # patches whose deviation is below this share of the image's own fade out
@@ -47,12 +47,36 @@ def with_local_contrast(template: Template, image: Tensor, matrix: Tensor) -> Te
     return replace(template, local_contrast=local)
 
 
+def resize_template(template: Template, size: tuple[int, int]) -> Template:
+    """Resize a template to (height, width); its windows are rounded to pixels."""
+
+    def resized(window: Window) -> Window:
+        spans = []
+        for span, before, after in zip(window[1:], template.size, size, strict=True):
+            start = min(round(span.start * after / before), after - 2)
+            spans.append(slice(start, max(round(span.stop * after / before), start + 2)))
+        return ..., spans[0], spans[1]
+
+    local = template.local_contrast
+    return replace(
+        template,
+        image=resize(template.image, size),
+        local_contrast=None if local is None else resize(local, size),
+        red=resized(template.red),
+        green=resized(template.green),
+    )
+
+
 def normalize_local_contrast(images: Tensor) -> Tensor:
     """Subtract the local mean of images (..., H, W) and divide by the local deviation.
 
     Returns (..., H / 2, W / 2), since at full resolution there is little but noise.
     """
-    images = resize(images, (images.shape[-2] // 2, images.shape[-1] // 2))
+    return local_contrast(resize(images, (images.shape[-2] // 2, images.shape[-1] // 2)))
+
+
+def local_contrast(images: Tensor) -> Tensor:
+    """Return images (..., H, W) less their local mean, over their local deviation."""
     rounding = 100 * torch.finfo(images.dtype).eps * images.abs().amax((-2, -1), keepdim=True)
     images = images - images.mean((-2, -1), keepdim=True)
     high = images - _smooth(images)

@@ -1,170 +1,117 @@
-"""Training films: split into halves once, cached on disk, and read again in every epoch.
+"""Training films: read once, split into halves, and kept on disk or in the memory of a GPU."""
 
-A cached film is named by the SHA-256 of its file's content, so it is never out of date, whatever
-happens to the file. Several runs may share the folder, and a run may be killed at any time.
-"""
-
+import hashlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kneematch.errors import KneematchError, NotARadiograph, SettingsError, Unreadable
-from kneematch.films.files import content_hash, make_folder, remove_leftovers, write_file, writing
+from kneematch.errors import KneematchError, NotARadiograph, Unreadable
+from kneematch.films.files import writing
 from kneematch.films.radiograph import LATERALITIES
-from kneematch.films.read import is_dicom, read_isolated, to_film_error
+from kneematch.films.read import read_isolated, to_film_error
 from kneematch.knee.knee_images import film_tensor
 from kneematch.paper.split import HALF_SIZE, SIDES, split
-from kneematch.parallel import map_in_workers
-from kneematch.training.config import CACHE_VARIABLE, cache_folder
+from kneematch.parallel import WorkerDied, map_in_workers
 
-FORMAT: Final = 2  # bump when preprocessing changes
 SHAPE: Final = (len(SIDES), *HALF_SIZE)
-DTYPE: Final = np.dtype("<u2")
-WHITE: Final = np.float32(65535)
-BYTES: Final = int(np.prod(SHAPE)) * DTYPE.itemsize  # size of a cached film, 1.6 MB
+WHITE, MIDDLE = 65535, 32768  # levels of 16 bits, of which the middle is stored as 0
 GPU_FRACTION: Final = 0.3  # share of the free GPU memory that films may fill
-LOAD_BATCH: Final = 64  # films
-ROOM_NEEDED: Final = (
-    f"The cache needs 1.6 MB per film; choose another folder with --cache or ${CACHE_VARIABLE}."
-)
-
-
-class Films(Protocol):
-    """The training films u_1 ... u_N."""
-
-    def __len__(self) -> int: ...
-
-    def halves(self, rows: Tensor) -> Tensor:
-        """Return the halves (K, 2, H, W), float32, of films given by their indices (K,)."""
+ROOM_NEEDED: Final = "A training keeps 1.6 MB per film on the disk of the model."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FilmsInMemory:
-    """Films in the memory of a device."""
+class Films:
+    """The training films u_1 ... u_N as `levels` (M, 2, H, W); `rows` (N,) are theirs."""
 
-    pixels: Tensor  # (N, 2, H, W)
-
-    def __len__(self) -> int:
-        return len(self.pixels)
-
-    def halves(self, rows: Tensor) -> Tensor:
-        """Return halves as `Films` does."""
-        return self.pixels[rows.to(self.pixels.device)].float()
-
-
-@dataclass(frozen=True, slots=True)
-class CachedFilms:
-    """Films in the cache folder, of which a batch is read when it is needed."""
-
-    folder: Path
-    paths: tuple[str, ...]
-    keys: tuple[str, ...]  # SHA-256 of the files' content
-    device: str = "cpu"  # where halves are sent to
+    levels: Tensor  # int16, on disk or on the device
+    rows: Tensor
+    device: str = "cpu"  # where halves are needed
+    digest: str = ""  # SHA-256 of all pixels
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.rows)
 
-    def halves(self, rows: Sequence[int] | Tensor) -> Tensor:
-        """Return the halves (K, 2, 800, 500), float32, of films given by their indices (K,)."""
-        numbers = torch.as_tensor(rows).tolist()
-        halves = np.empty((len(numbers), *SHAPE), np.float32)
-        for target, number in zip(halves, numbers, strict=True):
-            entry = _entry(self.folder, self.keys[number])
-            try:
-                np.divide(np.fromfile(entry, DTYPE).reshape(SHAPE), WHITE, out=target)
-            except (OSError, ValueError) as error:
-                raise SettingsError(
-                    f"The cached film {entry} was deleted or damaged during the training. Run the "
-                    "command again with --resume."
-                ) from error
-        return torch.from_numpy(halves).to(self.device)
+    def halves(self, numbers: Tensor) -> Tensor:
+        """Return the halves (K, 2, H, W), float32, of films given by their numbers (K,)."""
+        rows = self.rows[numbers.cpu()].to(self.levels.device)
+        return (self.levels[rows].to(self.device).float() + MIDDLE) / WHITE
 
 
-def to_device(films: CachedFilms, device: str) -> Films:
-    """Load films into the memory of a GPU if they fit, or else send batches there."""
-    where = torch.device(device)
-    if where.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(where)
-        if 4 * len(films) * int(np.prod(SHAPE)) <= GPU_FRACTION * free:
-            batches = torch.split(torch.arange(len(films)), LOAD_BATCH)
-            return FilmsInMemory(torch.cat([films.halves(rows).to(where) for rows in batches]))
-    return replace(films, device=device)
+def to_levels(halves: Tensor) -> Tensor:
+    """Return halves in [0, 1] as 16-bit levels, as `Films` keeps them."""
+    return (halves.clamp(0, 1) * WHITE).round().sub(MIDDLE).to(torch.int16)
 
 
 def prepare_films(
-    films: Iterable[str | os.PathLike[str]],
-    folder: str | os.PathLike[str] | None = None,
+    films: Sequence[str | os.PathLike[str]],
+    folder: Path,
     *,
     side_margin: float,
-    workers: int,
+    device: str = "cpu",
+    workers: int = 0,
     report: Callable[[], None] = lambda: None,
-) -> tuple[CachedFilms, list[tuple[str, str]]]:
-    """Split films that show both knees into halves, except those that the cache already holds.
+) -> tuple[Films, list[tuple[str, str]]]:
+    """Read films that show both knees, and split them into halves.
 
-    The cache is `folder`, or "films" in `cache_folder()`; `side_margin` is that of `split`. A file
-    named twice counts once, and `report` is called after each. 0 workers: in this process.
+    These are kept in a nameless file in `folder`, or on a GPU with enough memory. A film named
+    twice counts once, and `report` is called after each. `side_margin` is that of `split`.
 
     Returns:
         The films, in order, and (path, reason) of those that cannot be used.
     """
     paths = list(dict.fromkeys(os.fspath(film) for film in films))
-    shared = cache_folder() / "films" if folder is None else Path(folder)
-    own = shared / f"halves-{FORMAT}-{side_margin}"
-    with writing(own, ROOM_NEEDED):
-        make_folder(own)
-        remove_leftovers(own)
-    keys, failures = dict[str, str](), dict[str, str]()
-    work = partial(_prepare, own, side_margin)
-    with closing(map_in_workers(work, paths, workers=workers)) as results:
-        for path, result in results:
-            if isinstance(result, SettingsError):
-                raise result
-            if isinstance(result, str):
-                keys[path] = result
-            else:
-                reason = str(result)
-                failures[path] = reason if path in reason else f"{path}: {reason}"
-            report()
-    good = tuple(path for path in paths if path in keys)
-    cached = CachedFilms(own, good, tuple(keys[path] for path in good))
-    return cached, [(path, failures[path]) for path in paths if path in failures]
+    digests, failures = dict[str, bytes](), dict[str, str]()
+    with writing(folder, ROOM_NEEDED), tempfile.TemporaryFile(dir=folder) as file:
+        work = partial(_prepare, side_margin)
+        with closing(map_in_workers(work, paths, workers=workers)) as results:
+            for path, result in results:
+                if isinstance(result, KneematchError | WorkerDied):
+                    reason = str(result)
+                    failures[path] = reason if path in reason else f"{path}: {reason}"
+                else:
+                    file.write(result)
+                    digests[path] = hashlib.sha256(result).digest()
+                report()
+        file.flush()
+        shape = len(digests), *SHAPE
+        # Copy on write, since PyTorch takes no array that is read-only.
+        levels = np.memmap(file, np.int16, "c", shape=shape) if digests else np.empty(shape, "i2")
+    good = [path for path in paths if path in digests]
+    order = {path: row for row, path in enumerate(digests)}
+    rows = torch.tensor([order[path] for path in good], dtype=torch.long)
+    digest = hashlib.sha256(b"".join(digests[path] for path in good)).hexdigest()
+    stored = torch.from_numpy(levels)
+    if device.startswith("cuda"):
+        free, _ = torch.cuda.mem_get_info(torch.device(device))
+        stored = stored.to(device) if levels.nbytes <= GPU_FRACTION * free else stored
+    failed = [(path, failures[path]) for path in paths if path in failures]
+    return Films(stored, rows, device, digest), failed
 
 
-def _prepare(own: Path, side_margin: float, path: str) -> str | KneematchError:
-    """Store a film's halves unless the cache has them; return its key, or why there is none.
+def _prepare(side_margin: float, path: str) -> bytes | KneematchError:
+    """Return the levels of a film's halves, or why there are none.
 
     Errors are returned rather than raised, which would end a worker process.
     """
     try:
-        is_dicom(path)  # refuses folders, pipes and files that are too large
-        key = content_hash(path)
-        entry = _entry(own, key)
-        if not entry.exists() or entry.stat().st_size != BYTES:
-            radiograph = read_isolated(path)
-            if radiograph.laterality in LATERALITIES:
-                return NotARadiograph("The film shows one knee; training needs films of both.")
-            halves = split(film_tensor(radiograph), side_margin=side_margin).pixels
-            if content_hash(path) != key:
-                return Unreadable("The file changed while it was read. Run the command again.")
-            levels = np.rint(halves.clamp(0, 1).numpy() * WHITE)
-            with writing(entry, ROOM_NEEDED):
-                write_file(entry, levels.astype(DTYPE).tobytes())
+        radiograph = read_isolated(path)
+        if radiograph.laterality in LATERALITIES:
+            return NotARadiograph("The film shows one knee; training needs films of both.")
+        halves = split(film_tensor(radiograph), side_margin=side_margin).pixels
+        levels: bytes = to_levels(halves).numpy().tobytes()
     except KneematchError as error:
         return error
     except OSError as error:
         return Unreadable(error.strerror or str(error))
     except Exception as error:  # noqa: BLE001 - one film of 100,000 must not stop the others
         return to_film_error(path, error)
-    return key
-
-
-def _entry(own: Path, key: str) -> Path:
-    return own / f"{key}.halves"
+    return levels

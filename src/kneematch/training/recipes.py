@@ -6,7 +6,7 @@ pseudo-labels. Random crops and exposures make a few films stand for many.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
@@ -48,9 +48,17 @@ from kneematch.paper.template import Template
 from kneematch.search.anchored_refinement import refine_anchored
 from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.search.robust_energy import robust_problem
-from kneematch.training.config import Recipe
+from kneematch.training.config import OURS, TrainConfig
 from kneematch.training.dataset import Films
 
+OUR_NUMBERS: Final = Hyperparameters(
+    rounds=1,
+    epochs=12,
+    batch_size=24,
+    backbone_rate=3e-4,
+    head_rate=1e-3,
+    decay=lambda done: (1 + math.cos(math.pi * done)) / 2,
+)
 RANGED_FILMS: Final = 24  # on which the ranges of activations are measured
 FILMS_AT_ONCE: Final = 16  # on a CPU
 BYTES_PER_FILM: Final = 60_000_000  # on a GPU, during a refinement
@@ -76,16 +84,22 @@ class TemplatePair:
     fine_pose: Tensor  # (4,)
 
 
+def hyperparameters(config: TrainConfig) -> Hyperparameters:
+    """Return the numbers of a recipe with the values that a configuration overrides."""
+    given = {name: getattr(config, name) for name in ("rounds", "epochs", "batch_size")}
+    numbers = OUR_NUMBERS if config.recipe == OURS else Hyperparameters()
+    return replace(numbers, **{name: value for name, value in given.items() if value is not None})
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
     """Everything that a training depends on and that does not change during it."""
 
     films: Films
     templates: TemplatePair
-    recipe: Recipe
-    pseudo_labels: Tensor | None  # (N, 2, 4), poses of the fine template, if the recipe uses them
+    numbers: Hyperparameters
+    pseudo_labels: Tensor | None  # (N, 2, 4), poses of the fine template; None: the paper's recipe
     seed: int = 0
-    random: bool = False  # the backbones begin at random
 
 
 def train_task(
@@ -94,41 +108,26 @@ def train_task(
     resume: Callable[[str, PhaseState], bool] = lambda phase, state: False,
 ) -> Iterator[tuple[str, PhaseState]]:
     """Train both networks in place; arguments and results are those of `train_two_phases`."""
-    recipe, device = task.recipe, next(networks[0].parameters()).device
-    numbers = Hyperparameters(
-        recipe.rounds,
-        recipe.epochs,
-        recipe.batch_size,
-        recipe.backbone_rate,
-        recipe.head_rate,
-        lambda done: (1 + math.cos(math.pi * done)) / 2 if recipe.cosine else 1.0,
-        films_at_once(device),
-    )
+    at_once = films_at_once(next(networks[0].parameters()).device)
+    begin: Callable[[PoseNetwork], Network]
     if task.pseudo_labels is None:
-        phases, losses = _paper_phases(task, networks)
+        (phases, losses), begin = _paper_phases(task, networks, at_once), PoseNetwork.train
     else:
-        phases, losses = _labelled_phases(task, task.pseudo_labels)
+        (phases, losses), begin = _labelled_phases(task, task.pseudo_labels), _begin_epoch
+    numbers = replace(task.numbers, at_once=at_once)
     return train_two_phases(
-        networks,
-        phases,
-        losses,
-        numbers,
-        seed=task.seed,
-        random=task.random,
-        begin_epoch=_begin_epoch(recipe),
-        resume=resume,
+        networks, phases, losses, numbers, seed=task.seed, begin_epoch=begin, resume=resume
     )
 
 
-def _paper_phases(task: Task, networks: Networks) -> tuple[Phases, Losses]:
+def _paper_phases(task: Task, networks: Networks, at_once: int) -> tuple[Phases, Losses]:
     """Return the paper's phases."""
-    templates, device = task.templates, next(networks[0].parameters()).device
-    data = PhaseData(task.films.halves, len(task.films), templates.coarse)
+    data = PhaseData(task.films.halves, len(task.films), task.templates.coarse)
 
     def fine() -> PhaseData:
-        return fine_phase(data, networks[0], templates.fine, films_at_once(device))
+        return fine_phase(data, networks[0], task.templates.fine, at_once)
 
-    return (lambda: data, fine), 2 * (energy_loss(task.recipe.shift),)
+    return (lambda: data, fine), 2 * (energy_loss(),)
 
 
 def _labelled_phases(task: Task, labels: Tensor) -> tuple[Phases, Losses]:
@@ -145,23 +144,17 @@ def _labelled_phases(task: Task, labels: Tensor) -> tuple[Phases, Losses]:
     return (lambda: data, lambda: phase_in_crops(data, patches, templates.fine)), losses
 
 
-def _begin_epoch(recipe: Recipe) -> Callable[[PoseNetwork], Network]:
-    """Return what puts a network into the recipe's training mode and precision."""
+def _begin_epoch(network: PoseNetwork) -> Network:
+    """Put a network into training mode; a few films are no sample for BatchNorm's statistics."""
+    freeze_batchnorm(network.train())
 
-    def begin(network: PoseNetwork) -> Network:
-        network.train()
-        if recipe.frozen_statistics:
-            freeze_batchnorm(network)
+    def forward(images: Tensor) -> Tensor:
+        # bfloat16 gradients need no scaling.
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=images.is_cuda):
+            v: Tensor = network(images)
+        return v
 
-        def forward(images: Tensor) -> Tensor:
-            on = images.is_cuda and recipe.bfloat16  # bfloat16 gradients need no scaling
-            with torch.autocast(images.device.type, torch.bfloat16, enabled=on):
-                v: Tensor = network(images)
-            return v
-
-        return forward
-
-    return begin
+    return forward
 
 
 def freeze_batchnorm(network: nn.Module) -> None:
@@ -195,19 +188,11 @@ def make_pseudo_labels(
 ) -> Tensor:
     """Return the poses (N, 2, 4) of the fine template, annotated on a half (H, W), on all films.
 
-    A trained model guides the search; without one it is exhaustive.
+    A model predicts poses, which are then refined; without one the search is exhaustive.
     """
     networks = None
     if model is not None:
         networks = transfer_template(model.networks(str(half.device)), half, templates.fine_pose)
-    return find_poses(films, templates.fine, networks)
-
-
-def find_poses(films: Films, template: Template, networks: TwoStageNetworks | None) -> Tensor:
-    """Return the poses (N, 2, 4) of a template on all films.
-
-    Networks predict poses, which are then refined; without them the search is exhaustive.
-    """
 
     def find(problem: Problem) -> Tensor:
         if networks is None:
@@ -216,9 +201,8 @@ def find_poses(films: Films, template: Template, networks: TwoStageNetworks | No
             start = admissible_pose(networks.poses(problem.images), problem.height_ratio)
         return refine_anchored(problem, start).theta
 
-    device = films.halves(torch.zeros(1, dtype=torch.long)).device
-    batches = torch.split(torch.arange(len(films)), films_at_once(device))
-    return torch.cat([find(robust_problem(films.halves(rows), template)) for rows in batches])
+    batches = torch.split(torch.arange(len(films)), films_at_once(half.device))
+    return torch.cat([find(robust_problem(films.halves(rows), templates.fine)) for rows in batches])
 
 
 def films_at_once(device: torch.device) -> int:

@@ -5,17 +5,20 @@ import io
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, astuple, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
+from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from kneematch.devices import resolve_device
-from kneematch.errors import SettingsError
+from kneematch.errors import SettingsError, TemplateError
 from kneematch.films.annotation import Annotation, load_annotation
+from kneematch.films.csv_text import write_csv
 from kneematch.films.discovery import find_films
 from kneematch.films.files import (
     check_suffix,
@@ -26,31 +29,48 @@ from kneematch.films.files import (
     writing,
 )
 from kneematch.films.read import read_isolated
+from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import SIDE_MARGIN
 from kneematch.knee.template import annotated_half, cut_from_view
-from kneematch.models.model_file import Model, save_model
+from kneematch.models.model_file import Model, builtin_model, load_model, save_model
+from kneematch.models.weights import network_from_weights
 from kneematch.paper.algorithm1 import PhaseState
 from kneematch.paper.algorithm2 import PHASES, Networks
+from kneematch.paper.network import PoseNetwork
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
-from kneematch.training.config import MODEL_SUFFIX, TrainConfig
-from kneematch.training.dataset import CachedFilms, prepare_films, to_device
-from kneematch.training.initial_weights import initial_networks, load_dict
+from kneematch.search.robust_energy import robust_problem
+from kneematch.training.config import IMAGENET, MODEL_SUFFIX, PAPER, SYNTHETIC, TrainConfig
+from kneematch.training.dataset import Films, prepare_films
 from kneematch.training.recipes import (
     Task,
     TemplatePair,
     activation_ranges,
+    hyperparameters,
     make_pseudo_labels,
     train_task,
 )
-from kneematch.training.report import Epoch, compare_with_built_in, plot_preview, write_metrics
 
-CHECKPOINT_FORMAT: Final = "kneematch-checkpoint/3"
-METRICS, PREVIEW = "metrics.csv", "preview.png"  # beside the model
+CHECKPOINT_FORMAT: Final = "kneematch-checkpoint/4"
+CHECKPOINT, METRICS = "checkpoint.pt", "metrics.csv"  # beside the model
+IMAGENET_URL: Final = "https://download.pytorch.org/models/resnet18-f37072fd.pth"
+CLASSIFIER: Final = "fc."  # torchvision's last layer, which the networks do not have
 FEWEST_FILMS: Final = 2
 COMPARED_FILMS: Final = 32
+STANDARD_ERRORS: Final = 2.0  # by which a mean difference must exceed 0 to count
 
 logger = logging.getLogger("kneematch")
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One row of metrics.csv."""
+
+    phase: str
+    round: int
+    epoch: int
+    loss: float  # mean over the films, weighted by c_u after the paper's first round
+    seconds: float  # since the training began
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +93,8 @@ def train(
 ) -> TrainResult:
     """Train both networks to find the boxes of a template (paper, Sect. 5, Algorithm 2).
 
-    Beside the model, NAME.metrics.csv and NAME.preview.png are updated after every epoch, and so is
-    a checkpoint, which is removed at the end.
+    Beside the model, NAME.metrics.csv is updated after every epoch, and so is a checkpoint, which
+    is removed at the end.
 
     Args:
         films: files, folders, patterns or lists of films, as `find_films` takes them.
@@ -88,37 +108,37 @@ def train(
         TemplateError: the annotation cannot serve as a template.
     """
     out, template = Path(out), Path(template)
-    paths, recipe = find_films(films), config.hyperparameters()
+    paths = find_films(films)
     _check_out(out, config)
     settings, drawn = training_settings(config, template), load_annotation(template)
     device = resolve_device(config.device)
-    start = initial_networks(config.start, seed=config.seed)
-    cached, failures = _prepare(paths, config, progress)
-    logger.info("%d films; %s recipe on %s", len(cached), config.recipe, device)
-    settings["films"] = hashlib.sha256("\n".join(cached.keys).encode()).hexdigest()
+    networks, guide = initial_networks(config.start, seed=config.seed)
+    prepared, failures = _prepare(paths, out.parent, config, device, progress)
+    logger.info("%d films; %s recipe on %s", len(prepared), config.recipe, device)
+    settings["films"] = prepared.digest
     saved = load_checkpoint(checkpoint_path(out), settings) if config.resume else {}
 
-    on_device, labels = to_device(cached, device), None
     templates, half = cut_templates(drawn, device)
-    if saved and not recipe.paper_energy:
+    labels = None
+    if config.recipe != PAPER and saved:
         labels = saved["pseudo_labels"].to(device)
-    elif not recipe.paper_energy:
-        labels = make_pseudo_labels(on_device, templates, half, start.model)
-    task = Task(on_device, templates, recipe, labels, config.seed, start.random)
-    coarse, fine = (network.to(device) for network in start.networks)
+    elif config.recipe != PAPER:
+        labels = make_pseudo_labels(prepared, templates, half, guide)
+    task = Task(prepared, templates, hyperparameters(config), labels, config.seed)
+    coarse, fine = (network.to(device) for network in networks)
     epochs = _train(out, task, (coarse, fine), settings, saved, progress)
     model = Model(
         coarse.state_dict(),
         fine.state_dict(),
         templates.coarse,
         templates.fine,
-        {**settings, "count": len(cached)},
+        {**settings, "count": len(prepared)},
         activation_ranges(task, (coarse, fine)),
     )
     with writing(out):
         save_model(out, model)
     checkpoint_path(out).unlink(missing_ok=True)
-    compared = on_device.halves(torch.arange(min(COMPARED_FILMS, len(cached))))
+    compared = prepared.halves(torch.arange(min(COMPARED_FILMS, len(prepared))))
     for text in compare_with_built_in(out, drawn, compared):
         logger.warning(
             "%s: The built-in model is better on %d of the training films (%s). Train longer or on "
@@ -127,23 +147,57 @@ def train(
             len(compared),
             text,
         )
-    return TrainResult(out, len(cached), tuple(failures), tuple(epochs))
+    return TrainResult(out, len(prepared), tuple(failures), tuple(epochs))
 
 
 def checkpoint_path(model: Path) -> Path:
     """Return the checkpoint file of a training that will write a model."""
-    return _beside(model, "checkpoint.pt")
+    return _beside(model, CHECKPOINT)
 
 
 def training_settings(config: TrainConfig, template: Path) -> dict[str, Any]:
     """Return what the weights depend on besides the films; checkpoints and models store it."""
-    film = load_annotation(template).film
+    film, numbers = load_annotation(template).film, hyperparameters(config)
     return {
-        "recipe": asdict(config.hyperparameters()),
+        "recipe": config.recipe,
+        "rounds": numbers.rounds,
+        "epochs": numbers.epochs,
+        "batch_size": numbers.batch_size,
         "start": config.start,
         "seed": config.seed,
         "template": hashlib.sha256(template.read_bytes() + film.read_bytes()).hexdigest(),
     }
+
+
+def initial_networks(start: str, *, seed: int = 0) -> tuple[Networks, Model | None]:
+    """Return the coarse and the fine network to start from, and the model they belong to, if any.
+
+    `start` is "synthetic", "imagenet" or the file of a model; `seed` is that of the layers that
+    ImageNet's weights leave open.
+
+    Raises:
+        SettingsError: there is no such model, or the download failed.
+    """
+    if start != IMAGENET:
+        model = load_model(builtin_model() if start == SYNTHETIC else start)
+        return (network_from_weights(model.coarse), network_from_weights(model.fine)), model
+    try:
+        weights = torch.hub.load_state_dict_from_url(
+            IMAGENET_URL, map_location="cpu", progress=False, check_hash=True, weights_only=True
+        )
+        with torch.random.fork_rng(devices=[]):  # initialisation draws from the global generator
+            torch.manual_seed(seed)
+            networks = PoseNetwork().eval(), PoseNetwork().eval()
+        kept = {name: each for name, each in weights.items() if not name.startswith(CLASSIFIER)}
+        for network in networks:
+            network.backbone.load_state_dict(kept)
+    except (OSError, RuntimeError, AttributeError, TypeError, UnpicklingError) as error:
+        reason = " ".join(str(error).split())[:80]
+        raise SettingsError(
+            f"ImageNet's weights are not available ({reason}). Download {IMAGENET_URL} on another "
+            f"machine and put it into {torch.hub.get_dir()}/checkpoints."
+        ) from error
+    return networks, None
 
 
 def cut_templates(annotation: Annotation, device: str) -> tuple[TemplatePair, Tensor]:
@@ -165,24 +219,28 @@ def _train(
     progress: Progress,
 ) -> list[Epoch]:
     """Train from the content of a checkpoint, if any; update the files after every epoch."""
-    recipe, states, begun = task.recipe, dict[str, PhaseState](), saved.get("states", {})
+    numbers, states, begun = task.numbers, dict[str, PhaseState](), saved.get("states", {})
     epochs = [Epoch(*row) for row in saved.get("epochs", ())]
     started = time.monotonic() - (epochs[-1].seconds if epochs else 0.0)
 
     def resume(phase: str, state: PhaseState) -> bool:
         states[phase] = state
         if phase in begun:
-            restore(state, begun[phase], checkpoint_path(out))
+            try:
+                state.load_state_dict(begun[phase])
+            except (RuntimeError, LookupError, ValueError, TypeError, AttributeError) as error:
+                raise _damaged(checkpoint_path(out)) from error
         return phase in begun
 
-    with progress("training", len(PHASES) * recipe.rounds * recipe.epochs, len(epochs)) as advance:
+    with progress(
+        "training", len(PHASES) * numbers.rounds * numbers.epochs, len(epochs)
+    ) as advance:
         for phase, state in train_task(task, networks, resume):
             with writing(out):
                 if state.epoch > 0:  # else the phase has only begun
                     seconds = time.monotonic() - started
                     epochs.append(Epoch(phase, state.round, state.epoch, state.loss, seconds))
                     write_metrics(epochs, _beside(out, METRICS))
-                    plot_preview(task, networks, phase, _beside(out, PREVIEW))
                 content = {
                     "states": {name: each.state_dict() for name, each in states.items()},
                     "epochs": [astuple(epoch) for epoch in epochs],
@@ -211,13 +269,16 @@ def load_checkpoint(path: str | os.PathLike[str], settings: Mapping[str, Any]) -
     """
     if not Path(path).is_file():
         raise SettingsError(f"There is no checkpoint {path} to continue. Leave out --resume.")
-    content = load_dict(path)
-    if content.get("format") != CHECKPOINT_FORMAT or not isinstance(content.get("settings"), dict):
+    try:
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        known, before = content["format"] == CHECKPOINT_FORMAT, dict(content["settings"])
+    except Exception as error:  # torch raises nearly everything on damaged files
+        raise _damaged(path) from error
+    if not known:
         raise SettingsError(
             f"{path} is not a checkpoint of this version of kneematch. Start over with --force."
         )
-    before, now = (dict(_flat(each)) for each in (content["settings"], settings))
-    if different := [name for name in now if before.get(name) != now[name]]:
+    if different := [name for name in settings if before.get(name) != settings[name]]:
         raise SettingsError(
             f"The checkpoint {path} was made with another {', '.join(different)}. Repeat the "
             "options of the interrupted command, or start over with --force."
@@ -225,25 +286,8 @@ def load_checkpoint(path: str | os.PathLike[str], settings: Mapping[str, Any]) -
     return content
 
 
-def restore(state: PhaseState, saved: Mapping[str, Any], path: Path) -> None:
-    """Set the state of a phase to what a checkpoint holds.
-
-    Raises:
-        SettingsError: it does not fit the network or the films.
-    """
-    try:
-        state.load_state_dict(saved)
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:100]
-        raise SettingsError(
-            f"The checkpoint {path} does not fit ({reason}). Start over with --force."
-        ) from error
-
-
-def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of settings, those of the recipe among them."""
-    for name, value in settings.items():
-        yield from _flat(value) if isinstance(value, Mapping) else [(name, value)]
+def _damaged(path: str | os.PathLike[str]) -> SettingsError:
+    return SettingsError(f"The checkpoint {path} is damaged. Start over with --force.")
 
 
 def _check_out(out: Path, config: TrainConfig) -> None:
@@ -252,7 +296,7 @@ def _check_out(out: Path, config: TrainConfig) -> None:
     if not (config.resume or config.force):
         if checkpoint_path(out).exists():
             refuse_existing(checkpoint_path(out), "an interrupted training", can_resume=True)
-        for path in (out, *(_beside(out, ending) for ending in (METRICS, PREVIEW))):
+        for path in (out, _beside(out, METRICS)):
             if os.path.lexists(path):
                 refuse_existing(path)
     with writing(out):
@@ -263,26 +307,69 @@ def _check_out(out: Path, config: TrainConfig) -> None:
 
 
 def _prepare(
-    paths: list[str], config: TrainConfig, progress: Progress
-) -> tuple[CachedFilms, list[tuple[str, str]]]:
+    paths: list[str], folder: Path, config: TrainConfig, device: str, progress: Progress
+) -> tuple[Films, list[tuple[str, str]]]:
     """Prepare the films, and warn of those that cannot be used."""
-    side_margin = 0.0 if config.hyperparameters().paper_energy else SIDE_MARGIN
     with progress("preparing films", len(paths)) as advance:
-        cached, failures = prepare_films(
+        films, failures = prepare_films(
             paths,
-            config.cache,
-            side_margin=side_margin,
+            folder,
+            side_margin=0.0 if config.recipe == PAPER else SIDE_MARGIN,
+            device=device,
             workers=choose_workers(config.workers, len(paths)),
             report=lambda: advance(""),
         )
     for _, reason in failures:
         logger.warning(reason)
-    if len(cached) < FEWEST_FILMS:
+    if len(films) < FEWEST_FILMS:
         raise SettingsError(
-            f"{len(cached)} of {len(paths)} films can be used. Training needs {FEWEST_FILMS} or "
+            f"{len(films)} of {len(paths)} films can be used. Training needs {FEWEST_FILMS} or "
             "more, better 50."
         )
-    return cached, failures
+    return films, failures
+
+
+def write_metrics(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None:
+    """Write one row per epoch."""
+    with write_csv(path, [each.name for each in fields(Epoch)]) as add:
+        for row in epochs:
+            numbers = str(row.round), str(row.epoch), f"{row.loss:.6f}", f"{row.seconds:.2f}"
+            add([row.phase, *numbers])
+
+
+def compare_with_built_in(model: Path, drawn: Annotation, halves: Tensor) -> list[str]:
+    """Return in which measures of the areas on halves (N, 2, H, W) a model is the worse one.
+
+    The areas are those before refinement. Nothing is measured if the built-in networks see no knee
+    where the template was drawn.
+    """
+    load = partial(Detector.load, method="neural", device=str(halves.device))
+    try:
+        built_in = load(template=drawn)
+    except TemplateError:
+        return []
+    one, other = (_measure(each, built_in, halves) for each in (load(model), built_in))
+    worse = []
+    for name, values in one.items():
+        difference = values - other[name]
+        error = difference.std() / len(difference) ** 0.5  # NaN for a single film
+        if difference.mean() > STANDARD_ERRORS * error:
+            known = float(values.mean()), float(other[name].mean())
+            worse.append("{} {:.3f}, of the built-in model {:.3f}".format(name, *known))
+    return worse
+
+
+@torch.no_grad()
+def _measure(detector: Detector, drawn: Detector, halves: Tensor) -> dict[str, Tensor]:
+    """Return measures (N,) of a detector's areas against the template as drawn; less is better."""
+    problem = robust_problem(halves, detector.template)
+    theta = detector.solver(problem)  # (N, 2, 4)
+    left, right = theta.unbind(1)
+    apart = problem.image_aspect * (left[:, 2] - right[:, 2]).abs() / (left[:, 0] + right[:, 0])
+    return {
+        "mean loss": robust_problem(halves, drawn.template).losses(theta).mean(1),
+        "mean difference of the sides' heights, in widths": apart,
+    }
 
 
 def _beside(model: Path, ending: str) -> Path:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import torch
 from fastapi import FastAPI
@@ -21,10 +21,13 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from kneematch.errors import FilmError, KneematchError, TemplateError
 from kneematch.films.annotation import (
     COARSE_MARGIN,
+    KNEES,
+    ONE,
     SUFFIX,
     Annotation,
     Box,
     annotate,
+    annotate_part,
     annotation_problems,
     find_plateau_margins,
     load_annotation,
@@ -33,17 +36,16 @@ from kneematch.films.annotation import (
 from kneematch.films.files import check_suffix
 from kneematch.films.pictures import data_url, to_grey8
 from kneematch.films.radiograph import Point, Radiograph
+from kneematch.knee.body_part import whole_view
 from kneematch.knee.detector import Detector
 from kneematch.knee.knee_images import film_tensor
-from kneematch.knee.methods import knee_in_box, view_of_knee
 from kneematch.knee.overlay import draw_detections
-from kneematch.knee.template import cut_from_view
+from kneematch.knee.template import cut_from_view, knee_in_box, view_of_knee
 from kneematch.models.locator import KneeLocation, builtin_locator, locate_knees
 from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE
-from kneematch.paper.split import SIDES, split, split_lines
+from kneematch.paper.split import SIDES, split, symmetry_axis
 from kneematch.sampling import View, transform
-from kneematch.web.knee_view import film_jpeg, read_film
-from kneematch.web.server import page_app
+from kneematch.web.server import film_jpeg, page_app, read_film
 
 PREVIEW_FILMS: Final = 12
 PREVIEW_PX: Final = 320
@@ -65,9 +67,10 @@ class Drawing:
     """Body of a request: boxes [x0, y0, x1, y1] and landmarks [x, y] in film pixels."""
 
     fine: BoxField
-    red: BoxField
-    green: BoxField
+    red: BoxField | None = None  # like green, of knees only
+    green: BoxField | None = None
     coarse: BoxField | None = None
+    find: Literal["knees", "one", "pair", "any"] = "knees"
     landmarks: Annotated[dict[Name, tuple[Coordinate, Coordinate]], Field(max_length=50)] = field(
         default_factory=dict
     )
@@ -85,7 +88,7 @@ class SplitFilm:
     @classmethod
     def from_film(cls, path: Path, film: Radiograph) -> "SplitFilm":
         """Split a film."""
-        axis, _ = split_lines(film_tensor(film))
+        axis = symmetry_axis(film_tensor(film))
         return cls(path, film, split(film_tensor(film), axis=axis), axis)
 
     def half(self, side: str) -> View:
@@ -99,7 +102,9 @@ class SplitFilm:
         return knee_in_box(knees, annotation.fine) if len(knees) == 1 else None
 
     def view(self, annotation: Annotation) -> View:
-        """Return the image that a template is cut from: of the film's only knee, or a half."""
+        """Return the image that a template is cut from: of the only knee, a half, or the film."""
+        if annotation.find != KNEES:
+            return whole_view(self.film, annotation)
         knee = self.only_knee(annotation)
         if knee is None:
             return self.half(annotation.side)
@@ -126,12 +131,16 @@ def to_annotation(drawing: Drawing, film: SplitFilm) -> Annotation:
 
     Without a knee in the box, it is the half that the box's centre lies in.
     """
+    if drawing.find != KNEES:
+        middle = film.film.size[1] / 2
+        return annotate_part(film.path, drawing.find, drawing.fine, drawing.landmarks, middle)
     fine, knee = drawing.fine, knee_in_box(located_knees(film), drawing.fine)
     right = (fine[0] + fine[2]) / 2 >= film.axis_px if knee is None else not knee.mirrored
     side = SIDES[right]
     empty = min(fine[2] - fine[0], fine[3] - fine[1]) <= 0
     coarse = drawing.coarse or (fine if empty else default_coarse(fine, film.frame(side)))
-    return Annotation(film.path, side, fine, coarse, drawing.red, drawing.green, drawing.landmarks)
+    red, green = drawing.red or fine, drawing.green or fine
+    return Annotation(film.path, side, fine, coarse, red, green, drawing.landmarks)
 
 
 def find_problems(annotation: Annotation, film: SplitFilm) -> list[dict[str, str]]:
@@ -139,7 +148,8 @@ def find_problems(annotation: Annotation, film: SplitFilm) -> list[dict[str, str
     found = [{"box": box, "text": text} for box, text in annotation_problems(annotation)]
     if found:
         return found
-    boxes = ("fine", "coarse") if film.only_knee(annotation) is None else ("fine",)
+    one_box = annotation.find != KNEES or film.only_knee(annotation) is not None
+    boxes = ("fine",) if one_box else ("fine", "coarse")
     return _cutting_problems(annotation, film.view(annotation), boxes)
 
 
@@ -172,6 +182,8 @@ def find_warnings(annotation: Annotation, film: SplitFilm, *, valid: bool = True
     same = (template.image - template.image.median()).abs() < SAME_GREY
     if same.float().mean() >= MOSTLY:
         warnings += ["The fine box is mostly a single grey, unlike a knee joint. Move the boxes."]
+    if annotation.find != KNEES:
+        return warnings
     if _cutting_problems(annotation, film.half(annotation.side), ("fine", "coarse")):
         warnings += [
             "The boxes do not lie in one half of the film. The usual method of detect finds them; "
@@ -219,7 +231,7 @@ def initial_annotation(film: SplitFilm, template: Path) -> tuple[Annotation, str
     x, y = (film.axis_px + width) / 2, height / 2
     reach = PLATEAU_WIDTH * (width - film.axis_px) / 2
     middle = _around_plateau(film, "right", (x - reach, y), (x + reach, y))
-    return replace(middle, landmarks={}), "middle"
+    return replace(middle, landmarks={}, find=ONE), "middle"  # no knee: of another part
 
 
 @lru_cache(1)

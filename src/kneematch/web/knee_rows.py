@@ -16,12 +16,21 @@ from kneematch.knee.detection import CORRECTED, DECISIONS, Detection
 from kneematch.run.database import Run
 from kneematch.run.film_record import NO_KNEE
 
-UNDECIDED: Final = "undecided"
+UNDECIDED, TO_REVIEW = "undecided", "to_review"
 IS_KNEE: Final = f"(needs_review IS NOT NULL OR state = '{CORRECTED}')"  # found, or added
 NAMED: Final = "has_name(CAST(path AS BLOB), ?)"  # names of files need not be UTF-8
 HAS_NAME: Final = f"film IN (SELECT id FROM films WHERE {NAMED})"
 HAS_REASON: Final = (
     "needs_review AND EXISTS (SELECT 1 FROM json_each(reasons) WHERE json_each.value = ?)"
+)
+HAS_LATERALITY: Final = (  # as a reviewer said, or else as found
+    "COALESCE((SELECT json_extract(content, '$.laterality') FROM decisions "
+    f"WHERE id = knees.decision AND state = '{CORRECTED}'), "
+    "json_extract(found, '$.laterality')) = ?"
+)
+LACKS_MEASURES: Final = (  # a measure is a list that begins with its value
+    "json_extract(found, '$.measures') IS NULL OR EXISTS (SELECT 1 FROM "
+    "json_each(found, '$.measures.values') WHERE json_extract(json_each.value, '$[0]') IS NULL)"
 )
 NO_KNEES: Final = (  # a film has none, neither found nor added
     f"status = '{NO_KNEE}' AND NOT EXISTS "
@@ -30,7 +39,6 @@ NO_KNEES: Final = (  # a film has none, neither found nor added
 ORDERS: Final = {  # the database has an index for each
     "doubtful": "-needs_review, -loss, film, side",
     "loss": "-loss, film, side",
-    "energy": "-energy, film, side",
     "film": "film, side",
 }
 KNEES: Final = """
@@ -47,11 +55,19 @@ WHERE status = '{NO_KNEE}' AND -id IN (SELECT value FROM json_each(?))
 class RowQuery:
     """Which rows to show, in which order: the parameters of a request."""
 
-    sort: Literal["doubtful", "loss", "energy", "film"] = "doubtful"
+    sort: Literal["doubtful", "loss", "film"] = "doubtful"
     shown: Literal[
-        "all", "undecided", "decided", "accepted", "rejected", "corrected", "no_knee"
+        "all",
+        "to_review",
+        "unmeasured",
+        "undecided",
+        "decided",
+        "accepted",
+        "rejected",
+        "corrected",
+        "no_knee",
     ] = "all"
-    side: Literal["left", "right"] | None = None
+    side: Literal["R", "L", "unknown"] | None = None  # of the patient
     reason: Annotated[str, Field(max_length=400)] | None = None
     low: Annotated[float, Field(allow_inf_nan=False)] | None = None  # smallest loss
     high: Annotated[float, Field(allow_inf_nan=False)] | None = None  # largest loss
@@ -59,13 +75,15 @@ class RowQuery:
 
     def conditions(self) -> dict[str, object]:
         """Return the conditions on knees, each with its value."""
-        states = {"all": None, "decided": None, UNDECIDED: ""}
+        states = {"all": None, "decided": None, "unmeasured": None, UNDECIDED: "", TO_REVIEW: ""}
         given = {
             "state = ?": states.get(self.shown, self.shown),
             "state != ?": "" if self.shown == "decided" else None,
-            "side = ?": self.side,
+            HAS_LATERALITY: "" if self.side == "unknown" else self.side,
             "loss >= ?": self.low,
             "loss <= ?": self.high,
+            "-needs_review = ?": -1 if self.shown == TO_REVIEW else None,
+            f"({LACKS_MEASURES}) = ?": 1 if self.shown == "unmeasured" else None,
             HAS_REASON: self.reason,
             HAS_NAME: (self.film or "").casefold() or None,
         }
@@ -155,11 +173,13 @@ def rows_of_film(run: Run, film: int) -> list[Row]:
 
 
 def count_states(run: Run) -> dict[str, int]:
-    """Return the number of knees in each state, and of all knees as "rows"."""
+    """Return the number of knees in each state, of all as "rows", and of those left to review."""
     states = dict(run.query("SELECT state, COUNT(*) FROM knees WHERE state != '' GROUP BY state"))
     counts = {state: states.get(state, 0) for state in DECISIONS}
     ((rows,),) = run.query(f"SELECT COUNT(*) FROM knees WHERE {IS_KNEE}")
-    return {UNDECIDED: rows - sum(counts.values()), **counts, "rows": rows}
+    ((left,),) = run.query("SELECT COUNT(*) FROM knees WHERE -needs_review = -1 AND state = ''")
+    undecided = rows - sum(counts.values())
+    return {UNDECIDED: undecided, **counts, "rows": rows, TO_REVIEW: left}
 
 
 def count_reasons(run: Run) -> list[tuple[str, int]]:

@@ -1,23 +1,261 @@
-"""The review page: HTTP API to look through the knees of a run and decide about them."""
+"""The review page: the knees of a run and the decisions about them, and the HTTP API for both."""
 
-from dataclasses import asdict
+import logging
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
-from typing import Annotated, Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
-from fastapi import Depends, FastAPI, Path, Query
+import fastapi
+import numpy as np
+from fastapi import Depends, FastAPI, Query
+from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
 from kneematch.errors import FilmError, SettingsError
-from kneematch.knee.decision import Area
-from kneematch.knee.detection import REJECTED, Detection
-from kneematch.web.knee_rows import Row, RowQuery, count_reasons, count_states, row_order
-from kneematch.web.knee_view import Borders, borders_of, film_jpeg
-from kneematch.web.review_session import DecisionRequest, ReviewSession, Side, finite
-from kneematch.web.server import page_app
+from kneematch.films.discovery import common_folder
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.run_folder import find_root
+from kneematch.knee.decision import LONGEST, Area, Decision, check_outlines, move
+from kneematch.knee.detection import ACCEPTED, CORRECTED, REJECTED, Detection, knee_text
+from kneematch.knee.measure import PERCENT, JointMeasures
+from kneematch.paper.split import SIDES
+from kneematch.run.apply import apply_review, ended_run, outline_file, run_config
+from kneematch.run.database import Run
+from kneematch.run.pipeline import DetectResult
+from kneematch.web.knee_rows import (
+    Row,
+    RowQuery,
+    add_functions,
+    count_reasons,
+    count_states,
+    read_rows,
+    row_order,
+    rows_of_film,
+)
+from kneematch.web.server import film_jpeg, page_app, read_film
 
 MAX_ROWS: Final = 400  # in one response
+MAX_POINTS: Final = 1000  # in a border that is drawn
+SHOWN: Final = {  # the medial and the lateral measure of each line of the table
+    "Smallest": ("jsw_medial_minimum", "jsw_lateral_minimum"),
+    "A quarter in": ("jsw_x250", "jsw_x750"),
+}
+NEW_WIDTH: Final = 0.25  # width of an added knee over the film's, where nothing tells its size
+OTHER_SIDE: Final = {"R": "L", "L": "R"}
+
 Keys = Annotated[str, Query(pattern=r"^-?\d{1,9}(,-?\d{1,9})*$")]
-FilmNumber = Annotated[int, Path(ge=0, lt=10**9)]
+FilmNumber = Annotated[int, fastapi.Path(ge=0, lt=10**9)]
+Side = Literal["left", "right"]
+Border = Annotated[list[tuple[float, float]], Field(min_length=2, max_length=MAX_POINTS)]
+
+logger = logging.getLogger("kneematch")
+
+
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """Body of a request: the borders of femur and tibia, points (x, y) in film pixels."""
+
+    femur: Border
+    tibia: Border
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRequest:
+    """Body of a request: what the user decides about a row."""
+
+    row: int
+    state: Literal["accepted", "rejected", "corrected"]
+    side: Side | None = None  # half of a knee to add to the row's film
+    area: Area | None = None  # new place of the knee, in a correction
+    laterality: Literal["R", "L", ""] | None = None
+    landmarks: dict[str, tuple[float, float]] | None = None
+    outlines: Borders | None = None  # None leaves them to the run's outline network
+    grade: Annotated[str, Field(max_length=LONGEST["grade"])] = ""
+    note: Annotated[str, Field(max_length=LONGEST["note"])] = ""
+
+
+class ReviewSession:
+    """The knees of a run and the decisions about them; rows are named by their keys."""
+
+    def __init__(self, out: Path, root: Path | None = None, reader: str = "") -> None:
+        """Open the folder `out` of a run; `reader` is named in all decisions.
+
+        Films with relative paths lie in `root`, or else where `find_root` finds them; so do the
+        run's template and networks. Raise SettingsError if the folder cannot be reviewed.
+        """
+        if len(reader) > LONGEST["reader"]:
+            raise SettingsError(f"A reader's name has at most {LONGEST['reader']} signs.")
+        self.out, self.reader = out, reader
+        self._lock = threading.Lock()  # requests are answered by several threads
+        self._run = Run(out, exclusive=False)
+        try:
+            ended_run(self._run)
+            add_functions(self._run)
+            self.films = [path for _, path in self._run.paths()]
+            self.folder = common_folder(self.films)  # left out on cards
+            named = self._run.setting("out")
+            self.root = find_root(out, named, self.films, root)
+            self.config = run_config(self._run)
+            self.warning = ""
+            if outdated := self._run.count_outdated_decisions():
+                self.warning = (
+                    f"{outdated} of the decisions in {self._run.path} will be ignored, since the "
+                    "areas have moved or are gone. Review those knees again."
+                )
+                logger.warning("%s", self.warning)
+        except BaseException:
+            self.close()
+            raise
+        self._measured: tuple[object, JointMeasures] | None = None  # the last knee that was
+
+    def close(self) -> None:
+        """Close the database of the run."""
+        self._run.close()
+
+    @contextmanager
+    def run(self) -> Iterator[Run]:
+        """Yield the run to one thread at a time."""
+        with self._lock:
+            yield self._run
+
+    def row(self, row: int) -> Row:
+        """Return the row with a key; raise SettingsError if there is none."""
+        return self.rows([row])[0]
+
+    def rows(self, keys: Sequence[int]) -> list[Row]:
+        """Return the rows with some keys; raise SettingsError if one is not there."""
+        with self.run() as run:
+            rows = read_rows(run, keys)
+        for key in keys:
+            if key not in rows or (rows[key].side and not rows[key].has_area):
+                raise SettingsError(f"The run has no knee {key}. Load the page again.")
+        return [rows[key] for key in keys]
+
+    def same_film(self, row: Row) -> list[Row]:
+        """Return the rows of the knees on the film of a row."""
+        with self.run() as run:
+            return rows_of_film(run, row.film)
+
+    def free_sides(self, row: Row) -> list[str]:
+        """Return the halves of a row's film to which a knee can be added."""
+        taken = {other.side for other in self.same_film(row)}
+        return [side for side in SIDES if side not in taken]
+
+    def film(self, row: Row) -> Radiograph:
+        """Return the film of a row."""
+        return read_film(self.root / row.path)
+
+    def outlined(self, row: Row) -> JointMeasures:
+        """Return the outlines and measures of a knee as the run's outline network makes them.
+
+        They were made in the run, unless the reviewer has moved the knee since. Raise SettingsError
+        in a run without measures, or if another network lies in the place of the run's.
+        """
+        if not self.config.measure:
+            raise SettingsError(f"The run in {self.out} was made without --measure.")
+        if row.decision is not None:  # without outlines that the reviewer drew
+            row = replace(row, decision=replace(row.decision, outlines=None))
+        knee = row.knee
+        if knee.measures is not None:
+            return knee.measures
+        last, key = self._measured, (row.key, row.decision)
+        if last is None or last[0] != key:
+            last = key, self._measure(knee, self.film(row))
+            self._measured = last  # another thread may replace it at once
+        return last[1]
+
+    def _measure(self, knee: Detection, film: Radiograph) -> JointMeasures:
+        from kneematch.knee.measuring import measure_placed_knees, outline_network  # SciPy is slow
+
+        with self.run() as run:
+            file = outline_file(run, self.config, self.root)
+        (measured,) = measure_placed_knees(film, [knee], outline_network(file))
+        if measured.measures is None:
+            raise SettingsError("The knee cannot be measured.")
+        return measured.measures
+
+    def redrawn(self, row: Row, borders: Borders) -> JointMeasures:
+        """Return the outlines of a row with borders that the reviewer drew, and their measures."""
+        femur, tibia = (np.array(line).round(3) for line in (borders.femur, borders.tibia))
+        drawn = self.outlined(row).outlines.redrawn(femur, tibia)
+        check_outlines(drawn)
+        return JointMeasures.from_outlines(drawn)
+
+    def draft(self, row: Row, side: str) -> Detection:
+        """Return where a knee that is added starts: mirrored from the other one if there is one."""
+        height, width = row.size
+        if others := self.same_film(row):
+            knee = others[0].knee
+            x, y = knee.centre
+            mirrored = Area(width - x, y, knee.width_px, -knee.rotation_deg)
+            laterality = OTHER_SIDE.get(knee.laterality, "")
+            return move(replace(knee, side=side, laterality=laterality), mirrored)
+        with self.run() as run:
+            first = row_order(run, RowQuery(sort="film"), limit=1)
+        if not first:
+            raise SettingsError(
+                "No knee was found in this run whose shape an added knee could have. Detect with "
+                "another method or template."
+            )
+        reference, wide = self.row(first[0]).knee, NEW_WIDTH * width
+        if reference.width_mm is not None and row.mm_per_px is not None:
+            wide = reference.width_mm / row.mm_per_px
+        area = Area((0.25 if side == "left" else 0.75) * width, height / 2, wide, 0.0)
+        return move(replace(reference, side=side, laterality=""), area)
+
+    def decide(self, request: DecisionRequest) -> int:
+        """Record a decision; return the key of the row that it is about."""
+        row = self.row(request.row)
+        if (request.state == CORRECTED) != (request.area is not None):
+            raise SettingsError("A correction needs an area, and other decisions have none.")
+        if request.side is not None and request.side not in self.free_sides(row):
+            raise SettingsError(
+                f"There is a knee on the image's {request.side} already. Correct that one."
+            )
+        if request.outlines and (request.state != CORRECTED or request.side is not None):
+            raise SettingsError("Outlines come with a correction of a saved knee only.")
+        if request.state == ACCEPTED and row.found is None:
+            return row.key  # the reviewer drew it
+        if request.area is None:
+            start = row.start
+            decision = Decision(request.state, Area.from_detection(start), finite(start.loss))
+        else:
+            decision = self._correction(row, request, request.area)
+        decision = replace(decision, reader=self.reader, grade=request.grade, note=request.note)
+        with self.run() as run:
+            return run.decide(row.film, request.side or row.side, decision)
+
+    def _correction(self, row: Row, request: DecisionRequest, area: Area) -> Decision:
+        height, outlines, side = None, None, request.side
+        if side is not None or row.found is None:  # it is or was added
+            start = row.start if side is None else self.draft(row, side)
+            height = area.width_px / start.width_px * start.height_px
+        if request.outlines is not None:
+            outlines = self.redrawn(row, request.outlines).outlines
+        return Decision(
+            CORRECTED, area, None, request.laterality, request.landmarks, height, outlines
+        )
+
+    def undo(self) -> Row | None:
+        """Revoke the last decision; return its row, or None if there is nothing to revoke."""
+        with self.run() as run:
+            knee = run.revoke()
+            return None if knee is None else read_rows(run, [knee])[knee]
+
+    def apply(self) -> DetectResult:
+        """Write the decisions to all files of the run; other requests wait until it has ended."""
+        with self._lock:
+            return apply_review(self.out, root=self.root)
+
+
+def finite(value: float) -> float | None:
+    """Return a number as JSON can hold it: None for NaN."""
+    return float(value) if math.isfinite(value) else None
 
 
 def review_app(session: ReviewSession) -> FastAPI:
@@ -34,8 +272,8 @@ def review_app(session: ReviewSession) -> FastAPI:
             "reasons": reasons,
             "last": last and last[1],
             "counts": counts,
-            "no_loss": session.no_loss_reason,
-            "measured": session.outliner is not None,
+            "measured": session.config.measure,
+            "reader": session.reader,
             "warning": session.warning,
         }
 
@@ -64,6 +302,8 @@ def review_app(session: ReviewSession) -> FastAPI:
             "others": [each.knee.corners.tolist() for each in others if each.key != row.key],
             "lateralities": {knee.side: knee.laterality for knee in kept},
             "free": session.free_sides(row),
+            "grade": row.decision.grade if row.decision else "",
+            "note": row.decision.note if row.decision else "",
         }
 
     @app.get("/api/draft/{row}/{side}")
@@ -73,7 +313,8 @@ def review_app(session: ReviewSession) -> FastAPI:
     @app.get("/api/outlines/{row}")
     def outlines(row: OneRow) -> dict[str, Any]:
         found = session.outlined(row)
-        return {"borders": borders_of(found), "measures": session.check_outliner().table(found)}
+        measures = measures_table(found, session.config.magnification)
+        return {"borders": borders_of(found), "measures": measures}
 
     @app.get("/thumbnail/{film}")
     def thumbnail(film: FilmNumber) -> Response:
@@ -100,13 +341,10 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
         with session.run() as run:
             return count_states(run)
 
-    @app.post("/api/loss/{row}")
-    def loss(row: OneRow, area: Area, side: Side | None = None) -> dict[str, float | None]:
-        return {"loss": session.loss(row, area, side)}
-
     @app.post("/api/measures/{row}")
     def measures(row: OneRow, drawn: Borders) -> dict[str, Any]:
-        return {"measures": session.check_outliner().table(session.redrawn(row, drawn))}
+        found = session.redrawn(row, drawn)
+        return {"measures": measures_table(found, session.config.magnification)}
 
     @app.post("/api/decide")
     def decide(request: DecisionRequest) -> dict[str, Any]:
@@ -117,7 +355,7 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
     def undo() -> dict[str, Any]:
         row = session.undo()
         return {
-            "undone": row and {"film": _printable(row.path), "side": row.side},
+            "undone": row and f"{_knee_text(row)} of {_printable(row.path)}",
             "row": _card(session, row) if row and row.has_area else None,
             "counts": counts(),
         }
@@ -125,7 +363,8 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
     @app.post("/api/apply")
     def apply() -> dict[str, Any]:
         result = session.apply()
-        return {"out": str(session.out), "message": result.message, "problems": result.problems}
+        message = f"{result.decisions}, {result.review:,} to review"
+        return {"out": str(session.out), "message": message, "problems": result.missing_reasons}
 
 
 def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
@@ -138,7 +377,9 @@ def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
         "film": _printable(row.path),
         "name": _printable(row.path.removeprefix(session.folder)),
         "side": row.side,
+        "knee": _knee_text(row) if row.side else "",
         "state": row.state,
+        "grade": row.decision.grade if row.decision else "",
     }
     if not row.has_area:
         return shown | {"reasons": ["no knee found"], "laterality": ""}
@@ -151,6 +392,10 @@ def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
         "review": knee.needs_review,
         "reasons": ["added in the review"] if found is None else found.review_reasons,
     }
+
+
+def _knee_text(row: Row) -> str:
+    return knee_text(row.side, row.knee.laterality if row.has_area else "")
 
 
 def _printable(path: str) -> str:
@@ -168,3 +413,31 @@ def _shape(knee: Detection) -> dict[str, Any]:
         "side": knee.side,
         "outlines": borders_of(knee.measures) if knee.measures and drawn else None,
     }
+
+
+def borders_of(measures: JointMeasures) -> dict[str, Any]:
+    """Return borders as `Borders` has them."""
+    lines = measures.outlines
+    return {name: getattr(lines, name).round(3).tolist() for name in ("femur", "tibia")}
+
+
+def measures_table(measures: JointMeasures, magnification: float | None) -> dict[str, Any]:
+    """Return the main measures as texts: a unit, and lines of name, medial, lateral width.
+
+    The unit is mm where the film has spacing, else percent of the plateau's width.
+    """
+    width_mm = measures.outlines.width_mm
+    unit, decimals, factor = "% of the plateau", 1, 1.0
+    if width_mm is not None:
+        unit, decimals = "mm", 2
+        factor = width_mm / (magnification or 1.0) / PERCENT
+
+    def text(name: str) -> str:
+        measure = measures.values[name]
+        if measure.value is None:
+            return measure.reason
+        spread = "" if measure.sd is None else f" ± {factor * measure.sd:.{decimals}f}"
+        return f"{factor * measure.value:.{decimals}f}{spread}"
+
+    lines = [(label, *map(text, names)) for label, names in SHOWN.items()]
+    return {"unit": unit, "lines": lines}

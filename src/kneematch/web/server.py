@@ -1,10 +1,16 @@
-"""HTTP server of the pages: it listens on this machine only, and checks every request first."""
+"""HTTP server of the pages: it listens on this machine only, and checks every request first.
+
+Also how both pages read films and show them.
+"""
 
 import logging
 import os
 import secrets
 import socket
+import threading
+from asyncio import Transport
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -12,20 +18,37 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from PIL import Image
 from starlette.datastructures import MutableHeaders
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import (
+    FileResponse,
+    JSONResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+)
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kneematch.errors import KneematchError, SettingsError
+from kneematch.films.pictures import encode, to_grey8
+from kneematch.films.radiograph import Radiograph
+from kneematch.films.read import read_isolated
 
+COOKIE: Final = "kneematch"
 STATIC: Final = Path(__file__).parent / "static"
+MAX_CONNECTIONS: Final = 100  # a browser opens six
+IDLE_S: Final = 10  # time for the first request of a connection
 SHUTDOWN_S: Final = 2  # for responses under way when the user presses Ctrl-C
 HOST: Final = "127.0.0.1"
 HOST_NAMES: Final = (HOST, "localhost")  # accepted in the Host header
 MAX_BODY_BYTES: Final = 64 * 1024  # a request body is a few boxes
 # Sec-Fetch-Site of requests from the page itself, and of addresses that the user typed.
 TRUSTED_SITES: Final = ("same-origin", "none")
+CACHED_FILMS: Final = 3  # in memory, each up to 50 MB
+MAX_SIDE_PX: Final = 5000  # larger films are shown smaller
+FILM_QUALITY: Final = 92  # JPEG quality at which compression errors are below a film's noise
 SECURITY_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -41,29 +64,46 @@ logger = logging.getLogger("kneematch")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The port of a page and the secret token that opens it."""
+    """The port of a page, and what opens it: tokens that work once, and a cookie after that.
+
+    A token may be seen in the command line of a browser, but is worthless once it was used. The
+    cookie has a random path: browsers send cookies to all ports of a host, but no other server on
+    this machine knows the path. (The prefix `__Host-` would need https, and excludes paths.)
+    """
 
     port: int
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    secret: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    path: str = field(default_factory=lambda: f"/{secrets.token_urlsafe(16)}/", repr=False)
+    _tokens: set[str] = field(default_factory=set, repr=False)  # those that were not used yet
+
+    def new_url(self) -> str:
+        """Return an address for the user, with a token of its own, that works once."""
+        token = secrets.token_urlsafe(32)
+        self._tokens.add(token)
+        return f"http://{HOST}:{self.port}/?token={token}"
 
     @property
-    def url(self) -> str:
-        """Address for the user; the page removes the token from it, and a cookie keeps it."""
-        return f"http://{HOST}:{self.port}/?token={self.token}"
+    def cookie(self) -> str:
+        """Name and value of the cookie."""
+        return f"{COOKIE}={self.secret}"
 
-    @property
-    def cookie_name(self) -> str:
-        """Name with the port in it, since browsers share cookies between ports."""
-        return f"kneematch-{self.port}"
+    def match(self, request: Request) -> bool:
+        """Return whether a request is for the page and has the cookie."""
+        given = request.cookies.get(COOKIE, "").encode()
+        in_page = request.scope["path"].startswith(self.path)
+        return secrets.compare_digest(given, self.secret.encode()) and in_page
 
-    def match(self, given: str) -> bool:
-        """Compare a text with the token in constant time."""
-        return secrets.compare_digest(given.encode(), self.token.encode())
+    def exchange(self, request: Request) -> bool:
+        """Return whether a request has a token that was not used before; from now on it was."""
+        token = request.query_params.get("token", "")
+        opens = request.method == "GET" and request.scope["path"] == "/" and token in self._tokens
+        self._tokens.difference_update({token} if opens else ())
+        return opens
 
 
 @dataclass(frozen=True, slots=True)
 class AuthMiddleware:
-    """ASGI middleware that passes on only requests with the token from the application's pages."""
+    """ASGI middleware that passes on only requests with the cookie from the application's pages."""
 
     app: ASGIApp
     credentials: Credentials
@@ -79,17 +119,18 @@ class AuthMiddleware:
                 headers = MutableHeaders(scope=message)
                 headers.update(SECURITY_HEADERS)
                 headers["Cache-Control"] = "no-store"
-                if _is_first_request(request, self.credentials):
-                    cookie = f"{self.credentials.cookie_name}={self.credentials.token}"
-                    headers.append("Set-Cookie", f"{cookie}; Path=/; HttpOnly; SameSite=Strict")
             await send(message)
 
-        if refusal := _refusal(request, self.credentials):
+        own, answer = self.credentials, self.app
+        if refusal := _refusal(request, own):
             status, reason = refusal
             _log_refusal(request, status, reason)
-            await PlainTextResponse(reason, status, SECURITY_HEADERS)(scope, receive, send)
-        else:
-            await self.app(scope, receive, send_with_headers)
+            answer = PlainTextResponse(reason, status)
+        elif not own.match(request):  # it has a token
+            cookie = f"{own.cookie}; Path={own.path}; HttpOnly; SameSite=Strict"
+            answer = RedirectResponse(own.path, HTTPStatus.SEE_OTHER, {"Set-Cookie": cookie})
+        inside = "/" + scope["path"].removeprefix(own.path)
+        await answer({**scope, "path": inside}, receive, send_with_headers)
 
 
 def _log_refusal(request: Request, status: int, reason: str) -> None:
@@ -109,22 +150,14 @@ def _refusal(request: Request, credentials: Credentials) -> tuple[int, str] | No
         return forbidden, "The request comes from another page."
     if ".." in path or "\\" in path or "\0" in path:
         return forbidden, "The path leaves the page's folder."
-    if _is_first_request(request, credentials):
-        return None
-    if not credentials.match(request.cookies.get(credentials.cookie_name, "")):
-        return forbidden, "The token is missing. Open the address that kneematch has printed."
     if headers.get("sec-fetch-site", "none") not in TRUSTED_SITES:
         return forbidden, "The request comes from another site."
+    if not (credentials.match(request) or credentials.exchange(request)):
+        return forbidden, "The token is missing or was used. Give the command again."
     length = headers.get("content-length", "")
     if writes and not (length.isdecimal() and int(length) <= MAX_BODY_BYTES):
         return HTTPStatus.UNPROCESSABLE_ENTITY, f"A body has at most {MAX_BODY_BYTES} bytes."
     return None
-
-
-def _is_first_request(request: Request, credentials: Credentials) -> bool:
-    """Return whether this is a request for the page itself with the token in its address."""
-    for_page = request.method == "GET" and request.scope["path"] == "/"
-    return for_page and credentials.match(request.query_params.get("token", ""))
 
 
 def open_port(port: int = 0) -> socket.socket:
@@ -145,6 +178,12 @@ def page_app(page: str) -> FastAPI:
     def index() -> Response:
         return FileResponse(STATIC / page)
 
+    @app.exception_handler(OSError)
+    async def cannot_write(request: Request, error: OSError) -> Response:
+        reason = f"It cannot be written: {error.strerror}. Make room, and try again."
+        _log_refusal(request, HTTPStatus.INSUFFICIENT_STORAGE, reason)
+        return JSONResponse({"problem": reason}, HTTPStatus.INSUFFICIENT_STORAGE)
+
     @app.exception_handler(RequestValidationError)
     @app.exception_handler(KneematchError)
     async def refuse(request: Request, error: Exception) -> Response:
@@ -158,6 +197,19 @@ def page_app(page: str) -> FastAPI:
     return app
 
 
+class LimitedProtocol(H11Protocol):
+    """HTTP on connections that are closed if there are too many, or if nothing is asked."""
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Begin to count the time until the first request, or close the connection."""
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            transport.abort()
+        else:
+            ends = self.loop.call_later(IDLE_S, self.timeout_keep_alive_handler)
+            self.timeout_keep_alive_task = ends
+
+
 def serve(app: ASGIApp, credentials: Credentials, listening: socket.socket) -> None:
     """Answer requests until Ctrl-C, without complaints about requests that it cuts off."""
     server = make_server(app, credentials)
@@ -169,7 +221,7 @@ def make_server(app: ASGIApp, credentials: Credentials) -> uvicorn.Server:
     """Return the server of an app, which sees only requests that have the credentials."""
     config = uvicorn.Config(
         AuthMiddleware(app, credentials),
-        http="h11",
+        http=LimitedProtocol,
         ws="none",
         lifespan="off",
         log_level="warning",
@@ -179,3 +231,21 @@ def make_server(app: ASGIApp, credentials: Credentials) -> uvicorn.Server:
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
     return uvicorn.Server(config)
+
+
+_read = lru_cache(CACHED_FILMS)(read_isolated)
+_reading = threading.Lock()
+
+
+def read_film(path: Path) -> Radiograph:
+    """Return a film, perhaps from the cache; one thread reads, and the others wait for it."""
+    with _reading:
+        return _read(path)
+
+
+def film_jpeg(film: Radiograph) -> bytes:
+    """Return the film as a JPEG file in 8-bit grey."""
+    image = Image.fromarray(to_grey8(film.pixels))
+    if max(image.size) > MAX_SIDE_PX:
+        image.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX), Image.Resampling.BOX)
+    return encode(image, "jpeg", quality=FILM_QUALITY)

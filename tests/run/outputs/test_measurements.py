@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from kneematch.knee.detection import Detection
-from kneematch.knee.measure import JointMeasures
-from kneematch.knee.outlines import Outlines
+from kneematch.knee.measure import JointMeasures, Outlines
 from kneematch.run.outputs.measurements import measurement_values
 
 
@@ -44,7 +43,7 @@ def test_measurement_values_name_a_compartment_without_measures(
     unclear: tuple[float, float], expected: str
 ) -> None:
     x = np.linspace(0, 1, 101)
-    sd = np.where((unclear[0] <= x) & (x < unclear[1]), 4.5, 0.1)
+    sd = np.where((unclear[0] <= x) & (x < unclear[1]), 13.5, 0.1)
     tibia, up = np.stack([200 * x, np.full_like(x, 100.0)], axis=1), np.array([0, 20])
     outlines = Outlines(tibia - up, tibia, "left", sd, sd)
     values = measurement_values("film.dcm", measured(outlines))

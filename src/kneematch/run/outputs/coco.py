@@ -76,7 +76,7 @@ def _annotation(knee: Detection, size: tuple[int, int], landmarks: Sequence[str]
         "num_keypoints": sum(keypoint[2] > ABSENT for keypoint in keypoints),
         **({"score": round(1 - knee.loss, 6)} if math.isfinite(knee.loss) else {}),
         "attributes": {
-            "side": knee.side,
+            "image_side": knee.side,
             "laterality": knee.laterality,
             "laterality_source": knee.laterality_source,
             "rotation_deg": round(knee.rotation_deg, 4),

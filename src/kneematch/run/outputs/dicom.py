@@ -1,6 +1,8 @@
 """Detections on a DICOM film as DICOM objects of the same patient and study.
 
-Each film gets a structured report, a presentation state and a secondary capture.
+A structured report, a presentation state (GSPS), which draws the outlines on the film itself, a
+secondary capture, a picture of the film with the outlines burned in, and a segmentation of measured
+knees. Knees to review are red and have the reasons as text.
 """
 
 import os
@@ -8,17 +10,42 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import highdicom as hd
+import numpy as np
+from highdicom import pr
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
 from pydicom import Dataset
+from pydicom.multival import MultiValue
+from pydicom.sr.codedict import codes
+from pydicom.sr.coding import Code
 from pydicom.valuerep import DA, TM
 
+from kneematch import __version__
 from kneematch.errors import FilmError
-from kneematch.films.dicom import BAD_ELEMENT, PATIENT_AND_STUDY, header_text, header_value
+from kneematch.films.dicom import (
+    BAD_ELEMENT,
+    PATIENT_AND_STUDY,
+    header_text,
+    header_value,
+    lowest_is_white,
+)
 from kneematch.films.files import atomic_write
 from kneematch.films.radiograph import Radiograph, silent
 from kneematch.films.read import read_header
 from kneematch.knee.detection import Detection
-from kneematch.run.artifacts import PICTURE, REPORT, STATE
+from kneematch.knee.overlay import COLOURS, draw_detections
+from kneematch.run.artifacts import DICOM_ENDINGS
+from kneematch.run.config import DICOM_OBJECTS
+from kneematch.run.outputs.dicom_sr import (
+    MAKER,
+    instance_attributes,
+    outline_on_film,
+    structured_report,
+)
 
+STATE_SERIES, CAPTURE_SERIES, SEGMENT_SERIES = 9502, 9503, 9504
+REVIEW_COLOUR: Final = (255, 70, 70)  # outline; overlays have a darker red behind white text
 IDENTIFIERS: Final = ("SOPClassUID", "SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")
 
 
@@ -28,26 +55,28 @@ def export_dicom(
     detections: Sequence[Detection],
     folder: str | os.PathLike[str],
     name: str,
+    kinds: Sequence[str] = DICOM_OBJECTS[:3],
 ) -> str:
-    """Write NAME-report.dcm, NAME-state.dcm and NAME-picture.dcm for one film.
+    """Write NAME-report.dcm, NAME-state.dcm and others for one film.
 
     Warnings are suppressed meanwhile, for the whole process: call it from one thread at a time.
 
     Args:
         source: the film's file.
         film: the film as it was read from `source`.
-        detections: the knees found on it.
+        detections: the knees found on it; without any, the report says so.
         folder: an existing folder for the files.
         name: the beginning of their names.
+        kinds: which of DICOM_OBJECTS to write.
 
     Returns:
         Why files are missing, or "". A film that is not DICOM gets none.
     """
     with silent():
         try:
-            objects, reason = _objects(_source_header(source), film, detections)
-            for ending, dataset in objects.items():
-                with atomic_write(Path(folder) / f"{name}-{ending}.dcm") as temp:
+            objects, reason = _objects(_source_header(source), film, detections, kinds)
+            for kind, dataset in objects.items():
+                with atomic_write(Path(folder) / f"{name}-{DICOM_ENDINGS[kind]}.dcm") as temp:
                     dataset.save_as(temp, enforce_file_format=True)
         except FilmError as error:
             return str(error)
@@ -84,26 +113,30 @@ def _source_header(path: str | os.PathLike[str]) -> Dataset:
 
 
 def _objects(
-    header: Dataset, film: Radiograph, detections: Sequence[Detection]
+    header: Dataset, film: Radiograph, detections: Sequence[Detection], kinds: Sequence[str]
 ) -> tuple[dict[str, Dataset], str]:
-    """Return the objects by the ending of their file names, and why one is missing."""
-    from kneematch.run.outputs.dicom_gsps import presentation_state, secondary_capture
-    from kneematch.run.outputs.dicom_sr import outline_on_film, structured_report
-
+    """Return the objects by kind, and why one is missing."""
     knees = [found for found in detections if len(outline_on_film(found, film.size))]
-    if not knees:
+    if detections and not knees:
         return {}, "No joint area lies on the film."
-    objects = {REPORT: structured_report(header, knees, film.size)}
+    objects = {
+        kind: structured_report(header, knees, film.size, is_3d=kind == "sr3d")
+        for kind in ("sr", "sr3d")
+        if kind in kinds
+    }
     reason = ""
-    if header_value(header, "SamplesPerPixel") == 1:
-        objects[STATE] = presentation_state(header, knees, film.size)
-    else:
+    if "gsps" in kinds and knees and header_value(header, "SamplesPerPixel") == 1:
+        objects["gsps"] = presentation_state(header, knees, film.size)
+    elif "gsps" in kinds and knees:
         reason = "A film in colours has no presentation state."
-    objects[PICTURE] = secondary_capture(header, film, detections)
+    if "sc" in kinds and knees:
+        objects["sc"] = secondary_capture(header, film, detections)
+    if "seg" in kinds and any(knee.measures is not None for knee in knees):
+        objects["seg"] = segmentation(header, knees, film.size)
     sides = {found.laterality for found in detections}
-    for ending in {STATE, PICTURE} & objects.keys():
+    for kind in {"gsps", "sc"} & objects.keys():
         # Type 2C in the General Series module: may be empty, but not absent.
-        objects[ending].Laterality = min(sides) if sides in ({"L"}, {"R"}) else None
+        objects[kind].Laterality = min(sides) if sides in ({"L"}, {"R"}) else None
     return objects, reason
 
 
@@ -117,3 +150,172 @@ def _is_valid(header: Dataset, keyword: str) -> bool:
     except BAD_ELEMENT:
         return False
     return value in ("M", "F", "O") if keyword == "PatientSex" else value is not None
+
+
+def presentation_state(
+    header: Dataset, knees: Sequence[Detection], size: tuple[int, int]
+) -> Dataset:
+    """Return a state that adds the outlines to a greyscale film and changes nothing else.
+
+    The arguments are those of `structured_report`. A state overrides polarity, rescaling and window
+    of its film, and what it leaves out is taken as the identity (PS3.4, N.2.1). It therefore has to
+    repeat those of the film.
+    """
+    same_side = len({knee.laterality for knee in knees}) < len(knees)
+    layers = [_layer(order, knee, same_side=same_side) for order, knee in enumerate(knees, start=1)]
+    state = pr.GrayscaleSoftcopyPresentationState(
+        referenced_images=[header],
+        device_serial_number=MAKER,
+        content_label="KNEE JOINTS",
+        content_description="Knee joint areas",
+        graphic_layers=layers,
+        graphic_annotations=[
+            _annotation(header, layer, knee, outline_on_film(knee, size))
+            for layer, knee in zip(layers, knees, strict=True)
+        ],
+        presentation_lut_transformation=hd.PresentationLUTTransformation(
+            presentation_lut_shape="INVERSE" if lowest_is_white(header) else "IDENTITY"
+        ),
+        **instance_attributes(STATE_SERIES, "outlines"),
+    )
+    for item in state.get("SoftcopyVOILUTSequence", []):
+        _keep_first_window(item)
+    return state
+
+
+def secondary_capture(
+    header: Dataset, film: Radiograph, detections: Sequence[Detection]
+) -> Dataset:
+    """Return a colour picture of the film with the outlines burned in, uncompressed."""
+    picture = np.asarray(draw_detections(film, detections))
+    spacing = None
+    if film.mm_per_px is not None:
+        spacing = film.mm_per_px * film.size[1] / picture.shape[1]
+    capture = hd.sc.SCImage.from_ref_dataset(
+        ref_dataset=header,
+        pixel_array=picture,
+        photometric_interpretation="RGB",
+        bits_allocated=8,
+        coordinate_system="PATIENT",
+        patient_orientation=_orientation(header),
+        pixel_spacing=None if spacing is None else (spacing, spacing),
+        **instance_attributes(CAPTURE_SERIES, "picture"),
+    )
+    capture.DerivationDescription = "Knee joint areas drawn on the film, reduced in size"
+    origin = Dataset()
+    origin.ReferencedSOPClassUID = header.SOPClassUID
+    origin.ReferencedSOPInstanceUID = header.SOPInstanceUID
+    capture.SourceImageSequence = [origin]
+    return capture
+
+
+def segmentation(header: Dataset, knees: Sequence[Detection], size: tuple[int, int]) -> Dataset:
+    """Return the joint space, and femur and tibia as far as they are outlined, of measured knees.
+
+    The arguments are those of `structured_report`.
+    """
+    masks, segments = [], []
+    algorithm = hd.AlgorithmIdentificationSequence(
+        MAKER, codes.DCM.ArtificialIntelligence, __version__
+    )
+    for knee in knees:
+        for name, (kind, polygon) in _areas(knee).items():
+            mask = Image.new("1", size[::-1])
+            ImageDraw.Draw(mask).polygon(polygon.ravel().tolist(), fill=1)
+            masks.append(np.asarray(mask))
+            label = f"{name} {knee.laterality or 'image ' + knee.side}"
+            segments.append(
+                hd.seg.SegmentDescription(
+                    segment_number=len(masks),
+                    segment_label=label,
+                    segmented_property_category=codes.SCT.AnatomicalStructure,
+                    segmented_property_type=kind,
+                    algorithm_type=hd.seg.SegmentAlgorithmTypeValues.AUTOMATIC,
+                    algorithm_identification=algorithm,
+                    tracking_uid=hd.UID(),
+                    tracking_id=label,
+                )
+            )
+    made = hd.seg.Segmentation(
+        source_images=[header],
+        pixel_array=np.stack(masks, axis=-1)[None],
+        segmentation_type=hd.seg.SegmentationTypeValues.BINARY,
+        segment_descriptions=segments,
+        device_serial_number=MAKER,
+        **instance_attributes(SEGMENT_SERIES, "segments"),
+    )
+    made.PatientOrientation = list(_orientation(header))
+    return made
+
+
+def _areas(knee: Detection) -> dict[str, tuple[Code, NDArray[np.float64]]]:
+    """Return the code and the polygon (K, 2) of each part of a knee that is outlined."""
+    if knee.measures is None:
+        return {}
+    lines = knee.measures.outlines
+    areas = {"Joint space": (codes.SCT.KneeJoint, [lines.femur, lines.tibia[::-1]])}
+    (left, right), (lower_left, lower_right) = lines.femur_sides, lines.tibia_sides
+    if len(left) and len(right):
+        areas["Femur"] = codes.SCT.Femur, [lines.femur, right[::-1], left]
+    if len(lower_left) and len(lower_right):
+        areas["Tibia"] = codes.SCT.Tibia, [lines.tibia, lower_right, lower_left[::-1]]
+    return {name: (code, np.concatenate(parts)) for name, (code, parts) in areas.items()}
+
+
+def _layer(order: int, knee: Detection, *, same_side: bool) -> pr.GraphicLayer:
+    """Return the layer of a knee, whose name no other one may have."""
+    place = f"IMAGE {knee.side.upper()}"
+    colour = REVIEW_COLOUR if knee.needs_review else COLOURS[knee.half]
+    return pr.GraphicLayer(
+        layer_name=f"KNEE {place if same_side or not knee.laterality else knee.laterality}",
+        order=order,
+        description=f"Knee joint area on the image's {knee.side}",
+        display_color=hd.color.CIELabColor.from_rgb(*colour),
+    )
+
+
+def _annotation(
+    header: Dataset, layer: pr.GraphicLayer, knee: Detection, outline: NDArray[np.float64]
+) -> pr.GraphicAnnotation:
+    """Return the outline (K, 2), and side and reasons for review at its highest point."""
+    polyline = pr.GraphicObject(
+        graphic_type=pr.GraphicTypeValues.POLYLINE,
+        graphic_data=outline,
+        units=pr.AnnotationUnitsValues.PIXEL,
+    )
+    text = " ".join(knee.label.split())
+    if knee.needs_review:
+        text = "\r\n".join([f"{text} REVIEW", *knee.review_reasons])
+    x, y = outline[outline[:, 1].argmin()].tolist()
+    label = pr.TextObject(
+        text_value=text,
+        units=pr.AnnotationUnitsValues.PIXEL,
+        anchor_point=(x, y),
+        anchor_point_visible=False,
+    )
+    return pr.GraphicAnnotation(
+        referenced_images=[header],
+        graphic_layer=layer,
+        graphic_objects=[polyline],
+        text_objects=[label],
+    )
+
+
+def _keep_first_window(item: Dataset) -> None:
+    """Reduce the windows or tables of a film to the one that viewers show first (C.11.8)."""
+    if "VOILUTSequence" in item:
+        item.VOILUTSequence = item.VOILUTSequence[:1]
+        for keyword in ("WindowCenter", "WindowWidth", "WindowCenterWidthExplanation"):
+            item.pop(keyword, None)
+    for element in item:
+        if isinstance(element.value, MultiValue):
+            element.value = element.value[0]
+
+
+def _orientation(header: Dataset) -> tuple[str, str]:
+    stated = header_value(header, "PatientOrientation")
+    values = [str(value) for value in stated] if isinstance(stated, Sequence) else []
+    known = {item.value for item in hd.PatientOrientationValuesBiped}
+    if len(values) == 2 and known.issuperset(values):
+        return values[0], values[1]
+    return "L", "F"  # rows run to the patient's left and columns to the feet, as detection assumes

@@ -32,6 +32,7 @@ EXPECTED_ERROR: Final = Code("EXPECTED_ERROR", SCHEME, "Expected error of the ma
 REVIEW: Final = Code("REVIEW", SCHEME, "Needs review by a person")
 REASON: Final = Code("REASON", SCHEME, "Reason for review")
 DECISION: Final = Code("DECISION", SCHEME, "Decision of the reviewer")
+FRONTAL_KNEE: Final = Code("FRONTAL_KNEE", SCHEME, "Frontal view of a knee joint")
 LANDMARK: Final = Code("LANDMARK", SCHEME, "Landmark")
 OUTLINE: Final = Code("OUTLINE", SCHEME, "Border of a bone at the joint")
 MEASURE_SD: Final = Code("MEASURE_SD", SCHEME, "Standard deviation of the measure")
@@ -49,6 +50,8 @@ MEASURES: Final = {  # how measures are called
     "tibiofemoral_angle": "Tibiofemoral angle",
 }
 LATERALITY: Final = {"R": codes.SCT.Right, "L": codes.SCT.Left}
+COMPARTMENT_CODES: Final = {"medial": codes.SCT.Medial, "lateral": codes.SCT.Lateral}
+DERIVATIONS: Final = {"minimum": codes.SCT.Minimum, "mean": codes.SCT.Mean}
 PIXELS: Final = Code("{pixels}", "UCUM", "Pixels")
 UNITS: Final = {  # by unit of a measure, and whether it is in mm
     (WIDTH, False): codes.UCUM.Percent,  # relative to the width of the tibial plateau
@@ -65,9 +68,9 @@ INFERRED_FROM: Final = sr.RelationshipTypeValues.INFERRED_FROM
 
 
 def structured_report(
-    header: Dataset, knees: Sequence[Detection], size: tuple[int, int]
+    header: Dataset, knees: Sequence[Detection], size: tuple[int, int], *, is_3d: bool = False
 ) -> Dataset:
-    """Return a Comprehensive SR of the areas on one film.
+    """Return a Comprehensive (3D) SR of the areas on one film, or that it shows no frontal knee.
 
     Args:
         header: the film's header.
@@ -77,13 +80,30 @@ def structured_report(
     document = sr.MeasurementReport(
         observation_context=_observer(),
         procedure_reported=codes.cid100.XRUnspecifiedBodyRegion,
-        imaging_measurements=[_measurement_group(header, knee, size) for knee in knees],
+        imaging_measurements=[_measurement_group(header, knee, size) for knee in knees]
+        or [_negative(header)],
     )
-    return sr.ComprehensiveSR(
+    # highdicom copies and searches all content; it is spared the measurements, half of the time.
+    measurements = document[0].ContentSequence.pop()
+    kind: Any = sr.Comprehensive3DSR if is_3d else sr.ComprehensiveSR
+    report: Dataset = kind(
         evidence=[header],
         content=document,
         is_complete=True,
         **instance_attributes(REPORT_SERIES, "report"),
+    )
+    report.ContentSequence.append(measurements)
+    return report
+
+
+def _negative(header: Dataset) -> sr.MeasurementsAndQualitativeEvaluations:
+    """Say that a film shows no frontal knee."""
+    return sr.MeasurementsAndQualitativeEvaluations(
+        tracking_identifier=sr.TrackingIdentifier(uid=hd.UID(), identifier="Film"),
+        finding_type=codes.SCT.KneeJoint,
+        algorithm_id=sr.AlgorithmIdentification(name=MAKER, version=__version__),
+        qualitative_evaluations=[sr.QualitativeEvaluation(FRONTAL_KNEE, codes.DCM.Absent)],
+        source_images=[sr.SourceImageForMeasurementGroup.from_source_image(header)],
     )
 
 
@@ -204,7 +224,7 @@ def _joint_measurements(knee: Detection) -> list[sr.Measurement]:
         return measurements
     outlines = knee.measures.outlines
     for name, measure in knee.measures.values.items():
-        if measure.value is None:
+        if measure.value is None or name not in MEASURES:
             continue
         length = in_mm(measure, outlines)
         unit = UNITS[measure.unit, length is not None]
@@ -217,7 +237,17 @@ def _joint_measurements(knee: Detection) -> list[sr.Measurement]:
                 sr.NumContentItem(MEASURE_SD, sd, unit, relationship_type=HAS_PROPERTIES)
             )
         code = Code(name.upper()[:16], SCHEME, f"{MEASURES[name]} ({STATUS})")
-        measurements.append(sr.Measurement(code, round(value, 4), unit, properties=properties))
+        part = next((code for word, code in COMPARTMENT_CODES.items() if word in name), None)
+        side = LATERALITY.get(knee.laterality)
+        site = sr.FindingSite(codes.SCT.KneeJoint, laterality=side, topographical_modifier=part)
+        measurements.append(
+            sr.Measurement(
+                *(code, round(value, 4), unit),
+                derivation=DERIVATIONS.get(name.rsplit("_", 1)[-1]),
+                finding_sites=[site],
+                properties=properties,
+            )
+        )
     return measurements
 
 

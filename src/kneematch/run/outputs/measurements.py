@@ -15,14 +15,14 @@ from kneematch.knee.measure import (
     FIXED_WIDTHS,
     LATERAL,
     MEDIAL,
+    PICTURE_UNITS,
     UNITS,
     JointMeasures,
+    Outlines,
     in_mm,
     landmarks,
     narrowest_place,
-    texture_regions,
 )
-from kneematch.knee.outlines import Outlines
 from kneematch.run.outputs.tables import (
     SPACING,
     Columns,
@@ -33,27 +33,41 @@ from kneematch.run.outputs.tables import (
 )
 
 MEASUREMENTS: Final = ("measurements.csv", "measurements.parquet")
+KNEES: Final = "knees.csv"
 OUTLINES: Final = "outlines.json"
-FORMAT: Final = "kneematch-outlines/1"
+FORMAT: Final = "kneematch-outlines/2"
 MM: Final = {"pct": "mm", "pct2": "mm2"}
 DECIMALS: Final = 4
 STATUS: Final = "experimental"  # until all targets of docs/results.md are met
 
 COLUMNS: Final[Columns] = {
-    **dict.fromkeys(("film", "side", "laterality", "status")),
+    **dict.fromkeys(("film", "image_side", "laterality", "medial", "status")),
     "plateau_width_px": PIXEL,
     "plateau_width_mm": DECIMALS,
     "mm_per_px": SPACING,
     "magnification": DECIMALS,
     **{
         f"{name}_{column}": DEGREE if unit == ANGLE else DECIMALS
-        for name, unit in UNITS.items()
+        for name, unit in (UNITS | PICTURE_UNITS).items()
         for column in (unit, f"{unit}_sd", MM.get(unit))
         if column is not None
     },
     **{f"jsw_{name}_minimum_x": DECIMALS for name in COMPARTMENTS},
     "review": None,
     "reason": None,
+}
+
+# knees.csv: what a statistician opens first.
+MAIN: Final = (
+    *("jsw_minimum_pct", "jsw_minimum_mm", "jsw_medial_minimum_pct", "jsw_lateral_minimum_pct"),
+    *("jsw_medial_mean_pct", "jsw_lateral_mean_pct", "jsw_x225_pct", "jsw_x250_pct"),
+    *("joint_line_angle_deg", "tibiofemoral_angle_deg"),
+)
+KNEE_COLUMNS: Final[Columns] = {
+    **dict.fromkeys(("film", "image_side", "laterality", "medial")),
+    "plateau_width_mm": DECIMALS,
+    **dict.fromkeys(MAIN, DECIMALS),
+    **dict.fromkeys(("review", "reason", "decision")),
 }
 
 AddKnee = Callable[[str, Detection], None]
@@ -68,13 +82,16 @@ def open_measurements(folder: Path, magnification: float | None = None) -> Itera
     """
     with (
         open_tables([folder / name for name in MEASUREMENTS], COLUMNS) as add_row,
+        open_tables([folder / KNEES], KNEE_COLUMNS) as add_main,
         open_json(folder / OUTLINES) as file,
     ):
         file.write(f'{{"format": {json.dumps(FORMAT)}, "knees": [')
         add_outlines = json_list(file)
 
         def add(film: str, knee: Detection) -> None:
-            add_row(measurement_values(film, knee, magnification))
+            values = measurement_values(film, knee, magnification)
+            add_row(values)
+            add_main(values | {"decision": knee.decision} | _smaller_minimum(values))
             if knee.measures is not None:
                 add_outlines(_outline_record(film, knee, knee.measures.outlines))
 
@@ -88,7 +105,7 @@ def measurement_values(
     """Return the values of a knee by column; those that are left out are missing."""
     values: dict[str, Cell] = {
         "film": film,
-        "side": knee.side,
+        "image_side": knee.side,
         "laterality": knee.laterality,
         "status": STATUS,
         "magnification": magnification,
@@ -98,6 +115,7 @@ def measurement_values(
     if knee.measures is None:
         return values | {"reason": "; ".join(reasons)}
     outlines = knee.measures.outlines
+    values["medial"] = outlines.medial
     values["plateau_width_px"] = outlines.width_px
     values["mm_per_px"] = outlines.mm_per_px
     if outlines.width_mm is not None:
@@ -111,6 +129,18 @@ def measurement_values(
             values[f"jsw_{name}_minimum_x"] = narrowest_place(outlines, name)
     reasons += _reasons_left_out(knee.measures, "; ".join(reasons))
     return values | {"reason": "; ".join(reasons)}
+
+
+def _smaller_minimum(values: dict[str, Cell]) -> dict[str, Cell]:
+    """Return the smaller minimum width of both compartments, where both are known."""
+    smaller: dict[str, Cell] = {}
+    for unit in ("pct", "mm"):
+        for one, other in (("medial", "lateral"), ("left", "right")):
+            both = [values.get(f"jsw_{name}_minimum_{unit}") for name in (one, other)]
+            widths = [float(width) for width in both if width is not None]
+            if len(widths) == len(both):
+                smaller[f"jsw_minimum_{unit}"] = min(widths)
+    return smaller
 
 
 def _reasons_left_out(measures: JointMeasures, known: str) -> list[str]:
@@ -145,11 +175,8 @@ def _outline_record(film: str, knee: Detection, outlines: Outlines) -> dict[str,
     places = landmarks(outlines)
     return {
         "film": film,
-        "side": knee.side,
+        "image_side": knee.side,
         "polarity": knee.polarity,
         **outlines.to_dict(),
-        "texture_regions": {
-            name: box.round(3).tolist() for name, box in texture_regions(outlines).items()
-        },
         "landmarks": {name: [round(x, 3), round(y, 3)] for name, (x, y) in places.items()},
     }

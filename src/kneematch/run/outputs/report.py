@@ -11,8 +11,8 @@ import math
 import os
 import shlex
 from collections import Counter
-from collections.abc import Callable, Sequence
-from datetime import UTC
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from itertools import count
 from operator import itemgetter
 from pathlib import Path
@@ -21,16 +21,41 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from kneematch.films.annotation import PLATEAU_MARGINS
 from kneematch.films.discovery import common_folder
 from kneematch.films.files import atomic_write
-from kneematch.knee.overlay import COLOURS, TICK, label_text
-from kneematch.run.film_record import FilmRecord
-from kneematch.run.outputs.run_file import RunInfo, versions
+from kneematch.knee.detection import Detection
+from kneematch.knee.measure import ANGLE, UNITS, in_mm
+from kneematch.knee.overlay import COLOURS, TICK
+from kneematch.run.film_record import NO_KNEE, FilmRecord
+from kneematch.run.outputs.run_file import versions
 
 MOST_FAILURES: Final = 200
 BINS: Final = 200  # bins in which losses from 0 to 1 are counted
 BARS: Final = 40  # bars of the histogram
 AXIS_ENDS: Final = (0.2, 0.4, 1.0)  # the loss axis ends at the first that holds all knees
+MOST_EMPTY: Final = 12  # films without a knee that are shown
+MARGIN_ERROR: Final = 0.03  # of the plateau's width: a margin error that the page counts
+MEASURES: Final = {  # titles of the measures that are shown
+    "jsw_medial_minimum": "Smallest joint-space width, medial",
+    "jsw_lateral_minimum": "Smallest joint-space width, lateral",
+    "tibiofemoral_angle": "Angle between femur and tibia",
+}
+RANGES: Final = {"mm": (0, 12), "°": (-20, 20)}  # of their histograms
+SPARK_BARS: Final = 24
+LINKS: Final = {  # results that the page links to, where they are there
+    "detections.csv": "one row for each knee: where it is, which side, whether to look at it",
+    "measurements.csv": "one row for each knee: joint-space widths and angles",
+    "failures.csv": "films without a knee, and films that could not be used",
+    "review.csv": "the decisions of the review",
+    "crops": "a picture of each knee",
+    "crops.csv": "where each of these pictures lies on its film",
+    "overlays": "each film with its knees drawn on it",
+    "dicom-objects": "reports and pictures for an image archive",
+    "landmarks": "points of each knee, for other programs",
+    "coco.json": "the knees, for programs that label images",
+    "artifacts.csv": "which file was made of which film",
+}
 LOWEST_BAR: Final = 0.01  # share of the chart's height: one knee in a million is visible
 
 
@@ -47,20 +72,35 @@ class Summary:
         self.reasons: Counter[str] = Counter()  # for review
         self.methods: dict[str, None] = {}
         self.films_to_review = 0
-        self.failures: list[FilmRecord] = []  # the first films without knees
+        self.failures: list[FilmRecord] = []  # the first films that could not be used
+        self.empty: list[FilmRecord] = []  # the first films without a knee
+        self.films_by_knees: Counter[int] = Counter()
+        self.sided = self.in_mm = 0  # knees whose side is known, and with millimetres
+        self.trusted = 0  # knees that nobody needs to look at or has looked at
+        self.expected_errors: float | None = 0.0  # among their margins; None if not known
+        self.measures: dict[str, Counter[float]] = {name: Counter() for name in MEASURES}
+        self.measured = False  # the run has measures
         self._most_films = most_films
         self._worst: list[tuple[Rank, FilmRecord]] = []  # a heap
 
     def add(self, film: FilmRecord) -> None:
         """Count the knees of a film."""
-        if film.has_failed and len(self.failures) < MOST_FAILURES:
+        if film.has_failed and film.status == NO_KNEE and len(self.empty) < MOST_EMPTY:
+            self.empty.append(film)
+        elif film.has_failed and film.status != NO_KNEE and len(self.failures) < MOST_FAILURES:
             self.failures.append(film)
-        for knee in film.kept:
+        self.films_by_knees[len(film.kept)] += 1
+        # An area that a reviewer placed has no loss, and needs no second look.
+        matched = [k for k in film.kept if not (k.decision and math.isnan(k.loss))]
+        for knee in matched:
             (self.flagged if knee.needs_review else self.good)[_bin(knee.loss)] += 1
+        for knee in film.kept:
             self.reasons.update(knee.review_reasons)
             self.methods[knee.method] = None
+            self._add_facts(knee)
         if film.kept:
-            highest = max(math.inf if math.isnan(k.loss) else k.loss for k in film.kept)
+            losses = (math.inf if math.isnan(knee.loss) else knee.loss for knee in matched)
+            highest = max(losses, default=0.0)
             to_review = any(knee.needs_review for knee in film.kept)
             self.films_to_review += to_review
             ranked = (to_review, highest, -film.id), film
@@ -68,6 +108,25 @@ class Summary:
                 heapq.heappush(self._worst, ranked)
             else:
                 heapq.heappushpop(self._worst, ranked)
+
+    def _add_facts(self, knee: Detection) -> None:
+        """Count what is known of a knee, how far it can be trusted, and its measures."""
+        self.sided += bool(knee.laterality)
+        self.in_mm += knee.mm_per_px is not None
+        if not knee.needs_review and not knee.decision:
+            self.trusted += 1
+            errors = expected_errors(knee)
+            known = self.expected_errors is not None and errors is not None
+            self.expected_errors = self.expected_errors + errors if known else None  # type: ignore[operator]
+        if knee.measures is not None:
+            self.measured = True
+            for name, counts in self.measures.items():
+                measure = knee.measures.values[name]
+                value = measure.value
+                if measure.unit != ANGLE:
+                    value = in_mm(measure, knee.measures.outlines)
+                if value is not None:
+                    counts[round(value, 1)] += 1
 
     @property
     def worst(self) -> list[FilmRecord]:
@@ -82,11 +141,18 @@ class Summary:
 
 def write_report(
     path: str | os.PathLike[str],
-    run: RunInfo,
+    run: Mapping[str, Any],
     summary: Summary,
     thumbnail: Callable[[int], bytes | None],
 ) -> None:
-    """Write report.html; `thumbnail` gives the picture of a film, as WebP, by its id."""
+    """Write report.html.
+
+    Args:
+        path: where to write it.
+        run: the content of run.json.
+        summary: what is to be shown of the films.
+        thumbnail: gives the picture of a film, as WebP, by its id.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -97,13 +163,14 @@ def write_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    folder = common_folder([film.path for film in (*summary.worst, *summary.failures)])
+    listed = (*summary.worst, *summary.failures, *summary.empty)
+    folder, out = common_folder([film.path for film in listed]), Path(path).parent
     bars, axis_end, axis_top, step = histogram(summary.good, summary.flagged)
     page = environment.get_template("report.html.j2").generate(
         run=run,
-        ended=f"{run.ended.astimezone(UTC):%Y-%m-%d %H:%M} UTC",
-        duration=_duration(run.seconds),
-        films=run.counts.films + run.counts.no_knee + run.counts.failed,
+        ended=f"{datetime.fromisoformat(run['ended']):%Y-%m-%d %H:%M} UTC",
+        duration=_duration(run["seconds"]),
+        films=sum(run["counts"][status] for status in ("films", "no_knee", "failed")),
         summary=summary,
         bars=bars,
         bar_width=1 / BARS,
@@ -111,9 +178,12 @@ def write_report(
         y_ticks=[(count / axis_top, count) for count in range(0, axis_top + 1, step)],
         cards=[_card(film, thumbnail(film.id)) for film in summary.worst],
         colours={side: "rgb({}, {}, {})".format(*colour) for side, colour in COLOURS.items()},
-        review_command=shlex.join(["kneematch", "review", str(run.settings.get("out", "FOLDER"))]),
+        empty=[_card(film, thumbnail(film.id)) for film in summary.empty],
+        errors=_about(summary.expected_errors) if summary.trusted else None,
+        measures=_measures(summary, run["counts"]["knees"], run["settings"]),
+        links={name: about for name, about in LINKS.items() if (out / name).exists()},
+        review_command=shlex.join(["kneematch", "review", str(out.resolve())]),
         settings=_settings(run, summary),
-        timings={part: _duration(seconds) for part, seconds in run.timings_s.items()},
         provenance=_provenance(run),
         short_name=lambda film: film.removeprefix(folder),
     )
@@ -128,16 +198,14 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
     for knee in film.kept:
         corners = knee.corners
         leftmost = knee is film.kept[0] and len(film.kept) > 1  # labels grow outwards
-        across, down = TICK * (corners[1] - corners[0]), TICK * (corners[3] - corners[0])
         marks.append(
             {
-                "side": knee.side,
+                "half": knee.half,
                 "review": knee.needs_review,
                 "area": _points(corners),
-                "tick": _points(np.stack([corners[0] + across, corners[0], corners[0] + down])),
                 "landmarks": [(round(x, 1), round(y, 1)) for x, y in knee.landmarks.values()],
                 "arm": round(TICK / 3 * knee.width_px, 1),
-                "label": " ".join(label_text(knee).split()),
+                "label": knee.name if knee.laterality else f"image {knee.half}",
                 "x": round(float(corners[:, 0].max() if leftmost else corners[:, 0].min()), 1),
                 "anchor": "end" if leftmost else "start",
                 "y": round(float(corners[:, 1].min()), 1),
@@ -148,12 +216,76 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
         url = f"data:image/webp;base64,{base64.b64encode(picture).decode('ascii')}"
     return {
         "film": film.path,
+        "reason": film.reason.removeprefix(f"{film.path}: "),
         "knees": film.kept,
         "picture": url,
         "size": (width, height),
         "text_px": round(max(width, height) / 24, 1),
         "marks": marks,
     }
+
+
+def expected_errors(knee: Detection) -> float | None:
+    """Return how many of a knee's two margins are expected to be off by MARGIN_ERROR.
+
+    Nine of ten errors lie below `expected_error_px`; the others are taken to be spread as distances
+    of points with normal errors are (Rayleigh). None where the margins or that limit are not known.
+    """
+    ends = [knee.landmarks.get(name) for name in PLATEAU_MARGINS]
+    if ends[0] is None or ends[1] is None or not knee.expected_error_px:
+        return None
+    share = MARGIN_ERROR * math.dist(ends[0], ends[1]) / knee.expected_error_px
+    return float(len(ends) * 0.1 ** (share**2))
+
+
+def _about(number: float | None) -> str | None:
+    """Return a number of errors in words."""
+    if number is None:
+        return None
+    return "none" if number < 0.1 else "at most one" if number < 1 else f"about {round(number):,}"
+
+
+def _measures(summary: Summary, knees: int, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what the page shows of each measure: counts, the median and a histogram."""
+    shown = []
+    for name, title in MEASURES.items() if summary.measured else ():
+        unit = "°" if UNITS[name] == ANGLE else "mm"
+        factor = 1.0 if unit == "°" else settings.get("magnification") or 1.0
+        counts = {value / factor: number for value, number in summary.measures[name].items()}
+        (low, high), total = RANGES[unit], sum(counts.values())
+        bins: Counter[int] = Counter()
+        for value, number in counts.items():
+            place = math.floor((value - low) / (high - low) * SPARK_BARS)
+            bins[min(max(place, 0), SPARK_BARS - 1)] += number
+        wide, most = (high - low) / SPARK_BARS, max(bins.values(), default=1)
+        middle = weighted_median(counts) if counts else None
+        shown.append(
+            {
+                "title": title,
+                "measured": total,
+                "missing": knees - total,
+                "median": "–" if middle is None else f"{middle:.1f} {unit}",
+                "bars": [
+                    (k / SPARK_BARS, number / most, f"from {low + k * wide:g} {unit}: {number:,}")
+                    for k, number in sorted(bins.items())
+                ],
+                "bins": SPARK_BARS,
+                "unit": unit,
+                "low": low,
+                "high": high,
+            }
+        )
+    return shown
+
+
+def weighted_median(counts: Mapping[float, int]) -> float:
+    """Return the median of values that occur several times each."""
+    half, below = sum(counts.values()) / 2, 0
+    for value in sorted(counts):
+        below += counts[value]
+        if below >= half:
+            return value
+    raise ValueError("no values")
 
 
 def _points(points: NDArray[np.float64]) -> str:
@@ -188,7 +320,7 @@ def histogram(good: Sequence[int], flagged: Sequence[int]) -> tuple[list[Bar], f
 
 def printable(value: object) -> object:
     """Replace signs that do not print, or that reverse the reading direction, in a text."""
-    if type(value) is not str:  # numbers, and markup that the template has made
+    if type(value) is not str or value.isprintable():  # or a number, or the template's own markup
         return value
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in value)
 
@@ -198,15 +330,14 @@ def _bin(loss: float) -> int:
     return int(max(loss, 0.0) * BINS) if loss < 1 else BINS - 1
 
 
-def _settings(run: RunInfo, summary: Summary) -> dict[str, str]:
+def _settings(run: Mapping[str, Any], summary: Summary) -> dict[str, str]:
     """Describe the settings that were made; run.json has all of them."""
-    settings: dict[str, Any] = dict(run.settings)
-    if "model" in run.hashes and settings.get("model") is None:
+    settings: dict[str, Any] = dict(run["settings"])
+    if "model" in run["sha256"] and settings.get("model") is None:
         settings["model"] = "the built-in model"
     if settings.get("method") == "auto" and summary.methods:
         settings["method"] = f"{', '.join(summary.methods)} (chosen automatically)"
     unused = {"num_parts", "part_id"} if settings.get("num_parts") == 1 else set()
-    unused |= set() if settings.get("paper") else {"paper_settings"}
     settings = {name: value for name, value in settings.items() if name not in unused}
     made = {}
     for name, value in settings.items():
@@ -216,13 +347,13 @@ def _settings(run: RunInfo, summary: Summary) -> dict[str, str]:
     return made
 
 
-def _provenance(run: RunInfo) -> dict[str, str]:
+def _provenance(run: Mapping[str, Any]) -> dict[str, str]:
     """Return what is needed to repeat the run."""
     facts = {
-        "command": shlex.join(run.command),
+        "command": shlex.join(run["command"]),
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
-        "device": run.device,
-        **{f"SHA-256 of {name.replace('_', ' ')}": value for name, value in run.hashes.items()},
+        "device": run["device"],
+        **{f"SHA-256 of {name.replace('_', ' ')}": value for name, value in run["sha256"].items()},
     }
     return {name: value for name, value in facts.items() if value}
 

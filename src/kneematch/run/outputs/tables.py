@@ -17,7 +17,7 @@ from kneematch.films.files import atomic_write
 from kneematch.films.run_folder import DETECTIONS
 from kneematch.knee.crop import CropSize, assumed_spacing, place
 from kneematch.knee.detection import DEGREE, PIXEL, Detection
-from kneematch.run.artifacts import crop_name
+from kneematch.run.artifacts import crop_names
 from kneematch.run.film_record import FilmRecord
 
 Columns = dict[str, int | None]  # names and decimals, None for text
@@ -27,7 +27,7 @@ ENERGY, SPACING, MATRIX = 6, 6, 6  # decimals of an energy, a pixel spacing and 
 CORNER_COLUMNS: Final = [f"{axis}{corner}_px" for corner in range(4) for axis in "xy"]
 COLUMNS: Final[Columns] = {
     "film": None,
-    "side": None,
+    "image_side": None,
     "laterality": None,
     "laterality_source": None,
     "status": None,
@@ -48,13 +48,14 @@ COLUMNS: Final[Columns] = {
     "decision": None,
 }
 FIELDS: Final = (  # columns that hold a property of the same name
-    *("side", "laterality", "laterality_source", "energy", "loss", "polarity", "method"),
+    *("laterality", "laterality_source", "energy", "loss", "polarity", "method"),
     *("width_px", "height_px", "rotation_deg", "mm_per_px", "expected_error_px", "decision"),
+    "match_back",
 )
 # film_x = xx * crop_x + xy * crop_y + x0 and film_y = yx * crop_x + yy * crop_y + y0. Both count
 # from the top left corner of their image, so the centre of the first pixel is (0.5, 0.5).
 CROP_COLUMNS: Final[Columns] = {
-    **dict.fromkeys(("film", "side", "laterality", "file")),
+    **dict.fromkeys(("film", "image_side", "laterality", "file")),
     "mm_per_px": SPACING,
     "polarity": None,
     **dict.fromkeys(("xx", "xy", "x0", "yx", "yy", "y0"), MATRIX),
@@ -65,23 +66,30 @@ OK, GONE = "ok", "gone"  # status of a row; GONE where the film is no longer the
 PARQUET_GROUP_ROWS: Final = 10_000  # rows held in memory for one row group
 
 
-def detection_columns(landmarks: Sequence[str]) -> Columns:
-    """Return the columns of the table of detections, those of landmarks last."""
-    return COLUMNS | {f"{name}_{axis}_px": PIXEL for name in landmarks for axis in "xy"}
+def detection_columns(landmarks: Sequence[str], *, parts: bool = False) -> Columns:
+    """Return the columns of the table of detections, those of landmarks last.
+
+    `parts`: with those that only other parts of the body than knees have.
+    """
+    axes = ("x", "y", "sd") if parts else ("x", "y")
+    columns = COLUMNS | ({"match_back": ENERGY} if parts else {})
+    return columns | {f"{name}_{axis}_px": PIXEL for name in landmarks for axis in axes}
 
 
 def detection_row(film: str, knee: Detection, status: str = OK) -> dict[str, Cell]:
     """Return the values of a knee by column; those of landmarks that it lacks are missing."""
-    points = {"centre": knee.centre, **knee.landmarks}
-    return {
+    points = {**knee.landmarks, "centre": knee.centre}
+    return {  # a column of our own counts before a landmark of the same name
+        **{f"{name}_x_px": x for name, (x, _) in points.items()},
+        **{f"{name}_y_px": y for name, (_, y) in points.items()},
+        **{f"{name}_sd_px": sd for name, sd in knee.landmark_sd_px.items()},
         "film": film,
+        "image_side": knee.side,
         "status": status,
         "review": review_text(knee),
         "reason": "; ".join(knee.reasons),
         **{name: getattr(knee, name) for name in FIELDS},
         **dict(zip(CORNER_COLUMNS, knee.corners.flatten().tolist(), strict=True)),
-        **{f"{name}_x_px": x for name, (x, _) in points.items()},
-        **{f"{name}_y_px": y for name, (_, y) in points.items()},
     }
 
 
@@ -92,11 +100,11 @@ def review_text(knee: Detection) -> str:
 
 def crop_rows(film: FilmRecord, size: CropSize) -> Iterator[dict[str, Cell]]:
     """Yield the rows of a film in crops.csv, which map the crops' pixels to those of the film."""
-    assumed = assumed_spacing(film.kept) if film.kept else None
+    assumed, names = assumed_spacing(film.kept) if film.kept else None, crop_names(film)
     for knee in film.kept:
         crop = place(knee, size, assumed)
         mm_per_px = None if knee.mm_per_px is None else knee.mm_per_px * crop.step_px
-        about = film.path, knee.side, knee.laterality, crop_name(film.name, knee.side)
+        about = film.path, knee.side, knee.laterality, names[knee.side]
         cells = *about, mm_per_px, knee.polarity, *crop.pixel_map.flatten().tolist()
         yield dict(zip(CROP_COLUMNS, cells, strict=True))
 

@@ -4,23 +4,22 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from itertools import islice
-from pathlib import Path
-from typing import Final
+from time import monotonic
+from typing import Any, Final
 
 from kneematch.films.csv_text import write_csv
 from kneematch.films.run_folder import CROPS, DICOM, FAILURES, REPORT, RUN
 from kneematch.knee.detection import DECISIONS
 from kneematch.progress import Progress
-from kneematch.run.artifacts import LANDMARK_SUFFIXES, possible_files
+from kneematch.run.artifacts import LANDMARK_SUFFIXES, shown_side
 from kneematch.run.config import DetectConfig
 from kneematch.run.database import Run
 from kneematch.run.decisions import REVIEW, write_decisions
-from kneematch.run.film_record import FAILED, FILES, NO_KNEE, FilmRecord
+from kneematch.run.film_record import FAILED, FILES, NO_KNEE, UNREADABLE, FilmRecord
 from kneematch.run.outputs.coco import open_coco
-from kneematch.run.outputs.measurements import MEASUREMENTS, OUTLINES, open_measurements
-from kneematch.run.outputs.report import Summary
-from kneematch.run.outputs.run_file import Counts
+from kneematch.run.outputs.measurements import KNEES, MEASUREMENTS, OUTLINES, open_measurements
+from kneematch.run.outputs.report import Summary, write_report
+from kneematch.run.outputs.run_file import write_run
 from kneematch.run.outputs.tables import (
     CROP_COLUMNS,
     GONE,
@@ -42,18 +41,21 @@ RESULT_FILES: Final = (
     *TABLES,
     ORIGINAL,
     *MEASUREMENTS,
-    *(OUTLINES, FAILURES, COCO, CROP_TABLE, ARTIFACTS, RUN, REPORT, REVIEW),
+    *(KNEES, OUTLINES, FAILURES, COCO, CROP_TABLE, ARTIFACTS, RUN, REPORT, REVIEW),
 )
 # Films shown in the report: a twentieth, so that the page of a short run stays short.
 SHOWN_SHARE, FEWEST_SHOWN, MOST_SHOWN = 0.05, 10, 48
-SHEET_COLUMNS, SHEET_ROWS = 4, 12  # at most
 
 
 def write_outputs(
-    run: Run, config: DetectConfig, landmarks: Sequence[str], *, progress: Progress
-) -> tuple[Counts, Summary]:
-    """Write all tables of a run; return its counts, and what its report shows."""
-    out, films = run.out, run.count("status != ''")
+    run: Run, config: DetectConfig, facts: dict[str, Any], *, progress: Progress
+) -> dict[str, int]:
+    """Write all tables of a run, its report and run.json; return its counts.
+
+    `facts` are those of `run_facts`; they are also kept in the database, for `apply`.
+    """
+    out, films, begun = run.out, run.count("status != ''"), monotonic()
+    landmarks = run.setting("landmarks")
     counts: Counter[str] = Counter()
     summary = Summary(min(max(int(SHOWN_SHARE * films), FEWEST_SHOWN), MOST_SHOWN))
     with ExitStack() as stack:
@@ -67,18 +69,25 @@ def write_outputs(
     if run.newest_decision() is None:
         (out / ORIGINAL).unlink(missing_ok=True)
     write_decisions(run.decisions(), out / REVIEW)
-    if config.sheet is not None:
-        draw_sheet(run, config.sheet)
     _warn(run, config, landmarks, counts)
     names = ("films", "knees", NO_KNEE, FAILED, "review", *DECISIONS)
-    return Counts(**{name: counts[name] for name in names}), summary
+    counted = {name: counts[name] for name in names}
+    timings = {**facts.get("timings_s", {}), "tables": monotonic() - begun}
+    facts = facts | {
+        "counts": counted,
+        "timings_s": {part: round(seconds, 3) for part, seconds in timings.items()},
+    }
+    write_report(out / REPORT, facts, summary, run.thumbnail)
+    run.store(run=facts)
+    write_run(facts, out / RUN)
+    return counted
 
 
 def _open_writers(
     run: Run, config: DetectConfig, landmarks: Sequence[str], stack: ExitStack
 ) -> list[Callable[[FilmRecord], None]]:
     """Return functions that add a film to each table; the tables appear when the stack ends."""
-    out, columns = run.out, detection_columns(landmarks)
+    out, columns = run.out, detection_columns(landmarks, parts=bool(run.setting("parts")))
     add_row = stack.enter_context(open_tables([out / name for name in TABLES], columns))
     add_failure = stack.enter_context(write_csv(out / FAILURES, ("film", "status", "reason")))
 
@@ -123,20 +132,20 @@ def _open_writers(
 
         writers.append(add_crops)
     if run.count("made != '{}'"):
-        add_file = stack.enter_context(write_csv(out / ARTIFACTS, ("file", "film", "side")))
+        add_file = stack.enter_context(write_csv(out / ARTIFACTS, ("file", "film", "image_side")))
 
         def add_files(film: FilmRecord) -> None:
             for kind, made in film.made.items():
-                sides = possible_files(kind, film.name)
                 for file in made[FILES]:
-                    add_file((f"{kind}/{file}", film.path, sides.get(file, "")))
+                    add_file((f"{kind}/{file}", film.path, shown_side(file, film)))
 
         writers.append(add_files)
     return writers
 
 
 def _count(film: FilmRecord, counts: Counter[str]) -> None:
-    counts[film.status if film.has_failed else "films"] += 1
+    status = FAILED if film.status == UNREADABLE else film.status
+    counts[status if film.has_failed else "films"] += 1
     counts["knees"] += len(film.kept)
     counts["review"] += sum(knee.needs_review for knee in film.knees)
     counts.update(knee.decision for knee in film.knees)
@@ -164,28 +173,3 @@ def _warn(run: Run, config: DetectConfig, landmarks: Sequence[str], counts: Coun
             "is" if outdated == 1 else "are",
             "is" if outdated == 1 else "are",
         )
-
-
-def draw_sheet(run: Run, path: Path) -> None:
-    """Draw the first films with knees side by side, if there are any."""
-    from kneematch.films.pictures import save_picture
-    from kneematch.run.outputs.contact_sheet import contact_sheet, draw_thumbnail
-
-    first = islice((film for film in run.records() if film.kept), SHEET_COLUMNS * SHEET_ROWS)
-    shown = [(film, run.thumbnail(film.id)) for film in first]
-    pictures = [draw_thumbnail(film, picture) for film, picture in shown if picture is not None]
-    if pictures:
-        # As many columns as leave the fewest gaps in the last row.
-        columns = min(range(SHEET_COLUMNS, 1, -1), key=lambda c: -len(pictures) % c)
-        save_picture(contact_sheet(pictures, columns), path)
-
-
-def remove_results(out: Path, names: Sequence[str]) -> None:
-    """Remove the files of a run from its folder, and no others; `names` are those of its films."""
-    from kneematch.films.run_folder import FOLDERS
-
-    for name in RESULT_FILES:
-        (out / name).unlink(missing_ok=True)
-    for kind in FOLDERS:
-        for file in (file for name in names for file in possible_files(kind, name)):
-            (out / kind / file).unlink(missing_ok=True)

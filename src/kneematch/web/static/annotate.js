@@ -172,12 +172,16 @@ function show({ landmarks = true } = {}) {
 }
 
 function showBoxes() {
-  const boxes = { ...drawing.now, coarse: drawing.now.coarse ?? defaultCoarse };
+  $("#find").value = drawing.now.find;
+  const knees = drawing.now.find === "knees";
+  const { fine } = drawing.now;
+  const boxes = knees ? { ...drawing.now, coarse: drawing.now.coarse ?? defaultCoarse } : { fine };
   const box = selected.kind === "box" ? selected.name : null;
   boxMarks.set(boxes, box);
   for (const button of $("#boxes").children) {
     const { name } = button.dataset;
     button.setAttribute("aria-pressed", String(name === box));
+    button.hidden = !knees && name !== "fine" && name !== ALL;
     button.classList.toggle("wrong", problems.some((problem) => problem.box === name));
   }
 }
@@ -190,7 +194,7 @@ const check = debounce(DELAY_MS, async (signal, boxes) => {
   showBoxes();
   const valid = problems.length === 0;
   const lines = valid
-    ? [element("p", { className: "good" }, `Valid: ${side} half, ${template.film_size.join(" × ")} film pixels`)]
+    ? [element("p", { className: "good" }, `Valid: knee on the image’s ${side}, ${template.film_size.join(" × ")} film pixels`)]
     : problems.map(({ text }) => element("p", { className: "problem" }, text));
   const warnings = result.warnings.map((text) => element("p", { className: "fair" }, text));
   $("#status").replaceChildren(...lines, ...warnings);
@@ -251,6 +255,11 @@ $("#wait").textContent = "Detecting the knee";
 const initial = await getJson("api/initial");
 drawing = new Drawing(initial.drawing);
 $("#wait").hidden = true;
+$("#find").disabled = false;
+$("#find").addEventListener("change", () => {
+  selected = { kind: "box", name: "fine" };
+  change((now) => (now.find = $("#find").value));
+});
 for (const [name, work] of [["#add-landmark", startPointing], ["#mirror", mirror]]) {
   $(name).addEventListener("click", work);
   $(name).disabled = false;

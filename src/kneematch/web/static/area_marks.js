@@ -4,8 +4,8 @@ const COLOURS = { left: "#ff9628", right: "#46aaff" }; // as in the overlays of 
 const SMALLEST_PX = 4; // film pixels
 
 export class AreaMarks {
-  // `changed(area)` is called while the area is dragged.
-  constructor(view, { changed }) {
+  // `started()` is called when a drag begins, and `changed(area)` while the area is dragged.
+  constructor(view, { started, changed }) {
     this.rect = new Konva.Rect({
       draggable: true,
       strokeScaleEnabled: false,
@@ -25,6 +25,7 @@ export class AreaMarks {
       anchorFill: "#12151b",
       rotateAnchorOffset: 34,
     });
+    this.rect.on("dragstart transformstart", started);
     this.rect.on("dragmove transform", () => changed(this.#read()));
     this.rect.on("pointerdown", ({ evt }) => this.rect.draggable(evt.button === 0 && !evt.altKey));
     view.marks.add(this.rect);
@@ -39,8 +40,8 @@ export class AreaMarks {
       const { centre_x_px: x, centre_y_px: y, width_px: width, height_px: height, rotation_deg: rotation } = knee;
       const offset = { offsetX: width / 2, offsetY: height / 2 };
       this.rect.setAttrs({ x, y, width, height, ...offset, rotation, scaleX: 1, scaleY: 1 });
-      this.rect.stroke(COLOURS[knee.side]);
-      this.handles.anchorStroke(COLOURS[knee.side]);
+      this.rect.stroke(COLOURS[knee.side.split("-")[0]]);
+      this.handles.anchorStroke(COLOURS[knee.side.split("-")[0]]);
     }
     this.handles.nodes(knee ? [this.rect] : []);
     this.handles.forceUpdate();

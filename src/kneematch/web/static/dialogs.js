@@ -37,15 +37,16 @@ addEventListener("unhandledrejection", ({ reason }) => showNotice(reason.message
 
 const isTextInput = (target) => target.matches?.("input:not([type=range]), select, textarea");
 
-// Binds actions to keys such as "a", "Shift+ArrowLeft" or "Ctrl+z"; letters in either case.
+// Binds actions to keys such as "a", "Shift+ArrowLeft", "Ctrl+z" or "Ctrl+Shift+z"; letters in either case.
 export function bindKeys(keys) {
   addEventListener("keydown", (event) => {
     if (isTextInput(event.target) || $("dialog[open]")) return;
     const letter = event.key.length === 1;
+    const command = event.ctrlKey || event.metaKey;
     const parts = [
-      event.ctrlKey || event.metaKey ? "Ctrl+" : "",
+      command ? "Ctrl+" : "",
       event.altKey ? "Alt+" : "",
-      event.shiftKey && !letter ? "Shift+" : "",
+      event.shiftKey && (command || !letter) ? "Shift+" : "",
       letter ? event.key.toLowerCase() : event.key,
     ];
     const action = keys[parts.join("")];

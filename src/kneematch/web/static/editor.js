@@ -12,6 +12,7 @@ const DELAY_MS = 40;
 const TURN_DEG = 0.25;
 const RESIZE = 1.005;
 const NAMES = ["centre_x_px", "centre_y_px", "width_px", "rotation_deg"];
+const GRADES = ["0", "1", "2", "3", "4"]; // of Kellgren and Lawrence
 const LATERALITIES = ["R", "L", ""];
 
 const near = (a, b) => Math.abs(a - b) < 1e-3;
@@ -42,12 +43,12 @@ function carried(points, from, to) {
 
 export class Editor {
   // `decide(decision)` is called with the decision of the user.
-  constructor({ decide, closed, step, loss, measured }) {
+  constructor({ decide, closed, step, measured }) {
     this.callbacks = { decide, closed, step };
-    this.showsLoss = loss;
     this.measured = measured; // the run has outlines
     this.free = []; // halves to which a knee can be added
-    this.drags = []; // outlines before each drag, to undo it
+    this.past = []; // what the knee was before each change, to undo it
+    this.future = []; // what was undone, to redo it
     $("#measures").hidden = !measured;
     this.place = $("#editor");
     this.view = new FilmView($("#film"));
@@ -77,17 +78,15 @@ export class Editor {
 
   async show(row) {
     this.#warn();
-    const { film, side, laterality, found_loss, reasons, state } = row;
+    const { film, side, knee, found_loss, reasons, state } = row;
     this.row = row.row;
     this.place.hidden = false;
     delete this.place.dataset.ready;
     this.#set(null);
     $("#knee-film").textContent = film;
-    const where = side ? `${side} half${laterality && ` (${laterality})`}` : "no knee was found";
-    $("#knee-facts").textContent = side ? `${where}, ${state}` : where;
+    $("#knee-facts").textContent = side ? `${knee}, ${state}` : "no knee was found";
     $("#knee-reasons").textContent = reasons.join("; ");
     $("#loss-found").textContent = found_loss?.toFixed(3) ?? "–";
-    $("#loss-here").textContent = "–";
     let areas;
     try {
       areas = await getJson(`api/areas/${row.row}`);
@@ -106,8 +105,10 @@ export class Editor {
     this.start = areas.knee;
     this.lateralities = areas.lateralities; // of the film's knees, by half
     this.free = areas.free;
+    this.read = { grade: areas.grade, note: areas.note };
+    for (const [name, text] of Object.entries(this.read)) $(`#${name}`).value = text;
     this.adding = null; // the half of a knee that is being added
-    this.drags = [];
+    this.#forget();
     this.outlined = null; // borders and measures of the run's outline network
     this.#showOthers(areas.others);
     this.#set(areas.knee);
@@ -126,11 +127,30 @@ export class Editor {
     this.zoomToKnee();
   }
 
-  // Takes back the last drag of an outline; returns whether there was one.
-  undoDrag() {
-    if (!this.drags.length) return false;
-    this.#set({ ...this.knee, outlines: this.drags.pop() });
-    return true;
+  // Takes back the last change of this knee; decisions are revoked in the list only.
+  undo() {
+    this.#travel(this.past, this.future, "There is no change of this knee to undo");
+  }
+
+  redo() {
+    this.#travel(this.future, this.past, "There is no change of this knee to redo");
+  }
+
+  #travel(from, to, nothing) {
+    if (!this.knee || !from.length) return showNotice(nothing, "fair");
+    to.push(this.knee);
+    this.#set(from.pop());
+  }
+
+  // Keeps the knee as it is, before a change.
+  #remember() {
+    this.past.push({ ...this.knee });
+    this.future = [];
+  }
+
+  #forget() {
+    this.past = [];
+    this.future = [];
   }
 
   close() {
@@ -144,7 +164,7 @@ export class Editor {
     if (!this.place.dataset.ready) return; // the knee is not shown yet
     if (!this.start || this.adding) return showNotice("There is no detected knee here: add one, or go on", "fair");
     this.knee = null; // the decision is about the detected area, not the moved one
-    await this.#send({ row: this.row, state });
+    await this.#send({ row: this.row, state, ...this.#reading });
   }
 
   async save() {
@@ -153,7 +173,7 @@ export class Editor {
     const correction = { area: areaOf(this.knee), landmarks, laterality, outlines, side: this.adding };
     this.saved = this.knee; // leaving it needs no question, unless the server refuses it
     try {
-      await this.#send({ row: this.row, state: "corrected", ...correction });
+      await this.#send({ row: this.row, state: "corrected", ...correction, ...this.#reading });
     } catch (error) {
       this.saved = null;
       throw error;
@@ -168,23 +188,24 @@ export class Editor {
 
   // Shows a new knee in a half without one; it is not stored before it is saved.
   async add(side = this.free[0]) {
-    if (!this.free.includes(side)) return showNotice("Both halves have a knee already", "fair");
+    if (!this.free.includes(side)) return showNotice("Both sides of the film have a knee already", "fair");
     const { row } = this;
     const knee = await getJson(`api/draft/${row}/${side}`);
     if (this.row !== row) return; // the user has moved on to another knee
     if (this.start) this.others.add(this.#outline(this.start));
     this.adding = side;
+    this.#forget();
     this.outlined = null;
     $("#loss-found").textContent = "–";
     $("#knee-reasons").textContent = ""; // those of the knee that was shown before
-    $("#knee-facts").textContent = `new knee in the ${side} half, not saved`;
+    $("#knee-facts").textContent = `new knee on the image’s ${side}, not saved`;
     this.#set(knee);
     this.zoomToKnee();
   }
 
   restore() {
     if (!this.knee || !this.found || this.adding) return;
-    this.drags = [];
+    this.#remember();
     this.#set(this.found);
   }
 
@@ -198,6 +219,7 @@ export class Editor {
     if (!this.#canMove()) return;
     if (this.landmark) {
       const [x, y] = this.knee.landmarks[this.landmark];
+      this.#remember();
       this.#setLandmark(this.landmark, [x + dx, y + dy]);
       return this.#set(this.knee);
     }
@@ -216,8 +238,19 @@ export class Editor {
     this.#moveArea({ width_px: factor * width, height_px: factor * height });
   }
 
+  // Sets the grade, which goes with the decision.
+  setGrade(grade) {
+    if (this.knee) $("#grade").value = grade;
+  }
+
+  get #reading() {
+    return { grade: $("#grade").value.trim(), note: $("#note").value.trim() };
+  }
+
   setLaterality(laterality) {
-    if (this.knee) this.#set({ ...this.knee, laterality });
+    if (!this.knee || this.knee.laterality === laterality) return;
+    this.#remember();
+    this.#set({ ...this.knee, laterality });
   }
 
   // Selects the next landmark for the arrow keys, and after the last one the area.
@@ -254,6 +287,9 @@ export class Editor {
       k: () => this.add(),
       o: () => this.editOutlines(),
       r: () => this.restore(),
+      "Ctrl+z": () => this.undo(),
+      "Ctrl+Shift+z": () => this.redo(),
+      "Ctrl+y": () => this.redo(),
       a: () => this.decide("accepted"),
       x: () => this.decide("rejected"),
       Enter: () => this.save(),
@@ -261,11 +297,13 @@ export class Editor {
       PageDown: () => this.#leave(() => this.callbacks.step(1)),
       Escape: () => this.#leave(() => this.close()),
       ...this.toolbarKeys,
+      ...Object.fromEntries(GRADES.map((grade) => [grade, () => this.setGrade(grade)])),
     };
   }
 
   get #unsaved() {
-    return this.knee && this.knee !== this.saved && (this.adding || !same(this.knee, this.start));
+    const noted = this.knee && JSON.stringify(this.#reading) !== JSON.stringify(this.read);
+    return this.knee && this.knee !== this.saved && (noted || this.adding || !same(this.knee, this.start));
   }
 
   // Leaves the knee by an action; asks first if a change would be lost.
@@ -290,16 +328,18 @@ export class Editor {
     const { view } = this;
     this.others = new Konva.Group({ listening: false, opacity: 0.45 });
     view.marks.add(this.others);
-    this.area = new AreaMarks(view, { changed: (area) => this.#dragged(area) });
+    const started = () => this.#remember();
+    this.area = new AreaMarks(view, { started, changed: (area) => this.#dragged(area) });
     this.landmark = null; // that the arrow keys move, instead of the area
     this.landmarks = new LandmarkMarks(view, {
+      started,
       changed: (name, point) => this.#setLandmark(name, point),
       dragEnded: () => this.#set(this.knee),
       selected: (name) => (this.landmark = name),
     });
     this.editing = false; // the outlines instead of the area, where there are some
     this.outlines = new OutlineMarks(view, {
-      started: () => this.drags.push(this.knee.outlines),
+      started,
       changed: (outlines) => this.#setOutlines(outlines),
       dragEnded: () => this.#set(this.knee),
     });
@@ -378,6 +418,7 @@ export class Editor {
   }
 
   #moveArea(change) {
+    this.#remember();
     this.#set(this.#moved(change));
   }
 
@@ -417,7 +458,6 @@ export class Editor {
       $(`#add-${side}`).hidden = !this.free.includes(side) || side === adding;
     }
     for (const name of ["#accept", "#reject", "#restore"]) $(name).disabled = !knee || Boolean(adding);
-    if (knee && this.showsLoss) this.#requestLoss(this.row, areaOf(knee), adding);
   }
 
   // Hints at two knees of a film that have the same side of the patient.
@@ -431,10 +471,5 @@ export class Editor {
   #requestMeasures = debounce(DELAY_MS, async (signal, row, borders) => {
     const { measures } = await postJson(`api/measures/${row}`, borders, signal);
     if (this.row === row && this.knee?.outlines === borders) this.#showMeasures(measures);
-  });
-
-  #requestLoss = debounce(DELAY_MS, async (signal, row, area, side) => {
-    const { loss } = await postJson(`api/loss/${row}${side ? `?side=${side}` : ""}`, area, signal);
-    if (this.row === row) $("#loss-here").textContent = loss === null ? "–" : loss.toFixed(3);
   });
 }

@@ -163,7 +163,7 @@ export class Gallery {
         "div",
         { className: "line" },
         element("span", { className: "film", title: knee.film }, element("bdi", {}, knee.name)),
-        element("span", {}, `${knee.laterality || knee.side} ${knee.loss?.toFixed(2) ?? ""}`),
+        element("span", {}, [knee.grade && `grade ${knee.grade}`, knee.laterality || (knee.side && `image ${knee.side}`)].filter(Boolean).join(" · ")),
       ),
       element("div", { className: "reasons", title: knee.reasons.join("; ") }, knee.reasons.join("; ")),
     );
@@ -179,7 +179,7 @@ export class Gallery {
       image.dataset.film = knee.picture;
       image.src = `thumbnail/${knee.picture}`;
     }
-    image.alt = knee.side ? `${knee.side} half of ${knee.film}` : knee.film;
+    image.alt = knee.side ? `${knee.knee} of ${knee.film}` : knee.film;
     const [width, height] = knee.size;
     Object.assign(image.style, { left: share(-left), top: share(-top), width: share(width), height: share(height) });
     const square = element("div", { className: "square" }, image);

@@ -1,4 +1,4 @@
-// The marks of a knee on its card: the outline of its area, and a label with its side and loss.
+// The marks of a knee on its card: the outline of its area, and a label with its side.
 
 const FIELD = 1.9; // side of the square that is shown, in sides of the area
 const TICK = 0.09; // length of the thick corner, in sides of the area
@@ -26,10 +26,10 @@ function line(name, points, className) {
 }
 
 // Returns the outline and the label of a knee, for a square of the film.
-export function kneeMarks({ corners, side, laterality, loss, review }, left, top, length) {
+export function kneeMarks({ corners, side, laterality, review }, left, top, length) {
   const marks = document.createElementNS(SVG, "svg");
   marks.setAttribute("viewBox", `${left} ${top} ${length} ${length}`);
-  marks.setAttribute("class", `marks ${side}${review ? " review" : ""}`);
+  marks.setAttribute("class", `marks ${side.split("-")[0]}${review ? " review" : ""}`);
   const tick = [between(corners[0], corners[1], TICK), corners[0], between(corners[0], corners[3], TICK)];
   const shapes = [["polygon", corners, "area"], ["polyline", tick, "tick"]];
   marks.append(...shapes.map(([name, points, kind]) => line(name, points, `${kind} shade`)));
@@ -37,7 +37,7 @@ export function kneeMarks({ corners, side, laterality, loss, review }, left, top
 
   const label = document.createElement("span");
   label.className = marks.getAttribute("class").replace("marks", "label");
-  const texts = [laterality || `${side} half`, loss?.toFixed(2), review && "review"];
+  const texts = [laterality || `image ${side}`, review && "review"];
   label.textContent = texts.filter(Boolean).join("  ");
   const [x0, x1] = range(corners.map(([x]) => (x - left) / length));
   const [y0, y1] = range(corners.map(([, y]) => (y - top) / length));

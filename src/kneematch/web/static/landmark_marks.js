@@ -5,9 +5,9 @@ import { tenth } from "./film_view.js";
 const ARM_PX = 9; // screen pixels
 
 export class LandmarkMarks {
-  constructor(view, { changed, dragEnded, selected }) {
+  constructor(view, { started = () => {}, changed, dragEnded, selected }) {
     this.view = view;
-    this.callbacks = { changed, dragEnded, selected };
+    this.callbacks = { started, changed, dragEnded, selected };
     this.group = new Konva.Group();
     view.marks.add(this.group);
     // Crosses and names have the same size on the screen at any zoom.
@@ -28,9 +28,10 @@ export class LandmarkMarks {
       new Konva.Circle({ radius: ARM_PX, fill: "rgba(0, 0, 0, 0.001)" }),
       new Konva.Line({ points: [-ARM_PX, 0, ARM_PX, 0], ...stroke }),
       new Konva.Line({ points: [0, -ARM_PX, 0, ARM_PX], ...stroke }),
-      new Konva.Text({ x: 6, y: 5, text: name, fontSize: 12, fill: colour, shadowBlur: 4, listening: false }),
+      new Konva.Text({ x: 6, y: 5, text: name.replaceAll("_", " "), fontSize: 12, fill: colour, shadowBlur: 4, listening: false }),
     );
     cross.on("pointerdown", () => this.callbacks.selected(name));
+    cross.on("dragstart", () => this.callbacks.started());
     cross.on("dragmove", () => this.callbacks.changed(name, [tenth(cross.x()), tenth(cross.y())]));
     cross.on("dragend", () => this.callbacks.dragEnded());
     this.group.add(cross);

@@ -66,7 +66,7 @@ export class PreviewStrip {
       ? element("img", { src: picture, alt: `${film} with the detected areas` })
       : element("p", { className: "problem", textContent: problem });
     const losses = (knees ?? []).map(({ side, loss }) =>
-      element("span", { className: grade(loss), title: `${side} half` }, loss.toFixed(2)),
+      element("span", { className: grade(loss), title: `knee on the image’s ${side}` }, loss.toFixed(2)),
     );
     const name = element("span", { className: "name", title: film }, element("bdi", {}, film));
     return element("figure", {}, shown, element("figcaption", {}, name, ...losses));

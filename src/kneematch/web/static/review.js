@@ -11,17 +11,17 @@ const FILTERS_KEY = "kneematch-filters"; // in the session storage, so that a re
 const start = await getJson("api/start");
 const filters = $("#filters");
 const gallery = new Gallery(openEditor);
-const editor = new Editor({ decide, closed, step, loss: !start.no_loss, measured: start.measured });
+const editor = new Editor({ decide, closed, step, measured: start.measured });
 
 function showCounts(counts) {
-  const { rows, accepted, corrected, rejected } = counts;
+  const { rows, accepted, corrected, rejected, to_review } = counts;
   const done = accepted + corrected + rejected;
   for (const name of ["accepted", "corrected", "rejected"]) {
     $(`#progress .${name}`).style.width = `${(100 * counts[name]) / Math.max(1, rows)}%`;
   }
   const number = (value) => value.toLocaleString("en");
   $("#facts").textContent =
-    `${number(done)} of ${number(rows)} decided: ` +
+    `${to_review ? number(to_review) : "Nothing"} left to review · ${number(done)} of ${number(rows)} decided: ` +
     `${number(accepted)} accepted, ${number(corrected)} corrected, ${number(rejected)} rejected`;
 }
 
@@ -51,19 +51,16 @@ function decideSelected(state) {
   return decide({ row, state });
 }
 
-async function undo() {
+// Takes back the last decision, of whichever knee it was.
+async function revoke() {
   const { undone, row, counts } = await enqueue(() => postJson("api/undo", {}));
-  if (!undone) return showNotice("Nothing to undo");
+  if (!undone) return showNotice("There is no decision to revoke");
   showCounts(counts);
-  showNotice(`Undone: ${undone.side} half of ${undone.film}`);
-  if (!row) {
-    if (editor.open) editor.close(); // the knee that was added is gone
-    return order();
-  }
+  showNotice(`Decision revoked: ${undone}`);
+  if (!row) return order(); // the knee that was added is gone
   gallery.update(row);
   const at = gallery.order.indexOf(row.row);
   if (at >= 0) gallery.goTo(at);
-  if (editor.open) await editor.show(row);
 }
 
 let lastOpened = 0; // number of the last request to open a knee, or to close the editor
@@ -150,19 +147,19 @@ const inGallery = {
   End: () => gallery.goTo(Infinity),
   a: () => decideSelected("accepted"),
   x: () => decideSelected("rejected"),
+  u: revoke,
   n: () => gallery.nextUndecided(),
   e: () => openEditor(gallery.row),
   Enter: () => openEditor(gallery.row),
 };
 const inEditor = editor.keys();
-const undoDragOrDecision = () => (editor.open && editor.undoDrag()) || undo();
-const everywhere = { u: undo, "Ctrl+z": undoDragOrDecision, "?": setUpHelp() };
+const everywhere = { "?": setUpHelp() };
 const names = new Set([...Object.keys(inGallery), ...Object.keys(inEditor)]);
 const keysNow = () => (editor.open ? inEditor : gallery.busy ? {} : inGallery);
 const byPlace = [...names].map((key) => [key, () => keysNow()[key]?.()]);
 bindKeys({ ...Object.fromEntries(byPlace), ...everywhere });
 
-$("#undo").addEventListener("click", undo);
+$("#revoke").addEventListener("click", revoke);
 $("#apply").addEventListener("click", apply);
 filters.addEventListener("submit", (event) => event.preventDefault());
 const orderSoon = debounce(TYPING_MS, (signal) => order(signal));
@@ -171,7 +168,9 @@ filters.addEventListener("input", () => {
   orderSoon();
 });
 $("#name").textContent = start.run;
-$("#no-loss").textContent = start.no_loss && `The loss cannot be computed: ${start.no_loss}`;
+$("#reader").textContent = `Reader: ${start.reader}`;
+$("#reader").hidden = !start.reader;
+$(".measured-run").hidden = !start.measured;
 showCounts(start.counts);
 restoreFilters();
 await order(undefined, start.last);

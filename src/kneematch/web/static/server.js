@@ -7,9 +7,6 @@ class HttpError extends Error {
   }
 }
 
-// Removes the token from the address bar and the history; the cookie keeps it.
-history.replaceState(null, "", location.pathname);
-
 async function checkStatus(response) {
   if (response.ok) return response;
   const text = await response.text();

@@ -24,7 +24,7 @@ export function setUpToolbar(view, zoomToKnee) {
   const invertButton = button("Invert", "Swap black and white (I)", invert);
   $("#tools").append(
     button("−", "Zoom out (-)", zoomOut),
-    button("Fit", "Show the whole film (0)", fit),
+    button("Fit", "Show the whole film (H)", fit),
     button("+", "Zoom in (+)", zoomIn),
     button("Knee", "Zoom to the knee (F)", zoomToKnee),
     label("Brightness ", "up and down", brightness),
@@ -38,5 +38,5 @@ export function setUpToolbar(view, zoomToKnee) {
     invertButton.setAttribute("aria-pressed", String(view.tone.inverted));
   };
   view.changed();
-  return { "+": zoomIn, "=": zoomIn, "-": zoomOut, 0: fit, f: zoomToKnee, i: invert, w: reset };
+  return { "+": zoomIn, "=": zoomIn, "-": zoomOut, 0: fit, h: fit, f: zoomToKnee, i: invert, w: reset };
 }

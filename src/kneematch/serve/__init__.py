@@ -1,0 +1,1 @@
+"""A DICOM node with HTTP: films in, detections out, in the program of a hospital."""

@@ -1,0 +1,158 @@
+"""HTTP interface of the node: health, metrics, and detection on the film that a request brings."""
+
+import base64
+import io
+import logging
+import secrets
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+from threading import BoundedSemaphore, Event, Thread
+from typing import Annotated, Any, Final
+
+import numpy as np
+import uvicorn
+from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi.responses import JSONResponse, PlainTextResponse
+from PIL import Image
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from kneematch import __version__
+from kneematch.errors import SettingsError
+from kneematch.films.files import FILE_MODE
+from kneematch.films.read import read_isolated
+from kneematch.knee.overlay import draw_detections
+from kneematch.run.film_record import FAILED, FilmRecord
+from kneematch.serve.config import LOCAL, ServeConfig
+from kneematch.serve.node import Node
+
+HEALTH: Final = "/health"  # the only path that needs no token
+MAX_BODY_BYTES: Final = 256 << 20  # more than the largest films have
+MOST_REQUESTS: Final = 16  # films of requests that are examined or wait
+FILM: Final = {"content": {"application/octet-stream": {"schema": {"format": "binary"}}}}
+QUIET: Final = {"log_level": "warning", "access_log": False, "server_header": False}
+
+logger = logging.getLogger("kneematch")
+
+
+def node_app(node: Node) -> FastAPI:
+    """Return the app of a node; /openapi.json describes it."""
+    app = FastAPI(title="kneematch", version=__version__, docs_url=None, redoc_url=None)
+    token, room = node.config.token(), BoundedSemaphore(MOST_REQUESTS)
+
+    @app.middleware("http")
+    async def check(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
+        host = request.headers.get("host", "").rsplit(":", 1)[0].strip("[]")
+        if node.config.host in LOCAL and host not in LOCAL:  # a web page whose name was rebound
+            return PlainTextResponse("The request is for another host.", HTTPStatus.FORBIDDEN)
+        given = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
+        known = not token or secrets.compare_digest(given, token.encode())
+        if not known and request.url.path != HEALTH:
+            return PlainTextResponse("A token is needed.", HTTPStatus.UNAUTHORIZED)
+        return await answer(request)
+
+    @app.get(HEALTH)
+    def health() -> JSONResponse:
+        """Say whether the networks are loaded (status 200, else 503), and count films by state."""
+        films = dict(node.queue.query("SELECT state, count(*) FROM films GROUP BY state"))
+        ready = node.ready.is_set()
+        status = HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE
+        return JSONResponse({"ready": ready, "version": __version__, "films": films}, status)
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    def metrics() -> str:
+        """Count films and objects, in the text format of Prometheus."""
+        return metrics_text(node)
+
+    @app.post("/detect", openapi_extra={"requestBody": {"required": True, **FILM}})
+    async def detect(
+        request: Request,
+        crop: Annotated[bool, Query(description="Add each knee as PNG in base64.")] = False,
+        overlay: Annotated[bool, Query(description="Add the film with its knees drawn.")] = False,
+    ) -> JSONResponse:
+        """Find the knees on the film in the body: DICOM, PNG, JPEG or TIFF."""
+        if not room.acquire(blocking=False):
+            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, "Too many requests. Try again.")
+        path = node.queue.new_film()
+        try:
+            path.touch(FILE_MODE)
+            with path.open("wb") as file:
+                async for chunk in request.stream():
+                    if file.tell() + len(chunk) > MAX_BODY_BYTES:
+                        raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+                    file.write(chunk)
+            return JSONResponse(await run_in_threadpool(_detect, node, path, crop, overlay))
+        finally:
+            path.unlink(missing_ok=True)
+            room.release()
+
+    return app
+
+
+def _detect(node: Node, path: Path, crop: bool, overlay: bool) -> dict[str, Any]:
+    """Return what was found on a film as JSON can hold it."""
+    found = node.examine(FilmRecord(0, str(path), path.name, to_make=frozenset()))
+    if found.status == FAILED:
+        raise HTTPException(HTTPStatus.UNPROCESSABLE_ENTITY, found.reason)
+    knees = [{**knee.to_dict(), "corners": knee.corners.tolist()} for knee in found.knees]
+    answer: dict[str, Any] = {"status": found.status, "mm_per_px": found.mm_per_px, "knees": knees}
+    film = read_isolated(path) if crop or overlay else None
+    if film is not None and overlay:
+        answer["overlay_png"] = _png(np.asarray(draw_detections(film, found.knees)))
+    if film is not None and crop:
+        for knee, shown in zip(found.knees, knees, strict=True):
+            shown["crop_png"] = _png((255 * knee.crop(film)).astype(np.uint8))
+    return answer
+
+
+def _png(picture: np.ndarray[Any, Any]) -> str:
+    """Return a picture as PNG in base64."""
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def metrics_text(node: Node) -> str:
+    """Return the numbers of films by state, the time they took, and the objects by receiver."""
+    states = "SELECT state, count(*), coalesce(sum(finished - received), 0) FROM films"
+    films = node.queue.query(f"{states} GROUP BY state")
+    lines = [f'kneematch_films{{state="{state}"}} {count}' for state, count, _ in films]
+    lines.append(f"kneematch_film_seconds_sum {sum(seconds for *_, seconds in films):.3f}")
+    goals = {goal: number for number, goal in enumerate(node.config.send_to, start=1)}
+    objects = "SELECT receiver, state, count(*) FROM objects GROUP BY receiver, state"
+    for goal, state, count in node.queue.query(objects):  # 0: a receiver of an earlier start
+        labels = f'receiver="{goals.get(goal, 0)}",state="{state}"'
+        lines.append(f"kneematch_objects{{{labels}}} {count}")
+    return "\n".join([*lines, ""])
+
+
+def serve(config: ServeConfig, folder: Path, started: Callable[[str], None]) -> None:
+    """Run a node with its queue in a folder until KeyboardInterrupt, then finish what it accepted.
+
+    `started` is called with a line that names the ports.
+    """
+    config.token()  # one that cannot be used is refused before anything starts
+    try:
+        listening = socket.create_server((config.host, config.http_port))
+    except OSError as error:
+        where = f"Port {config.http_port} cannot be used"
+        raise SettingsError(f"{where}: {error.strerror}. Choose another --http-port.") from error
+    with listening:
+        node = Node(config, folder)
+        how: dict[str, Any] = {**QUIET, "http": "h11", "ws": "none", "lifespan": "off"}
+        tls = config.tls_key, config.tls_cert
+        how |= dict(zip(("ssl_keyfile", "ssl_certfile"), tls, strict=True))
+        server = uvicorn.Server(uvicorn.Config(node_app(node), **how))
+        answering = Thread(target=server.run, args=([listening],), daemon=True)
+        answering.start()
+        port = listening.getsockname()[1]
+        started(f"DICOM: {config.ae_title}@{config.host}:{node.port}; HTTP: port {port}")
+        with suppress(KeyboardInterrupt):
+            Event().wait()
+        logger.warning("Finishing what was accepted; a second signal ends at once.")
+        node.finish()
+        server.should_exit = True
+        answering.join()

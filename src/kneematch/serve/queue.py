@@ -1,0 +1,167 @@
+"""Queue: films that were accepted and objects to deliver, on disk until each is done.
+
+A film is on disk before it is acknowledged, and what became of it is one commit: after a crash it
+either waits still, or is done and its objects wait. Of a film's header, the database holds nothing
+but a hash of its instance UID, by which a film that is sent again is recognised.
+"""
+
+import hashlib
+import secrets
+import shutil
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kneematch.errors import SettingsError
+from kneematch.films.files import FILE_MODE, make_out_folder, write_file
+from kneematch.films.run_folder import DICOM
+
+LEAST_FREE: Final = 1 << 30  # bytes of disk that must be free to accept a film
+MOST_TRIES: Final = 10  # for an object that is refused, after 1, 2, 4 s and so on
+
+# A film is waiting, taken, and then ok, no_knee, failed, or "own": an object of this program that
+# came back. An object is waiting, and then sent or failed.
+SCHEMA: Final = """
+PRAGMA synchronous = FULL;
+PRAGMA locking_mode = EXCLUSIVE;
+CREATE TABLE IF NOT EXISTS films (
+    id INTEGER PRIMARY KEY, instance TEXT UNIQUE, file TEXT, received REAL, finished REAL,
+    state TEXT DEFAULT 'waiting', reason TEXT DEFAULT '');
+CREATE TABLE IF NOT EXISTS objects (
+    id INTEGER PRIMARY KEY, receiver TEXT, file TEXT, tries INTEGER DEFAULT 0, due REAL DEFAULT 0,
+    state TEXT DEFAULT 'waiting', reason TEXT DEFAULT '');
+CREATE INDEX IF NOT EXISTS waiting_films ON films (id) WHERE state = 'waiting';
+CREATE INDEX IF NOT EXISTS waiting_objects ON objects (receiver, id) WHERE state = 'waiting';
+CREATE INDEX IF NOT EXISTS waiting_files ON objects (file) WHERE state = 'waiting';
+UPDATE films SET state = 'waiting' WHERE state = 'taken';
+"""
+KNOWN: Final = """
+SELECT file FROM films WHERE state = 'waiting' UNION
+SELECT file FROM objects WHERE state = 'waiting'
+"""
+TAKE: Final = """
+UPDATE films SET state = 'taken'
+WHERE id = (SELECT id FROM films WHERE state = 'waiting' ORDER BY id LIMIT 1) RETURNING id, file
+"""
+DUE: Final = """
+SELECT id, file, tries FROM objects
+WHERE state = 'waiting' AND receiver = ? AND due <= ? ORDER BY id LIMIT 1
+"""
+
+
+class QueueFull(Exception):
+    """Too many films wait, or there is too little room on the disk."""
+
+
+class Entry(NamedTuple):
+    """A film to examine or an object to deliver."""
+
+    id: int
+    path: Path
+    tries: int = 0
+
+
+class Queue:
+    """The database and the files of a queue; any thread may call it."""
+
+    def __init__(self, folder: Path, most: int) -> None:
+        """Open a queue, or make it; at most so many films may wait in it.
+
+        Raises:
+            SettingsError: the folder cannot be used, or another process uses it.
+        """
+        self.films, self.objects, self._most = folder / "films", folder / DICOM, most
+        for each in (folder, self.films, self.objects):
+            make_out_folder(each)
+        self._changed = threading.Condition()
+        path = folder / "queue.sqlite"
+        path.touch(FILE_MODE)
+        self._sql = sqlite3.connect(path, timeout=0, check_same_thread=False)
+        try:
+            self._sql.executescript(SCHEMA)
+            known = {name for (name,) in self.query(KNOWN)}
+        except sqlite3.DatabaseError as error:
+            reason = "Another process uses it, or it is damaged"
+            raise SettingsError(f"{path} cannot be opened ({error}). {reason}.") from error
+        for file in (*self.films.iterdir(), *self.objects.iterdir()):
+            if file.name not in known:
+                file.unlink()
+
+    def query(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Run one statement as a transaction and return its rows."""
+        with self._changed, self._sql:
+            return self._sql.execute(text, values).fetchall()
+
+    def wait(self) -> None:
+        """Wait until a film or an object is added, at most a second."""
+        with self._changed:
+            self._changed.wait(1.0)
+
+    def new_film(self) -> Path:
+        """Return a path for a film, with a random name."""
+        return self.films / secrets.token_hex(16)
+
+    def add(self, instance: str, content: bytes) -> None:
+        """Store a film until it is examined, unless its instance was stored before.
+
+        Raises:
+            QueueFull, OSError: the film is not stored, and should be sent again later.
+        """
+        key = hashlib.sha256(instance.encode()).hexdigest()
+        if self.query("SELECT 1 FROM films WHERE instance = ?", key):
+            return
+        ((waiting,),) = self.query("SELECT count(*) FROM films WHERE state = 'waiting'")
+        if waiting >= self._most or shutil.disk_usage(self.films).free < LEAST_FREE:
+            raise QueueFull
+        path = self.new_film()
+        write_file(path, content)
+        insert = "INSERT OR IGNORE INTO films (instance, file, received) VALUES (?, ?, ?) "
+        if not self.query(f"{insert} RETURNING id", key, path.name, time.time()):
+            path.unlink()  # another association sent the same film meanwhile
+        with self._changed:
+            self._changed.notify_all()
+
+    def take(self) -> Entry | None:
+        """Return the next film to examine."""
+        return next((Entry(number, self.films / name) for number, name in self.query(TAKE)), None)
+
+    def finish(
+        self, film: Entry, state: str, reason: str, objects: Iterable[str], receivers: Sequence[str]
+    ) -> None:
+        """Note what became of a film; its objects (names of files) wait now, and its file goes."""
+        rows = [(goal, name) for name in objects for goal in receivers]
+        update = "UPDATE films SET state = ?, reason = ?, finished = ? WHERE id = ?"
+        with self._changed, self._sql:
+            self._sql.execute(update, (state, reason, time.time(), film.id))
+            self._sql.executemany("INSERT INTO objects (receiver, file) VALUES (?, ?)", rows)
+            self._changed.notify_all()
+        film.path.unlink(missing_ok=True)
+
+    def due(self, receiver: str) -> Entry | None:
+        """Return the first object that is to be delivered to a receiver now."""
+        rows = self.query(DUE, receiver, time.time())
+        return next((Entry(number, self.objects / name, n) for number, name, n in rows), None)
+
+    def settle(self, item: Entry, state: str = "sent", reason: str = "") -> None:
+        """Note that an object was delivered or given up; its file goes with the last receiver."""
+        self.query("UPDATE objects SET state = ?, reason = ? WHERE id = ?", state, reason, item.id)
+        others = "SELECT 1 FROM objects WHERE file = ? AND state = 'waiting'"
+        if not self.query(others, item.path.name):
+            item.path.unlink(missing_ok=True)
+
+    def refused(self, item: Entry, reason: str) -> bool:
+        """Note that an object was refused; return whether it will be tried again."""
+        if item.tries + 1 >= MOST_TRIES:
+            self.settle(item, "failed", reason)
+            return False
+        change = "UPDATE objects SET tries = tries + 1, due = ?, reason = ? WHERE id = ?"
+        self.query(change, time.time() + 2.0**item.tries, reason, item.id)
+        return True
+
+    def close(self) -> None:
+        """Close the database."""
+        with self._changed:
+            self._sql.close()

@@ -1,0 +1,171 @@
+"""Codestreams that ask a decoder for much more than their size explains are refused before it."""
+
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import imagecodecs
+import numpy as np
+import pytest
+from PIL import Image
+from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit
+
+from kneematch.errors import NotAnImage, NotARadiograph
+from kneematch.films.codestreams import MAX_SCANS, codestream_shape, structure_bytes
+from kneematch.films.read import read
+
+Save = Callable[..., Path]
+Check = Callable[..., None]
+TOO_MUCH = "takes a lot of memory or time"
+COD = b"\xff\x52"
+
+
+def jpeg_2000(size: int, *, tile: int | None = None) -> bytes:
+    grey = (np.add.outer(np.arange(size), np.arange(size)) % 200).astype(np.uint8)
+    frame = bytes(imagecodecs.jpeg2k_encode(grey, codecformat="J2K"))
+    return frame if tile is None else frame[:24] + struct.pack(">2I", tile, tile) + frame[32:]
+
+
+def with_style(
+    frame: bytes, *, block: int = 4, precinct: int | None = None, layers: int = 1
+) -> bytes:
+    """Return a codestream with another coding style, and so with data that do not fit it.
+
+    Args:
+        block: exponent of the side of code-blocks, less 2.
+        precinct: exponent of the side of precincts.
+    """
+    at = frame.index(COD)
+    (length,) = struct.unpack_from(">H", frame, at + 2)
+    levels = frame[at + 9]
+    style = struct.pack(">BBHB", precinct is not None, 0, layers, 0)
+    style += bytes([levels, block, block, 0, 1])
+    if precinct is not None:
+        style += bytes([precinct << 4 | precinct] * (levels + 1))
+    segment = COD + struct.pack(">H", 2 + len(style)) + style
+    changed = frame[:at] + segment + frame[at + 2 + length :]
+    tile_part = changed.index(b"\xff\x90\x00\x0a")
+    assert changed.count(b"\xff\x90\x00\x0a") == 1
+    return changed[: tile_part + 6] + bytes(4) + changed[tile_part + 10 :]  # up to the end
+
+
+def test_codestream_shape_is_what_the_codestream_states() -> None:
+    wide = np.zeros((48, 80), np.uint8)
+    assert codestream_shape(bytes(imagecodecs.jpeg2k_encode(wide, codecformat="J2K"))) == (
+        48,
+        80,
+        1,
+    )
+    assert codestream_shape(bytes(imagecodecs.jpeg8_encode(wide))) == (48, 80, 1)
+    assert codestream_shape(b"\xff\xd8\xff\xd9") is None
+
+
+def test_structure_bytes_of_usual_codestreams_are_few_per_pixel() -> None:
+    assert structure_bytes(jpeg_2000(2000)) < 2000 * 2000
+    assert structure_bytes(jpeg_2000(2000, tile=256)) < 2000 * 2000
+    assert structure_bytes(imagecodecs.jpeg8_encode(np.zeros((48, 80), np.uint8))) == 0
+
+
+@pytest.mark.parametrize(
+    ("style", "per_pixel"),
+    [
+        ({"precinct": 1}, 500),
+        ({"block": 0}, 100),
+        ({"precinct": 7, "layers": 65535}, 40),
+    ],
+)
+def test_structure_bytes_grow_with_blocks_precincts_and_layers(
+    style: dict[str, int], per_pixel: int
+) -> None:
+    assert structure_bytes(with_style(jpeg_2000(2000), **style)) > per_pixel * 2000 * 2000
+
+
+def test_structure_bytes_count_tiles_and_styles_of_tile_parts() -> None:
+    assert structure_bytes(jpeg_2000(1024, tile=8)) > 100 << 20
+    frame = jpeg_2000(2000)
+    small = with_style(frame, precinct=1)
+    style = small[small.index(COD) : small.index(b"\xff\x5c")]
+    tile_part = frame.index(b"\xff\x90\x00\x0a") + 12  # behind SOT
+    hidden = frame[:tile_part] + style + frame[tile_part:]
+    assert structure_bytes(hidden) == structure_bytes(small)
+
+
+def test_structure_bytes_ends_where_a_tile_part_leads_back_to_its_own_header() -> None:
+    frame = jpeg_2000(64)
+    start = frame.index(b"\xff\x90\x00\x0a") + 12  # behind SOT
+    comment = b"\xff\x64\x00\x20" + bytes(30)
+    for size in (12, 20, 30, 47):
+        length = struct.pack(">I", size)
+        spoilt = frame[: start - 6] + length + frame[start - 2 : start] + comment + frame[start:]
+        assert structure_bytes(spoilt) == structure_bytes(frame)
+
+
+@pytest.mark.parametrize("style", [{"precinct": 1}, {"block": 0}])
+def test_read_refuses_jpeg_2000_of_tiny_parts(
+    save_film: Save, assert_refused: Check, style: dict[str, int]
+) -> None:
+    frame = with_style(jpeg_2000(3000), **style)
+    stored = np.zeros((3000, 3000), np.uint8)
+    path = save_film(stored, 8, JPEG2000Lossless, frame=frame)
+    assert_refused(path, NotAnImage, TOO_MUCH)
+    (path.parent / "film.j2k").write_bytes(frame)
+    assert_refused(path.parent / "film.j2k", NotAnImage, TOO_MUCH)
+
+
+def with_scans(jpeg: bytes, scans: int) -> bytes:
+    """Return a progressive JPEG with many more scans of nothing (AC coefficients, no bits)."""
+    empty = b"\xff\xda\x00\x08\x01\x01\x00\x01\x05\x00" + b"\0"
+    return jpeg[:-2] + empty * scans + b"\xff\xd9"
+
+
+def progressive(path: Path) -> bytes:
+    grey = np.linspace(0, 255, 60 * 80).reshape(60, 80).astype(np.uint8)
+    Image.fromarray(grey).save(path, "JPEG", progressive=True)
+    return path.read_bytes()
+
+
+def test_read_refuses_a_jpeg_of_thousands_of_scans(
+    tmp_path: Path, save_film: Save, assert_refused: Check
+) -> None:
+    path = tmp_path / "film.jpg"
+    jpeg = progressive(path)
+    assert read(path).size == (60, 80)
+    path.write_bytes(with_scans(jpeg, MAX_SCANS))
+    assert_refused(path, NotAnImage, TOO_MUCH)
+    stored = np.zeros((60, 80), np.uint8)
+    film = save_film(stored, 8, JPEGBaseline8Bit, frame=with_scans(jpeg, MAX_SCANS))
+    assert_refused(film, NotAnImage, TOO_MUCH)
+
+
+def test_read_refuses_a_tile_much_larger_than_its_picture(
+    tmp_path: Path, assert_refused: Check
+) -> None:
+    entries = {256: 64, 257: 64, 258: 8, 259: 8, 262: 1, 277: 1, 322: 20000, 323: 20000}
+    entries |= {324: 8, 325: 100}
+    directory = struct.pack("<H", len(entries))
+    for tag, value in sorted(entries.items()):
+        directory += struct.pack("<HHII", tag, 4, 1, value)
+    path = tmp_path / "film.tif"
+    path.write_bytes(struct.pack("<2sHI", b"II", 42, 108) + bytes(100) + directory + bytes(4))
+    assert_refused(path, NotARadiograph, "A tile has 20000 x 20000 pixels")
+
+
+def test_read_of_compressed_films_stays_below_the_memory_limit(
+    tmp_path: Path, save_film: Save
+) -> None:
+    """Good films of every kind are read in a worker, where the limit holds."""
+    stored = (np.add.outer(np.arange(2400), np.arange(2000)) % 4000).astype(np.uint16)
+    paths = [save_film(stored, 12, JPEG2000Lossless, name="film.dcm")]
+    grey = Image.fromarray((stored >> 4).astype(np.uint8))
+    options = {"film.png": {}, "film.jpg": {"progressive": True}}
+    options["film.tif"] = {"compression": "tiff_lzw"}
+    for name, how in options.items():
+        paths.append(tmp_path / name)
+        grey.save(paths[-1], **how)
+    code = "import sys; from kneematch.films.read import read_isolated as read; "
+    code += "print([read(path).size for path in sys.argv[1:]])"
+    command = [sys.executable, "-c", code, *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str([(2400, 2000)] * 4)

@@ -1,0 +1,185 @@
+"""Parts of the body other than knees, on whole films."""
+
+import csv
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kneematch import DetectConfig, Detection, Detector, detect_folder, read
+from kneematch.errors import SettingsError, TemplateError
+from kneematch.films.annotation import Annotation, load_annotation, save_annotation
+from kneematch.knee.detector import choose_find
+from kneematch.knee.quality import MAX_MATCH_BACK, NO_MATCH, OUTLIER, judge_match, run_limit
+from kneematch.knee.template import import_template
+from kneematch.web.annotate import (
+    Drawing,
+    SplitFilm,
+    find_problems,
+    find_warnings,
+    initial_annotation,
+    template_pictures,
+    to_annotation,
+)
+from part_films import (
+    DRAWN,
+    LANDMARKS,
+    PART,
+    SIZE,
+    Place,
+    landmark,
+    part_annotation,
+    part_film,
+    save_film,
+)
+
+PLACE: Place = (150.0, 230.0, 1.15, 5.0, False)
+MIRRORED: Place = (110.0, 250.0, 1.0, 0.0, True)
+BESIDE: Place = (250.0, 250.0, 1.0, 0.0, False)
+
+
+def detector(folder: Path, find: str, **changes: float) -> Detector:
+    return Detector.load(template=replace(part_annotation(folder, find), **changes), device="cpu")  # type: ignore[arg-type]
+
+
+def assert_found(area: Detection, place: Place) -> None:
+    assert math.dist(area.centre, place[:2]) < 3
+    assert area.width_px == pytest.approx(place[2] * PART, rel=0.04)
+    assert area.name == f"area on the image's {'left' if place[4] else 'right'}"
+    assert area.review_reasons == ()
+
+
+def test_detector_finds_one_part_and_its_landmarks_anywhere_on_a_film(tmp_path: Path) -> None:
+    (area,) = detector(tmp_path, "one").detect(part_film(PLACE, seed=2))
+    assert_found(area, PLACE)
+    assert area.rotation_deg == pytest.approx(PLACE[3], abs=1)
+    assert list(area.landmarks) == list(LANDMARKS)
+    for name, found in area.landmarks.items():
+        assert math.dist(found, landmark(name, PLACE)) < 1
+        assert 0 < area.landmark_sd_px[name] < 3
+
+
+def test_detector_finds_a_pair_by_its_mirror_image(tmp_path: Path) -> None:
+    left, right = detector(tmp_path, "pair").detect(part_film(MIRRORED, BESIDE, seed=3))
+    assert_found(left, MIRRORED)
+    assert_found(right, BESIDE)
+    assert math.dist(left.landmarks["a"], landmark("a", MIRRORED)) < 1
+
+
+def test_detector_finds_any_number_of_parts_and_names_them_apart(tmp_path: Path) -> None:
+    places: list[Place] = [(85, 90, 1, 0, False), (250, 120, 1.1, 0, False), (150, 320, 1, 0, True)]
+    found = detector(tmp_path, "any").detect(part_film(*places, seed=4))
+    assert [area.side for area in found] == ["right", "left", "right-2"]
+    for area, place in zip(found, (places[0], places[2], places[1]), strict=True):
+        assert_found(area, place)
+
+
+def test_detector_flags_a_film_without_the_part(tmp_path: Path) -> None:
+    for area in detector(tmp_path, "one").detect(part_film(seed=5)):
+        assert NO_MATCH in area.review_reasons
+
+
+def test_detector_follows_turns_that_the_template_allows(tmp_path: Path) -> None:
+    turned = replace_place(PLACE, degrees=20)
+    (area,) = detector(tmp_path, "one", turn_deg=25.0).detect(part_film(turned, seed=6))
+    assert_found(area, turned)
+    (area,) = detector(tmp_path, "one").detect(part_film(turned, seed=6))
+    assert abs(area.rotation_deg) < 10
+
+
+def replace_place(place: Place, degrees: float) -> Place:
+    return (*place[:3], degrees, place[4])
+
+
+def test_detector_refuses_methods_for_knees(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="--method search"):
+        Detector.load(template=part_annotation(tmp_path, "one"), method="neural", device="cpu")
+
+
+def test_detector_refuses_a_box_that_leaves_the_film(tmp_path: Path) -> None:
+    drawn = replace(part_annotation(tmp_path, "one"), fine=(300.0, 10.0, 500.0, 200.0))
+    drawn = replace(drawn, red=drawn.fine, green=drawn.fine, coarse=drawn.fine)
+    with pytest.raises(TemplateError, match="leaves the film"):
+        Detector.load(template=drawn, device="cpu")
+
+
+def test_choose_find_sees_a_pair_on_the_template_s_own_film(tmp_path: Path) -> None:
+    drawn = part_annotation(tmp_path, "one")
+    assert choose_find(drawn) == "one"
+    save_film(drawn.film, part_film(DRAWN, replace_x(DRAWN, 75.0)))
+    assert choose_find(drawn) == "pair"
+
+
+def replace_x(place: Place, x: float) -> Place:
+    return (x, *place[1:4], not place[4])
+
+
+def test_run_limit_is_robust_and_needs_several_areas() -> None:
+    assert run_limit([0.01] * 9) == MAX_MATCH_BACK
+    usual = [0.024, 0.025, 0.026] * 5
+    assert run_limit([*usual, 0.039]) == pytest.approx(0.025 + 5 * 1.4826 * 0.001)
+    assert run_limit([0.5] * 20) == MAX_MATCH_BACK
+
+
+def test_judge_match_flags_and_takes_back() -> None:
+    area = Detection(np.eye(3), "right", "search", match_back=0.03)
+    assert not judge_match(area).needs_review
+    flagged = judge_match(area, 0.02, OUTLIER)
+    assert flagged.review_reasons == (OUTLIER,)
+    assert judge_match(flagged, 0.035, OUTLIER).reasons == ()
+
+
+def test_detect_folder_writes_parts_with_their_deviations(tmp_path: Path) -> None:
+    drawn: Annotation = part_annotation(tmp_path, "any")
+    save_annotation(drawn, tmp_path / "part.json")
+    assert load_annotation(tmp_path / "part.json") == drawn
+    films = tmp_path / "films"
+    films.mkdir()
+    save_film(films / "pair.png", part_film(MIRRORED, BESIDE, seed=7))
+    save_film(films / "one.png", part_film(PLACE, seed=8))
+    config = DetectConfig(template=str(tmp_path / "part.json"), device="cpu", workers=0)
+    result = detect_folder([str(films)], tmp_path / "out", config)
+    with (tmp_path / "out" / "detections.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert (result.films, len(rows)) == (2, 3)
+    assert {Path(row["film"]).stem for row in rows} == {"pair", "one"}
+    assert all(0 < float(row["match_back"]) < MAX_MATCH_BACK for row in rows)
+    assert all(float(row[f"{name}_sd_px"]) > 0 for row in rows for name in LANDMARKS)
+    assert SIZE[1] > float(rows[0]["a_x_px"]) > 0
+
+
+def test_import_template_takes_one_box_and_any_points(tmp_path: Path) -> None:
+    drawn = part_annotation(tmp_path, "one")
+    x0, y0, x1, y1 = drawn.fine
+    names = list(drawn.landmarks)
+    keypoints = [v for x, y in drawn.landmarks.values() for v in (x, y, 2)]
+    shape = {"image_id": 1, "category_id": 1, "bbox": [x0, y0, x1 - x0, y1 - y0]}
+    coco = {
+        "images": [{"id": 1, "file_name": drawn.film.name}],
+        "categories": [{"id": 1, "name": "wrist", "keypoints": names}],
+        "annotations": [shape | {"keypoints": keypoints}],
+    }
+    (tmp_path / "coco.json").write_text(json.dumps(coco))
+    out = tmp_path / "template.json"
+    assert import_template(tmp_path / "coco.json", drawn.film, out) == drawn
+    assert load_annotation(out) == drawn
+    coco["annotations"] = [shape, shape | {"bbox": [1, 1, 50, 50]}]
+    (tmp_path / "coco.json").write_text(json.dumps(coco))
+    with pytest.raises(TemplateError, match="more than once"):
+        import_template(tmp_path / "coco.json", drawn.film, out, find="any", force=True)
+    with pytest.raises(SettingsError, match="--find must be"):
+        import_template(tmp_path / "coco.json", drawn.film, out, find="two", force=True)
+
+
+def test_annotation_page_draws_one_box_on_any_film(tmp_path: Path) -> None:
+    drawn = part_annotation(tmp_path, "any")
+    film = SplitFilm.from_film(drawn.film, read(drawn.film))
+    drawing = Drawing(drawn.fine, find="any", landmarks=dict(drawn.landmarks))
+    assert to_annotation(drawing, film) == drawn
+    assert find_problems(drawn, film) == find_warnings(drawn, film) == []
+    assert template_pictures(drawn, film)["film_size"] == [PART, PART]
+    initial, source = initial_annotation(film, tmp_path / "template.json")
+    assert (initial.find, source) == ("one", "middle")

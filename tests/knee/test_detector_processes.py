@@ -1,0 +1,112 @@
+"""A detector in other threads and processes, however these were started."""
+
+import multiprocessing
+import os
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch.utils.data import DataLoader
+
+from film_dataset import Knees
+from kneematch import Detector
+from kneephantoms.config import SynthConfig
+from kneephantoms.dataset import synthesize
+
+# As a program of its own: torch has several threads, and they have worked before the fork.
+PROGRAM = """
+import multiprocessing, os, sys, torch
+from kneematch import Detector
+torch.set_num_threads(4)
+films = sys.argv[2:]
+if __name__ == "__main__":
+    detector = Detector.load(device="cpu")
+    before = [knee.centre for knees in detector.detect(films) for knee in knees]
+    torch.ones(2000, 2000) @ torch.ones(2000, 2000)
+    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
+        found = pool.map(detector.detect, films)
+    after = [knee.centre for knees in found for knee in knees]
+    # The last digits depend on the number of threads.
+    assert abs(torch.tensor(before) - torch.tensor(after)).max() < 0.01
+    print(len(before))
+"""
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two phantoms in DICOM and one in a PNG, which needs a decoder."""
+    folder = tmp_path_factory.mktemp("films")
+    synthesize(folder, SynthConfig(2, size=(320, 400), workers=0))
+    paths = sorted(folder.glob("*.dcm"))
+    from kneematch import read
+
+    grey = (255 * read(paths[0]).pixels).astype(np.uint8)
+    Image.fromarray(grey).save(folder / "film.png")
+    return [*paths, folder / "film.png"]
+
+
+@pytest.fixture(scope="module")
+def detector() -> Detector:
+    return Detector.load(method="neural", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def centres(films: list[Path], detector: Detector) -> list[np.ndarray]:
+    return [each.numpy() for each in map(Knees(films, detector).__getitem__, range(len(films)))]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_detector_works_in_a_pool_of_a_program_with_many_threads(
+    films: list[Path], tmp_path: Path, method: str
+) -> None:
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip("no such start method here")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    command = [sys.executable, str(tmp_path / "program.py"), method, *map(str, films)]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
+
+
+def test_detector_works_in_threads(
+    films: list[Path], detector: Detector, centres: list[np.ndarray]
+) -> None:
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(Knees(films, detector).__getitem__, [*range(len(films))] * 2))
+    for one, other in zip(found, centres * 2, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_detector_works_in_the_workers_of_a_data_loader(
+    films: list[Path], detector: Detector, centres: list[np.ndarray], method: str
+) -> None:
+    if method not in multiprocessing.get_all_start_methods():
+        pytest.skip("no such start method here")
+    loader = DataLoader(
+        Knees(films, detector), batch_size=None, num_workers=2, multiprocessing_context=method
+    )
+    for one, other in zip(loader, centres, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other)
+
+
+def test_detector_pickles_what_it_was_loaded_with(
+    films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(films[0].parent)
+    drawn = Detector.load(template="template.json", method="search", device="cpu", left_is="L")
+    pickled = pickle.dumps(drawn)
+    assert len(pickled) < 2000
+    monkeypatch.chdir(tmp_path)
+    again = pickle.loads(pickled)
+    assert (again.method, again.preparation) == (drawn.method, drawn.preparation)
+    np.testing.assert_array_equal(again.template.image, drawn.template.image)
+    with pytest.raises(TypeError, match=r"Detector\.load"):
+        pickle.dumps(Detector(drawn.template, drawn.solver, "search"))

@@ -1,0 +1,170 @@
+"""Links, pipes and devices in folders from elsewhere, and headers that were made to break a run."""
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pydicom
+import pytest
+from pydicom.dataset import Dataset
+from pydicom.sequence import Sequence
+
+from kneematch.errors import LONGEST, FilmError, KneematchError
+from kneematch.films.annotation import load_annotation
+from kneematch.films.csv_text import read_csv_file
+from kneematch.films.files import open_regular
+from kneematch.films.read import read
+from kneematch.knee.decision import Area, Decision
+from kneematch.run.database import Run as RunDatabase
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+SEARCH = ("--template", "template.json", "--method", "search", "--device", "cpu")
+DETECT = ("detect", "phantom-00000.dcm", "-o", "out", *SEARCH, "--overlays", "--crops")
+EVALUATE = ("--template", "template.json", "--methods", "search", "--device", "cpu")
+SECRET = "ZZPATIENTZZ"
+
+
+@pytest.mark.parametrize("name", ["overlays", "crops"])
+@pytest.mark.parametrize("command", ["apply", "continue", "force"])
+def test_commands_do_not_follow_a_link_out_of_a_run_folder(
+    folder: Path, run: Run, name: str, command: str
+) -> None:
+    """The films have the names of the files that would be written and removed."""
+    assert run(*DETECT).returncode == 0
+    with RunDatabase(folder / "out") as database:
+        found = database.record(1).found[0]
+        database.decide(1, found.side, Decision("rejected", Area.from_detection(found)))
+    films = folder / "films"
+    (folder / "out" / name).rename(films)
+    (folder / "out" / name).symlink_to("../films")
+    before = {path.name: (path.stat().st_ino, path.read_bytes()) for path in films.iterdir()}
+    arguments = {"apply": ("apply", "out"), "continue": DETECT, "force": (*DETECT, "--force")}
+    done = run(*arguments[command])
+    assert done.returncode == 2
+    assert f"out/{name} is a link." in done.stderr
+    after = {path.name: (path.stat().st_ino, path.read_bytes()) for path in films.iterdir()}
+    assert after == before
+
+
+@pytest.mark.parametrize("name", ["run.sqlite", "run.sqlite-journal", "thumbnails.sqlite-journal"])
+def test_detect_does_not_open_a_database_through_a_link(folder: Path, run: Run, name: str) -> None:
+    assert run(*DETECT).returncode == 0
+    film = folder / "phantom-00001.dcm"
+    before = film.read_bytes()
+    (folder / "out" / name).unlink(missing_ok=True)
+    (folder / "out" / name).symlink_to(film)
+    done = run(*DETECT)
+    assert (done.returncode, done.stderr.count("is not a regular file")) == (2, 1)
+    assert film.read_bytes() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_open_regular_neither_waits_for_a_pipe_nor_reads_a_device(tmp_path: Path) -> None:
+    pipe = tmp_path / "template.json"
+    os.mkfifo(pipe)
+    for path in (pipe, Path("/dev/zero"), tmp_path):
+        with pytest.raises(OSError, match=r"regular file|directory"):
+            open_regular(path)
+        for reader in (load_annotation, read):
+            with pytest.raises(KneematchError):
+                reader(path)
+        with pytest.raises(OSError, match=r"regular file|directory"):
+            read_csv_file(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_commands_do_not_wait_for_pipes(folder: Path, run: Run) -> None:
+    """They are called like films, and like files of a run."""
+    assert run(*DETECT).returncode == 0
+    for name in ("pipe.dcm", "DICOMDIR", "run.sqlite", "journal.jsonl", "truth.csv.png"):
+        os.mkfifo(folder / name)
+    for name in ("report.html", "run.json", "review.csv", "detections.csv"):
+        (folder / "out" / name).unlink(missing_ok=True)
+        os.mkfifo(folder / "out" / name)
+    assert run("apply", "out").returncode == 0
+    done = run("detect", ".", "-o", "out", *SEARCH, "--overlays", "--crops")
+    assert done.returncode == 0, done.stderr
+    assert "6 knees in 3 films" in done.stdout
+    os.mkfifo(folder / "out" / "run.sqlite-journal")
+    done = run("apply", "out")
+    assert (done.returncode, "not a regular file" in done.stderr) == (2, True)
+    (folder / "template.json").unlink()
+    os.mkfifo(folder / "template.json")
+    assert run("annotate", "pipe.dcm", "--no-browser").returncode == 2
+    assert "cannot be read" in run("detect", ".", "-o", "new", *SEARCH).stderr
+
+
+def nested(path: Path, depth: int) -> None:
+    """Write a sequence into a film that holds itself, hundreds deep, and the patient's name."""
+    dataset = pydicom.dcmread(path)
+    inner = Dataset()
+    inner.PatientName = SECRET
+    for _ in range(depth):
+        outer = Dataset()
+        outer.add_new("ReferencedStudySequence", "SQ", Sequence([inner]))
+        inner = outer
+    dataset.add_new("ReferencedStudySequence", "SQ", Sequence([inner]))
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20_000)
+    try:
+        dataset.save_as(path)
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+@pytest.mark.parametrize("depth", [200, 1500])
+def test_commands_bear_sequences_nested_hundreds_deep(folder: Path, run: Run, depth: int) -> None:
+    """A header fails a film at most, never a run."""
+    nested(folder / "phantom-00001.dcm", depth)
+    commands = {
+        "detect": ("detect", ".", "-o", "out", *SEARCH, "--series", ""),
+        "info": ("info", "phantom-00001.dcm", "phantom-00002.dcm"),
+        "evaluate": ("evaluate", ".", "-o", "scores", "--series", "", *EVALUATE),
+        "export": ("detect", ".", "-o", "exported", *SEARCH, "--export", "dicom"),
+    }
+    for name, command in commands.items():
+        done = run(*command)
+        assert done.returncode in (0, 1), (name, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert SECRET not in done.stderr + done.stdout
+    assert "phantom-00002.dcm" in (folder / "out" / "detections.csv").read_text()
+
+
+@pytest.mark.parametrize("keyword", ["SamplesPerPixel", "Rows", "BitsAllocated", "BitsStored"])
+def test_failures_quote_no_value_of_a_header(folder: Path, run: Run, keyword: str) -> None:
+    """An element that should be a number is a text of 900 kB, or a number that is an identity."""
+    for value in (SECRET, SECRET * 80_000, "4711471147"):
+        dataset = pydicom.dcmread(folder / "phantom-00001.dcm")
+        dataset[keyword] = pydicom.DataElement(dataset[keyword].tag, "UT", value)
+        dataset.save_as(folder / "text.dcm")
+        with pytest.raises(FilmError) as refused:
+            read(folder / "text.dcm")
+        message = str(refused.value)
+        assert len(message) <= LONGEST
+        assert not any(secret in message for secret in (SECRET, "4711"))
+
+
+def test_messages_have_300_characters_at_most(folder: Path, run: Run) -> None:
+    deep = folder
+    for _ in range(15):
+        deep /= "a" * 200
+    deep.mkdir(parents=True)
+    (deep / "film.dcm").write_bytes(b"no film")
+    done = run("detect", ".", "-o", "out", *SEARCH)
+    with (folder / "out" / "failures.csv").open() as file:
+        (failure,) = csv.DictReader(file)
+    assert len(failure["reason"]) <= LONGEST
+    assert failure["reason"].endswith("neither DICOM nor PNG, JPEG or TIFF.")
+    assert all(len(line) < 2 * LONGEST for line in done.stderr.splitlines())
+
+
+def test_detect_names_files_of_a_film_called_only_by_dots(folder: Path, run: Run) -> None:
+    shutil.copy(folder / "phantom-00001.dcm", folder / "..dcm")
+    done = run("detect", "..dcm", "-o", "out", *SEARCH, "--overlays")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "out" / "overlays" / "film.png").exists()

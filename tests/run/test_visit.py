@@ -1,0 +1,27 @@
+"""Visits of films: what the user states where a header is silent."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from kneematch import DetectConfig, detect_folder
+from kneephantoms import phantom
+
+
+def test_visit_takes_side_and_spacing_from_the_user_where_the_header_is_silent(
+    tmp_path: Path,
+) -> None:
+    made = phantom(3, framing="single", size=(600, 500))
+    grey = Image.fromarray((255 * made.pixels).astype(np.uint8))
+    for name in ("knee_L_1.png", "knee_2.png"):
+        grey.save(tmp_path / name)
+    config = DetectConfig(side_from_name="_([RL])_", mm_per_px=0.3, workers=0)
+    found = detect_folder(tmp_path, tmp_path / "found", config)
+    with (found.out / "detections.csv").open(newline="", encoding="utf-8") as file:
+        rows = {Path(row["film"]).name: row for row in csv.DictReader(file)}
+    assert {row["mm_per_px"] for row in rows.values()} == {"0.300000"}
+    assert rows["knee_L_1.png"]["laterality_source"] == "name"
+    assert rows["knee_L_1.png"]["laterality"] == "L"
+    assert rows["knee_2.png"]["laterality_source"] != "name"

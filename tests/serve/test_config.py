@@ -1,0 +1,44 @@
+"""Settings of the node: what contradicts itself is refused, in one sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from kneematch.errors import SettingsError
+from kneematch.serve.config import ServeConfig, parse_address
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"host": "0.0.0.0"}, "needs a --token-file"),
+        ({"send_to": ("pacs:104",)}, "neither AET@HOST:PORT nor a URL"),
+        ({"objects": ("seg",)}, "needs --measure"),
+        ({"objects": ("sr", "pdf")}, "not pdf"),
+        ({"tls_cert": Path("cert.pem")}, "belong together"),
+        ({"most_waiting": 0}, "must be 1 or more"),
+        ({"ae_title": "LONGER THAN 16 SIGNS"}, "1 to 16 letters"),
+        ({"accept": ("",)}, "1 to 16 letters"),
+        ({"http_port": 65_536}, "at most 65535"),
+    ],
+)
+def test_serve_config_refuses_contradictions(settings: dict[str, object], reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        ServeConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_serve_config_listens_on_this_machine_only_by_default() -> None:
+    assert (ServeConfig().host, ServeConfig().objects) == ("127.0.0.1", ("sr", "gsps", "sc"))
+
+
+def test_serve_config_refuses_a_short_token(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("short\n")
+    with pytest.raises(SettingsError, match="16 signs or more"):
+        ServeConfig(token_file=tmp_path / "token").token()
+
+
+def test_parse_address_reads_title_host_and_port() -> None:
+    assert parse_address("PACS@archive.example:104") == (False, "PACS", "archive.example", 104)
+    assert parse_address("tls:MY PACS@10.0.0.1:2762") is None
+    assert parse_address("tls:MY_PACS@10.0.0.1:2762") == (True, "MY_PACS", "10.0.0.1", 2762)
+    assert parse_address("https://archive.example/dicom-web") is None

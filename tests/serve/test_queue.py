@@ -1,0 +1,145 @@
+"""The queue on disk: each film and each object once, whatever happens in between."""
+
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from kneematch.errors import SettingsError
+from kneematch.serve import queue as module
+from kneematch.serve.queue import MOST_TRIES, Entry, Queue, QueueFull
+
+PACS = "PACS@localhost:104"
+WEB = "http://localhost/dicom-web"
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Queue:
+    return Queue(tmp_path / "queue", most=3)
+
+
+def taken(queue: Queue) -> Entry:
+    film = queue.take()
+    assert film is not None
+    return film
+
+
+def finish(queue: Queue, *objects: str, receivers: tuple[str, ...] = (PACS,)) -> None:
+    film = taken(queue)
+    for name in objects:
+        (queue.objects / name).write_bytes(b"object")
+    queue.finish(film, "ok", "", objects, receivers)
+
+
+def test_queue_returns_films_in_order_and_each_once(queue: Queue) -> None:
+    for number in range(3):
+        queue.add(f"1.2.{number}", b"film %d" % number)
+    assert [taken(queue).path.read_bytes() for _ in range(3)] == [b"film 0", b"film 1", b"film 2"]
+    assert queue.take() is None
+
+
+def test_queue_takes_a_film_that_is_sent_again_only_once(queue: Queue) -> None:
+    queue.add("1.2.3", b"film")
+    queue.add("1.2.3", b"film")
+    finish(queue)
+    queue.add("1.2.3", b"film")
+    assert queue.take() is None
+
+
+def test_queue_takes_a_film_that_is_sent_by_many_at_once_only_once(queue: Queue) -> None:
+    threads = [threading.Thread(target=queue.add, args=("1.2.3", b"film")) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(list(queue.films.iterdir())) == 1
+    assert (taken(queue).id, queue.take()) == (1, None)
+
+
+def test_queue_refuses_films_when_it_is_full(queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEAST_FREE", 1 << 60)
+    with pytest.raises(QueueFull):
+        queue.add("1.2.3", b"film")
+    monkeypatch.setattr(module, "LEAST_FREE", 0)
+    for number in range(3):
+        queue.add(f"1.2.{number}", b"film")
+    with pytest.raises(QueueFull):
+        queue.add("1.2.4", b"film")
+    assert len(list(queue.films.iterdir())) == 3
+
+
+def test_queue_keeps_what_was_accepted_and_not_finished(queue: Queue) -> None:
+    for number in range(3):
+        queue.add(f"1.2.{number}", b"film")
+    finish(queue, "a", receivers=(PACS, WEB))
+    left = taken(queue).path.name
+    (queue.objects / "unfinished").write_bytes(b"an object of the film that was taken")
+    queue.close()
+    again = Queue(queue.films.parent, most=3)
+    assert taken(again).path.name == left
+    assert [item.path.name for item in map(again.due, (PACS, WEB)) if item] == ["a", "a"]
+    assert sorted(path.name for path in again.objects.iterdir()) == ["a"]
+    assert len(list(again.films.iterdir())) == 2
+
+
+def test_queue_removes_files_when_they_are_done(queue: Queue) -> None:
+    queue.add("1.2.3", b"film")
+    finish(queue, "a", receivers=(PACS, WEB))
+    assert list(queue.films.iterdir()) == []
+    for receiver, left in ((PACS, ["a"]), (WEB, [])):
+        item = queue.due(receiver)
+        assert item is not None
+        queue.settle(item)
+        assert queue.due(receiver) is None
+        assert [path.name for path in queue.objects.iterdir()] == left
+
+
+def test_queue_tries_refused_objects_again_and_then_gives_up(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(module.time, "time", lambda: now[0])
+    queue.add("1.2.3", b"film")
+    finish(queue, "a")
+    waited = []
+    while (item := queue.due(PACS)) is not None and queue.refused(item, "status A900"):
+        before = now[0]
+        while queue.due(PACS) is None:
+            now[0] += 1
+        waited.append(now[0] - before)
+    assert waited == [2.0**k for k in range(MOST_TRIES - 1)]
+    assert queue.query("SELECT state, reason FROM objects") == [("failed", "status A900")]
+    assert list(queue.objects.iterdir()) == []
+
+
+def test_queue_is_for_one_process_and_its_owner_only(queue: Queue) -> None:
+    queue.add("1.2.826.999", b"film")
+    code = "import sys, pathlib; from kneematch.serve.queue import Queue\n"
+    code += "Queue(pathlib.Path(sys.argv[1]), 3)"
+    other = [sys.executable, "-c", code, queue.films.parent]
+    done = subprocess.run(other, capture_output=True, text=True, check=False)
+    assert "Another process uses it" in done.stderr
+    paths = [queue.films.parent, *queue.films.parent.rglob("*")]
+    assert {path.stat().st_mode & 0o077 for path in paths} == {0}
+    queue.close()
+    assert b"1.2.826.999" not in (queue.films.parent / "queue.sqlite").read_bytes()
+
+
+def test_queue_says_what_is_wrong_with_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SettingsError, match="is a file"):
+        Queue(tmp_path / "file", 3)
+    (tmp_path / "spoilt").mkdir()
+    (tmp_path / "spoilt" / "queue.sqlite").write_bytes(b"no database" * 100)
+    with pytest.raises(SettingsError, match="damaged"):
+        Queue(tmp_path / "spoilt", 3)
+
+
+def test_queue_commits_before_it_acknowledges(queue: Queue) -> None:
+    queue.add("1.2.3", b"film")
+    queue.close()
+    with sqlite3.connect(queue.films.parent / "queue.sqlite") as sql:
+        assert sql.execute("SELECT state FROM films").fetchall() == [("waiting",)]

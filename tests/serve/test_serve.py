@@ -1,0 +1,255 @@
+"""`kneematch serve` against Orthanc and dcmtk: films in, objects in the right study, each once."""
+
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pydicom
+import pytest
+import requests
+from pydicom.uid import generate_uid
+
+from kneephantoms import SynthConfig, synthesize
+from servers import Node, Orthanc, eventually, free_port, tool
+
+SR, STATE, CAPTURE = "SR", "PR", "OT"
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Films of different studies, whose headers name patients."""
+    folder = tmp_path_factory.mktemp("films")
+    synthesize(folder, SynthConfig(12, size=(300, 250), framing="knee", workers=0))
+    for path in (paths := sorted(folder.glob("*.dcm"))):
+        dataset = pydicom.dcmread(path)
+        dataset.PatientName, dataset.PatientID = "Secret^Name", "secret-id"
+        dataset.save_as(path)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def orthanc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orthanc]:
+    server = Orthanc(tmp_path_factory.mktemp("orthanc"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, orthanc: Orthanc) -> Iterator[Node]:
+    """A node that sends by C-STORE and by STOW-RS."""
+    options = "--send-to", orthanc.receiver, "--send-to", f"{orthanc.url}/dicom-web"
+    server = Node(tmp_path_factory.mktemp("node"), *options, "--accept", "TESTER")
+    yield server
+    server.stop(signal.SIGKILL)
+
+
+def study_of(film: Path) -> str:
+    return str(pydicom.dcmread(film, stop_before_pixels=True).StudyInstanceUID)
+
+
+def modalities(orthanc: Orthanc, film: Path) -> list[str]:
+    study = study_of(film)
+    return sorted(each["modality"] for each in orthanc.instances() if each["study"] == study)
+
+
+def examined(node: Node) -> int:
+    return sum(node.films().values())
+
+
+def test_node_answers_echo_and_refuses_senders_that_are_not_listed(
+    node: Node, films: list[Path]
+) -> None:
+    echo = [tool("echoscu"), "-aec", "KNEEMATCH", "127.0.0.1", str(node.port)]
+    assert subprocess.run([*echo, "-aet", "TESTER"], check=False).returncode == 0
+    assert subprocess.run([*echo, "-aet", "OTHER"], capture_output=True, check=False).returncode
+    before = examined(node)
+    assert node.send(films[0], aet="OTHER") != 0
+    assert examined(node) == before
+
+
+@pytest.mark.parametrize(
+    ("number", "recoded", "options"),
+    [
+        (0, [], ()),
+        (1, ["dcmcjpeg"], ("-xs",)),
+        (2, ["dcmcjpls"], ("-xt",)),
+        (3, ["dcmcrle"], ("-xr",)),
+        (4, ["dcmconv", "+ti"], ("-xi",)),
+    ],
+)
+def test_node_sends_objects_to_the_study_of_each_film(
+    tmp_path: Path,
+    node: Node,
+    orthanc: Orthanc,
+    films: list[Path],
+    number: int,
+    recoded: list[str],
+    options: tuple[str, ...],
+) -> None:
+    film, before = films[number], examined(node)
+    if recoded:
+        command = [tool(recoded[0]), *recoded[1:], film, tmp_path / "film.dcm"]
+        subprocess.run(command, check=True)
+        film = tmp_path / "film.dcm"
+    assert node.send(film, options=options) == 0
+    assert node.send(film, options=options) == 0  # again: it is acknowledged, and no more
+    eventually(lambda: node.done(before + 1), "the film is examined")
+    assert examined(node) == before + 1
+    assert modalities(orthanc, film) == sorted([SR, STATE, CAPTURE])
+    find = [tool("findscu"), "-S", "-aec", "ORTHANC", "127.0.0.1", str(orthanc.dicom)]
+    find += ["-k", "QueryRetrieveLevel=SERIES", "-k", f"StudyInstanceUID={study_of(film)}"]
+    find += ["-k", "Modality", "-k", "PatientID"]
+    done = subprocess.run(find, capture_output=True, text=True, check=True)
+    assert (done.stdout + done.stderr).count("secret-id") == 3
+
+
+def test_node_does_not_examine_its_own_pictures(
+    tmp_path: Path, node: Node, orthanc: Orthanc, films: list[Path]
+) -> None:
+    before = node.films()
+    assert node.send(films[5]) == 0
+    eventually(lambda: node.done(sum(before.values()) + 1), "the film is examined")
+    (picture,) = (
+        each["ID"]
+        for each in map(orthanc.get, (f"/instances/{each}" for each in orthanc.get("/instances")))
+        if orthanc.get(f"/instances/{each['ID']}/simplified-tags")["Modality"] == CAPTURE
+        and orthanc.get(f"/instances/{each['ID']}/study")["MainDicomTags"]["StudyInstanceUID"]
+        == study_of(films[5])
+    )
+    own = tmp_path / "own.dcm"
+    own.write_bytes(requests.get(f"{orthanc.url}/instances/{picture}/file", timeout=30).content)
+    assert node.send(own) == 0
+    eventually(lambda: node.done(sum(before.values()) + 2), "the picture is recognised")
+    assert node.films()["own"] == before.get("own", 0) + 1
+    assert len(modalities(orthanc, films[5])) == 3
+
+
+def test_node_reports_a_film_that_it_cannot_use(
+    tmp_path: Path, node: Node, films: list[Path]
+) -> None:
+    dataset = pydicom.dcmread(films[0])
+    dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = generate_uid()
+    dataset.PixelData = bytes(len(dataset.PixelData))  # all pixels are equal
+    dataset.save_as(tmp_path / "grey.dcm")
+    before = node.films()
+    assert node.send(tmp_path / "grey.dcm") == 0
+    eventually(lambda: node.done(sum(before.values()) + 1), "the film is examined")
+    assert node.films()["failed"] == before.get("failed", 0) + 1
+    assert "Every pixel has the value" in node.text()
+
+
+def test_node_reports_that_a_film_shows_no_frontal_knee(
+    tmp_path: Path, node: Node, orthanc: Orthanc
+) -> None:
+    synthesize(tmp_path, SynthConfig(1, size=(300, 250), framing="other", workers=0))
+    (film,), before = tmp_path.glob("*.dcm"), node.films()
+    assert node.send(film) == 0
+    eventually(lambda: node.done(sum(before.values()) + 1), "the film is examined")
+    assert node.films()["no_knee"] == before.get("no_knee", 0) + 1
+    assert modalities(orthanc, film) == [SR]
+
+
+def test_node_says_nothing_of_headers(node: Node, orthanc: Orthanc, films: list[Path]) -> None:
+    metrics = requests.get(f"{node.url}/metrics", timeout=30).text
+    stored = [path for path in (node.folder / "queue").rglob("*") if path.is_file()]
+    assert [path.name for path in stored if path.name.endswith(".dcm")] == []
+    said = metrics + node.text() + "".join(path.read_text(errors="replace") for path in stored)
+    for text in ("Secret", "secret-id", study_of(films[0])):
+        assert text not in said
+
+
+def post(node: Node, content: bytes, query: str = "", **headers: str) -> requests.Response:
+    return requests.post(f"{node.url}/detect{query}", content, headers=headers, timeout=60)
+
+
+def test_post_detect_returns_knees_crops_and_a_picture(node: Node, films: list[Path]) -> None:
+    found = post(node, films[0].read_bytes(), "?crop=true&overlay=true").json()
+    assert found["status"] == "ok"
+    assert [knee["laterality"] for knee in found["knees"]] == ["R", "L"]
+    assert len(found["knees"][0]["corners"]) == 4
+    pictures = [found["overlay_png"], *(knee["crop_png"] for knee in found["knees"])]
+    assert all(picture.startswith("iVBORw0KGgo") for picture in pictures)  # PNG's first bytes
+    assert list((node.folder / "queue" / "films").iterdir()) == []
+
+
+def test_post_detect_refuses_what_it_cannot_use(node: Node) -> None:
+    answer = post(node, b"no film")
+    assert (answer.status_code, "neither DICOM nor" in answer.text) == (422, True)
+    assert post(node, b"", "?crop=perhaps").status_code == 422
+    assert post(node, b"no film", Host="other.example").status_code == 403
+    paths = requests.get(f"{node.url}/openapi.json", timeout=30).json()["paths"]
+    assert set(paths) == {"/health", "/metrics", "/detect"}
+
+
+def test_node_survives_kills_of_itself_and_of_its_receiver(
+    tmp_path: Path, films: list[Path]
+) -> None:
+    """Four senders repeat what was not acknowledged, as a PACS does; each film counts once."""
+    (tmp_path / "node").mkdir()
+    (tmp_path / "orthanc").mkdir()
+    orthanc = Orthanc(tmp_path / "orthanc")
+    node = Node(tmp_path / "node", "--send-to", orthanc.receiver)
+    orthanc.stop(signal.SIGKILL)
+
+    def send(part: list[Path]) -> None:
+        for film in part:
+            eventually(lambda film=film: node.send(film) == 0, "a film is acknowledged")
+
+    senders = [threading.Thread(target=send, args=[films[k::4]]) for k in range(4)]
+    for sender in senders:
+        sender.start()
+    eventually(lambda: node.films().get("ok", 0) > 0, "a film is examined")
+    node.stop(signal.SIGKILL)
+    node.start()
+    for sender in senders:
+        sender.join()
+    assert node.stop(signal.SIGTERM) == 0
+    orthanc.start()
+    node.start()  # it has what the receiver did not get
+    eventually(lambda: node.done(len(films)), "all films are delivered")
+    assert node.films() == {"ok": len(films)}
+    stored = Counter(each["study"] for each in orthanc.instances())
+    assert stored == {study_of(film): 3 for film in films}
+    assert node.stop(signal.SIGTERM) == 0
+    assert "Traceback" not in node.text()
+    orthanc.stop()
+
+
+def certificate(folder: Path) -> tuple[str, str]:
+    """Make a key and a certificate for 127.0.0.1 that signs itself."""
+    key, cert = str(folder / "key.pem"), str(folder / "cert.pem")
+    command = [tool("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return key, cert
+
+
+def test_node_speaks_tls_asks_for_a_token_and_delivers_to_storescp(
+    tmp_path: Path, films: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, cert = certificate(tmp_path)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", cert)
+    port, received = free_port(), tmp_path / "received"
+    received.mkdir()
+    scp = [tool("storescp"), "+tls", key, cert, "+cf", cert, "-od", received, str(port)]
+    (tmp_path / "token").write_text("a secret of many signs")
+    options = ["--send-to", f"tls:STORE@127.0.0.1:{port}", "--objects", "sr"]
+    options += ["--token-file", str(tmp_path / "token"), "--host", "0.0.0.0"]
+    node = Node(tmp_path, "--tls-cert", cert, "--tls-key", key, "--tls-ca", cert, *options)
+    receiver = subprocess.Popen(scp, stderr=subprocess.DEVNULL)
+    try:
+        assert node.send(films[0]) != 0  # without TLS
+        assert node.send(films[0], options=("+tls", key, cert, "+cf", cert)) == 0
+        eventually(lambda: list(received.iterdir()), "the report arrives")
+        for token, status in (("", 401), ("another", 401), ("a secret of many signs", 200)):
+            headers = {"Authorization": f"Bearer {token}"}
+            answer = requests.get(f"{node.url}/metrics", headers=headers, timeout=30)
+            assert answer.status_code == status
+        assert node.stop(signal.SIGTERM) == 0
+    finally:
+        receiver.kill()
+        receiver.wait()
+        node.process.kill()

@@ -1,0 +1,37 @@
+"""`kneematch watch`: films that appear in a folder are examined once they are whole."""
+
+import csv
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from kneephantoms import SynthConfig, synthesize
+from servers import eventually
+
+
+def rows(out: Path) -> set[str]:
+    if not (out / "detections.csv").exists():
+        return set()
+    with (out / "detections.csv").open(newline="") as file:
+        return {Path(row["film"]).name for row in csv.DictReader(file)}
+
+
+def test_watch_examines_films_as_they_appear_and_when_they_are_whole(tmp_path: Path) -> None:
+    synthesize(tmp_path / "made", SynthConfig(2, size=(300, 250), framing="knee", workers=0))
+    first, second = sorted((tmp_path / "made").glob("*.dcm"))
+    (tmp_path / "in").mkdir()
+    command = [sys.executable, "-m", "kneematch", "watch", "in", "-o", "out", "--workers", "0"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as watching:
+        try:
+            shutil.copy(first, tmp_path / "in")
+            eventually(lambda: rows(tmp_path / "out") == {first.name}, "the first film is done")
+            shutil.copy(second, tmp_path / "in")
+            both = {first.name, second.name}
+            eventually(lambda: rows(tmp_path / "out") == both, "the second film is done")
+        finally:
+            watching.send_signal(signal.SIGTERM)
+    assert watching.returncode == 0
+    done = subprocess.run([*command[:3], "watch", "none", "-o", "out"], cwd=tmp_path, check=False)
+    assert done.returncode == 2

@@ -1,0 +1,63 @@
+"""Learning landmarks from films without labels."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from kneematch import Detector
+from kneematch.cli.main import main
+from kneematch.errors import SettingsError
+from kneematch.films.annotation import save_annotation
+from kneematch.training.landmark_training import train_landmarks
+from part_films import Place, landmark, part_annotation, part_film, save_film
+
+PLACES: list[Place] = [
+    (140.0 + 12 * k, 200.0 + 9 * k, 0.95 + 0.03 * k, 0.0, False) for k in range(6)
+]
+
+
+def test_train_learns_landmarks_that_detect_takes_as_its_model(tmp_path: Path) -> None:
+    films = tmp_path / "films"
+    films.mkdir()
+    for k, place in enumerate(PLACES):
+        save_film(films / f"{k}.png", part_film(place, seed=10 + k))
+    (films / "broken.png").write_bytes(b"no picture")
+    template, model = tmp_path / "part.json", tmp_path / "part.safetensors"
+    drawn = part_annotation(tmp_path, "one")
+    save_annotation(drawn, template)
+    arguments = ["train", str(films), "--template", str(template), "-o", str(model), "--quiet"]
+    assert main(arguments) == 1  # since a film could not be used
+    new: Place = (170.0, 230.0, 1.1, 3.0, False)
+    before, after = (
+        Detector.load(file, template=drawn, device="cpu").detect(part_film(new, seed=20))[0]
+        for file in (None, model)
+    )
+    assert before.landmarks != after.landmarks
+    for name, found in after.landmarks.items():
+        assert math.dist(found, landmark(name, new)) < 1.5
+
+
+def test_train_landmarks_needs_areas_beyond_doubt(tmp_path: Path) -> None:
+    save_annotation(part_annotation(tmp_path, "one"), tmp_path / "part.json")
+    film = save_film(tmp_path / "other.png", part_film(seed=30))
+    with pytest.raises(SettingsError, match="5 are needed"):
+        train_landmarks([str(film)], tmp_path / "part.json", tmp_path / "model.safetensors")
+
+
+def test_load_landmarks_refuses_those_of_another_template(tmp_path: Path) -> None:
+    drawn = part_annotation(tmp_path, "one")
+    save_annotation(drawn, tmp_path / "part.json")
+    films = [
+        str(save_film(tmp_path / f"{k}.png", part_film(place, seed=40 + k)))
+        for k, place in enumerate(PLACES[:5])
+    ]
+    model = tmp_path / "part.safetensors"
+    train_landmarks(films, tmp_path / "part.json", model)
+    other = type(drawn)(
+        drawn.film, drawn.side, drawn.fine, drawn.coarse, drawn.red, drawn.green, {}, "one"
+    )
+    with pytest.raises(SettingsError, match="another template"):
+        Detector.load(model, template=other, device="cpu")
+    with pytest.raises(SettingsError, match="with --force"):
+        train_landmarks(films, tmp_path / "part.json", model)
