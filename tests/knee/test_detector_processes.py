@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from torch.utils.data import DataLoader
 
+import film_dataset
 from film_dataset import Knees
 from kneematch import Detector
 from kneephantoms.config import SynthConfig
@@ -20,20 +20,24 @@ from kneephantoms.dataset import synthesize
 
 # As a program of its own: torch has several threads, and they have worked before the fork.
 PROGRAM = """
-import multiprocessing, os, sys, torch
+import multiprocessing, sys, torch
+from torch.utils.data import DataLoader
+from film_dataset import Knees
 from kneematch import Detector
 torch.set_num_threads(4)
-films = sys.argv[2:]
+method, *films = sys.argv[1:]
 if __name__ == "__main__":
-    detector = Detector.load(device="cpu")
-    before = [knee.centre for knees in detector.detect(films) for knee in knees]
+    dataset = Knees(films, Detector.load(device="cpu"))
+    before = [dataset[k] for k in range(len(films))]
     torch.ones(2000, 2000) @ torch.ones(2000, 2000)
-    with multiprocessing.get_context(sys.argv[1]).Pool(2) as pool:
-        found = pool.map(detector.detect, films)
-    after = [knee.centre for knees in found for knee in knees]
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        pooled = pool.map(dataset.__getitem__, range(len(films)))
+    workers = dict(num_workers=2, multiprocessing_context=method)
+    loaded = list(DataLoader(dataset, batch_size=None, **workers))
     # The last digits depend on the number of threads.
-    assert abs(torch.tensor(before) - torch.tensor(after)).max() < 0.01
-    print(len(before))
+    for after in (pooled, loaded):
+        assert abs(torch.cat(before) - torch.cat(after)).max() < 0.01
+    print(len(torch.cat(loaded)))
 """
 
 
@@ -50,24 +54,16 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [*paths, folder / "film.png"]
 
 
-@pytest.fixture(scope="module")
-def detector() -> Detector:
-    return Detector.load(method="neural", device="cpu")
-
-
-@pytest.fixture(scope="module")
-def centres(films: list[Path], detector: Detector) -> list[np.ndarray]:
-    return [each.numpy() for each in map(Knees(films, detector).__getitem__, range(len(films)))]
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_detector_works_in_a_pool_of_a_program_with_many_threads(
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_detector_works_in_processes_of_a_program_with_many_threads(
     films: list[Path], tmp_path: Path, method: str
 ) -> None:
+    """In a Pool, and in the workers of a DataLoader."""
     if method not in multiprocessing.get_all_start_methods():
         pytest.skip("no such start method here")
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    environment["PYTHONPATH"] = str(Path(film_dataset.__file__).parent)
     command = [sys.executable, str(tmp_path / "program.py"), method, *map(str, films)]
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, check=False, timeout=300
@@ -75,26 +71,13 @@ def test_detector_works_in_a_pool_of_a_program_with_many_threads(
     assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
 
 
-def test_detector_works_in_threads(
-    films: list[Path], detector: Detector, centres: list[np.ndarray]
-) -> None:
+def test_detector_works_in_threads(films: list[Path]) -> None:
+    knees = Knees(films, Detector.load(method="neural", device="cpu"))
+    alone = [knees[k] for k in range(len(films))]
     with ThreadPoolExecutor(3) as threads:
-        found = list(threads.map(Knees(films, detector).__getitem__, [*range(len(films))] * 2))
-    for one, other in zip(found, centres * 2, strict=True):
-        np.testing.assert_array_equal(one.numpy(), other)
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_detector_works_in_the_workers_of_a_data_loader(
-    films: list[Path], detector: Detector, centres: list[np.ndarray], method: str
-) -> None:
-    if method not in multiprocessing.get_all_start_methods():
-        pytest.skip("no such start method here")
-    loader = DataLoader(
-        Knees(films, detector), batch_size=None, num_workers=2, multiprocessing_context=method
-    )
-    for one, other in zip(loader, centres, strict=True):
-        np.testing.assert_array_equal(one.numpy(), other)
+        found = list(threads.map(knees.__getitem__, [*range(len(films))] * 2))
+    for one, other in zip(found, alone * 2, strict=True):
+        np.testing.assert_array_equal(one.numpy(), other.numpy())
 
 
 def test_detector_pickles_what_it_was_loaded_with(

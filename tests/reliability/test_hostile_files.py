@@ -159,7 +159,7 @@ def test_messages_have_300_characters_at_most(folder: Path, run: Run) -> None:
     with (folder / "out" / "failures.csv").open() as file:
         (failure,) = csv.DictReader(file)
     assert len(failure["reason"]) <= LONGEST
-    assert failure["reason"].endswith("neither DICOM nor PNG, JPEG or TIFF.")
+    assert failure["reason"].endswith("WebP, GIF or JPEG 2000.")
     assert all(len(line) < 2 * LONGEST for line in done.stderr.splitlines())
 
 
@@ -167,4 +167,4 @@ def test_detect_names_files_of_a_film_called_only_by_dots(folder: Path, run: Run
     shutil.copy(folder / "phantom-00001.dcm", folder / "..dcm")
     done = run("detect", "..dcm", "-o", "out", *SEARCH, "--overlays")
     assert done.returncode == 0, done.stderr
-    assert (folder / "out" / "overlays" / "film.png").exists()
+    assert (folder / "out" / "overlays" / "film.jpg").exists()

@@ -26,7 +26,7 @@ from kneematch.cli.terminal import (
     stopping_cleanly,
 )
 from kneematch.errors import SettingsError
-from kneematch.films.files import writing
+from kneematch.films.files import read_text, writing
 from kneematch.films.run_folder import DETECTIONS, FAILURES, REPORT, RUN_DATABASE
 from kneematch.options import INPUT, OUTPUT
 from kneematch.run.config import DetectConfig
@@ -47,7 +47,7 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
         return None
     known = {item.name for item in fields(DetectConfig)} - {"force"}
     try:
-        text = path.read_text("utf-8")
+        text = read_text(path)
         is_run = path.suffix.lower() == ".json"
         given: dict[str, Any] = json.loads(text)["settings"] if is_run else tomllib.loads(text)
         settings = {name: value for name, value in given.items() if value not in (None, [])}

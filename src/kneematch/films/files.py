@@ -132,8 +132,9 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file that a user named, in UTF-8, perhaps with a byte-order mark."""
-    return read_text_bytes(path).decode("utf-8-sig")
+    """Return the text of a regular file, in UTF-8, perhaps with a byte-order mark."""
+    with open_regular(path) as file:
+        return _limited(file, path).decode("utf-8-sig")
 
 
 def read_text_bytes(path: Path) -> bytes:
@@ -143,7 +144,11 @@ def read_text_bytes(path: Path) -> bytes:
         OSError: it cannot be read, is a device, which may have no end, or is too large.
     """
     with path.open("rb") if path.is_fifo() else open_regular(path) as file:
-        content = file.read((MOST_TEXT_MB << 20) + 1)
+        return _limited(file, path)
+
+
+def _limited(file: BufferedReader, path: Path) -> bytes:
+    content = file.read((MOST_TEXT_MB << 20) + 1)
     if len(content) > MOST_TEXT_MB << 20:
         raise OSError(errno.EFBIG, f"It has more than {MOST_TEXT_MB} MB", str(path))
     return content
