@@ -25,8 +25,7 @@ from kneematch.knee.detection import REJECTED, Detection
 from kneematch.knee.quality import OUTLIER, judge_match, run_limit
 from kneematch.run.artifacts import Artifact
 from kneematch.run.config import Fingerprint, differences
-from kneematch.run.film_names import film_names
-from kneematch.run.film_record import FILES, SETTINGS, FilmRecord
+from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, film_names
 from kneematch.run.sqlite import connect, user_errors
 
 FORMAT: Final = 1  # bump when the tables change

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from kneematch.run.film_names import film_names
+from kneematch.run.film_record import film_names
 
 
 def test_film_names_take_as_many_folders_as_tell_films_apart() -> None:
