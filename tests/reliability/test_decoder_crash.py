@@ -75,7 +75,7 @@ TRAIN = ("train", ".", "--template", "template.json", "-o", "m.safetensors", "--
     ("command", "code"),
     [
         (("info", "crash.dcm", "phantom-00000.dcm"), 1),  # the other film can be read
-        ((*TRAIN, "--device", "cpu", "--workers", "0"), 1),
+        ((*TRAIN, "--device", "cpu", "--workers", "2"), 1),
         (("annotate", "crash.dcm", "--no-browser"), 2),
     ],
 )
