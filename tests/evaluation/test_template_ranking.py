@@ -1,6 +1,5 @@
 """Templates ranked by how well each finds the others."""
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from kneematch.films.annotation import (
 )
 from kneephantoms.config import SynthConfig
 from kneephantoms.dataset import synthesize
+from tables import read_table
 
 Floats = NDArray[np.float64]
 
@@ -68,9 +68,7 @@ def drawn_larger(drawn: Annotation, factor: float) -> Annotation:
 
 def knees_of(truth: Path) -> list[Annotation]:
     """A knee of each film, left and right ones by turns."""
-    with truth.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    drawn = []
+    rows, drawn = read_table(truth), []
     for number in range(len(rows) // 2):
         row = rows[2 * number + number % 2]
         left, right = sorted(

@@ -1,6 +1,5 @@
 """A native crash of a decoder costs one film in every command."""
 
-import csv
 import json
 import os
 import signal
@@ -18,6 +17,8 @@ import pydicom
 import pytest
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGLSLossless
+
+from tables import read_table
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -62,8 +63,7 @@ def test_detect_survives_a_crash_of_a_decoder(
     done = run("detect", ".", "-o", "out", *SEARCH, "--crops", "--workers", workers, **crash)
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("out/detections.csv: 4 knees in 2 films")
-    with (folder / "out" / "failures.csv").open() as file:
-        (failure,) = csv.DictReader(file)
+    (failure,) = read_table(folder / "out" / "failures.csv")
     assert failure["film"] == "crash.dcm"
     assert DIED in failure["reason"]
 

@@ -1,6 +1,5 @@
 """Links, pipes and devices in folders from elsewhere, and headers that were made to break a run."""
 
-import csv
 import os
 import shutil
 import subprocess
@@ -20,6 +19,7 @@ from kneematch.films.files import open_regular
 from kneematch.films.read import read
 from kneematch.knee.decision import Area, Decision
 from kneematch.run.database import Run as RunDatabase
+from tables import read_table
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -155,8 +155,7 @@ def test_messages_have_300_characters_at_most(folder: Path, run: Run) -> None:
     deep.mkdir(parents=True)
     (deep / "film.dcm").write_bytes(b"no film")
     done = run("detect", ".", "-o", "out", *SEARCH)
-    with (folder / "out" / "failures.csv").open() as file:
-        (failure,) = csv.DictReader(file)
+    (failure,) = read_table(folder / "out" / "failures.csv")
     assert len(failure["reason"]) <= LONGEST
     assert failure["reason"].endswith("WebP, GIF or JPEG 2000.")
     assert all(len(line) < 2 * LONGEST for line in done.stderr.splitlines())

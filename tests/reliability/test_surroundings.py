@@ -1,6 +1,5 @@
 """A failure of a film's surroundings passes: the next run tries the film again."""
 
-import csv
 import os
 import shutil
 import signal
@@ -13,6 +12,7 @@ import pytest
 
 from kneematch.knee.decision import Area, Decision
 from kneematch.run.database import Run as Database
+from tables import read_table
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -52,11 +52,6 @@ sys.addaudithook(hook)
 SEARCH = ("--template", "template.json", "--method", "search", "--device", "cpu")
 
 
-def failures(folder: Path) -> list[dict[str, str]]:
-    with (folder / "out" / "failures.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 def with_hook(folder: Path, text: str) -> str:
     """Write what every Python process runs at its start; return the PYTHONPATH for it."""
     (folder / "hooks").mkdir(exist_ok=True)
@@ -76,13 +71,13 @@ def test_detect_tries_films_again_that_failed_for_their_surroundings(
     command = ("detect", *films, "-o", "out", *SEARCH, "--workers", "2", "--time-limit", "3")
     done = run(*command, PYTHONPATH=with_hook(folder, HOOK.format(FAULTS)))
     assert done.returncode == 1, done.stderr
-    broken, *failed = failures(folder)
+    broken, *failed = read_table(folder / "out" / "failures.csv")
     assert [row["status"] for row in (broken, *failed)] == ["failed"] + ["unreadable"] * len(FAULTS)
     for row, reason in zip(failed, REASONS, strict=True):
         assert reason in row["reason"]
     again = run(*command)
     assert "8 films: 2 done before, 0 new, 6 tried again" in again.stderr
-    assert failures(folder) == [broken]
+    assert read_table(folder / "out" / "failures.csv") == [broken]
     assert "14 knees in 7 films" in again.stdout
     assert "tried again" not in run(*command).stderr
 
