@@ -237,7 +237,7 @@ class Run:
 
         By film, the kinds of these files.
         """
-        there = {each.kind: set(os.listdir(each.folder)) for each in artifacts}  # noqa: PTH208
+        there = {each.kind: set(os.listdir(self.out / each.kind)) for each in artifacts}  # noqa: PTH208
         outdated: dict[int, frozenset[str]] = {}
         rows = self.query("SELECT id, made FROM films WHERE status != ''") if artifacts else []
         for number, text in rows:
