@@ -27,13 +27,13 @@ from kneematch.knee.detection import Detection, Point
 Margins = tuple[float, float, float, float]  # x1, y1, x2, y2
 
 
-def run(method: str, losses: list[float], ms: float | None = None) -> MethodRun:
+def run(method: str, losses: list[float]) -> MethodRun:
     """Films 0, 1, ... of two knees, whose losses together are these."""
     found = {
         str(k): (make_detection("left", loss=0.25 * x), make_detection("right", loss=0.75 * x))
         for k, x in enumerate(losses)
     }
-    return MethodRun(method, found, ms)
+    return MethodRun(method, found)
 
 
 def row(table: Table, *start: str) -> dict[str, object]:
@@ -49,19 +49,17 @@ def test_film_losses_add_both_sides_of_films_with_two_known_losses() -> None:
     assert film_losses(MethodRun("search", found)) == {"a": pytest.approx(0.3)}
 
 
-def test_loss_table_has_the_mean_its_error_and_the_time_on_films_that_all_methods_have() -> None:
-    runs = [run("sliding", [0.1, 0.3, 0.9], 12.5), run("neural", [0.1, 0.1]), run("grid", [0.1])]
+def test_loss_table_has_the_mean_and_its_error_on_films_that_all_methods_have() -> None:
+    runs = [run("sliding", [0.1, 0.3, 0.9]), run("neural", [0.1, 0.1]), run("grid", [0.1])]
     losses = loss_table(runs)
     found = row(losses, "sliding")
     assert found["films"] == 2
     assert found["left + right loss"] == pytest.approx(0.2)
     assert found["standard error"] == pytest.approx(0.1)
-    assert found["ms a film"] == 12.5
-    assert row(losses, "neural")["ms a film"] is None
     assert row(losses, "grid")["films"] == 1  # which was run on fewer
     assert "computed alike" in losses.caption
     nothing = loss_table([MethodRun("sliding", {}), MethodRun("neural", {})])
-    assert nothing.shown()[0] == ["sliding", "0", "-", "-", "-"]
+    assert nothing.shown()[0] == ["sliding", "0", "-", "-"]
 
 
 def area(side: str, left: Point, right: Point, **changes: Any) -> Detection:

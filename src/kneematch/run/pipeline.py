@@ -85,8 +85,7 @@ def detect_folder(
     files have changed, or could not be read for a reason that may have passed.
 
     Args:
-        films: files, folders, patterns, lists (`@list.txt`, a CSV with a column of paths), or
-            several of these.
+        films: files, folders, patterns, lists (`@list.txt`), or several of these.
         out: folder for the results.
         config: settings; default: the built-in model on the fastest device.
         progress: shows progress.
