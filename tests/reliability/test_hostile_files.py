@@ -1,7 +1,6 @@
 """Links, pipes and devices in folders from elsewhere, and headers that were made to break a run."""
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -159,10 +158,3 @@ def test_messages_have_300_characters_at_most(folder: Path, run: Run) -> None:
     assert len(failure["reason"]) <= LONGEST
     assert failure["reason"].endswith("WebP, GIF or JPEG 2000.")
     assert all(len(line) < 2 * LONGEST for line in done.stderr.splitlines())
-
-
-def test_detect_names_files_of_a_film_called_only_by_dots(folder: Path, run: Run) -> None:
-    shutil.copy(folder / "phantom-00001.dcm", folder / "..dcm")
-    done = run("detect", "..dcm", "-o", "out", *SEARCH, "--overlays")
-    assert done.returncode == 0, done.stderr
-    assert (folder / "out" / "overlays" / "film.jpg").exists()

@@ -153,18 +153,6 @@ def test_detect_folder_warns_of_templates_beside_the_joint_and_without_landmarks
     assert "The method neural+sharpen is used instead" in caplog.text
 
 
-def test_detect_folder_finds_what_detect_finds(films: Path, out: Path, detector: Detector) -> None:
-    """The command line and Python run the same stages."""
-    detect_folder(films, out, CONFIG)
-    rows = json.loads((out / "detections.json").read_text())
-    paths = sorted(films.glob("*.dcm"))
-    found = [knee for knees in detector.detect(paths) for knee in knees]
-    assert [row["loss"] for row in rows] == pytest.approx([knee.loss for knee in found], abs=1e-6)
-    assert [row["centre_x_px"] for row in rows] == pytest.approx(
-        [knee.centre[0] for knee in found], abs=1e-3
-    )
-
-
 def test_detect_folder_lists_a_film_without_a_knee(named: list[str], out: Path) -> None:
     write_png16(named[0], np.eye(330, 410, dtype=np.float32))
     config = replace(CONFIG, method="auto", overlays=True, crops=True, export=("coco", "dicom"))
