@@ -18,6 +18,7 @@ import pytest
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGLSLossless
 
+from hooks import with_hook
 from tables import read_table
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -49,11 +50,7 @@ def crash(folder: Path) -> dict[str, str]:
     crashing = folder / "crash.dcm"
     (folder / "phantom-00002.dcm").rename(crashing)
     compress(crashing)
-    (folder / "hooks").mkdir()
-    (folder / "hooks" / "sitecustomize.py").write_text(CRASH)
-    return {
-        "PYTHONPATH": os.pathsep.join([str(folder / "hooks"), os.environ.get("PYTHONPATH", "")])
-    }
+    return {"PYTHONPATH": with_hook(folder / "hooks", CRASH)}
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])

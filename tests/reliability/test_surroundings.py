@@ -1,6 +1,5 @@
 """A failure of a film's surroundings passes: the next run tries the film again."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hooks import with_hook
 from kneematch.knee.decision import Area, Decision
 from kneematch.run.database import Run as Database
 from tables import read_table
@@ -52,13 +52,6 @@ sys.addaudithook(hook)
 SEARCH = ("--template", "template.json", "--method", "search", "--device", "cpu")
 
 
-def with_hook(folder: Path, text: str) -> str:
-    """Write what every Python process runs at its start; return the PYTHONPATH for it."""
-    (folder / "hooks").mkdir(exist_ok=True)
-    (folder / "hooks" / "sitecustomize.py").write_text(text)
-    return os.pathsep.join([str(folder / "hooks"), os.environ.get("PYTHONPATH", "")])
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="signals and limits are those of Linux")
 def test_detect_tries_films_again_that_failed_for_their_surroundings(
     folder: Path, run: Run
@@ -69,7 +62,7 @@ def test_detect_tries_films_again_that_failed_for_their_surroundings(
     (folder / "broken.dcm").write_bytes(good.read_bytes()[:5000])
     films = "broken.dcm", good.name, *FAULTS
     command = ("detect", *films, "-o", "out", *SEARCH, "--workers", "2", "--time-limit", "3")
-    done = run(*command, PYTHONPATH=with_hook(folder, HOOK.format(FAULTS)))
+    done = run(*command, PYTHONPATH=with_hook(folder / "hooks", HOOK.format(FAULTS)))
     assert done.returncode == 1, done.stderr
     broken, *failed = read_table(folder / "out" / "failures.csv")
     assert [row["status"] for row in (broken, *failed)] == ["failed"] + ["unreadable"] * len(FAULTS)
@@ -94,7 +87,7 @@ def test_apply_that_was_killed_leaves_no_file_of_a_rejected_knee(folder: Path, r
     for number in (1, 3, 6, 9):
         out = f"out-{number}"
         shutil.copytree(folder / "out", folder / out)
-        hook = with_hook(folder, KILL.format(number))
+        hook = with_hook(folder / "hooks", KILL.format(number))
         killed = run("apply", out, "--workers", "0", PYTHONPATH=hook)
         assert killed.returncode == -signal.SIGKILL
         assert run("apply", out, "--workers", "0").returncode == 0

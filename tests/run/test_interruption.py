@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from hooks import with_hook
 from kneematch.run.outputs.tables import TABLES
 
 RESULTS = [*TABLES, "failures.csv"]
@@ -70,11 +71,6 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
-def with_hooks(hooks: Path) -> str:
-    """Return a PYTHONPATH that starts with a folder."""
-    return os.pathsep.join([str(hooks), os.environ.get("PYTHONPATH", "")])
-
-
 def run(archive: Path, arguments: list[str], **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         arguments,
@@ -124,17 +120,15 @@ def visited(out: Path) -> dict[bytes, bytes]:
 @contextmanager
 def begun(archive: Path, out: str) -> Iterator["subprocess.Popen[str]"]:
     """A run that has saved films, or is about to, and cannot end before the block does."""
-    hooks = archive / f"gate of {out}"
-    hooks.mkdir(exist_ok=True)
-    (hooks / "sitecustomize.py").write_text(GATE)
-    gate = hooks / "open"
+    hooks = with_hook(archive / f"gate of {out}", GATE)
+    gate = archive / f"gate of {out}" / "open"
     gate.unlink(missing_ok=True)
     roll_back(archive / out)
     before = max(saved_bytes(archive / out), EMPTY_BYTES)
     process = subprocess.Popen(
         command(out, "--workers", "2"),
         cwd=archive,
-        env=environment(PYTHONPATH=with_hooks(hooks), GATE=str(gate)),
+        env=environment(PYTHONPATH=hooks, GATE=str(gate)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -202,10 +196,8 @@ def test_detect_stopped_thrice_ends_with_the_same_bytes(archive: Path, undisturb
 
 
 def test_detect_stopped_in_an_import_says_so_in_one_line(archive: Path) -> None:
-    hooks = archive / "stopping"
-    hooks.mkdir()
-    (hooks / "sitecustomize.py").write_text(STOP_IN_IMPORT)
-    done = run(archive, command("early", "--workers", "2"), PYTHONPATH=with_hooks(hooks))
+    hooks = with_hook(archive / "stopping", STOP_IN_IMPORT)
+    done = run(archive, command("early", "--workers", "2"), PYTHONPATH=hooks)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "kneematch: Stopped.\n")
 
 
