@@ -37,7 +37,7 @@ from kneematch.run.decisions import AREA_COLUMNS, COLUMNS
 
 SHIM = "KNEEMATCH_FAULTS"  # path of the compiled faults.c
 FAULTS = {"ENOSPC": (errno.ENOSPC, 1), "EIO": (errno.EIO, 0), "SIGKILL": (-1, 0)}
-OTHER_FILMS = 60
+OTHER_FILMS = 30
 MOST_SHOWN = 12  # problems of a scenario
 # Files with times in them, or that a program does not write in the same order twice.
 UNLIKE = ("run.json", "report.html", "run.sqlite", "thumbnails.sqlite")

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from kneematch import Detection, Detector, Radiograph, read
 from kneematch.errors import FilmError
+from kneematch.evaluation.scores import plateau_iou, require_margins
 from kneephantoms import Phantom, phantom, plan_film, true_knees
 
 KNEE_FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral")
 METAL_SEED = 10_000  # of the first film that is drawn for its metal
-SQUARE_WIDTHS = 1.5  # width of an area, a square around the middle of the plateau, over its width
 Points = NDArray[np.float64]  # (K, 2, 2): ends of K plateaus, (x, y) in film pixels
 
 
@@ -134,14 +134,8 @@ def find_knees(detector: Detector, film: Radiograph) -> tuple[Detection, ...]:
 
 def iou(knee: Detection, ends: Points) -> float:
     """Return the overlap of the squares around found and true margins (2, 2)."""
-    boxes = []
-    for points in (np.array(list(knee.landmarks.values())), ends):
-        middle, reach = points.mean(0), SQUARE_WIDTHS / 2 * np.linalg.norm(points[1] - points[0])
-        boxes.append((middle - reach, middle + reach))
-    (low, high), (other_low, other_high) = boxes
-    sides = np.clip(np.minimum(high, other_high) - np.maximum(low, other_low), 0, None)
-    common = sides.prod()
-    return float(common / ((high - low).prod() + (other_high - other_low).prod() - common))
+    (left, right), (true_left, true_right) = require_margins(knee.landmarks), ends.tolist()
+    return plateau_iou((left, right), (tuple(true_left), tuple(true_right)))
 
 
 def margin_error(knee: Detection, ends: Points) -> float:

@@ -1,4 +1,4 @@
-"""Fixtures shared by several packages: clouds with a template cut out of them, and phantoms."""
+"""Fixtures shared by several rooms: clouds with a template, phantoms, a small network."""
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.ndimage import gaussian_filter
-from torch import Tensor
+from torch import Tensor, nn
 
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.knee.knee_images import film_tensor
@@ -31,6 +31,21 @@ class Knees:
     template: Template  # of the right knee
     truth: Tensor  # (2, 4), the poses of the boxes drawn on each knee
     negative: bool
+
+
+class SmallNetwork(nn.Module):
+    """Images (..., 224, 224) to vectors (..., 4), with the parts of a PoseNetwork."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Conv2d(1, 4, 32, 32, bias=False), nn.BatchNorm2d(4))
+        self.reduce = nn.Sequential(nn.ReLU(), nn.Conv2d(4, 2, 1))
+        self.regress = nn.Linear(2 * 7 * 7, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.reduce(self.backbone(images.reshape(-1, 1, 224, 224)))
+        v = 2 * (torch.sigmoid(self.regress(maps.flatten(1))) - 0.5)
+        return v.reshape(*images.shape[:-2], 4)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -88,5 +103,15 @@ def knees() -> Callable[..., Knees]:
             truth = torch.stack([theta for _, theta in cuts])
             made[seed, height] = Knees(halves.pixels, cuts[1][0], truth, film.negative)
         return made[seed, height]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def small_network() -> Callable[[int], SmallNetwork]:
+    def make(seed: int) -> SmallNetwork:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return SmallNetwork().eval()
 
     return make

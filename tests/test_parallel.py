@@ -170,3 +170,23 @@ def test_call_in_child_forgets_a_call_that_was_interrupted() -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     assert call_in_child(operator.neg, 1) == -1
+
+
+def test_keep_memory_gives_freed_memory_out_again_without_page_faults() -> None:
+    code = """
+import resource, sys
+import numpy as np
+from kneematch.parallel import keep_memory
+if sys.argv[1] == "kept":
+    keep_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+np.ones(50_000_000, np.uint8)
+before = faults()
+np.ones(50_000_000, np.uint8)
+print(faults() - before)
+"""
+    kept, returned = (
+        int(subprocess.check_output([sys.executable, "-c", code, how])) for how in ("kept", "not")
+    )
+    assert kept < 100 < returned

@@ -18,30 +18,6 @@ def placed(scale_x: float, scale_y: float, x: float, y: float) -> Tensor:
     return torch.tensor([[scale_x, 0, x], [0, scale_y, y]], dtype=torch.float32)
 
 
-def test_sample_has_coordinates_from_edge_to_edge() -> None:
-    image = picture(12, 8)
-    for matrix, width, wanted in [
-        (IDENTITY, 8, image),
-        (placed(0.5, 1, -0.5, 0), 4, image[:, :4]),
-        (placed(-1, 1, 0, 0), 8, image.flip(1)),
-    ]:
-        assert torch.allclose(sample(image, matrix, (12, width)), wanted, atol=1e-6)
-
-
-def test_sample_is_black_outside_the_image() -> None:
-    patch = sample(torch.ones(10, 10), placed(2, 2, 0, 0), (20, 20))
-    assert torch.equal(patch[5:15, 5:15], torch.ones(10, 10))
-    patch[5:15, 5:15] = 0
-    assert torch.equal(patch, torch.zeros(20, 20))
-
-
-def test_sample_has_the_gradient_of_finite_differences() -> None:
-    image = picture(12, 8).double()
-    matrix = torch.tensor([[0.41, 0.03, 0.07], [-0.02, 0.53, 0.11]], dtype=torch.float64)
-    matrix.requires_grad_()
-    assert torch.autograd.gradcheck(lambda m: sample(image, m, (5, 4)), matrix)
-
-
 def test_resize_makes_a_fine_checkerboard_grey() -> None:
     rows, columns = torch.meshgrid(torch.arange(200), torch.arange(300), indexing="ij")
     board = ((rows + columns) % 2).float()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detections import make_detection
+from detections import make_detection, make_record
 from kneematch.cli.main import main
 from kneematch.errors import SettingsError
 from kneematch.evaluation.longitudinal import compare_runs
@@ -49,7 +49,7 @@ def write_run(folder: Path, films: Mapping[str, Iterable[tuple[Any, ...]]]) -> P
     folder.mkdir()
     with open_measurements(folder) as add:
         for film, found in rows:
-            add(film, found)
+            add(make_record(1, found, path=film))
     return folder
 
 

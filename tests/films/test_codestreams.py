@@ -13,7 +13,7 @@ from PIL import Image
 from pydicom.uid import JPEG2000Lossless, JPEGBaseline8Bit
 
 from kneematch.errors import NotAnImage, NotARadiograph
-from kneematch.films.codestreams import MAX_SCANS, codestream_shape, structure_bytes
+from kneematch.films.codestreams import MAX_SCANS, structure_bytes
 from kneematch.films.read import read
 
 Save = Callable[..., Path]
@@ -49,17 +49,6 @@ def with_style(
     tile_part = changed.index(b"\xff\x90\x00\x0a")
     assert changed.count(b"\xff\x90\x00\x0a") == 1
     return changed[: tile_part + 6] + bytes(4) + changed[tile_part + 10 :]  # up to the end
-
-
-def test_codestream_shape_is_what_the_codestream_states() -> None:
-    wide = np.zeros((48, 80), np.uint8)
-    assert codestream_shape(bytes(imagecodecs.jpeg2k_encode(wide, codecformat="J2K"))) == (
-        48,
-        80,
-        1,
-    )
-    assert codestream_shape(bytes(imagecodecs.jpeg8_encode(wide))) == (48, 80, 1)
-    assert codestream_shape(b"\xff\xd8\xff\xd9") is None
 
 
 def test_structure_bytes_of_usual_codestreams_are_few_per_pixel() -> None:

@@ -1,10 +1,7 @@
 """Files appear whole or not at all, and their versions are told apart."""
 
 import os
-import resource
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +16,6 @@ from kneematch.films.files import (
     make_out_folder,
     read_text_bytes,
     remove_leftovers,
-    writing,
 )
 
 
@@ -83,29 +79,6 @@ def test_atomic_write_and_make_folder_are_for_the_owner_only(tmp_path: Path) -> 
     finally:
         os.umask(before)
     assert (mode(tmp_path / "a.txt"), mode(tmp_path / "b")) == (0o600, 0o700)
-
-
-def test_atomic_write_names_the_file_that_does_not_fit(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    with (
-        pytest.raises(SettingsError, match=f"^{path}: It cannot be written: File too large"),
-        writing(tmp_path),
-        atomic_write(path) as temp,
-        at_most_bytes(10),
-    ):
-        temp.write_text("more than ten bytes")
-    assert list(tmp_path.iterdir()) == []
-
-
-@contextmanager
-def at_most_bytes(size: int) -> Iterator[None]:
-    """Let the system refuse larger files."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_remove_leftovers_removes_what_nobody_is_writing(tmp_path: Path) -> None:

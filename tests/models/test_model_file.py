@@ -56,13 +56,6 @@ def test_load_model_returns_what_was_saved(model: Model, tmp_path: Path) -> None
         assert (one.red, one.green, one.landmarks) == (other.red, other.green, other.landmarks)
 
 
-def test_save_model_leaves_nothing_on_failure(model: Model, tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").mkdir()
-    with pytest.raises(OSError, match=r"model\.safetensors"):
-        save_model(tmp_path / "model.safetensors", model)
-    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
-
-
 def test_builtin_model_is_small_and_has_templates_of_one_scale() -> None:
     assert builtin_model().stat().st_size <= MOST_BYTES
     model, sizes = load_model(builtin_model()), []

@@ -1,6 +1,5 @@
 """Algorithm 1 against the paper: epochs, rounds, c_u, learning rates, translations."""
 
-import io
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -55,7 +54,7 @@ def energies(network: Any, data: PhaseData) -> Tensor:
 
 
 def test_train_phase_runs_the_rounds_epochs_and_batches(
-    tiny_network: Callable, data: PhaseData
+    small_network: Callable, data: PhaseData
 ) -> None:
     batches: list[Tensor] = []
 
@@ -63,7 +62,7 @@ def test_train_phase_runs_the_rounds_epochs_and_batches(
         batches.append(rows)
         return energy_loss(0.0)(network, data, rows, state)
 
-    state = PhaseState(tiny_network(0), 5, seed=0)
+    state = PhaseState(small_network(0), 5, seed=0)
     numbers = Hyperparameters(rounds=3, epochs=2, batch_size=2)
     steps = train_phase(state, replace(data, refine=halved), loss, numbers)
     assert [(state.round, state.epoch) for _ in steps] == [(t, m) for t in range(3) for m in (1, 2)]
@@ -72,14 +71,14 @@ def test_train_phase_runs_the_rounds_epochs_and_batches(
     assert all(sorted(order) == [0, 1, 2, 3, 4] for order in orders)
     assert len({tuple(order) for order in orders}) > 1
     assert not state.network.training
-    normed, before = (net.backbone[1].running_mean for net in (state.network, tiny_network(0)))
+    normed, before = (net.backbone[1].running_mean for net in (state.network, small_network(0)))
     assert not torch.equal(normed, before)  # BatchNorm was in training mode
 
 
 def test_train_phase_weighs_films_by_the_inverse_of_their_lowest_energy(
-    tiny_network: Callable, data: PhaseData
+    small_network: Callable, data: PhaseData
 ) -> None:
-    network = tiny_network(0)
+    network = small_network(0)
     numbers = replace(STILL, rounds=2, batch_size=2)
     first, second = learn(network, replace(data, refine=halved), numbers)
     with torch.no_grad():
@@ -91,9 +90,9 @@ def test_train_phase_weighs_films_by_the_inverse_of_their_lowest_energy(
 
 
 def test_sharpened_energies_are_the_lowest_of_300_steps(
-    tiny_network: Callable, data: PhaseData
+    small_network: Callable, data: PhaseData
 ) -> None:
-    network, few = tiny_network(0), replace(data, count=2)
+    network, few = small_network(0), replace(data, count=2)
     found = sharpened_energies(network, few, at_once=1)
     with torch.no_grad():
         start = poses(network, data)[:2]
@@ -103,9 +102,9 @@ def test_sharpened_energies_are_the_lowest_of_300_steps(
 
 
 def test_train_phase_takes_steps_of_adam_with_the_papers_rates(
-    tiny_network: Callable, data: PhaseData
+    small_network: Callable, data: PhaseData
 ) -> None:
-    before, network = tiny_network(0), tiny_network(0)
+    before, network = small_network(0), small_network(0)
     learn(network, data, SHORT)
     parameters = dict(before.named_parameters())
     slopes = torch.autograd.grad(energies(before, data).mean(), list(parameters.values()))
@@ -126,13 +125,13 @@ def test_phase_state_gives_every_parameter_the_rate_of_its_part() -> None:
 
 
 def test_train_phase_lowers_the_energy_by_rates_that_decay(
-    tiny_network: Callable, data: PhaseData
+    small_network: Callable, data: PhaseData
 ) -> None:
     seen: list[float] = []
     numbers = Hyperparameters(
         1, 30, 8, 1e-2, 1e-2, decay=lambda done: seen.append(done) or 1 - done
     )
-    epochs = learn(tiny_network(0), data, numbers)
+    epochs = learn(small_network(0), data, numbers)
     assert epochs[-1][2] < 0.97 * epochs[0][2]
     assert seen == pytest.approx([k / 30 for k in range(30)])
 
@@ -159,30 +158,16 @@ def offset(image: Tensor, moved: Tensor) -> tuple[int, int]:
 
 
 def test_energy_loss_translates_image_and_template_search_alike(
-    tiny_network: Callable, data: PhaseData
+    small_network: Callable, data: PhaseData
 ) -> None:
-    network, rows, state = tiny_network(0), torch.tensor([3, 0]), PhaseState(tiny_network(1), 5, 7)
+    network, rows, state = (
+        small_network(0),
+        torch.tensor([3, 0]),
+        PhaseState(small_network(1), 5, 7),
+    )
     with torch.no_grad():
         found = energy_loss(0.1)(network, data, rows, state)
         moved = random_translation(data.images(rows), 0.1, torch.Generator().manual_seed(7))
         theta = pose_from_vector(network(network_input(moved)), data.template.aspect / 1.6)
         wanted = paper_problem(moved, data.template).energy(theta)
     assert torch.allclose(found, wanted, rtol=1e-5)
-
-
-def test_phase_state_continues_from_its_state_dict(tiny_network: Callable, data: PhaseData) -> None:
-    numbers = replace(SHORT, epochs=4, batch_size=2, head_rate=0.01)
-    whole, half, rest = (PhaseState(tiny_network(0), 5, seed=1) for _ in range(3))
-    list(train_phase(whole, data, energy_loss(), numbers))
-    steps = train_phase(half, data, energy_loss(), numbers)
-    next(steps)
-    next(steps)
-    file = io.BytesIO()
-    torch.save(half.state_dict(), file)
-    file.seek(0)
-    rest.load_state_dict(torch.load(file, weights_only=True))
-    assert (rest.round, rest.epoch, rest.loss) == (0, 2, half.loss)
-    list(train_phase(rest, data, energy_loss(), numbers))
-    assert torch.equal(rest.network.regress.weight, whole.network.regress.weight)
-    with pytest.raises(ValueError, match="other radiographs"):
-        PhaseState(tiny_network(0), 4, seed=1).load_state_dict(half.state_dict())

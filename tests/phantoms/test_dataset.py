@@ -1,7 +1,6 @@
 """Folders of phantoms: settings, films, ground truth, template, and other files in them."""
 
 import ast
-import csv
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +20,13 @@ from kneephantoms.config import FRAMINGS
 from kneephantoms.dataset import WrittenFilm, choose_template
 from kneephantoms.framing import FREQUENCIES, KINDS
 from phantom_films import radiograph
+from tables import read_table
 
 SIZE = (80, 96)
 
 
 def truth(folder: Path) -> list[dict[str, str]]:
-    with (folder / "truth.csv").open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
+    return read_table(folder / "truth.csv")
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -1,6 +1,5 @@
 """A native crash of a decoder costs one film in every command."""
 
-import csv
 import json
 import os
 import signal
@@ -18,6 +17,9 @@ import pydicom
 import pytest
 from pydicom.encaps import encapsulate
 from pydicom.uid import JPEGLSLossless
+
+from hooks import with_hook
+from tables import read_table
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -48,11 +50,7 @@ def crash(folder: Path) -> dict[str, str]:
     crashing = folder / "crash.dcm"
     (folder / "phantom-00002.dcm").rename(crashing)
     compress(crashing)
-    (folder / "hooks").mkdir()
-    (folder / "hooks" / "sitecustomize.py").write_text(CRASH)
-    return {
-        "PYTHONPATH": os.pathsep.join([str(folder / "hooks"), os.environ.get("PYTHONPATH", "")])
-    }
+    return {"PYTHONPATH": with_hook(folder / "hooks", CRASH)}
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])
@@ -62,8 +60,7 @@ def test_detect_survives_a_crash_of_a_decoder(
     done = run("detect", ".", "-o", "out", *SEARCH, "--crops", "--workers", workers, **crash)
     assert done.returncode == 1, done.stderr
     assert done.stdout.startswith("out/detections.csv: 4 knees in 2 films")
-    with (folder / "out" / "failures.csv").open() as file:
-        (failure,) = csv.DictReader(file)
+    (failure,) = read_table(folder / "out" / "failures.csv")
     assert failure["film"] == "crash.dcm"
     assert DIED in failure["reason"]
 
@@ -75,7 +72,7 @@ TRAIN = ("train", ".", "--template", "template.json", "-o", "m.safetensors", "--
     ("command", "code"),
     [
         (("info", "crash.dcm", "phantom-00000.dcm"), 1),  # the other film can be read
-        ((*TRAIN, "--device", "cpu", "--workers", "0"), 1),
+        ((*TRAIN, "--device", "cpu", "--workers", "2"), 1),
         (("annotate", "crash.dcm", "--no-browser"), 2),
     ],
 )

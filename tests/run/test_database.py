@@ -156,10 +156,3 @@ def test_run_counts_decisions_about_areas_that_have_moved(run: Run) -> None:
     assert run.count_outdated_decisions() == 1
     run.decide(number, "left", Decision("rejected", AREA))
     assert run.count_outdated_decisions() == 0  # there is no knee, as the reviewer says
-
-
-def test_run_check_names_the_setting_that_differs(run: Run) -> None:
-    run.store(fingerprint={"method": "search", "version": "1"})
-    run.check({"method": "search", "version": "1"})
-    with pytest.raises(SettingsError, match="method was search and is neural"):
-        run.check({"method": "neural", "version": "1"})

@@ -15,20 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from kneematch.films.files import TEMPORARY
+from hooks import with_hook
 from kneematch.run.outputs.tables import TABLES
 
 RESULTS = [*TABLES, "failures.csv"]
 COUNT = 12  # more films than two workers begin, three times over
 EMPTY_BYTES = 8192  # of a database without thumbnails
-# Run at the start of every Python process: it dies on opening a certain file.
-DEADLY = """
-import os, signal, sys
-def hook(event, args):
-    if event == "open" and str(args[0]).endswith("deadly.dcm"):
-        os.kill(os.getpid(), signal.SIGSEGV)
-sys.addaudithook(hook)
-"""
 # Ctrl-C as soon as a process imports torch: the main one, or the one that workers are forked from.
 STOP_IN_IMPORT = """
 import os, signal, sys
@@ -59,7 +51,7 @@ sys.addaudithook(hook)
 
 @pytest.fixture(scope="module")
 def archive(films: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder to run in: films with odd names, one of them broken, and a template."""
+    """A folder to run in: films with odd names, one of them broken."""
     folder = tmp_path_factory.mktemp("archive")
     (folder / "films").mkdir()
     for k in range(COUNT - 1):
@@ -67,23 +59,16 @@ def archive(films: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         target = os.fsdecode(os.fsencode(folder) + b"/films/" + name)
         shutil.copy(films / f"phantom-{k % 5:05d}.dcm", target)
     (folder / "films" / "broken.dcm").write_bytes(b"no film")
-    for path in (*films.glob("*.dcm"), films / "template.json"):
-        (folder / path.name).symlink_to(path)
     return folder
 
 
 def command(out: str, *options: str, named: str = "films") -> list[str]:
     program = [sys.executable, "-m", "kneematch", "detect", named, "-o", out]
-    return [*program, "--method", "search", "--template", "template.json", *options]
+    return [*program, "--method", "neural", *options]
 
 
 def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
-
-
-def with_hooks(hooks: Path) -> str:
-    """Return a PYTHONPATH that starts with a folder."""
-    return os.pathsep.join([str(hooks), os.environ.get("PYTHONPATH", "")])
 
 
 def run(archive: Path, arguments: list[str], **more: str) -> subprocess.CompletedProcess[str]:
@@ -113,6 +98,14 @@ def saved_bytes(out: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+def roll_back(out: Path) -> None:
+    """Have SQLite undo the batch that a killed run was writing, if any."""
+    for name in ("run.sqlite", "thumbnails.sqlite"):
+        if (out / name).exists():
+            with closing(sqlite3.connect(out / name)) as database:
+                database.execute("PRAGMA schema_version").fetchone()
+
+
 def visited(out: Path) -> dict[bytes, bytes]:
     """The films that a run has visited, with their knees; nobody may be working on it."""
     with closing(sqlite3.connect(out / "run.sqlite")) as run:
@@ -127,16 +120,15 @@ def visited(out: Path) -> dict[bytes, bytes]:
 @contextmanager
 def begun(archive: Path, out: str) -> Iterator["subprocess.Popen[str]"]:
     """A run that has saved films, or is about to, and cannot end before the block does."""
-    hooks = archive / f"gate of {out}"
-    hooks.mkdir(exist_ok=True)
-    (hooks / "sitecustomize.py").write_text(GATE)
-    gate = hooks / "open"
+    hooks = with_hook(archive / f"gate of {out}", GATE)
+    gate = archive / f"gate of {out}" / "open"
     gate.unlink(missing_ok=True)
+    roll_back(archive / out)
     before = max(saved_bytes(archive / out), EMPTY_BYTES)
     process = subprocess.Popen(
         command(out, "--workers", "2"),
         cwd=archive,
-        env=environment(PYTHONPATH=with_hooks(hooks), GATE=str(gate)),
+        env=environment(PYTHONPATH=hooks, GATE=str(gate)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -204,19 +196,9 @@ def test_detect_stopped_thrice_ends_with_the_same_bytes(archive: Path, undisturb
 
 
 def test_detect_stopped_in_an_import_says_so_in_one_line(archive: Path) -> None:
-    hooks = archive / "stopping"
-    hooks.mkdir()
-    (hooks / "sitecustomize.py").write_text(STOP_IN_IMPORT)
-    done = run(archive, command("early", "--workers", "2"), PYTHONPATH=with_hooks(hooks))
+    hooks = with_hook(archive / "stopping", STOP_IN_IMPORT)
+    done = run(archive, command("early", "--workers", "2"), PYTHONPATH=hooks)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "kneematch: Stopped.\n")
-
-
-def test_detect_with_workers_reports_a_bad_model_in_one_line(archive: Path) -> None:
-    bad = "--model", "template.json", "--method", "neural", "--workers", "2"
-    done = run(archive, command("bad", *bad))
-    assert done.returncode == 2
-    assert done.stderr.startswith("kneematch: template.json cannot be read as a safetensors")
-    assert done.stderr.count("\n") == 1, done.stderr
 
 
 def test_detect_writes_names_that_are_not_utf8(undisturbed: Path) -> None:
@@ -226,27 +208,13 @@ def test_detect_writes_names_that_are_not_utf8(undisturbed: Path) -> None:
     assert names.count(b"films/odd \xff\nname.dcm") == 2
 
 
-def test_detect_loses_only_the_film_that_kills_its_worker(archive: Path) -> None:
-    hooks = archive / "hooks"
-    hooks.mkdir()
-    (hooks / "sitecustomize.py").write_text(DEADLY)
-    (archive / "list.txt").write_text("films/0.dcm\ndeadly.dcm\nfilms/1.dcm\n")
-    shutil.copy(archive / "films" / "2.dcm", archive / "deadly.dcm")
-    arguments = command("deadly", "--workers", "2", named="@list.txt")
-    done = run(archive, arguments, PYTHONPATH=with_hooks(hooks))
-    assert done.returncode == 1, done.stderr
-    assert done.stderr.startswith("kneematch: deadly.dcm: the process that read it ended (killed")
-    assert done.stdout.startswith("deadly/detections.csv: 4 knees in 2 films")
-    assert ", 1 failed (failures.csv)\n" in done.stdout
-
-
 @pytest.mark.parametrize(("kilobytes", "file"), [(1, "run.sqlite"), (80, "crops/0-R.png")])
 def test_detect_on_a_full_disk_says_what_is_safe_in_one_line(
     archive: Path, kilobytes: int, file: str
 ) -> None:
     """The system refuses files that are larger than a limit, as it refuses any on a full disk."""
     name = f"full-{kilobytes}"
-    options = "--workers", "0", "--method", "neural", "--crops", "--crop-spacing", "0.2"
+    options = "--workers", "0", "--crops", "--crop-spacing", "0.2"
     arguments = command(name, *options, named="films/0.dcm")
     limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "bash", *arguments]
     full = run(archive, limited)
@@ -257,18 +225,6 @@ def test_detect_on_a_full_disk_says_what_is_safe_in_one_line(
     assert not list((archive / name).rglob(".kneematch-*"))
     assert run(archive, arguments).returncode == 0
     assert len(list((archive / name / "crops").iterdir())) == 2
-
-
-def test_detect_removes_what_a_killed_run_left(archive: Path) -> None:
-    out = archive / "leftovers"
-    names = f"{TEMPORARY}a.csv", f"crops/{TEMPORARY}b.png"
-    left = [out / name for name in names]
-    (out / "crops").mkdir(parents=True)
-    for path in left:
-        path.touch()
-    arguments = command("leftovers", "--workers", "0", "--method", "neural", named="films/0.dcm")
-    assert run(archive, arguments).returncode == 0
-    assert not any(path.exists() for path in left)
 
 
 def test_detect_with_force_waits_for_no_run_and_stops_none(archive: Path) -> None:

@@ -39,18 +39,29 @@ def run(films: Path, out: Path, *options: str) -> "subprocess.Popen[str]":
     )
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A head and a second node, of one CPU each."""
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """A head node of one CPU."""
     pytest.importorskip("ray.data")
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     from ray.cluster_utils import Cluster as Nodes
 
-    memory = {"object_store_memory": 200 << 20, "include_dashboard": False}
-    nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, **memory})
-    yield nodes
-    nodes.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        memory = {"object_store_memory": 200 << 20, "include_dashboard": False}
+        nodes = Nodes(initialize_head=True, head_node_args={"num_cpus": 1, **memory})
+        yield nodes
+        nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def local(films: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one machine writes."""
+    out = tmp_path_factory.mktemp("local") / "out"
+    alone = run(films, out, "--workers", "0")
+    alone.communicate(timeout=PATIENCE_S)
+    assert alone.returncode == 0
+    return out
 
 
 def actors() -> list[int]:
@@ -79,7 +90,7 @@ def wait_for_films(process: "subprocess.Popen[str]", out: Path, after: int = EMP
 
 @pytest.mark.filterwarnings("default")
 def test_cluster_survives_a_killed_worker_and_a_killed_driver(
-    films: Path, tmp_path: Path, cluster: Any
+    films: Path, tmp_path: Path, cluster: Any, local: Path
 ) -> None:
     out = tmp_path / "ray"
     options = ("--engine", "ray", "--ray-address", cluster.address)
@@ -99,17 +110,13 @@ def test_cluster_survives_a_killed_worker_and_a_killed_driver(
     _, complaints = resumed.communicate(timeout=PATIENCE_S)
     assert resumed.returncode == 0, complaints
     assert f"{done} done before" in complaints
-    local = tmp_path / "local"
-    alone = run(films, local, "--workers", "0")
-    alone.communicate(timeout=PATIENCE_S)
-    assert alone.returncode == 0
     for name in TABLES:
         assert (out / name).read_bytes() == (local / name).read_bytes()
 
 
 @pytest.mark.filterwarnings("default")
 def test_cluster_that_loses_a_node_writes_what_one_machine_writes(
-    films: Path, tmp_path: Path, cluster: Any
+    films: Path, tmp_path: Path, cluster: Any, local: Path
 ) -> None:
     second = cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
     cluster.wait_for_nodes()
@@ -122,10 +129,6 @@ def test_cluster_that_loses_a_node_writes_what_one_machine_writes(
     assert process.returncode == 0, complaints
     # Ray has told of the loss before.
     assert f"{ray / 'detections.csv'}: {2 * COUNT} knees in {COUNT} films" in said
-    local = tmp_path / "local"
-    alone = run(films, local, "--workers", "0")
-    alone.communicate(timeout=PATIENCE_S)
-    assert alone.returncode == 0
     for name in TABLES:
         assert (ray / name).read_bytes() == (local / name).read_bytes()
 

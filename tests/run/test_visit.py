@@ -1,6 +1,5 @@
 """Visits of films: what the user states where a header is silent."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ from PIL import Image
 
 from kneematch import DetectConfig, detect_folder
 from kneephantoms import phantom
+from tables import read_table
 
 
 def test_visit_takes_side_and_spacing_from_the_user_where_the_header_is_silent(
@@ -19,8 +19,7 @@ def test_visit_takes_side_and_spacing_from_the_user_where_the_header_is_silent(
         grey.save(tmp_path / name)
     config = DetectConfig(side_from_name="_([RL])_", mm_per_px=0.3, workers=0)
     found = detect_folder(tmp_path, tmp_path / "found", config)
-    with (found.out / "detections.csv").open(newline="", encoding="utf-8") as file:
-        rows = {Path(row["film"]).name: row for row in csv.DictReader(file)}
+    rows = {Path(row["film"]).name: row for row in read_table(found.out / "detections.csv")}
     assert {row["mm_per_px"] for row in rows.values()} == {"0.300000"}
     assert rows["knee_L_1.png"]["laterality_source"] == "name"
     assert rows["knee_L_1.png"]["laterality"] == "L"

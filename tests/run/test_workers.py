@@ -55,14 +55,6 @@ def test_map_visits_does_not_depend_on_workers(
     assert visited(films_to_visit, tmp_path, 3) == alone
 
 
-def test_visit_does_not_depend_on_the_size_of_a_batch(
-    films_to_visit: list[FilmRecord], tmp_path: Path
-) -> None:
-    visit = Visit(CONFIG, tmp_path)
-    whole = [plain(film) for film in visit(films_to_visit)]
-    assert whole == [plain(visit([film])[0]) for film in films_to_visit]
-
-
 def test_chunks_are_batches_on_a_gpu() -> None:
     films = [FilmRecord(k, f"{k}.dcm", str(k)) for k in range(1000)]
     sizes = {

@@ -1,4 +1,4 @@
-"""The descent never ascends and finds the truth; its model is that of the energy."""
+"""The descent never ascends and finds the truth, or stays near a start that it trusts."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kneematch.models.two_stage import corner_distance
 from kneematch.paper.energy import (
     MakeProblem,
     Problem,
@@ -16,15 +17,20 @@ from kneematch.paper.energy import (
 from kneematch.paper.pose import pose_from_vector, pose_matrix
 from kneematch.sampling import sample
 from kneematch.search.gauss_newton import (
+    LEVELS,
+    QUICK_LEVELS,
     Level,
+    Quadratic,
+    anchor,
     clamp_pose,
     descend,
     linearize,
     pyramid,
+    refine_anchored,
 )
 from kneematch.search.robust_energy import robust_problem
 
-LEVELS = Level(8, 10, 0.1), Level(4, 8, 0.05), Level(2, 6, 0.02), Level(2, 4, 0.005)
+COARSE_TO_FINE = Level(8, 10, 0.1), Level(4, 8, 0.05), Level(2, 6, 0.02), Level(2, 4, 0.005)
 
 ENERGY = pytest.mark.parametrize("energy", [paper_problem, robust_problem])
 SIDES = pytest.mark.parametrize("sides", [1, 2])
@@ -37,6 +43,8 @@ OFFSETS = torch.tensor(
     ],
     dtype=torch.float64,
 )  # a factor of the scale, shifts, a turn: inside the valley of the lowest energy
+
+OFF = torch.tensor([0.02, 0.05, -0.03, 0.02], dtype=torch.float64)  # a tenth of the knee's width
 
 
 @ENERGY
@@ -63,9 +71,9 @@ def test_descend_returns_to_the_truth(knees: Callable, energy: MakeProblem, seed
     question = energy(halves, film.template)
     truth = film.truth[1]
     around = torch.cat([truth[:1] * OFFSETS[:, :1], truth[1:] + OFFSETS[:, 1:]], dim=1)
-    sizes = pyramid(question, tuple(level.shrink for level in LEVELS))
+    sizes = pyramid(question, tuple(level.shrink for level in COARSE_TO_FINE))
     theta = around.float()[:, None]
-    for level in LEVELS:
+    for level in COARSE_TO_FINE:
         theta = descend(sizes[level.shrink], theta, level)
     apart = (theta[:, 0] - truth).abs()
     assert (apart[:, :3] * width / 2).max() < 0.7  # pixels
@@ -122,3 +130,52 @@ def test_clamp_pose_changes_only_poses_outside_the_range() -> None:
         scale = 0.15 + inside * 0.8
         expected = [scale, inside * (1 - scale), -inside * (1 - 0.625 * scale), inside * 0.13]
         assert clamped[0].tolist() == pytest.approx(expected)
+
+
+@ENERGY
+@SIDES
+def test_refine_anchored_never_ends_higher_than_it_starts(
+    clouds: Callable, cut: Callable, energy: MakeProblem, sides: int
+) -> None:
+    template, _ = cut(clouds(seed=1))
+    asked = energy(clouds(8, sides), template)
+    v = torch.randn(8, sides, 4, generator=torch.Generator().manual_seed(2))
+    start = pose_from_vector(v, asked.height_ratio)
+    for prior_weight, levels in ((0.0, LEVELS), (1.0, QUICK_LEVELS), (100.0, LEVELS)):
+        compared = pyramid(asked, (levels[-1].shrink,))[levels[-1].shrink]
+        found = refine_anchored(asked, start, prior_weight=prior_weight, levels=levels)
+        assert bool((found.energy <= compared.energy(start)).all())
+        assert torch.allclose(found.energy, compared.energy(found.theta), atol=1e-4)
+
+
+def test_refine_anchored_moves_less_with_more_prior_weight(knees: Callable) -> None:
+    film, other = knees(14), knees(9)
+    asked = robust_problem(other.halves[None], film.template)
+    start = (other.truth + OFF).float()[None]
+    aspects = asked.template.aspect, asked.image_aspect
+    moved = []
+    for prior_weight in (0.0, 10.0, 100.0, 1e3, 1e9):
+        end = refine_anchored(asked, start, prior_weight=prior_weight).theta
+        moved.append(float(corner_distance(end, start, *aspects).mean()))
+    assert moved == sorted(moved, reverse=True)
+    assert moved[0] > 1.5 * moved[2]
+    assert moved[-1] < 1e-4
+
+
+def test_anchor_costs_the_mean_squared_distance_of_the_corners() -> None:
+    start = torch.tensor([[[0.4, 0.1, -0.2, 0.03], [0.5, -0.1, 0.1, 0.0]]], dtype=torch.float64)
+    stay = anchor(start, 0.8, 1.6, 7.0)
+    zeros = [torch.zeros(shape, dtype=torch.float64) for shape in ((1,), (1, 8), (1, 8, 8))]
+
+    def cost(flat: Tensor) -> Tensor:
+        return stay(Quadratic(*zeros), flat.reshape(1, 2, 4)).value.sum()
+
+    for step in 1e-4 * torch.eye(4, dtype=torch.float64):
+        # One parameter alone moves all corners equally far.
+        apart = corner_distance(start + step, start, 0.8, 1.6)
+        wanted = 7 * float(apart.square().sum())
+        assert float(cost(start + step)) == pytest.approx(wanted, rel=1e-2)
+    there = (start + 0.02).flatten()
+    told = stay(Quadratic(*zeros), there.reshape(1, 2, 4))
+    assert torch.allclose(told.gradient[0], torch.autograd.functional.jacobian(cost, there))
+    assert torch.allclose(told.matrix[0], torch.autograd.functional.hessian(cost, there))

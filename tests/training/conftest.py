@@ -1,12 +1,11 @@
-"""Fixtures: five small phantoms and a tiny network."""
+"""Five small phantoms."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from kneematch.films.annotation import annotate
 from kneematch.knee.knee_images import film_tensor
@@ -20,21 +19,6 @@ from phantom_films import radiograph
 
 SEEDS, FAMILY = (9, 14, 23, 42, 47), 3
 SIZE = (160, 100)  # (height, width) of a half
-
-
-class SmallNetwork(nn.Module):
-    """Images (..., 224, 224) to vectors (..., 4), with the parts of a PoseNetwork."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.backbone = nn.Sequential(nn.Conv2d(1, 4, 32, 32, bias=False), nn.BatchNorm2d(4))
-        self.reduce = nn.Sequential(nn.ReLU(), nn.Conv2d(4, 2, 1))
-        self.regress = nn.Linear(2 * 7 * 7, 4)
-
-    def forward(self, images: Tensor) -> Tensor:
-        maps = self.reduce(self.backbone(images.reshape(-1, 1, 224, 224)))
-        v = 2 * (torch.sigmoid(self.regress(maps.flatten(1))) - 0.5)
-        return v.reshape(*images.shape[:-2], 4)
 
 
 @dataclass(frozen=True)
@@ -66,13 +50,3 @@ def phantoms() -> Phantoms:
     truth = torch.stack(poses).reshape(len(SEEDS), 2, 4).float()
     films = Films(to_levels(torch.stack(halves)), torch.arange(len(SEEDS)))
     return Phantoms(films, templates, truth, halves[0][1])
-
-
-@pytest.fixture(scope="session")
-def small_network() -> Callable[[int], SmallNetwork]:
-    def make(seed: int) -> SmallNetwork:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return SmallNetwork().eval()
-
-    return make

@@ -1,9 +1,6 @@
 """Tests of the training films: prepared once, in order, whatever happens to one of them."""
 
-import os
 import resource
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -22,23 +19,6 @@ from kneephantoms.files import write_dicom
 
 SIDE_MARGIN = 0.08
 COUNT = 4
-RUN = """
-import sys
-from pathlib import Path
-from kneematch.training.dataset import prepare_films
-if __name__ == "__main__":
-    films = sorted(Path(sys.argv[1]).glob("*.dcm"))
-    made, failures = prepare_films(films, Path(sys.argv[1]), side_margin=0.08, workers=2)
-    print(len(made), len(failures), made.digest, *(reason for _, reason in failures))
-"""
-# Run at the start of every Python process: it dies on opening a certain film.
-DEADLY = """
-import os, signal, sys
-def hook(event, args):
-    if event == "open" and str(args[0]).endswith("deadly.dcm"):
-        os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(hook)
-"""
 prepare_films = partial(dataset.prepare_films, side_margin=SIDE_MARGIN)
 
 
@@ -95,16 +75,3 @@ def test_prepare_films_says_how_much_room_it_needs(films: list[Path], tmp_path: 
             prepare_films(films, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_prepare_films_survives_a_film_that_kills_its_worker(
-    films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(DEADLY)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    deadly = films[1].rename(films[1].with_name("deadly.dcm"))
-    command = [sys.executable, "-c", RUN, str(tmp_path / "films")]
-    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    others, _ = prepare_films([*films[:1], *films[2:]], tmp_path)
-    assert told.startswith(f"{COUNT - 1} 1 {others.digest} {deadly}: ")
-    assert "killed by" in told

@@ -1,6 +1,7 @@
 """Learning landmarks from films without labels."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,10 @@ def test_train_learns_landmarks_that_detect_takes_as_its_model(tmp_path: Path) -
     assert before.landmarks != after.landmarks
     for name, found in after.landmarks.items():
         assert math.dist(found, landmark(name, new)) < 1.5
+    with pytest.raises(SettingsError, match="another template"):
+        Detector.load(model, template=replace(drawn, landmarks={}), device="cpu")
+    with pytest.raises(SettingsError, match="with --force"):
+        train_landmarks([str(films)], template, model)
 
 
 def test_train_landmarks_needs_areas_beyond_doubt(tmp_path: Path) -> None:
@@ -43,21 +48,3 @@ def test_train_landmarks_needs_areas_beyond_doubt(tmp_path: Path) -> None:
     film = save_film(tmp_path / "other.png", part_film(seed=30))
     with pytest.raises(SettingsError, match="5 are needed"):
         train_landmarks([str(film)], tmp_path / "part.json", tmp_path / "model.safetensors")
-
-
-def test_load_landmarks_refuses_those_of_another_template(tmp_path: Path) -> None:
-    drawn = part_annotation(tmp_path, "one")
-    save_annotation(drawn, tmp_path / "part.json")
-    films = [
-        str(save_film(tmp_path / f"{k}.png", part_film(place, seed=40 + k)))
-        for k, place in enumerate(PLACES[:5])
-    ]
-    model = tmp_path / "part.safetensors"
-    train_landmarks(films, tmp_path / "part.json", model)
-    other = type(drawn)(
-        drawn.film, drawn.side, drawn.fine, drawn.coarse, drawn.red, drawn.green, {}, "one"
-    )
-    with pytest.raises(SettingsError, match="another template"):
-        Detector.load(model, template=other, device="cpu")
-    with pytest.raises(SettingsError, match="with --force"):
-        train_landmarks(films, tmp_path / "part.json", model)

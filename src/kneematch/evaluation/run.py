@@ -3,11 +3,9 @@
 import logging
 import math
 import os
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +47,6 @@ from kneematch.sampling import View, sample
 SHARED: Final = "model", "template", "paper", "force", "device", "batch_size", "workers"
 PAGE: Final = "evaluation.md"
 TABLES: Final = ("losses", "accuracy", "templates")
-TIMED_FILMS: Final = 8  # one for the grid search, which takes minutes
 
 LOSS_WARNING: Final = (
     "**Do not rank methods by this table.** A lower loss is not a better place: search minimises "
@@ -86,13 +83,12 @@ def evaluate(
     *,
     progress: Progress = no_progress,
 ) -> EvaluateResult:
-    """Compare methods on films: loss, time and, with labels, accuracy.
+    """Compare methods on films: loss and, with labels, accuracy.
 
     With `config.templates`, rank the annotated knees of a folder instead, without films.
 
     Args:
-        films: files, folders, patterns, lists (`@list.txt`, a CSV with a column of paths), or
-            several of these.
+        films: files, folders, patterns, lists (`@list.txt`), or several of these.
         out: folder to write evaluation.md and tables to; the methods' own runs, as of
             `kneematch detect`, are in out/runs/METHOD.
         config: which methods, labels, device and so on.
@@ -144,15 +140,7 @@ def _compare_methods(
         runs.append(read_run(folder, method, films[:count]))
     remove_evaluation(out)
     runs = measure_losses(runs, load_loss_template(config), progress)
-    logger.info("times")
-    runs = measure_times(runs, detectors, films)
-    detector = next(iter(detectors.values()))
-    timing = (
-        f"Milliseconds from a film in memory to its detections, on {device_name(detector.device)}, "
-        f"in batches of up to {min(detector.batch_size, TIMED_FILMS)}, on at most {TIMED_FILMS} "
-        "films (1 for the grid search)."
-    )
-    tables = [loss_table(runs, timing if labels is not None else f"{timing} {LOSS_WARNING}")]
+    tables = [loss_table(runs, "" if labels is not None else LOSS_WARNING)]
     if labels is not None:
         tables.append(accuracy_table(score_knees(runs, labels), labels.left_out))
     return EvaluateResult(out, tuple(runs), tuple(each for each in tables if each.rows))
@@ -245,26 +233,6 @@ def _read(film: str) -> Radiograph | None:
         return read_isolated(film)
     except (FilmError, OSError):
         return None
-
-
-def measure_times(
-    runs: Sequence[MethodRun], detectors: Mapping[str, Detector], films: Iterable[str]
-) -> list[MethodRun]:
-    """Return the runs with the time per film, measured on the first films that can be read."""
-    chosen = list(islice(filter(None, map(_read, films)), TIMED_FILMS))
-    return [replace(run, ms_per_film=_milliseconds(detectors[run.method], chosen)) for run in runs]
-
-
-def _milliseconds(detector: Detector, films: Sequence[Radiograph]) -> float | None:
-    """Time a detector on films; None without films."""
-    chosen = films[:1] if detector.method == GRID else films
-    if not chosen:
-        return None
-    if detector.method != GRID:  # the first call of others may take longer than the next
-        list(detector.detect_each(chosen[: detector.batch_size]))
-    started = time.perf_counter()
-    list(detector.detect_each(chosen))
-    return 1000 * (time.perf_counter() - started) / len(chosen)
 
 
 def remove_evaluation(out: Path) -> None:

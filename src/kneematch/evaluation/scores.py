@@ -27,7 +27,6 @@ LOSSES: Final[Columns] = {
     "films": 0,
     "left + right loss": 3,
     "standard error": 4,
-    "ms a film": 1,
 }
 ACCURACY: Final[Columns] = {
     **dict.fromkeys(("method", "source")),
@@ -66,15 +65,14 @@ class MethodRun:
 
     method: str
     found: Mapping[str, tuple[Detection, ...]]  # by the film's path
-    ms_per_film: float | None = None  # time from a film in memory to its detections
     failed: Mapping[str, str] = field(default_factory=dict)  # reasons by the film's path
 
 
-def loss_table(runs: Sequence[MethodRun], timing: str = "") -> Table:
-    """Return each method's mean loss and its time.
+def loss_table(runs: Sequence[MethodRun], warning: str = "") -> Table:
+    """Return each method's mean loss.
 
     Only films on which all methods found both knees count; the grid search may have been run on
-    fewer films than the others. `timing` says how times were measured, for the caption.
+    fewer films than the others. `warning` is added to the caption.
     """
     losses = {run.method: film_losses(run) for run in runs}
     full = [each for method, each in losses.items() if method != GRID] or list(losses.values())
@@ -82,13 +80,13 @@ def loss_table(runs: Sequence[MethodRun], timing: str = "") -> Table:
     caption = (
         "Mean of left + right loss. The losses of all methods are computed alike: the paper's loss "
         "at each area in the film's half images of 800 x 500 pixels, whichever image the method "
-        f"itself searches. {timing}"
+        f"itself searches. {warning}"
     )
     rows = []
     for run in runs:
         counted = [loss for film, loss in losses[run.method].items() if film in films]
         error = float(sem(counted)) if len(counted) > 1 else None
-        rows.append((run.method, len(counted), mean(counted), error, run.ms_per_film))
+        rows.append((run.method, len(counted), mean(counted), error))
     return Table("losses", caption.strip(), LOSSES, tuple(rows))
 
 

@@ -73,8 +73,8 @@ from kneematch.paper.sliding_window import sliding_window
 from kneematch.paper.split import HALF_SIZE, LEFT, RIGHT, SIDES
 from kneematch.paper.template import Template
 from kneematch.sampling import compose
-from kneematch.search.anchored_refinement import PRIOR_WEIGHT, QUICK_LEVELS, refine_anchored
 from kneematch.search.exhaustive_search import exhaustive_search
+from kneematch.search.gauss_newton import PRIOR_WEIGHT, QUICK_LEVELS, refine_anchored
 from kneematch.search.robust_energy import resize_template, robust_problem
 
 if TYPE_CHECKING:

@@ -179,7 +179,7 @@ def transfer_template(networks: TwoStageNetworks, half: Tensor, theta: Tensor) -
     if not spread < LARGEST_SPREAD:
         raise TemplateError(
             "The network sees no frontal knee in the annotated half of the film. Annotate another "
-            "film, or use detect --method search or train --start none."
+            "film, or use detect --method search."
         )
     offset = relative_pose(own.mean(0).to(theta), theta, networks.fine_aspect, image_aspect)
     return replace(networks, offset=offset.to(half))

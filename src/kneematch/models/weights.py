@@ -28,9 +28,9 @@ def builtin_file(name: str) -> Path:
 
 
 def read_safetensors(
-    path: str | os.PathLike[str], file_format: str | None = None, *, device: str = "cpu"
+    path: str | os.PathLike[str], file_format: str | None = None
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of a safetensors file, on a device, and its metadata.
+    """Return the tensors of a safetensors file and its metadata.
 
     Raises:
         SettingsError: the file is missing, damaged, or of another format than that given.
@@ -39,7 +39,7 @@ def read_safetensors(
         # A device such as /dev/zero would be read without end.
         if Path(path).exists() and not Path(path).is_file():
             raise OSError("not a regular file")
-        with safe_open(path, framework="pt", device=device) as file:
+        with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             found, names = metadata.get("format"), file.keys()
             if file_format not in (None, found):

@@ -78,8 +78,6 @@ class PhaseState:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` returned; KeyError, ValueError or RuntimeError if bad."""
-        if state["c_u"].shape != self.c_u.shape:
-            raise ValueError("a state of other radiographs")
         self.network.load_state_dict(state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
         self.generator.set_state(state["generator"].cpu())

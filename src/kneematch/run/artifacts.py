@@ -33,25 +33,8 @@ class Artifact:
     """One kind of files, and how they are made."""
 
     kind: str  # OVERLAYS, CROPS, DICOM or LANDMARKS, the name of the folder
-    folder: Path
     settings: dict[str, Any]  # JSON values that the files depend on, besides the film and its knees
-    write: Write  # writes a film's files to a folder
-
-    def make(self, pixels: Radiograph, film: FilmRecord, path: Path) -> Written:
-        """Write the files of a film with knees, each whole or not at all.
-
-        Returns:
-            The names of the files, and why one is missing or "".
-
-        Raises:
-            OSError: the folder cannot be written to, so that no other file can be either.
-        """
-        try:
-            return self.write(pixels, film, self.folder, path)
-        except OSError:
-            raise
-        except Exception as error:  # noqa: BLE001 - one picture must not stop the others
-            return [], str(to_film_error(str(path), error))
+    write: Write  # writes a film's files to a folder, each whole or not at all
 
 
 def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
@@ -60,19 +43,19 @@ def requested_artifacts(config: DetectConfig, out: Path) -> list[Artifact]:
     if config.overlays:
         write = partial(_write_overlay, kind=config.overlay_format)
         settings = {"format": config.overlay_format}
-        artifacts.append(Artifact(OVERLAYS, out / OVERLAYS, settings, write))
+        artifacts.append(Artifact(OVERLAYS, settings, write))
     if config.crops:
         size = config.crop_size()
         write = partial(_write_crops, size=size)
-        artifacts.append(Artifact(CROPS, out / CROPS, asdict(size), write))
+        artifacts.append(Artifact(CROPS, asdict(size), write))
     if kinds := config.dicom_objects():
         write = partial(_write_dicom, kinds=kinds)
-        artifacts.append(Artifact(DICOM, out / DICOM, {"kinds": kinds}, write))
+        artifacts.append(Artifact(DICOM, {"kinds": kinds}, write))
     if kinds := [kind for kind in LANDMARK_SUFFIXES if kind in config.export]:
         write = partial(_write_landmarks, kinds=kinds)
-        artifacts.append(Artifact(LANDMARKS, out / LANDMARKS, {"kinds": kinds}, write))
+        artifacts.append(Artifact(LANDMARKS, {"kinds": kinds}, write))
     for artifact in artifacts:
-        make_folder(artifact.folder)
+        make_folder(out / artifact.kind)
     return artifacts
 
 
@@ -117,6 +100,9 @@ def make_files(
 
     Returns:
         What is made of the film now, and why something is missing.
+
+    Raises:
+        OSError: a folder cannot be written to, so that no other file can be either.
     """
     made = {} if film.to_make is None else dict(film.made)
     for kind in film.made if film.to_make is None else ():
@@ -131,13 +117,18 @@ def make_files(
         reason = ""
         negative = artifact.kind == DICOM and film.status == NO_KNEE and not film.knees
         if (film.kept or negative) and pixels is not None:
-            files, reason = artifact.make(pixels, film, path)
+            try:
+                files, reason = artifact.write(pixels, film, out / artifact.kind, path)
+            except OSError:
+                raise
+            except Exception as error:  # noqa: BLE001 - one picture must not stop the others
+                reason = str(to_film_error(str(path), error))
         if reason:
             reasons.append(reason)
         elif pixels is not None:
             made[artifact.kind] = {SETTINGS: artifact.settings, FILES: files}
         for file in possible_files(artifact.kind, film.name) - set(files):
-            (artifact.folder / file).unlink(missing_ok=True)
+            (out / artifact.kind / file).unlink(missing_ok=True)
     return made, reasons
 
 

@@ -25,8 +25,7 @@ from kneematch.knee.detection import REJECTED, Detection
 from kneematch.knee.quality import OUTLIER, judge_match, run_limit
 from kneematch.run.artifacts import Artifact
 from kneematch.run.config import Fingerprint, differences
-from kneematch.run.film_names import film_names
-from kneematch.run.film_record import FILES, SETTINGS, FilmRecord
+from kneematch.run.film_record import FILES, SETTINGS, FilmRecord, film_names
 from kneematch.run.sqlite import connect, user_errors
 
 FORMAT: Final = 1  # bump when the tables change
@@ -238,7 +237,7 @@ class Run:
 
         By film, the kinds of these files.
         """
-        there = {each.kind: set(os.listdir(each.folder)) for each in artifacts}  # noqa: PTH208
+        there = {each.kind: set(os.listdir(self.out / each.kind)) for each in artifacts}  # noqa: PTH208
         outdated: dict[int, frozenset[str]] = {}
         rows = self.query("SELECT id, made FROM films WHERE status != ''") if artifacts else []
         for number, text in rows:
@@ -368,15 +367,11 @@ class Run:
 
     def _set_aside(self, film: FilmRecord) -> list[int]:
         """Revoke the corrections that no longer hold; return the numbers of the revocations."""
-        rows = [
-            row
-            for side in film.set_aside
-            for row in self.sql.execute(
-                "SELECT k.id, d.content, d.id FROM knees k JOIN decisions d ON d.id = k.decision "
-                "WHERE k.film = ? AND k.side = ?",
-                (film.id, side),
-            ).fetchall()
-        ]
+        decided = (
+            "SELECT k.id, d.content, d.id FROM knees k JOIN decisions d ON d.id = k.decision "
+            "WHERE k.film = ? AND k.side = ?"
+        )
+        rows = [row for side in film.set_aside for row in self.query(decided, film.id, side)]
         return [0, *(self._add_decision(*row) for row in rows)]
 
     def _save_knee(
@@ -399,9 +394,8 @@ class Run:
         """Flag areas of other parts than knees that match worse than others of the run."""
         rows = self.query("SELECT id, found FROM knees WHERE found IS NOT NULL")
         areas = {key: _knee(text) for key, text in rows}
-        limit = run_limit(
-            [area.match_back for area in areas.values() if area.match_back is not None]
-        )
+        known = [area.match_back for area in areas.values() if area.match_back is not None]
+        limit = run_limit(known)
         with self._transaction():
             for key, area in areas.items():
                 judged = judge_match(area, limit, OUTLIER)
@@ -423,9 +417,7 @@ class Run:
         """Record a decision about the knee in one half of a film; return the knee's id."""
         with self._transaction():
             self.sql.execute("INSERT OR IGNORE INTO knees (film, side) VALUES (?, ?)", (film, side))
-            (knee,) = self.sql.execute(
-                "SELECT id FROM knees WHERE film = ? AND side = ?", (film, side)
-            ).fetchone()
+            ((knee,),) = self.query("SELECT id FROM knees WHERE film = ? AND side = ?", film, side)
             self._add_decision(knee, json.dumps(decision.to_dict()), time=time)
         return int(knee)
 
@@ -462,11 +454,11 @@ class Run:
             "r.revokes = d.id)) WHERE id = ?",
             (knee,),
         )
-        found, holds = self.sql.execute(
+        ((found, holds),) = self.query(
             "SELECT k.found, d.content FROM knees k LEFT JOIN decisions d ON d.id = k.decision "
             "WHERE k.id = ?",
-            (knee,),
-        ).fetchone()
+            knee,
+        )
         state = ""
         if holds is not None:
             decision = Decision.from_dict(json.loads(holds))

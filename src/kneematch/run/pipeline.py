@@ -30,6 +30,7 @@ from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, Fingerprint
 
 if TYPE_CHECKING:
+    from kneematch.knee.detector import Detector
     from kneematch.run.database import Run
     from kneematch.run.film_record import FilmRecord
     from kneematch.run.ray import Cluster
@@ -84,8 +85,7 @@ def detect_folder(
     files have changed, or could not be read for a reason that may have passed.
 
     Args:
-        films: files, folders, patterns, lists (`@list.txt`, a CSV with a column of paths), or
-            several of these.
+        films: files, folders, patterns, lists (`@list.txt`), or several of these.
         out: folder for the results.
         config: settings; default: the built-in model on the fastest device.
         progress: shows progress.
@@ -109,6 +109,7 @@ def detect_folder(
     _start_workers_early(paths, config)
     from kneematch.devices import one_thread
     from kneematch.run.outputs.run_file import run_facts
+    from kneematch.run.workers import map_visits
 
     connection: AbstractContextManager[Cluster | None] = nullcontext()
     if config.engine == "ray":
@@ -120,7 +121,12 @@ def detect_folder(
         with _open_run(plan) as run, one_thread():
             todo, counts = _compare(run, paths, versions, plan.visit)
             ready = monotonic()
-            missing = _visit_films(plan, run, todo, cluster, progress, len(paths))
+            if cluster is None:
+                visited = map_visits(plan.visit, todo, workers=plan.workers)
+            else:
+                visited = cluster.map_visits(plan.visit, todo)
+            count = max(len(paths), len(todo))
+            missing = save_visits(run, visited, progress, count, count - len(todo))
             config = plan.visit.config
             settings = {"out": out, **asdict(config)}
             facts = run_facts(started, settings, plan.device_name, plan.hashes)
@@ -133,22 +139,17 @@ def _start_workers_early(paths: Sequence[str], config: DetectConfig) -> None:
     if config.engine != "local":
         return
     if choose_workers(config.workers, len(paths)):
-        start_early("kneematch.run.workers", *_needed_by_visits(config))
+        needed = {  # modules that visits import when they first need them; workers share them
+            "imagecodecs": config.crops,
+            "kneematch.knee.measuring": config.measure,
+            "kneematch.run.outputs.dicom": "dicom" in config.export,
+        }
+        modules = [name for name, is_needed in needed.items() if is_needed]
+        start_early("kneematch.run.workers", "kneematch.films.dicom", *modules)
         return
     keep_memory()
     if not is_uncompressed(paths[0]):  # which a child process will decode
         start_early("kneematch.films.read")
-
-
-def _needed_by_visits(config: DetectConfig) -> Iterator[str]:
-    """Yield modules that a visit imports when it first needs them, so that workers share them."""
-    yield "kneematch.films.dicom"
-    if config.crops:
-        yield "imagecodecs"
-    if config.measure:
-        yield "kneematch.knee.measuring"
-    if "dicom" in config.export:
-        yield "kneematch.run.outputs.dicom"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,8 +157,7 @@ class _Plan:
     """Everything that is settled before the first film."""
 
     visit: "Visit"  # with the device and the method that were chosen
-    landmarks: list[str]  # names of those that the template has
-    parts: bool  # it is of another part of the body than the knee
+    detector: "Detector"
     device_name: str
     workers: int
     hashes: dict[str, str]
@@ -210,15 +210,7 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
             method,
         )
     fingerprint = config.fingerprint(method, device, hashes)
-    return _Plan(
-        visit,
-        list(detector.template.landmarks),
-        detector.part is not None,
-        name,
-        workers,
-        hashes,
-        fingerprint,
-    )
+    return _Plan(visit, detector, name, workers, hashes, fingerprint)
 
 
 def _choose_device(films: int, out: Path, config: DetectConfig) -> str:
@@ -252,7 +244,8 @@ def _open_run(plan: _Plan) -> Iterator["Run"]:
         _remove_run(out)
     with Run(out, create=True) as run:
         run.check(plan.fingerprint)
-        run.store(config=asdict(config), out=str(out), landmarks=plan.landmarks, parts=plan.parts)
+        landmarks, parts = list(plan.detector.template.landmarks), plan.detector.part is not None
+        run.store(config=asdict(config), out=str(out), landmarks=landmarks, parts=parts)
         remove_leftovers(out, *(out / name for name in FOLDERS), unchanged_s=0)
         yield run
 
@@ -327,26 +320,6 @@ def _compare(
             new = replace(film, version=named[film.id], status="", reason="", found=(), knees=())
         todo.append(new)
     return todo, {"gone": len(gone), "changed": len(changed), "tried_again": len(again)}
-
-
-def _visit_films(
-    plan: _Plan,
-    run: "Run",
-    films: "list[FilmRecord]",
-    cluster: "Cluster | None",
-    progress: Progress,
-    named: int,
-) -> list[str]:
-    """Visit films and write down what was found as it comes; return what could not be made."""
-    from kneematch.run.workers import map_visits
-
-    visited: Generator[list[FilmRecord]]
-    if cluster is None:
-        visited = map_visits(plan.visit, films, workers=plan.workers)
-    else:
-        visited = cluster.map_visits(plan.visit, films)
-    count = max(named, len(films))
-    return save_visits(run, visited, progress, count, count - len(films))
 
 
 def save_visits(

@@ -4,6 +4,10 @@
 is a least-squares problem in the pose. All that it needs are inner products of nine images (the
 patch's derivative in each entry of an affine map of its own frame, the patch, the template, and
 a constant one): one Gram matrix per window.
+
+A start that is trusted is refined with a cost of leaving it: a network that was trained on many
+knees places the template correctly on a knee of another shape, where the lowest energy alone would
+shift the template so that the shapes agree.
 """
 
 from collections.abc import Callable
@@ -13,8 +17,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kneematch.paper.energy import TINY, Problem, Term, symmetry_penalty
-from kneematch.paper.pose import MAX_ROTATION, SCALE_MIN, SCALE_RANGE
+from kneematch.paper.energy import TINY, Problem, Solution, Term, lower_energy, symmetry_penalty
+from kneematch.paper.pose import MAX_ROTATION, SCALE_MIN, SCALE_RANGE, admissible_pose
 from kneematch.sampling import resize
 from kneematch.search.robust_energy import resize_template
 
@@ -32,6 +36,15 @@ class Level:
     shrink: int  # the images and the template are this many times smaller
     steps: int
     softness: float  # softness of the maximum over the two windows
+
+
+# Weight of the squared distance of the corners from the start, in widths of the template: 3 % of
+# the width cost as much energy as a tenth of the correlation.
+PRIOR_WEIGHT: Final = 100.0
+LEVELS: Final = (Level(4, 3, 0.05), Level(2, 3, 0.01))
+# For detection one resolution is enough: with both, the mean IoU is 0.953 on the labelled films as
+# with one, 0.982 instead of 0.984 on 40 phantoms, and a film takes longer.
+QUICK_LEVELS: Final = (Level(4, 3, 0.02),)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -99,6 +112,54 @@ def descend(
         here = here.where(down, there)
         damping = torch.where(down, damping * DAMPING_DECREASE, damping * DAMPING_INCREASE)
     return theta
+
+
+def anchor(
+    start: Tensor, template_aspect: float, image_aspect: float, prior_weight: float
+) -> Callable[[Quadratic, Tensor], Quadratic]:
+    """Return a function that adds the cost of leaving a start to a model of the energy.
+
+    The cost is the mean squared distance of the template's corners from where they are at the
+    start (N, S, 4), in template widths, to first order, times `prior_weight`.
+    """
+    scale = start[..., 0]
+    turn = torch.full_like(scale, 1 + template_aspect**2)  # squared distance of corner and centre
+    upright = torch.full_like(scale, image_aspect**2)
+    weight = torch.stack([turn, torch.ones_like(scale), upright, scale.square() * turn], dim=-1)
+    weight = prior_weight * weight / (4 * scale.square()[..., None])  # (N, S, 4)
+
+    def add_cost(model: Quadratic, theta: Tensor) -> Quadratic:
+        apart = theta - start
+        slope = 2 * weight * apart
+        return Quadratic(
+            model.value + (weight * apart.square()).sum((-2, -1)),
+            model.gradient + slope.flatten(1),
+            model.matrix + torch.diag_embed(2 * weight.flatten(1)),
+        )
+
+    return add_cost
+
+
+@torch.no_grad()
+def refine_anchored(
+    problem: Problem,
+    start: Tensor,
+    *,
+    prior_weight: float = PRIOR_WEIGHT,
+    levels: tuple[Level, ...] = LEVELS,
+) -> Solution:
+    """Descend from poses start (N, S, 4), and not far; return the better of start and end.
+
+    Start and end are compared, and their energies given, at the resolution of the last level.
+    """
+    sizes = pyramid(problem, tuple(level.shrink for level in levels))
+    stay = anchor(start, problem.template.aspect, problem.image_aspect, prior_weight)
+    theta = start
+    for level in levels:
+        theta = descend(sizes[level.shrink], theta, level, stay)
+    theta = admissible_pose(theta, problem.height_ratio)
+    last = sizes[levels[-1].shrink]
+    return lower_energy(Solution(start, last.energy(start)), Solution(theta, last.energy(theta)))
 
 
 def clamp_pose(theta: Tensor, height_ratio: float, inside: float = 1.0) -> Tensor:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kneematch.errors import KneematchError, NotARadiograph, Unreadable
+from kneematch.errors import FilmError, NotARadiograph
 from kneematch.films.files import writing
 from kneematch.films.radiograph import LATERALITIES
 from kneematch.films.read import read_isolated, to_film_error
@@ -74,7 +74,7 @@ def prepare_films(
         work = partial(_prepare, side_margin)
         with closing(map_in_workers(work, paths, workers=workers)) as results:
             for path, result in results:
-                if isinstance(result, KneematchError | WorkerDied):
+                if isinstance(result, FilmError | WorkerDied):
                     reason = str(result)
                     failures[path] = reason if path in reason else f"{path}: {reason}"
                 else:
@@ -97,7 +97,7 @@ def prepare_films(
     return Films(stored, rows, device, digest), failed
 
 
-def _prepare(side_margin: float, path: str) -> bytes | KneematchError:
+def _prepare(side_margin: float, path: str) -> bytes | FilmError:
     """Return the levels of a film's halves, or why there are none.
 
     Errors are returned rather than raised, which would end a worker process.
@@ -108,10 +108,6 @@ def _prepare(side_margin: float, path: str) -> bytes | KneematchError:
             return NotARadiograph("The film shows one knee; training needs films of both.")
         halves = split(film_tensor(radiograph), side_margin=side_margin).pixels
         levels: bytes = to_levels(halves).numpy().tobytes()
-    except KneematchError as error:
-        return error
-    except OSError as error:
-        return Unreadable(error.strerror or str(error))
     except Exception as error:  # noqa: BLE001 - one film of 100,000 must not stop the others
         return to_film_error(path, error)
     return levels

@@ -45,8 +45,8 @@ from kneematch.paper.pose import (
 )
 from kneematch.paper.split import HALF_ASPECT
 from kneematch.paper.template import Template
-from kneematch.search.anchored_refinement import refine_anchored
 from kneematch.search.exhaustive_search import exhaustive_search
+from kneematch.search.gauss_newton import refine_anchored
 from kneematch.search.robust_energy import robust_problem
 from kneematch.training.config import OURS, TrainConfig
 from kneematch.training.dataset import Films

@@ -139,13 +139,13 @@ def train(
         save_model(out, model)
     checkpoint_path(out).unlink(missing_ok=True)
     compared = prepared.halves(torch.arange(min(COMPARED_FILMS, len(prepared))))
-    for text in compare_with_built_in(out, drawn, compared):
+    if losses := compare_with_built_in(out, drawn, compared):
         logger.warning(
-            "%s: The built-in model is better on %d of the training films (%s). Train longer or on "
-            "more films, or detect with --template alone.",
+            "%s: The built-in model is better on %d of the training films: its mean loss is %.3f "
+            "instead of %.3f. Train longer or on more films, or detect with --template alone.",
             out,
             len(compared),
-            text,
+            *losses,
         )
     return TrainResult(out, len(prepared), tuple(failures), tuple(epochs))
 
@@ -337,39 +337,29 @@ def write_metrics(epochs: Sequence[Epoch], path: str | os.PathLike[str]) -> None
             add([row.phase, *numbers])
 
 
-def compare_with_built_in(model: Path, drawn: Annotation, halves: Tensor) -> list[str]:
-    """Return in which measures of the areas on halves (N, 2, H, W) a model is the worse one.
+@torch.no_grad()
+def compare_with_built_in(
+    model: Path, drawn: Annotation, halves: Tensor
+) -> tuple[float, float] | None:
+    """Return the mean losses of the built-in model and of another one, if this one is worse.
 
-    The areas are those before refinement. Nothing is measured if the built-in networks see no knee
-    where the template was drawn.
+    The losses are those of the areas on halves (N, 2, H, W), before refinement, against the
+    template as drawn. Nothing is compared if the built-in networks see no knee where it was drawn.
     """
     load = partial(Detector.load, method="neural", device=str(halves.device))
     try:
         built_in = load(template=drawn)
     except TemplateError:
-        return []
-    one, other = (_measure(each, built_in, halves) for each in (load(model), built_in))
-    worse = []
-    for name, values in one.items():
-        difference = values - other[name]
-        error = difference.std() / len(difference) ** 0.5  # NaN for a single film
-        if difference.mean() > STANDARD_ERRORS * error:
-            known = float(values.mean()), float(other[name].mean())
-            worse.append("{} {:.3f}, of the built-in model {:.3f}".format(name, *known))
-    return worse
-
-
-@torch.no_grad()
-def _measure(detector: Detector, drawn: Detector, halves: Tensor) -> dict[str, Tensor]:
-    """Return measures (N,) of a detector's areas against the template as drawn; less is better."""
-    problem = robust_problem(halves, detector.template)
-    theta = detector.solver(problem)  # (N, 2, 4)
-    left, right = theta.unbind(1)
-    apart = problem.image_aspect * (left[:, 2] - right[:, 2]).abs() / (left[:, 0] + right[:, 0])
-    return {
-        "mean loss": robust_problem(halves, drawn.template).losses(theta).mean(1),
-        "mean difference of the sides' heights, in widths": apart,
-    }
+        return None
+    as_drawn = robust_problem(halves, built_in.template)
+    known, found = (
+        as_drawn.losses(each.solver(robust_problem(halves, each.template))).mean(1)  # (N,)
+        for each in (built_in, load(model))
+    )
+    difference = found - known
+    error = difference.std() / len(difference) ** 0.5  # NaN for a single film
+    is_worse = bool(difference.mean() > STANDARD_ERRORS * error)
+    return (float(known.mean()), float(found.mean())) if is_worse else None
 
 
 def _beside(model: Path, ending: str) -> Path:

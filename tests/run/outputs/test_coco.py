@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detections import make_record
 from kneematch.knee.detection import Detection
 from kneematch.run.outputs.coco import open_coco
 
@@ -19,8 +20,8 @@ SIZE = (200, 300)
 
 def written(tmp_path: Path, films: Any, landmarks: Sequence[str] = ()) -> dict[str, Any]:
     with open_coco(tmp_path / "coco.json", landmarks) as add:
-        for film in films:
-            add(*film)
+        for name, size, knees in films:
+            add(make_record(1, *knees, path=name, size=size))
     loaded: dict[str, Any] = json.loads((tmp_path / "coco.json").read_text())
     return loaded
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kneematch import __version__
-from kneematch.run.outputs.run_file import device_name, run_facts, versions, write_run
+from kneematch.run.outputs.run_file import run_facts, versions, write_run
 
 
 def test_write_run_holds_what_is_needed_to_repeat_a_run(
@@ -37,8 +37,3 @@ def test_versions_are_those_that_run() -> None:
     assert content["kneematch"] == __version__
     assert content["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert set(content) == {"python", "kneematch", "torch", "numpy", "pydicom"}
-
-
-def test_device_name_has_the_cores() -> None:
-    assert device_name("cpu").startswith("cpu (")
-    assert str(os.cpu_count()) in device_name("cpu")

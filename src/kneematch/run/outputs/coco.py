@@ -12,21 +12,21 @@ from typing import Any, Final
 import numpy as np
 
 from kneematch.knee.detection import Detection
+from kneematch.run.film_record import FilmRecord
 from kneematch.run.outputs.tables import json_list, open_json, review_text
 
 CATEGORY_ID: Final = 1
 DECIMALS: Final = 3
 ABSENT, OUTSIDE, VISIBLE = 0, 1, 2  # COCO's visibility of a keypoint
 
-AddFilm = Callable[[str, tuple[int, int], Sequence[Detection]], None]
-
 
 @contextmanager
-def open_coco(path: str | os.PathLike[str], landmarks: Sequence[str]) -> Iterator[AddFilm]:
+def open_coco(
+    path: str | os.PathLike[str], landmarks: Sequence[str]
+) -> Iterator[Callable[[FilmRecord], None]]:
     """Yield a function that adds a film to coco.json, without holding films in memory.
 
-    It takes the film's name, its (height, width) in pixels, and its knees. `landmarks` are the
-    names of the keypoints.
+    Films that failed are left out. `landmarks` are the names of the keypoints.
     """
     category = {
         "id": CATEGORY_ID,
@@ -45,12 +45,13 @@ def open_coco(path: str | os.PathLike[str], landmarks: Sequence[str]) -> Iterato
         add_image, add_annotation = json_list(file), json_list(annotations)
         numbers, ids = count(1), count(1)
 
-        def add(name: str, size: tuple[int, int], knees: Sequence[Detection]) -> None:
-            number = next(numbers)
-            height, width = size
-            add_image({"id": number, "file_name": name, "height": height, "width": width})
-            for knee in knees:
-                content = _annotation(knee, size, landmarks)
+        def add(film: FilmRecord) -> None:
+            if film.size is None or film.has_failed:
+                return
+            number, (height, width) = next(numbers), film.size
+            add_image({"id": number, "file_name": film.path, "height": height, "width": width})
+            for knee in film.kept:
+                content = _annotation(knee, film.size, landmarks)
                 add_annotation({"id": next(ids), "image_id": number, **content})
 
         yield add

@@ -23,6 +23,7 @@ from kneematch.knee.measure import (
     landmarks,
     narrowest_place,
 )
+from kneematch.run.film_record import FilmRecord
 from kneematch.run.outputs.tables import (
     SPACING,
     Columns,
@@ -70,12 +71,12 @@ KNEE_COLUMNS: Final[Columns] = {
     **dict.fromkeys(("review", "reason", "decision")),
 }
 
-AddKnee = Callable[[str, Detection], None]
-
 
 @contextmanager
-def open_measurements(folder: Path, magnification: float | None = None) -> Iterator[AddKnee]:
-    """Yield a function that adds a film's name and a knee of it to all files of measures.
+def open_measurements(
+    folder: Path, magnification: float | None = None
+) -> Iterator[Callable[[FilmRecord], None]]:
+    """Yield a function that adds the knees of a film to all files of measures.
 
     These are measurements.csv, measurements.parquet and outlines.json. `magnification` is that of
     the films; None where it is not known.
@@ -88,12 +89,13 @@ def open_measurements(folder: Path, magnification: float | None = None) -> Itera
         file.write(f'{{"format": {json.dumps(FORMAT)}, "knees": [')
         add_outlines = json_list(file)
 
-        def add(film: str, knee: Detection) -> None:
-            values = measurement_values(film, knee, magnification)
-            add_row(values)
-            add_main(values | {"decision": knee.decision} | _smaller_minimum(values))
-            if knee.measures is not None:
-                add_outlines(_outline_record(film, knee, knee.measures.outlines))
+        def add(film: FilmRecord) -> None:
+            for knee in film.kept:
+                values = measurement_values(film.path, knee, magnification)
+                add_row(values)
+                add_main(values | {"decision": knee.decision} | _smaller_minimum(values))
+                if knee.measures is not None:
+                    add_outlines(_outline_record(film.path, knee, knee.measures.outlines))
 
         yield add
         file.write("\n]}\n")

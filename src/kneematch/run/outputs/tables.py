@@ -14,11 +14,11 @@ from typing import Any, Final, TextIO
 
 from kneematch.films.csv_text import Cell, write_csv
 from kneematch.films.files import atomic_write
-from kneematch.films.run_folder import DETECTIONS
+from kneematch.films.run_folder import CROPS, DETECTIONS
 from kneematch.knee.crop import CropSize, assumed_spacing, place
 from kneematch.knee.detection import DEGREE, PIXEL, Detection
 from kneematch.run.artifacts import crop_names
-from kneematch.run.film_record import FilmRecord
+from kneematch.run.film_record import FILES, FilmRecord
 
 Columns = dict[str, int | None]  # names and decimals, None for text
 AddRow = Callable[[Mapping[str, Cell]], None]
@@ -76,21 +76,22 @@ def detection_columns(landmarks: Sequence[str], *, parts: bool = False) -> Colum
     return columns | {f"{name}_{axis}_px": PIXEL for name in landmarks for axis in axes}
 
 
-def detection_row(film: str, knee: Detection, status: str = OK) -> dict[str, Cell]:
-    """Return the values of a knee by column; those of landmarks that it lacks are missing."""
-    points = {**knee.landmarks, "centre": knee.centre}
-    return {  # a column of our own counts before a landmark of the same name
-        **{f"{name}_x_px": x for name, (x, _) in points.items()},
-        **{f"{name}_y_px": y for name, (_, y) in points.items()},
-        **{f"{name}_sd_px": sd for name, sd in knee.landmark_sd_px.items()},
-        "film": film,
-        "image_side": knee.side,
-        "status": status,
-        "review": review_text(knee),
-        "reason": "; ".join(knee.reasons),
-        **{name: getattr(knee, name) for name in FIELDS},
-        **dict(zip(CORNER_COLUMNS, knee.corners.flatten().tolist(), strict=True)),
-    }
+def detection_rows(film: FilmRecord, knees: Iterable[Detection]) -> Iterator[dict[str, Cell]]:
+    """Yield the values of knees of a film by column; those of landmarks they lack are missing."""
+    for knee in knees:
+        points = {**knee.landmarks, "centre": knee.centre}
+        yield {  # a column of our own counts before a landmark of the same name
+            **{f"{name}_x_px": x for name, (x, _) in points.items()},
+            **{f"{name}_y_px": y for name, (_, y) in points.items()},
+            **{f"{name}_sd_px": sd for name, sd in knee.landmark_sd_px.items()},
+            "film": film.path,
+            "image_side": knee.side,
+            "status": GONE if film.gone else OK,
+            "review": review_text(knee),
+            "reason": "; ".join(knee.reasons),
+            **{name: getattr(knee, name) for name in FIELDS},
+            **dict(zip(CORNER_COLUMNS, knee.corners.flatten().tolist(), strict=True)),
+        }
 
 
 def review_text(knee: Detection) -> str:
@@ -99,8 +100,10 @@ def review_text(knee: Detection) -> str:
 
 
 def crop_rows(film: FilmRecord, size: CropSize) -> Iterator[dict[str, Cell]]:
-    """Yield the rows of a film in crops.csv, which map the crops' pixels to those of the film."""
-    assumed, names = assumed_spacing(film.kept) if film.kept else None, crop_names(film)
+    """Yield the rows of a film in crops.csv, which map its crops' pixels to those of the film."""
+    if not film.made.get(CROPS, {}).get(FILES):
+        return
+    assumed, names = assumed_spacing(film.kept), crop_names(film)
     for knee in film.kept:
         crop = place(knee, size, assumed)
         mm_per_px = None if knee.mm_per_px is None else knee.mm_per_px * crop.step_px
@@ -127,12 +130,6 @@ def open_tables(paths: Iterable[Path], columns: Columns) -> Iterator[AddRow]:
                 add_row(row)
 
         yield add
-
-
-def landmark_names(columns: Iterable[str]) -> list[str]:
-    """Return the names of the landmarks that have columns."""
-    names = (name for name in columns if name not in COLUMNS and name.endswith("_x_px"))
-    return [name.removesuffix("_x_px") for name in names]
 
 
 def csv_text(cell: Cell, decimals: int | None) -> str:

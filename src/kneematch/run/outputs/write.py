@@ -2,13 +2,14 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-from kneematch.films.csv_text import write_csv
-from kneematch.films.run_folder import CROPS, DICOM, FAILURES, REPORT, RUN
+from kneematch.films.csv_text import Cell
+from kneematch.films.run_folder import DICOM, FAILURES, REPORT, RUN
 from kneematch.knee.detection import DECISIONS
 from kneematch.progress import Progress
 from kneematch.run.artifacts import LANDMARK_SUFFIXES, shown_side
@@ -22,21 +23,24 @@ from kneematch.run.outputs.report import Summary, write_report
 from kneematch.run.outputs.run_file import write_run
 from kneematch.run.outputs.tables import (
     CROP_COLUMNS,
-    GONE,
-    OK,
     ORIGINAL,
     TABLES,
+    Columns,
     crop_rows,
     detection_columns,
-    detection_row,
+    detection_rows,
     open_tables,
 )
 
 logger = logging.getLogger("kneematch")
 
+Rows = Callable[[FilmRecord], Iterable[Mapping[str, Cell]]]
+
 COCO: Final = "coco.json"
 CROP_TABLE: Final = "crops.csv"
 ARTIFACTS: Final = "artifacts.csv"
+FAILURE_COLUMNS: Final[Columns] = dict.fromkeys(("film", "status", "reason"))
+ARTIFACT_COLUMNS: Final[Columns] = dict.fromkeys(("file", "film", "image_side"))
 RESULT_FILES: Final = (
     *TABLES,
     ORIGINAL,
@@ -87,60 +91,45 @@ def _open_writers(
     run: Run, config: DetectConfig, landmarks: Sequence[str], stack: ExitStack
 ) -> list[Callable[[FilmRecord], None]]:
     """Return functions that add a film to each table; the tables appear when the stack ends."""
-    out, columns = run.out, detection_columns(landmarks, parts=bool(run.setting("parts")))
-    add_row = stack.enter_context(open_tables([out / name for name in TABLES], columns))
-    add_failure = stack.enter_context(write_csv(out / FAILURES, ("film", "status", "reason")))
-
-    def add_detections(film: FilmRecord) -> None:
-        for knee in film.knees:
-            add_row(detection_row(film.path, knee, GONE if film.gone else OK))
-        if film.has_failed:
-            add_failure((film.path, film.status, film.reason))
-
-    writers: list[Callable[[FilmRecord], None]] = [add_detections]
+    columns = detection_columns(landmarks, parts=bool(run.setting("parts")))
+    tables: list[tuple[Sequence[str], Columns, Rows]] = [
+        (TABLES, columns, lambda film: detection_rows(film, film.knees)),
+        ((FAILURES,), FAILURE_COLUMNS, _failure_rows),
+    ]
     if run.newest_decision() is not None:
-        add_found = stack.enter_context(open_tables([out / ORIGINAL], columns))
-
-        def add_original(film: FilmRecord) -> None:
-            for knee in film.found:
-                add_found(detection_row(film.path, knee, GONE if film.gone else OK))
-
-        writers.append(add_original)
-    if config.measure:
-        add_knee = stack.enter_context(open_measurements(out, config.magnification))
-
-        def add_measurements(film: FilmRecord) -> None:
-            for knee in film.kept:
-                add_knee(film.path, knee)
-
-        writers.append(add_measurements)
-    if "coco" in config.export:
-        add_image = stack.enter_context(open_coco(out / COCO, landmarks))
-
-        def add_coco(film: FilmRecord) -> None:
-            if film.size is not None and not film.has_failed:
-                add_image(film.path, film.size, film.kept)
-
-        writers.append(add_coco)
+        tables.append(((ORIGINAL,), columns, lambda film: detection_rows(film, film.found)))
     if config.crops:
-        size = config.crop_size()
-        add_crop = stack.enter_context(open_tables([out / CROP_TABLE], CROP_COLUMNS))
-
-        def add_crops(film: FilmRecord) -> None:
-            for row in crop_rows(film, size) if film.made.get(CROPS, {}).get(FILES) else ():
-                add_crop(row)
-
-        writers.append(add_crops)
+        tables.append(((CROP_TABLE,), CROP_COLUMNS, partial(crop_rows, size=config.crop_size())))
     if run.count("made != '{}'"):
-        add_file = stack.enter_context(write_csv(out / ARTIFACTS, ("file", "film", "image_side")))
+        tables.append(((ARTIFACTS,), ARTIFACT_COLUMNS, _file_rows))
+    opened = [
+        (stack.enter_context(open_tables([run.out / name for name in names], titles)), rows)
+        for names, titles, rows in tables
+    ]
 
-        def add_files(film: FilmRecord) -> None:
-            for kind, made in film.made.items():
-                for file in made[FILES]:
-                    add_file((f"{kind}/{file}", film.path, shown_side(file, film)))
+    def add_rows(film: FilmRecord) -> None:
+        for add_row, rows in opened:
+            for row in rows(film):
+                add_row(row)
 
-        writers.append(add_files)
+    writers: list[Callable[[FilmRecord], None]] = [add_rows]
+    if config.measure:
+        writers.append(stack.enter_context(open_measurements(run.out, config.magnification)))
+    if "coco" in config.export:
+        writers.append(stack.enter_context(open_coco(run.out / COCO, landmarks)))
     return writers
+
+
+def _failure_rows(film: FilmRecord) -> Iterator[Mapping[str, Cell]]:
+    if film.has_failed:
+        yield {"film": film.path, "status": film.status, "reason": film.reason}
+
+
+def _file_rows(film: FilmRecord) -> Iterator[Mapping[str, Cell]]:
+    for kind, made in film.made.items():
+        for file in made[FILES]:
+            side = shown_side(file, film)
+            yield {"file": f"{kind}/{file}", "film": film.path, "image_side": side}
 
 
 def _count(film: FilmRecord, counts: Counter[str]) -> None:

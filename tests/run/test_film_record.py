@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from kneematch.run.film_names import film_names
+from kneematch.run.film_record import film_names
 
 
 def test_film_names_take_as_many_folders_as_tell_films_apart() -> None:
@@ -19,7 +19,7 @@ def test_film_names_take_as_many_folders_as_tell_films_apart() -> None:
 
 
 def test_film_names_ignore_case_and_number_what_nothing_tells_apart() -> None:
-    films = ["a/1.dcm", "b/1", "1.png", "1.tif", "X", "x.dcm", "../x.png", "/"]
+    films = ["a/1.dcm", "b/1", "1.png", "1.tif", "X", "x.dcm", "../x.png", "..dcm"]
     assert film_names(films, set()) == ["a_1", "b_1", "1", "1-2", "X", "X-2", "X-3", "film"]
     films = ["/data/films/a.dcm", "/data/films/A.png", "/data/films/b.dcm"]
     assert film_names(films, set()) == ["a", "a-2", "b"]
