@@ -3,12 +3,15 @@
     python lab/job.py [--cores 1 2] [--films 120] [--turns 3] [--source OLD/src --source src]
     python lab/job.py --cores 16 --size 2494x2048 --films 1024 --jobs detect pictures all
     python lab/job.py --cores 16 --size 2494x2048 --films 4096 --device cuda
+    python lab/job.py --cores 2 --syntax jpeg2000 lossless
+    python lab/job.py --cores 1 2 --engine ray
 
 Every run is the real command in a process of its own, tied to its cores, with a worker process per
-core. The films are links to `--distinct` phantoms, so that they come from the disk cache. Versions,
-given by their source folders, and jobs take turns.
+core, and so is the Ray cluster of `--engine ray`. The films are links to `--distinct` phantoms, so
+that they come from the disk cache. Versions, given by their source folders, and jobs take turns.
 Columns are medians over the turns, in seconds where no unit is named:
     job       what is asked for: see JOBS.
+    syntax    transfer syntax of the films.
     start     until the first film is visited: imports, networks, database.
     visits    until the last film was visited.
     tables    until all tables are written.
@@ -34,6 +37,10 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+import pydicom
+from pydicom.uid import JPEG2000Lossless, JPEGLosslessSV1
+
 from films import table
 from kneephantoms import SynthConfig, synthesize
 
@@ -48,24 +55,28 @@ JOBS = {
     "all": "--crops --overlays --measure --export dicom",
 }
 PARTS = ("start", "visits", "tables", "rest", "all")
+SYNTAXES = {"plain": None, "jpeg2000": JPEG2000Lossless, "lossless": JPEGLosslessSV1}
 
 
 def main() -> None:
     args = parse_arguments()
-    runs: dict[tuple[str, int, Path | None], list[dict[str, float]]] = {}
+    runs: dict[tuple[str, str, int, Path | None], list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(dir=args.work) as folder:
-        films = make_films(Path(folder), args)
+        films = {name: make_films(Path(folder), name, args) for name in args.syntax}
         for _ in range(args.turns):
-            for job, cores, source in product(args.jobs, args.cores, args.source or [None]):
-                measured = run(films, JOBS[job], cores, source, args)
-                runs.setdefault((job, cores, source), []).append(measured)
+            every = product(args.jobs, args.syntax, args.cores, args.source or [None])
+            for job, syntax, cores, source in every:
+                measured = run(films[syntax], JOBS[job], cores, source, args)
+                runs.setdefault((job, syntax, cores, source), []).append(measured)
     rows = []
-    for (job, cores, source), turns in runs.items():
+    for (job, syntax, cores, source), turns in runs.items():
         found = {name: median(turn[name] for turn in turns) for name in turns[0]}
         numbers = [f"{found[name]:.1f}" for name in (*PARTS, "rate")]
         sizes = [f"{found[name]:.0f}" for name in ("written", "memory")]
-        rows.append([str(source or "-"), str(cores), job, str(args.films), *numbers, *sizes])
-    columns = ("version", "cores", "job", "films", *PARTS, "films/s", "written", "memory")
+        rows.append(
+            [str(source or "-"), str(cores), job, syntax, str(args.films), *numbers, *sizes]
+        )
+    columns = ("version", "cores", "job", "syntax", "films", *PARTS, "films/s", "written", "memory")
     table(columns, rows)
 
 
@@ -77,8 +88,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--jobs", nargs="+", choices=JOBS, default=["detect", "pictures", "measure"]
     )
+    parser.add_argument("--syntax", nargs="+", choices=SYNTAXES, default=["plain"])
     parser.add_argument("--distinct", type=int, default=40, help="phantoms to render")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--engine", choices=["local", "ray"], default="local")
     parser.add_argument("--options", default="", help="further options of `kneematch detect`")
     parser.add_argument("--source", type=Path, action="append", help="source folder of a version")
     parser.add_argument("--turns", type=int, default=1)
@@ -86,17 +99,39 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def make_films(folder: Path, args: argparse.Namespace) -> Path:
-    """Render phantoms, and link to them; return the folder of links."""
+def make_films(folder: Path, syntax: str, args: argparse.Namespace) -> Path:
+    """Render phantoms, compress them, and link to them; return the folder of links."""
     height, width = map(int, args.size.split("x"))
-    distinct, links = folder / "distinct", folder / "films"
+    distinct = folder / syntax / "distinct"
     config = SynthConfig(args.distinct, size=(height, width), workers=os.cpu_count())
     synthesize(distinct, config)
     paths = sorted(distinct.glob("*.dcm"))
+    for path in paths if SYNTAXES[syntax] else ():
+        compress(path, syntax)
+    links = folder / syntax / "films"
     links.mkdir()
     for k in range(args.films):
         (links / f"{k:06d}.dcm").symlink_to(paths[k % len(paths)])
     return links
+
+
+def compress(path: Path, syntax: str) -> None:
+    """Compress the pixels of a film without loss, with the levels that archives have."""
+    import imagecodecs
+    from pydicom.encaps import encapsulate
+
+    film = pydicom.dcmread(path)
+    pixels = np.ascontiguousarray(film.pixel_array)
+    if syntax == "jpeg2000":
+        frame = imagecodecs.jpeg2k_encode(
+            pixels, level=0, codecformat="j2k", reversible=True, bitspersample=film.BitsStored
+        )
+    else:
+        frame = imagecodecs.ljpeg_encode(pixels, bitspersample=film.BitsStored)
+    film.PixelData = encapsulate([frame])
+    film["PixelData"].is_undefined_length = True
+    film.file_meta.TransferSyntaxUID = SYNTAXES[syntax]
+    film.save_as(path)
 
 
 def run(
@@ -106,14 +141,13 @@ def run(
     out = films.with_name("out")
     shutil.rmtree(out, ignore_errors=True)
     command = [sys.executable, "-m", "kneematch", "detect", str(films), "-o", str(out), "--quiet"]
-    command += ["--device", args.device, "--workers", str(cores)]
-    command += [*shlex.split(job), *shlex.split(args.options)]
+    command += ["--device", args.device, *shlex.split(job), *shlex.split(args.options)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     if source is not None:
         environment["PYTHONPATH"] = str(source.resolve())
-    with tied(cores):
+    with engine(args.engine, cores) as options, tied(cores):
         started, peak = time.perf_counter(), 0.0
-        process = subprocess.Popen(command, env=environment)
+        process = subprocess.Popen([*command, *options], env=environment)
         while process.poll() is None:
             peak = max(peak, megabytes(family(process.pid)))
             with suppress(subprocess.TimeoutExpired):
@@ -143,6 +177,22 @@ def tied(cores: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def engine(name: str, cores: int) -> Iterator[list[str]]:
+    """Yield the options of an engine; for Ray, start a cluster."""
+    if name == "local":
+        yield ["--workers", str(cores)]
+        return
+    from ray.cluster_utils import Cluster
+
+    with tied(cores):
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": cores})
+    try:
+        yield ["--engine", "ray", "--ray-address", cluster.address]
+    finally:
+        cluster.shutdown()
 
 
 def family(pid: int) -> list[int]:
