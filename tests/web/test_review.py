@@ -272,6 +272,43 @@ def test_review_app_keeps_reader_grade_and_note_with_a_decision(
     assert told == ("accepted", "A. Reader", "3", "=osteophytes, 0")
 
 
+def test_review_app_lets_a_second_reader_see_nothing_of_the_first(
+    run_folder: Path, serve: Callable[[FastAPI], Credentials], open_page: Open
+) -> None:
+    """Two readers decide by themselves; the report compares them, and a third settles it."""
+
+    def read_as(reader: str) -> Page:
+        page = open_page(serve(review_app(ReviewSession(run_folder, Path(), reader))))
+        page.wait_for_selector("body[data-ready]")
+        return page
+
+    first = read_as("A. Reader")
+    order = shown(first)
+    for key in ("a", "x", "a"):
+        press(first, key)
+    second = read_as("B. Reader")
+    assert shown(second) == order
+    expect(second.locator("#facts")).to_contain_text("0 of 8 decided")
+    expect(second.locator(".badge")).to_have_count(0)
+    expect(second.locator("option[value=differ]")).to_be_hidden()
+    second.keyboard.press("u")
+    expect(second.locator("#notice")).to_have_text("There is no decision to revoke")
+    for key in ("a", "x", "x"):
+        press(second, key)
+    expect(second.locator("#facts")).to_contain_text("3 of 8 decided")
+    with second.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
+        second.locator("#apply").click()
+    third = read_as("")
+    third.locator("[name=shown]").select_option("differ")
+    expect(third.locator("#shown")).to_have_text("1 knee")
+    edit(third)
+    expect(third.locator("#knee-facts")).to_contain_text("A. Reader: accepted; B. Reader: rejected")
+    third.goto(f"file://{run_folder / 'report.html'}")
+    table = third.locator("section", has_text="Agreement of the readers").locator("tr").nth(1)
+    told = ["A. Reader, B. Reader", "accepted, corrected or rejected", "3", "67 %", "kappa 0.40"]
+    expect(table.locator("td")).to_have_text(told)
+
+
 def test_review_app_applies_fast_keys_to_successive_knees_and_undoes_them(
     page: Page, run_folder: Path
 ) -> None:

@@ -30,12 +30,13 @@ from kneematch.run.pipeline import DetectResult
 from kneematch.web.knee_rows import (
     Row,
     RowQuery,
-    add_functions,
     count_reasons,
     count_states,
     read_rows,
     row_order,
     rows_of_film,
+    show_decisions,
+    update_decisions,
 )
 from kneematch.web.server import film_jpeg, page_app, read_film
 
@@ -85,6 +86,7 @@ class ReviewSession:
     def __init__(self, out: Path, root: Path | None = None, reader: str = "") -> None:
         """Open the folder `out` of a run; `reader` is named in all decisions.
 
+        A reader who is named sees no decision of others; otherwise the newest of all are shown.
         Films with relative paths lie in `root`, or else where `find_root` finds them; so do the
         run's template and networks. Raise SettingsError if the folder cannot be reviewed.
         """
@@ -95,7 +97,7 @@ class ReviewSession:
         self._run = Run(out, exclusive=False)
         try:
             ended_run(self._run)
-            add_functions(self._run)
+            show_decisions(self._run, reader)
             self.films = [path for _, path in self._run.paths()]
             self.folder = common_folder(self.films)  # left out on cards
             named = self._run.setting("out")
@@ -228,7 +230,9 @@ class ReviewSession:
             decision = self._correction(row, request, request.area)
         decision = replace(decision, reader=self.reader, grade=request.grade, note=request.note)
         with self.run() as run:
-            return run.decide(row.film, request.side or row.side, decision)
+            knee = run.decide(row.film, request.side or row.side, decision)
+            update_decisions(run, self.reader, knee)
+            return knee
 
     def _correction(self, row: Row, request: DecisionRequest, area: Area) -> Decision:
         height, outlines, side = None, None, request.side
@@ -244,13 +248,16 @@ class ReviewSession:
     def undo(self) -> Row | None:
         """Revoke the last decision; return its row, or None if there is nothing to revoke."""
         with self.run() as run:
-            knee = run.revoke()
+            knee = run.revoke(self.reader)
+            update_decisions(run, self.reader, knee)
             return None if knee is None else read_rows(run, [knee])[knee]
 
     def apply(self) -> DetectResult:
         """Write the decisions to all files of the run; other requests wait until it has ended."""
-        with self._lock:
-            return apply_review(self.out, root=self.root)
+        with self.run() as run:
+            result = apply_review(self.out, root=self.root)
+            update_decisions(run, self.reader)  # corrections may have been set aside
+            return result
 
 
 def finite(value: float) -> float | None:
@@ -266,7 +273,8 @@ def review_app(session: ReviewSession) -> FastAPI:
     @app.get("/api/start")
     def start() -> dict[str, Any]:
         with session.run() as run:
-            counts, reasons, last = count_states(run), count_reasons(run), run.newest_decision()
+            counts, reasons = count_states(run), count_reasons(run)
+            last = run.newest_decision(session.reader)
         return {
             "run": session.out.resolve().name,
             "reasons": reasons,
@@ -380,6 +388,7 @@ def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
         "knee": _knee_text(row) if row.side else "",
         "state": row.state,
         "grade": row.decision.grade if row.decision else "",
+        "readers": row.readers or "",
     }
     if not row.has_area:
         return shown | {"reasons": ["no knee found"], "laterality": ""}

@@ -78,13 +78,13 @@ export class Editor {
 
   async show(row) {
     this.#warn();
-    const { film, side, knee, found_loss, reasons, state } = row;
+    const { film, side, knee, found_loss, reasons, readers, state } = row;
     this.row = row.row;
     this.place.hidden = false;
     delete this.place.dataset.ready;
     this.#set(null);
     $("#knee-film").textContent = film;
-    $("#knee-facts").textContent = side ? `${knee}, ${state}` : "no knee was found";
+    $("#knee-facts").textContent = side ? `${knee}, ${state}${readers && ` (${readers})`}` : "no knee was found";
     $("#knee-reasons").textContent = reasons.join("; ");
     $("#loss-found").textContent = found_loss?.toFixed(3) ?? "–";
     let areas;
