@@ -30,6 +30,13 @@ DOCS = Path(__file__).parents[2] / "docs" / "images"
 LINE = [[10.0, 10.0], [90.0, 10.0]]
 BORDERS = {"femur": LINE, "tibia": LINE}
 
+# The measured widths that are drawn on the film.
+WIDTHS = """() => {
+    const labels = Konva.stages[0].find(".width");
+    const points = (label) => label.parent.children[label.index - 1].points();
+    return labels.map((label) => ({ text: label.getText().text(), points: points(label) }));
+}"""
+
 
 @pytest.fixture(scope="session")
 def measured_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -113,6 +120,29 @@ def test_review_page_drags_an_outline_and_measures_follow(out: Path, open_review
         row = next(csv.DictReader(file))
     assert f"{float(row['jsw_x250_mm']):.2f}" == wider
     assert row["jsw_x250_pct_sd"] == ""
+
+
+def test_review_page_draws_the_smallest_widths_on_the_film(out: Path, open_review: Open) -> None:
+    with (out / "measurements.csv").open(newline="") as file:
+        row = next(csv.DictReader(file))
+    page = open_review(out)
+    page.locator("[name=sort]").select_option("film")
+    expect(page.locator("#gallery")).to_have_attribute("aria-busy", "false")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#editor[data-ready='1']")
+    expect(page.locator("#measures tbody tr")).to_have_count(2)
+    widths = page.evaluate(WIDTHS)
+    texts = [f"{float(row[f'jsw_{part}_minimum_mm']):.1f} mm" for part in ("medial", "lateral")]
+    assert [width["text"] for width in widths] == texts
+    found = outlines(out)[0]
+    for width in widths:
+        ends = np.array(width["points"]).reshape(2, 2)
+        for end, bone in zip(ends, ("femur", "tibia"), strict=True):
+            assert np.linalg.norm(np.array(found[bone]) - end, axis=1).min() < 3
+        px = float(width["text"].split()[0]) / float(row["mm_per_px"])
+        assert math.dist(*ends) == pytest.approx(px, abs=0.05 / float(row["mm_per_px"]) + 0.1)
+    page.keyboard.press("ArrowLeft")  # the knee is no longer where it was measured
+    assert page.evaluate(WIDTHS) == []
 
 
 def test_session_outlines_a_placed_knee_as_the_run_would(out: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fastapi import FastAPI
 from playwright.sync_api import Page, Route, expect
@@ -16,11 +17,21 @@ from kneematch.run.database import Run
 from kneematch.run.decisions import read_decisions
 from kneematch.web.review import ReviewSession, review_app
 from kneematch.web.server import Credentials
+from kneephantoms.files import write_dicom
 from tables import read_table
 
 Open = Callable[..., Page]
 Row = dict[str, str]
 MOST_WAITS = 6000  # 10 ms each, for a request
+
+PLAIN = "invert(0) brightness(1) contrast(1)"
+# The greys of two places of the picture of the film, before the browser changes its tone.
+GREYS = """() => {
+    const shown = Konva.stages[0].findOne("Image").image();
+    const canvas = new OffscreenCanvas(512, 512).getContext("2d");
+    canvas.drawImage(shown, 0, 0, 512, 512);
+    return [225, 275].map((x) => canvas.getImageData(x, 250, 1, 1).data[0]);
+}"""
 
 MISFITS: list[tuple[str, str, object]] = [
     ("GET", "api/rows?numbers=9", None),
@@ -270,6 +281,32 @@ def test_review_app_keeps_reader_grade_and_note_with_a_decision(
     ((_, _, _, decision, _),) = read_decisions(run_folder / "review.csv")
     told = decision.state, decision.reader, decision.grade, decision.note
     assert told == ("accepted", "A. Reader", "3", "=osteophytes, 0")
+
+
+def test_editor_windows_the_film_in_its_own_depth(
+    run_folder: Path, tmp_path: Path, open_review: Open
+) -> None:
+    """Two greys of a film of 16 bits that are one of the 256 of a screen can be told apart."""
+    levels = np.linspace(0, 40_000, 512).astype(np.uint16)[None].repeat(512, 0)
+    levels[200:300, 200:250], levels[200:300, 250:300] = 20_045, 20_105
+    pixels = levels.astype(np.float32) / 65_535
+    write_dicom(tmp_path / "deep.dcm", pixels, mm_per_px=0.5, laterality="B", bits=16)
+    with Run(run_folder) as run:
+        run.sql.execute("UPDATE films SET path = ? WHERE id = 1", (str(tmp_path / "deep.dcm"),))
+    page = by_film(open_review(run_folder))
+    edit(page)
+    assert len(set(page.evaluate(GREYS))) == 1
+    page.locator("#tools input").nth(1).fill("2.5")  # contrast
+    page.wait_for_selector("#film[data-window]")
+    dark, bright = page.evaluate(GREYS)
+    assert dark < bright
+    assert page.locator("#film canvas").first.evaluate("film => film.style.filter") == PLAIN
+    page.keyboard.press("i")  # inverted, too
+    page.wait_for_selector("#film[data-window]")
+    assert page.evaluate(GREYS)[0] < page.evaluate(GREYS)[1]
+    page.keyboard.press("w")
+    expect(page.locator("#film[data-window]")).to_have_count(0)
+    assert len(set(page.evaluate(GREYS))) == 1
 
 
 def test_review_app_lets_a_second_reader_see_nothing_of_the_first(

@@ -31,12 +31,18 @@ SAVE_OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def to_grey8(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return pixels (H, W) of any range as bytes, in a window robust to a few outliers."""
+def to_grey8(
+    pixels: NDArray[np.float32], window: tuple[float, float] = (0.0, 1.0)
+) -> NDArray[np.uint8]:
+    """Return pixels (H, W) of any range as bytes, in a window robust to a few outliers.
+
+    Black and white can be chosen as shares of that window, which keeps the film's own depth.
+    """
     step = max(1, min(pixels.shape) // WINDOW_SIDE)
     low, high = np.percentile(pixels[::step, ::step], WINDOW)
     if high <= low:  # nearly all pixels are equal
         low, high = float(pixels.min()), float(pixels.max())
+    low, high = (low + share * (high - low) for share in window)
     span = high - low if high > low else 1.0
     grey = pixels * np.float32(255 / span)
     grey += np.float32(0.5 - 255 * low / span)  # so that truncation rounds

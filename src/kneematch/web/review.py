@@ -22,7 +22,13 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.run_folder import find_root
 from kneematch.knee.decision import LONGEST, Area, Decision, check_outlines, move
 from kneematch.knee.detection import ACCEPTED, CORRECTED, REJECTED, Detection, knee_text
-from kneematch.knee.measure import PERCENT, JointMeasures
+from kneematch.knee.measure import (
+    COMPARTMENTS,
+    PERCENT,
+    PICTURE_SIDES,
+    JointMeasures,
+    narrowest_line,
+)
 from kneematch.paper.split import SIDES
 from kneematch.run.apply import apply_review, ended_run, outline_file, run_config
 from kneematch.run.database import Run
@@ -38,7 +44,7 @@ from kneematch.web.knee_rows import (
     show_decisions,
     update_decisions,
 )
-from kneematch.web.server import film_jpeg, page_app, read_film
+from kneematch.web.server import Window, film_jpeg, page_app, read_film
 
 MAX_ROWS: Final = 400  # in one response
 MAX_POINTS: Final = 1000  # in a border that is drawn
@@ -331,8 +337,8 @@ def review_app(session: ReviewSession) -> FastAPI:
         return Response(picture or b"", 200 if picture else 404, media_type="image/webp")
 
     @app.get("/film/{row}")
-    def film(row: OneRow) -> Response:
-        return Response(film_jpeg(session.film(row)), media_type="image/jpeg")
+    def film(row: OneRow, window: Annotated[Window, Depends(Window)]) -> Response:
+        return Response(film_jpeg(session.film(row), window), media_type="image/jpeg")
 
     @app.exception_handler(FilmError)
     async def unreadable(request: object, error: FilmError) -> Response:
@@ -433,13 +439,14 @@ def borders_of(measures: JointMeasures) -> dict[str, Any]:
 def measures_table(measures: JointMeasures, magnification: float | None) -> dict[str, Any]:
     """Return the main measures as texts: a unit, and lines of name, medial, lateral width.
 
-    The unit is mm where the film has spacing, else percent of the plateau's width.
+    Also the smallest widths, to be drawn on the film. The unit is mm where the film has spacing,
+    else percent of the plateau's width.
     """
-    width_mm = measures.outlines.width_mm
+    outlines = measures.outlines
     unit, decimals, factor = "% of the plateau", 1, 1.0
-    if width_mm is not None:
+    if outlines.width_mm is not None:
         unit, decimals = "mm", 2
-        factor = width_mm / (magnification or 1.0) / PERCENT
+        factor = outlines.width_mm / (magnification or 1.0) / PERCENT
 
     def text(name: str) -> str:
         measure = measures.values[name]
@@ -448,5 +455,12 @@ def measures_table(measures: JointMeasures, magnification: float | None) -> dict
         spread = "" if measure.sd is None else f" ± {factor * measure.sd:.{decimals}f}"
         return f"{factor * measure.value:.{decimals}f}{spread}"
 
+    widths = []
+    for part in COMPARTMENTS:
+        name = part if outlines.medial else PICTURE_SIDES[part]
+        value = measures.values[f"jsw_{name}_minimum"].value
+        if value is not None:
+            ends = narrowest_line(outlines, part).round(2).tolist()
+            widths.append({"ends": ends, "text": f"{factor * value:.1f} {unit[:2].strip()}"})
     lines = [(label, *map(text, names)) for label, names in SHOWN.items()]
-    return {"unit": unit, "lines": lines}
+    return {"unit": unit, "lines": lines, "widths": widths}

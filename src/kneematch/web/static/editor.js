@@ -78,12 +78,13 @@ export class Editor {
 
   async show(row) {
     this.#warn();
-    const { film, side, knee, found_loss, reasons, readers, state } = row;
+    const { film, name, side, knee, found_loss, reasons, readers, state } = row;
     this.row = row.row;
     this.place.hidden = false;
     delete this.place.dataset.ready;
     this.#set(null);
-    $("#knee-film").textContent = film;
+    $("#knee-film").textContent = name;
+    $("#knee-film").title = film;
     $("#knee-facts").textContent = side ? `${knee}, ${state}${readers && ` (${readers})`}` : "no knee was found";
     $("#knee-reasons").textContent = reasons.join("; ");
     $("#loss-found").textContent = found_loss?.toFixed(3) ?? "–";
@@ -412,6 +413,7 @@ export class Editor {
     const lines = (measures?.lines ?? []).map((line) => element("tr", {}, ...cells(line)));
     $("#measures tbody").replaceChildren(...lines);
     $("#measures table").hidden = !measures;
+    this.outlines.setWidths(measures?.widths ?? []);
     $("#measures-unit").textContent = measures?.unit ?? "";
     const moved = this.knee && this.outlined && !measures;
     $("#measures-hint").textContent = moved ? "The knee will be outlined and measured anew once it is saved." : "";
