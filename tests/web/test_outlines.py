@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import Page, expect
 
 from film_mouse import drag
@@ -43,7 +44,7 @@ def measured_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with measures of one film, which tests must not change."""
     folder = tmp_path_factory.mktemp("measured")
     synthesize(folder / "films", SynthConfig(1, size=(900, 1000), workers=0))
-    config = DetectConfig(method="neural", device="cpu", measure=True, workers=0)
+    config = DetectConfig(device="cpu", measure=True, workers=0)
     detect_folder(folder / "films", folder / "out", config)
     return folder / "out"
 
@@ -143,6 +144,41 @@ def test_review_page_draws_the_smallest_widths_on_the_film(out: Path, open_revie
         assert math.dist(*ends) == pytest.approx(px, abs=0.05 / float(row["mm_per_px"]) + 0.1)
     page.keyboard.press("ArrowLeft")  # the knee is no longer where it was measured
     assert page.evaluate(WIDTHS) == []
+
+
+def test_review_page_adds_the_knee_that_the_detector_recognises(
+    out: Path, open_review: Open
+) -> None:
+    with Run(out) as run:  # as if the right knee, or all, had not been found
+        film = run.record(1)
+        (left, right) = film.found
+        run.save([replace(film, found=(left,), knees=(left,))])
+    page = open_review(out)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#editor[data-ready]")
+    page.keyboard.press("k")
+    expect(page.locator("#notice")).to_contain_text("A knee was recognised here")
+    expect(page.locator("#laterality [aria-pressed=true]")).to_have_text(right.laterality)
+    with page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
+        page.keyboard.press("Enter")
+    with Run(out, exclusive=False) as run:
+        ((_, _, side, decision, _),) = run.decisions()
+    assert side == "right"
+    assert decision.landmarks is not None
+    for name, place in right.landmarks.items():
+        assert math.dist(decision.landmarks[name], place) < 3, name
+
+
+def test_session_recognises_no_knee_where_there_is_none(out: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (900, 1000), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    with Run(out) as run:
+        film = run.record(1)
+        run.save([replace(film, found=(), knees=(), status="no_knee")])
+        run.sql.execute("UPDATE films SET path = ?", (str(tmp_path / "noise.png"),))
+    session = ReviewSession(out)
+    assert session.recognise(session.row(-1), "left") is None
+    session.close()
 
 
 def test_session_outlines_a_placed_knee_as_the_run_would(out: Path) -> None:

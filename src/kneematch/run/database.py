@@ -72,8 +72,7 @@ CREATE INDEX films_by_status ON films (status) WHERE status != 'ok';
 REVIEW_INDICES: Final = """
 CREATE INDEX IF NOT EXISTS knees_by_doubt
     ON knees (-needs_review, -loss, film, side, state, needs_review, loss);
-CREATE INDEX IF NOT EXISTS knees_by_loss ON knees (-loss, film, side, state, needs_review, loss);
-CREATE INDEX IF NOT EXISTS knees_by_film ON knees (film, side, state, needs_review, loss);
+CREATE INDEX IF NOT EXISTS knees_by_film ON knees (film, side, state, needs_review);
 CREATE INDEX IF NOT EXISTS decided_knees ON knees (state, needs_review) WHERE state != '';
 """
 THUMBNAIL_SCHEMA: Final = (

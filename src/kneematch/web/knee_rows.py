@@ -57,7 +57,6 @@ FROM knees k LEFT JOIN readings r ON r.knee = k.id
 """
 ORDERS: Final = {  # the database has an index for each
     "doubtful": "-needs_review, -loss, film, side",
-    "loss": "-loss, film, side",
     "film": "film, side",
 }
 KNEES: Final = """
@@ -75,7 +74,7 @@ WHERE status = '{NO_KNEE}' AND -id IN (SELECT value FROM json_each(?))
 class RowQuery:
     """Which rows to show, in which order: the parameters of a request."""
 
-    sort: Literal["doubtful", "loss", "film"] = "doubtful"
+    sort: Literal["doubtful", "film"] = "doubtful"
     shown: Literal[
         "all",
         "to_review",
@@ -90,8 +89,6 @@ class RowQuery:
     ] = "all"
     side: Literal["R", "L", "unknown"] | None = None  # of the patient
     reason: Annotated[str, Field(max_length=400)] | None = None
-    low: Annotated[float, Field(allow_inf_nan=False)] | None = None  # smallest loss
-    high: Annotated[float, Field(allow_inf_nan=False)] | None = None  # largest loss
     film: Annotated[str, Field(max_length=400)] | None = None  # part of its name
 
     def conditions(self) -> dict[str, object]:
@@ -102,8 +99,6 @@ class RowQuery:
             "differ = ?": 1 if self.shown == "differ" else None,
             "state != ?": "" if self.shown == "decided" else None,
             HAS_LATERALITY: "" if self.side == "unknown" else self.side,
-            "loss >= ?": self.low,
-            "loss <= ?": self.high,
             "-needs_review = ?": -1 if self.shown == TO_REVIEW else None,
             f"({LACKS_MEASURES}) = ?": 1 if self.shown == "unmeasured" else None,
             HAS_REASON: self.reason,

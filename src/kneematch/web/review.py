@@ -4,11 +4,12 @@ import logging
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import fastapi
 import numpy as np
@@ -16,7 +17,7 @@ from fastapi import Depends, FastAPI, Query
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
-from kneematch.errors import FilmError, SettingsError
+from kneematch.errors import FilmError, KneematchError, SettingsError
 from kneematch.films.discovery import common_folder
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.run_folder import find_root
@@ -29,6 +30,8 @@ from kneematch.knee.measure import (
     JointMeasures,
     narrowest_line,
 )
+from kneematch.knee.quality import ATYPICAL, NO_KNEE
+from kneematch.options import LOCATOR
 from kneematch.paper.split import SIDES
 from kneematch.run.apply import apply_review, ended_run, outline_file, run_config
 from kneematch.run.database import Run
@@ -46,6 +49,9 @@ from kneematch.web.knee_rows import (
 )
 from kneematch.web.server import Window, film_jpeg, page_app, read_film
 
+if TYPE_CHECKING:
+    from kneematch.knee.detector import Detector
+
 MAX_ROWS: Final = 400  # in one response
 MAX_POINTS: Final = 1000  # in a border that is drawn
 SHOWN: Final = {  # the medial and the lateral measure of each line of the table
@@ -53,6 +59,7 @@ SHOWN: Final = {  # the medial and the lateral measure of each line of the table
     "A quarter in": ("jsw_x250", "jsw_x750"),
 }
 NEW_WIDTH: Final = 0.25  # width of an added knee over the film's, where nothing tells its size
+NARROWEST_PX: Final = 64  # part of a film in which a knee is looked for
 OTHER_SIDE: Final = {"R": "L", "L": "R"}
 
 Keys = Annotated[str, Query(pattern=r"^-?\d{1,9}(,-?\d{1,9})*$")]
@@ -194,6 +201,37 @@ class ReviewSession:
         check_outlines(drawn)
         return JointMeasures.from_outlines(drawn)
 
+    @cached_property
+    def _detector(self) -> "Detector | None":
+        """The detector of the run, told that every picture shows one knee; None if it is gone."""
+        files = (self.config.model, self.config.template)
+        model, template = (file and str(self.root / file) for file in files)
+        config = replace(self.config, model=model, template=template, knees="1", device="cpu")
+        with suppress(KneematchError):
+            return config.load_detector()
+        return None
+
+    def recognise(self, row: Row, side: str) -> Detection | None:
+        """Return the knee that the detector sees in a half of a film without one, or None.
+
+        It looks at the film beside the other knee, or at all of it where there is none.
+        """
+        film, (start, end), laterality = self.film(row), (0, row.size[1]), ""
+        for other in self.same_film(row):
+            x = other.knee.corners[:, 0].clip(0).astype(int)
+            start, end = (int(x.max()), end) if side == "right" else (start, int(x.min()))
+            laterality = OTHER_SIDE.get(other.knee.laterality, "")
+        detector = self._detector
+        if detector is None or detector.method != LOCATOR or end - start < NARROWEST_PX:
+            return None
+        part = replace(film, pixels=np.ascontiguousarray(film.pixels[:, start:end]))
+        (found,) = detector.detect_radiographs([part])
+        if isinstance(found, Exception) or {ATYPICAL, NO_KNEE}.intersection(found[0].reasons):
+            return None
+        area = Area.from_detection(found[0])
+        knee = move(found[0], replace(area, centre_x_px=area.centre_x_px + start))
+        return replace(knee, side=side, laterality=knee.laterality or laterality)
+
     def draft(self, row: Row, side: str) -> Detection:
         """Return where a knee that is added starts: mirrored from the other one if there is one."""
         height, width = row.size
@@ -231,7 +269,8 @@ class ReviewSession:
             return row.key  # the reviewer drew it
         if request.area is None:
             start = row.start
-            decision = Decision(request.state, Area.from_detection(start), finite(start.loss))
+            loss = float(start.loss) if math.isfinite(start.loss) else None
+            decision = Decision(request.state, Area.from_detection(start), loss)
         else:
             decision = self._correction(row, request, request.area)
         decision = replace(decision, reader=self.reader, grade=request.grade, note=request.note)
@@ -264,11 +303,6 @@ class ReviewSession:
             result = apply_review(self.out, root=self.root)
             update_decisions(run, self.reader)  # corrections may have been set aside
             return result
-
-
-def finite(value: float) -> float | None:
-    """Return a number as JSON can hold it: None for NaN."""
-    return float(value) if math.isfinite(value) else None
 
 
 def review_app(session: ReviewSession) -> FastAPI:
@@ -322,7 +356,9 @@ def review_app(session: ReviewSession) -> FastAPI:
 
     @app.get("/api/draft/{row}/{side}")
     def draft(row: OneRow, side: Side) -> dict[str, Any]:
-        return _shape(session.draft(row, side))
+        found = session.recognise(row, side)
+        start = session.draft(row, side) if found is None else found
+        return {**_shape(start), "recognised": found is not None}
 
     @app.get("/api/outlines/{row}")
     def outlines(row: OneRow) -> dict[str, Any]:
@@ -402,8 +438,6 @@ def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
     return shown | {
         "corners": knee.corners.round(2).tolist(),
         "laterality": knee.laterality,
-        "loss": finite(knee.loss),
-        "found_loss": None if found is None else finite(found.loss),
         "review": knee.needs_review,
         "reasons": ["added in the review"] if found is None else found.review_reasons,
     }
