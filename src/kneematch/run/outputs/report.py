@@ -18,10 +18,7 @@ from pathlib import Path
 from statistics import median_low
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kneematch.films.annotation import PLATEAU_MARGINS
+from kneematch.films.annotation import find_plateau_margins
 from kneematch.films.discovery import common_folder
 from kneematch.films.files import atomic_write
 from kneematch.knee.detection import Detection
@@ -197,7 +194,7 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
             {
                 "half": knee.half,
                 "review": knee.needs_review,
-                "area": _points(corners),
+                "area": " ".join(f"{x:.1f},{y:.1f}" for x, y in corners),
                 "landmarks": [(round(x, 1), round(y, 1)) for x, y in knee.landmarks.values()],
                 "arm": round(TICK / 3 * knee.width_px, 1),
                 "label": knee.name if knee.laterality else f"image {knee.half}",
@@ -226,11 +223,11 @@ def expected_errors(knee: Detection) -> float | None:
     Nine of ten errors lie below `expected_error_px`; the others are taken to be spread as distances
     of points with normal errors are (Rayleigh). None where the margins or that limit are not known.
     """
-    ends = [knee.landmarks.get(name) for name in PLATEAU_MARGINS]
-    if ends[0] is None or ends[1] is None or not knee.expected_error_px:
+    margins = find_plateau_margins(knee.landmarks)
+    if margins is None or not knee.expected_error_px:
         return None
-    share = MARGIN_ERROR * math.dist(ends[0], ends[1]) / knee.expected_error_px
-    return float(len(ends) * 0.1 ** (share**2))
+    share = MARGIN_ERROR * math.dist(*margins) / knee.expected_error_px
+    return float(len(margins) * 0.1 ** (share**2))
 
 
 def _about(number: float | None) -> str | None:
@@ -275,11 +272,6 @@ def _measures(summary: Summary, knees: int, settings: Mapping[str, Any]) -> list
             }
         )
     return shown
-
-
-def _points(points: NDArray[np.float64]) -> str:
-    """Return points (K, 2) as the attribute of a polygon in SVG."""
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
 def printable(value: object) -> object:
