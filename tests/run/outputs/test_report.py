@@ -325,9 +325,9 @@ def test_write_report_compares_readers(tmp_path: Path, knees: Knees) -> None:
     write_report(path, RUN, summarise([make_record(1, *knees)]), lambda film: None, found)
     told = " ".join(" ".join(Page(path.read_text(encoding="utf-8")).text).split())
     for line in (
-        "A, <b>B</b> grade 20 85 % kappa 0.80, with quadratic weights 0.91",
-        "rejected 20 100 % kappa is not defined, since both always chose the same",
-        "7 differences have a standard deviation of 1.23 % of the plateau’s width",
+        "A and <b>B</b> grade the same on 85 % of 20 knees; kappa 0.80, with quadratic weights",
+        "the same on 100 % of 20 knees; kappa is not defined, since both always chose the same",
+        "both corrected 7 knees; the differences have a standard deviation of 1.23 % of the",
     ):
         assert line in told
     page, _ = written(tmp_path, [make_record(1, *knees)])
