@@ -335,6 +335,7 @@ def test_review_app_lets_a_second_reader_see_nothing_of_the_first(
     expect(second.locator("#facts")).to_contain_text("3 of 8 decided")
     with second.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
         second.locator("#apply").click()
+    expect(second.locator("#notice")).to_have_text(f"{run_folder}: all files are up to date")
     third = read_as("")
     third.locator("[name=shown]").select_option("differ")
     expect(third.locator("#shown")).to_have_text("1 knee")

@@ -414,6 +414,7 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
     def apply() -> dict[str, Any]:
         result = session.apply()
         message = f"{result.decisions}, {result.review:,} to review"
+        message = "all files are up to date" if session.reader else message  # others' are counted
         return {"out": str(session.out), "message": message, "problems": result.missing_reasons}
 
 
