@@ -7,17 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fastapi import FastAPI
 from playwright.sync_api import Page, Route, expect
 
 from film_mouse import drag, on_screen
 from kneematch.knee.decision import Decision
 from kneematch.knee.quality import ATYPICAL
 from kneematch.run.database import Run
-from kneematch.run.decisions import read_decisions
-from kneematch.web.review import ReviewSession, review_app
-from kneematch.web.server import Credentials
 from kneephantoms.files import write_dicom
+from review_page import edit, press, shown
 from tables import read_table
 
 Open = Callable[..., Page]
@@ -86,28 +83,6 @@ def found(folder: Path) -> dict[int, Row]:
 
 def named(row: Row) -> tuple[str, str]:
     return Path(row["film"]).name, row["image_side"]
-
-
-def shown(page: Page) -> list[str]:
-    """The rows in the order in which they are shown."""
-    cards = page.locator(".card[data-row]")
-    expect(cards).to_have_count(8)
-    rows: list[str] = cards.evaluate_all(
-        "cards => cards.sort((a, b) => a.offsetTop - b.offsetTop || a.offsetLeft - b.offsetLeft)"
-        ".map(card => card.dataset.row)"
-    )
-    return rows
-
-
-def press(page: Page, key: str, answer: str = "api/decide") -> None:
-    """Press a key and wait for the server's answer."""
-    with page.expect_response(lambda response: answer in response.url and response.ok):
-        page.keyboard.press(key)
-
-
-def edit(page: Page) -> None:
-    page.keyboard.press("Enter")
-    page.wait_for_selector("#editor[data-ready]")
 
 
 def test_review_app_keeps_exactly_what_was_decided(
@@ -253,36 +228,6 @@ def test_editor_undoes_and_redoes_changes_of_its_own_knee_only(
     assert states == ["accepted", "corrected", "undone"]
 
 
-def test_review_app_keeps_reader_grade_and_note_with_a_decision(
-    run_folder: Path, serve: Callable[[FastAPI], Credentials], open_page: Open
-) -> None:
-    session = ReviewSession(run_folder, Path(), "A. Reader")
-    page = open_page(serve(review_app(session)))
-    page.wait_for_selector("body[data-ready]")
-    expect(page.locator("#reader")).to_have_text("Reader: A. Reader")
-    expect(page.locator("#facts")).to_contain_text("2 left to review")
-    page.locator("[name=shown]").select_option("to_review")
-    expect(page.locator("#shown")).to_have_text("2 knees")
-    edit(page)
-    row = page.locator("#editor").get_attribute("data-ready")
-    page.keyboard.press("3")
-    expect(page.locator("#grade")).to_have_value("3")
-    page.locator("#note").fill("=osteophytes, 0")  # digits are typed here
-    page.once("dialog", lambda dialog: dialog.dismiss())  # leaving would lose them
-    page.locator("#next").click()
-    expect(page.locator("#note")).to_have_value("=osteophytes, 0")
-    with page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
-        page.locator("#accept").click()
-    page.keyboard.press("Escape")
-    expect(page.locator("#facts")).to_contain_text("1 left to review")
-    expect(page.locator(f".card[data-row='{row}'] .line")).to_contain_text("grade 3")
-    with page.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
-        page.locator("#apply").click()
-    ((_, _, _, decision, _),) = read_decisions(run_folder / "review.csv")
-    told = decision.state, decision.reader, decision.grade, decision.note
-    assert told == ("accepted", "A. Reader", "3", "=osteophytes, 0")
-
-
 def test_editor_windows_the_film_in_its_own_depth(
     run_folder: Path, tmp_path: Path, open_review: Open
 ) -> None:
@@ -307,44 +252,6 @@ def test_editor_windows_the_film_in_its_own_depth(
     page.keyboard.press("w")
     expect(page.locator("#film[data-window]")).to_have_count(0)
     assert len(set(page.evaluate(GREYS))) == 1
-
-
-def test_review_app_lets_a_second_reader_see_nothing_of_the_first(
-    run_folder: Path, serve: Callable[[FastAPI], Credentials], open_page: Open
-) -> None:
-    """Two readers decide by themselves; the report compares them, and a third settles it."""
-
-    def read_as(reader: str) -> Page:
-        page = open_page(serve(review_app(ReviewSession(run_folder, Path(), reader))))
-        page.wait_for_selector("body[data-ready]")
-        return page
-
-    first = read_as("A. Reader")
-    order = shown(first)
-    for key in ("a", "x", "a"):
-        press(first, key)
-    second = read_as("B. Reader")
-    assert shown(second) == order
-    expect(second.locator("#facts")).to_contain_text("0 of 8 decided")
-    expect(second.locator(".badge")).to_have_count(0)
-    expect(second.locator("option[value=differ]")).to_be_hidden()
-    second.keyboard.press("u")
-    expect(second.locator("#notice")).to_have_text("There is no decision to revoke")
-    for key in ("a", "x", "x"):
-        press(second, key)
-    expect(second.locator("#facts")).to_contain_text("3 of 8 decided")
-    with second.expect_response(lambda answer: "api/apply" in answer.url and answer.ok):
-        second.locator("#apply").click()
-    expect(second.locator("#notice")).to_have_text(f"{run_folder}: all files are up to date")
-    third = read_as("")
-    third.locator("[name=shown]").select_option("differ")
-    expect(third.locator("#shown")).to_have_text("1 knee")
-    edit(third)
-    expect(third.locator("#knee-facts")).to_contain_text("A. Reader: accepted; B. Reader: rejected")
-    third.goto(f"file://{run_folder / 'report.html'}")
-    agreement = third.locator("section", has_text="Agreement of the readers")
-    expect(agreement.locator("h3")).to_have_text("A. Reader and B. Reader")
-    expect(agreement.locator("td span")).to_have_text("the same on 67 % of 3 knees; kappa 0.40")
 
 
 def test_review_app_applies_fast_keys_to_successive_knees_and_undoes_them(

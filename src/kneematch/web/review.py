@@ -269,7 +269,7 @@ class ReviewSession:
             return row.key  # the reviewer drew it
         if request.area is None:
             start = row.start
-            loss = float(start.loss) if math.isfinite(start.loss) else None
+            loss = start.loss if math.isfinite(start.loss) else None
             decision = Decision(request.state, Area.from_detection(start), loss)
         else:
             decision = self._correction(row, request, request.area)
@@ -342,13 +342,12 @@ def review_app(session: ReviewSession) -> FastAPI:
     def areas(row: OneRow) -> dict[str, Any]:
         height, width = session.film(row).size
         others = session.same_film(row)
-        kept = [other.knee for other in others if other.state != REJECTED]
         return {
             "size": [width, height],
             "knee": _shape(row.knee) if row.has_area else None,
             "found": _shape(row.start) if row.has_area else None,
             "others": [each.knee.corners.tolist() for each in others if each.key != row.key],
-            "lateralities": {knee.side: knee.laterality for knee in kept},
+            "lateralities": {k.side: k.knee.laterality for k in others if k.state != REJECTED},
             "free": session.free_sides(row),
             "grade": row.decision.grade if row.decision else "",
             "note": row.decision.note if row.decision else "",
@@ -413,8 +412,8 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
     @app.post("/api/apply")
     def apply() -> dict[str, Any]:
         result = session.apply()
-        message = f"{result.decisions}, {result.review:,} to review"
-        message = "all files are up to date" if session.reader else message  # others' are counted
+        counted = f"{result.decisions}, {result.review:,} to review"  # of all readers
+        message = "all files are up to date" if session.reader else counted
         return {"out": str(session.out), "message": message, "problems": result.missing_reasons}
 
 
