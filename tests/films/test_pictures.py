@@ -24,6 +24,11 @@ def test_thumbnail_is_a_small_picture_in_grey_whatever_the_range() -> None:
     assert max(grey.shape) == THUMBNAIL_PX
     assert grey[0, 0] < 10 < 245 < grey[-1, -1]
     assert to_grey8(np.full((3, 3), 7, np.float32)).max() == 0
+    ramp = np.linspace(0, 1, 1001, dtype=np.float32)[None].repeat(3, 0)
+    narrow = to_grey8(ramp, (0.4, 0.6))[0]
+    assert (narrow[:400].max(), narrow[602:].min()) == (0, 255)
+    assert 126 <= narrow[500] <= 129
+    assert set(to_grey8(ramp, (0.5, 0.5))[0].tolist()) >= {0, 255}  # and not divided by zero
 
 
 def test_write_png16_is_lossless_and_no_larger_than_pillow_s(tmp_path: Path) -> None:

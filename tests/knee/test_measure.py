@@ -25,6 +25,7 @@ from kneematch.knee.measure import (
     joint_line_angle,
     landmarks,
     measure_outlines,
+    narrowest_line,
     narrowest_place,
     tibiofemoral_angle,
     widths_at,
@@ -103,6 +104,9 @@ def test_measure_outlines_of_a_wedge() -> None:
         minimum = measure_outlines(outlines)[f"jsw_{compartment}_minimum"].value
         assert minimum == pytest.approx(width)
         assert narrowest_place(outlines, compartment) == pytest.approx(x)
+        line = narrowest_line(outlines, compartment)
+        assert 100 * math.dist(*line) / outlines.width_px == pytest.approx(width)
+        assert outlines.in_plateau_widths(line)[:, 0] == pytest.approx([x, x])
 
 
 def test_tibiofemoral_angle_of_straight_shafts() -> None:

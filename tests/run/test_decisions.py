@@ -8,7 +8,7 @@ import pytest
 from kneematch.errors import SettingsError
 from kneematch.knee.decision import Area, Decision
 from kneematch.knee.measure import Outlines
-from kneematch.run.decisions import COLUMNS, Entry, read_decisions, write_decisions
+from kneematch.run.decisions import COLUMNS, Entry, holding, read_decisions, write_decisions
 
 AREA = Area(400.25, 500.5, 200.0, 7.5)
 LINE = np.array([[350.0, 500.0], [450.0, 501.0]])
@@ -33,6 +33,17 @@ def test_write_decisions_writes_what_read_decisions_reads(tmp_path: Path) -> Non
     assert list(read_decisions(path)) == ENTRIES
     write_decisions([], path)
     assert not path.exists()
+
+
+def test_holding_keeps_the_last_decision_of_each_reader_unless_it_was_revoked() -> None:
+    def entry(reader: str, state: str, *, revoked: bool = False) -> Entry:
+        return TIME, "a.dcm", "left", Decision(state, AREA, reader=reader), revoked
+
+    first, second, third = entry("A", "accepted"), entry("B", "rejected"), entry("A", "rejected")
+    undone = entry("A", "rejected", revoked=True)
+    assert list(holding([first, second, third]).values()) == [second, third]  # in the order made
+    assert list(holding([first, second, third, undone]).values()) == [first, second]
+    assert list(holding([first, undone, second]).values()) == [second]
 
 
 def test_write_decisions_keeps_drawn_outlines(tmp_path: Path) -> None:

@@ -11,11 +11,12 @@ from kneematch.knee.quality import ATYPICAL, DISAGREE
 from kneematch.run.database import Run
 from kneematch.web.knee_rows import (
     RowQuery,
-    add_functions,
     count_states,
     read_rows,
     row_order,
     rows_of_film,
+    show_decisions,
+    update_decisions,
 )
 
 ALL = list(range(1, 9))
@@ -25,7 +26,7 @@ PLACE = Area(100.0, 100.0, 80.0, 0.0)
 @pytest.fixture
 def run(run_folder: Path) -> Iterator[Run]:
     with Run(run_folder, exclusive=False) as run:
-        add_functions(run)
+        show_decisions(run)
         yield run
 
 
@@ -34,10 +35,11 @@ def losses(run: Run, order: list[int]) -> list[float]:
     return [row.found.loss for key in order if (row := rows[key]).found is not None]
 
 
-def decide(run: Run, key: int, state: str) -> None:
+def decide(run: Run, key: int, state: str, reader: str = "", grade: str = "") -> None:
     row = read_rows(run, [key])[key]
     assert row.found is not None
-    run.decide(row.film, row.side, Decision(state, Area.from_detection(row.found)))
+    area = Area.from_detection(row.found)
+    run.decide(row.film, row.side, Decision(state, area, reader=reader, grade=grade))
 
 
 def remove_knees(run: Run, film: int, left: int, status: str = "ok") -> None:
@@ -55,17 +57,17 @@ def test_row_order_puts_doubtful_knees_first_and_then_high_losses(run: Run) -> N
         assert losses(run, part) == sorted(losses(run, part), reverse=True)
 
 
-@pytest.mark.parametrize("sort", ["doubtful", "loss", "film"])
+@pytest.mark.parametrize("sort", ["doubtful", "film"])
 def test_row_order_is_that_of_an_index(run: Run, sort: str) -> None:
     plans: list[str] = []
     run.sql.set_trace_callback(plans.append)
-    row_order(run, RowQuery(sort=sort, shown="undecided", low=0.0))  # type: ignore[arg-type]
+    row_order(run, RowQuery(sort=sort, shown="undecided"))  # type: ignore[arg-type]
     run.sql.set_trace_callback(None)
     (plan,) = run.query(f"EXPLAIN QUERY PLAN {plans[0]}")
     assert "USING COVERING INDEX" in plan[-1]
 
 
-def test_row_order_filters_by_reason_side_loss_and_film(run: Run) -> None:
+def test_row_order_filters_by_reason_side_and_film(run: Run) -> None:
     assert set(row_order(run, RowQuery(reason=ATYPICAL))) == {4, 7}
     assert row_order(run, RowQuery(reason=DISAGREE)) == [4]
     assert set(row_order(run, RowQuery(side="R"))) == {1, 3, 5, 7}
@@ -75,9 +77,6 @@ def test_row_order_filters_by_reason_side_loss_and_film(run: Run) -> None:
     run.decide(row.film, row.side, turned)
     assert set(row_order(run, RowQuery(side="L"))) == {2, 3, 4, 6, 8}
     run.revoke()
-    middle = sorted(losses(run, ALL))[4]
-    assert len(row_order(run, RowQuery(high=middle))) == 5
-    assert len(row_order(run, RowQuery(low=middle))) == 4
     run.sql.execute(
         "UPDATE films SET path = CAST(? AS TEXT) WHERE id = 3", (b"\xff/GR\xc3\x96SSE.dcm",)
     )
@@ -120,3 +119,38 @@ def test_row_order_has_added_knees_and_films_without_one(run: Run) -> None:
     assert read_rows(run, [key])[key].state == "rejected"
     assert rows_of_film(run, 2) == []
     assert count_states(run)["rows"] == 5
+
+
+def test_show_decisions_hides_those_of_other_readers(run: Run, run_folder: Path) -> None:
+    decide(run, 1, "accepted", "A")
+    decide(run, 2, "rejected", "A")
+    remove_knees(run, 4, 0, "no_knee")
+    run.decide(4, "left", Decision("corrected", PLACE, height_px=90.0, reader="A"))
+    with Run(run_folder, exclusive=False) as second:
+        show_decisions(second, "B")
+        assert row_order(second, RowQuery(shown="decided")) == []
+        assert row_order(second, RowQuery(shown="no_knee")) == [-4]  # A added a knee to it
+        assert count_states(second)["undecided"] == 6
+        assert rows_of_film(second, 4) == []
+        row = read_rows(second, [1])[1]
+        assert (row.state, row.decision, row.readers) == ("undecided", None, None)
+        decide(second, 1, "rejected", "B")
+        update_decisions(second, "B", 1)
+        assert row_order(second, RowQuery(shown="rejected")) == [1]
+        assert row_order(second, RowQuery(shown="differ")) == []  # that would tell
+        second.revoke("B")
+        update_decisions(second, "B", 1)
+        assert row_order(second, RowQuery(shown="decided")) == []
+        assert second.revoke("B") is None
+    assert set(row_order(run, RowQuery(shown="decided"))) == {1, 2, 7}  # as A decided
+
+
+def test_row_order_shows_where_readers_differ_until_somebody_settles_it(run: Run) -> None:
+    for reader, grade in (("A", "2"), ("B", "3")):
+        decide(run, 1, "accepted", reader)
+        decide(run, 2, "accepted", reader, grade)
+        decide(run, 3, "accepted" if reader == "A" else "rejected", reader)
+    assert set(row_order(run, RowQuery(shown="differ"))) == {2, 3}
+    assert read_rows(run, [2])[2].readers == "A: accepted, grade 2; B: accepted, grade 3"
+    decide(run, 2, "accepted")
+    assert row_order(run, RowQuery(shown="differ")) == [3]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from playwright.sync_api import Page, expect
 
 from film_mouse import drag
@@ -30,13 +31,20 @@ DOCS = Path(__file__).parents[2] / "docs" / "images"
 LINE = [[10.0, 10.0], [90.0, 10.0]]
 BORDERS = {"femur": LINE, "tibia": LINE}
 
+# The measured widths that are drawn on the film.
+WIDTHS = """() => {
+    const labels = Konva.stages[0].find(".width");
+    const points = (label) => label.parent.children[label.index - 1].points();
+    return labels.map((label) => ({ text: label.getText().text(), points: points(label) }));
+}"""
+
 
 @pytest.fixture(scope="session")
 def measured_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with measures of one film, which tests must not change."""
     folder = tmp_path_factory.mktemp("measured")
     synthesize(folder / "films", SynthConfig(1, size=(900, 1000), workers=0))
-    config = DetectConfig(method="neural", device="cpu", measure=True, workers=0)
+    config = DetectConfig(device="cpu", measure=True, workers=0)
     detect_folder(folder / "films", folder / "out", config)
     return folder / "out"
 
@@ -113,6 +121,64 @@ def test_review_page_drags_an_outline_and_measures_follow(out: Path, open_review
         row = next(csv.DictReader(file))
     assert f"{float(row['jsw_x250_mm']):.2f}" == wider
     assert row["jsw_x250_pct_sd"] == ""
+
+
+def test_review_page_draws_the_smallest_widths_on_the_film(out: Path, open_review: Open) -> None:
+    with (out / "measurements.csv").open(newline="") as file:
+        row = next(csv.DictReader(file))
+    page = open_review(out)
+    page.locator("[name=sort]").select_option("film")
+    expect(page.locator("#gallery")).to_have_attribute("aria-busy", "false")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#editor[data-ready='1']")
+    expect(page.locator("#measures tbody tr")).to_have_count(2)
+    widths = page.evaluate(WIDTHS)
+    texts = [f"{float(row[f'jsw_{part}_minimum_mm']):.1f} mm" for part in ("medial", "lateral")]
+    assert [width["text"] for width in widths] == texts
+    found = outlines(out)[0]
+    for width in widths:
+        ends = np.array(width["points"]).reshape(2, 2)
+        for end, bone in zip(ends, ("femur", "tibia"), strict=True):
+            assert np.linalg.norm(np.array(found[bone]) - end, axis=1).min() < 3
+        px = float(width["text"].split()[0]) / float(row["mm_per_px"])
+        assert math.dist(*ends) == pytest.approx(px, abs=0.05 / float(row["mm_per_px"]) + 0.1)
+    page.keyboard.press("ArrowLeft")  # the knee is no longer where it was measured
+    assert page.evaluate(WIDTHS) == []
+
+
+def test_review_page_adds_the_knee_that_the_detector_recognises(
+    out: Path, open_review: Open
+) -> None:
+    with Run(out) as run:  # as if the right knee, or all, had not been found
+        film = run.record(1)
+        (left, right) = film.found
+        run.save([replace(film, found=(left,), knees=(left,))])
+    page = open_review(out)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#editor[data-ready]")
+    page.keyboard.press("k")
+    expect(page.locator("#notice")).to_contain_text("A knee was recognised here")
+    expect(page.locator("#laterality [aria-pressed=true]")).to_have_text(right.laterality)
+    with page.expect_response(lambda answer: "api/decide" in answer.url and answer.ok):
+        page.keyboard.press("Enter")
+    with Run(out, exclusive=False) as run:
+        ((_, _, side, decision, _),) = run.decisions()
+    assert side == "right"
+    assert decision.landmarks is not None
+    for name, place in right.landmarks.items():
+        assert math.dist(decision.landmarks[name], place) < 3, name
+
+
+def test_session_recognises_no_knee_where_there_is_none(out: Path, tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (900, 1000), np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    with Run(out) as run:
+        film = run.record(1)
+        run.save([replace(film, found=(), knees=(), status="no_knee")])
+        run.sql.execute("UPDATE films SET path = ?", (str(tmp_path / "noise.png"),))
+    session = ReviewSession(out)
+    assert session.recognise(session.row(-1), "left") is None
+    session.close()
 
 
 def test_session_outlines_a_placed_knee_as_the_run_would(out: Path) -> None:

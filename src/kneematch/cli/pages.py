@@ -50,7 +50,8 @@ def annotate(
 def review(
     out: FinishedRun,
     reader: Annotated[
-        str, typer.Option(metavar="NAME", help="Your name, kept with each decision.")
+        str,
+        typer.Option(metavar="NAME", help="Your name; decisions of other readers are then hidden."),
     ] = "",
     root: Root = None,
     port: Port = 0,

@@ -21,6 +21,7 @@ RIGHT_COLOUR: Final = (70, 170, 255)
 THUMBNAIL_PX: Final = 512  # longest side; a knee has half of it on a film of both
 THUMBNAIL_QUALITY: Final = 60
 WINDOW: Final = (0.5, 99.5)  # percentiles shown as black and white
+NARROWEST: Final = 1e-3  # window that can be chosen, as a share of that
 WINDOW_SIDE: Final = 400  # rows and columns, at least, that are looked at for these
 PNG_RLE, PNG_PAETH = 3, 128  # strategy and filter of libpng
 # PNG files are a tenth larger than with the default level, and written three times as fast; a JPEG
@@ -31,13 +32,19 @@ SAVE_OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def to_grey8(pixels: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return pixels (H, W) of any range as bytes, in a window robust to a few outliers."""
+def to_grey8(
+    pixels: NDArray[np.float32], window: tuple[float, float] = (0.0, 1.0)
+) -> NDArray[np.uint8]:
+    """Return pixels (H, W) of any range as bytes, in a window robust to a few outliers.
+
+    Black and white can be chosen as shares of that window, which keeps the film's own depth.
+    """
     step = max(1, min(pixels.shape) // WINDOW_SIDE)
     low, high = np.percentile(pixels[::step, ::step], WINDOW)
     if high <= low:  # nearly all pixels are equal
         low, high = float(pixels.min()), float(pixels.max())
     span = high - low if high > low else 1.0
+    low, span = low + window[0] * span, max(window[1] - window[0], NARROWEST) * span
     grey = pixels * np.float32(255 / span)
     grey += np.float32(0.5 - 255 * low / span)  # so that truncation rounds
     return grey.clip(0, 255, out=grey).astype(np.uint8)

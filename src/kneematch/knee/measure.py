@@ -322,6 +322,13 @@ def narrowest_place(outlines: Outlines, compartment: str) -> float:
     return float(x[widths_at(outlines, x).argmin()])
 
 
+def narrowest_line(outlines: Outlines, compartment: str) -> Array:
+    """Return the smallest width of a compartment as a line (2, 2) on the film, femur first."""
+    x = np.array([narrowest_place(outlines, compartment)])
+    heights = [_height_at(outlines, line, x)[0] for line in (outlines.femur, outlines.tibia)]
+    return outlines.to_film(np.stack([x.repeat(2), heights], axis=1))
+
+
 def joint_line_angle(outlines: Outlines) -> float:
     """Return the joint-line convergence angle: femoral against tibial joint line.
 

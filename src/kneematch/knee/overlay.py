@@ -1,8 +1,7 @@
 """A film with the knee joint areas that were found on it."""
 
-import math
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Final
 
 import numpy as np
@@ -23,9 +22,8 @@ TICK: Final = 0.09  # length of the thick corner over the width of an area
 COLOURS: Final = {"left": LEFT_COLOUR, "right": RIGHT_COLOUR}
 LANDMARK_COLOUR: Final = (255, 255, 255)
 SHADE: Final = (10, 12, 16)  # under lines and text, so that they stand out on bone
-REVIEW_COLOUR: Final = (190, 30, 45)  # behind the label of a knee to review
+REVIEW_COLOUR: Final = (190, 30, 45)  # behind the text about a knee to review
 THUMBNAIL_TEXT_SHARE: Final = 1 / 25  # legible where a picture is shown at half its size
-SPAN_SHARE: Final = 1 / 6  # largest text size over the columns for a label, so that words fit
 DASHES: Final = 12  # along each edge of an area to review
 
 Points = NDArray[np.float64]  # (K, 2), pixels of the layer
@@ -39,31 +37,68 @@ def draw_detections(
     *,
     longest_px: int = LONGEST_PX,
     thumbnail: bool = False,
-    reasons: bool = True,
+    caption: bool = True,
 ) -> Image.Image:
-    """Draw the film in grey with the outline, landmarks, patient's side and loss of each area.
+    """Draw the film in grey with the outline, landmarks and patient's side of each area.
 
-    The thick corner is the template's top left. An area to review has a dashed outline and a red
-    label, with the reasons if these are wanted. A film smaller than `longest_px` keeps its size; a
-    thumbnail has thicker lines and larger text.
+    The thick corner is the template's top left, and an area to review has a dashed outline. Below
+    the film, where it covers nothing, is a line for each area with its widths in mm and the reasons
+    for review, red where there are some; `caption` leaves it out. A film smaller than `longest_px`
+    keeps its size; a thumbnail has thicker lines and larger text.
     """
     picture, scale = _grey_picture(film, longest_px)
     size = picture.size
     larger = min(max(LAYER_PX // max(size), 2), 4)
     line = larger * max(THINNEST_PX, LINE_SHARE * max(size)) * (2 if thumbnail else 1)
     share = THUMBNAIL_TEXT_SHARE if thumbnail else TEXT_SHARE
-    text_px = larger * max(SMALLEST_TEXT_PX, round(share * max(size)))
+    text_px = max(SMALLEST_TEXT_PX, round(share * max(size)))
     found = list(detections)
-    for detection in found:
-        _draw_strokes(picture, _outline(detection, larger * scale, line), line, larger)
-    room = larger * size[0], larger * size[1]
-    spans = [_label_span(detection, found, larger * scale, room[0]) for detection in found]
-    narrowest = min((high - low for low, high in spans), default=room[0])
-    text_px = max(text_px // 2, min(text_px, round(SPAN_SHARE * narrowest)))
-    for detection, span in zip(found, spans, strict=True):
-        plate, place = _label(room, detection, larger * scale, text_px, span, reasons=reasons)
-        _paste(picture, plate, place, larger)
-    return picture
+    for knee in found:
+        _draw_strokes(picture, _outline(knee, larger * scale, line), line, larger)
+        _draw_side(picture, knee, scale, text_px)
+    return _with_caption(picture, found, text_px) if caption and found else picture
+
+
+def _draw_side(picture: Image.Image, knee: Detection, scale: float, text_px: int) -> None:
+    """Write the patient's side, R or L, above the middle of an area's top edge."""
+    x, y = scale * knee.corners[:2].mean(0) - (0, text_px / 2)
+    place = np.clip((x, y), 2 * text_px, np.array(picture.size) - text_px)
+    ImageDraw.Draw(picture).text(
+        (place[0], place[1]),
+        knee.laterality,
+        fill=COLOURS[knee.half],
+        font=ImageFont.load_default(1.6 * text_px),
+        anchor="ms",
+        stroke_width=text_px / 8,
+        stroke_fill=SHADE,
+    )
+
+
+def _with_caption(picture: Image.Image, found: Sequence[Detection], text_px: int) -> Image.Image:
+    """Return a picture with a line of text for each area below it, or more where it is long."""
+    (width, height), font = picture.size, ImageFont.load_default(text_px)
+    step, indent = round(1.6 * text_px), 2 * text_px
+    lines = [
+        (knee, number, text)
+        for knee in found
+        for number, text in enumerate(_wrap(_caption(knee), font, width - 1.5 * indent))
+    ]
+    longer = Image.new("RGB", (width, height + len(lines) * step), SHADE)
+    longer.paste(picture)
+    draw = ImageDraw.Draw(longer)
+    for y, (knee, number, text) in zip(count(height, step), lines, strict=False):
+        if knee.needs_review:
+            draw.rectangle((0, y, width, y + step - 1), fill=REVIEW_COLOUR)
+        if number == 0:  # a patch in the colour of the area
+            patch = (0.5 * text_px, y + 0.3 * step, 1.3 * text_px, y + 0.7 * step)
+            draw.rectangle(patch, fill=COLOURS[knee.half], outline=LANDMARK_COLOUR)
+        draw.text((indent, y + step / 2), text, fill=LANDMARK_COLOUR, font=font, anchor="lm")
+    return longer
+
+
+def _caption(knee: Detection) -> str:
+    text = knee.label.replace("   ", ", joint space ", 1).replace("   ", ", ")
+    return f"{text}. To review: {', '.join(knee.review_reasons)}" if knee.needs_review else text
 
 
 def _grey_picture(film: Radiograph, longest_px: int) -> tuple[Image.Image, float]:
@@ -145,66 +180,12 @@ def _stroke(
         draw.ellipse((x - width / 2, y - width / 2, x + width / 2, y + width / 2), fill=colour)
 
 
-def _label_span(
-    knee: Detection, knees: Iterable[Detection], scale: float, width: int
-) -> tuple[float, float]:
-    """Return the columns for a label, which end halfway to a knee that stands beside its own."""
-    low, high = 0.0, float(width)
-    for other in knees:
-        dx, dy = (there - here for here, there in zip(knee.centre, other.centre, strict=True))
-        if abs(dx) > abs(dy):
-            middle = scale * (knee.centre[0] + dx / 2)
-            low, high = (low, min(high, middle)) if dx > 0 else (max(low, middle), high)
-    return low, high
-
-
-def _wrap(text: str, font: Font, room: float, space: str = " ") -> list[str]:
+def _wrap(text: str, font: Font, room: float) -> list[str]:
     """Break a text into lines that are not wider than `room`, where its spaces allow it."""
     lines: list[str] = []
-    for word in text.split(space):
-        if lines and font.getlength(f"{lines[-1]}{space}{word}") <= room:
-            lines[-1] += f"{space}{word}"
+    for word in text.split(" "):
+        if lines and font.getlength(f"{lines[-1]} {word}") <= room:
+            lines[-1] += f" {word}"
         else:
             lines.append(word)
     return lines
-
-
-def _label(
-    room: tuple[int, int],
-    found: Detection,
-    scale: float,
-    size: int,
-    span: tuple[float, float],
-    *,
-    reasons: bool,
-) -> tuple[Image.Image, tuple[int, int]]:
-    """Return a plate with the patient's side and the loss, and its place (x, y).
-
-    It lies above the area, or where there is room in a layer of (width, height).
-    """
-    low, high = span
-    title = found.label + ("   review" if found.needs_review else "")
-    font = ImageFont.load_default(size)
-    pad = size // 3
-    widest = high - low - 4 * pad
-    parts = _wrap(title, font, widest, "   ")
-    lines = [line for part in parts for line in _wrap(part, font, widest)]
-    if found.needs_review and reasons:
-        widest = min(widest, max(room[0] / 2, scale * found.width_px) - 4 * pad)
-        lines += [line for reason in found.review_reasons for line in _wrap(reason, font, widest)]
-    wide = math.ceil(max(map(font.getlength, lines))) + 2 * pad
-    tall = len(lines) * (size + pad)
-    (x0, y0), (x1, y1) = scale * found.corners.min(0), scale * found.corners.max(0)
-    gap = 0.5 * size
-    above, below = y0 - gap - tall, y1 + gap
-    y = above if above >= gap else min(below, room[1] - tall - gap)
-    x = max(pad, min(max((x0 + x1 - wide) / 2, low + pad), high - wide - pad))
-    plate = Image.new("RGBA", (wide, tall), (0, 0, 0, 0))
-    draw = ImageDraw.Draw(plate)
-    back = (*REVIEW_COLOUR, 225) if found.needs_review else (*SHADE, 170)
-    ink = (255, 255, 255) if found.needs_review else COLOURS[found.half]
-    draw.rounded_rectangle((0, 0, wide - 1, tall - 1), radius=(size + pad) // 3, fill=back)
-    for number, text in enumerate(lines):
-        place = wide / 2, (number + 0.5) * (size + pad)
-        draw.text(place, text, fill=(*ink, 255), font=font, anchor="mm")
-    return plate, (max(0, round(x)), max(0, round(y)))

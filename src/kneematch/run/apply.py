@@ -9,12 +9,12 @@ from typing import Any
 from kneematch.errors import SettingsError
 from kneematch.films.files import file_versions, remove_leftovers
 from kneematch.films.run_folder import FOLDERS, find_root
-from kneematch.knee.decision import Decision, apply_decisions
+from kneematch.knee.decision import apply_decisions
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, config_from_json
 from kneematch.run.database import Run
-from kneematch.run.decisions import read_decisions
+from kneematch.run.decisions import holding, read_decisions
 from kneematch.run.film_record import FilmRecord
 from kneematch.run.pipeline import DetectResult, finish_run, save_visits
 from kneematch.run.visit import Visit
@@ -128,19 +128,13 @@ def add_decisions(run: Run, path: Path) -> None:
     Raises:
         SettingsError: the file is not a review.csv, or is about other films.
     """
-    films = {film: number for number, film in run.paths()}
-    latest: dict[tuple[str, str], tuple[str, Decision]] = {}
-    for time, film, side, decision, revoked in read_decisions(path):
-        latest.pop((film, side), None)
-        if not revoked:
-            latest[film, side] = time, decision
-    unknown = sorted({film for film, _ in latest} - {*films})
+    films, before = {film: number for number, film in run.paths()}, holding(run.decisions())
+    added = holding(read_decisions(path))
+    unknown = sorted({film for film, _, _ in added} - {*films})
     if unknown:
         raise SettingsError(
             f"{path}: {len(unknown)} films are not in the run, such as {unknown[0][-100:]}."
         )
-    known = {film.id: film.decisions for film in run.to_visit(films.values())}
-    for (film, side), (time, decision) in latest.items():
-        before = known[films[film]].get(side)
-        if before is None or before.to_dict() != decision.to_dict():
+    for key, (time, film, side, decision, _) in added.items():
+        if key not in before or before[key][3].to_dict() != decision.to_dict():
             run.decide(films[film], side, decision, time)

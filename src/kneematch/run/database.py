@@ -21,7 +21,7 @@ from kneematch.errors import SettingsError
 from kneematch.films.files import FileVersion
 from kneematch.films.run_folder import FOLDERS, RUN_DATABASE, THUMBNAILS, holds_run
 from kneematch.knee.decision import Decision
-from kneematch.knee.detection import REJECTED, Detection
+from kneematch.knee.detection import CORRECTED, REJECTED, Detection
 from kneematch.knee.quality import OUTLIER, judge_match, run_limit
 from kneematch.run.artifacts import Artifact
 from kneematch.run.config import Fingerprint, differences
@@ -71,13 +71,14 @@ CREATE INDEX films_by_status ON films (status) WHERE status != 'ok';
 REVIEW_INDICES: Final = """
 CREATE INDEX IF NOT EXISTS knees_by_doubt
     ON knees (-needs_review, -loss, film, side, state, needs_review, loss);
-CREATE INDEX IF NOT EXISTS knees_by_loss ON knees (-loss, film, side, state, needs_review, loss);
-CREATE INDEX IF NOT EXISTS knees_by_film ON knees (film, side, state, needs_review, loss);
+CREATE INDEX IF NOT EXISTS knees_by_film ON knees (film, side, state, needs_review);
 CREATE INDEX IF NOT EXISTS decided_knees ON knees (state, needs_review) WHERE state != '';
 """
 THUMBNAIL_SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS thumbnails.films (id INTEGER PRIMARY KEY, webp BLOB NOT NULL)"
 )
+HOLDS: Final = "revokes IS NULL AND NOT EXISTS (SELECT 1 FROM decisions r WHERE r.revokes = d.id)"
+READER: Final = "IFNULL(json_extract(d.content, '$.reader'), '')"
 RECORDS: Final = """
 SELECT f.id, f.path, f.name, f.bytes, f.modified_ns, f.status, f.reason, f.height, f.width,
     f.mm_per_px, f.last_decision, f.made, f.gone, k.side, k.found, k.decided, d.content
@@ -366,12 +367,16 @@ class Run:
             )
 
     def _set_aside(self, film: FilmRecord) -> list[int]:
-        """Revoke the corrections that no longer hold; return the numbers of the revocations."""
-        decided = (
-            "SELECT k.id, d.content, d.id FROM knees k JOIN decisions d ON d.id = k.decision "
-            "WHERE k.film = ? AND k.side = ?"
-        )
-        rows = [row for side in film.set_aside for row in self.query(decided, film.id, side)]
+        """Revoke corrections, of all readers, that no longer hold; return the rows' numbers."""
+        rows = [
+            row
+            for side in film.set_aside
+            for row in self.query(
+                "SELECT k.id, d.content, d.id FROM knees k JOIN decisions d ON d.knee = k.id WHERE "  # noqa: S608
+                f"k.film = ? AND k.side = ? AND json_extract(content, '$.state') = ? AND {HOLDS}",
+                *(film.id, side, CORRECTED),
+            )
+        ]
         return [0, *(self._add_decision(*row) for row in rows)]
 
     def _save_knee(
@@ -421,9 +426,9 @@ class Run:
             self._add_decision(knee, json.dumps(decision.to_dict()), time=time)
         return int(knee)
 
-    def revoke(self) -> int | None:
-        """Revoke the newest decision that holds; return the id of its knee, or None."""
-        newest = self.newest_decision()
+    def revoke(self, reader: str = "") -> int | None:
+        """Revoke the newest decision that holds, of a reader or of all; return its knee or None."""
+        newest = self.newest_decision(reader)
         if newest is None:
             return None
         number, knee, content = newest
@@ -431,11 +436,12 @@ class Run:
             self._add_decision(knee, content, number)
         return knee
 
-    def newest_decision(self) -> tuple[int, int, str] | None:
-        """Return id, knee and content of the newest decision that was not revoked."""
+    def newest_decision(self, reader: str = "") -> tuple[int, int, str] | None:
+        """Return id, knee and content of the newest decision that holds, of a reader or of all."""
         rows = self.query(
-            "SELECT id, knee, content FROM decisions d WHERE revokes IS NULL AND NOT EXISTS "
-            "(SELECT 1 FROM decisions r WHERE r.revokes = d.id) ORDER BY id DESC LIMIT 1"
+            f"SELECT id, knee, content FROM decisions d WHERE {HOLDS} AND ? IN ('', {READER}) "  # noqa: S608
+            "ORDER BY id DESC LIMIT 1",
+            reader,
         )
         return rows[0] if rows else None
 
@@ -449,9 +455,8 @@ class Run:
             (knee, now, content, revokes),
         )
         self.sql.execute(
-            "UPDATE knees SET decision = (SELECT MAX(d.id) FROM decisions d WHERE d.knee = "
-            "knees.id AND d.revokes IS NULL AND NOT EXISTS (SELECT 1 FROM decisions r WHERE "
-            "r.revokes = d.id)) WHERE id = ?",
+            "UPDATE knees SET decision = (SELECT MAX(d.id) FROM decisions d WHERE d.knee = "  # noqa: S608
+            f"knees.id AND {HOLDS}) WHERE id = ?",
             (knee,),
         )
         ((found, holds),) = self.query(
@@ -459,10 +464,7 @@ class Run:
             "WHERE k.id = ?",
             knee,
         )
-        state = ""
-        if holds is not None:
-            decision = Decision.from_dict(json.loads(holds))
-            state = decision.state if decision.applies_to(found and _knee(found)) else ""
+        state = "" if holds is None else applied_state(found, holds)
         self.sql.execute("UPDATE knees SET state = ? WHERE id = ?", (state, knee))
         return int(added.lastrowid or 0)
 
@@ -485,6 +487,12 @@ class Run:
         decisions = [(found, Decision.from_dict(json.loads(text))) for found, text in rows]
         # Without a knee, a rejection says what is true anyway.
         return sum(bool(found) or each.state != REJECTED for found, each in decisions)
+
+
+def applied_state(found: str | None, content: str) -> str:
+    """Return the state of a decision, or "" if it does not apply to the knee that was found."""
+    decision = Decision.from_dict(json.loads(content))
+    return decision.state if decision.applies_to(_knee(found) if found else None) else ""
 
 
 def _version(size: int | None, modified_ns: int) -> FileVersion | None:

@@ -58,6 +58,20 @@ def read_decisions(path: Path) -> Iterator[Entry]:
             ) from error
 
 
+def holding(entries: Iterable[Entry]) -> dict[tuple[str, str, str], Entry]:
+    """Return the last decision that holds by film, side and reader, in the order made."""
+    stacks: dict[tuple[str, str, str], list[tuple[int, Entry]]] = {}
+    for number, entry in enumerate(entries):
+        _, film, side, decision, revoked = entry
+        stack = stacks.setdefault((film, side, decision.reader), [])
+        if revoked:
+            del stack[-1:]
+        else:
+            stack.append((number, entry))
+    last = sorted((stack[-1][0], key) for key, stack in stacks.items() if stack)
+    return {key: stacks[key][-1][1] for _, key in last}
+
+
 def _entry(cells: list[str]) -> Entry:
     time, film, side, state, *area, loss, laterality, points, height, outlines = cells[:13]
     if side not in AREA_SIDES:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import torch
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from PIL import Image, ImageDraw
 from pydantic import Field
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -45,7 +45,7 @@ from kneematch.models.locator import KneeLocation, builtin_locator, locate_knees
 from kneematch.paper.pose import SCALE_MIN, SCALE_RANGE
 from kneematch.paper.split import SIDES, split, symmetry_axis
 from kneematch.sampling import View, transform
-from kneematch.web.server import film_jpeg, page_app, read_film
+from kneematch.web.server import Window, film_jpeg, page_app, read_film
 
 PREVIEW_FILMS: Final = 12
 PREVIEW_PX: Final = 320
@@ -292,7 +292,7 @@ def annotate_app(path: Path, template: Path, preview_films: Sequence[str | Path]
     film = SplitFilm.from_film(path, read_film(path))
     count = min(PREVIEW_FILMS, len(preview_films))
     previewed = [Path(preview_films[k * len(preview_films) // count]) for k in range(count)]
-    # Made while the browser starts.
+    # The first picture is made while the browser starts.
     picture = ThreadPoolExecutor(1).submit(film_jpeg, film.film)
 
     @app.get("/api/start")
@@ -307,8 +307,9 @@ def annotate_app(path: Path, template: Path, preview_films: Sequence[str | Path]
         }
 
     @app.get("/film.jpg")
-    def film_picture() -> Response:
-        return Response(picture.result(), media_type="image/jpeg")
+    def film_picture(window: Annotated[Window, Depends(Window)]) -> Response:
+        shown = picture.result() if window == Window() else film_jpeg(film.film, window)
+        return Response(shown, media_type="image/jpeg")
 
     @app.get("/api/initial")
     def initial() -> dict[str, Any]:
@@ -388,6 +389,6 @@ def _detect(detector: Detector, path: Path) -> Result:
         knees = detector.detect(film)
     except FilmError as error:
         return {"problem": str(error).removeprefix(f"{path}: ")}
-    picture = draw_detections(film, knees, longest_px=PREVIEW_PX, thumbnail=True, reasons=False)
+    picture = draw_detections(film, knees, longest_px=PREVIEW_PX, thumbnail=True, caption=False)
     losses = [{"side": knee.side, "loss": knee.loss} for knee in knees]
     return {"picture": data_url(picture, "png", compress_level=1), "knees": losses}

@@ -4,11 +4,12 @@ import logging
 import math
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import fastapi
 import numpy as np
@@ -16,13 +17,21 @@ from fastapi import Depends, FastAPI, Query
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
-from kneematch.errors import FilmError, SettingsError
+from kneematch.errors import FilmError, KneematchError, SettingsError
 from kneematch.films.discovery import common_folder
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.run_folder import find_root
 from kneematch.knee.decision import LONGEST, Area, Decision, check_outlines, move
 from kneematch.knee.detection import ACCEPTED, CORRECTED, REJECTED, Detection, knee_text
-from kneematch.knee.measure import PERCENT, JointMeasures
+from kneematch.knee.measure import (
+    COMPARTMENTS,
+    PERCENT,
+    PICTURE_SIDES,
+    JointMeasures,
+    narrowest_line,
+)
+from kneematch.knee.quality import ATYPICAL, NO_KNEE
+from kneematch.options import LOCATOR
 from kneematch.paper.split import SIDES
 from kneematch.run.apply import apply_review, ended_run, outline_file, run_config
 from kneematch.run.database import Run
@@ -30,14 +39,18 @@ from kneematch.run.pipeline import DetectResult
 from kneematch.web.knee_rows import (
     Row,
     RowQuery,
-    add_functions,
     count_reasons,
     count_states,
     read_rows,
     row_order,
     rows_of_film,
+    show_decisions,
+    update_decisions,
 )
-from kneematch.web.server import film_jpeg, page_app, read_film
+from kneematch.web.server import Window, film_jpeg, page_app, read_film
+
+if TYPE_CHECKING:
+    from kneematch.knee.detector import Detector
 
 MAX_ROWS: Final = 400  # in one response
 MAX_POINTS: Final = 1000  # in a border that is drawn
@@ -46,6 +59,7 @@ SHOWN: Final = {  # the medial and the lateral measure of each line of the table
     "A quarter in": ("jsw_x250", "jsw_x750"),
 }
 NEW_WIDTH: Final = 0.25  # width of an added knee over the film's, where nothing tells its size
+NARROWEST_PX: Final = 64  # part of a film in which a knee is looked for
 OTHER_SIDE: Final = {"R": "L", "L": "R"}
 
 Keys = Annotated[str, Query(pattern=r"^-?\d{1,9}(,-?\d{1,9})*$")]
@@ -85,6 +99,7 @@ class ReviewSession:
     def __init__(self, out: Path, root: Path | None = None, reader: str = "") -> None:
         """Open the folder `out` of a run; `reader` is named in all decisions.
 
+        A reader who is named sees no decision of others; otherwise the newest of all are shown.
         Films with relative paths lie in `root`, or else where `find_root` finds them; so do the
         run's template and networks. Raise SettingsError if the folder cannot be reviewed.
         """
@@ -95,7 +110,7 @@ class ReviewSession:
         self._run = Run(out, exclusive=False)
         try:
             ended_run(self._run)
-            add_functions(self._run)
+            show_decisions(self._run, reader)
             self.films = [path for _, path in self._run.paths()]
             self.folder = common_folder(self.films)  # left out on cards
             named = self._run.setting("out")
@@ -186,6 +201,37 @@ class ReviewSession:
         check_outlines(drawn)
         return JointMeasures.from_outlines(drawn)
 
+    @cached_property
+    def _detector(self) -> "Detector | None":
+        """The detector of the run, told that every picture shows one knee; None if it is gone."""
+        files = (self.config.model, self.config.template)
+        model, template = (file and str(self.root / file) for file in files)
+        config = replace(self.config, model=model, template=template, knees="1", device="cpu")
+        with suppress(KneematchError):
+            return config.load_detector()
+        return None
+
+    def recognise(self, row: Row, side: str) -> Detection | None:
+        """Return the knee that the detector sees in a half of a film without one, or None.
+
+        It looks at the film beside the other knee, or at all of it where there is none.
+        """
+        film, (start, end), laterality = self.film(row), (0, row.size[1]), ""
+        for other in self.same_film(row):
+            x = other.knee.corners[:, 0].clip(0).astype(int)
+            start, end = (int(x.max()), end) if side == "right" else (start, int(x.min()))
+            laterality = OTHER_SIDE.get(other.knee.laterality, "")
+        detector = self._detector
+        if detector is None or detector.method != LOCATOR or end - start < NARROWEST_PX:
+            return None
+        part = replace(film, pixels=np.ascontiguousarray(film.pixels[:, start:end]))
+        (found,) = detector.detect_radiographs([part])
+        if isinstance(found, Exception) or {ATYPICAL, NO_KNEE}.intersection(found[0].reasons):
+            return None
+        area = Area.from_detection(found[0])
+        knee = move(found[0], replace(area, centre_x_px=area.centre_x_px + start))
+        return replace(knee, side=side, laterality=knee.laterality or laterality)
+
     def draft(self, row: Row, side: str) -> Detection:
         """Return where a knee that is added starts: mirrored from the other one if there is one."""
         height, width = row.size
@@ -223,12 +269,15 @@ class ReviewSession:
             return row.key  # the reviewer drew it
         if request.area is None:
             start = row.start
-            decision = Decision(request.state, Area.from_detection(start), finite(start.loss))
+            loss = start.loss if math.isfinite(start.loss) else None
+            decision = Decision(request.state, Area.from_detection(start), loss)
         else:
             decision = self._correction(row, request, request.area)
         decision = replace(decision, reader=self.reader, grade=request.grade, note=request.note)
         with self.run() as run:
-            return run.decide(row.film, request.side or row.side, decision)
+            knee = run.decide(row.film, request.side or row.side, decision)
+            update_decisions(run, self.reader, knee)
+            return knee
 
     def _correction(self, row: Row, request: DecisionRequest, area: Area) -> Decision:
         height, outlines, side = None, None, request.side
@@ -244,18 +293,16 @@ class ReviewSession:
     def undo(self) -> Row | None:
         """Revoke the last decision; return its row, or None if there is nothing to revoke."""
         with self.run() as run:
-            knee = run.revoke()
+            knee = run.revoke(self.reader)
+            update_decisions(run, self.reader, knee)
             return None if knee is None else read_rows(run, [knee])[knee]
 
     def apply(self) -> DetectResult:
         """Write the decisions to all files of the run; other requests wait until it has ended."""
-        with self._lock:
-            return apply_review(self.out, root=self.root)
-
-
-def finite(value: float) -> float | None:
-    """Return a number as JSON can hold it: None for NaN."""
-    return float(value) if math.isfinite(value) else None
+        with self.run() as run:
+            result = apply_review(self.out, root=self.root)
+            update_decisions(run, self.reader)  # corrections may have been set aside
+            return result
 
 
 def review_app(session: ReviewSession) -> FastAPI:
@@ -266,7 +313,8 @@ def review_app(session: ReviewSession) -> FastAPI:
     @app.get("/api/start")
     def start() -> dict[str, Any]:
         with session.run() as run:
-            counts, reasons, last = count_states(run), count_reasons(run), run.newest_decision()
+            counts, reasons = count_states(run), count_reasons(run)
+            last = run.newest_decision(session.reader)
         return {
             "run": session.out.resolve().name,
             "reasons": reasons,
@@ -294,13 +342,12 @@ def review_app(session: ReviewSession) -> FastAPI:
     def areas(row: OneRow) -> dict[str, Any]:
         height, width = session.film(row).size
         others = session.same_film(row)
-        kept = [other.knee for other in others if other.state != REJECTED]
         return {
             "size": [width, height],
             "knee": _shape(row.knee) if row.has_area else None,
             "found": _shape(row.start) if row.has_area else None,
             "others": [each.knee.corners.tolist() for each in others if each.key != row.key],
-            "lateralities": {knee.side: knee.laterality for knee in kept},
+            "lateralities": {k.side: k.knee.laterality for k in others if k.state != REJECTED},
             "free": session.free_sides(row),
             "grade": row.decision.grade if row.decision else "",
             "note": row.decision.note if row.decision else "",
@@ -308,7 +355,9 @@ def review_app(session: ReviewSession) -> FastAPI:
 
     @app.get("/api/draft/{row}/{side}")
     def draft(row: OneRow, side: Side) -> dict[str, Any]:
-        return _shape(session.draft(row, side))
+        found = session.recognise(row, side)
+        start = session.draft(row, side) if found is None else found
+        return {**_shape(start), "recognised": found is not None}
 
     @app.get("/api/outlines/{row}")
     def outlines(row: OneRow) -> dict[str, Any]:
@@ -323,8 +372,8 @@ def review_app(session: ReviewSession) -> FastAPI:
         return Response(picture or b"", 200 if picture else 404, media_type="image/webp")
 
     @app.get("/film/{row}")
-    def film(row: OneRow) -> Response:
-        return Response(film_jpeg(session.film(row)), media_type="image/jpeg")
+    def film(row: OneRow, window: Annotated[Window, Depends(Window)]) -> Response:
+        return Response(film_jpeg(session.film(row), window), media_type="image/jpeg")
 
     @app.exception_handler(FilmError)
     async def unreadable(request: object, error: FilmError) -> Response:
@@ -363,7 +412,8 @@ def _add_writing_routes(app: FastAPI, session: ReviewSession) -> None:
     @app.post("/api/apply")
     def apply() -> dict[str, Any]:
         result = session.apply()
-        message = f"{result.decisions}, {result.review:,} to review"
+        counted = f"{result.decisions}, {result.review:,} to review"  # of all readers
+        message = "all files are up to date" if session.reader else counted
         return {"out": str(session.out), "message": message, "problems": result.missing_reasons}
 
 
@@ -380,6 +430,7 @@ def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
         "knee": _knee_text(row) if row.side else "",
         "state": row.state,
         "grade": row.decision.grade if row.decision else "",
+        "readers": row.readers or "",
     }
     if not row.has_area:
         return shown | {"reasons": ["no knee found"], "laterality": ""}
@@ -387,8 +438,6 @@ def _card(session: ReviewSession, row: Row) -> dict[str, Any]:
     return shown | {
         "corners": knee.corners.round(2).tolist(),
         "laterality": knee.laterality,
-        "loss": finite(knee.loss),
-        "found_loss": None if found is None else finite(found.loss),
         "review": knee.needs_review,
         "reasons": ["added in the review"] if found is None else found.review_reasons,
     }
@@ -424,13 +473,14 @@ def borders_of(measures: JointMeasures) -> dict[str, Any]:
 def measures_table(measures: JointMeasures, magnification: float | None) -> dict[str, Any]:
     """Return the main measures as texts: a unit, and lines of name, medial, lateral width.
 
-    The unit is mm where the film has spacing, else percent of the plateau's width.
+    Also the smallest widths, to be drawn on the film. The unit is mm where the film has spacing,
+    else percent of the plateau's width.
     """
-    width_mm = measures.outlines.width_mm
+    outlines = measures.outlines
     unit, decimals, factor = "% of the plateau", 1, 1.0
-    if width_mm is not None:
+    if outlines.width_mm is not None:
         unit, decimals = "mm", 2
-        factor = width_mm / (magnification or 1.0) / PERCENT
+        factor = outlines.width_mm / (magnification or 1.0) / PERCENT
 
     def text(name: str) -> str:
         measure = measures.values[name]
@@ -439,5 +489,12 @@ def measures_table(measures: JointMeasures, magnification: float | None) -> dict
         spread = "" if measure.sd is None else f" ± {factor * measure.sd:.{decimals}f}"
         return f"{factor * measure.value:.{decimals}f}{spread}"
 
+    widths = []
+    for part in COMPARTMENTS:
+        name = part if outlines.medial else PICTURE_SIDES[part]
+        value = measures.values[f"jsw_{name}_minimum"].value
+        if value is not None:
+            ends = narrowest_line(outlines, part).round(2).tolist()
+            widths.append({"ends": ends, "text": f"{factor * value:.1f} {unit[:2].strip()}"})
     lines = [(label, *map(text, names)) for label, names in SHOWN.items()]
-    return {"unit": unit, "lines": lines}
+    return {"unit": unit, "lines": lines, "widths": widths}

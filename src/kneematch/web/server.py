@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from PIL import Image
 from starlette.datastructures import MutableHeaders
@@ -243,9 +243,16 @@ def read_film(path: Path) -> Radiograph:
         return _read(path)
 
 
-def film_jpeg(film: Radiograph) -> bytes:
+class Window(NamedTuple):
+    """Parameters of a request: what is black and white, as shares of a film's usual window."""
+
+    low: Annotated[float, Query(ge=-20, le=20)] = 0.0
+    high: Annotated[float, Query(ge=-20, le=20)] = 1.0
+
+
+def film_jpeg(film: Radiograph, window: tuple[float, float] = (0.0, 1.0)) -> bytes:
     """Return the film as a JPEG file in 8-bit grey."""
-    image = Image.fromarray(to_grey8(film.pixels))
+    image = Image.fromarray(to_grey8(film.pixels, window))
     if max(image.size) > MAX_SIDE_PX:
         image.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX), Image.Resampling.BOX)
     return encode(image, "jpeg", quality=FILM_QUALITY)

@@ -1,6 +1,6 @@
 """report.html: one self-contained page about a run, with the films worth a look first.
 
-The page is a Jinja2 template, which escapes all text. Its histogram is SVG in that template:
+The page is a Jinja2 template, which escapes all text. Its histograms are SVG in that template:
 matplotlib would add 0.35 s of CPU time to a run (0.27 for its import), about as much as the rest of
 the page, and its text would shrink with the page on a phone.
 """
@@ -10,39 +10,35 @@ import heapq
 import math
 import os
 import shlex
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from itertools import count
 from operator import itemgetter
 from pathlib import Path
+from statistics import median_low
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kneematch.films.annotation import PLATEAU_MARGINS
+from kneematch.films.annotation import find_plateau_margins
 from kneematch.films.discovery import common_folder
 from kneematch.films.files import atomic_write
 from kneematch.knee.detection import Detection
-from kneematch.knee.measure import ANGLE, UNITS, in_mm
+from kneematch.knee.measure import ANGLE, in_mm
 from kneematch.knee.overlay import COLOURS, TICK
 from kneematch.run.film_record import NO_KNEE, FilmRecord
+from kneematch.run.outputs.agreement import Agreement
 from kneematch.run.outputs.run_file import versions
 
 MOST_FAILURES: Final = 200
-BINS: Final = 200  # bins in which losses from 0 to 1 are counted
-BARS: Final = 40  # bars of the histogram
-AXIS_ENDS: Final = (0.2, 0.4, 1.0)  # the loss axis ends at the first that holds all knees
 MOST_EMPTY: Final = 12  # films without a knee that are shown
 MARGIN_ERROR: Final = 0.03  # of the plateau's width: a margin error that the page counts
 MEASURES: Final = {  # titles of the measures that are shown
     "jsw_medial_minimum": "Smallest joint-space width, medial",
     "jsw_lateral_minimum": "Smallest joint-space width, lateral",
-    "tibiofemoral_angle": "Angle between femur and tibia",
+    "tibiofemoral_angle": "Angle between femur and tibia, varus above 0",
 }
-RANGES: Final = {"mm": (0, 12), "°": (-20, 20)}  # of their histograms
+RANGES: Final = {"mm": (0, 12), "%": (0, 16), "°": (-20, 20)}  # of their histograms
 SPARK_BARS: Final = 24
+NO_MM, NO_OUTLINES = "millimetres not known", "bones not outlined"  # why measures are missing
 LINKS: Final = {  # results that the page links to, where they are there
     "detections.csv": "one row for each knee: where it is, which side, whether to look at it",
     "measurements.csv": "one row for each knee: joint-space widths and angles",
@@ -56,10 +52,7 @@ LINKS: Final = {  # results that the page links to, where they are there
     "coco.json": "the knees, for programs that label images",
     "artifacts.csv": "which file was made of which film",
 }
-LOWEST_BAR: Final = 0.01  # share of the chart's height: one knee in a million is visible
 
-
-Bar = tuple[float, float, float, str]  # x, height of the good, height of the flagged, title
 Rank = tuple[bool, float, int]  # films to review first, then by loss, then in their order
 
 
@@ -68,7 +61,6 @@ class Summary:
 
     def __init__(self, most_films: int) -> None:
         """Keep as many of the films that match worst: those to review first, then by loss."""
-        self.good, self.flagged = [0] * BINS, [0] * BINS  # numbers of knees by loss
         self.reasons: Counter[str] = Counter()  # for review
         self.methods: dict[str, None] = {}
         self.films_to_review = 0
@@ -78,7 +70,8 @@ class Summary:
         self.sided = self.in_mm = 0  # knees whose side is known, and with millimetres
         self.trusted = 0  # knees that nobody needs to look at or has looked at
         self.expected_errors: float | None = 0.0  # among their margins; None if not known
-        self.measures: dict[str, Counter[float]] = {name: Counter() for name in MEASURES}
+        self.measures: defaultdict[tuple[str, str], Counter[float]] = defaultdict(Counter)  # units
+        self.unmeasured: defaultdict[str, Counter[str]] = defaultdict(Counter)  # the reasons
         self.measured = False  # the run has measures
         self._most_films = most_films
         self._worst: list[tuple[Rank, FilmRecord]] = []  # a heap
@@ -92,8 +85,6 @@ class Summary:
         self.films_by_knees[len(film.kept)] += 1
         # An area that a reviewer placed has no loss, and needs no second look.
         matched = [k for k in film.kept if not (k.decision and math.isnan(k.loss))]
-        for knee in matched:
-            (self.flagged if knee.needs_review else self.good)[_bin(knee.loss)] += 1
         for knee in film.kept:
             self.reasons.update(knee.review_reasons)
             self.methods[knee.method] = None
@@ -120,13 +111,16 @@ class Summary:
             self.expected_errors = self.expected_errors + errors if known else None  # type: ignore[operator]
         if knee.measures is not None:
             self.measured = True
-            for name, counts in self.measures.items():
+            for name in MEASURES:
                 measure = knee.measures.values[name]
-                value = measure.value
-                if measure.unit != ANGLE:
-                    value = in_mm(measure, knee.measures.outlines)
-                if value is not None:
-                    counts[round(value, 1)] += 1
+                mm = in_mm(measure, knee.measures.outlines)
+                if measure.value is None:
+                    self.unmeasured[name][measure.reason] += 1
+                else:
+                    unit = "°" if measure.unit == ANGLE else "%"
+                    self.measures[name, unit][round(measure.value, 1)] += 1
+                if mm is not None:
+                    self.measures[name, "mm"][round(mm, 1)] += 1
 
     @property
     def worst(self) -> list[FilmRecord]:
@@ -144,6 +138,7 @@ def write_report(
     run: Mapping[str, Any],
     summary: Summary,
     thumbnail: Callable[[int], bytes | None],
+    agreement: Sequence[Agreement] = (),
 ) -> None:
     """Write report.html.
 
@@ -152,6 +147,7 @@ def write_report(
         run: the content of run.json.
         summary: what is to be shown of the films.
         thumbnail: gives the picture of a film, as WebP, by its id.
+        agreement: how far readers agree.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -165,22 +161,18 @@ def write_report(
     )
     listed = (*summary.worst, *summary.failures, *summary.empty)
     folder, out = common_folder([film.path for film in listed]), Path(path).parent
-    bars, axis_end, axis_top, step = histogram(summary.good, summary.flagged)
     page = environment.get_template("report.html.j2").generate(
         run=run,
         ended=f"{datetime.fromisoformat(run['ended']):%Y-%m-%d %H:%M} UTC",
         duration=_duration(run["seconds"]),
         films=sum(run["counts"][status] for status in ("films", "no_knee", "failed")),
         summary=summary,
-        bars=bars,
-        bar_width=1 / BARS,
-        x_ticks=[(k / 4, f"{axis_end * k / 4:g}") for k in range(5)],
-        y_ticks=[(count / axis_top, count) for count in range(0, axis_top + 1, step)],
         cards=[_card(film, thumbnail(film.id)) for film in summary.worst],
         colours={side: "rgb({}, {}, {})".format(*colour) for side, colour in COLOURS.items()},
         empty=[_card(film, thumbnail(film.id)) for film in summary.empty],
         errors=_about(summary.expected_errors) if summary.trusted else None,
         measures=_measures(summary, run["counts"]["knees"], run["settings"]),
+        agreement=agreement,
         links={name: about for name, about in LINKS.items() if (out / name).exists()},
         review_command=shlex.join(["kneematch", "review", str(out.resolve())]),
         settings=_settings(run, summary),
@@ -202,7 +194,7 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
             {
                 "half": knee.half,
                 "review": knee.needs_review,
-                "area": _points(corners),
+                "area": " ".join(f"{x:.1f},{y:.1f}" for x, y in corners),
                 "landmarks": [(round(x, 1), round(y, 1)) for x, y in knee.landmarks.values()],
                 "arm": round(TICK / 3 * knee.width_px, 1),
                 "label": knee.name if knee.laterality else f"image {knee.half}",
@@ -231,11 +223,11 @@ def expected_errors(knee: Detection) -> float | None:
     Nine of ten errors lie below `expected_error_px`; the others are taken to be spread as distances
     of points with normal errors are (Rayleigh). None where the margins or that limit are not known.
     """
-    ends = [knee.landmarks.get(name) for name in PLATEAU_MARGINS]
-    if ends[0] is None or ends[1] is None or not knee.expected_error_px:
+    margins = find_plateau_margins(knee.landmarks)
+    if margins is None or not knee.expected_error_px:
         return None
-    share = MARGIN_ERROR * math.dist(ends[0], ends[1]) / knee.expected_error_px
-    return float(len(ends) * 0.1 ** (share**2))
+    share = MARGIN_ERROR * math.dist(*margins) / knee.expected_error_px
+    return float(len(margins) * 0.1 ** (share**2))
 
 
 def _about(number: float | None) -> str | None:
@@ -249,28 +241,32 @@ def _measures(summary: Summary, knees: int, settings: Mapping[str, Any]) -> list
     """Return what the page shows of each measure: counts, the median and a histogram."""
     shown = []
     for name, title in MEASURES.items() if summary.measured else ():
-        unit = "°" if UNITS[name] == ANGLE else "mm"
-        factor = 1.0 if unit == "°" else settings.get("magnification") or 1.0
-        counts = {value / factor: number for value, number in summary.measures[name].items()}
-        (low, high), total = RANGES[unit], sum(counts.values())
+        unit = next((unit for unit in RANGES if (name, unit) in summary.measures), "mm")
+        factor = settings.get("magnification") or 1.0 if unit == "mm" else 1.0
+        counts = Counter({v / factor: n for v, n in summary.measures[name, unit].items()})
+        (low, high), total = RANGES[unit], counts.total()
         bins: Counter[int] = Counter()
         for value, number in counts.items():
             place = math.floor((value - low) / (high - low) * SPARK_BARS)
             bins[min(max(place, 0), SPARK_BARS - 1)] += number
+        reasons = Counter(summary.unmeasured[name])
+        reasons[NO_MM] = sum(summary.measures[name, "%"].values()) - total if unit == "mm" else 0
+        reasons[NO_OUTLINES] = knees - total - reasons.total()
         wide, most = (high - low) / SPARK_BARS, max(bins.values(), default=1)
-        middle = weighted_median(counts) if counts else None
+        median = f"{median_low(counts.elements()):.1f} {unit}".replace(" °", "°") if total else ""
         shown.append(
             {
                 "title": title,
                 "measured": total,
                 "missing": knees - total,
-                "median": "–" if middle is None else f"{middle:.1f} {unit}",
+                "reasons": [(why, number) for why, number in reasons.most_common() if number > 0],
+                "median": median,
                 "bars": [
                     (k / SPARK_BARS, number / most, f"from {low + k * wide:g} {unit}: {number:,}")
                     for k, number in sorted(bins.items())
                 ],
                 "bins": SPARK_BARS,
-                "unit": unit,
+                "unit": "% of the plateau’s width" if unit == "%" else unit,
                 "low": low,
                 "high": high,
             }
@@ -278,56 +274,11 @@ def _measures(summary: Summary, knees: int, settings: Mapping[str, Any]) -> list
     return shown
 
 
-def weighted_median(counts: Mapping[float, int]) -> float:
-    """Return the median of values that occur several times each."""
-    half, below = sum(counts.values()) / 2, 0
-    for value in sorted(counts):
-        below += counts[value]
-        if below >= half:
-            return value
-    raise ValueError("no values")
-
-
-def _points(points: NDArray[np.float64]) -> str:
-    """Return points (K, 2) as the attribute of a polygon in SVG."""
-    return " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-
-
-def histogram(good: Sequence[int], flagged: Sequence[int]) -> tuple[list[Bar], float, int, int]:
-    """Turn counts of losses, (BINS,) each, into bars.
-
-    Returns:
-        The bars that are not empty, with positions and heights as shares of the chart, the loss at
-        the end of the x axis, the count at the top of the y axis, and the step of its grid lines:
-        1, 2 or 5 times a power of ten, so that there are about four.
-    """
-    bins = np.array([good, flagged])
-    last = np.flatnonzero(bins.any(0)).max(initial=0)
-    end = next(end for end in AXIS_ENDS if last < round(end * BINS))
-    counts = bins[:, : round(end * BINS)].reshape(2, BARS, -1).sum(2)
-    most = int(counts.sum(0).max())
-    step = next(k * 10**e for e in count() for k in (1, 2, 5) if most <= 4 * k * 10**e)
-    top = max(step, math.ceil(most / step) * step)
-    bars = []
-    for k, (plain, review) in enumerate(counts.T.tolist()):
-        low, high = (max(LOWEST_BAR, n / top) if n else 0.0 for n in (plain, review))
-        title = f"loss {end * k / BARS:.3f} to {end * (k + 1) / BARS:.3f}: {plain + review:,} knees"
-        title += f", {review:,} to review" if review else ""
-        if plain + review:
-            bars.append((k / BARS, low, high, title))
-    return bars, end, top, step
-
-
 def printable(value: object) -> object:
     """Replace signs that do not print, or that reverse the reading direction, in a text."""
     if type(value) is not str or value.isprintable():  # or a number, or the template's own markup
         return value
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in value)
-
-
-def _bin(loss: float) -> int:
-    """Return the bin of a loss; NaN counts as the highest."""
-    return int(max(loss, 0.0) * BINS) if loss < 1 else BINS - 1
 
 
 def _settings(run: Mapping[str, Any], summary: Summary) -> dict[str, str]:

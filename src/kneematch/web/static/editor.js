@@ -78,15 +78,15 @@ export class Editor {
 
   async show(row) {
     this.#warn();
-    const { film, side, knee, found_loss, reasons, state } = row;
+    const { film, name, side, knee, reasons, readers, state } = row;
     this.row = row.row;
     this.place.hidden = false;
     delete this.place.dataset.ready;
     this.#set(null);
-    $("#knee-film").textContent = film;
-    $("#knee-facts").textContent = side ? `${knee}, ${state}` : "no knee was found";
+    $("#knee-film").textContent = name;
+    $("#knee-film").title = film;
+    $("#knee-facts").textContent = side ? `${knee}, ${state}${readers && ` (${readers})`}` : "no knee was found";
     $("#knee-reasons").textContent = reasons.join("; ");
-    $("#loss-found").textContent = found_loss?.toFixed(3) ?? "–";
     let areas;
     try {
       areas = await getJson(`api/areas/${row.row}`);
@@ -190,17 +190,18 @@ export class Editor {
   async add(side = this.free[0]) {
     if (!this.free.includes(side)) return showNotice("Both sides of the film have a knee already", "fair");
     const { row } = this;
+    showNotice("Looking for a knee");
     const knee = await getJson(`api/draft/${row}/${side}`);
     if (this.row !== row) return; // the user has moved on to another knee
     if (this.start) this.others.add(this.#outline(this.start));
     this.adding = side;
     this.#forget();
     this.outlined = null;
-    $("#loss-found").textContent = "–";
     $("#knee-reasons").textContent = ""; // those of the knee that was shown before
     $("#knee-facts").textContent = `new knee on the image’s ${side}, not saved`;
     this.#set(knee);
     this.zoomToKnee();
+    showNotice(knee.recognised ? "A knee was recognised here: check it, and save it" : "No knee was recognised: place the area", knee.recognised ? "good" : "fair");
   }
 
   restore() {
@@ -412,6 +413,7 @@ export class Editor {
     const lines = (measures?.lines ?? []).map((line) => element("tr", {}, ...cells(line)));
     $("#measures tbody").replaceChildren(...lines);
     $("#measures table").hidden = !measures;
+    this.outlines.setWidths(measures?.widths ?? []);
     $("#measures-unit").textContent = measures?.unit ?? "";
     const moved = this.knee && this.outlined && !measures;
     $("#measures-hint").textContent = moved ? "The knee will be outlined and measured anew once it is saved." : "";

@@ -1,13 +1,22 @@
 // A film with zoom, pan, brightness and contrast, and marks on it in film pixels.
 
+import { debounce } from "./server.js";
+
 const ZOOM_STEP = 1.2;
 const MAX_ZOOM = 12; // screen pixels per film pixel
 const MARGIN_PX = 14; // around the film when it fits the window
 const CLICK_PX = 3; // a shorter drag is a click
+const TONE_MS = 150; // without a change of tone, until the film is shown anew in its own depth
 const DEFAULT_TONE = { brightness: 1, contrast: 1, inverted: false };
 
 export const tenth = (value) => Math.round(value * 10) / 10;
 const between = (value, low, high) => Math.min(Math.max(value, low), high);
+
+// Returns the greys that are shown as black and white, as shares of the usual window.
+function windowOf({ brightness, contrast, inverted }) {
+  const ends = [-0.5, 0.5].map((half) => (0.5 + half / contrast) / brightness);
+  return inverted ? [1 - ends[1], 1 - ends[0]] : ends;
+}
 
 export class FilmView {
   changed = () => {}; // called when position, zoom or tone have changed
@@ -37,8 +46,10 @@ export class FilmView {
     await image.decode();
     if (this.awaited !== image) return;
     this.size = { width, height };
+    this.image = image;
     this.film.destroyChildren();
     this.film.add(new Konva.Image({ image, width, height }));
+    this.setTone({});
     this.fit();
     this.filmLayer.draw();
     this.container.dataset.ready = "yes";
@@ -77,11 +88,30 @@ export class FilmView {
     this.tone = { ...this.tone, ...tone };
     this.tone.brightness = between(this.tone.brightness, 0.2, 4);
     this.tone.contrast = between(this.tone.contrast, 0.2, 6);
-    const { brightness, contrast, inverted } = this.tone;
-    const style = this.filmLayer.getNativeCanvasElement().style;
-    style.filter = `invert(${inverted ? 1 : 0}) brightness(${brightness}) contrast(${contrast})`;
+    this.#showImage(this.image, this.tone);
+    delete this.container.dataset.window;
+    if (this.image && (this.tone.brightness !== 1 || this.tone.contrast !== 1)) this.#rewindow(this.image, this.tone);
     this.changed();
   }
+
+  // Shows a picture of the film, whose tone the browser changes.
+  #showImage(image, { brightness, contrast, inverted }) {
+    const style = this.filmLayer.getNativeCanvasElement().style;
+    style.filter = `invert(${inverted ? 1 : 0}) brightness(${brightness}) contrast(${contrast})`;
+    this.film.getChildren()[0]?.image(image);
+  }
+
+  // Shows the film in the window that was chosen: the server makes it from all of the film's greys,
+  // of which the picture that the browser has changed meanwhile has 256.
+  #rewindow = debounce(TONE_MS, async (signal, before, tone) => {
+    const [low, high] = windowOf(tone);
+    const image = new Image();
+    image.src = `${before.src}?low=${low}&high=${high}`;
+    await image.decode();
+    if (this.image !== before || this.tone !== tone) return;
+    this.#showImage(image, { ...DEFAULT_TONE, inverted: tone.inverted });
+    this.container.dataset.window = [low, high];
+  });
 
   resetTone() {
     this.setTone(DEFAULT_TONE);

@@ -163,7 +163,7 @@ export class Gallery {
         "div",
         { className: "line" },
         element("span", { className: "film", title: knee.film }, element("bdi", {}, knee.name)),
-        element("span", {}, [knee.grade && `grade ${knee.grade}`, knee.laterality || (knee.side && `image ${knee.side}`)].filter(Boolean).join(" · ")),
+        element("span", {}, knee.grade && `grade ${knee.grade}`),
       ),
       element("div", { className: "reasons", title: knee.reasons.join("; ") }, knee.reasons.join("; ")),
     );

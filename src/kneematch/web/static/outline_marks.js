@@ -5,6 +5,8 @@ const HANDLES = 13; // of each border
 const SPREAD = 0.05; // of a border: standard deviation of the part that follows a handle up or down
 const REACH = 0.25; // of a border: the part that follows a margin sideways
 const RADIUS_PX = 5; // screen pixels
+const WIDTH_COLOUR = "#ffffff";
+const LABEL_PX = 26; // screen pixels from the joint space, which it leaves free, up to the text of a width
 
 const thousandth = (value) => Math.round(value * 1000) / 1000;
 
@@ -32,8 +34,9 @@ export class OutlineMarks {
     this.view = view;
     this.callbacks = { started, changed, dragEnded };
     this.lines = new Konva.Group({ listening: false });
+    this.widths = new Konva.Group({ listening: false });
     this.handles = new Konva.Group({ visible: false });
-    view.marks.add(this.lines, this.handles);
+    view.marks.add(this.lines, this.widths, this.handles);
     view.marks.on("scaleXChange", () => this.#resize()); // handles have the same size at any zoom
   }
 
@@ -47,6 +50,22 @@ export class OutlineMarks {
       const shape = { points: borders[name].flat(), stroke, strokeWidth: 1.3, strokeScaleEnabled: false };
       this.lines.add(new Konva.Line({ ...shape, name }));
       if (editing) for (let k = 0; k < HANDLES; k += 1) this.#addHandle(name, k, stroke);
+    }
+    this.#resize();
+  }
+
+  // Shows measured widths as lines between the borders, each with its text beside it.
+  setWidths(widths) {
+    this.widths.destroyChildren();
+    for (const { ends, text } of widths) {
+      const [x, y] = ends[0];
+      const look = { stroke: WIDTH_COLOUR, strokeWidth: 2, strokeScaleEnabled: false };
+      const label = new Konva.Label({ x, y, name: "width" });
+      label.add(
+        new Konva.Tag({ fill: "rgba(18, 21, 27, 0.75)", cornerRadius: 4, pointerDirection: "down", pointerWidth: 6, pointerHeight: LABEL_PX }),
+        new Konva.Text({ text, fontSize: 13, fontStyle: "bold", padding: 4, fill: WIDTH_COLOUR }),
+      );
+      this.widths.add(new Konva.Line({ points: ends.flat(), ...look }), label);
     }
     this.#resize();
   }
@@ -88,6 +107,6 @@ export class OutlineMarks {
 
   #resize() {
     const size = 1 / this.view.scale;
-    for (const handle of this.handles.getChildren()) handle.scale({ x: size, y: size });
+    for (const mark of [...this.handles.getChildren(), ...this.widths.find(".width")]) mark.scale({ x: size, y: size });
   }
 }

@@ -1,0 +1,25 @@
+"""The review page as a user has it: cards, keys, and a knee on its film."""
+
+from playwright.sync_api import Page, expect
+
+
+def shown(page: Page) -> list[str]:
+    """The rows in the order in which they are shown."""
+    cards = page.locator(".card[data-row]")
+    expect(cards).to_have_count(8)
+    rows: list[str] = cards.evaluate_all(
+        "cards => cards.sort((a, b) => a.offsetTop - b.offsetTop || a.offsetLeft - b.offsetLeft)"
+        ".map(card => card.dataset.row)"
+    )
+    return rows
+
+
+def press(page: Page, key: str, answer: str = "api/decide") -> None:
+    """Press a key and wait for the server's answer."""
+    with page.expect_response(lambda response: answer in response.url and response.ok):
+        page.keyboard.press(key)
+
+
+def edit(page: Page) -> None:
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#editor[data-ready]")
