@@ -54,8 +54,10 @@ def detector() -> Detector:
     return Detector.load()
 
 
-def located(score: float, *, metal: bool = False, turns: int = 0) -> PreparedKnee:
-    location = KneeLocation(300.0, 300.0, 250.0, 0.0, False, turns, score)
+def located(
+    score: float, *, metal: bool = False, turns: int = 0, again: float = 1.0, distinct: bool = False
+) -> PreparedKnee:
+    location = KneeLocation(300.0, 300.0, 250.0, 0.0, False, turns, score, again, distinct)
     return PreparedKnee(False, Laterality(), location, metal)
 
 
@@ -110,7 +112,6 @@ def test_review_lists_reasons_and_notes() -> None:
     ("score", "mismatch", "distance", "expected"),
     [
         (0.9, 0.6, 0.01, ()),  # the locator is believed about unusual knees
-        (0.3, 0.6, 0.01, (ATYPICAL,)),
         (0.9, 0.2, 0.2, (ATYPICAL,)),
         (0.9, 0.6, 0.04, ()),
         (0.9, 0.85, 0.01, ()),
@@ -126,21 +127,39 @@ def test_review_of_located_knees(
 
 
 @pytest.mark.parametrize(
-    ("score", "mismatch", "distance", "expected"),
+    ("score", "again", "distinct", "expected"),
     [
-        (0.9, 0.9, 0.2, True),  # review flags it
-        (0.9, 0.97, 0.01, False),
-        (0.4, 0.6, 0.01, True),
-        (0.4, 0.9, 0.01, False),
-        (0.4, 0.6, 0.2, False),  # the network sees it elsewhere
-        (None, 0.97, 0.2, True),  # the locator was not used
+        (0.4, 0.4, False, (ATYPICAL,)),
+        (0.4, 0.6, False, ()),  # certain in one of two looks
+        (0.6, 0.3, False, ()),
+        (0.6, 0.2, False, (ATYPICAL,)),  # not seen in the other one
+        (0.4, 0.4, True, ()),  # other parts do not look so
+        (0.4, 0.2, True, (ATYPICAL,)),
+    ],
+)
+def test_review_asks_for_two_looks_at_a_knee(
+    score: float, again: float, distinct: bool, expected: tuple[str, ...]
+) -> None:
+    assert reasons(quality(), located(score, again=again, distinct=distinct)) == expected
+
+
+@pytest.mark.parametrize(
+    ("knee", "mismatch", "distance", "expected"),
+    [
+        (located(0.9), 0.9, 0.2, True),  # review flags it
+        (located(0.9), 0.97, 0.01, False),
+        (located(0.4), 0.6, 0.01, True),
+        (located(0.4), 0.9, 0.01, False),
+        (located(0.4), 0.6, 0.2, False),  # the network sees it elsewhere
+        (located(0.4, distinct=True), 0.9, 0.2, True),  # other parts do not look so
+        (located(0.4, distinct=True), 0.97, 0.2, False),
+        (UNLOCATED, 0.97, 0.2, True),
     ],
 )
 def test_is_knee_doubts_what_the_locator_is_not_certain_of(
-    score: float | None, mismatch: float, distance: float, expected: bool
+    knee: PreparedKnee, mismatch: float, distance: float, expected: bool
 ) -> None:
-    knee = quality(mismatch=mismatch, network_distance=distance)
-    assert knee.is_knee(score) == expected
+    assert quality(mismatch=mismatch, network_distance=distance).is_knee(knee) == expected
 
 
 def test_expected_error_grows_with_mismatch_and_distance() -> None:

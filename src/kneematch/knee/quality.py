@@ -91,14 +91,12 @@ class Quality:
     neural: bool  # the pose comes from networks
     part: bool = False  # the area is of another part of the body than the knee
 
-    def is_knee(self, score: float | None) -> bool:
-        """Return whether what the locator saw is a frontal knee at all, on closer inspection.
-
-        `score` says how certain the locator is; None if it was not used, and nothing is known.
-        """
-        if score is None:
+    def is_knee(self, knee: "PreparedKnee") -> bool:
+        """Return whether what the locator saw is a frontal knee at all, on closer inspection."""
+        location = knee.location
+        if location is None:
             return True
-        if score >= CERTAIN_SCORE:
+        if location.distinct or location.score >= CERTAIN_SCORE:
             return self.mismatch <= WORST_LOCATED_MISMATCH
         seen = self.network_distance is None or self.network_distance <= MAX_NETWORK_DISTANCE
         return seen and self.mismatch <= WORST_MISMATCH
@@ -115,7 +113,9 @@ class Quality:
             absent = not self.mismatch <= WORST_MISMATCH
         else:
             again = 1.0 if knee.location is None else knee.location.seen_again
-            strange = score < CERTAIN_SCORE or again < LEAST_AGAIN
+            distinct = knee.location is not None and knee.location.distinct
+            unsure = not distinct and max(score, again) < CERTAIN_SCORE
+            strange = unsure or again < LEAST_AGAIN
             absent = not self.mismatch <= WORST_LOCATED_MISMATCH
             limit = float(np.interp(self.mismatch, *MAX_LOCATED_DISTANCE))
         far = self.network_distance is not None and self.network_distance > limit
