@@ -27,6 +27,7 @@ from kneematch.knee.quality import (
     METAL,
     NEGATIVE,
     NO_KNEE,
+    SECOND_LEG,
     SIDES_DIFFER,
     WRONG_SPACING,
     WRONG_TAG,
@@ -34,6 +35,7 @@ from kneematch.knee.quality import (
     cut_by_edge,
     exposed_field,
     measure_quality,
+    shows_second_leg,
     sides_differ,
 )
 from kneematch.models.locator import KneeLocation
@@ -97,6 +99,9 @@ def test_review_lists_reasons_and_notes() -> None:
     found = reasons(quality(loss=0.6, negative=True), is_cut=True, uneven=True)
     assert found == (ATYPICAL, SIDES_DIFFER, CUT, NEGATIVE)
     assert reasons(quality(negative=True), film=replace(FILM, tagged=True)) == (WRONG_TAG,)
+    beside = replace(FILM, second_leg=True)
+    found = quality().review(located(0.9), beside, is_cut=False, uneven=False)
+    assert found == (False, (SECOND_LEG,))
     known = replace(UNLOCATED, laterality=Laterality("R", "user", "sides disagree (user)"))
     assert reasons(quality(), known) == ("sides disagree (user)",)
     assert reasons(quality(), located(0.9), replace(FILM, mm_per_px=3.0)) == (WRONG_SPACING,)
@@ -185,6 +190,16 @@ def test_sides_differ_compares_size_and_height(
     turn = np.array([[0, -1, 300], [1, 0, 0], [0, 0, 1.0]])
     for matrix in (np.eye(3), turn):
         assert sides_differ(matrix @ torch.stack(boxes).numpy()) == differ
+
+
+@pytest.mark.parametrize(("framing", "expected"), [("bilateral", True), ("single", False)])
+def test_shows_second_leg_beside_a_knee(framing: str, expected: bool) -> None:
+    made = phantom(22, size=(600, 720), framing=framing)
+    knee = made.knees[0]
+    (x0, y0), (x1, y1) = sorted((knee.plateau_medial, knee.plateau_lateral))
+    place = KneeLocation((x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, 0.0, 0.5)
+    pixels = made.pixels
+    assert shows_second_leg(pixels, place, exposed_field(pixels)) == expected
 
 
 def test_cut_by_edge_is_true_when_the_inner_part_leaves_the_film() -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from kneematch.models.locator import (
-    LEAST_CUT_OUT,
     CERTAIN,
+    LEAST_CUT_OUT,
     KneeLocation,
     builtin_locator,
     choose_knees,

@@ -107,7 +107,7 @@ def _open_writers(
 
         writers.append(add_original)
     if config.measure:
-        add_knee = stack.enter_context(open_measurements(out, config.magnification))
+        add_knee = stack.enter_context(open_measurements(out, config))
 
         def add_measurements(film: FilmRecord) -> None:
             for knee in film.kept:
