@@ -153,9 +153,11 @@ def real_films(folder: Path) -> Iterator[tuple[Radiograph, Outlines, float]]:
     """Yield upright films whose shafts are seen to the end, with the angle of one knee each."""
     for film, knees in measured_films(folder):
         for knee in knees[:1]:
-            each = knee.measures and knee.measures.values[TIBIOFEMORAL]
-            if not knee.needs_review and each and each.value is not None and each.sd == FULL_SD:
-                yield film, knee.measures.outlines, each.value
+            if knee.measures is None or knee.needs_review:
+                continue
+            angle = knee.measures.values[TIBIOFEMORAL]
+            if angle.value is not None and angle.sd == FULL_SD:
+                yield film, knee.measures.outlines, angle.value
 
 
 def measured_films(folder: Path) -> Iterator[tuple[Radiograph, tuple[Detection, ...]]]:

@@ -57,9 +57,9 @@ PLACES: Final = 101  # places at which a compartment or a shaft is measured
 # far it must be seen.
 SHAFT: Final = (0.8, 1.5)
 SHORTEST_SHAFT: Final = 0.9
-# Standard deviation of the tibiofemoral angle in degrees, by how far both shafts are seen: at 1.5
-# on phantoms; less by what angles of 120 real knees change when their shafts are cut there.
-SHAFT_SD: Final = ((0.9, 0.95, 1.2, 1.3, 1.4, 1.5), (4.8, 3.5, 1.6, 1.0, 0.6, 0.4))
+# Standard deviation of the tibiofemoral angle in degrees, by how far both shafts are seen. On real
+# films that are cut there, errors are half of it; on phantoms, whose femora flare farther, larger.
+SHAFT_SD: Final = ((0.9, 0.95, 1.2, 1.3, 1.4, 1.5), (6.0, 4.5, 2.5, 1.8, 1.2, 0.5))
 
 CROSSING: Final = "outlines cross"
 UNCLEAR: Final = "outline not clear"

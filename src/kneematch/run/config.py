@@ -86,9 +86,7 @@ class DetectConfig:
     )
 
     force: bool = options.force_option()
-    measure: bool = _output(
-        False, help="Measure the joint space and the alignment of every knee (experimental)."
-    )
+    measure: bool = _output(False, help="Measure the joint space and the alignment of every knee.")
     patient_from_path: str | None = _output(
         None,
         help="Regular expression whose first group is the patient in the paths of films, for the "

@@ -42,10 +42,9 @@ FORMAT: Final = "kneematch-outlines/2"
 MM: Final = {"pct": "mm", "pct2": "mm2"}
 DECIMALS: Final = 4
 HASH_DIGITS: Final = 16  # two of a million patients share one with odds of 1 in 37 million
-STATUS: Final = "experimental"  # until all targets of docs/results.md are met
 
 COLUMNS: Final[Columns] = {
-    **dict.fromkeys(("film", "image_side", "laterality", "medial", "status")),
+    **dict.fromkeys(("film", "image_side", "laterality", "medial")),
     "plateau_width_px": PIXEL,
     "plateau_width_mm": DECIMALS,
     "mm_per_px": SPACING,
@@ -112,7 +111,6 @@ def measurement_values(
         "film": film,
         "image_side": knee.side,
         "laterality": knee.laterality,
-        "status": STATUS,
         "magnification": magnification,
         "review": review_text(knee),
     }
