@@ -3,6 +3,7 @@
     python lab/measure.py phantoms [--films N]
     python lab/measure.py shafts [--films N] [--real FOLDER]
     python lab/measure.py missing --real FOLDER
+    python lab/measure.py repeat --real FOLDER
     python lab/measure.py masks --real FOLDER
     python lab/measure.py crops --real FOLDER
 
@@ -10,7 +11,8 @@
 films at some distance above or below the joint, and compares the tibiofemoral angle with that of
 the whole film (with --real, FOLDER/films and FOLDER/kinds; else phantoms and their true angle).
 `missing` counts measures that are left out in knees of these films that are not flagged, and
-angles where both shafts are visible for 1.0 plateau widths. The others take
+angles where both shafts are visible for 1.0 plateau widths. `repeat` measures them again on copies
+that are rotated by 7 degrees. The others take
 crops of single real knees as `detect --measure` does. `masks`: experts drew the joint space
 (FOLDER/joint-space); widths are compared between the experts' margins. `crops`: knees with a
 Kellgren-Lawrence grade and the picture's medial side (FOLDER/crops, crops.csv: id, kl, medial).
@@ -31,6 +33,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu, spearmanr
 
+from accuracy import rotated
 from films import find_knees, radiograph, table
 from kneematch import Detection, Detector
 from kneematch.films.radiograph import Radiograph
@@ -53,20 +56,24 @@ FIRST_SEED = 700_000  # disjoint from those of training
 TIBIOFEMORAL = "tibiofemoral_angle"
 SHOWN = (1.0, 1.05, 1.1, 1.2, 1.3, 1.4)  # plateau widths of a shaft that a cut film shows
 FULL_SD = measure.SHAFT_SD[1][-1]  # of an angle whose shafts are seen to the end
+REPEAT_DEG = 7.0
+# Crops of each grade in the public set that the graded ones are drawn from.
+OWN_PROPORTIONS = (3253, 1495, 2175, 1086, 251)
 SEVERE = 3  # Kellgren-Lawrence grade
 DETECTOR = cache(Detector.load)
 
 
 def main() -> None:
+    tasks = {"shafts": shafts, "missing": missing, "repeat": repeat}
+    tasks |= {"phantoms": phantoms, "masks": masks, "crops": crops}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["phantoms", "shafts", "missing", "masks", "crops"])
+    parser.add_argument("what", choices=[*tasks])
     parser.add_argument("--real", type=Path, help="folder of real films")
     parser.add_argument("--films", type=int, default=60, help="number of films")
     parser.add_argument("--network", help="outline network; default: the built-in one")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    tasks = {"phantoms": phantoms, "masks": masks, "crops": crops}
-    (tasks | {"shafts": shafts, "missing": missing})[args.what](args)
+    tasks[args.what](args)
 
 
 def phantoms(args: argparse.Namespace) -> None:
@@ -201,6 +208,32 @@ def missing(args: argparse.Namespace) -> None:
     print(f"Both shafts visible for 1.0 plateau widths: {visible}, with an angle: {angles}.")
 
 
+def repeat(args: argparse.Namespace) -> None:
+    """Print how measures differ between films and copies that are rotated."""
+    pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in UNITS}
+    for film, found in measured_films(args.real):
+        pixels, _ = rotated(REPEAT_DEG, film.pixels, np.zeros((1, 2, 2)))
+        copy = replace(film, pixels=pixels.astype(np.float32))
+        again = measure_knees(copy, find_knees(DETECTOR(), copy))
+        if len(found) != len(again):
+            continue
+        for one, other in zip(found, again, strict=True):
+            if one.measures is None or other.measures is None:
+                continue
+            for name in UNITS:
+                values = one.measures.values[name].value, other.measures.values[name].value
+                if None not in values and not (one.needs_review or other.needs_review):
+                    pairs[name].append(values)
+    rows = []
+    for name, both in pairs.items():
+        one, other = np.array(both).T
+        difference, unit = other - one, UNITS[name]
+        sd = np.sqrt((difference**2).mean() / 2)
+        cells = [str(len(both)), f"{np.median(np.abs(difference)):.2f}", f"{sd:.2f}"]
+        rows.append([f"{name}_{unit}", *cells, f"{np.corrcoef(one, other)[0, 1]:.3f}"])
+    table(("measure", "knees", "median difference", "within-knee sd", "correlation"), rows)
+
+
 def drawn_mask(crop: DrawnKnee) -> NDArray[np.bool_]:
     """Return the mask (H, W) that an expert drew."""
     mask = read(crop.path.with_name(f"{crop.path.stem}{SUFFIX}{crop.path.suffix}")).pixels
@@ -307,12 +340,15 @@ def crops(args: argparse.Namespace) -> None:
     rows.append(["all", *(str(sum(n[c] for n in counts.values())) for c in columns)])
     medians = [[f"{np.median(widths[grades == int(kl)]):.2f}"] for kl in sorted(counts)] + [["-"]]
     table(("grade", *columns, "median JSW, %"), map(list.__add__, rows, medians))
-    severe = grades >= SEVERE
-    area = mannwhitneyu(widths[~severe], widths[severe]).statistic / severe.sum() / (~severe).sum()
-    rho = spearmanr(grades, widths).statistic
-    print(
-        f"Smaller minimum: Spearman {rho:.3f}; area under the curve, grade 3 and above, {area:.3f}."
-    )
+    copies = [round(OWN_PROPORTIONS[int(kl)] / (grades == kl).sum()) for kl in grades]
+    for text, times in (("balanced", 1), ("in the set's own proportions", copies)):
+        kl, width = np.repeat(grades, times), np.repeat(widths, times)
+        high, low = width[kl >= SEVERE], width[kl < SEVERE]
+        area = mannwhitneyu(low, high).statistic / len(low) / len(high)
+        print(
+            f"Smaller minimum, grades {text}: Spearman {spearmanr(kl, width).statistic:.3f}; "
+            f"area under the curve, grade 3 and above, {area:.3f}."
+        )
 
 
 if __name__ == "__main__":
