@@ -167,7 +167,7 @@ def test_detect_folder_finds_what_detect_finds(films: Path, out: Path, detector:
 
 
 def test_detect_folder_lists_a_film_without_a_knee(named: list[str], out: Path) -> None:
-    write_png16(named[0], np.eye(330, 410, dtype=np.float32))
+    write_png16(named[0], np.eye(330, 520, dtype=np.float32))  # too large for a crop
     config = replace(CONFIG, method="auto", overlays=True, crops=True, export=("coco", "dicom"))
     result = detect_folder(named, out, config)
     assert (result.films, result.knees, result.no_knee, result.failed) == (2, 4, 1, 1)
