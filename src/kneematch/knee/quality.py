@@ -50,8 +50,8 @@ JOINT_SHARE: Final = (0.65, 0.25)  # inner part (x, y) of an area that must lie 
 FIELD_STEP: Final = 4  # pixels between those that are looked at for the exposed part
 EVEN: Final = 0.02  # range of an unexposed row or column, as a share of the film's
 # A second leg beside a single knee: a strip of LEG_WIDTHS plateau widths, LEG_PLACES away from the
-# knee and LEG_HEIGHT high, that has nearly the knee's brightness. Of 117 films of both knees 116 have
-# it, of 78 films of one knee none, and three of six with the same knee from the side beside it.
+# knee and LEG_HEIGHT high, that has nearly the knee's brightness. Of 117 films of both knees 116
+# have it, of 78 films of one knee none, and half of those with the same knee from the side.
 LEG_WIDTHS: Final = 0.7
 LEG_PLACES: Final = (1.1, 3.0)
 LEG_HEIGHT: Final = 1.2
