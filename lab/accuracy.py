@@ -4,7 +4,8 @@
 
 Prints a table for each set of films: phantoms of every framing, phantoms with metal, and, with
 --real, the labelled films as they are and altered (turned, rotated, halved, laid into a screenshot,
-shrunk) and films of other kinds; films.py describes the folder. Rows are kinds of films. Columns:
+shrunk), films of other kinds, and squares cut out of films without knees; films.py describes the
+folder. Rows are kinds of films. Columns:
 films; share with the right number of knees; flagged rows, and those without metal; knees with known
 margins; share of these whose area has an IoU of at least 0.75 and 0.9; mean IoU; wrong rows that
 are not flagged; median distance of the margins in percent of the plateau's width; share of errors
@@ -36,6 +37,7 @@ from films import (
     metal_cases,
     more_cases,
     phantom_case,
+    square_cases,
     table,
 )
 from kneematch import Detection, Detector
@@ -67,6 +69,7 @@ def sets(real: Path | None, films: int, seed: int) -> Iterator[tuple[str, Iterab
             yield "Other kinds of real films", kind_cases(real / "kinds")
         if (real / "more").exists():
             yield "More kinds of real films", more_cases(real / "more")
+            yield "Squares cut out of films without a frontal knee", square_cases(real)
     if films:
         framings, seeds = (*KNEE_FRAMINGS, "other"), range(seed, seed + films)
         yield "Phantoms", (phantom_case(framing, k) for framing in framings for k in seeds)

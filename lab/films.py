@@ -5,26 +5,30 @@ outermost points of the tibial plateau, the left one in the picture first; knee 
 of the picture; flagged knees are not scored), template.json with the two margins as its landmarks,
 and kinds/ with films of other kinds and kinds.csv (id, kind, knees, note: the number of frontal
 knees, empty where it is unclear; the note names joint replacements), and more/ with more.csv (metal
-in a column of its own) and labels.csv.
+in a column of its own) and labels.csv; heads/ has films of heads.
 """
 
 import csv
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import count, islice, product
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from kneematch import Detection, Detector, Radiograph, read
 from kneematch.errors import FilmError
 from kneematch.evaluation.scores import plateau_iou, require_margins
+from kneematch.sampling import resize
 from kneephantoms import Phantom, phantom, plan_film, true_knees
 
 KNEE_FRAMINGS = ("bilateral", "single", "full_leg", "offcentre", "lateral")
 METAL_SEED = 10_000  # of the first film that is drawn for its metal
+HEADS = 40  # films of heads that squares are cut out of
+EMPTY = 0.02  # standard deviation of a square that shows nothing
 Points = NDArray[np.float64]  # (K, 2, 2): ends of K plateaus, (x, y) in film pixels
 
 
@@ -102,6 +106,26 @@ def more_cases(folder: Path) -> Iterator[Case]:
         )
         yield replace(case, group=total)
         yield case
+
+
+def square_cases(folder: Path, each: int = 8, seed: int = 0) -> Iterator[Case]:
+    """Yield squares of 224 x 224 pixels cut out of films without a frontal knee, and turned."""
+    random = np.random.default_rng(seed)
+    films = [
+        case.film
+        for cases in (kind_cases(folder / "kinds"), more_cases(folder / "more"))
+        for case in cases
+        if case.knees == 0 and case.group != "no frontal knee"
+    ]
+    films += [read(path) for path in sorted((folder / "heads").glob("*.jpg"))[:HEADS]]
+    for film, k in product(films, range(each)):
+        side = round(min(film.size) * random.uniform(0.35, 1.0))
+        top, left = (int(random.integers(0, length - side + 1)) for length in film.size)
+        square = torch.from_numpy(film.pixels[top : top + side, left : left + side].copy())
+        pixels = np.rot90(resize(square, (224, 224)).numpy(), k % 4).copy()
+        if pixels.std() > EMPTY:
+            group = f"squares, turned by {90 * (k % 4)} degrees"
+            yield Case(group, replace(film, pixels=pixels), 0, np.zeros((0, 2, 2)))
 
 
 def phantom_case(framing: str, seed: int) -> Case:

@@ -1,10 +1,18 @@
 """Measure how exact outlines, joint-space widths and angles are.
 
     python lab/measure.py phantoms [--films N]
+    python lab/measure.py shafts [--films N] [--real FOLDER]
+    python lab/measure.py missing --real FOLDER
+    python lab/measure.py repeat --real FOLDER
     python lab/measure.py masks --real FOLDER
     python lab/measure.py crops --real FOLDER
 
-`phantoms` compares films that were not seen in training with their exact outlines. The others take
+`phantoms` compares films that were not seen in training with their exact outlines. `shafts` cuts
+films at some distance above or below the joint, and compares the tibiofemoral angle with that of
+the whole film (with --real, FOLDER/films and FOLDER/kinds; else phantoms and their true angle).
+`missing` counts measures that are left out in knees of these films that are not flagged, and
+angles where both shafts are visible for 1.0 plateau widths. `repeat` measures them again on copies
+that are rotated by 7 degrees. The others take
 crops of single real knees as `detect --measure` does. `masks`: experts drew the joint space
 (FOLDER/joint-space); widths are compared between the experts' margins. `crops`: knees with a
 Kellgren-Lawrence grade and the picture's medial side (FOLDER/crops, crops.csv: id, kl, medial).
@@ -15,6 +23,7 @@ import argparse
 import csv
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -24,6 +33,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu, spearmanr
 
+from accuracy import rotated
 from films import find_knees, radiograph, table
 from kneematch import Detection, Detector
 from kneematch.films.radiograph import Radiograph
@@ -31,6 +41,8 @@ from kneematch.films.read import read
 from kneematch.knee import measure
 from kneematch.knee.measure import ANGLE, COMPARTMENTS, UNITS, Outlines, measure_outlines
 from kneematch.knee.measuring import find_outlines, measure_knees, outline_network
+from kneematch.knee.quality import exposed_field
+from kneematch.models.outlines import OutlineNetwork
 from kneematch.training.outline_training import SUFFIX, DrawnKnee, read_masks
 from kneephantoms import phantom, true_knees
 from kneephantoms.film_plan import plan_film
@@ -41,19 +53,27 @@ from phantom_outlines import true_outlines
 Array = NDArray[np.float64]
 
 FIRST_SEED = 700_000  # disjoint from those of training
+TIBIOFEMORAL = "tibiofemoral_angle"
+SHOWN = (1.0, 1.05, 1.1, 1.2, 1.3, 1.4)  # plateau widths of a shaft that a cut film shows
+FULL_SD = measure.SHAFT_SD[1][-1]  # of an angle whose shafts are seen to the end
+REPEAT_DEG = 7.0
+# Crops of each grade in the public set that the graded ones are drawn from.
+OWN_PROPORTIONS = (3253, 1495, 2175, 1086, 251)
 SEVERE = 3  # Kellgren-Lawrence grade
 DETECTOR = cache(Detector.load)
 
 
 def main() -> None:
+    tasks = {"shafts": shafts, "missing": missing, "repeat": repeat}
+    tasks |= {"phantoms": phantoms, "masks": masks, "crops": crops}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("what", choices=["phantoms", "masks", "crops"])
+    parser.add_argument("what", choices=[*tasks])
     parser.add_argument("--real", type=Path, help="folder of real films")
     parser.add_argument("--films", type=int, default=60, help="number of films")
     parser.add_argument("--network", help="outline network; default: the built-in one")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    {"phantoms": phantoms, "masks": masks, "crops": crops}[args.what](args)
+    tasks[args.what](args)
 
 
 def phantoms(args: argparse.Namespace) -> None:
@@ -98,6 +118,120 @@ def phantoms(args: argparse.Namespace) -> None:
             rows.append([f"{label}, {unit}", *cells])
     head = ("phantoms", "median error", "mean error", "bias", "95 %", "within 1 sd, %", "2 sd, %")
     table(head, rows)
+
+
+def shafts(args: argparse.Namespace) -> None:
+    """Print how often films that are cut show an angle, and how far it is off."""
+    rows = []
+    films = list(real_films(args.real) if args.real else phantom_films(args.films))
+    for shown in SHOWN:
+        errors: list[tuple[float, float]] = []
+        cut_films = 0
+        for film, outlines, angle in films:
+            for above in (True, False):
+                cut_films += 1
+                found = find_outlines(*cut_at(film, outlines, shown, above=above), medial="left")
+                each = measure_outlines(replace(found, medial=outlines.medial))[TIBIOFEMORAL]
+                if each.value is not None and each.sd is not None:
+                    errors.append((each.value - angle, each.sd))
+        error, sd = np.array(errors).reshape(-1, 2).T
+        cells = [f"{np.sqrt((error**2).mean()):.2f}", f"{np.median(np.abs(error)):.2f}"]
+        cells += [
+            f"{error.mean():+.2f}",
+            f"{sd.mean():.2f}",
+            f"{np.mean(np.abs(error) < 2 * sd):.2f}",
+        ]
+        rows.append([f"{shown}", str(cut_films), f"{len(error) / cut_films:.2f}", *cells])
+    head = ("plateau widths shown", "knees", "share with an angle", "root mean square, degrees")
+    table((*head, "median", "bias", "mean sd", "within 2 sd"), rows)
+
+
+def phantom_films(films: int) -> Iterator[tuple[Radiograph, Outlines, float]]:
+    """Yield phantoms without metal, the outlines of one knee each, and its true angle."""
+    for seed in range(FIRST_SEED, FIRST_SEED + films):
+        plan = plan_film(seed)
+        truth = true_outlines(plan)[0]
+        angle = measure_outlines(truth)[TIBIOFEMORAL].value
+        if angle is not None and not plan.negative and not any(leg.implant for leg in plan.legs):
+            yield radiograph(phantom(seed)), truth, angle
+
+
+def real_films(folder: Path) -> Iterator[tuple[Radiograph, Outlines, float]]:
+    """Yield upright films whose shafts are seen to the end, with the angle of one knee each."""
+    for film, knees in measured_films(folder):
+        for knee in knees[:1]:
+            if knee.measures is None or knee.needs_review:
+                continue
+            angle = knee.measures.values[TIBIOFEMORAL]
+            if angle.value is not None and angle.sd == FULL_SD:
+                yield film, knee.measures.outlines, angle.value
+
+
+def measured_films(folder: Path) -> Iterator[tuple[Radiograph, tuple[Detection, ...]]]:
+    """Yield the ordinary films and those of other kinds, with their measured knees."""
+    for path in sorted([*(folder / "films").glob("*.jpg"), *(folder / "kinds").glob("*.jpg")]):
+        film = read(path)
+        yield film, measure_knees(film, find_knees(DETECTOR(), film))
+
+
+def cut_at(
+    film: Radiograph, outlines: Outlines, shown: float, *, above: bool
+) -> tuple[Radiograph, Array, Array, OutlineNetwork]:
+    """Return a film cut above or below a joint, and its plateau's middle and width there."""
+    left, right = outlines.tibia[0], outlines.tibia[-1]
+    middle = (left + right) / 2
+    edge = round(middle[1] + (-shown if above else shown) * outlines.width_px)
+    top = max(edge, 0) if above else 0
+    pixels = film.pixels[top:] if above else film.pixels[:edge]
+    here = middle - [0, top]
+    return replace(film, pixels=np.ascontiguousarray(pixels)), here, right - left, outline_network()
+
+
+def missing(args: argparse.Namespace) -> None:
+    """Print the share of unflagged knees in which each measure is left out."""
+    left_out: Counter[str] = Counter()
+    knees = visible = angles = 0
+    for film, found in measured_films(args.real):
+        for knee in found:
+            if knee.needs_review or knee.measures is None:
+                continue
+            knees += 1
+            values, outlines = knee.measures.values, knee.measures.outlines
+            left_out.update(name for name in UNITS if values[name].value is None)
+            _, y0, _, y1 = exposed_field(film.pixels)
+            y = (outlines.tibia[0, 1] + outlines.tibia[-1, 1]) / 2
+            if min(y - y0, y1 - y) >= outlines.width_px:
+                visible += 1
+                angles += values[TIBIOFEMORAL].value is not None
+    shares = ([name, f"{100 * left_out[name] / knees:.1f}"] for name in UNITS)
+    table((f"{knees} knees", "left out, %"), shares)
+    print(f"Both shafts visible for 1.0 plateau widths: {visible}, with an angle: {angles}.")
+
+
+def repeat(args: argparse.Namespace) -> None:
+    """Print how measures differ between films and copies that are rotated."""
+    pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in UNITS}
+    for film, found in measured_films(args.real):
+        pixels, _ = rotated(REPEAT_DEG, film.pixels, np.zeros((1, 2, 2)))
+        copy = replace(film, pixels=pixels.astype(np.float32))
+        again = measure_knees(copy, find_knees(DETECTOR(), copy))
+        if len(found) != len(again):
+            continue
+        for one, other in zip(found, again, strict=True):
+            if one.measures is None or other.measures is None:
+                continue
+            for name in UNITS:
+                values = one.measures.values[name].value, other.measures.values[name].value
+                if None not in values and not (one.needs_review or other.needs_review):
+                    pairs[name].append(values)
+    rows = []
+    for name, both in pairs.items():
+        one, other = np.array(both).T
+        difference, unit = other - one, UNITS[name]
+        sd = np.sqrt((difference**2).mean() / 2)
+        cells = [str(len(both)), f"{np.median(np.abs(difference)):.2f}", f"{sd:.2f}"]
+        rows.append([f"{name}_{unit}", *cells, f"{np.corrcoef(one, other)[0, 1]:.3f}"])
+    table(("measure", "knees", "median difference", "within-knee sd", "correlation"), rows)
 
 
 def drawn_mask(crop: DrawnKnee) -> NDArray[np.bool_]:
@@ -206,12 +340,15 @@ def crops(args: argparse.Namespace) -> None:
     rows.append(["all", *(str(sum(n[c] for n in counts.values())) for c in columns)])
     medians = [[f"{np.median(widths[grades == int(kl)]):.2f}"] for kl in sorted(counts)] + [["-"]]
     table(("grade", *columns, "median JSW, %"), map(list.__add__, rows, medians))
-    severe = grades >= SEVERE
-    area = mannwhitneyu(widths[~severe], widths[severe]).statistic / severe.sum() / (~severe).sum()
-    rho = spearmanr(grades, widths).statistic
-    print(
-        f"Smaller minimum: Spearman {rho:.3f}; area under the curve, grade 3 and above, {area:.3f}."
-    )
+    copies = [round(OWN_PROPORTIONS[int(kl)] / (grades == kl).sum()) for kl in grades]
+    for text, times in (("balanced", 1), ("in the set's own proportions", copies)):
+        kl, width = np.repeat(grades, times), np.repeat(widths, times)
+        high, low = width[kl >= SEVERE], width[kl < SEVERE]
+        area = mannwhitneyu(low, high).statistic / len(low) / len(high)
+        print(
+            f"Smaller minimum, grades {text}: Spearman {spearmanr(kl, width).statistic:.3f}; "
+            f"area under the curve, grade 3 and above, {area:.3f}."
+        )
 
 
 if __name__ == "__main__":

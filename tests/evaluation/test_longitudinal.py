@@ -13,6 +13,7 @@ from kneematch.errors import SettingsError
 from kneematch.evaluation.longitudinal import compare_runs
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import JointMeasures, Outlines
+from kneematch.run.config import DetectConfig
 from kneematch.run.outputs.measurements import open_measurements
 from tables import read_table
 
@@ -47,7 +48,7 @@ def write_run(folder: Path, films: Mapping[str, Iterable[tuple[Any, ...]]]) -> P
     """Write the measurements of knees, given as arguments of `knee` by film."""
     rows = [(film, knee(*each)) for film, knees in films.items() for each in knees]
     folder.mkdir()
-    with open_measurements(folder) as add:
+    with open_measurements(folder, DetectConfig()) as add:
         for film, found in rows:
             add(make_record(1, found, path=film))
     return folder

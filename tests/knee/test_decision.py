@@ -12,7 +12,7 @@ from detections import make_detection
 from kneematch.errors import SettingsError
 from kneematch.knee.decision import Area, Decision, apply_decisions, decide, move
 from kneematch.knee.detection import Detection
-from kneematch.knee.measure import Outlines
+from kneematch.knee.measure import JointMeasures, Outlines
 
 AREA = Area(400.25, 500.5, 200.0, 7.5)
 X = np.linspace(320.0, 480.0, 9)
@@ -90,6 +90,20 @@ def test_decide_measures_drawn_outlines() -> None:
     assert knee.measures is not None
     assert knee.measures.outlines is OUTLINES
     assert knee.measures.values["jsw_x250"].value == pytest.approx(100 * 10 / 160)
+
+
+def test_decide_fills_measures_of_accepted_outlines() -> None:
+    """The outline of the femur is not clear at the medial side; a person accepts it."""
+    sd = np.where(X < 380, 20.0, 0.1)
+    outlines = replace(OUTLINES, femur_sd=sd, tibia_sd=np.full_like(X, 0.1))
+    measures = JointMeasures.from_outlines(outlines)
+    assert measures.values["jsw_x225"].value is None
+    doubtful = replace(FOUND["left"], measures=measures.left_out("metal"))
+    knee = decide(doubtful, Decision("accepted", AREA, 0.3))
+    assert knee.measures is not None
+    unclear, clear = (knee.measures.values[name] for name in ("jsw_x225", "jsw_x800"))
+    assert unclear.value == clear.value == pytest.approx(100 * 10 / 160)
+    assert (unclear.sd, clear.sd) == (None, measures.values["jsw_x800"].sd)
 
 
 def test_apply_decisions_adds_a_knee_and_keeps_the_order() -> None:

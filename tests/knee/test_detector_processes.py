@@ -84,7 +84,8 @@ def test_detector_pickles_what_it_was_loaded_with(
     films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(films[0].parent)
-    drawn = Detector.load(template="template.json", method="search", device="cpu", left_is="L")
+    given = {"method": "search", "device": "cpu", "left_is": "L", "cropped": True}
+    drawn = Detector.load(template="template.json", **given)
     pickled = pickle.dumps(drawn)
     assert len(pickled) < 2000
     monkeypatch.chdir(tmp_path)

@@ -27,6 +27,7 @@ from kneematch.knee.quality import (
     METAL,
     NEGATIVE,
     NO_KNEE,
+    SECOND_LEG,
     SIDES_DIFFER,
     WRONG_SPACING,
     WRONG_TAG,
@@ -34,6 +35,7 @@ from kneematch.knee.quality import (
     cut_by_edge,
     exposed_field,
     measure_quality,
+    shows_second_leg,
     sides_differ,
 )
 from kneematch.models.locator import KneeLocation
@@ -54,8 +56,10 @@ def detector() -> Detector:
     return Detector.load()
 
 
-def located(score: float, *, metal: bool = False, turns: int = 0) -> PreparedKnee:
-    location = KneeLocation(300.0, 300.0, 250.0, 0.0, False, turns, score)
+def located(
+    score: float, *, metal: bool = False, turns: int = 0, again: float = 1.0, distinct: bool = False
+) -> PreparedKnee:
+    location = KneeLocation(300.0, 300.0, 250.0, 0.0, False, turns, score, again, distinct)
     return PreparedKnee(False, Laterality(), location, metal)
 
 
@@ -95,6 +99,9 @@ def test_review_lists_reasons_and_notes() -> None:
     found = reasons(quality(loss=0.6, negative=True), is_cut=True, uneven=True)
     assert found == (ATYPICAL, SIDES_DIFFER, CUT, NEGATIVE)
     assert reasons(quality(negative=True), film=replace(FILM, tagged=True)) == (WRONG_TAG,)
+    beside = replace(FILM, second_leg=True)
+    found = quality().review(located(0.9), beside, is_cut=False, uneven=False)
+    assert found == (False, (SECOND_LEG,))
     known = replace(UNLOCATED, laterality=Laterality("R", "user", "sides disagree (user)"))
     assert reasons(quality(), known) == ("sides disagree (user)",)
     assert reasons(quality(), located(0.9), replace(FILM, mm_per_px=3.0)) == (WRONG_SPACING,)
@@ -110,7 +117,6 @@ def test_review_lists_reasons_and_notes() -> None:
     ("score", "mismatch", "distance", "expected"),
     [
         (0.9, 0.6, 0.01, ()),  # the locator is believed about unusual knees
-        (0.3, 0.6, 0.01, (ATYPICAL,)),
         (0.9, 0.2, 0.2, (ATYPICAL,)),
         (0.9, 0.6, 0.04, ()),
         (0.9, 0.85, 0.01, ()),
@@ -126,21 +132,39 @@ def test_review_of_located_knees(
 
 
 @pytest.mark.parametrize(
-    ("score", "mismatch", "distance", "expected"),
+    ("score", "again", "distinct", "expected"),
     [
-        (0.9, 0.9, 0.2, True),  # review flags it
-        (0.9, 0.97, 0.01, False),
-        (0.4, 0.6, 0.01, True),
-        (0.4, 0.9, 0.01, False),
-        (0.4, 0.6, 0.2, False),  # the network sees it elsewhere
-        (None, 0.97, 0.2, True),  # the locator was not used
+        (0.4, 0.4, False, (ATYPICAL,)),
+        (0.4, 0.6, False, ()),  # certain in one of two looks
+        (0.6, 0.3, False, ()),
+        (0.6, 0.2, False, (ATYPICAL,)),  # not seen in the other one
+        (0.4, 0.4, True, ()),  # other parts do not look so
+        (0.4, 0.2, True, (ATYPICAL,)),
+    ],
+)
+def test_review_asks_for_two_looks_at_a_knee(
+    score: float, again: float, distinct: bool, expected: tuple[str, ...]
+) -> None:
+    assert reasons(quality(), located(score, again=again, distinct=distinct)) == expected
+
+
+@pytest.mark.parametrize(
+    ("knee", "mismatch", "distance", "expected"),
+    [
+        (located(0.9), 0.9, 0.2, True),  # review flags it
+        (located(0.9), 0.97, 0.01, False),
+        (located(0.4), 0.6, 0.01, True),
+        (located(0.4), 0.9, 0.01, False),
+        (located(0.4), 0.6, 0.2, False),  # the network sees it elsewhere
+        (located(0.4, distinct=True), 0.9, 0.2, True),  # other parts do not look so
+        (located(0.4, distinct=True), 0.97, 0.2, False),
+        (UNLOCATED, 0.97, 0.2, True),
     ],
 )
 def test_is_knee_doubts_what_the_locator_is_not_certain_of(
-    score: float | None, mismatch: float, distance: float, expected: bool
+    knee: PreparedKnee, mismatch: float, distance: float, expected: bool
 ) -> None:
-    knee = quality(mismatch=mismatch, network_distance=distance)
-    assert knee.is_knee(score) == expected
+    assert quality(mismatch=mismatch, network_distance=distance).is_knee(knee) == expected
 
 
 def test_expected_error_grows_with_mismatch_and_distance() -> None:
@@ -166,6 +190,16 @@ def test_sides_differ_compares_size_and_height(
     turn = np.array([[0, -1, 300], [1, 0, 0], [0, 0, 1.0]])
     for matrix in (np.eye(3), turn):
         assert sides_differ(matrix @ torch.stack(boxes).numpy()) == differ
+
+
+@pytest.mark.parametrize(("framing", "expected"), [("bilateral", True), ("single", False)])
+def test_shows_second_leg_beside_a_knee(framing: str, expected: bool) -> None:
+    made = phantom(22, size=(600, 720), framing=framing)
+    knee = made.knees[0]
+    (x0, y0), (x1, y1) = sorted((knee.plateau_medial, knee.plateau_lateral))
+    place = KneeLocation((x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, 0.0, 0.5)
+    pixels = made.pixels
+    assert shows_second_leg(pixels, place, exposed_field(pixels)) == expected
 
 
 def test_cut_by_edge_is_true_when_the_inner_part_leaves_the_film() -> None:

@@ -8,6 +8,7 @@ import torch
 
 from kneematch.models.locator import (
     CERTAIN,
+    LEAST_CUT_OUT,
     KneeLocation,
     builtin_locator,
     choose_knees,
@@ -29,6 +30,9 @@ def test_choose_knees_takes_a_pair_before_a_single_knee() -> None:
     assert choose_knees([LEFT]) == [LEFT]
     assert choose_knees([replace(LEFT, score=0.1)]) == []
     assert choose_knees([replace(LEFT, score=0.1)], knees=1) != []
+    weak = replace(LEFT, score=0.25)
+    assert choose_knees([weak]) == []
+    assert choose_knees([weak], least=LEAST_CUT_OUT) == [weak]
 
 
 def test_is_pair_wants_knees_of_one_person() -> None:
@@ -86,6 +90,7 @@ def test_locate_knees_turns_a_film_upright(film: Phantom, turns: int) -> None:
     _, to_film = turn_upright(turned, turns)
     for one, other in zip(wanted, found, strict=True):
         assert other.quarter_turns == turns
+        assert other.distinct == (turns == 0)
         assert other.mirrored == one.mirrored
         assert other.width == pytest.approx(one.width, rel=0.02)
         place = transform(to_film, torch.tensor([[one.x, one.y]])).tolist()[0]

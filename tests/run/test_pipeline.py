@@ -154,7 +154,7 @@ def test_detect_folder_warns_of_templates_beside_the_joint_and_without_landmarks
 
 
 def test_detect_folder_lists_a_film_without_a_knee(named: list[str], out: Path) -> None:
-    write_png16(named[0], np.eye(330, 410, dtype=np.float32))
+    write_png16(named[0], np.eye(330, 520, dtype=np.float32))  # too large for a crop
     config = replace(CONFIG, method="auto", overlays=True, crops=True, export=("coco", "dicom"))
     result = detect_folder(named, out, config)
     assert (result.films, result.knees, result.no_knee, result.failed) == (2, 4, 1, 1)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from kneematch import DetectConfig, detect_folder
@@ -24,3 +25,15 @@ def test_visit_takes_side_and_spacing_from_the_user_where_the_header_is_silent(
     assert rows["knee_L_1.png"]["laterality_source"] == "name"
     assert rows["knee_L_1.png"]["laterality"] == "L"
     assert rows["knee_2.png"]["laterality_source"] != "name"
+
+
+@pytest.mark.parametrize(("cropped", "hint"), [(False, True), (True, False)])
+def test_visit_says_what_to_try_for_a_small_square_picture(
+    tmp_path: Path, cropped: bool, hint: bool
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, (224, 224), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    found = detect_folder(tmp_path, tmp_path / "found", DetectConfig(cropped=cropped, workers=0))
+    text = (found.out / "failures.csv").read_text(encoding="utf-8")
+    assert "no frontal knee found" in text
+    assert ("try --cropped" in text) == hint

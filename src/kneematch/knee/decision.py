@@ -149,7 +149,7 @@ def decide(found: Detection, decision: Decision) -> Detection:
     knee = replace(found, needs_review=False, reasons=(), decision=decision.state)
     if decision.state == ACCEPTED and knee.measures is not None:
         # What was left out because the knee was doubtful is doubtful no more.
-        knee = replace(knee, measures=JointMeasures.from_outlines(knee.measures.outlines))
+        knee = replace(knee, measures=JointMeasures.from_accepted(knee.measures.outlines))
     if decision.state != CORRECTED:
         return knee
     if decision.area != Area.from_detection(found):

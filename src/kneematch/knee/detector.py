@@ -165,7 +165,7 @@ class Detector:
             TemplateError: the annotation cannot serve as a template.
         """
         given = {"method": method, "paper": paper, "device": str(device), "batch_size": batch_size}
-        given |= {"knees": knees, "left_is": left_is}
+        given |= {"knees": knees, "left_is": left_is, "cropped": cropped}
         given |= {"model": _absolute(model), "template": _absolute(template)}
         if batch_size is not None and batch_size < 1:
             raise SettingsError(f"A batch has at least 1 film, not {batch_size}.")
@@ -342,7 +342,7 @@ class Detector:
         """Return the knees of a film from maps (S, 3, 3) of the template to film pixels."""
         knees = dict(enumerate(film.knees))
         if not self.preparation.knees:
-            knees = {s: knee for s, knee in knees.items() if qualities[s].is_knee(knee.score)}
+            knees = {s: knee for s, knee in knees.items() if qualities[s].is_knee(knee)}
         dropped = [knee for s, knee in enumerate(film.knees) if s not in knees]
         sound = {s for s, knee in knees.items() if not qualities[s].doubts(knee)}
         cut, differ = cut_by_edge(to_film, film.field), sides_differ(to_film)

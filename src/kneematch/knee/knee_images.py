@@ -15,7 +15,7 @@ from kneematch.devices import copy_to, full_precision
 from kneematch.errors import NoFrontalKnee, NotARadiograph, SettingsError
 from kneematch.films.radiograph import LATERALITIES, Radiograph
 from kneematch.knee.metal import find_metal
-from kneematch.knee.quality import exposed_field
+from kneematch.knee.quality import exposed_field, shows_second_leg
 from kneematch.models.locator import (
     VIEW_SIZE,
     VIEW_WIDTH,
@@ -113,6 +113,7 @@ class PreparedFilm:
     field: tuple[int, int, int, int]  # exposed part of the film (x0, y0, x1, y1)
     mm_per_px: float | None
     tagged: bool  # a tag says whether bones are bright
+    second_leg: bool = False  # another leg stands beside the only knee
 
 
 def prepare(films: Sequence[Radiograph], how: Preparation) -> list[PreparedFilm | NoFrontalKnee]:
@@ -164,7 +165,9 @@ def _prepare_located(
         locations[k] = [look(v, knee) for v, knee in zip(image.pixels, locations[k], strict=True)]
     markers = read_markers([pixels[k] for k in seen])
     metal = iter(find_metal(torch.cat([each.pixels for each in images])) if images else [])
-    prepared: list[PreparedFilm | NoFrontalKnee] = [no_knee(film.size) for film in films]
+    prepared: list[PreparedFilm | NoFrontalKnee] = [
+        NoFrontalKnee() if how.cropped else no_knee(film.size) for film in films
+    ]
     for k, image, letters in zip(seen, images, markers, strict=True):
         known = [knee.mirrored if knee.side_known else None for knee in locations[k]]
         sides = resolve_laterality(films[k], known, how.left_is, letters)
@@ -176,7 +179,10 @@ def _prepare_located(
             flip = torch.diag(image.to_film.new_tensor([-1, 1, 1]))
             image = View(image.pixels.flip(-1), image.to_film @ flip)
         knees = map(PreparedKnee, mirrored, sides, locations[k], islice(metal, len(mirrored)))
-        prepared[k] = _prepared(films[k], image, knees)
+        prepared[k] = film = _prepared(films[k], image, knees)
+        if how.knees is None and len(mirrored) == 1 and not locations[k][0].quarter_turns:
+            second_leg = shows_second_leg(films[k].pixels, locations[k][0], film.field)
+            prepared[k] = replace(film, second_leg=second_leg)
     return prepared
 
 

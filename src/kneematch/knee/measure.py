@@ -56,10 +56,10 @@ PLACES: Final = 101  # places at which a compartment or a shaft is measured
 # The part of a shaft whose axis is taken, as distances from the plateau in plateau widths, and how
 # far it must be seen.
 SHAFT: Final = (0.8, 1.5)
-SHORTEST_SHAFT: Final = 0.95
-# Standard deviation of the tibiofemoral angle in degrees, by how far both shafts are seen: at 1.5
-# on phantoms; less by what angles of 120 real knees change when their shafts are cut there.
-SHAFT_SD: Final = ((0.95, 1.2, 1.3, 1.4, 1.5), (3.5, 1.6, 1.0, 0.6, 0.4))
+SHORTEST_SHAFT: Final = 0.9
+# Standard deviation of the tibiofemoral angle in degrees, by how far both shafts are seen. On real
+# films that are cut there, errors are half of it; on phantoms, whose femora flare farther, larger.
+SHAFT_SD: Final = ((0.9, 0.95, 1.2, 1.3, 1.4, 1.5), (6.0, 4.5, 2.5, 1.8, 1.2, 0.5))
 
 CROSSING: Final = "outlines cross"
 UNCLEAR: Final = "outline not clear"
@@ -225,6 +225,15 @@ class JointMeasures:
     def from_outlines(cls, outlines: Outlines) -> "JointMeasures":
         """Measure outlines."""
         return cls(outlines, measure_outlines(outlines))
+
+    @classmethod
+    def from_accepted(cls, outlines: Outlines) -> "JointMeasures":
+        """Measure outlines that a person accepted: what is not clear has a value, but no sd."""
+        adopted = measure_outlines(outlines.redrawn(outlines.femur, outlines.tibia))
+        known = {
+            n: each for n, each in measure_outlines(outlines).items() if each.value is not None
+        }
+        return cls(outlines, adopted | known)
 
     def left_out(self, reason: str) -> "JointMeasures":
         """Return the outlines with every measure left out for a reason."""

@@ -32,6 +32,8 @@ JPEG, PNG = OVERLAY_FORMATS = ("jpg", "png")
 DICOM_OBJECTS: Final = ("sr", "gsps", "sc", "seg", "sr3d")
 EXPORTS: Final = ("coco", "dicom", "markups", "pts", *DICOM_OBJECTS)
 
+SHORTEST_KEY: Final = 16  # bytes
+
 Fingerprint = Mapping[str, str | int | bool]  # the settings that rows depend on
 
 _input: Any = partial(option, group=INPUT)
@@ -84,8 +86,23 @@ class DetectConfig:
     )
 
     force: bool = options.force_option()
-    measure: bool = _output(
-        False, help="Measure the joint space and the alignment of every knee (experimental)."
+    measure: bool = _output(False, help="Measure the joint space and the alignment of every knee.")
+    patient_from_path: str | None = _output(
+        None,
+        help="Regular expression whose first group is the patient in the paths of films, for the "
+        "column of knees.csv.",
+        metavar="PATTERN",
+    )
+    visit_from_path: str | None = _output(
+        None,
+        help="Regular expression whose first group is the visit in the paths of films.",
+        metavar="PATTERN",
+    )
+    hash_patients: str | None = _output(
+        None,
+        help="File with a secret key of 16 or more bytes; knees.csv has hashes made with it in "
+        "place of patients.",
+        metavar="FILE",
     )
     magnification: float | None = _output(
         None,
@@ -148,8 +165,9 @@ class DetectConfig:
         check_options(self)
         if self.mm_per_px is not None and not 0 < self.mm_per_px < 10:
             raise SettingsError("--mm-per-px must be a pixel spacing from 0 to 10 mm.")
-        if self.side_from_name is not None:
-            check_pattern(self.side_from_name)
+        for name in ("side_from_name", "patient_from_path", "visit_from_path"):
+            if (pattern := getattr(self, name)) is not None:
+                check_pattern(f"--{name.replace('_', '-')}", pattern)
         if self.part_id >= self.num_parts:
             raise SettingsError(
                 f"--part-id must be from 0 to {self.num_parts - 1}, since --num-parts is "
@@ -157,12 +175,14 @@ class DetectConfig:
             )
         needed = {
             "crops": ["crop_mm", "crop_spacing", "crop_px", "mirror"],
-            "measure": ["magnification", "outlines"],
+            "measure": ["magnification", "outlines", "patient_from_path", "visit_from_path"],
+            "patient_from_path": ["hash_patients"],
         }
         for name, dependent in needed.items():
             for each in dependent:
                 if getattr(self, each) not in (None, False) and not getattr(self, name):
-                    raise SettingsError(f"--{each.replace('_', '-')} needs --{name}.")
+                    given, needs = (text.replace("_", "-") for text in (each, name))
+                    raise SettingsError(f"--{given} needs --{needs}.")
         if self.magnification is not None and not 1 <= self.magnification < 2:
             raise SettingsError("--magnification must be a factor from 1 to 2.")
         if "seg" in self.export and not self.measure:
@@ -232,6 +252,22 @@ class DetectConfig:
             files["template_film"] = load_annotation(self.template).film
         return {name: content_hash(path) for name, path in files.items()}
 
+    def patient_key(self) -> bytes | None:
+        """Return the key that patients are hashed with; None if they are not.
+
+        Raises:
+            SettingsError: it cannot be read, or is too short.
+        """
+        if self.hash_patients is None:
+            return None
+        try:
+            key = Path(self.hash_patients).read_bytes()
+        except OSError as error:
+            raise SettingsError("The file of --hash-patients cannot be read.") from error
+        if len(key) < SHORTEST_KEY:
+            raise SettingsError(f"The key of --hash-patients needs {SHORTEST_KEY} or more bytes.")
+        return key
+
     def outline_hash(self) -> dict[str, str]:
         """Return the SHA-256 of the outline network, after checking that it can be used."""
         from kneematch.films.files import content_hash
@@ -242,14 +278,14 @@ class DetectConfig:
         return {"outlines": content_hash(self.outlines or builtin_network())}
 
 
-def check_pattern(pattern: str) -> None:
-    """Raise SettingsError unless a text is a regular expression with a group."""
+def check_pattern(option: str, pattern: str) -> None:
+    """Raise SettingsError unless the text of an option is a regular expression with a group."""
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
-        raise SettingsError(f"--side-from-name is no regular expression: {error}.") from error
+        raise SettingsError(f"{option} is no regular expression: {error}.") from error
     if groups < 1:
-        raise SettingsError("--side-from-name needs a group around the letter, such as '_([RL])_'.")
+        raise SettingsError(f"{option} needs a group around what is meant, such as '_([RL])_'.")
 
 
 def config_from_json(settings: Mapping[str, Any]) -> DetectConfig:

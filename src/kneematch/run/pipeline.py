@@ -200,6 +200,7 @@ def _make_plan(films: int, out: Path, config: DetectConfig, cluster: "Cluster | 
         visit.__dict__["detector"] = detector
     if config.measure:
         hashes |= config.outline_hash()
+        config.patient_key()  # refused now rather than when the tables are written
     usual = config.method == "auto" and not config.paper and detector.part is None
     if config.template and usual and method != "locator":
         logger.warning(

@@ -106,8 +106,7 @@ class Visit:
         """Return a film with what a search found on it, measured if the run measures."""
         film = replace(film, size=pixels.size, mm_per_px=pixels.mm_per_px)
         if isinstance(result, NoFrontalKnee):
-            reason = NoFrontalKnee.reason if self.detector.part is None else str(result)
-            return replace(film, status=NO_KNEE, reason=reason)
+            return replace(film, status=NO_KNEE, reason=str(result))
         if isinstance(result, Exception):
             return self._failed(film, result)
         return replace(film, status=OK, found=self._measured(pixels, result))

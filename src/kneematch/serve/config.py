@@ -57,7 +57,7 @@ class ServeConfig:
         metavar="NAMES",
         parser=options.parse_names,
     )
-    measure: bool = _output(False, help="Measure every knee (experimental).")
+    measure: bool = _output(False, help="Measure every knee.")
     workers: int | None = options.workers_option()
 
     def __post_init__(self) -> None:

@@ -202,19 +202,19 @@ def test_structured_report_has_the_measures_of_the_joint(
 ) -> None:
     _, out = exported(source, film, [replace(knees[0], **MEASURED)])
     content = content_of(out, 0)
-    (width,) = named(content, "Joint-space width at x = 0.250 (experimental)")
+    (width,) = named(content, "Joint-space width at x = 0.250")
     (sd,) = named(width.ContentSequence, "Standard deviation of the measure")
     for item, expected in ((width, 2), (sd, 0.5)):  # 4 and 1 pixels of 0.5 mm
         (value,) = item.MeasuredValueSequence
         assert float(value.NumericValue) == pytest.approx(expected)
         assert value.MeasurementUnitsCodeSequence[0].CodeValue == "mm"
-    (narrowest,) = named(content, "Medial minimum joint-space width (experimental)")
+    (narrowest,) = named(content, "Medial minimum joint-space width")
     (derivation,) = named(narrowest.ContentSequence, "Derivation")
     assert derivation.ConceptCodeSequence[0].CodeMeaning == "Minimum"
     (site,) = named(narrowest.ContentSequence, "Finding Site")
     (part,) = named(site.ContentSequence, "Topographical modifier")
     assert part.ConceptCodeSequence[0].CodeMeaning == "Medial"
-    assert named(content, "Tibiofemoral angle (experimental)") == []  # the shafts are too short
+    assert named(content, "Tibiofemoral angle") == []  # the shafts are too short
     femur, tibia = named(content, "Border of a bone at the joint")
     assert (femur.TextValue, tibia.TextValue) == ("femur", "tibia")
     assert femur.ContentSequence[0].GraphicType == "POLYLINE"

@@ -23,7 +23,6 @@ from pydicom.uid import generate_uid
 from kneematch import __version__
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import ANGLE, AREA, COMPARTMENTS, FIXED_WIDTHS, LENGTHS, WIDTH, in_mm
-from kneematch.run.outputs.measurements import STATUS
 
 MAKER: Final = "kneematch"
 SCHEME: Final = "99KNEEMATCH"
@@ -236,7 +235,7 @@ def _joint_measurements(knee: Detection) -> list[sr.Measurement]:
             properties.append(
                 sr.NumContentItem(MEASURE_SD, sd, unit, relationship_type=HAS_PROPERTIES)
             )
-        code = Code(name.upper()[:16], SCHEME, f"{MEASURES[name]} ({STATUS})")
+        code = Code(name.upper()[:16], SCHEME, MEASURES[name])
         part = next((code for word, code in COMPARTMENT_CODES.items() if word in name), None)
         side = LATERALITY.get(knee.laterality)
         site = sr.FindingSite(codes.SCT.KneeJoint, laterality=side, topographical_modifier=part)

@@ -1,6 +1,8 @@
 """Measures of a run as CSV and Parquet, one row per knee, and outlines as JSON."""
 
+import hmac
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +25,7 @@ from kneematch.knee.measure import (
     landmarks,
     narrowest_place,
 )
+from kneematch.run.config import DetectConfig
 from kneematch.run.film_record import FilmRecord
 from kneematch.run.outputs.tables import (
     SPACING,
@@ -39,10 +42,10 @@ OUTLINES: Final = "outlines.json"
 FORMAT: Final = "kneematch-outlines/2"
 MM: Final = {"pct": "mm", "pct2": "mm2"}
 DECIMALS: Final = 4
-STATUS: Final = "experimental"  # until all targets of docs/results.md are met
+HASH_DIGITS: Final = 16  # two of a million patients share one with odds of 1 in 37 million
 
 COLUMNS: Final[Columns] = {
-    **dict.fromkeys(("film", "image_side", "laterality", "medial", "status")),
+    **dict.fromkeys(("film", "image_side", "laterality", "medial")),
     "plateau_width_px": PIXEL,
     "plateau_width_mm": DECIMALS,
     "mm_per_px": SPACING,
@@ -65,7 +68,7 @@ MAIN: Final = (
     *("joint_line_angle_deg", "tibiofemoral_angle_deg"),
 )
 KNEE_COLUMNS: Final[Columns] = {
-    **dict.fromkeys(("film", "image_side", "laterality", "medial")),
+    **dict.fromkeys(("patient", "visit", "film", "image_side", "laterality", "medial")),
     "plateau_width_mm": DECIMALS,
     **dict.fromkeys(MAIN, DECIMALS),
     **dict.fromkeys(("review", "reason", "decision")),
@@ -73,14 +76,12 @@ KNEE_COLUMNS: Final[Columns] = {
 
 
 @contextmanager
-def open_measurements(
-    folder: Path, magnification: float | None = None
-) -> Iterator[Callable[[FilmRecord], None]]:
+def open_measurements(folder: Path, config: DetectConfig) -> Iterator[Callable[[FilmRecord], None]]:
     """Yield a function that adds the knees of a film to all files of measures.
 
-    These are measurements.csv, measurements.parquet and outlines.json. `magnification` is that of
-    the films; None where it is not known.
+    These are measurements.csv, measurements.parquet, knees.csv and outlines.json.
     """
+    key = config.patient_key()
     with (
         open_tables([folder / name for name in MEASUREMENTS], COLUMNS) as add_row,
         open_tables([folder / KNEES], KNEE_COLUMNS) as add_main,
@@ -91,9 +92,10 @@ def open_measurements(
 
         def add(film: FilmRecord) -> None:
             for knee in film.kept:
-                values = measurement_values(film.path, knee, magnification)
+                values = measurement_values(film.path, knee, config.magnification)
                 add_row(values)
-                add_main(values | {"decision": knee.decision} | _smaller_minimum(values))
+                more = {"decision": knee.decision} | _patient_and_visit(film.path, config, key)
+                add_main(values | more | _smaller_minimum(values))
                 if knee.measures is not None:
                     add_outlines(_outline_record(film.path, knee, knee.measures.outlines))
 
@@ -109,7 +111,6 @@ def measurement_values(
         "film": film,
         "image_side": knee.side,
         "laterality": knee.laterality,
-        "status": STATUS,
         "magnification": magnification,
         "review": review_text(knee),
     }
@@ -131,6 +132,19 @@ def measurement_values(
             values[f"jsw_{name}_minimum_x"] = narrowest_place(outlines, name)
     reasons += _reasons_left_out(knee.measures, "; ".join(reasons))
     return values | {"reason": "; ".join(reasons)}
+
+
+def _patient_and_visit(film: str, config: DetectConfig, key: bytes | None) -> dict[str, Cell]:
+    """Return the patient and the visit in a film's path, and the path, hashed with a key if any."""
+    patient, visit = (
+        (pattern and (found := re.search(pattern, film)) and found.group(1)) or ""
+        for pattern in (config.patient_from_path, config.visit_from_path)
+    )
+    if key is not None and patient:
+        text = patient.encode("utf-8", "surrogateescape")
+        code = hmac.new(key, text, "sha256").hexdigest()[:HASH_DIGITS]
+        film, patient = film.replace(patient, code), code
+    return {"patient": patient, "visit": visit, "film": film}
 
 
 def _smaller_minimum(values: dict[str, Cell]) -> dict[str, Cell]:

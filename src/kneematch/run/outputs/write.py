@@ -115,7 +115,7 @@ def _open_writers(
 
     writers: list[Callable[[FilmRecord], None]] = [add_rows]
     if config.measure:
-        writers.append(stack.enter_context(open_measurements(run.out, config.magnification)))
+        writers.append(stack.enter_context(open_measurements(run.out, config)))
     if "coco" in config.export:
         writers.append(stack.enter_context(open_coco(run.out / COCO, landmarks)))
     return writers
