@@ -12,6 +12,7 @@ from kneematch.errors import SettingsError
 from kneematch.knee.detection import Detection
 from kneematch.knee.measure import JointMeasures, Outlines
 from kneematch.run.config import DetectConfig
+from kneematch.run.film_record import OK, FilmRecord
 from kneematch.run.outputs.measurements import measurement_values, open_measurements
 
 KEY = b"sixteen bytes or more"
@@ -65,7 +66,7 @@ def write_knees(folder: Path, film: str, **settings: Any) -> dict[str, str]:
     tibia = np.stack([x, np.full_like(x, 100.0)], axis=1)
     outlines = Outlines(tibia - [0, 20], tibia, "left")
     with open_measurements(folder, DetectConfig(measure=True, **settings)) as add:
-        add(film, measured(outlines))
+        add(FilmRecord(1, film, "name", status=OK, knees=(measured(outlines),)))
     with (folder / "knees.csv").open(newline="", encoding="utf-8") as file:
         (row,) = csv.DictReader(file)
     return row

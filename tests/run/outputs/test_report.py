@@ -175,7 +175,7 @@ def test_write_report_shows_measures_and_how_many_are_missing(tmp_path: Path, kn
 def measure_texts(tmp_path: Path, *knees: Detection) -> list[str]:
     """What the page says of each measure."""
     page, _ = written(tmp_path, [make_record(1, *knees)])
-    told = " ".join(" ".join(page.text).split()).partition("Measures (experimental) ")[2]
+    told = " ".join(" ".join(page.text).split()).partition("Measures ")[2]
     return re.split(" (?=Smallest|Angle)", told.partition(" Why knees")[0])
 
 

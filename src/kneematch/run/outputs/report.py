@@ -12,7 +12,6 @@ import os
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from operator import itemgetter
 from pathlib import Path
 from statistics import median_low
@@ -163,7 +162,7 @@ def write_report(
     folder, out = common_folder([film.path for film in listed]), Path(path).parent
     page = environment.get_template("report.html.j2").generate(
         run=run,
-        ended=f"{datetime.fromisoformat(run['ended']):%Y-%m-%d %H:%M} UTC",
+        ended=f"{str(run['ended'])[:16].replace('T', ' ')} UTC",  # as run_facts writes it
         duration=_duration(run["seconds"]),
         films=sum(run["counts"][status] for status in ("films", "no_knee", "failed")),
         summary=summary,
