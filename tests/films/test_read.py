@@ -204,7 +204,13 @@ def test_radiograph_from_array_maps_any_range_to_the_unit_interval() -> None:
         np.testing.assert_allclose(film.pixels, levels / 11, atol=1e-6)
         assert film.pixels.flags.c_contiguous
         assert (film.mm_per_px, film.laterality, film.seen_from_front) == (0.2, "L", None)
-    arrays: list[Any] = [np.zeros((4, 4, 3)), np.zeros(5), np.zeros((0, 4)), np.array([["a", "b"]])]
+    arrays: list[Any] = [
+        np.zeros((4, 4, 3)),
+        np.zeros((4, 4, 2)),
+        np.zeros(5),
+        np.zeros((0, 4)),
+        np.array([["a", "b"]]),
+    ]
     for array in [*arrays, np.zeros((4, 4)), np.full((4, 4), np.nan)]:
         with pytest.raises(NotARadiograph):
             radiograph_from_array(array)

@@ -59,5 +59,5 @@ def test_load_landmarks_refuses_those_of_another_template(tmp_path: Path) -> Non
     )
     with pytest.raises(SettingsError, match="another template"):
         Detector.load(model, template=other, device="cpu")
-    with pytest.raises(SettingsError, match="with --force"):
+    with pytest.raises(SettingsError, match="with `force`"):
         train_landmarks(films, tmp_path / "part.json", model)

@@ -45,7 +45,7 @@ def info(
         try:
             film = read_isolated(path)
         except KneematchError as error:
-            print_error(str(error))
+            print_error(error.message)
             continue
         names = [each.name for each in fields(film) if each.name != "pixels"]
         facts = {"film": shown(path), "size_px": list(film.size)}

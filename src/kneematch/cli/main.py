@@ -11,7 +11,7 @@ import typer
 
 from kneematch.cli.films import import_template, info, synth
 from kneematch.cli.models import evaluate, train
-from kneematch.cli.options import PlainCommand
+from kneematch.cli.options import PlainCommand, PlainGroup
 from kneematch.cli.pages import annotate, review
 from kneematch.cli.runs import apply, compare, detect
 from kneematch.cli.serve import serve, watch
@@ -41,6 +41,7 @@ CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
     name="kneematch",
+    cls=PlainGroup,
     help="Find the knee joint areas in knee radiographs.",
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None, program: typer.Typer = app) -> 
         except UsageError as error:
             print_error(_usage_message(error, str(name)))
         except KneematchError as error:
-            print_error(str(error))
+            print_error(error.message)
         except OSError as error:
             print_error(f"{error.filename or 'the system'}: {error.strerror or error}")
         except typer.Abort:

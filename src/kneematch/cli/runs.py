@@ -38,7 +38,7 @@ COMMON_SETTINGS: Final = ("crops", "overlays", "measure", "export", "left_is", "
 LACKING: Final = "lack a picture, a crop, an export, measures or a correction"
 # Parts of the names of the measures whose changes are printed.
 PRINTED: Final = ("jsw_medial_minimum", "jsw_lateral_minimum", "jsw_x225", "jsw_x250", "_angle")
-MOST_SHOWN: Final = 10  # pairs of films that are skipped
+MOST_SHOWN: Final = 10  # films and patients that are skipped
 
 
 def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
@@ -180,34 +180,65 @@ def apply(
 
 
 def compare(
-    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="Run of the first visit.")],
-    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Run of the second visit.")],
-    on: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            help="CSV with the columns `before` and `after`: films of the same patient.",
-            rich_help_panel=INPUT,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUNS",
+            help="Output folders of `detect --measure`: one for each visit, the first visit first, "
+            "or one for all.",
         ),
     ],
+    on: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="CSV with the columns `film`, `patient` (not with --salt) and `visit` (for one "
+            "run).",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    salt: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Know patients by the PatientID of their films, hashed with the secret text in "
+            "this file.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    root: Root = None,
     out: Annotated[
         Path,
-        typer.Option("-o", "--out", metavar="FILE", help="Table to write.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="Table to write, with plots beside it, NAME.html.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = Path("changes.csv"),
     force: Force = False,
 ) -> None:
-    """Compare the measures of the same knees at two visits; both runs were made with --measure."""
+    """Compare the measures of the same knees at two or more visits; draw how they changed."""
     from kneematch.evaluation.longitudinal import compare_runs
 
     with writing(out):
-        result = compare_runs(before, after, on, out, force=force)
+        result = compare_runs(runs, out, on=on, salt=salt, root=root or "", force=force)
     for each in result.changes:
         if any(name in each.measure for name in PRINTED):
             spread = "" if each.sd is None else f", standard deviation {each.sd:.3f}"
-            typer.echo(f"{each.measure}: mean change {each.mean:+.3f}{spread}")
-    typer.echo(f"{shown(out)}: {_number(result.knees, 'knee')}")
-    reasons = [f"pair of films skipped: {reason}" for reason in result.skipped[:MOST_SHOWN]]
-    print_first_errors(reasons, len(result.skipped), "skipped", what="pairs of films")
+            limit = (
+                ""
+                if each.sdc is None
+                else f"; smallest detectable change {each.sdc:.3f}, exceeded by {each.beyond:,} of "
+                f"{_number(each.knees, 'knee')}"
+            )
+            where = f"{shown(each.visit)}, {each.measure}"
+            typer.echo(f"{where}: mean change {each.mean:+.3f}{spread}{limit}")
+    typer.echo(f"{shown(out)}: {_number(result.knees, 'change')}")
+    typer.echo(f"Next: open {shlex.quote(shown(result.page))}")
+    reasons = [f"skipped: {reason}" for reason in result.skipped[:MOST_SHOWN]]
+    print_first_errors(reasons, len(result.skipped), "skipped", what="films or patients")
     if result.skipped:
         raise typer.Exit(SOME_FAILED)
 

@@ -35,6 +35,7 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
 from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
+from kneematch.options import as_path, check_type
 from kneematch.paper.energy import one_sided_loss
 from kneematch.paper.split import SIDES, split
 from kneematch.paper.template import Template
@@ -91,8 +92,7 @@ def evaluate(
     With `config.templates`, rank the annotated knees of a folder instead, without films.
 
     Args:
-        films: files, folders, patterns, lists (`@list.txt`, a CSV with a column of paths), or
-            several of these.
+        films: files, folders, patterns, lists (`@list.txt`), or several of these.
         out: folder to write evaluation.md and tables to; the methods' own runs, as of
             `kneematch detect`, are in out/runs/METHOD.
         config: which methods, labels, device and so on.
@@ -101,7 +101,8 @@ def evaluate(
     Raises:
         SettingsError: the settings contradict each other, the films or what is in the folder.
     """
-    out = Path(out)
+    check_type("config", config, EvaluateConfig)
+    out = as_path("out", out)
     runs = (out / RUNS).iterdir() if (out / RUNS).is_dir() else ()
     if not (config.resume or config.force) and ((out / PAGE).exists() or any(runs)):
         refuse_existing(out, "an evaluation", can_resume=True)

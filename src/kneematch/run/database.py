@@ -26,7 +26,7 @@ from kneematch.knee.quality import OUTLIER, judge_match, run_limit
 from kneematch.run.artifacts import Artifact
 from kneematch.run.config import Fingerprint, differences
 from kneematch.run.film_names import film_names
-from kneematch.run.film_record import FILES, SETTINGS, FilmRecord
+from kneematch.run.film_record import FILES, NOT_MEASURED, SETTINGS, FilmRecord
 from kneematch.run.sqlite import connect, user_errors
 
 FORMAT: Final = 1  # bump when the tables change
@@ -189,14 +189,17 @@ class Run:
     def check(self, fingerprint: Fingerprint) -> None:
         """Raise SettingsError unless a run is new or began with the settings rows depend on."""
         before = self.setting("fingerprint")
-        if before is None:
-            self.store(fingerprint=dict(fingerprint))
+        if before is not None and "outlines" in {*before} ^ {*fingerprint}:
+            if "outlines" in before:
+                raise SettingsError(f"The knees of {self.out} were measured. Add --measure again.")
+            before["outlines"] = fingerprint["outlines"]  # they are measured now
         different = differences(before or fingerprint, fingerprint)
         if different:
             raise SettingsError(
                 f"{self.out} holds a run with other settings: {', '.join(different)[:150]}. Repeat "
                 "those, start over with --force, or name another folder."
             )
+        self.store(fingerprint=dict(fingerprint))
 
     # Films
 
@@ -330,6 +333,15 @@ class Run:
         rows = self.query(
             "SELECT DISTINCT f.id FROM decisions d JOIN knees k ON k.id = d.knee "
             "JOIN films f ON f.id = k.film WHERE d.id > f.last_decision"
+        )
+        return [number for (number,) in rows]
+
+    def unmeasured(self) -> list[int]:
+        """Return the films with knees that were found before the run was to measure them."""
+        rows = self.query(
+            "SELECT DISTINCT film FROM knees WHERE json_extract(found, '$.measures') IS NULL "
+            "AND found IS NOT NULL AND found NOT LIKE ?",
+            f"%{NOT_MEASURED}%",
         )
         return [number for (number,) in rows]
 
