@@ -38,25 +38,13 @@ _HOME = {
     "synth": "kneephantoms:synthesize",
     "train": "kneematch.training.trainer",
 }
+# fmt: off
 __all__ = [
-    "DetectConfig",
-    "DetectResult",
-    "Detection",
-    "Detector",
-    "EvaluateConfig",
-    "KneematchError",
-    "Radiograph",
-    "SynthConfig",
-    "TrainConfig",
-    "__version__",
-    "apply",
-    "compare",
-    "detect_folder",
-    "evaluate",
-    "read",
-    "synth",
-    "train",
+    "DetectConfig", "DetectResult", "Detection", "Detector", "EvaluateConfig", "KneematchError",
+    "Radiograph", "SynthConfig", "TrainConfig", "__version__", "apply", "compare", "detect_folder",
+    "evaluate", "read", "synth", "train",
 ]
+# fmt: on
 
 
 def __getattr__(name: str) -> Any:

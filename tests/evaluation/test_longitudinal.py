@@ -74,12 +74,12 @@ def test_compare_runs_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path)
     for suffix in (".csv", ".html"):
         made = [tmp_path.joinpath(name).with_suffix(suffix) for name in ("out", "again")]
         assert made[0].read_bytes() == made[1].read_bytes()
-    assert (changes["jsw_x250_pct"].knees, changes["jsw_x250_pct"].visit) == (2, "second")
+    assert (changes["jsw_x250_pct"].knees, changes["jsw_x250_pct"].visit) == (2, str(runs[1]))
     assert changes["jsw_x250_pct"].mean == pytest.approx(-0.75)  # -1.5 % and 0
     assert changes["jsw_x250_mm"].mean == pytest.approx(-0.6)  # of 80 mm
     left, right = read_table(tmp_path / "out.csv")
     assert (left["image_side_before"], left["film_after"]) == ("left", "/b/1.dcm")
-    assert (left["patient"], left["visit_before"], left["visit_after"]) == ("p", "first", "second")
+    assert (left["patient"], left["visit_before"], left["visit_after"]) == ("p", *map(str, runs))
     assert (left["laterality"], left["paired_by"]) == ("", "image_side")
     assert float(left["jsw_x250_pct_change"]) == pytest.approx(-1.5)
     assert float(right["jsw_x250_pct_change"]) == 0

@@ -226,15 +226,12 @@ def compare(
         result = compare_runs(runs, out, on=on, salt=salt, root=root or "", force=force)
     for each in result.changes:
         if any(name in each.measure for name in PRINTED):
-            spread = "" if each.sd is None else f", standard deviation {each.sd:.3f}"
-            limit = (
-                ""
-                if each.sdc is None
-                else f"; smallest detectable change {each.sdc:.3f}, exceeded by {each.beyond:,} of "
-                f"{_number(each.knees, 'knee')}"
+            sd, sdc = ("unknown" if n is None else f"{n:.3f}" for n in (each.sd, each.sdc))
+            typer.echo(
+                f"{shown(each.visit)}, {each.measure}: mean change {each.mean:+.3f} (standard "
+                f"deviation {sd}); {each.beyond:,} of {_number(each.knees, 'knee')} changed more "
+                f"than the smallest detectable change, {sdc}"
             )
-            where = f"{shown(each.visit)}, {each.measure}"
-            typer.echo(f"{where}: mean change {each.mean:+.3f}{spread}{limit}")
     typer.echo(f"{shown(out)}: {_number(result.knees, 'change')}")
     typer.echo(f"Next: open {shlex.quote(shown(result.page))}")
     reasons = [f"skipped: {reason}" for reason in result.skipped[:MOST_SHOWN]]

@@ -142,15 +142,10 @@ class _Films:
         self.skipped: list[str] = []
         self.root = root
         self.secret = None if salt is None else _read_secret(salt)
-        needed = {"patient": salt is None, "visit": len(folders) < 2}
-        columns = ["film", *(name for name, is_needed in needed.items() if is_needed)]
+        needed = {"film": True, "patient": salt is None, "visit": len(folders) < 2}
+        columns = [name for name, is_needed in needed.items() if is_needed]
         self.listed = None if table is None else _read(table, columns)
-        self.runs = {
-            folder.name if len({each.name for each in folders}) == len(folders) else str(folder): (
-                _knees_by_film(folder)
-            )
-            for folder in folders
-        }
+        self.runs = {str(folder): _knees_by_film(folder) for folder in folders}
         stated = {row["visit"] for row in self.listed or () if "visit" in row}
         self.visits = sorted(stated, key=_order) or list(self.runs)
 
@@ -174,13 +169,15 @@ class _Films:
         if self.listed is None:
             yield from ((run, film, {}) for run, knees in self.runs.items() for film in knees)
             return
-        names = {run: _by_name(knees) for run, knees in self.runs.items()}
+        names: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for run, film in ((run, film) for run, knees in self.runs.items() for film in knees):
+            names[run, PurePath(film).name].append(film)
         for row in self.listed:
             name = row["film"]
             found = [
                 (run, film)
                 for run, knees in self.runs.items()
-                for film in ([name] if name in knees else names[run][PurePath(name).name])
+                for film in ([name] if name in knees else names[run, PurePath(name).name])
             ]
             if len({run for run, _ in found}) == len(found) > 0:
                 yield from ((run, film, row) for run, film in found)
@@ -311,14 +308,6 @@ def _knees_by_film(folder: Path) -> dict[str, list[KneeRow]]:
     for row in _read(folder / MEASUREMENTS[0], ("film", SIDE, LATERALITY)):
         knees[row["film"]].append(row)
     return knees
-
-
-def _by_name(films: Iterable[str]) -> dict[str, list[str]]:
-    """Return paths of films by the names of their files."""
-    names: dict[str, list[str]] = defaultdict(list)
-    for film in films:
-        names[PurePath(film).name].append(film)
-    return names
 
 
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
