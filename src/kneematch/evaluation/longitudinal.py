@@ -147,7 +147,8 @@ class _Films:
         self.listed = None if table is None else _read(table, columns)
         self.runs = {str(folder): _knees_by_film(folder) for folder in folders}
         stated = {row["visit"] for row in self.listed or () if "visit" in row}
-        self.visits = sorted(stated, key=_order) or list(self.runs)
+        ordered = sorted(stated, key=lambda v: (_number(v) is None, _number(v) or 0, v))
+        self.visits = ordered or list(self.runs)
 
     def patients(self) -> dict[str, list[KneeRow]]:
         """Return the knees of each patient; those that cannot be used are added to `skipped`."""
@@ -207,12 +208,6 @@ def _read_secret(path: Path) -> bytes:
     if not secret:
         raise SettingsError(f"{path} is empty. Write a long random text into it.")
     return secret
-
-
-def _order(visit: str) -> tuple[float, str]:
-    """Return a key that sorts visits as numbers, and others after them as texts."""
-    number = _number(visit)
-    return (math.inf if number is None else number), visit
 
 
 def _compare_visits(knees: Sequence[KneeRow], order: Sequence[str]) -> Iterator[dict[str, Cell]]:

@@ -121,13 +121,8 @@ def is_dataset(film: object) -> "TypeIs[Dataset]":
     return pydicom is not None and isinstance(film, pydicom.Dataset)
 
 
-def radiograph_from_array(
-    pixels: NDArray[Any], *, mm_per_px: float | None = None, laterality: str | None = None
-) -> Radiograph:
-    """Return the film in an array (H, W) or (H, W, 3) of grey levels of any range, bones bright.
-
-    `laterality` is the patient's side, "R" or "L", of a film of one knee, or "B" for both.
-    """
+def _radiograph_from_array(pixels: NDArray[Any]) -> Radiograph:
+    """Return the film in an array (H, W) or (H, W, 3) of grey levels of any range, bones bright."""
     is_shape = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
     if not is_shape or pixels.size == 0 or pixels.dtype.kind not in "uif":
         kind = f"shape {pixels.shape} and type {pixels.dtype}"
@@ -135,17 +130,7 @@ def radiograph_from_array(
             f"An array of {kind} is not a film. Give numbers (height, width) or (height, width, 3)."
         )
     grey = grey_of_colours(IN_MEMORY, pixels, pixels.max()) if pixels.ndim == 3 else pixels
-    return _stated(Radiograph(unit_range(IN_MEMORY, grey)), mm_per_px, laterality)
-
-
-def _stated(film: Radiograph, mm_per_px: float | None, laterality: str | None) -> Radiograph:
-    """Return a film with the spacing and the side that the caller states."""
-    check_type("mm_per_px", mm_per_px, float | None)
-    if mm_per_px is not None and not 0 < mm_per_px < float("inf"):
-        raise SettingsError(f"mm_per_px is {mm_per_px}, but must be greater than 0.")
-    if laterality not in (None, *LATERALITIES, BOTH_KNEES):
-        raise SettingsError(f"laterality is {laterality!r}, but must be 'R', 'L' or 'B'.")
-    return replace(film, mm_per_px=mm_per_px, laterality=laterality)
+    return Radiograph(unit_range(IN_MEMORY, grey))
 
 
 def is_film(given: object) -> "TypeIs[Film]":
@@ -159,18 +144,28 @@ def as_radiograph(
 ) -> Radiograph:
     """Return the film that is given as any of the types that `not_a_film` names.
 
+    Args:
+        film: the film.
+        mm_per_px: pixel spacing of an array or a PIL image.
+        laterality: "R" or "L", the patient's side, if one of these shows one knee; "B" for both.
+
     Raises:
         FilmError: it cannot be read.
-        SettingsError: it is of another type, or not one that spacing and side can be stated of.
+        SettingsError: it is of another type, or states its spacing and side itself.
     """
+    stated: dict[str, Any] = {"mm_per_px": mm_per_px, "laterality": laterality}
+    check_type("mm_per_px", mm_per_px, float | None)
+    if mm_per_px is not None and not 0 < mm_per_px < float("inf"):
+        raise SettingsError(f"mm_per_px is {mm_per_px}, but must be greater than 0.")
+    if laterality not in (None, *LATERALITIES, BOTH_KNEES):
+        raise SettingsError(f"laterality is {laterality!r}, but must be 'R', 'L' or 'B'.")
     if isinstance(film, np.ndarray):
-        return radiograph_from_array(film, mm_per_px=mm_per_px, laterality=laterality)
+        return replace(_radiograph_from_array(film), **stated)
     if isinstance(film, Image.Image):
         check_size(IN_MEMORY, film.height, film.width, PICTURE_BYTES_PER_PX)
         with decoding(IN_MEMORY, "picture"), silent():
-            read = _radiograph_from_picture(film.copy(), IN_MEMORY)
-        return _stated(read, mm_per_px, laterality)
-    if mm_per_px is not None or laterality is not None:
+            return replace(_radiograph_from_picture(film.copy(), IN_MEMORY), **stated)
+    if any(stated.values()):
         raise SettingsError(
             "mm_per_px and laterality are only for an array or a PIL image; other films state "
             "their own."

@@ -153,7 +153,7 @@ class Detector:
             TemplateError: the annotation cannot serve as a template.
         """
         given = {"method": method, "paper": paper, "device": str(device), "batch_size": batch_size}
-        given |= {"knees": knees, "left_is": left_is}
+        given |= {"knees": knees, "left_is": left_is, "cropped": cropped}
         given |= {"model": _absolute(model), "template": _absolute(template)}
         path = str | os.PathLike[str] | None
         check_type("model", model, path)

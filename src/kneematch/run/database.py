@@ -26,7 +26,7 @@ from kneematch.knee.quality import OUTLIER, judge_match, run_limit
 from kneematch.run.artifacts import Artifact
 from kneematch.run.config import Fingerprint, differences
 from kneematch.run.film_names import film_names
-from kneematch.run.film_record import FILES, NOT_MEASURED, SETTINGS, FilmRecord
+from kneematch.run.film_record import FILES, SETTINGS, FilmRecord
 from kneematch.run.sqlite import connect, user_errors
 
 FORMAT: Final = 1  # bump when the tables change
@@ -337,11 +337,10 @@ class Run:
         return [number for (number,) in rows]
 
     def unmeasured(self) -> list[int]:
-        """Return the films with knees that were found before the run was to measure them."""
+        """Return the films with knees that were not measured, such as before the run was to."""
         rows = self.query(
             "SELECT DISTINCT film FROM knees WHERE json_extract(found, '$.measures') IS NULL "
-            "AND found IS NOT NULL AND found NOT LIKE ?",
-            f"%{NOT_MEASURED}%",
+            "AND found IS NOT NULL"
         )
         return [number for (number,) in rows]
 

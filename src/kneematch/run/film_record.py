@@ -12,7 +12,6 @@ from kneematch.knee.detection import CORRECTED, REJECTED, Detection
 # it was unreadable for its surroundings, such as a disk that was away, and is tried again.
 OK, NO_KNEE, FAILED, UNREADABLE = "ok", "no_knee", "failed", "unreadable"
 SET_ASIDE: Final = "the film has changed since the knee was corrected"
-NOT_MEASURED: Final = "not measured"  # what the reason begins with where measuring failed
 SETTINGS, FILES = "settings", "files"
 
 Made = Mapping[str, Mapping[str, Any]]
@@ -51,14 +50,6 @@ class FilmRecord:
     def has_failed(self) -> bool:
         """Whether the film has no knee, neither found nor added, and a reason for it."""
         return self.status in (NO_KNEE, FAILED, UNREADABLE) and not self.knees
-
-    @property
-    def unmeasured(self) -> bool:
-        """Whether there are knees that nobody has tried to measure."""
-        return any(
-            knee.measures is None and not any(r.startswith(NOT_MEASURED) for r in knee.reasons)
-            for knee in self.found
-        )
 
     def without_corrections(self) -> "FilmRecord":
         """Return a film whose file has changed; corrections were about the one before."""

@@ -19,15 +19,7 @@ from kneematch.knee.decision import apply_decisions
 from kneematch.knee.detection import CORRECTED, Detection
 from kneematch.run.artifacts import Artifact, make_files, requested_artifacts
 from kneematch.run.config import DetectConfig
-from kneematch.run.film_record import (
-    FAILED,
-    NO_KNEE,
-    NOT_MEASURED,
-    OK,
-    SET_ASIDE,
-    UNREADABLE,
-    FilmRecord,
-)
+from kneematch.run.film_record import FAILED, NO_KNEE, OK, SET_ASIDE, UNREADABLE, FilmRecord
 
 if TYPE_CHECKING:
     from kneematch.knee.detector import Detector
@@ -80,7 +72,7 @@ class Visit:
         results = iter(self.detector.detect_radiographs(new) if new else [])
         for film, pixels in pairs:
             if film.status:
-                if film.unmeasured:
+                if any(knee.measures is None for knee in film.found):
                     film = replace(film, found=self._measured(pixels, film.found))
                 yield self._decide_and_make(film, pixels)
             elif isinstance(pixels, Radiograph):
@@ -138,9 +130,14 @@ class Visit:
         try:
             return measure(pixels, knees, self.outlines)
         except Exception as error:  # noqa: BLE001 - one film must not stop the others
-            reason = f"{NOT_MEASURED} ({to_film_error('', error)})"
+            reason = f"not measured ({to_film_error('', error)})"
             return tuple(
-                replace(knee, needs_review=True, reasons=(*knee.reasons, reason)) for knee in knees
+                replace(
+                    knee,
+                    needs_review=True,
+                    reasons=tuple(dict.fromkeys([*knee.reasons, reason])),
+                )
+                for knee in knees
             )
 
     def _decide_and_make(self, film: FilmRecord, pixels: Radiograph | FilmError) -> FilmRecord:

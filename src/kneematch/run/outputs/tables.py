@@ -129,12 +129,6 @@ def open_tables(paths: Iterable[Path], columns: Columns) -> Iterator[AddRow]:
         yield add
 
 
-def landmark_names(columns: Iterable[str]) -> list[str]:
-    """Return the names of the landmarks that have columns."""
-    names = (name for name in columns if name not in COLUMNS and name.endswith("_x_px"))
-    return [name.removesuffix("_x_px") for name in names]
-
-
 def csv_text(cell: Cell, decimals: int | None) -> str:
     """Return a cell as the CSV tables have it."""
     return f"{cell:.{decimals}f}" if isinstance(cell, float) else cell or ""
