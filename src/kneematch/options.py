@@ -133,7 +133,11 @@ paper_option = partial(
     group=METHOD,
 )
 device_option = partial(
-    option, "auto", help="auto, cpu, cuda or cuda:N.", group=PERFORMANCE, metavar="DEVICE"
+    option,
+    "auto",
+    help="Device to compute on: auto, cpu, cuda or cuda:N.",
+    group=PERFORMANCE,
+    metavar="DEVICE",
 )
 batch_size_option = partial(
     option,

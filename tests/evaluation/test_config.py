@@ -11,9 +11,9 @@ from kneematch.evaluation.config import EvaluateConfig
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"methods": ()}, "takes some of locator"),
+        ({"methods": ()}, "must be some of locator"),
         ({"methods": ("neural", "grid")}, "`grid` N"),
-        ({"methods": ("nonsense",)}, "takes some of"),
+        ({"methods": ("nonsense",)}, "must be some of"),
         ({"methods": ("neural", "neural")}, "each once"),
         ({"grid": -1}, "grid"),
         ({"resume": True, "force": True}, "`force`"),

@@ -144,8 +144,9 @@ def test_compare_runs_pairs_films_of_single_knees_of_a_visit(tmp_path: Path) -> 
 
 
 def test_compare_runs_knows_patients_by_a_hash_of_their_number(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     pixels = np.random.default_rng(0).random((40, 40), dtype=np.float32)
     numbers = {"one": "SECRET-1", "two": "SECRET-1", "other": "SECRET-2", "none": ""}
     for name, number in numbers.items():
@@ -158,7 +159,7 @@ def test_compare_runs_knows_patients_by_a_hash_of_their_number(
     seen = [("left", 9, "R")]
     visits = ({"one.dcm": seen}, {"two.dcm": seen, "other.dcm": seen, "none.dcm": seen})
     runs = [write_run(tmp_path / str(k), films) for k, films in enumerate(visits)]
-    command = ["compare", *map(str, runs), "--salt", str(salt), "--root", str(tmp_path), "--force"]
+    command = ["compare", *map(str, runs), "--salt", str(salt), "--force"]
     assert main([*command, "-o", str(tmp_path / "out.csv")]) == 1
     (row,) = read_table(tmp_path / "out.csv")
     assert (row["film_before"], row["film_after"]) == ("one.dcm", "two.dcm")
@@ -239,7 +240,7 @@ def test_compare_runs_refuses_tables_without_a_film_of_the_runs(
         compare_runs(runs, out, on=other)
     with pytest.raises(SettingsError, match=r"No such file: .*measurements\.csv"):
         compare_runs((tmp_path, runs[1]), out, on=patients(tmp_path))
-    with pytest.raises(SettingsError, match="`on` is needed"):
+    with pytest.raises(SettingsError, match="patients with `on`"):
         compare_runs(runs, out)
     assert not out.exists()
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ import typer
 
 from kneematch.cli.films import import_template, info, synth
 from kneematch.cli.models import evaluate, train
-from kneematch.cli.options import PlainCommand, PlainGroup
+from kneematch.cli.options import PlainCommand, PlainGroup, unwrapped
 from kneematch.cli.pages import annotate, review
 from kneematch.cli.runs import apply, compare, detect
 from kneematch.cli.serve import serve, watch
@@ -48,7 +49,7 @@ app = typer.Typer(
 )
 COMMANDS: Final = (annotate, apply, compare, detect, evaluate, import_template, info, review)
 for command in (*COMMANDS, serve, synth, train, watch):
-    app.command(cls=PlainCommand)(command)
+    app.command(cls=PlainCommand, help=unwrapped(command.__doc__ or ""))(command)
 
 
 def _version(wanted: bool) -> None:
@@ -123,6 +124,8 @@ def _usage_message(error: typer.BadParameter, program: str) -> str:
     """Return what is wrong with a command line, as one or two sentences."""
     # Newer versions of typer check values with Pydantic, which says first that it is about one.
     said = error.format_message().replace("Value error, ", "").rstrip(".")
+    wrong = re.fullmatch(r"Invalid value for '(\S+)': Input should be (.*?)(, unable.*)?", said)
+    said = f"{wrong[1]} must be {wrong[2]}" if wrong else said
     command = error.ctx.command_path if error.ctx else program
     return f"{said}. See '{command} --help'."
 

@@ -55,6 +55,12 @@ class PlainGroup(TyperGroup):
         return _without_types(super().get_params(ctx))
 
 
+def unwrapped(text: str) -> str:
+    """Return a docstring with a line for each paragraph, since a terminal wraps these itself."""
+    parts = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(part if "\b" in part else " ".join(part.split()) for part in parts)
+
+
 def _without_types(parameters: list[Any]) -> list[Any]:
     """Return parameters whose help shows no type where the name says enough."""
     for each in parameters:

@@ -54,9 +54,8 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SettingsError(
-            f"{path} is not a file of settings ({type(error).__name__})."
-        ) from error
+        kind = "the run.json of a run" if path.suffix.lower() == ".json" else "a TOML file"
+        raise SettingsError(f"{path} holds no settings: it is not {kind}.") from error
     unknown = settings.keys() - known
     if unknown and not is_run:
         raise SettingsError(f"{path}: There is no setting {min(unknown)!r} of detect.")
@@ -70,7 +69,7 @@ SettingsFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Take settings from this TOML file; options that are given count more.",
+        help="Take settings from this TOML file; options on the command line override them.",
         is_eager=True,
         callback=_take_settings,
         rich_help_panel="Advanced: input",
@@ -192,8 +191,8 @@ def compare(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="CSV with the columns `film`, `patient` (not with --salt) and `visit` (for one "
-            "run).",
+            help="CSV with a row per film and the columns film, patient and, for a single run, "
+            "visit.",
             rich_help_panel=INPUT,
         ),
     ] = None,
@@ -201,12 +200,11 @@ def compare(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Know patients by the PatientID of their films, hashed with the secret text in "
-            "this file.",
+            help="File with a secret text; tells patients apart by their PatientID, of which only "
+            "the hash with this text is written.",
             rich_help_panel=INPUT,
         ),
     ] = None,
-    root: Root = None,
     out: Annotated[
         Path,
         typer.Option(
@@ -223,7 +221,7 @@ def compare(
     from kneematch.evaluation.longitudinal import compare_runs
 
     with writing(out):
-        result = compare_runs(runs, out, on=on, salt=salt, root=root or "", force=force)
+        result = compare_runs(runs, out, on=on, salt=salt, force=force)
     for each in result.changes:
         if any(name in each.measure for name in PRINTED):
             sd, sdc = ("unknown" if n is None else f"{n:.3f}" for n in (each.sd, each.sdc))

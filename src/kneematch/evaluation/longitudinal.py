@@ -75,7 +75,6 @@ def compare_runs(
     *,
     on: str | os.PathLike[str] | None = None,
     salt: str | os.PathLike[str] | None = None,
-    root: str | os.PathLike[str] = "",
     force: bool = False,
 ) -> LongitudinalComparison:
     """Write how every measure of every knee has changed since its first visit, and plots of it.
@@ -90,7 +89,6 @@ def compare_runs(
             with a salt) and, unless each run is a visit, `visit`.
         salt: file with a secret text; patients are then known by the PatientID of their films'
             headers, of which only the hash with this text is written.
-        root: folder of films with relative paths, for `salt`; default: the working folder.
         force: replace files of these names.
 
     Raises:
@@ -100,10 +98,13 @@ def compare_runs(
     folders, out = [as_path("runs", run) for run in named], as_path("out", out)
     table = None if on is None else as_path("on", on)
     if table is None and (salt is None or len(folders) < 2):
-        raise SettingsError("--on is needed, unless each run is a visit and there is a --salt.")
+        raise SettingsError(
+            "Name a table of films and patients with --on. It may be left out only with --salt and "
+            "a run for each visit."
+        )
     page = out.with_suffix(".html")
     _check_out(out, page, [*folders, *([table] if table else [])], force=force)
-    films = _Films(folders, table, None if salt is None else as_path("salt", salt), Path(root))
+    films = _Films(folders, table, None if salt is None else as_path("salt", salt))
     rows: list[dict[str, Cell]] = []
     for patient, knees in films.patients().items():
         found = [row | {"patient": patient} for row in _compare_visits(knees, films.visits)]
@@ -136,11 +137,8 @@ def _check_out(out: Path, page: Path, inputs: Sequence[Path], *, force: bool) ->
 class _Films:
     """The measured films of runs, with the patient and the visit of each."""
 
-    def __init__(
-        self, folders: Sequence[Path], table: Path | None, salt: Path | None, root: Path
-    ) -> None:
+    def __init__(self, folders: Sequence[Path], table: Path | None, salt: Path | None) -> None:
         self.skipped: list[str] = []
-        self.root = root
         self.secret = None if salt is None else _read_secret(salt)
         needed = {"film": True, "patient": salt is None, "visit": len(folders) < 2}
         columns = [name for name, is_needed in needed.items() if is_needed]
@@ -191,7 +189,7 @@ class _Films:
         from kneematch.films.dicom import header_text  # importing pydicom takes 0.1 s
 
         try:
-            header = read_header(self.root / film)
+            header = read_header(film)
         except FilmError as error:
             raise LookupError("its header cannot be read") from error
         number = None if header is None else header_text(header, "PatientID")
