@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detector import Detector
 from kneematch.knee.measure import COMPARTMENTS, FIXED, Array, landmarks
+from kneematch.knee.measuring import measure_knees
 from kneematch.knee.overlay import draw_detections
 from kneephantoms import phantom
 from kneephantoms.film_plan import plan_film
@@ -19,16 +20,17 @@ from phantom_outlines import true_outlines
 ORANGE, BLUE, YELLOW, WHITE, BLACK = "#ff9a3c", "#4aa8ff", "#ffe14d", "#ffffff", "#000000"
 IMAGES = Path(__file__).parent / "images"
 DETECTED_SEEDS = (2, 156, 21)
-CELL_PX, GAP_PX = 480, 8  # longest side of a film among others, and the gap between them
+CELL_PX, GAP_PX = 560, 8  # longest side of a film among others, and the gap between them
 MEASURED_SEED = 23
 MEASURED_PX = 1000  # side of the picture of measures
 
 
 def main() -> None:
-    """Draw the knees detected on three films, and the measures of another one."""
+    """Draw three films with what was found, measured on the first; and the measures of another."""
     IMAGES.mkdir(exist_ok=True)
     films = [film_of(seed) for seed in DETECTED_SEEDS]
     found = Detector.load().detect(films)
+    found[0] = measure_knees(films[0], found[0])
     pictures = [
         draw_detections(film, knees, longest_px=CELL_PX)
         for film, knees in zip(films, found, strict=True)
@@ -44,7 +46,7 @@ def main() -> None:
 def film_of(seed: int) -> Radiograph:
     """Return a phantom as kneematch reads it."""
     made = phantom(seed)
-    return Radiograph(made.pixels, made.mm_per_px, polarity_tag="MONOCHROME2")
+    return Radiograph(made.pixels, made.mm_per_px)
 
 
 def draw_measures() -> Image.Image:

@@ -111,8 +111,8 @@ def test_page_names_every_room_in_order() -> None:
 def test_public_names_are_these() -> None:
     assert set(kneematch.__all__) == {
         *("DetectConfig", "DetectResult", "Detection", "Detector", "EvaluateConfig"),
-        *("KneematchError", "Radiograph", "TrainConfig", "__version__"),
-        *("detect_folder", "evaluate", "read", "train"),
+        *("KneematchError", "Radiograph", "SynthConfig", "TrainConfig", "__version__"),
+        *("apply", "compare", "detect_folder", "evaluate", "read", "synth", "train"),
     }
     assert all(hasattr(kneematch, name) for name in kneematch.__all__)
     assert not hasattr(kneematch, "anything_else")

@@ -132,8 +132,8 @@ def make_visits(folder: Path) -> None:
         assert knee.measures is not None
         drawn = replace(knee.measures.outlines, corrected=True)
         run.decide(1, knee.side, Decision("corrected", Area.from_detection(knee), outlines=drawn))
-    pairs = (f"{path.name},{path.name}\n" for path in (folder / "films").glob("*.dcm"))
-    (folder / "pairs.csv").write_text("".join(["before,after\n", *pairs]), encoding="utf-8")
+    patients = (f"{path.name},{path.stem}\n" for path in (folder / "films").glob("*.dcm"))
+    (folder / "patients.csv").write_text("".join(["film,patient\n", *patients]), encoding="utf-8")
 
 
 @pytest.mark.matrix

@@ -17,6 +17,11 @@ PARAMETERS: list[tuple[Callable[..., Any], list[str]]] = [
     (kneematch.detect_folder, ["films", "out", "config", "progress"]),
     (kneematch.train, ["films", "template", "out", "config", "progress"]),
     (kneematch.evaluate, ["films", "out", "config", "progress"]),
+    (kneematch.apply, ["out", "root", "decisions", "workers", "progress"]),
+    (kneematch.compare, ["runs", "out", "on", "salt", "force"]),
+    (kneematch.synth, ["out", "config"]),
+    (kneematch.DetectResult.to_dataframe, ["self", "table"]),
+    (kneematch.Detection.measure, ["self", "film"]),
     (kneematch.Detection.crop, ["self", "film", "mm", "spacing_mm", "px", "mirror"]),
     (kneematch.Detection.draw, ["self", "film"]),
 ]

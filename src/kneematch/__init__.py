@@ -3,18 +3,21 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kneematch.errors import KneematchError as KneematchError
-    from kneematch.evaluation.config import EvaluateConfig as EvaluateConfig
-    from kneematch.evaluation.run import evaluate as evaluate
-    from kneematch.films.radiograph import Radiograph as Radiograph
-    from kneematch.films.read import read as read
-    from kneematch.knee.detection import Detection as Detection
-    from kneematch.knee.detector import Detector as Detector
-    from kneematch.run.config import DetectConfig as DetectConfig
-    from kneematch.run.pipeline import DetectResult as DetectResult
-    from kneematch.run.pipeline import detect_folder as detect_folder
-    from kneematch.training.config import TrainConfig as TrainConfig
-    from kneematch.training.trainer import train as train
+    from kneematch.errors import KneematchError
+    from kneematch.evaluation.config import EvaluateConfig
+    from kneematch.evaluation.longitudinal import compare_runs as compare
+    from kneematch.evaluation.run import evaluate
+    from kneematch.films.radiograph import Radiograph
+    from kneematch.films.read import read
+    from kneematch.knee.detection import Detection
+    from kneematch.knee.detector import Detector
+    from kneematch.run.apply import apply_review as apply
+    from kneematch.run.config import DetectConfig
+    from kneematch.run.pipeline import DetectResult, detect_folder
+    from kneematch.training.config import TrainConfig
+    from kneematch.training.trainer import train
+    from kneephantoms import SynthConfig
+    from kneephantoms import synthesize as synth
 
 __version__ = "0.2.0"
 _HOME = {
@@ -25,13 +28,23 @@ _HOME = {
     "EvaluateConfig": "kneematch.evaluation.config",
     "KneematchError": "kneematch.errors",
     "Radiograph": "kneematch.films.radiograph",
+    "SynthConfig": "kneephantoms",
     "TrainConfig": "kneematch.training.config",
+    "apply": "kneematch.run.apply:apply_review",
+    "compare": "kneematch.evaluation.longitudinal:compare_runs",
     "detect_folder": "kneematch.run.pipeline",
     "evaluate": "kneematch.evaluation.run",
     "read": "kneematch.films.read",
+    "synth": "kneephantoms:synthesize",
     "train": "kneematch.training.trainer",
 }
-__all__ = ["__version__", *_HOME]
+# fmt: off
+__all__ = [
+    "DetectConfig", "DetectResult", "Detection", "Detector", "EvaluateConfig", "KneematchError",
+    "Radiograph", "SynthConfig", "TrainConfig", "__version__", "apply", "compare", "detect_folder",
+    "evaluate", "read", "synth", "train",
+]
+# fmt: on
 
 
 def __getattr__(name: str) -> Any:
@@ -40,7 +53,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'kneematch' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOME[name]), name)
+    module, _, other = _HOME[name].partition(":")
+    return getattr(import_module(module), other or name)
 
 
 def __dir__() -> list[str]:

@@ -5,18 +5,22 @@ KneematchError
 │   ├── NotAnImage       unknown, truncated or otherwise undecodable content
 │   ├── NotARadiograph   an image, but not one frame of grey film
 │   ├── MissingDecoder   a transfer syntax that no installed plug-in reads
-│   ├── Unreadable       missing, locked, a disk's error, no memory, a killed process; may pass
-│   └── NoFrontalKnee    a readable film on which no frontal knee was found
+│   └── Unreadable       missing, locked, a disk's error, no memory, a killed process; may pass
 ├── TemplateError      an annotation that cannot serve as a template
 └── SettingsError      options that contradict each other or the data
 
-A message is one line of one or two sentences, and never quotes the header of a film.
+A message is one line of one or two sentences, and never quotes the header of a film. Its `message`
+names options as the command line does (--crop-mm), and its text as Python does (`crop_mm`).
 """
 
+import re
 from typing import Final
 
 LONGEST: Final = 300  # characters of a message; a path may have thousands
 SHOWN_START: Final = 150
+OPTION: Final = re.compile(
+    r"(`[^`]*`)|(?<![\w/.-])--([a-z][a-z-]*[a-z])"
+)  # commands are in backticks
 GPU_OUT_OF_MEMORY: Final = ("CUDA out of memory", "CUDA error: out of memory", "_ALLOC_FAILED")
 
 
@@ -27,6 +31,10 @@ class KneematchError(Exception):
         if len(message) > LONGEST:
             message = f"{message[:SHOWN_START]} ... {message[SHOWN_START + 5 - LONGEST :]}"
         super().__init__(message)
+        self.message = message
+
+    def __str__(self) -> str:
+        return OPTION.sub(lambda found: found[1] or f"`{found[2].replace('-', '_')}`", self.message)
 
 
 class FilmError(KneematchError):
@@ -47,15 +55,6 @@ class MissingDecoder(FilmError):
 
 class Unreadable(FilmError):
     """The file's surroundings do not let us read it, which may pass: it is tried again."""
-
-
-class NoFrontalKnee(FilmError):
-    """The film can be read, but no frontal knee was found on it."""
-
-    reason = "no frontal knee found"
-
-    def __init__(self, message: str = reason) -> None:
-        super().__init__(message)
 
 
 class TemplateError(KneematchError):

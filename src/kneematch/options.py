@@ -8,10 +8,12 @@ used in two dataclasses.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from functools import partial
+from numbers import Integral, Real
 from pathlib import Path
+from types import UnionType
 from typing import Any, Final, get_args, get_origin
 
 from kneematch.errors import SettingsError
@@ -57,16 +59,19 @@ def parse_names(text: str) -> tuple[str, ...]:
 def check_options(config: Any) -> None:
     """Raise SettingsError unless a configuration's values agree with its options and each other.
 
-    A text becomes a path or names, as on the command line, a list a tuple, and a path or a number
-    a text.
+    A text becomes a path or names, as on the command line, a list a tuple, a path a text, and so
+    does a number where texts are to choose from.
     """
     for item in fields(config):
         about, value = item.metadata.get(KEY), getattr(config, item.name)
         if about is None or value is None:
             continue
+        if about.choices and type(value) is int:
+            value = str(value)
         value = _converted(value, item.type)
         object.__setattr__(config, item.name, value)
         flag = f"--{item.name.replace('_', '-')}"
+        check_type(flag, value, item.type)
         if isinstance(value, float) and not math.isfinite(value):
             raise SettingsError(f"{flag} must be a finite number.")
         if about.minimum is not None and value < about.minimum:
@@ -80,13 +85,29 @@ def check_options(config: Any) -> None:
 
 def _converted(value: Any, kind: Any) -> Any:
     """Return a value of another type as one of a field's type, where there is a way."""
-    if get_origin(kind) is tuple:
+    if get_origin(kind) is tuple and isinstance(value, Iterable):
         return parse_names(value) if isinstance(value, str) else tuple(value)
     if Path in get_args(kind) and isinstance(value, str):
         return Path(value)
-    if kind is str or str in get_args(kind):
-        return str(value) if type(value) is int else os.fspath(value)
+    if (kind is str or str in get_args(kind)) and isinstance(value, os.PathLike):
+        return os.fspath(value)
     return value
+
+
+def check_type(name: str, value: object, kind: Any) -> None:
+    """Raise SettingsError unless an argument is of a type, or of one of a union."""
+    given = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    wider = {int: Integral, float: Real}  # which the numbers of NumPy are, too
+    kinds = tuple(wider.get(each, get_origin(each) or each) for each in given)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        names = " or ".join("None" if each is type(None) else each.__name__ for each in given)
+        raise SettingsError(f"{name} must be {names}, not {type(value).__name__}.")
+
+
+def as_path(name: str, value: str | os.PathLike[str]) -> Path:
+    """Return an argument as a path; raise SettingsError if it is none."""
+    check_type(name, value, str | os.PathLike[str])
+    return Path(value)
 
 
 model_option = partial(
@@ -112,7 +133,11 @@ paper_option = partial(
     group=METHOD,
 )
 device_option = partial(
-    option, "auto", help="auto, cpu, cuda or cuda:N.", group=PERFORMANCE, metavar="DEVICE"
+    option,
+    "auto",
+    help="Device to compute on: auto, cpu, cuda or cuda:N.",
+    group=PERFORMANCE,
+    metavar="DEVICE",
 )
 batch_size_option = partial(
     option,

@@ -54,7 +54,7 @@ def test_evaluate_writes_resumes_and_does_not_overwrite(
     ("options", "said"),
     [
         ([], "No films"),
-        (["film.dcm", "--methods", "nonsense"], "--methods takes some of locator"),
+        (["film.dcm", "--methods", "nonsense"], "--methods must be some of locator"),
         (["film.dcm", "--resume", "--force"], "leave one out"),
         (["film.dcm", "--truth", "missing.csv"], "missing.csv"),
         (["--templates", "folder", "--template", "t.json"], "leave out --template"),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import kneematch
-from kneematch.cli.main import main
+from kneematch.cli.main import COMMANDS, main
 from kneematch.cli.terminal import log_to_stderr
 from kneephantoms.files import write_dicom, write_png16
 
@@ -48,6 +48,33 @@ def test_main_help_imports_nothing_heavy() -> None:
     assert not HEAVY & set(done.stderr.split())
 
 
+@pytest.mark.parametrize("command", ["", *(each.__name__ for each in COMMANDS)])
+def test_main_help_shows_no_python_types(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main([*([command.replace("_", "-")] if command else []), "--help"]) == 0
+    said = capsys.readouterr().out
+    assert "--help" in said
+    assert not re.search(r"<\w|[{}]", said)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--workers", "two", "valid integer. See 'kneematch detect --help'."),
+        ("--limit", "0", "1. See 'kneematch detect --help'."),
+    ],
+)
+def test_main_names_an_option_with_a_wrong_value(
+    option: str, value: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["detect", "films", "-o", "out", option, value]) == 2
+    said = one_line(capsys.readouterr().err)
+    assert option in said
+    assert told in said
+
+
 def test_main_help_of_detect_begins_with_examples_and_ten_options(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +105,7 @@ def test_detect_takes_settings_from_a_file_and_from_a_run(
         assert taken["crop_mm"] == 90  # given on the command line
         assert (out / "coco.json").exists()
     capsys.readouterr()
-    for text, message in (("crop = 1", "no setting 'crop'"), ("crops =", "not a file of settings")):
+    for text, message in (("crop = 1", "no setting 'crop'"), ("crops =", "holds no settings")):
         settings.write_text(text)
         assert main([*start, "-o", str(tmp_path / "third"), "--config", str(settings)]) == 2
         assert message in one_line(capsys.readouterr().err)

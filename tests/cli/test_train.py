@@ -171,7 +171,7 @@ def test_train_refuses_options_that_outlines_have_not(
     assert main(command) == 2
     told = capsys.readouterr().err
     assert "--rounds, " in told
-    assert "--resume, FILMS, --template: no effect with --outlines or --masks." in told
+    assert "--resume, FILMS, --template cannot be used with --outlines or --masks." in told
     assert told.count("\n") == 1
     assert main(folder.command("x.safetensors", "--root", "films")) == 2
     assert "--root needs --outlines." in capsys.readouterr().err

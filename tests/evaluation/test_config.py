@@ -11,13 +11,13 @@ from kneematch.evaluation.config import EvaluateConfig
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"methods": ()}, "takes some of locator"),
-        ({"methods": ("neural", "grid")}, "--grid N"),
-        ({"methods": ("nonsense",)}, "takes some of"),
+        ({"methods": ()}, "must be some of locator"),
+        ({"methods": ("neural", "grid")}, "`grid` N"),
+        ({"methods": ("nonsense",)}, "must be some of"),
         ({"methods": ("neural", "neural")}, "each once"),
         ({"grid": -1}, "grid"),
-        ({"resume": True, "force": True}, "--force"),
-        ({"templates": "folder", "model": "m", "resume": True}, "--model and --resume"),
+        ({"resume": True, "force": True}, "`force`"),
+        ({"templates": "folder", "model": "m", "resume": True}, "`model` and `resume`"),
     ],
 )
 def test_evaluate_config_refuses_contradictions(wrong: dict[str, Any], message: str) -> None:

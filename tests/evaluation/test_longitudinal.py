@@ -1,11 +1,14 @@
-"""Changes between two visits, from tables as runs write them."""
+"""Changes between visits, from tables as runs write them."""
 
+import hashlib
+import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pydicom import dcmread
 
 from detections import make_detection, make_record
 from kneematch.cli.main import main
@@ -15,6 +18,7 @@ from kneematch.knee.detection import Detection
 from kneematch.knee.measure import JointMeasures, Outlines
 from kneematch.run.config import DetectConfig
 from kneematch.run.outputs.measurements import open_measurements
+from kneephantoms import write_dicom
 from tables import read_table
 
 SIDES = "left", "right"
@@ -54,32 +58,122 @@ def write_run(folder: Path, films: Mapping[str, Iterable[tuple[Any, ...]]]) -> P
     return folder
 
 
-def pairs(folder: Path, *rows: str) -> Path:
-    path = folder / "pairs.csv"
-    path.write_text("\n".join(["before,after", *rows, ""]))
+def patients(folder: Path, *rows: str, columns: str = "film,patient") -> Path:
+    path = folder / "patients.csv"
+    path.write_text("\n".join([columns, *rows, ""]))
     return path
 
 
 def test_compare_runs_of_the_same_knees(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    on = pairs(tmp_path, "/a/one.dcm,1.dcm", "two.dcm,2.dcm")  # the last have no knee in common
-    result = compare_runs(*runs, on, tmp_path / "out.csv")
+    # The second patient has no knee in common.
+    on = patients(tmp_path, "/a/one.dcm,p", "1.dcm,p", "two.dcm,q", "2.dcm,q")
+    result = compare_runs(runs, tmp_path / "out.csv", on=on)
     changes = {each.measure: each for each in result.changes}
-    assert result.skipped == ["two.dcm, 2.dcm: no knee in common"]
+    assert result.skipped == ["/a/two.dcm, /b/2.dcm: no knee at two visits"]
     command = ["compare", *map(str, runs), "--on", str(on), "-o", str(tmp_path / "again.csv")]
     assert main(command) == 1
-    assert (tmp_path / "again.csv").read_bytes() == (tmp_path / "out.csv").read_bytes()
-    assert changes["jsw_x250_pct"].knees == 2
+    for suffix in (".csv", ".html"):
+        made = [tmp_path.joinpath(name).with_suffix(suffix) for name in ("out", "again")]
+        assert made[0].read_bytes() == made[1].read_bytes()
+    assert (changes["jsw_x250_pct"].knees, changes["jsw_x250_pct"].visit) == (2, str(runs[1]))
     assert changes["jsw_x250_pct"].mean == pytest.approx(-0.75)  # -1.5 % and 0
     assert changes["jsw_x250_mm"].mean == pytest.approx(-0.6)  # of 80 mm
     left, right = read_table(tmp_path / "out.csv")
     assert (left["image_side_before"], left["film_after"]) == ("left", "/b/1.dcm")
+    assert (left["patient"], left["visit_before"], left["visit_after"]) == ("p", *map(str, runs))
     assert (left["laterality"], left["paired_by"]) == ("", "image_side")
     assert float(left["jsw_x250_pct_change"]) == pytest.approx(-1.5)
-    measures = knee("left", 10).measures
-    assert measures is not None
-    sd = measures.values["jsw_x250"].sd
-    assert float(left["jsw_x250_pct_change_sd"]) == pytest.approx(2**0.5 * (sd or 0), abs=1e-3)
     assert float(right["jsw_x250_pct_change"]) == 0
+
+
+def test_compare_runs_writes_deviations_and_the_smallest_detectable_change(tmp_path: Path) -> None:
+    visits = {
+        "first": {"a": [("left", 20), ("right", 8)]},
+        "second": {"a": [("left", 5), ("right", 8)]},
+    }
+    runs = [write_run(tmp_path / name, films) for name, films in visits.items()]
+    result = compare_runs(runs, tmp_path / "out.csv", on=patients(tmp_path, "a,p"))
+    measures = knee("left", 20).measures
+    assert measures is not None
+    left, _ = read_table(tmp_path / "out.csv")
+    for name, unit, scale in (
+        ("jsw_x250", "pct", 1),
+        ("jsw_x250", "mm", 0.8),  # of 1 % of a plateau of 80 mm
+        ("joint_space_medial_area", "mm2", 64),
+    ):
+        sd = scale * (measures.values[name].sd or 0)
+        limit = 1.96 * 2**0.5 * sd
+        assert float(left[f"{name}_{unit}_change_sd"]) == pytest.approx(2**0.5 * sd, rel=1e-3)
+        assert float(left[f"{name}_{unit}_sdc"]) == pytest.approx(limit, rel=1e-3)
+        (change,) = (each for each in result.changes if each.measure == f"{name}_{unit}")
+        assert change.sdc == pytest.approx(limit, rel=1e-3)
+        assert (change.beyond, change.knees) == (1, 2)
+
+
+def test_compare_runs_of_three_visits_begins_where_a_knee_is_first_seen(tmp_path: Path) -> None:
+    widths = {"a": {"R": 10}, "b": {"R": 9, "L": 8}, "c": {"R": 7, "L": 7}}
+    films = {
+        film: [(side, gap, which) for side, (which, gap) in zip(SIDES, knees.items(), strict=False)]
+        for film, knees in widths.items()
+    }
+    run, columns = write_run(tmp_path / "all", films), "visit,film,patient"
+    on = patients(tmp_path, "12,b,p", "0,a,p", "110,c,p", columns=columns)  # 110 after 12
+    result = compare_runs(run, tmp_path / "out.csv", on=on)
+    found = [
+        (
+            row["laterality"],
+            row["visit_before"],
+            row["visit_after"],
+            float(row["jsw_x250_mm_change"]),
+        )
+        for row in read_table(tmp_path / "out.csv")
+    ]
+    expected = [("R", "0", "12", -0.4), ("R", "0", "110", -1.2), ("L", "12", "110", -0.4)]
+    assert found == expected
+    page = result.page.read_text()
+    assert page.count("<figure>") == 2 + 2  # all knees, medial and lateral; each of two knees
+    with pytest.raises(SettingsError, match="lacks the columns film and patient and visit"):
+        compare_runs(run, tmp_path / "new.csv", on=patients(tmp_path, "a,p"))
+
+
+def test_compare_runs_pairs_films_of_single_knees_of_a_visit(tmp_path: Path) -> None:
+    films = {"r": [("left", 9, "R")], "l": [("left", 8, "L")]}
+    runs = [write_run(tmp_path / name, films) for name in ("first", "second")]
+    compare_runs(runs, tmp_path / "out.csv", on=patients(tmp_path, "r,p", "l,p"))
+    rows = read_table(tmp_path / "out.csv")
+    assert [(row["laterality"], row["film_after"]) for row in rows] == [("R", "r"), ("L", "l")]
+
+
+def test_compare_runs_knows_patients_by_a_hash_of_their_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pixels = np.random.default_rng(0).random((40, 40), dtype=np.float32)
+    numbers = {"one": "SECRET-1", "two": "SECRET-1", "other": "SECRET-2", "none": ""}
+    for name, number in numbers.items():
+        write_dicom(tmp_path / f"{name}.dcm", pixels, mm_per_px=None, laterality="B")
+        dataset = dcmread(tmp_path / f"{name}.dcm")
+        dataset.PatientID = number
+        dataset.save_as(tmp_path / f"{name}.dcm")
+    salt = tmp_path / "salt"
+    salt.write_text("of the user\n")
+    seen = [("left", 9, "R")]
+    visits = ({"one.dcm": seen}, {"two.dcm": seen, "other.dcm": seen, "none.dcm": seen})
+    runs = [write_run(tmp_path / str(k), films) for k, films in enumerate(visits)]
+    command = ["compare", *map(str, runs), "--salt", str(salt), "--force"]
+    assert main([*command, "-o", str(tmp_path / "out.csv")]) == 1
+    (row,) = read_table(tmp_path / "out.csv")
+    assert (row["film_before"], row["film_after"]) == ("one.dcm", "two.dcm")
+    expected = hmac.new(b"of the user", b"SECRET-1", hashlib.sha256).hexdigest()
+    assert row["patient"] == expected[:16]
+    said = capsys.readouterr()
+    assert "none.dcm: its header has no PatientID" in said.err
+    files = [tmp_path / name for name in ("out.csv", "out.html")]
+    for text in (said.out, said.err, *(file.read_text() for file in files)):
+        assert "SECRET" not in text
+    salt.write_text(" \n")
+    assert main([*command, "-o", str(tmp_path / "out.csv")]) == 2
+    assert "is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -105,12 +199,12 @@ def test_compare_runs_pairs_knees_by_laterality(
         write_run(tmp_path / film, {film: [(s, 9, k) for s, k in zip(SIDES, known, strict=False)]})
         for film, known in (("a", before), ("b", after))
     ]
-    out = tmp_path / "out.csv"
+    out, on = tmp_path / "out.csv", patients(tmp_path, "a,p", "b,p")
     if not expected:
-        with pytest.raises(SettingsError, match="a, b: no knee in common"):
-            compare_runs(*folders, pairs(tmp_path, "a,b"), out)
+        with pytest.raises(SettingsError, match="a, b: no knee at two visits"):
+            compare_runs(folders, out, on=on)
         return
-    assert compare_runs(*folders, pairs(tmp_path, "a,b"), out).knees == len(expected)
+    assert compare_runs(folders, out, on=on).knees == len(expected)
     names = "image_side_before", "image_side_after", "laterality", "paired_by"
     assert [" ".join(row[name] for name in names) for row in read_table(out)] == expected
 
@@ -120,46 +214,52 @@ def test_compare_skips_films_without_a_measured_knee_and_lists_ten(
 ) -> None:
     out = tmp_path / "out.csv"
     command = ["compare", *map(str, runs), "-o", str(out), "--on"]
-    lost = ["one.dcm,", *(f"two.dcm,hand-{k}.dcm" for k in range(11))]
-    assert main([*command, str(pairs(tmp_path, *lost, "one.dcm,1.dcm"))]) == 1
+    lost = [",p", *(f"hand-{k}.dcm,q" for k in range(11)), "2.dcm,"]
+    assert main([*command, str(patients(tmp_path, *lost, "one.dcm,p", "1.dcm,p"))]) == 1
     said = capsys.readouterr()
-    assert f"skipped: an empty cell: no film with a measured knee in {runs[1]}\n" in said.err
-    assert said.err.count("pair of films skipped: hand-") == 9
-    assert "2 more pairs of films skipped" in said.err
-    assert f"{out}: 2 knees" in said.out
+    assert "skipped: an empty cell: no film with a measured knee\n" in said.err
+    assert said.err.count("skipped: hand-") == 9
+    assert "3 more films or patients skipped" in said.err
+    assert f"{out}: 2 changes" in said.out
     assert [row["film_before"] for row in read_table(out)] == ["/a/one.dcm"] * 2
-    out.unlink()
-    assert main([*command, str(pairs(tmp_path, *lost))]) == 2
-    assert "measured at both visits: an empty cell" in capsys.readouterr().err
+    for suffix in (".csv", ".html"):
+        out.with_suffix(suffix).unlink()
+    assert main([*command, str(patients(tmp_path, *lost))]) == 2
+    assert "measured at two visits: an empty cell" in capsys.readouterr().err
     assert not out.exists()
 
 
 def test_compare_runs_refuses_tables_without_a_film_of_the_runs(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
+    out = tmp_path / "out.csv"
     with pytest.raises(SettingsError, match=r"three\.dcm: no film with a measured knee"):
-        compare_runs(*runs, pairs(tmp_path, "three.dcm,1.dcm"), tmp_path / "out.csv")
+        compare_runs(runs, out, on=patients(tmp_path, "three.dcm,p"))
     other = tmp_path / "other.csv"
     other.write_text("a,b\n")
-    with pytest.raises(SettingsError, match="lacks the columns before and after"):
-        compare_runs(*runs, other, tmp_path / "out.csv")
+    with pytest.raises(SettingsError, match="lacks the columns film and patient"):
+        compare_runs(runs, out, on=other)
     with pytest.raises(SettingsError, match=r"No such file: .*measurements\.csv"):
-        compare_runs(tmp_path, runs[1], pairs(tmp_path), tmp_path / "out.csv")
-    assert not (tmp_path / "out.csv").exists()
+        compare_runs((tmp_path, runs[1]), out, on=patients(tmp_path))
+    with pytest.raises(SettingsError, match="patients with `on`"):
+        compare_runs(runs, out)
+    assert not out.exists()
 
 
 def test_compare_runs_replaces_no_table_that_it_reads_and_others_with_force_only(
     runs: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    on, out = pairs(tmp_path, "/a/one.dcm,1.dcm"), tmp_path / "out.csv"
+    on, out = patients(tmp_path, "/a/one.dcm,p", "1.dcm,p"), tmp_path / "out.csv"
     for path in (on, runs[0] / "measurements.csv", runs[1] / "measurements.csv"):
         before = path.read_bytes()
         with pytest.raises(SettingsError, match="one of the tables to compare"):
-            compare_runs(*runs, on, path, force=True)
+            compare_runs(runs, path, on=on, force=True)
         assert path.read_bytes() == before
-    out.write_text("mine")
-    with pytest.raises(SettingsError, match="--force"):
-        compare_runs(*runs, on, out)
-    assert out.read_text() == "mine"
-    compare_runs(*runs, on, out, force=True)
-    assert out.read_text() != "mine"
+    for path in (out, out.with_suffix(".html")):
+        path.write_text("mine")
+        with pytest.raises(SettingsError, match="with `force`"):
+            compare_runs(runs, out, on=on)
+        assert path.read_text() == "mine"
+        compare_runs(runs, out, on=on, force=True)
+        assert path.read_text() != "mine"
+        out.unlink()

@@ -121,7 +121,7 @@ def test_evaluate_leaves_the_templates_own_film_out_and_says_so(
 def test_evaluate_changes_no_evaluation_that_it_refuses_to_replace_or_resume(
     done: EvaluateResult, films: list[str], config: EvaluateConfig
 ) -> None:
-    with pytest.raises(SettingsError, match="--resume"):
+    with pytest.raises(SettingsError, match="`resume`"):
         evaluate(films, done.out, replace(config, methods=("sliding",)))
     assert not (done.out / "runs" / "sliding").exists()
     with pytest.raises(SettingsError, match="paper was"):
@@ -171,7 +171,7 @@ def test_evaluate_ranks_templates(folder: Path, config: EvaluateConfig, tmp_path
     assert {row[0] for row in table.rows} == {path.name for path in drawn.iterdir()}
     assert len(read_table(ranked.out / "templates.csv")) == 3
     assert table.caption in ranked.page.read_text()
-    with pytest.raises(SettingsError, match="--force"):
+    with pytest.raises(SettingsError, match="`force`"):
         evaluate([], tmp_path / "out", chosen)
     with pytest.raises(SettingsError, match="takes no films"):
         evaluate(folder, tmp_path / "other", chosen)

@@ -17,10 +17,10 @@ from kneematch.errors import FilmError, NotAnImage, NotARadiograph, SettingsErro
 from kneematch.films.pictures import write_png16
 from kneematch.films.radiograph import MAX_BYTES
 from kneematch.films.read import (
+    as_radiograph,
     is_dataset,
     is_dicom,
     is_uncompressed,
-    radiograph_from_array,
     radiograph_from_dataset,
     read,
 )
@@ -197,17 +197,23 @@ def test_read_and_is_uncompressed_quote_no_header_in_a_warning(
     assert not caplog.records
 
 
-def test_radiograph_from_array_maps_any_range_to_the_unit_interval() -> None:
+def test_as_radiograph_maps_arrays_of_any_range_to_the_unit_interval() -> None:
     for dtype in ("uint8", "int16", ">u2", "float64"):
         levels = np.arange(12).reshape(3, 4)[:, ::-1]
-        film = radiograph_from_array(levels.astype(dtype), mm_per_px=0.2, laterality="L")
+        film = as_radiograph(levels.astype(dtype), mm_per_px=0.2, laterality="L")
         np.testing.assert_allclose(film.pixels, levels / 11, atol=1e-6)
         assert film.pixels.flags.c_contiguous
         assert (film.mm_per_px, film.laterality, film.seen_from_front) == (0.2, "L", None)
-    arrays: list[Any] = [np.zeros((4, 4, 3)), np.zeros(5), np.zeros((0, 4)), np.array([["a", "b"]])]
+    arrays: list[Any] = [
+        np.zeros((4, 4, 3)),
+        np.zeros((4, 4, 2)),
+        np.zeros(5),
+        np.zeros((0, 4)),
+        np.array([["a", "b"]]),
+    ]
     for array in [*arrays, np.zeros((4, 4)), np.full((4, 4), np.nan)]:
         with pytest.raises(NotARadiograph):
-            radiograph_from_array(array)
+            as_radiograph(array)
     wrong: list[dict[str, Any]] = [
         {"mm_per_px": 0.0},
         {"mm_per_px": np.nan},
@@ -215,7 +221,7 @@ def test_radiograph_from_array_maps_any_range_to_the_unit_interval() -> None:
     ]
     for each in wrong:
         with pytest.raises(SettingsError, match="but must be"):
-            radiograph_from_array(GRADIENT, **each)
+            as_radiograph(GRADIENT, **each)
 
 
 @pytest.mark.parametrize("meta", [True, False])

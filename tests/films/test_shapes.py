@@ -60,7 +60,7 @@ def test_write_points_and_read_shapes_are_inverse(tmp_path: Path) -> None:
     assert points(read_shapes(path, "film.dcm", point_names=list(POINTS))) == POINTS
     unnamed = read_shapes(path, "film.dcm")
     assert [shape.name for shape in unnamed] == ["point_1", "point_2"]
-    with pytest.raises(TemplateError, match="2 points, but 3 --names"):
+    with pytest.raises(TemplateError, match="2 points, but 3 `names`"):
         read_shapes(path, "film.dcm", point_names=("a", "b", "c"))
 
 

@@ -95,7 +95,7 @@ def replace_place(place: Place, degrees: float) -> Place:
 
 
 def test_detector_refuses_methods_for_knees(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="--method search"):
+    with pytest.raises(SettingsError, match="`method` search"):
         Detector.load(template=part_annotation(tmp_path, "one"), method="neural", device="cpu")
 
 
@@ -170,7 +170,7 @@ def test_import_template_takes_one_box_and_any_points(tmp_path: Path) -> None:
     (tmp_path / "coco.json").write_text(json.dumps(coco))
     with pytest.raises(TemplateError, match="more than once"):
         import_template(tmp_path / "coco.json", drawn.film, out, find="any", force=True)
-    with pytest.raises(SettingsError, match="--find must be"):
+    with pytest.raises(SettingsError, match="`find` must be"):
         import_template(tmp_path / "coco.json", drawn.film, out, find="two", force=True)
 
 

@@ -56,7 +56,7 @@ def test_crop_and_draw_take_what_detect_takes(tmp_path: Path) -> None:
     for given in (path, str(path), film.pixels, pydicom.dcmread(path)):
         np.testing.assert_allclose(found.crop(given), wanted, atol=1e-4)
         np.testing.assert_allclose(np.asarray(found.draw(given)), drawn, atol=2)
-    with pytest.raises(SettingsError, match="not a int"):
+    with pytest.raises(SettingsError, match="not int"):
         found.crop(7)
 
 

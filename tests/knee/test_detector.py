@@ -1,5 +1,6 @@
 """From films to detections in their own pixels."""
 
+import io
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 import kneematch.knee.knee_images as module
-from kneematch.errors import FilmError, NoFrontalKnee, NotARadiograph, SettingsError, TemplateError
+from kneematch.errors import FilmError, NotARadiograph, SettingsError, TemplateError
 from kneematch.films.annotation import Annotation, annotate
 from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read
@@ -196,13 +197,13 @@ def test_detect_takes_paths_arrays_datasets_and_films(
     assert (by_path[0].mm_per_px, by_array[0].mm_per_px) == pytest.approx((0.3, 0.25))
     (one,) = detector.detect(dataset.pixel_array[:, : SIZE[1] // 2], laterality="R")
     assert (one.side, one.laterality, one.mm_per_px) == ("left", "R", None)
-    with pytest.raises(SettingsError, match="only for arrays"):
+    with pytest.raises(SettingsError, match="only for an array"):
         detector.detect(annotation.film, mm_per_px=0.2)
 
 
 def test_detect_refuses_what_is_no_film(built_in: Detector) -> None:
     for given, kind in ((3, "int"), (None, "NoneType"), ([3], "int")):
-        with pytest.raises(SettingsError, match=f"A film is a path.*, not a {kind}"):
+        with pytest.raises(SettingsError, match=f"A film is a path.*, not {kind}"):
             built_in.detect(given)  # type: ignore[call-overload]
 
 
@@ -223,11 +224,38 @@ def test_detect_each_goes_on_after_a_bad_film(
         detector.detect([film, missing])
 
 
-def test_detect_names_a_film_without_a_knee(built_in: Detector, tmp_path: Path) -> None:
+def test_detect_returns_no_knee_for_a_film_without_one(
+    built_in: Detector, film: Radiograph
+) -> None:
     noise = np.random.default_rng(0).random((300, 400), dtype=np.float32)
-    write_dicom(tmp_path / "noise.dcm", noise, mm_per_px=None, laterality="B")
-    with pytest.raises(NoFrontalKnee, match=r"noise\.dcm: no frontal knee found"):
-        built_in.detect(tmp_path / "noise.dcm")
+    assert built_in.detect(noise) == ()
+    assert [len(knees) for knees in built_in.detect([noise, film])] == [0, 2]
+    assert next(built_in.detect_each([noise])) == ()
+    assert built_in.nothing_found((600, 500)) == "no frontal knee found"
+
+
+def test_detect_takes_open_files_pictures_and_colours(
+    built_in: Detector, annotation: Annotation, film: Radiograph
+) -> None:
+    expected = built_in.detect(annotation.film)
+    grey = np.rint(65535 * film.pixels).astype(np.uint16)
+    colours = np.repeat(grey[..., None], 3, axis=2)
+    picture = Image.fromarray(grey)
+    png = io.BytesIO()
+    picture.save(png, "PNG")
+    png.seek(0)
+    with annotation.film.open("rb") as file:
+        found = [built_in.detect(file), built_in.detect(png)]
+    found += [built_in.detect(picture, mm_per_px=0.25), built_in.detect(colours, mm_per_px=0.25)]
+    for knees in found:
+        for knee, other in zip(knees, expected, strict=True):
+            np.testing.assert_allclose(knee.corners, other.corners, atol=0.05)
+    knee = expected[0]
+    same = knee.crop(film)
+    for given in (annotation.film, picture, colours, film.pixels):
+        np.testing.assert_allclose(knee.crop(given), same, atol=1e-4)
+        assert knee.draw(given).size == picture.size
+    assert found[2][0].mm_per_px == 0.25
 
 
 def test_load_refuses_impossible_settings(annotation: Annotation) -> None:

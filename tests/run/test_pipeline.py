@@ -80,6 +80,40 @@ def only_films(monkeypatch: pytest.MonkeyPatch, *films: str) -> None:
     monkeypatch.setattr(visit, "read_isolated", checked)
 
 
+def test_detect_folder_measures_the_knees_of_a_finished_run_without_a_search(
+    named: list[str], out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, measured = replace(CONFIG, overlays=True), replace(CONFIG, overlays=True, measure=True)
+    detect_folder(named[:3], out, config)
+    detect_folder(named, tmp_path / "at-once", measured)
+    search = Detector.detect_radiographs
+    searched: list[int] = []
+
+    def counted(self: Detector, films: Any) -> Any:
+        searched.append(len(films))
+        return search(self, films)
+
+    monkeypatch.setattr(Detector, "detect_radiographs", counted)
+    result = detect_folder(named, out, measured)
+    assert searched == [1]  # the new film
+    for name in ("measurements.csv", "detections.csv", "overlays/a.jpg", "overlays/b.jpg"):
+        assert (out / name).read_bytes() == (tmp_path / "at-once" / name).read_bytes()
+    assert len(result.to_dataframe("measurements")) == result.knees == 6
+    with pytest.raises(SettingsError, match="Add `measure` again"):
+        detect_folder(named, out, config)
+    only_films(monkeypatch)
+    detect_folder(named, out, measured)
+
+
+def test_detect_result_is_a_dataframe(named: list[str], out: Path) -> None:
+    result = detect_folder(named[0], out, CONFIG)
+    table = result.to_dataframe()
+    assert list(table["image_side"]) == ["left", "right"]
+    assert table["width_px"].dtype == float
+    with pytest.raises(SettingsError, match="has no table 'measurements'"):
+        result.to_dataframe("measurements")
+
+
 def test_detect_folder_writes_everything_that_is_requested(
     named: list[str], out: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

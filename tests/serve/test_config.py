@@ -11,9 +11,9 @@ from kneematch.serve.config import ServeConfig, parse_address
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"host": "0.0.0.0"}, "needs a --token-file"),
+        ({"host": "0.0.0.0"}, "needs a `token_file`"),
         ({"send_to": ("pacs:104",)}, "neither AET@HOST:PORT nor a URL"),
-        ({"objects": ("seg",)}, "needs --measure"),
+        ({"objects": ("seg",)}, "needs `measure`"),
         ({"objects": ("sr", "pdf")}, "not pdf"),
         ({"tls_cert": Path("cert.pem")}, "belong together"),
         ({"most_waiting": 0}, "must be 1 or more"),

@@ -39,7 +39,7 @@ def test_train_learns_landmarks_that_detect_takes_as_its_model(tmp_path: Path) -
         assert math.dist(found, landmark(name, new)) < 1.5
     with pytest.raises(SettingsError, match="another template"):
         Detector.load(model, template=replace(drawn, landmarks={}), device="cpu")
-    with pytest.raises(SettingsError, match="with --force"):
+    with pytest.raises(SettingsError, match="with `force`"):
         train_landmarks([str(films)], template, model)
 
 

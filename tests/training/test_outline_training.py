@@ -87,7 +87,7 @@ def test_tune_outlines_writes_a_network_that_says_what_it_saw(tmp_path: Path) ->
     losses = [float(text.removeprefix("loss ")) for text in shown]
     assert losses[-1] < losses[0]
     assert b"phantoms and 2 drawn knees" in out.read_bytes()
-    with pytest.raises(SettingsError, match="--force"):
+    with pytest.raises(SettingsError, match="`force`"):
         tune(read_masks(tmp_path), out)
     with pytest.raises(SettingsError, match=r"0\.png"):
         tune(read_masks(tmp_path), tmp_path / "0.png", force=True)
@@ -152,7 +152,7 @@ def test_read_corrected_finds_films_from_another_working_folder(
 
 
 def test_read_corrected_takes_marked_outlines_only(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="Make the run with --measure"):
+    with pytest.raises(SettingsError, match="Make the run with `measure`"):
         list(read_corrected(tmp_path))
     film = tmp_path / "film.png"
     write_png16(film, np.linspace(0, 1, 80 * 120, dtype=np.float32).reshape(80, 120))

@@ -122,7 +122,7 @@ def test_train_continues_from_a_checkpoint_to_the_same_weights(
         train(folder / "*.dcm", template, out, config, progress=interrupted)
     assert not out.exists()
     assert len(rows(folder / "b.metrics.csv")) == 1
-    with pytest.raises(SettingsError, match=r"an interrupted training already. .*--resume"):
+    with pytest.raises(SettingsError, match=r"an interrupted training already. .*`resume`"):
         train(folder / "*.dcm", template, out, config)
     rest, again = Recorder(), replace(config, resume=True)
     whole = checkpoint_path(out).read_bytes()

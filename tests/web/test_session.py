@@ -47,7 +47,7 @@ def test_session_says_what_does_not_count_and_is_not_measured(
     session = ReviewSession(run_folder, Path())
     assert (session.row(1).state, session.row(2).state) == ("accepted", "undecided")
     assert session.warning.startswith("1 of the decisions in ")
-    with pytest.raises(SettingsError, match="made without --measure"):
+    with pytest.raises(SettingsError, match="made without `measure`"):
         session.outlined(session.row(1))
     session.close()
 

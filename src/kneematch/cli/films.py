@@ -25,8 +25,8 @@ def info(
         list[Path] | None,
         typer.Argument(
             metavar="FILES",
-            help="Films. Without any, the installation is described: "
-            "versions, extras, devices and the built-in model.",
+            help="Films to describe; without any, the installation: versions, extras, devices and "
+            "built-in models.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", metavar="", help="Print JSON.")] = False,
@@ -45,7 +45,7 @@ def info(
         try:
             film = read_isolated(path)
         except KneematchError as error:
-            print_error(str(error))
+            print_error(error.message)
             continue
         names = [each.name for each in fields(film) if each.name != "pixels"]
         facts = {"film": shown(path), "size_px": list(film.size)}
@@ -196,8 +196,8 @@ def synth(
     typer.echo(
         f"{shown(out)}: {films}, {result.truth.name} and {result.template.name}"
         if result.template
-        else f"{shown(out)}: {films} and {result.truth.name}; no template.json, since it "
-        "needs a healthy joint inside one half of a film, as films of two knees have"
+        else f"{shown(out)}: {films} and {result.truth.name}, no template: that needs a film "
+        "of two knees, one of them healthy"
     )
 
 
@@ -206,6 +206,6 @@ def _parse_size(text: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d{1,9})[xX](\d{1,9})", text)
     if match is None:
         raise SettingsError(
-            f"--size {text}: not a size. Write height and width in pixels as 1024x820."
+            f"--size must be height and width in pixels, such as 1024x820, and not {text}."
         )
     return int(match[1]), int(match[2])

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ import typer
 
 from kneematch.cli.films import import_template, info, synth
 from kneematch.cli.models import evaluate, train
-from kneematch.cli.options import PlainCommand
+from kneematch.cli.options import PlainCommand, PlainGroup, unwrapped
 from kneematch.cli.pages import annotate, review
 from kneematch.cli.runs import apply, compare, detect
 from kneematch.cli.serve import serve, watch
@@ -41,13 +42,14 @@ CONTEXT: Final = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(
     name="kneematch",
+    cls=PlainGroup,
     help="Find the knee joint areas in knee radiographs.",
     pretty_exceptions_enable=False,
     context_settings=CONTEXT,
 )
 COMMANDS: Final = (annotate, apply, compare, detect, evaluate, import_template, info, review)
 for command in (*COMMANDS, serve, synth, train, watch):
-    app.command(cls=PlainCommand)(command)
+    app.command(cls=PlainCommand, help=unwrapped(command.__doc__ or ""))(command)
 
 
 def _version(wanted: bool) -> None:
@@ -104,7 +106,7 @@ def main(arguments: Sequence[str] | None = None, program: typer.Typer = app) -> 
         except UsageError as error:
             print_error(_usage_message(error, str(name)))
         except KneematchError as error:
-            print_error(str(error))
+            print_error(error.message)
         except OSError as error:
             print_error(f"{error.filename or 'the system'}: {error.strerror or error}")
         except typer.Abort:
@@ -122,6 +124,8 @@ def _usage_message(error: typer.BadParameter, program: str) -> str:
     """Return what is wrong with a command line, as one or two sentences."""
     # Newer versions of typer check values with Pydantic, which says first that it is about one.
     said = error.format_message().replace("Value error, ", "").rstrip(".")
+    wrong = re.fullmatch(r"Invalid value for '(\S+)': Input should be (.*?)(, unable.*)?", said)
+    said = f"{wrong[1]} must be {wrong[2]}" if wrong else said
     command = error.ctx.command_path if error.ctx else program
     return f"{said}. See '{command} --help'."
 

@@ -79,14 +79,13 @@ def train(
 ) -> None:
     """Train both networks on films without labels to find the boxes of a template.
 
-    Training pays where the built-in model, with `detect --template`, is off on your films;
-    take 50 films or more that look like those to come. They have to show both knees, since each
-    half of a film is taken for a knee: leave out films of one knee and of other parts of the body.
-    At the end both models are compared on the training films, without labels, and a warning says
-    where the new one is worse.
+    Training pays where `detect --template` with the built-in model is off on your films. Take 50
+    films or more that look like those to come and show both knees, since each half of a film is
+    taken for a knee. At the end, both models are compared on the training films, without labels,
+    and a warning says if the new one is worse.
 
-    Of a template of another part of the body, the landmarks are learnt instead, on films of that
-    part; `detect` takes the file with --model beside the --template.
+    For a template of another part of the body, only its landmarks are learnt, from films of that
+    part. Give the file to `detect` with --model, beside --template.
 
     NAME.metrics.csv shows the progress. A checkpoint is kept beside it until the training ends.
     """
@@ -146,7 +145,7 @@ def _refuse_others(config: TrainConfig, films: list[str] | None, template: Path 
     ]
     given += ["FILMS"] * bool(films) + ["--template"] * (template is not None)
     if given:
-        raise SettingsError(f"{', '.join(given)}: no effect with --outlines or --masks.")
+        raise SettingsError(f"{', '.join(given)} cannot be used with --outlines or --masks.")
 
 
 @config_options(EvaluateConfig)

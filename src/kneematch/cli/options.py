@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from kneematch.options import KEY, Option, force_option, workers_option
 
@@ -38,24 +38,37 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", metavar="", help="Print on
 class PlainCommand(TyperCommand):
     """A command whose help shows no Python types and no braces."""
 
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return --help without the type of its value."""
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.metavar = ""
-        return option
-
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line."""
         return [piece.translate(BRACES) for piece in super().collect_usage_pieces(ctx)]
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return arguments and options; the name of an argument says enough of its type."""
-        parameters = super().get_params(ctx)
-        for parameter in parameters:
-            if parameter.param_type_name == "argument":
-                parameter.display_type_rich = lambda ctx: None  # type: ignore[attr-defined]
-        return parameters
+        """Return arguments and options without types."""
+        return _without_types(super().get_params(ctx))
+
+
+class PlainGroup(TyperGroup):
+    """A program whose help shows no Python types."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options before a command."""
+        return _without_types(super().get_params(ctx))
+
+
+def unwrapped(text: str) -> str:
+    """Return a docstring with a line for each paragraph, since a terminal wraps these itself."""
+    parts = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(part if "\b" in part else " ".join(part.split()) for part in parts)
+
+
+def _without_types(parameters: list[Any]) -> list[Any]:
+    """Return parameters whose help shows no type where the name says enough."""
+    for each in parameters:
+        if each.param_type_name == "argument":
+            each.display_type_rich = lambda ctx: None
+        elif each.is_flag:
+            each.metavar = ""
+    return parameters
 
 
 def config_options(

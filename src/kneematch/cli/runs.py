@@ -38,7 +38,7 @@ COMMON_SETTINGS: Final = ("crops", "overlays", "measure", "export", "left_is", "
 LACKING: Final = "lack a picture, a crop, an export, measures or a correction"
 # Parts of the names of the measures whose changes are printed.
 PRINTED: Final = ("jsw_medial_minimum", "jsw_lateral_minimum", "jsw_x225", "jsw_x250", "_angle")
-MOST_SHOWN: Final = 10  # pairs of films that are skipped
+MOST_SHOWN: Final = 10  # films and patients that are skipped
 
 
 def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
@@ -54,9 +54,8 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise SettingsError(
-            f"{path} is not a file of settings ({type(error).__name__})."
-        ) from error
+        kind = "the run.json of a run" if path.suffix.lower() == ".json" else "a TOML file"
+        raise SettingsError(f"{path} holds no settings: it is not {kind}.") from error
     unknown = settings.keys() - known
     if unknown and not is_run:
         raise SettingsError(f"{path}: There is no setting {min(unknown)!r} of detect.")
@@ -70,7 +69,7 @@ SettingsFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Take settings from this TOML file; options that are given count more.",
+        help="Take settings from this TOML file; options on the command line override them.",
         is_eager=True,
         callback=_take_settings,
         rich_help_panel="Advanced: input",
@@ -180,34 +179,61 @@ def apply(
 
 
 def compare(
-    before: Annotated[Path, typer.Argument(metavar="BEFORE", help="Run of the first visit.")],
-    after: Annotated[Path, typer.Argument(metavar="AFTER", help="Run of the second visit.")],
-    on: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            help="CSV with the columns `before` and `after`: films of the same patient.",
-            rich_help_panel=INPUT,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUNS",
+            help="Output folders of `detect --measure`: one for each visit, the first visit first, "
+            "or one for all.",
         ),
     ],
+    on: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="CSV with a row per film and the columns film, patient and, for a single run, "
+            "visit.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
+    salt: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with a secret text; tells patients apart by their PatientID, of which only "
+            "the hash with this text is written.",
+            rich_help_panel=INPUT,
+        ),
+    ] = None,
     out: Annotated[
         Path,
-        typer.Option("-o", "--out", metavar="FILE", help="Table to write.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "-o",
+            "--out",
+            metavar="FILE",
+            help="Table to write, with plots beside it, NAME.html.",
+            rich_help_panel=OUTPUT,
+        ),
     ] = Path("changes.csv"),
     force: Force = False,
 ) -> None:
-    """Compare the measures of the same knees at two visits; both runs were made with --measure."""
+    """Compare the measures of the same knees at two or more visits; draw how they changed."""
     from kneematch.evaluation.longitudinal import compare_runs
 
     with writing(out):
-        result = compare_runs(before, after, on, out, force=force)
+        result = compare_runs(runs, out, on=on, salt=salt, force=force)
     for each in result.changes:
         if any(name in each.measure for name in PRINTED):
-            spread = "" if each.sd is None else f", standard deviation {each.sd:.3f}"
-            typer.echo(f"{each.measure}: mean change {each.mean:+.3f}{spread}")
-    typer.echo(f"{shown(out)}: {_number(result.knees, 'knee')}")
-    reasons = [f"pair of films skipped: {reason}" for reason in result.skipped[:MOST_SHOWN]]
-    print_first_errors(reasons, len(result.skipped), "skipped", what="pairs of films")
+            sd, sdc = ("unknown" if n is None else f"{n:.3f}" for n in (each.sd, each.sdc))
+            typer.echo(
+                f"{shown(each.visit)}, {each.measure}: mean change {each.mean:+.3f} (standard "
+                f"deviation {sd}); {each.beyond:,} of {_number(each.knees, 'knee')} changed more "
+                f"than the smallest detectable change, {sdc}"
+            )
+    typer.echo(f"{shown(out)}: {_number(result.knees, 'change')}")
+    typer.echo(f"Next: open {shlex.quote(shown(result.page))}")
+    reasons = [f"skipped: {reason}" for reason in result.skipped[:MOST_SHOWN]]
+    print_first_errors(reasons, len(result.skipped), "skipped", what="films or patients")
     if result.skipped:
         raise typer.Exit(SOME_FAILED)
 

@@ -51,7 +51,7 @@ class EvaluateConfig:
         if GRID in self.methods:
             raise SettingsError("The grid search is slow: run it on a few films with --grid N.")
         if not self.methods or sorted(set(METHODS) & set(self.methods)) != sorted(self.methods):
-            raise SettingsError(f"--methods takes some of {', '.join(METHODS)}, each once.")
+            raise SettingsError(f"--methods must be some of {', '.join(METHODS)}, each once.")
         comparing = ("truth", "model", "template", "grid", "resume")
         given = [f"--{name}" for name in comparing if getattr(self, name)]
         if self.templates is not None and given:

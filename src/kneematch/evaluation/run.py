@@ -33,6 +33,7 @@ from kneematch.films.radiograph import Radiograph
 from kneematch.films.read import read_isolated
 from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
+from kneematch.options import as_path, check_type
 from kneematch.paper.energy import one_sided_loss
 from kneematch.paper.split import SIDES, split
 from kneematch.paper.template import Template
@@ -97,7 +98,8 @@ def evaluate(
     Raises:
         SettingsError: the settings contradict each other, the films or what is in the folder.
     """
-    out = Path(out)
+    check_type("config", config, EvaluateConfig)
+    out = as_path("out", out)
     runs = (out / RUNS).iterdir() if (out / RUNS).is_dir() else ()
     if not (config.resume or config.force) and ((out / PAGE).exists() or any(runs)):
         refuse_existing(out, "an evaluation", can_resume=True)

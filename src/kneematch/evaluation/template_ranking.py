@@ -74,6 +74,8 @@ def rank_templates(folder: Path, *, paper: bool = False, device: str = "cpu") ->
 
 def _drawn_knee(annotation: Annotation, found: Sequence[Detection]) -> Detection:
     """Return the detection of an annotated knee, or the only one of its film."""
+    if not found:
+        raise SettingsError(f"No knee was found on {annotation.film}, on which one was drawn.")
     return next((knee for knee in found if knee.side == annotation.side), found[0])
 
 

@@ -17,6 +17,7 @@ from kneematch.films.files import READERS, read_text_bytes
 from kneematch.films.radiograph import silent
 from kneematch.films.read import is_dicom, read_header
 from kneematch.films.run_folder import FOLDERS, holds_run
+from kneematch.options import check_type
 
 logger = logging.getLogger("kneematch")
 
@@ -52,7 +53,9 @@ def find_films(named: Names, *, leave_out: Sequence[Path] = ()) -> list[str]:
             is reported as failed when it is read.
     """
     films: dict[str, str] = {}  # by absolute path
+    check_type("films", named, str | os.PathLike[str] | Iterable)
     for name in [named] if isinstance(named, str | os.PathLike) else named:
+        check_type("The path of a film", name, str | os.PathLike[str])
         for path in _expand(os.fspath(name)):
             # os.path bears names that are too long; whether a file is a film is seen on reading.
             inside = _in_folder(path, leave_out) if os.path.isdir(path) else [path]  # noqa: PTH112

@@ -69,12 +69,12 @@ def make_out_folder(path: Path) -> None:
         make_folder(path)
     except (FileExistsError, NotADirectoryError) as error:
         file = next((each for each in (path, *path.parents) if each.is_file()), path)
-        raise SettingsError(f"{file} is a file, not a folder. Choose another -o.") from error
+        raise SettingsError(f"{file} is a file, not a folder. Choose another folder.") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
     if not os.access(path, os.W_OK | os.X_OK):
-        raise SettingsError(f"{path}: You may not write to this folder. Choose another -o.")
+        raise SettingsError(f"{path}: You may not write to this folder. Choose another folder.")
 
 
 def remove_leftovers(*folders: Path, unchanged_s: float = ABANDONED_S) -> None:

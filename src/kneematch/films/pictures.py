@@ -65,6 +65,11 @@ def data_url(picture: Image.Image, kind: str, **options: int) -> str:
 
 def thumbnail(pixels: NDArray[np.float32]) -> bytes:
     """Return a small copy of a film (H, W) in 8-bit grey, as WebP of about 10 kB."""
+    return encode(reduced(pixels), "webp", quality=THUMBNAIL_QUALITY, method=0)
+
+
+def reduced(pixels: NDArray[np.float32]) -> Image.Image:
+    """Return a film (H, W) in 8-bit grey, of at most THUMBNAIL_PX a side."""
     height, width = pixels.shape
     scale = min(1.0, THUMBNAIL_PX / max(height, width))
     size = max(1, round(scale * width)), max(1, round(scale * height))
@@ -72,8 +77,7 @@ def thumbnail(pixels: NDArray[np.float32]) -> bytes:
     if scale < 0.5:  # quicker than to resize all pixels
         picture = picture.reduce(int(1 / scale))
     small = picture.resize(size, Image.Resampling.BOX)
-    grey = Image.fromarray(to_grey8(np.asarray(small)))
-    return encode(grey, "webp", quality=THUMBNAIL_QUALITY, method=0)
+    return Image.fromarray(to_grey8(np.asarray(small)))
 
 
 def write_png16(path: str | os.PathLike[str], pixels: NDArray[np.float32]) -> None:

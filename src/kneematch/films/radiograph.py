@@ -15,7 +15,7 @@ from kneematch.errors import KneematchError, NotAnImage, NotARadiograph
 
 MAX_PIXELS: Final = 150_000_000  # twice a 43 x 43 cm film at 0.05 mm; Pillow's limit is 179 million
 MAX_BYTES: Final = 1 << 30  # size of a film's file
-IN_MEMORY: Final = Path("<pydicom Dataset>")  # in place of a file's path, for what is no file
+IN_MEMORY: Final = Path("<film in memory>")  # in place of a file's path, for what is no file
 # Memory that reading may take. A good film holds at least a thirtieth of its pixels' bytes, so a
 # small file that needs much more than this was made to exhaust the memory.
 SMALL_FILE_MEMORY: Final = 768 << 20
@@ -54,6 +54,12 @@ class Radiograph:
         """(height, width) in pixels."""
         height, width = self.pixels.shape
         return height, width
+
+    def _repr_png_(self) -> bytes:
+        """Return a small picture of the film, which notebooks show."""
+        from kneematch.films.pictures import encode, reduced
+
+        return encode(reduced(self.pixels), "png")
 
 
 @contextmanager
@@ -121,12 +127,12 @@ def memory_budget(path: Path) -> int:
 
 
 def grey_of_colours(
-    path: Path, pixels: NDArray[Any], full_scale: int, *, is_ybr: bool = False
+    path: Path, pixels: NDArray[Any], full_scale: float, *, is_ybr: bool = False
 ) -> NDArray[Any]:
     """Return the grey levels (H, W) of a grey picture that is stored in colour.
 
     Args:
-        pixels: (H, W, 3 or 4), unsigned, in RGB or RGBA, or in YBR.
+        pixels: (H, W, 3 or 4), in RGB or RGBA, or unsigned in YBR.
         full_scale: the value of white.
     """
     if is_ybr:

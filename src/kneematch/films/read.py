@@ -1,4 +1,4 @@
-"""Read a film: DICOM, a picture (PNG, JPEG, TIFF, ...), a NumPy array or a pydicom Dataset."""
+"""Read a film: DICOM, a picture (PNG, JPEG, TIFF, ...), or what Python holds one in."""
 
 import io
 import multiprocessing
@@ -8,9 +8,10 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,16 +33,18 @@ from kneematch.films.radiograph import (
     silent,
     unit_range,
 )
+from kneematch.options import as_path, check_type
 from kneematch.parallel import WorkerDied, call_in_child
 
 if TYPE_CHECKING:
     from pydicom import Dataset
     from typing_extensions import TypeIs
 
+Film = Union[Radiograph, str, os.PathLike[str], BinaryIO, NDArray[Any], Image.Image, "Dataset"]
+
 HEAD_BYTES: Final = 132  # a DICOM preamble and its magic word
 FIRST_GROUPS: Final = (0x0002, 0x0008)  # where a DICOM without preamble begins
 FIRST_LENGTH: Final = 256  # bytes; its first elements are short
-ARRAY: Final = Path("<array>")  # in place of a file's path, in messages
 
 PICTURE_FORMATS: Final = ("PNG", "JPEG", "TIFF", "BMP", "WEBP", "GIF", "JPEG2000")
 CODESTREAM_FORMATS: Final = ("JPEG", "JPEG2000")
@@ -62,13 +65,18 @@ def read(path: str | os.PathLike[str]) -> Radiograph:
     Raises:
         FilmError: one of its kinds (see `kneematch.errors`), naming the file.
     """
-    where = Path(path)
+    where = as_path("path", path)
     with _opened(where) as file:
-        if not _at_dicom(file):
-            return _read_picture(file, where)
-        from kneematch.films.dicom import read_dicom  # importing pydicom takes 0.1 s
+        return _read_file(file, where)
 
-        return read_dicom(file, where)
+
+def _read_file(file: BinaryIO, path: Path) -> Radiograph:
+    """Read a film from a file that is open at its beginning; `path` is for messages and limits."""
+    if not _at_dicom(file):
+        return _read_picture(file, path)
+    from kneematch.films.dicom import read_dicom  # importing pydicom takes 0.1 s
+
+    return read_dicom(file, path)
 
 
 def read_isolated(path: str | os.PathLike[str], cpu_s: float = CPU_S) -> Radiograph:
@@ -113,46 +121,80 @@ def is_dataset(film: object) -> "TypeIs[Dataset]":
     return pydicom is not None and isinstance(film, pydicom.Dataset)
 
 
-def radiograph_from_array(
-    pixels: NDArray[Any], *, mm_per_px: float | None = None, laterality: str | None = None
-) -> Radiograph:
-    """Return the film in an array (H, W) of grey levels of any range, bones bright.
-
-    `laterality` is the patient's side, "R" or "L", of a film of one knee, or "B" for both.
-    """
-    if pixels.ndim != 2 or pixels.size == 0 or pixels.dtype.kind not in "uif":
+def _radiograph_from_array(pixels: NDArray[Any]) -> Radiograph:
+    """Return the film in an array (H, W) or (H, W, 3) of grey levels of any range, bones bright."""
+    is_shape = pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)
+    if not is_shape or pixels.size == 0 or pixels.dtype.kind not in "uif":
         kind = f"shape {pixels.shape} and type {pixels.dtype}"
-        raise NotARadiograph(f"An array of {kind} is not a film. Give numbers (height, width).")
+        raise NotARadiograph(
+            f"An array of {kind} is not a film. Give numbers (height, width) or (height, width, 3)."
+        )
+    grey = grey_of_colours(IN_MEMORY, pixels, pixels.max()) if pixels.ndim == 3 else pixels
+    return Radiograph(unit_range(IN_MEMORY, grey))
+
+
+def is_film(given: object) -> "TypeIs[Film]":
+    """Return whether this is one film, and not several."""
+    single = (Radiograph, str, os.PathLike, np.ndarray, Image.Image)
+    return isinstance(given, single) or hasattr(given, "read") or is_dataset(given)
+
+
+def as_radiograph(
+    film: object, *, mm_per_px: float | None = None, laterality: str | None = None
+) -> Radiograph:
+    """Return the film that is given as any of the types that `not_a_film` names.
+
+    Args:
+        film: the film.
+        mm_per_px: pixel spacing of an array or a PIL image.
+        laterality: "R" or "L", the patient's side, if one of these shows one knee; "B" for both.
+
+    Raises:
+        FilmError: it cannot be read.
+        SettingsError: it is of another type, or states its spacing and side itself.
+    """
+    stated: dict[str, Any] = {"mm_per_px": mm_per_px, "laterality": laterality}
+    check_type("mm_per_px", mm_per_px, float | None)
     if mm_per_px is not None and not 0 < mm_per_px < float("inf"):
         raise SettingsError(f"mm_per_px is {mm_per_px}, but must be greater than 0.")
     if laterality not in (None, *LATERALITIES, BOTH_KNEES):
         raise SettingsError(f"laterality is {laterality!r}, but must be 'R', 'L' or 'B'.")
-    grey = unit_range(ARRAY, pixels)
-    return Radiograph(np.ascontiguousarray(grey), mm_per_px=mm_per_px, laterality=laterality)
-
-
-def as_radiograph(film: object) -> Radiograph:
-    """Return the film that is given as a path, an array, a pydicom Dataset or a Radiograph.
-
-    Raises:
-        FilmError: it cannot be read.
-        SettingsError: it is of another type.
-    """
+    if isinstance(film, np.ndarray):
+        return replace(_radiograph_from_array(film), **stated)
+    if isinstance(film, Image.Image):
+        check_size(IN_MEMORY, film.height, film.width, PICTURE_BYTES_PER_PX)
+        with decoding(IN_MEMORY, "picture"), silent():
+            return replace(_radiograph_from_picture(film.copy(), IN_MEMORY), **stated)
+    if any(stated.values()):
+        raise SettingsError(
+            "mm_per_px and laterality are only for an array or a PIL image; other films state "
+            "their own."
+        )
     if isinstance(film, Radiograph):
         return film
     if isinstance(film, str | os.PathLike):
         return read_isolated(film)
-    if isinstance(film, np.ndarray):
-        return radiograph_from_array(film)
     if is_dataset(film):
         return radiograph_from_dataset(film)
+    if hasattr(film, "read"):
+        return _radiograph_from_open_file(film.read(MAX_BYTES + 1))
     raise not_a_film(film)
 
 
 def not_a_film(found: object) -> SettingsError:
     """Return the error of something that no film can be read from."""
-    kinds = "a path, a NumPy array, a pydicom Dataset or a Radiograph"
-    return SettingsError(f"A film is {kinds}, not a {type(found).__name__}.")
+    kinds = "a path, an open file, an array, a PIL image, a pydicom Dataset or a Radiograph"
+    return SettingsError(f"A film is {kinds}, not {type(found).__name__}.")
+
+
+def _radiograph_from_open_file(content: object) -> Radiograph:
+    """Return the film in the content of a file that the caller has opened."""
+    if not isinstance(content, bytes):
+        raise SettingsError("The file of a film must be opened in binary mode.")
+    if not 0 < len(content) <= MAX_BYTES:
+        raise NotAnImage(f"{IN_MEMORY}: The file is empty, or larger than 1 GB.")
+    with silent():
+        return _read_file(io.BytesIO(content), IN_MEMORY)
 
 
 def radiograph_from_dataset(dataset: "Dataset") -> Radiograph:
@@ -261,8 +303,6 @@ def _read_picture(file: BinaryIO, path: Path) -> Radiograph:
         memory = max(memory, check_size(path, *tile, PICTURE_BYTES_PER_PX, "A tile"))
         if getattr(image, "n_frames", 1) > 1:
             raise NotARadiograph(f"{path}: The file has more than one frame. Save the film alone.")
-        if image.mode == "1":
-            raise NotARadiograph(f"{path}: The picture has 1 bit a pixel. Export it as greyscale.")
         if image.format in CODESTREAM_FORMATS:
             at = file.tell()
             file.seek(0)
@@ -270,15 +310,23 @@ def _read_picture(file: BinaryIO, path: Path) -> Radiograph:
             file.seek(at)
         with memory_limit(path, memory):
             image.load()
-        with suppress(*BAD_EXIF):
-            ImageOps.exif_transpose(image, in_place=True)
-        if image.mode in GREY_MODES:
-            pixels = np.asarray(image)
-        else:
-            colours = np.asarray(image.convert("RGBA"))  # from palettes and CMYK, too
-            if colours[..., 3].min() < 255:
-                raise NotARadiograph(f"{path}: The picture is partly transparent. Flatten it.")
-            pixels = grey_of_colours(path, colours, full_scale=255)
-        # Pillow inverts a TIFF of 8 bits that stores white as 0, but no other.
-        inverted = image.mode != "L" and tags.get(TIFF_PHOTOMETRIC) == TIFF_WHITE_IS_ZERO
+        return _radiograph_from_picture(image, path)
+
+
+def _radiograph_from_picture(image: Image.Image, path: Path) -> Radiograph:
+    """Return the film in a picture that was decoded; it is turned upright in place."""
+    if image.mode == "1":
+        raise NotARadiograph(f"{path}: The picture has 1 bit a pixel. Export it as greyscale.")
+    # Pillow inverts a TIFF of 8 bits that stores white as 0, but no other.
+    photometric = getattr(image, "tag_v2", {}).get(TIFF_PHOTOMETRIC)
+    inverted = image.mode != "L" and photometric == TIFF_WHITE_IS_ZERO
+    with suppress(*BAD_EXIF):
+        ImageOps.exif_transpose(image, in_place=True)
+    if image.mode in GREY_MODES:
+        pixels = np.asarray(image)
+    else:
+        colours = np.asarray(image.convert("RGBA"))  # from palettes and CMYK, too
+        if colours[..., 3].min() < 255:
+            raise NotARadiograph(f"{path}: The picture is partly transparent. Flatten it.")
+        pixels = grey_of_colours(path, colours, full_scale=255)
     return Radiograph(unit_range(path, pixels, inverted=inverted))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 from kneematch.errors import SettingsError
 from kneematch.films.radiograph import Radiograph
 from kneematch.knee.detection import Detection
+from kneematch.options import check_type
 from kneematch.sampling import axes_to_film, compose, rectangle_to_film, sample
 
 MOST_PX: Final = 8192  # longest side; a larger crop must be a mistake
@@ -32,6 +33,8 @@ class CropSize:
     mirror: bool = False  # turn every knee as the picture's right half has it
 
     def __post_init__(self) -> None:
+        for item in fields(self):
+            check_type(item.name, getattr(self, item.name), item.type)
         for name in ("mm", "spacing_mm", "px"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):

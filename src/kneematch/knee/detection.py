@@ -15,6 +15,8 @@ from kneematch.knee.measure import COMPARTMENTS, JointMeasures, in_mm
 if TYPE_CHECKING:
     from PIL import Image
 
+    from kneematch.films.read import Film
+
 CORNERS: Final = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))  # clockwise from the top left
 # Decimals of positions in pixels and of angles in all tables: a decision of a reviewer applies to
 # the area that equals its own after rounding.
@@ -144,7 +146,7 @@ class Detection:
 
     def crop(
         self,
-        film: object,
+        film: "Film",
         *,
         mm: float = 140.0,
         spacing_mm: float = 0.3,
@@ -169,14 +171,14 @@ class Detection:
 
         return cut(as_radiograph(film), place(self, CropSize(mm, spacing_mm, px, mirror)))
 
-    def measure(self, film: object) -> "Detection":
+    def measure(self, film: "Film") -> "Detection":
         """Return this detection with `measures`, taken from its film (as `detect` takes it)."""
         from kneematch.films.read import as_radiograph
         from kneematch.knee.measuring import measure_knees
 
         return measure_knees(as_radiograph(film), [self])[0]
 
-    def draw(self, film: object) -> "Image.Image":
+    def draw(self, film: "Film") -> "Image.Image":
         """Draw the film in grey with the area's outline, its landmarks, its side and its loss."""
         from kneematch.films.read import as_radiograph
         from kneematch.knee.overlay import draw_detections

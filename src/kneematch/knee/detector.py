@@ -13,7 +13,7 @@ from functools import partial
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Union, overload
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 import torch
@@ -23,19 +23,12 @@ from kneematch.devices import full_precision, map_batches, resolve_device
 from kneematch.errors import (
     FilmError,
     KneematchError,
-    NoFrontalKnee,
     SettingsError,
     TemplateError,
 )
 from kneematch.films.annotation import ANY, KNEES, ONE, PAIR, Annotation
 from kneematch.films.radiograph import Radiograph
-from kneematch.films.read import (
-    as_radiograph,
-    is_dataset,
-    not_a_film,
-    radiograph_from_array,
-    to_film_error,
-)
+from kneematch.films.read import Film, as_radiograph, is_film, not_a_film, to_film_error
 from kneematch.knee.body_part import (
     BodyPart,
     find_areas,
@@ -63,7 +56,7 @@ from kneematch.models.two_stage import (
     network_solver,
     transfer_template,
 )
-from kneematch.options import AUTO, LOCATOR, METHODS, NEURAL
+from kneematch.options import AUTO, LOCATOR, METHODS, NEURAL, check_type
 from kneematch.paper.algorithm2 import enlarged_size
 from kneematch.paper.energy import MakeProblem, Refiner, Solver, paper_problem
 from kneematch.paper.grid_search import grid_search
@@ -77,11 +70,7 @@ from kneematch.search.exhaustive_search import exhaustive_search
 from kneematch.search.gauss_newton import PRIOR_WEIGHT, QUICK_LEVELS, refine_anchored
 from kneematch.search.robust_energy import resize_template, robust_problem
 
-if TYPE_CHECKING:
-    from pydicom import Dataset
-
-Film = Union[Radiograph, str, os.PathLike[str], NDArray[Any], "Dataset"]
-
+LARGEST_CROP: Final = 512  # pixels a side of what may be a crop
 GPU_BATCH: Final = 16  # films
 FEWEST_ON_GPU: Final = 4  # films; the CPU prepares fewer in less time than a GPU needs to begin
 REDUCTION: Final = VIEW_SIZE[0] / HALF_SIZE[0]  # size of a template in views over that in halves
@@ -167,6 +156,10 @@ class Detector:
         given = {"method": method, "paper": paper, "device": str(device), "batch_size": batch_size}
         given |= {"knees": knees, "left_is": left_is, "cropped": cropped}
         given |= {"model": _absolute(model), "template": _absolute(template)}
+        path = str | os.PathLike[str] | None
+        check_type("model", model, path)
+        check_type("template", template, path | Annotation)
+        check_type("batch_size", batch_size, int | None)
         if batch_size is not None and batch_size < 1:
             raise SettingsError(f"A batch has at least 1 film, not {batch_size}.")
         device = resolve_device(device)
@@ -217,25 +210,21 @@ class Detector:
     ) -> tuple[Detection, ...] | list[tuple[Detection, ...]]:
         """Find the knees of one film, the picture's left one first, or of many: a tuple each.
 
+        The tuple of a film without a frontal knee is empty.
+
         Args:
-            films: a path, a NumPy array (height, width) with bones bright, a pydicom Dataset, a
-                Radiograph, or several of these.
-            mm_per_px: pixel spacing of an array.
-            laterality: "R" or "L" if an array shows one knee of a known side.
+            films: a path, an open file, a pydicom Dataset, a Radiograph, a PIL image or a NumPy
+                array (height, width) or (height, width, 3) with bones bright; or several of these.
+            mm_per_px: pixel spacing of an array or a PIL image.
+            laterality: "R" or "L" if an array or a PIL image shows one knee of a known side.
 
         Raises:
-            FilmError: a film cannot be used or shows no frontal knee (NoFrontalKnee);
-                `detect_each` goes on instead.
+            FilmError: a film cannot be used; `detect_each` goes on instead.
             SettingsError: something else than films was given.
         """
-        if isinstance(films, np.ndarray):
-            film = radiograph_from_array(films, mm_per_px=mm_per_px, laterality=laterality)
-            return self.detect([film])[0]
         if mm_per_px is not None or laterality is not None:
-            raise SettingsError(
-                "mm_per_px and laterality are only for arrays; other films state their own."
-            )
-        if isinstance(films, Radiograph | str | os.PathLike) or is_dataset(films):
+            films = as_radiograph(films, mm_per_px=mm_per_px, laterality=laterality)
+        if is_film(films):
             return self.detect([films])[0]
         found = []
         for result in self.detect_each(films):
@@ -245,9 +234,9 @@ class Detector:
         return found
 
     def detect_each(self, films: Iterable[Film]) -> Iterator[tuple[Detection, ...] | FilmError]:
-        """Yield the knees of every film, in order, or why there are none.
+        """Yield the knees of every film, in order, or why it cannot be used.
 
-        An error is a NoFrontalKnee where the film can be used but shows no frontal knee.
+        The tuple of a film without a frontal knee is empty.
         """
         try:
             source = iter(films)
@@ -269,10 +258,20 @@ class Detector:
             how = replace(how, device="cpu")
         prepared = _prepare_or_fail(films, how) if films else []
         knees = iter(self._find_all([each for each in prepared if isinstance(each, PreparedFilm)]))
-        found = [next(knees) if isinstance(each, PreparedFilm) else each for each in prepared]
+        found = [next(knees) if isinstance(each, PreparedFilm) else each or () for each in prepared]
         if self.part is not None:
             return [self._place(film, each) for film, each in zip(films, found, strict=True)]
-        return [each or NoFrontalKnee() for each in found]
+        return found
+
+    def nothing_found(self, size: tuple[int, int]) -> str:
+        """What is said of a film (height, width) on which nothing was found."""
+        if self.part is not None:
+            return "no area like the template found"
+        height, width = size
+        may_be_crop = max(size) <= LARGEST_CROP and 0.8 < height / width < 1.25
+        hint = "; if it is a crop of a joint, try --cropped"
+        shown = hint if may_be_crop and not self.preparation.cropped else ""
+        return f"no frontal knee found{shown}"
 
     def _place(
         self, film: Radiograph, found: tuple[Detection, ...] | Exception
@@ -283,9 +282,7 @@ class Detector:
         placed = [place_landmarks(film, area, self.part) for area in found]
         if self.part.find == ANY:
             placed = matching_areas(placed)
-        return number_areas(judge_match(area) for area in placed) or NoFrontalKnee(
-            "no area like the template found"
-        )
+        return number_areas(judge_match(area) for area in placed)
 
     def _find_all(self, films: Sequence[PreparedFilm]) -> list[tuple[Detection, ...]]:
         """Find the knees of films that were prepared.
@@ -389,7 +386,7 @@ def _read(film: Film) -> Radiograph | Exception:
 
 def _prepare_or_fail(
     films: Sequence[Radiograph], how: Preparation
-) -> Sequence[PreparedFilm | Exception]:
+) -> Sequence[PreparedFilm | Exception | None]:
     """Prepare films together or, if one of them fails, one by one."""
     try:
         return prepare(films, how)
@@ -434,7 +431,7 @@ def choose_find(drawn: Annotation) -> str:
         areas = Detector.load(template=replace(drawn, find=PAIR), device="cpu").detect(drawn.film)
     except KneematchError:  # which is reported when the template is used
         return ONE
-    return ONE if any(area.needs_review for area in areas) else PAIR
+    return PAIR if areas and not any(area.needs_review for area in areas) else ONE
 
 
 def needs_model(has_template: bool, method: str, *, paper: bool) -> bool:

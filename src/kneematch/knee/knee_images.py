@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from kneematch.devices import copy_to, full_precision
-from kneematch.errors import NoFrontalKnee, NotARadiograph, SettingsError
+from kneematch.errors import NotARadiograph, SettingsError
 from kneematch.films.radiograph import LATERALITIES, Radiograph
 from kneematch.knee.metal import find_metal
 from kneematch.knee.quality import exposed_field, shows_second_leg
@@ -40,7 +40,6 @@ from kneematch.sampling import (
 SIDE_MARGIN: Final = 0.08  # share of a film's width by which the robust search continues it
 WHOLE_PIXELS: Final = 400_000  # in an image of a whole film, as in half images
 SMALLEST_FILM: Final = 32  # pixels a side
-LARGEST_CROP: Final = 512  # pixels a side of what may be a crop
 MIDDLE: Final = 0.15  # share of the width; a single marker so near to the middle tells no side
 SMALLEST_ROTATION: Final = 0.05  # radians; networks and refinement follow smaller ones themselves
 
@@ -116,8 +115,8 @@ class PreparedFilm:
     second_leg: bool = False  # another leg stands beside the only knee
 
 
-def prepare(films: Sequence[Radiograph], how: Preparation) -> list[PreparedFilm | NoFrontalKnee]:
-    """Cut out the knees of films; on the CPU if they do not fit into a GPU's memory.
+def prepare(films: Sequence[Radiograph], how: Preparation) -> list[PreparedFilm | None]:
+    """Cut out the knees of films, None where there is none; on the CPU if a GPU's memory is full.
 
     Raises:
         NotARadiograph: a film is too small.
@@ -152,9 +151,7 @@ def _prepare_whole(film: Radiograph, how: WholeFilm) -> PreparedFilm:
 
 
 @full_precision()
-def _prepare_located(
-    films: Sequence[Radiograph], how: Preparation
-) -> list[PreparedFilm | NoFrontalKnee]:
+def _prepare_located(films: Sequence[Radiograph], how: Preparation) -> list[PreparedFilm | None]:
     pixels: list[Tensor] = [copy_to(film_tensor(film), how.device) for film in films]
     locator = builtin_locator(how.device, precise=how.precise)
     locations = locate_knees(pixels, locator, how.knees, cropped=how.cropped)
@@ -165,9 +162,7 @@ def _prepare_located(
         locations[k] = [look(v, knee) for v, knee in zip(image.pixels, locations[k], strict=True)]
     markers = read_markers([pixels[k] for k in seen])
     metal = iter(find_metal(torch.cat([each.pixels for each in images])) if images else [])
-    prepared: list[PreparedFilm | NoFrontalKnee] = [
-        NoFrontalKnee() if how.cropped else no_knee(film.size) for film in films
-    ]
+    prepared: list[PreparedFilm | None] = [None] * len(films)
     for k, image, letters in zip(seen, images, markers, strict=True):
         known = [knee.mirrored if knee.side_known else None for knee in locations[k]]
         sides = resolve_laterality(films[k], known, how.left_is, letters)
@@ -189,14 +184,6 @@ def _prepare_located(
 def _prepared(film: Radiograph, images: View, knees: Iterable[PreparedKnee]) -> PreparedFilm:
     tagged, field = film.polarity_tag is not None, exposed_field(film.pixels)
     return PreparedFilm(images, tuple(knees), field, film.mm_per_px, tagged)
-
-
-def no_knee(size: tuple[int, int]) -> NoFrontalKnee:
-    """Return the error of a film (height, width) without a knee; a small square may be a crop."""
-    height, width = size
-    if max(size) > LARGEST_CROP or not 0.8 < height / width < 1.25:
-        return NoFrontalKnee()
-    return NoFrontalKnee(f"{NoFrontalKnee.reason}; if it is a crop of a joint, try --cropped")
 
 
 def film_tensor(film: Radiograph) -> Tensor:

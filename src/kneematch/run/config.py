@@ -57,7 +57,7 @@ class DetectConfig:
     template: str | None = options.template_option()
     method: str = _method(
         "auto",
-        help="How knees are found; auto takes the method that suits films and template.",
+        help="How knees are found; auto suits nearly all films, the others are for research.",
         choices=METHODS,
     )
     paper: bool = options.paper_option()
@@ -68,7 +68,7 @@ class DetectConfig:
         choices=("R", "L"),
     )
     cropped: bool = _method(
-        False, help="All pictures were cut out around the joint, as data sets for grading are."
+        False, help="All pictures are crops of single joints, as in data sets for grading."
     )
     side_from_name: str | None = _method(
         None,

@@ -189,14 +189,17 @@ class Run:
     def check(self, fingerprint: Fingerprint) -> None:
         """Raise SettingsError unless a run is new or began with the settings rows depend on."""
         before = self.setting("fingerprint")
-        if before is None:
-            self.store(fingerprint=dict(fingerprint))
+        if before is not None and "outlines" in {*before} ^ {*fingerprint}:
+            if "outlines" in before:
+                raise SettingsError(f"The knees of {self.out} were measured. Add --measure again.")
+            before["outlines"] = fingerprint["outlines"]  # they are measured now
         different = differences(before or fingerprint, fingerprint)
         if different:
             raise SettingsError(
                 f"{self.out} holds a run with other settings: {', '.join(different)[:150]}. Repeat "
                 "those, start over with --force, or name another folder."
             )
+        self.store(fingerprint=dict(fingerprint))
 
     # Films
 
@@ -330,6 +333,14 @@ class Run:
         rows = self.query(
             "SELECT DISTINCT f.id FROM decisions d JOIN knees k ON k.id = d.knee "
             "JOIN films f ON f.id = k.film WHERE d.id > f.last_decision"
+        )
+        return [number for (number,) in rows]
+
+    def unmeasured(self) -> list[int]:
+        """Return the films with knees that were not measured, such as before the run was to."""
+        rows = self.query(
+            "SELECT DISTINCT film FROM knees WHERE json_extract(found, '$.measures') IS NULL "
+            "AND found IS NOT NULL"
         )
         return [number for (number,) in rows]
 

@@ -24,12 +24,14 @@ from kneematch.films.files import (
 )
 from kneematch.films.read import is_uncompressed
 from kneematch.films.run_folder import FOLDERS, JOURNAL, RUN_DATABASE, THUMBNAILS
-from kneematch.options import AUTO, LOCATOR
+from kneematch.options import AUTO, LOCATOR, as_path, check_type
 from kneematch.parallel import choose_workers, keep_memory, start_early, usable_cores
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, Fingerprint
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from kneematch.knee.detector import Detector
     from kneematch.run.database import Run
     from kneematch.run.film_record import FilmRecord
@@ -64,6 +66,17 @@ class DetectResult:
     rejected: int = 0
     corrected: int = 0
 
+    def to_dataframe(self, table: str = "detections") -> "DataFrame":
+        """Return a table of the run, "detections" or "measurements", for pandas."""
+        try:
+            import pandas
+        except ImportError:
+            raise SettingsError("to_dataframe needs pandas. Run: pip install pandas") from None
+        path = self.out / f"{table}.parquet"
+        if not path.exists():
+            raise SettingsError(f"{self.out} has no table {table!r}.")
+        return pandas.read_parquet(path)
+
     @property
     def decisions(self) -> str:
         """The decisions of a review in words."""
@@ -93,7 +106,8 @@ def detect_folder(
     Raises:
         SettingsError: the settings contradict each other, or those of the run in the folder.
     """
-    config, out = config or DetectConfig(), Path(out)
+    check_type("config", config, DetectConfig | None)
+    config, out = config or DetectConfig(), as_path("out", out)
     paths = select_films(
         films,
         series=config.series,
@@ -305,7 +319,8 @@ def _compare(
             f", {len(again):,} tried again" if again else "",
         )
     search = {*named} - {*done} | {*changed} | again
-    decided = {*run.decided()}
+    unmeasured = run.unmeasured() if visit.config.measure else []
+    decided = {*run.decided(), *(k for k in unmeasured if present.get(k, True) is not None)}
     outdated = {
         k: kinds
         for k, kinds in run.outdated(visit.artifacts).items()

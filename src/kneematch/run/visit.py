@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from kneematch.errors import SHOWN_START, FilmError, NoFrontalKnee, Unreadable
+from kneematch.errors import SHOWN_START, FilmError, Unreadable
 from kneematch.films.pictures import thumbnail
 from kneematch.films.radiograph import LATERALITIES, Radiograph
 from kneematch.films.read import read_isolated, to_film_error
@@ -24,8 +24,6 @@ from kneematch.run.film_record import FAILED, NO_KNEE, OK, SET_ASIDE, UNREADABLE
 if TYPE_CHECKING:
     from kneematch.knee.detector import Detector
     from kneematch.models.outlines import OutlineNetwork
-
-NOT_MEASURED: Final = "not measured ({})"
 
 
 @dataclass(frozen=True)
@@ -74,6 +72,8 @@ class Visit:
         results = iter(self.detector.detect_radiographs(new) if new else [])
         for film, pixels in pairs:
             if film.status:
+                if any(knee.measures is None for knee in film.found):
+                    film = replace(film, found=self._measured(pixels, film.found))
                 yield self._decide_and_make(film, pixels)
             elif isinstance(pixels, Radiograph):
                 found = self._found(film, pixels, next(results))
@@ -105,15 +105,15 @@ class Visit:
     ) -> FilmRecord:
         """Return a film with what a search found on it, measured if the run measures."""
         film = replace(film, size=pixels.size, mm_per_px=pixels.mm_per_px)
-        if isinstance(result, NoFrontalKnee):
-            return replace(film, status=NO_KNEE, reason=str(result))
         if isinstance(result, Exception):
             return self._failed(film, result)
+        if not result:
+            return replace(film, status=NO_KNEE, reason=self.detector.nothing_found(pixels.size))
         return replace(film, status=OK, found=self._measured(pixels, result))
 
     def _failed(self, film: FilmRecord, error: Exception) -> FilmRecord:
         path = str(self.root / film.path)
-        reason = str(to_film_error(path, error))
+        reason = to_film_error(path, error).message
         named = reason if reason.startswith(path[:SHOWN_START]) else f"{path}: {reason}"
         status = UNREADABLE if isinstance(error, Unreadable) else FAILED
         return replace(film, status=status, reason=named)
@@ -130,9 +130,14 @@ class Visit:
         try:
             return measure(pixels, knees, self.outlines)
         except Exception as error:  # noqa: BLE001 - one film must not stop the others
-            reason = NOT_MEASURED.format(to_film_error("", error))
+            reason = f"not measured ({to_film_error('', error)})"
             return tuple(
-                replace(knee, needs_review=True, reasons=(*knee.reasons, reason)) for knee in knees
+                replace(
+                    knee,
+                    needs_review=True,
+                    reasons=tuple(dict.fromkeys([*knee.reasons, reason])),
+                )
+                for knee in knees
             )
 
     def _decide_and_make(self, film: FilmRecord, pixels: Radiograph | FilmError) -> FilmRecord:

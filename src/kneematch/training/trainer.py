@@ -34,6 +34,7 @@ from kneematch.knee.knee_images import SIDE_MARGIN
 from kneematch.knee.template import annotated_half, cut_from_view
 from kneematch.models.model_file import Model, builtin_model, load_model, save_model
 from kneematch.models.weights import network_from_weights
+from kneematch.options import as_path, check_type
 from kneematch.paper.algorithm1 import PhaseState
 from kneematch.paper.algorithm2 import PHASES, Networks
 from kneematch.paper.network import PoseNetwork
@@ -107,7 +108,8 @@ def train(
         SettingsError: the options contradict each other or the files, or too few films are usable.
         TemplateError: the annotation cannot serve as a template.
     """
-    out, template = Path(out), Path(template)
+    check_type("config", config, TrainConfig)
+    out, template = as_path("out", out), as_path("template", template)
     paths = find_films(films)
     _check_out(out, config)
     settings, drawn = training_settings(config, template), load_annotation(template)

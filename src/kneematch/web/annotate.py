@@ -389,6 +389,8 @@ def _detect(detector: Detector, path: Path) -> Result:
         knees = detector.detect(film)
     except FilmError as error:
         return {"problem": str(error).removeprefix(f"{path}: ")}
+    if not knees:
+        return {"problem": detector.nothing_found(film.size)}
     picture = draw_detections(film, knees, longest_px=PREVIEW_PX, thumbnail=True, caption=False)
     losses = [{"side": knee.side, "loss": knee.loss} for knee in knees]
     return {"picture": data_url(picture, "png", compress_level=1), "knees": losses}
