@@ -3,7 +3,7 @@
 import json
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,8 +27,9 @@ from kneematch.search.robust_energy import robust_problem
 
 FILES: Final = ("locator.onnx", "pose.onnx", "outlines.onnx", "run_onnx.py")
 OPSET: Final = 18  # version of ONNX's operators
+SIZES: Final = {0: "height", 1: "width"}  # axes of a picture of any size
 
-See = Callable[[Tensor], tuple[Tensor, ...]]  # from an image (1, 1, height, width)
+See = Callable[[Tensor], Any]  # from an image (1, 1, height, width)
 
 
 class LocatorGraph(nn.Module):
@@ -54,11 +55,11 @@ class ViewGraph(nn.Module):
         # Weights that are called twice are stored once if they are this module's own.
         self.networks = nn.ModuleList(each for each in networks if isinstance(each, nn.Module))
 
-    def forward(self, part: Tensor, matrix: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, part: Tensor, matrix: Tensor) -> Any:
         """Return what `see` returns."""
         grid = pixel_grid(matrix[None], self.size)
-        sampled = F.grid_sample(part[None, None], grid, padding_mode="border", align_corners=False)
-        return self.see(sampled)
+        part = part[None, None]
+        return self.see(F.grid_sample(part, grid, padding_mode="border", align_corners=False))
 
 
 def pose_graph(model: Model) -> ViewGraph:
@@ -88,15 +89,12 @@ def export_onnx(
     *,
     force: bool = False,
 ) -> list[Path]:
-    """Write the networks in float32 to a folder, and a program that runs them without PyTorch.
+    """Write the networks in float32, and a program that runs them without PyTorch; return all.
 
     Args:
         folder: where to write; made if it is missing.
         model: file written by `kneematch train`. Default: the built-in model.
         force: replace files of an earlier export.
-
-    Returns:
-        The files.
 
     Raises:
         SettingsError: the package onnx is missing, a file exists, or the model cannot be used.
@@ -109,46 +107,41 @@ def export_onnx(
     for path in paths:
         if path.exists() and not force:
             refuse_existing(path)
-    joint = ViewGraph(
-        outlines.JOINT_FRAME.size,
-        lambda crop: outlines.locate(network(outlines.standardize(crop[0]))),
-        network,
+
+    def see(crop: Tensor) -> outlines.BorderEstimate:
+        return outlines.locate(network(outlines.standardize(crop[0])))
+
+    joint = ViewGraph(outlines.JOINT_FRAME.size, see, network)
+    graphs = (
+        (LocatorGraph(), ["knees"]),
+        (pose_graph(loaded), ["area", "mismatch", "distance", "negative"]),
+        (joint, list(outlines.BorderEstimate._fields)),
     )
     about = {"version": __version__, "landmarks": json.dumps(dict(loaded.fine_template.landmarks))}
-    image, matrix = torch.rand(locator.LONG_SIDES[0], 200), torch.eye(3)[:2]
-    part = {"part": image, "matrix": matrix}
-    write_graph(paths[0], LocatorGraph(), {"image": image}, ("knees",), about)
-    quality = "mismatch", "distance", "negative"
-    write_graph(paths[1], pose_graph(loaded), part, ("area", *quality), about)
-    write_graph(paths[2], joint, part, outlines.BorderEstimate._fields, about)
-    write_file(paths[3], (files("kneematch.knee") / FILES[3]).read_bytes())
+    for path, (graph, outputs) in zip(paths, graphs, strict=False):
+        write_graph(path, graph, outputs, about)
+    write_file(paths[-1], (files("kneematch.knee") / FILES[-1]).read_bytes())
     return paths
 
 
 @torch.no_grad()
-def write_graph(
-    path: Path,
-    graph: nn.Module,
-    inputs: Mapping[str, Tensor],
-    outputs: tuple[str, ...],
-    about: dict[str, str],
-) -> None:
+def write_graph(path: Path, graph: nn.Module, outputs: list[str], about: dict[str, str]) -> None:
     """Write a graph whose first input is a picture of any size; `about` becomes its metadata."""
     import onnx
 
     teach_exporter()
-    values, sizes = tuple(inputs.values()), {0: "height", 1: "width"}
-    how: dict[str, Any] = {"opset_version": OPSET, "dynamo": False}
-    how |= {"input_names": [*inputs], "output_names": [*outputs]}
+    inputs: tuple[Tensor, ...] = (torch.rand(locator.LONG_SIDES[0], 200),)
+    how: dict[str, Any] = {"opset_version": OPSET, "dynamo": False, "output_names": outputs}
     how["training"] = torch.onnx.TrainingMode.PRESERVE  # an exported program has no other
     with atomic_write(path) as temp, warnings.catch_warnings(action="ignore"):
         if isinstance(graph.eval(), LocatorGraph):
-            how["dynamic_axes"] = {"image": sizes}
+            how |= {"input_names": ["image"], "dynamic_axes": {"image": SIZES}}
         else:  # all sizes but that of the part become constants
-            graph = torch.export.export(graph, values).module()
-        torch.onnx.export(graph, values, str(temp), **how)
+            inputs, how["input_names"] = (*inputs, torch.eye(3)[:2]), ["part", "matrix"]
+            graph = torch.export.export(graph, inputs).module()
+        torch.onnx.export(graph, inputs, str(temp), **how)
         written = onnx.load(temp)
-        for axis, size in sizes.items():
+        for axis, size in SIZES.items():
             written.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = size
         onnx.helper.set_model_props(written, about)
         onnx.save(written, temp)
