@@ -20,7 +20,7 @@ from kneematch.knee.detection import Detection
 from kneematch.knee.detector import Detector
 from kneematch.knee.measuring import measure_knees
 from kneematch.knee.onnx_export import FILES, export_onnx
-from kneematch.models.model_file import builtin_model, load_model
+from kneematch.models.model_file import builtin_model, load_model, save_model
 from kneematch.models.two_stage import check_consistency, network_solver
 from kneephantoms import SynthConfig, synthesize
 
@@ -37,24 +37,28 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(exported: Path) -> Run:
-    """Run run_onnx.py by itself, where torch and kneematch cannot be imported."""
-    for name in ("torch", "kneematch"):
-        (exported / f"{name}.py").write_text("raise ImportError\n")
-
-    def call(*films: Path) -> list[dict[str, Any]]:
-        command = [sys.executable, str(exported / FILES[-1]), *map(str, films)]
-        done = subprocess.run(command, cwd=exported, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == ""
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    return call
+    return partial(run_onnx, exported)
 
 
 @pytest.fixture(scope="module")
 def detector() -> Detector:
-    """The built-in detector as on a GPU: in float32, whatever this CPU can do."""
-    model, loaded = load_model(builtin_model()), Detector.load(device="cpu")
+    return float32_detector(builtin_model())
+
+
+def run_onnx(folder: Path, *films: Path) -> list[dict[str, Any]]:
+    """Run run_onnx.py by itself, where torch and kneematch cannot be imported."""
+    for name in ("torch", "kneematch"):
+        (folder / f"{name}.py").write_text("raise ImportError\n")
+    command = [sys.executable, str(folder / FILES[-1]), *map(str, films)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def float32_detector(path: Path) -> Detector:
+    """The detector of a model as on a GPU: in float32, whatever this CPU can do."""
+    model, loaded = load_model(path), Detector.load(path, device="cpu")
     networks = model.networks(located=True, float32=True)
     larger = model.coarse_template.size[1] / model.fine_template.size[1]
     return replace(
@@ -134,6 +138,22 @@ def test_run_onnx_sees_bones_on_the_negative_of_a_film(
         assert farthest(knee, other) < AGREE_PX
         middle = [np.array(each["tibia"])[len(each["tibia"]) // 2] for each in (one, other)]
         assert np.abs(middle[0] - middle[1]).max() < 0.03 * knee.width_px
+
+
+def test_export_onnx_includes_the_coarse_network_of_a_model_without_margins(tmp_path: Path) -> None:
+    built_in, path = load_model(builtin_model()), tmp_path / "mine.safetensors"
+    bare = {
+        name: replace(getattr(built_in, name), landmarks={})
+        for name in ("coarse_template", "fine_template")
+    }
+    save_model(path, replace(built_in, **bare))
+    export_onnx(tmp_path / "made", path)
+    (film,) = films_of(tmp_path / "films", "knee", count=1)
+    (answer,) = run_onnx(tmp_path / "made", film)
+    found = float32_detector(path).detect(film)
+    assert len(found) == 2
+    for knee, other in zip(found, answer["knees"], strict=True):
+        assert farthest(knee, other) < AGREE_PX
 
 
 def test_run_onnx_is_short() -> None:
