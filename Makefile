@@ -70,7 +70,7 @@ $(READY): pyproject.toml constraints.txt
 	  echo "make: $(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(if $(filter cpu,$(TORCH)),$(BIN)/pip install --quiet -c constraints.txt torch --index-url $(CPU_INDEX))
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,web,serve,ray,docs]'
+	$(BIN)/pip install --quiet -c constraints.txt -e '.[test,web,serve,ray,onnx,docs]'
 	@touch $@
 
 # Programs that some tests run: a browser for the web pages, dciodvfy (dicom3tools) and dcmtk's

@@ -26,6 +26,7 @@ EXTRAS = {
     "web": "import kneematch.web.server",
     "serve": "import kneematch.serve.http",
     "ray": "import ray.data",
+    "onnx": "from kneematch.knee.onnx_export import export_onnx; export_onnx('exported')",
 }
 
 pytestmark = pytest.mark.matrix
@@ -118,6 +119,7 @@ def test_wheel_works_in_an_empty_environment(packages: Path, empty: Path, extra:
         "web": extra in ("web", "serve"),  # both bring FastAPI
         "serve": extra == "serve",
         "ray": extra == "ray",
+        "onnx": extra == "onnx",
     }
 
 

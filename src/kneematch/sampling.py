@@ -91,21 +91,22 @@ def sample(
         Patches, (..., height, width).
     """
     leading = matrices.shape[:-2]
+    last = len(leading), len(leading) + 1  # ONNX knows no negative axes here
     images = images.expand(*leading, *images.shape[-2:])
     shared = [k for k, stride in enumerate(images.stride()[:-2]) if stride == 0 and leading[k] > 1]
     own = [k for k in range(len(leading)) if k not in shared]
-    flat = images.permute(*shared, *own, -2, -1)[(0,) * len(shared)]
+    flat = images.permute(*shared, *own, *last)[(0,) * len(shared)]
     flat = flat.reshape(-1, 1, *images.shape[-2:])
-    grid = _grid(matrices.permute(*own, *shared, -2, -1).reshape(-1, 2, 3), size)
+    grid = pixel_grid(matrices.permute(*own, *shared, *last).reshape(-1, 2, 3), size)
     # The patches of one image are stacked vertically, as one tall patch.
     grid = grid.reshape(len(flat), -1, size[1], 2)
     patches = F.grid_sample(flat, grid, padding_mode=beyond, align_corners=False)
     patches = patches.reshape(*[leading[k] for k in [*own, *shared]], *size)
     home = sorted(range(len(leading)), key=[*own, *shared].__getitem__)
-    return patches.permute(*home, -2, -1)
+    return patches.permute(*home, *last)
 
 
-def _grid(matrices: Tensor, size: tuple[int, int]) -> Tensor:
+def pixel_grid(matrices: Tensor, size: tuple[int, int]) -> Tensor:
     """Return where the pixels of the patches of matrices (K, 2, 3) lie in the image: (K, h, w, 2).
 
     The same as F.affine_grid in a tenth of its time: the sum of a row and a column of points,
@@ -117,6 +118,8 @@ def _grid(matrices: Tensor, size: tuple[int, int]) -> Tensor:
     y = torch.arange(1 - height, height, 2, dtype=dtype, device=device) / height
     across = matrices[:, None, :, 0] * x[:, None]
     down = matrices[:, None, :, 1] * y[:, None] + matrices[:, None, :, 2]
+    if torch.compiler.is_compiling():  # for ONNX, which has no complex numbers
+        return across[:, None] + down[:, :, None]
     row, column = (torch.view_as_complex(points.contiguous()) for points in (across, down))
     return torch.view_as_real(row[:, None] + column[:, :, None])
 

@@ -181,7 +181,7 @@ def test_info_without_films_describes_the_installation(capsys: pytest.CaptureFix
     told = json.loads(capsys.readouterr().out)
     assert told["versions"]["kneematch"] == kneematch.__version__
     assert told["devices"][0].startswith("cpu")
-    assert set(told["extras"]) == {"web", "serve", "ray"}
+    assert set(told["extras"]) == {"web", "serve", "ray", "onnx"}
     assert all(re.fullmatch("[0-9a-f]{64}", each) for each in told["models"].values())
     assert {"locator.safetensors", "outlines.safetensors"} < set(told["models"])
     assert "search" in told["methods"]

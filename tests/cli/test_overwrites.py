@@ -22,6 +22,7 @@ COMMANDS: list[tuple[str, ...]] = [
     ("evaluate", "films", "--template", "films/template.json", "-o", "evaluated"),
     ("import-template", "drawn.json", "--film", FILM, "-o", "films/template.json"),
     ("import-template", "drawn.json", "--film", FILM, "-o", FILM, "--force"),
+    ("export-onnx", "-o", "exported"),
     ("annotate", FILM, "--no-browser", "-o", FILM),
     ("compare", "run", "run", "--on", "pairs.csv", "-o", "films/truth.csv"),
     ("compare", "run", "run", "--on", "pairs.csv", "-o", "films/phantom-00000.dcm", "--force"),
@@ -41,10 +42,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["synth", "-n", "2", "--size", "320x400", "-o", str(folder / "films")]) == 0
     for name in ("mine.safetensors", "measured.metrics.csv", "drawn.json", "pairs.csv"):
         (folder / name).write_text("mine")
-    for name in ("run-0.2", "evaluated", "run"):
+    for name in ("run-0.2", "evaluated", "run", "exported"):
         (folder / name).mkdir()
     (folder / "run-0.2" / "journal.jsonl").write_text("mine")
     (folder / "evaluated" / "evaluation.md").write_text("mine")
+    (folder / "exported" / "pose.onnx").write_text("mine")
     (folder / "run" / "outlines.json").write_text(json.dumps({"knees": []}))
     return folder
 

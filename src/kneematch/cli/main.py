@@ -11,7 +11,7 @@ from typing import Annotated, Final, NoReturn, cast
 import typer
 
 from kneematch.cli.films import import_template, info, synth
-from kneematch.cli.models import evaluate, train
+from kneematch.cli.models import evaluate, export_onnx, train
 from kneematch.cli.options import PlainCommand, PlainGroup, unwrapped
 from kneematch.cli.pages import annotate, review
 from kneematch.cli.runs import apply, compare, detect
@@ -48,7 +48,7 @@ app = typer.Typer(
     context_settings=CONTEXT,
 )
 COMMANDS: Final = (annotate, apply, compare, detect, evaluate, import_template, info, review)
-for command in (*COMMANDS, serve, synth, train, watch):
+for command in (*COMMANDS, export_onnx, serve, synth, train, watch):
     app.command(cls=PlainCommand, help=unwrapped(command.__doc__ or ""))(command)
 
 

@@ -1,4 +1,4 @@
-"""`kneematch train` and `kneematch evaluate`: make models, and compare methods."""
+"""`kneematch train`, `evaluate` and `export-onnx`: make, compare and export models."""
 
 from dataclasses import fields
 from functools import partial
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from kneematch.cli.options import OutFolder, Quiet, Root, config_options
+from kneematch.cli.options import Force, OutFolder, Quiet, Root, config_options
 from kneematch.cli.terminal import (
     SOME_FAILED,
     choose_messages,
@@ -176,3 +176,22 @@ def evaluate(
         typer.echo(shown(result.page))
     if result.failed:
         raise typer.Exit(SOME_FAILED)
+
+
+def export_onnx(
+    out: OutFolder,
+    model: Annotated[
+        Path | None,
+        _input(metavar="FILE", help="Model written by `kneematch train`, instead of the built-in."),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Write the networks as ONNX files, and run_onnx.py, which runs them without PyTorch.
+
+    They find what `kneematch detect` finds by default when it computes in float32.
+    """
+    from kneematch.knee import onnx_export
+
+    with writing(out):
+        for path in onnx_export.export_onnx(out, model, force=force):
+            typer.echo(shown(path))

@@ -194,24 +194,25 @@ def find_knees(network: nn.Module, images: Sequence[Tensor]) -> list[list[KneeLo
     return [_peaks(maps) for maps in map_by_shape(look, padded)]
 
 
-def _peaks(maps: Tensor) -> list[KneeLocation]:
-    """Return the knees in the network's maps (6, H / 8, W / 8) of an image."""
+def best_cells(maps: Tensor) -> Tensor:
+    """Return the likeliest cells (K, 6) of the network's maps (6, H / 8, W / 8) of an image.
+
+    They are x, y, width, rotation, lateral_left and score of a `KneeLocation`, the best ones first.
+    """
     heat = maps[0].sigmoid()
     peaks = F.max_pool2d(heat[None, None], 3, stride=1, padding=1)[0, 0] == heat
     scores, order = (heat * peaks).flatten().topk(min(4 * MOST_KNEES, heat.numel()))
-    cells = maps.flatten(1)[:, order].T.tolist()
+    _, dx, dy, log_width, rotation, mirrored = maps.flatten(1)[:, order].double()
+    x, y = order % maps.shape[-1] + 0.5 + dx, order // maps.shape[-1] + 0.5 + dy
+    place = STRIDE * x, STRIDE * y, UNIT_PX * log_width.exp(), rotation
+    return torch.stack([*place, mirrored.sigmoid(), scores.double()], dim=1)
+
+
+def _peaks(maps: Tensor) -> list[KneeLocation]:
+    """Return the knees in the network's maps (6, H / 8, W / 8) of an image."""
     knees: list[KneeLocation] = []
-    for score, place, cell in zip(scores.tolist(), order.tolist(), cells, strict=True):
-        row, column = divmod(place, maps.shape[-1])
-        _, dx, dy, log_width, rotation, mirrored = cell
-        knee = KneeLocation(
-            x=(column + 0.5 + dx) * STRIDE,
-            y=(row + 0.5 + dy) * STRIDE,
-            width=UNIT_PX * math.exp(log_width),
-            rotation=rotation,
-            lateral_left=1 / (1 + math.exp(-mirrored)),
-            score=score,
-        )
+    for x, y, width, rotation, lateral_left, score in best_cells(maps).tolist():
+        knee = KneeLocation(x, y, width, rotation, lateral_left, score=score)
         if not any(
             math.dist((knee.x, knee.y), (other.x, other.y)) < NEAR * max(knee.width, other.width)
             for other in knees

@@ -131,7 +131,8 @@ def _continuous_mode(logits: Tensor) -> Tensor:
     columns = F.avg_pool1d(logits.log_softmax(-1).clamp(min=LEAST).mT, GROUP).mT  # (N, W / 4, H)
     best = [columns[:, 0]]
     for column in columns.unbind(1)[1:]:
-        best.append(column + F.max_pool1d(best[-1], 2 * STEEPEST + 1, 1, STEEPEST))
+        near = F.max_pool1d(best[-1][None], 2 * STEEPEST + 1, 1, STEEPEST)[0]
+        best.append(column + near)
     line = [best.pop().argmax(-1, keepdim=True)]
     for sums in reversed(best):
         line.append(_best_near(sums, line[-1], STEEPEST))

@@ -16,11 +16,8 @@ from kneematch.films.files import content_hash, write_file
 FORMAT: Final = "kneematch-run/1"
 INFO_FORMAT: Final = "kneematch-info/2"
 PACKAGES: Final = ("torch", "numpy", "pydicom")  # those whose versions may change results
-EXTRAS: Final = {
-    "web": "fastapi",
-    "serve": "pynetdicom",
-    "ray": "ray",
-}  # extra: a package that it brings
+# By extra, a package that it brings.
+EXTRAS: Final = {"web": "fastapi", "serve": "pynetdicom", "ray": "ray", "onnx": "onnxruntime"}
 
 
 def run_facts(
