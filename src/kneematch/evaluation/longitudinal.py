@@ -18,7 +18,7 @@ from kneematch.films.csv_text import Cell, read_csv_file
 from kneematch.films.files import check_suffix, read_text, refuse_existing
 from kneematch.films.read import read_header
 from kneematch.knee.measure import PERCENT, UNITS
-from kneematch.options import as_path
+from kneematch.options import as_path, check_type
 from kneematch.run.outputs.measurements import MEASUREMENTS, MM
 from kneematch.run.outputs.tables import Columns, open_tables
 
@@ -94,6 +94,7 @@ def compare_runs(
     Raises:
         SettingsError: a file exists, is missing or has no such columns, or no knee can be compared.
     """
+    check_type("runs", runs, str | os.PathLike[str] | Iterable)
     named = [runs] if isinstance(runs, str | os.PathLike) else runs
     folders, out = [as_path("runs", run) for run in named], as_path("out", out)
     table = None if on is None else as_path("on", on)

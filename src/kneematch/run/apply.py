@@ -1,5 +1,6 @@
 """apply_review: write the decisions of a review to all files of a run."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -10,6 +11,7 @@ from kneematch.errors import SettingsError
 from kneematch.films.files import file_versions, remove_leftovers
 from kneematch.films.run_folder import FOLDERS, find_root
 from kneematch.knee.decision import apply_decisions
+from kneematch.options import as_path
 from kneematch.parallel import choose_workers
 from kneematch.progress import Progress, no_progress
 from kneematch.run.config import DetectConfig, config_from_json
@@ -22,10 +24,10 @@ from kneematch.run.workers import map_visits
 
 
 def apply_review(
-    out: Path,
+    out: str | os.PathLike[str],
     *,
-    root: Path | None = None,
-    decisions: Path | None = None,
+    root: str | os.PathLike[str] | None = None,
+    decisions: str | os.PathLike[str] | None = None,
     workers: int | None = None,
     progress: Progress = no_progress,
 ) -> DetectResult:
@@ -41,11 +43,13 @@ def apply_review(
     Raises:
         SettingsError: the folder holds no run that has ended, or another process is using it.
     """
+    out = as_path("out", out)
     with Run(out) as run:
         config, facts = run_config(run), ended_run(run)
         if decisions is not None:
-            add_decisions(run, decisions)
+            add_decisions(run, as_path("decisions", decisions))
         paths = [path for _, path in run.paths()]
+        root = None if root is None else as_path("root", root)
         folder = find_root(out, run.setting("out"), paths, root)
         remove_leftovers(out, *(out / name for name in FOLDERS), unchanged_s=0)
         films = list(run.to_visit(run.decided()))

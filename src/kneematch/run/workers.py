@@ -71,7 +71,7 @@ def map_visits(visit: Visit, films: Films, *, workers: int) -> Generator[list[Fi
 
 def _failed(film: FilmRecord, died: WorkerDied) -> FilmRecord:
     """Return a film whose worker died; what is known of it already stays."""
-    reason = str(Unreadable(f"{film.path}: {died}"))
+    reason = Unreadable(f"{film.path}: {died}").message
     if film.status:
         return replace(film, missing=(reason,))
     return replace(film, status=UNREADABLE, reason=reason)
