@@ -140,7 +140,7 @@ def test_detect_folder_writes_parts_with_their_deviations(tmp_path: Path) -> Non
     films.mkdir()
     save_film(films / "pair.png", part_film(MIRRORED, BESIDE, seed=7))
     save_film(films / "one.png", part_film(PLACE, seed=8))
-    config = DetectConfig(template=str(tmp_path / "part.json"), device="cpu", workers=0)
+    config = DetectConfig(template=(str(tmp_path / "part.json"),), device="cpu", workers=0)
     result = detect_folder([str(films)], tmp_path / "out", config)
     with (tmp_path / "out" / "detections.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -140,12 +140,12 @@ def _counts(result: "DetectResult") -> str:
     """Return how many knees were found, and how many films have none or failed."""
     counts = {
         "to review": result.review,
-        "without a knee": result.no_knee,
+        f"without {'a' if result.noun == 'knee' else 'an'} {result.noun}": result.no_knee,
         "failed": result.failed,
     }
     others = [f", {count:,} {what}" for what, count in counts.items() if count]
     listed = " (failures.csv)" if result.no_knee or result.failed else ""
-    found = f"{_number(result.knees, 'knee')} in {_number(result.films, 'film')}"
+    found = f"{_number(result.knees, result.noun)} in {_number(result.films, 'film')}"
     return "".join([found, *others, listed])
 
 

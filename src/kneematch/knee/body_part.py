@@ -16,7 +16,7 @@ from kneematch.errors import SettingsError
 from kneematch.films.annotation import ANY, ONE, PAIR, Annotation
 from kneematch.films.files import atomic_write
 from kneematch.films.radiograph import Radiograph
-from kneematch.knee.detection import MOST_AREAS, Detection
+from kneematch.knee.detection import MOST_AREAS, Detection, area_side
 from kneematch.knee.knee_images import WholeFilm, film_tensor, whole_images
 from kneematch.knee.quality import MAX_MATCH_BACK
 from kneematch.models.weights import read_safetensors
@@ -138,14 +138,14 @@ def _match_back(area: Detection) -> float:
 
 
 def number_areas(found: Iterable[Detection]) -> tuple[Detection, ...]:
-    """Return areas from left to right, so named that no two of a film have the same side."""
-    ordered = sorted(found, key=lambda area: area.centre)
+    """Return the areas of a film so numbered that no two have the same side, at most MOST_AREAS."""
     seen: Counter[str] = Counter()
-    for k, area in enumerate(ordered):
-        seen[area.side] += 1
-        if seen[area.side] > 1:
-            ordered[k] = replace(area, side=f"{area.side}-{seen[area.side]}")
-    return tuple(ordered)
+    numbered = []
+    for area in found:
+        seen[area.half] += 1
+        if seen[area.half] <= MOST_AREAS:
+            numbered.append(replace(area, side=area_side(area.half, seen[area.half])))
+    return tuple(numbered)
 
 
 def save_landmarks(path: str | os.PathLike[str], model: LandmarkModel) -> None:

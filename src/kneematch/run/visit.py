@@ -15,6 +15,7 @@ from kneematch.errors import SHOWN_START, FilmError, NoFrontalKnee, Unreadable
 from kneematch.films.pictures import thumbnail
 from kneematch.films.radiograph import LATERALITIES, Radiograph
 from kneematch.films.read import read_isolated, to_film_error
+from kneematch.knee.body_part import number_areas
 from kneematch.knee.decision import apply_decisions
 from kneematch.knee.detection import CORRECTED, Detection
 from kneematch.run.artifacts import Artifact, make_files, requested_artifacts
@@ -41,9 +42,9 @@ class Visit:
         return Visit, (self.config, self.out, self.root)
 
     @cached_property
-    def detector(self) -> "Detector":
-        """The detector, loaded when the first film is searched."""
-        return self.config.load_detector()
+    def detectors(self) -> "dict[str, Detector]":
+        """The detectors by template, loaded when the first film is searched."""
+        return self.config.load_detectors()
 
     @cached_property
     def outlines(self) -> "OutlineNetwork | None":
@@ -63,7 +64,7 @@ class Visit:
     def __call__(self, films: Sequence[FilmRecord]) -> list[FilmRecord]:
         """Visit a few films; those that a GPU searches together are read together."""
         new = any(not film.status for film in films)
-        size = self.detector.batch_size if new else 1
+        size = max(each.batch_size for each in self.detectors.values()) if new else 1
         batches = (films[k : k + size] for k in range(0, len(films), size))
         return [record for batch in batches for record in self._visit_batch(batch)]
 
@@ -71,7 +72,7 @@ class Visit:
         read = [self._read(film) for film in films]
         pairs = list(zip(films, read, strict=True))
         new = [each for film, each in pairs if not film.status and isinstance(each, Radiograph)]
-        results = iter(self.detector.detect_radiographs(new) if new else [])
+        results = self._search(new) if new else iter(())
         for film, pixels in pairs:
             if film.status:
                 yield self._decide_and_make(film, pixels)
@@ -88,6 +89,21 @@ class Visit:
             return self._completed(film_read, Path(path).name)
         except Exception as error:  # noqa: BLE001 - a broken file can raise anything
             return to_film_error(path, error)
+
+    def _search(self, films: Sequence[Radiograph]) -> Iterator[tuple[Detection, ...] | Exception]:
+        """Yield the knees and other areas of each film, or why there are none."""
+        found = [each.detect_radiographs(films) for each in self.detectors.values()]
+        for results in zip(*found, strict=True):
+            areas: list[Detection] = []
+            errors: list[Exception] = []
+            for name, result in zip(self.detectors, results, strict=True):
+                if isinstance(result, Exception):
+                    errors.append(result)
+                else:
+                    areas += [replace(area, template=name) for area in result]
+            failed = [error for error in errors if not isinstance(error, NoFrontalKnee)]
+            areas.sort(key=lambda area: bool(area.template))  # so that knees keep their sides
+            yield failed[0] if failed else number_areas(areas) or errors[0]
 
     def _completed(self, film: Radiograph, name: str) -> Radiograph:
         """Return a film with what its header leaves out and the user states."""
@@ -106,7 +122,7 @@ class Visit:
         """Return a film with what a search found on it, measured if the run measures."""
         film = replace(film, size=pixels.size, mm_per_px=pixels.mm_per_px)
         if isinstance(result, NoFrontalKnee):
-            reason = NoFrontalKnee.reason if self.detector.part is None else str(result)
+            reason = NoFrontalKnee.reason if "" in self.detectors else str(result)
             return replace(film, status=NO_KNEE, reason=reason)
         if isinstance(result, Exception):
             return self._failed(film, result)
@@ -123,18 +139,23 @@ class Visit:
         self, pixels: Radiograph | FilmError, knees: tuple[Detection, ...], *, placed: bool = False
     ) -> tuple[Detection, ...]:
         """Return knees with measures; one that cannot be measured is to be reviewed."""
-        if self.outlines is None or not knees or not isinstance(pixels, Radiograph):
+        if self.outlines is None or not isinstance(pixels, Radiograph):
             return knees
+        others = tuple(area for area in knees if area.template)
+        knees = tuple(knee for knee in knees if not knee.template)
+        if not knees:
+            return others
         from kneematch.knee.measuring import measure_knees, measure_placed_knees
 
         measure = measure_placed_knees if placed else measure_knees
         try:
-            return measure(pixels, knees, self.outlines)
+            return (*measure(pixels, knees, self.outlines), *others)
         except Exception as error:  # noqa: BLE001 - one film must not stop the others
             reason = NOT_MEASURED.format(to_film_error("", error))
-            return tuple(
+            failed = (
                 replace(knee, needs_review=True, reasons=(*knee.reasons, reason)) for knee in knees
             )
+            return (*failed, *others)
 
     def _decide_and_make(self, film: FilmRecord, pixels: Radiograph | FilmError) -> FilmRecord:
         """Apply decisions to the knees of a film, and make its files."""

@@ -18,7 +18,7 @@ SIZE = (200, 300)
 
 
 def written(tmp_path: Path, films: Any, landmarks: Sequence[str] = ()) -> dict[str, Any]:
-    with open_coco(tmp_path / "coco.json", landmarks) as add:
+    with open_coco(tmp_path / "coco.json", {"": landmarks}) as add:
         for film in films:
             add(*film)
     loaded: dict[str, Any] = json.loads((tmp_path / "coco.json").read_text())

@@ -280,7 +280,7 @@ def test_histogram_bars_are_as_tall_as_their_counts() -> None:
     bars, end, top, _ = histogram(good, one_bin(9, 25))
     assert (end, top) == (0.2, 100)
     assert [bar[:3] for bar in bars] == [(0.05, 1, 0), (0.225, 0.5, 0.25)]
-    assert bars[1][3] == "loss 0.045 to 0.050: 75 knees, 25 to review"
+    assert bars[1][3] == "loss 0.045 to 0.050: 75 areas, 25 to review"
     bars, *_ = histogram(one_bin(0, 500_000), one_bin(150))  # one knee among very many is visible
     assert max(flagged for _, _, flagged, _ in bars) == 0.01
 

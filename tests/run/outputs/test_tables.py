@@ -47,7 +47,7 @@ CROP_SIZE = CropSize(mm=30.0, spacing_mm=0.25)
 
 def written(folder: Path, *found: tuple[str, Detection], landmarks: Sequence[str] = ()) -> Path:
     """Write the tables; return the CSV."""
-    columns = detection_columns(landmarks)
+    columns = detection_columns({"": landmarks})
     with open_tables([folder / name for name in TABLES], columns) as add:
         for film, knee in found:
             add(detection_row(film, knee))

@@ -144,6 +144,7 @@ def write_report(
     run: Mapping[str, Any],
     summary: Summary,
     thumbnail: Callable[[int], bytes | None],
+    noun: str = "knee",
 ) -> None:
     """Write report.html.
 
@@ -152,6 +153,7 @@ def write_report(
         run: the content of run.json.
         summary: what is to be shown of the films.
         thumbnail: gives the picture of a film, as WebP, by its id.
+        noun: what the run looked for, "knee" or "area".
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -172,6 +174,8 @@ def write_report(
         duration=_duration(run["seconds"]),
         films=sum(run["counts"][status] for status in ("films", "no_knee", "failed")),
         summary=summary,
+        noun=noun,
+        a_noun="an area" if noun == "area" else f"a {noun}",
         bars=bars,
         bar_width=1 / BARS,
         x_ticks=[(k / 4, f"{axis_end * k / 4:g}") for k in range(5)],
@@ -181,7 +185,11 @@ def write_report(
         empty=[_card(film, thumbnail(film.id)) for film in summary.empty],
         errors=_about(summary.expected_errors) if summary.trusted else None,
         measures=_measures(summary, run["counts"]["knees"], run["settings"]),
-        links={name: about for name, about in LINKS.items() if (out / name).exists()},
+        links={
+            name: about.replace("knee", noun)
+            for name, about in LINKS.items()
+            if (out / name).exists()
+        },
         review_command=shlex.join(["kneematch", "review", str(out.resolve())]),
         settings=_settings(run, summary),
         provenance=_provenance(run),
@@ -205,7 +213,7 @@ def _card(film: FilmRecord, picture: bytes | None) -> dict[str, Any]:
                 "area": _points(corners),
                 "landmarks": [(round(x, 1), round(y, 1)) for x, y in knee.landmarks.values()],
                 "arm": round(TICK / 3 * knee.width_px, 1),
-                "label": knee.name if knee.laterality else f"image {knee.half}",
+                "label": knee.name if knee.laterality or knee.template else f"image {knee.half}",
                 "x": round(float(corners[:, 0].max() if leftmost else corners[:, 0].min()), 1),
                 "anchor": "end" if leftmost else "start",
                 "y": round(float(corners[:, 1].min()), 1),
@@ -311,7 +319,7 @@ def histogram(good: Sequence[int], flagged: Sequence[int]) -> tuple[list[Bar], f
     bars = []
     for k, (plain, review) in enumerate(counts.T.tolist()):
         low, high = (max(LOWEST_BAR, n / top) if n else 0.0 for n in (plain, review))
-        title = f"loss {end * k / BARS:.3f} to {end * (k + 1) / BARS:.3f}: {plain + review:,} knees"
+        title = f"loss {end * k / BARS:.3f} to {end * (k + 1) / BARS:.3f}: {plain + review:,} areas"
         title += f", {review:,} to review" if review else ""
         if plain + review:
             bars.append((k / BARS, low, high, title))

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from time import monotonic
 from typing import Any, Final
@@ -77,17 +77,17 @@ def write_outputs(
         "counts": counted,
         "timings_s": {part: round(seconds, 3) for part, seconds in timings.items()},
     }
-    write_report(out / REPORT, facts, summary, run.thumbnail)
+    write_report(out / REPORT, facts, summary, run.thumbnail, run.noun)
     run.store(run=facts)
     write_run(facts, out / RUN)
     return counted
 
 
 def _open_writers(
-    run: Run, config: DetectConfig, landmarks: Sequence[str], stack: ExitStack
+    run: Run, config: DetectConfig, landmarks: Mapping[str, Sequence[str]], stack: ExitStack
 ) -> list[Callable[[FilmRecord], None]]:
     """Return functions that add a film to each table; the tables appear when the stack ends."""
-    out, columns = run.out, detection_columns(landmarks, parts=bool(run.setting("parts")))
+    out, columns = run.out, detection_columns(landmarks)
     add_row = stack.enter_context(open_tables([out / name for name in TABLES], columns))
     add_failure = stack.enter_context(write_csv(out / FAILURES, ("film", "status", "reason")))
 
@@ -111,7 +111,8 @@ def _open_writers(
 
         def add_measurements(film: FilmRecord) -> None:
             for knee in film.kept:
-                add_knee(film.path, knee)
+                if not knee.template:
+                    add_knee(film.path, knee)
 
         writers.append(add_measurements)
     if "coco" in config.export:
@@ -153,7 +154,9 @@ def _count(film: FilmRecord, counts: Counter[str]) -> None:
         counts["exported" if film.made[DICOM][FILES] else "not exported"] += 1
 
 
-def _warn(run: Run, config: DetectConfig, landmarks: Sequence[str], counts: Counter[str]) -> None:
+def _warn(
+    run: Run, config: DetectConfig, landmarks: Mapping[str, Sequence[str]], counts: Counter[str]
+) -> None:
     """Say what a user may miss in the files that were written."""
     if others := counts["not exported"]:
         logger.warning(
@@ -162,12 +165,12 @@ def _warn(run: Run, config: DetectConfig, landmarks: Sequence[str], counts: Coun
             counts["exported"] + others,
             others,
         )
-    if not landmarks and set(LANDMARK_SUFFIXES) & set(config.export):
+    if not any(landmarks.values()) and set(LANDMARK_SUFFIXES) & set(config.export):
         logger.warning("The landmark files have no points, since the template has no landmarks.")
     if outdated := run.count_outdated_decisions():
         logger.warning(
             "%d of the decisions in %s %s about areas that have moved or are gone, and %s ignored. "
-            "Review those knees again.",
+            "Review those again.",
             outdated,
             run.path,
             "is" if outdated == 1 else "are",

@@ -1,6 +1,6 @@
 // The review page: look through the knees of a run and decide about them.
 
-import { $, bindKeys, element, setUpHelp, showNotice } from "./dialogs.js";
+import { $, bindKeys, element, setUpHelp, showNotice, speakOfAreas } from "./dialogs.js";
 import { Editor } from "./editor.js";
 import { Gallery } from "./gallery.js";
 import { debounce, getJson, postJson } from "./server.js";
@@ -9,6 +9,7 @@ const TYPING_MS = 200;
 const FILTERS_KEY = "kneematch-filters"; // in the session storage, so that a reload keeps the filters
 
 const start = await getJson("api/start");
+if (start.noun === "area") speakOfAreas();
 const filters = $("#filters");
 const gallery = new Gallery(openEditor);
 const editor = new Editor({ decide, closed, step, measured: start.measured });
@@ -38,7 +39,7 @@ async function decide(decision) {
   const { row, counts } = await enqueue(() => postJson("api/decide", decision));
   if (!gallery.order.includes(row.row)) {
     gallery.insert(row.row); // a knee that was added
-    if (filters.shown.value !== "no_knee") showLength("knee");
+    if (filters.shown.value !== "no_knee") showLength(start.noun);
   }
   gallery.update(row);
   showCounts(counts);
@@ -119,7 +120,7 @@ async function order(signal, at = null) {
 function showOrder(rows, query, at) {
   // Continue after the last decision, or start at the beginning.
   gallery.setOrder(rows, at === null ? 0 : rows.indexOf(at) + 1);
-  showLength(query.get("shown") === "no_knee" ? "film" : "knee");
+  showLength(query.get("shown") === "no_knee" ? "film" : start.noun);
 }
 
 function showLength(noun) {
