@@ -38,6 +38,7 @@ GRID: Final = (-0.6, 0.0, 0.6)
 FORMAT: Final = "kneematch-landmarks/1"  # file of landmarks that `train` has learnt
 MAX_ANY_LOSS: Final = 0.55  # of any number of areas, those that match better are reported
 SAME_AREA: Final = 0.5  # areas are one if their centres are closer than this share of the width
+LEAST_AWAY: Final = 0.75  # shares of width or height by which the areas of a film lie apart
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,9 +129,18 @@ def place_landmarks(film: Radiograph, found: Detection, part: BodyPart) -> Detec
 
 
 def matching_areas(found: Sequence[Detection]) -> list[Detection]:
-    """Return the areas whose parts match back; if there are none, the one that matches best."""
-    ordered = sorted(found, key=_match_back)
-    return [area for k, area in enumerate(ordered) if not k or _match_back(area) < MAX_MATCH_BACK]
+    """Return the areas whose parts match back; if there are none, the one that matches best.
+
+    They are given by their match, the best first; one that overlaps a better one is left out.
+    """
+    kept: list[Detection] = []
+    matching = [area for area in found if _match_back(area) < MAX_MATCH_BACK]
+    for area in matching or sorted(found, key=_match_back)[:1]:
+        apart = np.array([other.centre for other in kept]).reshape(-1, 2) - area.centre
+        away = np.abs(np.linalg.solve(area.to_film[:2, :2], apart.T)).max(0) / 2
+        if (away > LEAST_AWAY).all():
+            kept.append(area)
+    return kept
 
 
 def _match_back(area: Detection) -> float:

@@ -402,11 +402,13 @@ class Run:
 
     def flag_outliers(self) -> None:
         """Flag areas of other parts than knees that match worse than others of their template."""
-        for template in filter(None, self.setting("landmarks")):
-            rows = self.query(
-                "SELECT id, found FROM knees WHERE json_extract(found, '$.template') = ?", template
-            )
-            areas = {key: _knee(text) for key, text in rows}
+        templates = [name for name in self.setting("landmarks") if name]
+        rows = (
+            self.query("SELECT id, found FROM knees WHERE found IS NOT NULL") if templates else []
+        )
+        found = {key: _knee(text) for key, text in rows}
+        for template in templates:
+            areas = {key: area for key, area in found.items() if area.template == template}
             limit = run_limit([area.match_back or 0.0 for area in areas.values()])
             judged = {key: judge_match(area, limit, OUTLIER) for key, area in areas.items()}
             with self._transaction():
