@@ -9,10 +9,10 @@ const TYPING_MS = 200;
 const FILTERS_KEY = "kneematch-filters"; // in the session storage, so that a reload keeps the filters
 
 const start = await getJson("api/start");
-if (start.noun === "area") speakOfAreas();
 const filters = $("#filters");
 const gallery = new Gallery(openEditor);
 const editor = new Editor({ decide, closed, step, measured: start.measured });
+if (start.noun === "area") speakOfAreas();
 
 function showCounts(counts) {
   const { rows, accepted, corrected, rejected, to_review } = counts;
