@@ -60,7 +60,12 @@ def _take_settings(context: typer.Context, path: Path | None) -> Path | None:
     unknown = settings.keys() - known
     if unknown and not is_run:
         raise SettingsError(f"{path}: There is no setting {min(unknown)!r} of detect.")
-    taken = {name: value for name, value in settings.items() if name in known}
+    several = {item.name for item in fields(DetectConfig) if isinstance(item.default, tuple)}
+    taken = {
+        name: [value] if name in several and isinstance(value, str) else value
+        for name, value in settings.items()
+        if name in known
+    }
     context.default_map = {**(context.default_map or {}), **taken}
     return path
 
